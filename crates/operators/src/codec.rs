@@ -1,7 +1,7 @@
-//! Programs as bytes: `spec/pipeline.md`, one form for each program.
+//! Encoding and decoding of programs (`spec/pipeline.md`). Each program has exactly one encoding.
 //!
-//! Bytes come from anybody. Every count is held under its limit and under what is left before anything is allocated
-//! for it, and there is no recursion.
+//! The bytes may come from an attacker. Every count is compared with its limit and with the bytes that are left
+//! before memory is allocated for it, and there is no recursion.
 
 use crate::expression::{Binary, Comparison, Flaw, Instruction};
 use crate::limits::*;
@@ -11,15 +11,15 @@ use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
 use std::fmt;
 
-/// The version of programs that is written and read.
+/// Version of programs that is written and read.
 pub const PROGRAM_VERSION: u8 = 1;
 
-/// Why bytes are no program that may run.
+/// Reason why bytes are not a program that may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramError {
-    /// They are not well-formed.
+    /// The bytes are not well-formed.
     Malformed(WireError),
-    /// They are, but what they say cannot be done.
+    /// The bytes are well-formed, but the program breaks a rule.
     Flawed(Flaw),
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for ProgramError {
 impl std::error::Error for ProgramError {}
 
 impl Program {
-    /// As bytes. A flaw if they would be more than [`PROGRAM_BYTES_MAX`].
+    /// Encodes the program. It is a flaw if that takes more than [`PROGRAM_BYTES_MAX`].
     pub fn encode(&self) -> Result<Vec<u8>, Flaw> {
         let mut out = vec![PROGRAM_VERSION];
         put_list::<u16, _>(self.input(), &mut out);
@@ -47,7 +47,7 @@ impl Program {
         Ok(out)
     }
 
-    /// Reads and checks one.
+    /// Decodes and checks a program.
     pub fn decode(bytes: &[u8]) -> Result<Program, ProgramError> {
         let (input, operators) = take_program(bytes).map_err(ProgramError::Malformed)?;
         Program::check(input, operators).map_err(ProgramError::Flawed)
@@ -77,7 +77,7 @@ fn unknown(what: &'static str, found: u8) -> WireError {
     WireError::Value { what, found: found.into() }
 }
 
-/// The type of a count. Lists are checked to be short enough for it before they are put.
+/// Integer type of a count. Lists are checked to be short enough for it before they are encoded.
 trait Count: Field + TryFrom<usize> {
     const MAX: Self;
     fn to_usize(self) -> usize;
@@ -97,8 +97,8 @@ impl Count for u16 {
     }
 }
 
-/// A count, and the items. Programs are checked before they are put: no list is longer than its limit, and every limit
-/// fits its count.
+/// Encodes a count and the items. Programs are checked before they are encoded: no list exceeds its limit, and every
+/// limit fits its count.
 fn put_list<C: Count, T: Field>(items: &[T], out: &mut Vec<u8>) {
     debug_assert!(items.len() <= C::MAX.to_usize());
     C::try_from(items.len()).unwrap_or(C::MAX).put(out);
@@ -137,14 +137,14 @@ fn take_pattern(from: &mut Cursor<'_>) -> Result<String, WireError> {
     std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| WireError::Text { what: "a pattern" })
 }
 
-/// An enumeration without content: each value is its place in the list.
+/// Encodes an enumeration without content as one byte: the position of the value in the list.
 macro_rules! words {
     ($type:ty, $what:literal, [$($value:path),* $(,)?]) => {
         impl Field for $type {
             const BYTES_MIN: usize = 1;
             fn put(&self, out: &mut Vec<u8>) {
                 const ALL: &[$type] = &[$($value),*];
-                // Every value is in the list: the round trip is tested for each.
+                // Not reached: every value is in the list, and a round trip is tested for each.
                 out.push(ALL.iter().position(|value| value == self).unwrap_or(usize::from(u8::MAX)) as u8);
             }
             fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
@@ -181,7 +181,7 @@ words!(
 words!(Function, "an aggregate", [Function::Count, Function::Sum, Function::Min, Function::Max]);
 words!(Lookup, "a lookup", [Lookup::Bloom, Lookup::Keys]);
 
-/// Types without content, each its place in the list.
+/// Types without content. The code of each is its position.
 const PLAIN: [Type; 14] = [
     Type::Boolean,
     Type::Int8,
@@ -231,7 +231,7 @@ impl Field for Type {
     }
 }
 
-/// Bytes of a whole number of a type on the wire.
+/// Returns the encoded bytes of a value of an integer type, date, timestamp or decimal.
 fn integer_bytes(of: Type) -> Option<usize> {
     of.width().filter(|_| !matches!(of, Type::Float32 | Type::Float64 | Type::FixedBytes(_)))
 }
@@ -311,7 +311,7 @@ impl Field for Instruction {
             Instruction::Like { pattern, escape, ignores_case } => {
                 out.push(9);
                 put_bytes(pattern.as_bytes(), out);
-                // Checked: no escape character is 0.
+                // The check of the program has refused an escape character of 0.
                 escape.map_or(0, u32::from).put(out);
                 ignores_case.put(out);
             }
@@ -360,7 +360,7 @@ impl Field for Instruction {
     }
 }
 
-/// The instructions of one expression.
+/// Instructions of one expression.
 struct Instructions(Vec<Instruction>);
 
 fn put_instructions(instructions: &[Instruction], out: &mut Vec<u8>) {

@@ -1,4 +1,4 @@
-//! Arrow arrays over the buffers of a column of a row group, which are checked as bytes of a stranger are.
+//! Arrow arrays over the buffers of a column of a row group. The buffers are checked as bytes of an attacker are.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, make_array};
@@ -9,13 +9,13 @@ use farpool_kernels::split_rows;
 use farpool_wire::control::ColumnLayout;
 use std::ops::Range;
 
-/// The rows of a column of a row group. `buffers` are in the order in which `spec/table.md` lists them, and best
-/// aligned to 64 bytes: others are copied.
+/// Makes the array of a column of a row group. `buffers` are in the order that `spec/table.md` lists. A buffer that
+/// is less aligned than Arrow demands of the type is copied; a multiple of 64 bytes is always enough.
 ///
-/// `bytes_max` bounds what a dictionary is expanded to.
+/// `bytes_max` limits the bytes of an expanded dictionary.
 ///
 /// # Errors
-/// What does not fit the description or the bound, or is no value of the type.
+/// Buffers that do not fit the description or the limit, or hold invalid values.
 pub fn column_of(
     of: &DataType,
     layout: ColumnLayout,
@@ -30,7 +30,7 @@ pub fn column_of(
         return Err(format!("{null_count} nulls, and no validity bitmap"));
     }
     let rest: Vec<Buffer> = buffers.collect();
-    // Arrow checks most of it again, but some by panicking.
+    // Arrow checks most of this too, but in part by panicking.
     let first = match (layout, of) {
         (ColumnLayout::Dictionary, _) => rows.saturating_mul(2),
         (_, DataType::Boolean) => rows.div_ceil(8),
@@ -65,7 +65,7 @@ pub fn column_of(
     Ok(array)
 }
 
-/// Bytes of a value of a type that rows of fixed width may have; nothing for others.
+/// Returns the bytes of a value that rows of fixed width may have, or `None` for a type that they may not have.
 pub fn value_bytes(of: &DataType) -> Option<usize> {
     match of {
         DataType::FixedSizeBinary(bytes) => usize::try_from(*bytes).ok(),
@@ -73,14 +73,14 @@ pub fn value_bytes(of: &DataType) -> Option<usize> {
     }
 }
 
-/// Columns of rows of fixed width, `row_bytes` each, that lie one behind the other: of each its type, and which byte of
-/// a row is its first.
+/// Copies columns out of rows of `row_bytes` bytes that lie one behind the other. `columns` has the type of each
+/// column and the position of its first byte in a row.
 ///
-/// `bytes_max` bounds what the columns take together.
+/// `bytes_max` limits the bytes of all columns together.
 ///
 /// # Errors
-/// A column whose values are not of fixed width or leave the row, rows that are not whole ones, or not so many, or more
-/// than the bound.
+/// A column that has no fixed width or reaches beyond the row, bytes that are not exactly `rows` rows, or more bytes
+/// than the limit.
 pub fn columns_of_rows(
     columns: &[(&DataType, usize)],
     row_bytes: usize,
@@ -111,7 +111,7 @@ pub fn columns_of_rows(
     columns.iter().zip(values).map(array).collect()
 }
 
-/// Whether these are offsets of 32 bits into so many bytes, that do not fall.
+/// Reports whether these bytes are offsets of 32 bits that never fall and end within `bytes`.
 fn are_offsets(offsets: &[u8], bytes: usize) -> bool {
     let (offsets, rest) = offsets.as_chunks::<4>();
     let mut last = 0;
@@ -130,13 +130,13 @@ fn plain(
     validity: Option<Buffer>,
     buffers: Vec<Buffer>,
 ) -> Result<ArrayRef, ArrowError> {
-    // Checks offsets and text as well.
+    // This checks offsets and text too.
     let builder = ArrayData::builder(of.clone()).len(rows).null_bit_buffer(validity).buffers(buffers);
     let data = builder.align_buffers(true).build()?;
     Ok(make_array(data))
 }
 
-/// Puts the values in the place of their keys.
+/// Expands a dictionary: replaces each key by its value.
 fn expand(
     of: &DataType,
     rows: usize,
@@ -163,7 +163,7 @@ fn expand(
         }
     };
     let is_set = |row: usize| validity.as_ref().is_none_or(|bits| bits[row / 8] & 1 << (row % 8) != 0);
-    // Of each row where its value lies in the dictionary; of a null nowhere. Offsets were checked to rise from 0 on.
+    // Range of each row's value in the dictionary, empty for NULL. The offsets were checked to rise from 0.
     let mut places = Vec::with_capacity(rows);
     let mut bytes = 0usize;
     for (row, key) in keys.as_chunks::<2>().0.iter().enumerate().take(rows) {

@@ -1,16 +1,15 @@
-//! Expressions: instructions for a machine with a stack, so that checking and running one is a loop, whatever is
-//! sent.
+//! Expressions: instructions for a stack machine, so that checking and running one is a loop without recursion.
 //!
-//! The idea: each instruction takes its operands from the top of the stack, a column each, and puts its result
-//! there. An expression is well-formed if every operand is there with a type that fits, and exactly one value is
-//! left. How deep it nests is how high the stack grows.
+//! The idea: each instruction takes its operands, whole columns, from the top of the stack and puts its result there.
+//! An expression is well-formed if every instruction finds operands of types that it accepts, and exactly one value
+//! is left at the end. The height of the stack is the nesting depth, and it is limited.
 
 use crate::limits::*;
 use crate::types::{Arithmetic, Scalar, Type};
 use std::fmt;
 
-/// How two values stand to each other. Floats have the total order of IEEE 754, in which NaN is below or above all
-/// numbers by its sign, but the zeros are equal; text and bytes compare by their bytes.
+/// Comparison of two values. Floats have the total order of IEEE 754, in which NaN is below or above all numbers by
+/// its sign, but the two zeros are equal. Text and bytes compare by their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// `=`
@@ -34,69 +33,70 @@ pub enum Binary {
     Add,
     /// Difference.
     Subtract,
-    /// Product; of decimals with the digits behind the point of both.
+    /// Product. The scale of a product of decimals is the sum of the two scales.
     Multiply,
-    /// Quotient: of whole numbers towards zero; NULL if the divisor is the whole number 0. Not of decimals.
+    /// Quotient. Whole numbers are divided towards zero; a division by the whole number 0 gives NULL. Decimals are
+    /// refused.
     Divide,
-    /// Remainder, with the sign of the dividend; NULL likewise.
+    /// Remainder, with the sign of the dividend. A division by the whole number 0 gives NULL.
     Remainder,
 }
 
-/// One step. What it says of NULL is that of SQL.
+/// Instruction of an expression. NULL behaves as in SQL.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Instruction {
-    /// Puts a column of the operator's input.
+    /// Puts a column of the operator's input on the stack.
     Column(u16),
-    /// Puts a value for every row.
+    /// Puts the same value for every row on the stack.
     Literal(Scalar),
-    /// Of two values of one type, a boolean.
+    /// Compares two values of one type. The result is a boolean.
     Compare(Comparison),
-    /// Of a value, whether it is among these, which are of its type. With a NULL among them: true or NULL.
+    /// Tests whether a value is in a list of values of its type. If the list has a NULL, the result is true or NULL.
     InList(Vec<Scalar>),
-    /// Of any value, a boolean that is never NULL.
+    /// Tests whether a value of any type is NULL. The result is never NULL.
     IsNull,
-    /// Of two booleans: false if one is false, whatever the other.
+    /// AND of two booleans: false if one is false, even if the other is NULL.
     And,
-    /// Of two booleans: true if one is true, whatever the other.
+    /// OR of two booleans: true if one is true, even if the other is NULL.
     Or,
-    /// Of a boolean.
+    /// Negates a boolean.
     Not,
-    /// Of text: whether it is, as a whole, like the pattern of `%`, `_` and an escape character.
+    /// SQL's LIKE: tests whether a whole text matches a pattern with `%`, `_` and an escape character.
     Like {
-        /// SQL's pattern.
+        /// The pattern.
         pattern: String,
-        /// What makes the next character of the pattern an ordinary one.
+        /// Character that makes the next character of the pattern an ordinary one.
         escape: Option<char>,
-        /// Whether letters match in either case.
+        /// True if letters match in either case.
         ignores_case: bool,
     },
-    /// Of text: whether the regular expression is found anywhere in it (syntax of the `regex` crate: no
-    /// backreferences, no look-around, linear time).
+    /// Tests whether a regular expression is found anywhere in a text. The syntax is that of the `regex` crate: no
+    /// backreferences, no look-around, linear time.
     Matches {
-        /// The expression.
+        /// The regular expression.
         pattern: String,
     },
-    /// Of two values of one type of numbers.
+    /// Arithmetic between two numbers of one type.
     Binary(Binary),
-    /// Of a number with a sign: its negative.
+    /// Negates a signed number, decimal or float.
     Negate,
-    /// Of a value, one of another type.
+    /// Casts a value to another type.
     Cast(Type),
 }
 
-/// Instructions that leave one value. Made by [`Expression::check`] alone, so that what runs has been checked.
+/// Instructions that were checked and leave one value. Only [`Expression::check`] makes one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expression {
     instructions: Vec<Instruction>,
     of: Type,
 }
 
-/// What is wrong with an expression or program.
+/// Rule that an expression or program breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
-    /// Which operator of the program; 0 is the first.
+    /// Number of the operator in the program, from 0.
     pub operator: usize,
-    /// What is wrong with it, with the value and what is permitted.
+    /// Text that says what is wrong, with the value found and what is permitted.
     pub what: String,
 }
 
@@ -128,17 +128,17 @@ impl Expression {
         }
     }
 
-    /// What it leaves.
+    /// Returns the type of the result.
     pub fn of(&self) -> Type {
         self.of
     }
 
-    /// Its steps, in order.
+    /// Returns the instructions, in order.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }
 
-    /// The columns it reads, each as often as it does.
+    /// Returns the numbers of the columns that the expression reads, once per use.
     pub fn columns(&self) -> impl Iterator<Item = u16> + '_ {
         self.instructions.iter().filter_map(|instruction| match instruction {
             Instruction::Column(column) => Some(*column),
@@ -172,7 +172,7 @@ fn checked_scalar(scalar: &Scalar) -> Result<(), String> {
     if scalar.is_valid() { Ok(()) } else { Err(format!("a literal that is no {}", scalar.of)) }
 }
 
-/// The type of what an instruction leaves, once it has taken its operands.
+/// Takes the operand types of an instruction from the stack and returns the type of its result.
 fn result_type(instruction: &Instruction, stack: &mut Vec<Type>, columns: &[Type]) -> Result<Type, String> {
     Ok(match instruction {
         Instruction::Column(column) => *columns

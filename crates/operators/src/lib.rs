@@ -1,11 +1,12 @@
-//! Near-data operators: a small program over the columns of a table, checked before it runs, run by the same code on
-//! the node that holds the columns and on the client that has fetched them (paper 003, Farview; invariant I8).
+//! Near-data operators. A client sends a small program over the columns of a table; the node that holds the columns
+//! runs it. If the client fetches the columns instead, it runs the same program with the same code (paper 003,
+//! Farview; invariant I8).
 //!
-//! The idea: a program is data. It is decoded with every count bounded, checked with every type known, and only a
-//! [`Program`] that has passed both can be run.
+//! The idea: a program is data. It is decoded with every count bounded, then checked with every type known. Only a
+//! [`Program`] that passed both can run.
 //!
-//! Never in this crate: sockets, files, clocks, threads, randomness, unsafe code; a count that is believed before it is
-//! bounded; recursion over what was sent.
+//! Never in this crate: sockets, files, clocks, threads, randomness, unsafe code; a count that is used before it is
+//! bounded; recursion over received bytes.
 #![forbid(unsafe_code)]
 
 pub mod codec;

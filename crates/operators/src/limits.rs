@@ -1,34 +1,35 @@
-//! How large a program may be. Whoever sends a larger one is refused before anything is allocated for it.
+//! Limits of a program. A larger one is refused before memory is allocated for it. spec/pipeline.md lists the same
+//! limits.
 
 /// Bytes of an encoded program.
 pub const PROGRAM_BYTES_MAX: usize = 64 << 10;
-/// Operators in a row.
+/// Operators of a program.
 pub const OPERATORS_MAX: usize = 16;
-/// Columns of a table or of any operator's output.
+/// Columns of a table, and of the output of any operator.
 pub const COLUMNS_MAX: usize = 1_024;
 /// Instructions of one expression.
 pub const INSTRUCTIONS_MAX: usize = 1_024;
-/// Values that an expression holds at the same time, and so how deep it nests.
+/// Values on the stack of an expression at the same time, which bounds how deep it nests.
 pub const STACK_MAX: usize = 64;
-/// Values of one list.
+/// Values of one IN list.
 pub const LIST_VALUES_MAX: usize = 1_024;
 /// Bytes of one literal text.
 pub const LITERAL_BYTES_MAX: usize = 4_096;
-/// Bytes of a pattern.
+/// Bytes of one LIKE pattern or regular expression.
 pub const PATTERN_BYTES_MAX: usize = 1_024;
-/// Keys of a grouping or a sort.
+/// Key columns of a grouping, a top or a semi-join.
 pub const KEYS_MAX: usize = 32;
 /// Aggregates of a grouping.
 pub const AGGREGATES_MAX: usize = 64;
-/// Groups that are held at the same time. More of them leave as partial groups.
+/// Groups that a grouping may hold at the same time. Further groups leave early as partial groups.
 pub const GROUPS_MAX: u32 = 1 << 20;
-/// Rows of a top-k.
+/// Rows of a top.
 pub const TOP_ROWS_MAX: u32 = 65_536;
-/// Lookups that a request brings for its semi-joins.
+/// Lookups of one request, for its semi-joins.
 pub const LOOKUPS_MAX: usize = OPERATORS_MAX;
-/// Bytes of one lookup as it travels: of a Bloom filter, or of packed keys.
+/// Encoded bytes of one lookup: a Bloom filter or packed keys.
 pub const LOOKUP_BYTES_MAX: usize = 16 << 20;
-/// Keys of one lookup that travel.
+/// Keys of one lookup.
 pub const LOOKUP_KEYS_MAX: usize = 1 << 22;
 /// Bytes of one value of fixed width.
 pub const FIXED_BYTES_MAX: u32 = 4_096;

@@ -1,7 +1,7 @@
-//! Batches of rows as bytes: how what leaves a program travels. `spec/pipeline.md` says the same without Rust.
+//! Packing of batches of rows into bytes, for the output of programs. `spec/pipeline.md` has the same without Rust.
 //!
-//! The idea: buffers as Arrow has them in memory, each at a multiple of 64 bytes, so that whoever receives them uses
-//! them where they are. What they are is said before them.
+//! The idea: buffers travel as Arrow has them in memory, each at a multiple of 64 bytes, so that the receiver uses
+//! them where they are. A header before them has their types and lengths.
 
 use crate::columns::column_of;
 use crate::limits::{AGGREGATES_MAX, COLUMNS_MAX};
@@ -17,52 +17,53 @@ use farpool_wire::control::ColumnLayout;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Every buffer begins at a multiple of this.
+/// Alignment in bytes: every buffer begins at a multiple of it.
 const ALIGN: usize = 64;
-/// Columns of a batch: those of a program, and hidden ones behind its aggregates.
+/// Most columns of a batch: those of a program, and the hidden ones of its aggregates.
 const PACKED_COLUMNS_MAX: usize = COLUMNS_MAX + AGGREGATES_MAX;
-/// Rows of a batch.
+/// Most rows of a batch.
 const PACKED_ROWS_MAX: u32 = 1 << 24;
 
-/// Rows that cannot travel: one of them alone takes more than a chunk.
+/// Error: a single row takes more than a chunk, so it cannot travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowTooLarge {
-    /// Bytes of the row, packed.
+    /// Bytes of the packed row.
     pub bytes: usize,
 }
 
-/// A batch as a chunk of its own, whatever its size. It has no dictionaries.
+/// Packs a batch into a chunk of its own, whatever its size. The batch must have no dictionaries.
 pub fn pack(batch: &RecordBatch) -> Vec<u8> {
     let mut chunk = Packed::default();
     put_batch(0, batch, &mut chunk);
     chunk.into_vec()
 }
 
-/// Buffers of fewer bytes are brought together: each piece costs whoever sends it something.
+/// Bytes below which buffers are copied together, because each separate buffer costs the sender something. Larger
+/// ones are sent from where they are.
 const PIECE_BYTES_MIN: usize = 4 << 10;
 
-/// A chunk: its bytes in pieces, the larger of which are the buffers of columns where they are.
+/// Packed chunk as a list of byte buffers. The larger ones are the buffers of the columns themselves, not copies.
 #[derive(Debug, Default)]
 pub struct Packed {
     pieces: Vec<Buffer>,
-    /// What comes behind them.
+    /// Bytes that come after all of `pieces`.
     last: Vec<u8>,
     bytes: usize,
 }
 
 impl Packed {
-    /// Its pieces, none of which is empty.
+    /// Returns the byte buffers, none of which is empty.
     pub fn into_pieces(mut self) -> Vec<Buffer> {
         self.end_piece();
         self.pieces
     }
 
-    /// Whether it has no bytes.
+    /// Reports whether the chunk has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// All of it in one piece.
+    /// Returns the chunk as one vector.
     pub fn into_vec(mut self) -> Vec<u8> {
         match self.pieces.is_empty() {
             true => self.last,
@@ -81,14 +82,14 @@ impl Packed {
         }
     }
 
-    /// Appends to the last piece.
+    /// Appends to the bytes after all of `pieces`.
     fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.last.len();
         write(&mut self.last);
         self.bytes += self.last.len() - before;
     }
 
-    /// Zeros up to where a buffer may begin.
+    /// Appends zeros up to the next position where a buffer may begin.
     fn pad(&mut self) {
         let missing = padded(self.bytes) - self.bytes;
         self.write(|out| out.resize(out.len() + missing, 0));
@@ -105,7 +106,7 @@ impl Packed {
     }
 }
 
-/// Packs batches into chunks.
+/// Packer of batches into chunks.
 #[derive(Debug)]
 pub struct Packer {
     chunk_bytes: usize,
@@ -113,23 +114,23 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Makes chunks of at most so many bytes.
+    /// Makes a packer for chunks of at most `chunk_bytes` bytes.
     pub fn new(chunk_bytes: usize) -> Packer {
         Packer { chunk_bytes, chunks: VecDeque::new() }
     }
 
-    /// Whether no chunk waits.
+    /// Reports whether no chunk is ready.
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// The next chunk, oldest first.
+    /// Takes the oldest chunk.
     pub fn pop(&mut self) -> Option<Packed> {
         self.chunks.pop_front()
     }
 
-    /// Appends the rows of a batch, which come from this row group of a scan; in several parts where one chunk has no
-    /// room for them.
+    /// Appends the rows of a batch that belong to row group `group` of a scan. If one chunk has no room for them,
+    /// they are split.
     pub fn push(&mut self, group: u32, batch: &RecordBatch) -> Result<(), RowTooLarge> {
         let mut parts = vec![batch.clone()];
         while let Some(part) = parts.pop() {
@@ -142,7 +143,8 @@ impl Packer {
                 if rows == 1 {
                     return Err(RowTooLarge { bytes });
                 }
-                // As many rows as are likely to fit; the last part first, as they are taken from the end.
+                // Splits off the rows that are likely to fit. The later rows go below the earlier ones, because
+                // batches are taken from the end.
                 let fitting = (rows as u64 * self.chunk_bytes as u64 / bytes as u64) as usize;
                 let first = fitting.clamp(1, rows - 1) / ALIGN * ALIGN;
                 let first = if first == 0 { fitting.clamp(1, rows - 1) } else { first };
@@ -168,7 +170,7 @@ fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }
 
-/// Bytes that a batch takes, at most. It has no dictionaries.
+/// Returns the bytes that a batch takes at most. The batch must have no dictionaries.
 pub fn packed_bytes(batch: &RecordBatch) -> usize {
     let rows = batch.num_rows();
     let of_column = |column: &ArrayRef| {
@@ -179,13 +181,13 @@ pub fn packed_bytes(batch: &RecordBatch) -> usize {
             DataType::Binary => padded((rows + 1) * 4) + padded(text_range(column).len()),
             other => padded(rows.saturating_mul(width(other))),
         };
-        // A type takes up to 5 bytes.
+        // The longest type takes 5 bytes.
         5 + 4 + 3 * 4 + validity + values
     };
     padded(12) + ALIGN + batch.columns().iter().map(of_column).sum::<usize>()
 }
 
-/// Bytes of a value of fixed width.
+/// Returns the bytes of a value of fixed width.
 fn width(of: &DataType) -> usize {
     match of {
         DataType::FixedSizeBinary(width) => usize::try_from(*width).unwrap_or(0),
@@ -193,7 +195,7 @@ fn width(of: &DataType) -> usize {
     }
 }
 
-/// Where the values of a column of text or bytes lie.
+/// Returns the range of the values of a column of text or bytes in their buffer.
 fn text_range(column: &ArrayRef) -> std::ops::Range<usize> {
     let offsets = match column.data_type() {
         DataType::Utf8 => column.as_string::<i32>().value_offsets(),
@@ -211,7 +213,7 @@ fn put_batch(group: u32, batch: &RecordBatch, chunk: &mut Packed) {
         (batch.num_rows() as u32).put(out);
         (batch.num_columns() as u32).put(out);
         for column in batch.columns() {
-            // Whatever leaves a program is of a type that programs know.
+            // Not reached: the output of a program has only types that programs know.
             type_of(column.data_type()).unwrap_or(Type::Boolean).put(out);
             (column.null_count() as u32).put(out);
             for bytes in buffer_bytes(column) {
@@ -225,7 +227,7 @@ fn put_batch(group: u32, batch: &RecordBatch, chunk: &mut Packed) {
     chunk.pad();
 }
 
-/// The lengths of a column's buffers.
+/// Returns the lengths of the buffers of a column.
 fn buffer_bytes(column: &ArrayRef) -> Vec<usize> {
     let rows = column.len();
     let mut lengths = Vec::with_capacity(3);
@@ -283,11 +285,11 @@ fn put_buffers(column: &ArrayRef, chunk: &mut Packed) {
     }
 }
 
-/// The batches of a chunk, at most so many, and of which row group of the scan each is. They use the bytes of the
-/// chunk.
+/// Unpacks the batches of a chunk, at most `batches_max`, each with the number of its row group in the scan. The
+/// batches share the memory of the chunk.
 ///
 /// # Errors
-/// Bytes that are no batches, or more of them.
+/// Bytes that are not batches, or too many batches.
 pub fn unpack_few(chunk: Buffer, batches_max: usize) -> Result<Vec<(u32, RecordBatch)>, WireError> {
     let mut batches = Vec::new();
     let mut at = 0;
@@ -303,22 +305,23 @@ pub fn unpack_few(chunk: Buffer, batches_max: usize) -> Result<Vec<(u32, RecordB
     Ok(batches)
 }
 
-/// The same, however many there are.
+/// Unpacks all batches of a chunk, each with the number of its row group in the scan. The batches share the memory of
+/// the chunk.
 ///
 /// # Errors
-/// Bytes that are no batches.
+/// Bytes that are not batches.
 pub fn unpack(chunk: Buffer) -> Result<Vec<(u32, RecordBatch)>, WireError> {
     unpack_few(chunk, usize::MAX)
 }
 
-/// A column as it is announced.
+/// Header of a column.
 struct Announced {
     of: Type,
     null_count: u32,
     lengths: Vec<usize>,
 }
 
-/// The batch that begins at this byte of a chunk, and where it ends.
+/// Reads the batch that begins at byte `start` of a chunk. Also returns the position where the next one begins.
 pub(crate) fn take_batch(chunk: &Buffer, start: usize) -> Result<((u32, RecordBatch), usize), WireError> {
     let mut from = Cursor::new(&chunk.as_slice()[start..]);
     let (group, rows, count) = (u32::take(&mut from)?, u32::take(&mut from)?, u32::take(&mut from)?);
@@ -348,7 +351,7 @@ pub(crate) fn take_batch(chunk: &Buffer, start: usize) -> Result<((u32, RecordBa
         let mut buffers = Vec::with_capacity(lengths.len());
         for bytes in lengths {
             at = padded(at);
-            // Of no bytes as well: what is padded ends where the chunk does.
+            // An empty buffer is checked too: its padding can end beyond the chunk.
             if at.saturating_add(bytes) > chunk.len() {
                 let left = chunk.len().saturating_sub(at);
                 return Err(WireError::Truncated { needed: bytes, left });

@@ -1,96 +1,102 @@
-//! Programs: operators in a row, over the columns of one table.
+//! Programs: a list of operators over the columns of one table.
 //!
-//! A program is bounded in every direction before it runs: in bytes, operators, columns, depth, and in the rows and
-//! groups it may hold. It says nothing about where the columns lie: that comes with each request.
+//! A program is bounded before it runs: in bytes, operators, columns, stack depth, and in the rows and groups it may
+//! hold. It does not say where the columns lie: each request does.
 
 use crate::expression::{Expression, Flaw, Instruction, limited};
 use crate::limits::*;
 use crate::types::{Arithmetic, Type};
 use std::collections::BTreeSet;
 
-/// What is computed over the rows of a group.
+/// Function of an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
-    /// Rows, or those whose column is not NULL.
+    /// Number of rows, or of the rows whose column is not NULL.
     Count,
-    /// Of numbers. Whole numbers are added exactly, as decimals of 38 digits.
+    /// Sum of numbers. Whole numbers are added exactly, as decimals of 38 digits.
     Sum,
-    /// The least.
+    /// Least value.
     Min,
-    /// The greatest.
+    /// Greatest value.
     Max,
 }
 
-/// One aggregate. An average is a sum and a count, divided by whoever merges.
+/// Aggregate over the rows of a group. An average is requested as a sum and a count and divided after the merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aggregate {
-    /// What is computed.
+    /// Function that is computed.
     pub function: Function,
-    /// Over which column; nothing to count rows.
+    /// Column it is computed over. `None` counts rows.
     pub column: Option<u16>,
 }
 
-/// A column to sort by.
+/// Column to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SortKey {
-    /// Which.
+    /// Number of the column.
     pub column: u16,
-    /// Greatest first.
+    /// True if the greatest value comes first.
     pub is_descending: bool,
-    /// NULL before all else.
+    /// True if NULL comes before all values.
     pub nulls_first: bool,
 }
 
-/// What a semi-join looks up in. Both are given with each request, by number.
+/// Kind of lookup that a semi-join uses. The lookups themselves come with each request and have numbers there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// A Bloom filter: some rows without a partner stay.
+    /// A Bloom filter: some rows without a match pass too.
     Bloom,
     /// The keys themselves: exact.
     Keys,
 }
 
-/// One step over batches of rows.
+/// Operator over batches of rows. Each gets the rows that the operator before it kept or made.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operator {
-    /// Keeps rows for which it is true.
+    /// Keeps the rows for which the expression is true.
     Filter(Vec<Instruction>),
-    /// Replaces the columns by these.
+    /// Replaces the columns by the values of these expressions.
     Project(Vec<Vec<Instruction>>),
-    /// Keeps rows whose keys are found (or are not: an anti-join, by keys only).
+    /// Semi-join: keeps the rows whose keys the lookup contains.
     SemiJoin {
-        /// Columns of the input.
+        /// Key columns of the input.
         keys: Vec<u16>,
-        /// How it is looked up.
+        /// Kind of the lookup.
         lookup: Lookup,
-        /// Which of the lookups that come with a request.
+        /// Number of the lookup among those of the request, from 0.
         number: u8,
-        /// Keeps those that are not found.
+        /// True for an anti-join: keeps the rows whose keys are not found. Allowed with [`Lookup::Keys`] only.
         is_anti: bool,
     },
-    /// One row for each combination of keys: the keys, then the aggregates as partial values. Without aggregates:
-    /// DISTINCT. Without keys: one row for all. NULL is a key like any other. Holds at most `groups` at a time; the
-    /// others leave as partial groups, to be merged by whoever takes them.
+    /// Grouping: one row for each combination of keys, with the keys and then the aggregates as partial values. A
+    /// grouping without aggregates is DISTINCT; one without keys makes one row of all rows. NULL is a key like any
+    /// other. If more than `groups` groups come, some leave early as partial groups, and the receiver merges them.
     Group {
-        /// Columns of the input.
+        /// Key columns of the input.
         keys: Vec<u16>,
-        /// In the order of the output.
+        /// Aggregates in the order of the output.
         aggregates: Vec<Aggregate>,
-        /// Groups held at the same time.
+        /// Groups that may be held at the same time.
         groups: u32,
     },
-    /// The first rows in an order; among equals those that come first.
+    /// Top: the first rows in an order. Among equal rows the earliest rows of the table win.
     Top {
-        /// The first key weighs most.
+        /// Sort keys, the most significant first.
         keys: Vec<SortKey>,
-        /// How many.
+        /// Number of rows to keep.
         rows: u32,
     },
-    /// Any rows, but no more than so many.
+    /// Limit: any rows, but at most this many.
     Limit(u64),
 }
 
-/// Operators that have been checked, each with the types of what it leaves.
+/// Program that has been checked: its operators, each with the types of the columns that it produces.
+///
+/// A program is plain data, without a lock. [`Program::check`] is the only way to make one, so whoever has a
+/// `Program` need not check it again. [`crate::codec`] decodes one from bytes and ends in `check`. The getters tell
+/// how to run it: [`Program::input`] has the types of the columns to read, [`Program::reads`] which of them the
+/// operators use, [`Program::narrowed`] the same program over those alone, and [`Program::output`] the types of the
+/// result. [`Program::steps`] has, operator by operator, the checked expressions that [`crate::Prepared`] compiles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     input: Vec<Type>,
@@ -98,17 +104,20 @@ pub struct Program {
     steps: Vec<Step>,
 }
 
-/// A checked operator.
+/// Checked form of one operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// Its expressions, in order.
+    /// Expressions of the operator, in order.
     pub expressions: Vec<Expression>,
-    /// The columns it leaves.
+    /// Types of the columns that the operator produces.
     pub output: Vec<Type>,
 }
 
 impl Program {
-    /// Checks operators over columns of these types.
+    /// Checks the operators over columns of the types `input`.
+    ///
+    /// # Errors
+    /// The first operator that breaks a rule or a limit, and what is wrong with it.
     pub fn check(input: Vec<Type>, operators: Vec<Operator>) -> Result<Program, Flaw> {
         let flaw = |operator| move |what| Flaw { operator, what };
         limited("columns", input.len(), COLUMNS_MAX).map_err(flaw(0))?;
@@ -129,27 +138,27 @@ impl Program {
         Ok(Program { input, operators, steps })
     }
 
-    /// The columns it reads from.
+    /// Returns the types of the columns that the program reads from.
     pub fn input(&self) -> &[Type] {
         &self.input
     }
 
-    /// What it does, in order, as it was given.
+    /// Returns the operators as they were given.
     pub fn operators(&self) -> &[Operator] {
         &self.operators
     }
 
-    /// The same, checked.
+    /// Returns the checked form of each operator, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The columns it leaves.
+    /// Returns the types of the columns that the program produces, without hidden ones.
     pub fn output(&self) -> &[Type] {
         self.steps.last().map_or(&self.input, |step| &step.output)
     }
 
-    /// Whether each column of the input is read: what is not need not be fetched or sent.
+    /// Reports for each column of the input whether the program reads it. The others need not be fetched or sent.
     pub fn reads(&self) -> Vec<bool> {
         let mut reads = vec![false; self.input.len()];
         let mut mark = |column: u16| {
@@ -161,7 +170,8 @@ impl Program {
             step.expressions.iter().flat_map(Expression::columns).for_each(&mut mark);
             match operator {
                 Operator::SemiJoin { keys, .. } => keys.iter().copied().for_each(&mut mark),
-                // Behind these only their own columns are known.
+                // Operators behind a projection or a grouping see only its output, so nothing more of the input is
+                // read.
                 Operator::Project(_) => return reads,
                 Operator::Group { keys, aggregates, .. } => {
                     keys.iter().copied().for_each(&mut mark);
@@ -171,15 +181,16 @@ impl Program {
                 Operator::Filter(_) | Operator::Top { .. } | Operator::Limit(_) => {}
             }
         }
-        // Whole rows leave.
+        // The rows leave with all columns.
         vec![true; self.input.len()]
     }
 
-    /// The same program over the columns that it reads, and no others: their places in its input, in order.
+    /// Returns the same program over only the columns that it reads, and the numbers of these columns in the present
+    /// input, in ascending order.
     pub fn narrowed(&self) -> (Program, Vec<usize>) {
         let reads = self.reads();
         let places: Vec<usize> = (0..reads.len()).filter(|place| reads[*place]).collect();
-        // Every column that is asked for is read, and so has a new place.
+        // Every column that an operator names is read, so `places` contains it.
         let moved = |column: u16| places.partition_point(|place| *place < usize::from(column)) as u16;
         let input: Vec<Type> = places.iter().map(|place| self.input[*place]).collect();
         let mut operators = Vec::new();
@@ -187,19 +198,19 @@ impl Program {
         for operator in &self.operators {
             let operator = operator.clone();
             operators.push(if is_input { operator.over(&moved) } else { operator });
-            // Behind these only their own columns are known.
+            // Column numbers behind a projection or a grouping mean columns of its output.
             is_input &= !matches!(operators.last(), Some(Operator::Project(_) | Operator::Group { .. }));
         }
         match Program::check(input, operators) {
             Ok(narrowed) => (narrowed, places),
-            // Not reached: the same operators have been checked. Reading all of it is right as well.
+            // Not reached, because the same operators passed the check before. Reading all columns is right too.
             Err(_) => (self.clone(), (0..self.input.len()).collect()),
         }
     }
 }
 
 impl Operator {
-    /// The same with its columns at other places.
+    /// Returns the operator with each column number replaced by `moved` of it.
     fn over(self, moved: &impl Fn(u16) -> u16) -> Operator {
         let each = |instruction| match instruction {
             Instruction::Column(column) => Instruction::Column(moved(column)),
@@ -228,12 +239,15 @@ impl Operator {
     }
 }
 
-/// Whether nothing may come behind it.
+/// Reports whether the operator has to be the last of a program.
 fn ends(operator: &Operator) -> bool {
     matches!(operator, Operator::Group { .. } | Operator::Top { .. } | Operator::Limit(_))
 }
 
-/// The type of an aggregate's partial value over a column.
+/// Returns the type of the partial value of an aggregate over a column.
+///
+/// # Errors
+/// A function that needs a column and has none, or a sum of values that are not numbers.
 pub fn partial_type(function: Function, column: Option<Type>) -> Result<Type, String> {
     match (function, column) {
         (Function::Count, _) => Ok(Type::Int64),
@@ -248,7 +262,7 @@ pub fn partial_type(function: Function, column: Option<Type>) -> Result<Type, St
     }
 }
 
-/// A key twice says nothing more, and would be held twice.
+/// Checks that no column is twice among the keys: it would be held twice and change nothing.
 fn each_once(keys: impl Iterator<Item = u16>) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     let twice =

@@ -1,47 +1,47 @@
-//! What a column may hold, and single values of it.
+//! Types of columns, and single values of them.
 
 use crate::limits::{DECIMAL_DIGITS_MAX, FIXED_BYTES_MAX};
 use std::fmt;
 
-/// How finely a timestamp counts.
+/// Unit in which a timestamp counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TimeUnit {
     /// Whole seconds.
     Second,
-    /// Thousandths.
+    /// Thousandths of a second.
     Millisecond,
-    /// Millionths.
+    /// Millionths of a second.
     Microsecond,
-    /// Billionths.
+    /// Billionths of a second.
     Nanosecond,
 }
 
-/// The type of a column. Arrow's physical layout, the logical type as far as operators need it.
+/// Type of a column. Values lie as in Arrow's columnar format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
-    /// Bits.
+    /// True or false, one bit.
     Boolean,
-    /// Signed, 8 bits.
+    /// Signed integer of 8 bits.
     Int8,
-    /// Signed, 16 bits.
+    /// Signed integer of 16 bits.
     Int16,
-    /// Signed, 32 bits.
+    /// Signed integer of 32 bits.
     Int32,
-    /// Signed, 64 bits.
+    /// Signed integer of 64 bits.
     Int64,
-    /// Unsigned, 8 bits.
+    /// Unsigned integer of 8 bits.
     UInt8,
-    /// Unsigned, 16 bits.
+    /// Unsigned integer of 16 bits.
     UInt16,
-    /// Unsigned, 32 bits.
+    /// Unsigned integer of 32 bits.
     UInt32,
-    /// Unsigned, 64 bits.
+    /// Unsigned integer of 64 bits.
     UInt64,
     /// IEEE 754 binary32.
     Float32,
     /// IEEE 754 binary64.
     Float64,
-    /// An integer of up to `precision` digits, `scale` of them behind the point; 128 bits.
+    /// Decimal number: an integer of 128 bits in units of its last digit.
     Decimal {
         /// Digits in all, 1 to 38.
         precision: u8,
@@ -50,22 +50,23 @@ pub enum Type {
     },
     /// Days since 1970-01-01, 32 bits.
     Date,
-    /// Units since 1970-01-01, 64 bits; UTC if it is of a time zone.
+    /// Units since 1970-01-01, 64 bits. If it has a time zone, it counts from midnight UTC.
     Timestamp {
-        /// What is counted.
+        /// Unit that is counted.
         unit: TimeUnit,
-        /// Whether it means an instant (its zone is the client's to know) or the reading of a clock.
+        /// True if the value is an instant, false if it is a clock reading. Only the client knows in which zone an
+        /// instant is shown.
         is_zoned: bool,
     },
-    /// UTF-8, offsets of 32 bits.
+    /// UTF-8 text with offsets of 32 bits.
     Text,
-    /// Bytes, offsets of 32 bits.
+    /// Bytes of any length with offsets of 32 bits.
     Bytes,
-    /// Values of so many bytes, 1 to 4,096.
+    /// Bytes of one fixed length, 1 to 4,096.
     FixedBytes(u32),
 }
 
-/// What kind of arithmetic a type knows.
+/// Arithmetic that a type supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Whole numbers, checked for overflow.
@@ -77,7 +78,7 @@ pub enum Arithmetic {
 }
 
 impl Type {
-    /// Whether its numbers are within their limits.
+    /// Reports whether the numbers in the type are within their limits.
     pub fn is_valid(self) -> bool {
         match self {
             Type::Decimal { precision, scale } => {
@@ -88,7 +89,7 @@ impl Type {
         }
     }
 
-    /// Bytes of a value; nothing for bits and for values of any length.
+    /// Returns the bytes of a value, or `None` for booleans and for values of any length.
     pub fn width(self) -> Option<usize> {
         Some(match self {
             Type::Int8 | Type::UInt8 => 1,
@@ -101,7 +102,7 @@ impl Type {
         })
     }
 
-    /// Which arithmetic it knows, if any.
+    /// Returns the arithmetic that the type supports, or `None` if it is no number.
     pub fn arithmetic(self) -> Option<Arithmetic> {
         Some(match self {
             Type::Int8 | Type::Int16 | Type::Int32 | Type::Int64 => Arithmetic::Integer,
@@ -112,13 +113,13 @@ impl Type {
         })
     }
 
-    /// Whether it is a whole number with a sign.
+    /// Reports whether the type is a signed whole number.
     pub fn is_signed(self) -> bool {
         matches!(self, Type::Int8 | Type::Int16 | Type::Int32 | Type::Int64)
     }
 
-    /// Whether a value can be made of one of another type: between numbers, from and to text, and between dates
-    /// and timestamps. A value that does not fit is an error of the program, as in SQL's CAST.
+    /// Reports whether values can be cast to `to`: between numbers, from and to text, and between dates and
+    /// timestamps. A value that does not fit is an error of the program, as in SQL's CAST.
     pub fn casts_to(self, to: Type) -> bool {
         let is_time = |of: Type| matches!(of, Type::Date | Type::Timestamp { .. });
         let is_number = |of: Type| of.arithmetic().is_some() || of == Type::Boolean;
@@ -163,35 +164,35 @@ impl fmt::Display for Type {
     }
 }
 
-/// One value, or the lack of one, of a type.
+/// Single value of a type, or NULL.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scalar {
-    /// Its type.
+    /// Type of the value.
     pub of: Type,
-    /// What it is; nothing for NULL.
+    /// The value. `None` is NULL.
     pub value: Option<Value>,
 }
 
-/// The value itself, by the family of its type.
+/// Value without its type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Of a boolean.
+    /// Value of a boolean.
     Boolean(bool),
-    /// Of whole numbers, dates, timestamps and decimals (in units of their last digit).
+    /// Whole number, date, timestamp, or decimal in units of its last digit.
     Integer(i128),
-    /// Of floats: bits, so that every NaN and both zeros keep theirs.
+    /// Bits of a float of 32 or 64 bits. As bits, every NaN and both zeros stay distinct.
     Float(u64),
-    /// Of text, UTF-8, and of bytes.
+    /// Text as UTF-8, or bytes.
     Bytes(Vec<u8>),
 }
 
 impl Scalar {
-    /// A NULL.
+    /// Returns a NULL of this type.
     pub fn null(of: Type) -> Scalar {
         Scalar { of, value: None }
     }
 
-    /// Whether the value belongs to the type and fits it.
+    /// Reports whether the value belongs to the type and fits it.
     pub fn is_valid(&self) -> bool {
         let Some(value) = &self.value else { return self.of.is_valid() };
         let within = |bits: u32, is_signed: bool, value: i128| {

@@ -1,4 +1,4 @@
-//! Programs in words, for people: a line for each operator, expressions as they are written.
+//! Programs as text for people: a line for each operator, with expressions as one would write them.
 
 use crate::expression::{Binary, Comparison, Expression, Instruction};
 use crate::program::{Function, Lookup, Operator, Program, SortKey};
@@ -6,12 +6,13 @@ use crate::run::date_text;
 use crate::types::{Scalar, TimeUnit, Type, Value};
 use std::fmt;
 
-/// Bytes of a value or a pattern that are shown, at most.
+/// Most bytes of a value or a pattern that are shown.
 const SHOWN_BYTES_MAX: usize = 64;
-/// Values of a list that are shown, at most.
+/// Most values of a list that are shown.
 const SHOWN_VALUES_MAX: usize = 16;
 
-/// A line for each operator of a program over columns of these names, and the names of what it leaves.
+/// Returns a line for each operator of a program over columns of these names, and the names of the columns that it
+/// produces.
 pub fn lines(program: &Program, names: &[String]) -> (Vec<String>, Vec<String>) {
     let mut names = names.to_vec();
     let mut lines = Vec::new();
@@ -67,9 +68,9 @@ pub fn lines(program: &Program, names: &[String]) -> (Vec<String>, Vec<String>) 
     (lines, names)
 }
 
-/// An expression over columns of these names, as it is written.
+/// Returns an expression over columns of these names, as one would write it.
 pub fn text(expression: &Expression, names: &[String]) -> String {
-    // Each with how tightly it holds together: what binds less tightly than what is around it takes brackets.
+    // Each text has its binding strength. A text that binds less tightly than the operator around it gets brackets.
     const LOOSE: u8 = 0;
     const TIGHT: u8 = 9;
     let mut stack: Vec<(String, u8)> = Vec::new();
@@ -143,7 +144,7 @@ pub fn text(expression: &Expression, names: &[String]) -> String {
     stack.pop().map(|(text, _)| text).unwrap_or_default()
 }
 
-/// Whether a text is one word or a call of one: anything else that a projection has computed is put in brackets.
+/// Reports whether a text needs no brackets, because it is one word or one call.
 fn holds_together(name: &str) -> bool {
     let behind = name.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
     let mut depth = 0usize;

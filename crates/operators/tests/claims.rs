@@ -1,4 +1,4 @@
-//! What is easily got wrong, one claim each.
+//! Cases that are easily wrong, one test each.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
@@ -23,7 +23,7 @@ fn prepared(input: &[Type], operators: Vec<Operator>) -> Arc<Prepared> {
     Arc::new(Prepared::new(program).unwrap())
 }
 
-/// Every batch by a run of its own, merged in this order.
+/// Runs the program over each batch in a run of its own, and merges the outputs in this order.
 fn merged(prepared: &Arc<Prepared>, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, Stopped> {
     let mut merge = Merge::new(prepared.program(), 7).unwrap();
     for (index, batch) in batches.iter().enumerate() {
@@ -161,7 +161,7 @@ fn groups_beyond_the_bound_leave_as_partial_ones_and_merge_exactly() {
     let prepared = prepared(&[Type::Int64], vec![group(vec![0], Function::Count, 0, 1_000)]);
     let partial = one(&prepared, &rows, Bounds::default()).unwrap();
     assert!(partial.iter().all(|batch| batch.num_rows() <= 1_000));
-    // Keys that come in turns would displace each other, if every new one were given a place.
+    // Keys that recur in turns would evict each other if every new key got a slot.
     assert!((5_000..90_000).contains(&partial.iter().map(RecordBatch::num_rows).sum::<usize>()));
     let found = merged(&prepared, &[rows]).unwrap();
     assert_eq!(found[0].num_rows(), 5_000);
@@ -193,7 +193,7 @@ fn a_dictionary_that_is_short_but_says_much_is_stopped_before_it_is_spelled_out(
     let filter = Operator::Filter(vec![Instruction::Column(0), like]);
     let count = prepared(&[Type::Text], vec![filter.clone(), group(Vec::new(), Function::Count, 0, 1)]);
     assert!(matches!(one(&count, &rows, Bounds::default()), Err(Stopped::TooLarge { .. })));
-    // One look at the value, not 4,096.
+    // The pattern is applied to the one value of the dictionary, not to 4,096 rows.
     let counted = Operator::Group {
         keys: Vec::new(),
         aggregates: vec![Aggregate { function: Function::Count, column: None }],

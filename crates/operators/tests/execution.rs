@@ -1,5 +1,5 @@
-//! Programs over random tables, against the oracle: however rows are cut into batches, batches given to runs, and
-//! partial results put in order.
+//! Programs over random tables, compared with the oracle, however rows are split into batches, batches are given to
+//! runs, and partial results are ordered.
 
 mod oracle;
 mod tables;
@@ -13,14 +13,14 @@ use oracle::{Outcome, Row, Stop};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// How a table is run: the rows of each batch, which of the runs gets it, and how partial results are put in order.
+/// Split of a table: the number of rows of each batch and the run that gets it, and the order of partial results.
 #[derive(Clone, Debug)]
 struct Division {
     batches: Vec<(usize, usize)>,
     rotation: usize,
     is_dictionary: bool,
     held_bytes_max: usize,
-    /// Of the chunks in which partial results travel.
+    /// Bytes of the chunks that partial results are packed into.
     chunk_bytes: usize,
     seed: u64,
 }
@@ -41,12 +41,12 @@ fn divisions() -> impl Strategy<Value = Division> {
     )
 }
 
-/// The same batches, having travelled; cut up where a chunk has no room for all of one.
+/// Packs and unpacks the batches. A batch that one chunk has no room for comes back as several.
 fn travelled(batches: &[RecordBatch], chunk_bytes: usize) -> Vec<RecordBatch> {
     let mut packer = Packer::new(chunk_bytes);
     for (group, batch) in batches.iter().enumerate() {
         if packer.push(group as u32, batch).is_err() {
-            // A row that is larger than a chunk.
+            // A single row is larger than a chunk.
             return batches.to_vec();
         }
     }
@@ -125,7 +125,7 @@ fn same(found: &Result<Vec<Row>, Stopped>, wanted: &Outcome, program: &Program) 
 }
 
 proptest! {
-    // PROPTEST_CASES asks for more of them.
+    // The environment variable PROPTEST_CASES can ask for more cases.
     #![proptest_config(ProptestConfig {
         cases: ProptestConfig::default().cases.max(2_000),
         failure_persistence: None,
@@ -140,13 +140,13 @@ proptest! {
         let wanted = oracle::run(&program, &table, &keys);
         let found = divided(&Arc::new(program.clone()), &table, &keys, &first);
         match program.operators().last() {
-            // Any rows will do, but so many of them.
+            // Any rows are right, but their number must be.
             Some(Operator::Limit(_)) => {
                 if let (Ok(found), Ok(wanted)) = (&found, &wanted) {
                     prop_assert_eq!(found.len(), wanted.len());
                 }
             }
-            // Rows of runs come in the order of their batches, as they leave at once.
+            // Rows of runs come in the order of their batches, because they leave at once.
             _ => same(&found, &wanted, &program)?,
         }
     }

@@ -1,5 +1,5 @@
-//! Semi-joins: keys are found exactly however they lie and of whatever type they come, filters lose nobody, bytes of
-//! lookups are those of the specification, and hostile ones are refused.
+//! Semi-joins: exact keys are found whatever their layout and type, filters lose no rows, bytes of lookups are those
+//! of the specification, and hostile bytes are refused.
 
 use arrow_array::*;
 use arrow_buffer::Buffer;
@@ -22,7 +22,7 @@ fn ints(values: impl IntoIterator<Item = i64>) -> RecordBatch {
     batch(vec![Arc::new(Int64Array::from_iter_values(values))])
 }
 
-/// Rows of this batch, all of whose columns are keys, that are kept: their numbers.
+/// Returns the numbers of the rows that are kept. All columns of the batch are keys.
 fn kept(rows: &RecordBatch, lookup: LookupTable, is_anti: bool) -> Vec<i64> {
     let kind = if matches!(lookup, LookupTable::Bloom(_)) { Lookup::Bloom } else { Lookup::Keys };
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows.num_rows() as i64));
@@ -79,7 +79,7 @@ proptest! {
         let lookup = || LookupTable::Keys(Keys::new(vec![Type::Int64], &[ints(keys.clone())], seed).unwrap());
         prop_assert_eq!(kept(&table, lookup(), false), expected(true));
         prop_assert_eq!(kept(&table, lookup(), true), expected(false));
-        // As it travels, and by a filter, which loses nobody.
+        // The same with keys that were packed and unpacked, and with a filter, which must lose no row.
         let set = KeySet::new(&[(0, Type::Int64)], &ints([]).schema(), &[ints(keys.clone())]).unwrap();
         prop_assert_eq!(set.count(), known.len());
         let travelled = LookupTable::from_bytes(Lookup::Keys, set.packed().into(), seed).unwrap();
@@ -140,13 +140,13 @@ proptest! {
     }
 }
 
-/// Made by another program, which was written after the specification.
+/// Made by another program, which was written from the specification.
 const FILTER: &str = "0000244000110000000000000000000000000000000000000000000000000000\
      0000000000000000000000000000000000000000000000000000000000000000";
 const FILTER_OF_NUMBERS: &str = "0000000000000000000000000000000000000000000000000481000000009000\
      9000200010444310000000000000000000000000000000000000000000000000";
 
-/// Rows of every kind of type, and the bytes of their filter as spec/pipeline.md has them.
+/// Builds the filter of spec/pipeline.md, "An example", from keys of every kind of type.
 #[test]
 fn filter_of_the_specification_is_these_bytes() {
     let decimal =
@@ -170,7 +170,7 @@ fn filter_of_the_specification_is_these_bytes() {
 
 #[test]
 fn filter_of_16_bits_for_a_key_takes_one_key_in_a_hundred_for_another_at_most() {
-    // Numbers in a row, and far apart: neither is a case for the hash.
+    // Numbers in a row and far apart must both be spread well by the hash.
     for step in [1, 64, 1 << 20, 0x1234_5678_9abc] {
         let keys = |range: std::ops::Range<i64>| ints(range.map(|at| at.wrapping_mul(step)));
         let mut bloom = Bloom::new(200_000);
@@ -189,11 +189,11 @@ fn hostile_lookups_are_refused_before_anything_is_made_of_them() {
         refused(Lookup::Bloom, vec![0; bytes]);
     }
     let whole = pack(&ints(0..100));
-    // What is behind the last value is no more than room.
+    // The bytes behind the last value are padding.
     for end in 1..64 + 100 * 8 {
         refused(Lookup::Keys, whole[..end].to_vec());
     }
-    // Batches without columns, of other columns than the first, of more keys than travel, and too many batches.
+    // Batches without columns, with other columns than the first, with too many keys, and too many batches.
     let options = RecordBatchOptions::new().with_row_count(Some(1 << 20));
     refused(
         Lookup::Keys,
@@ -206,17 +206,17 @@ fn hostile_lookups_are_refused_before_anything_is_made_of_them() {
     refused(Lookup::Keys, pack(&ints([1])).repeat(4_097));
     let wide = batch(vec![Arc::new(Int8Array::from(vec![1])) as ArrayRef; 33]);
     refused(Lookup::Keys, pack(&wide));
-    // Text that is none.
+    // Invalid UTF-8.
     let mut text = pack(&texts);
     let at = text.iter().position(|byte| *byte == b'x').unwrap();
     text[at] = 0xff;
     refused(Lookup::Keys, text);
-    // No bytes are no keys, of any type.
+    // No bytes are an empty set of keys, of any type.
     let none = LookupTable::from_bytes(Lookup::Keys, Buffer::from(Vec::<u8>::new()), 1).unwrap();
     assert_eq!(kept(&ints(0..3), none, true), [0, 1, 2]);
 }
 
-/// Rows of as many booleans as the numbers of rows have bits.
+/// Makes rows of booleans that are the bits of the row number.
 fn flags(columns: u32, rows: usize) -> RecordBatch {
     let bits = |bit: u32| -> ArrayRef {
         Arc::new(BooleanArray::from_iter((0..rows).map(|row| Some(row >> bit & 1 == 1))))
@@ -231,7 +231,8 @@ fn keys_take_the_memory_that_was_asked_for_and_narrow_ones_no_more_than_their_wi
     let twice = Int64Array::from_iter_values((0..rows as i64).map(|row| row / 1_000));
     let apart = Int64Array::from_iter_values((0..rows as i64).map(|row| row * 1_000_003));
     let cases = [
-        // A byte of each, an end of 4 bytes, and two places of 8 bytes and as many again, for a power of two.
+        // Each row takes a byte per boolean and an end of 4 bytes, and there are two slots of 8 bytes per row,
+        // rounded up to a power of two.
         (flags(24, rows), rows * (24 + 4) + (8 << 19)),
         (batch(vec![texts]), rows * (4 + 4 + 6) + (8 << 19)),
         (batch(vec![Arc::new(twice.clone()), Arc::new(twice)]), 200 * (16 + 4) + (8 << 9)),
@@ -250,7 +251,7 @@ fn keys_take_the_memory_that_was_asked_for_and_narrow_ones_no_more_than_their_wi
         assert!(held <= held_at_most + 1_024, "{held} bytes, and {held_at_most} were expected");
         assert!(asked >= (bytes.len() + held) as u64, "{asked} bytes were asked for, and {held} are held");
         assert_eq!(kept(&keys.slice(100_000, 50), made, false).len(), 50);
-        // Whoever has no room for it says so before it is made.
+        // A caller without room is asked before the table is made.
         let full = |found| match found < asked {
             true => Ok(()),
             false => Err(WireError::TooMany { what: "bytes", found, max: asked - 1 }),
@@ -271,7 +272,7 @@ fn keys_of_more_values_than_are_permitted_are_refused() {
     };
     let many = "values of a lookup's keys: 33554464, at most 33554432 allowed";
     assert_eq!(refused(flags(32, (1 << 20) + 1)).as_deref(), Some(many));
-    // Batches without rows, of more columns than there are keys.
+    // Batches without rows, with more columns than keys may have.
     let none = batch(vec![Arc::new(Int8Array::from(Vec::<i8>::new())) as ArrayRef; 33]);
     assert!(refused(none).is_some());
 }
@@ -302,7 +303,7 @@ fn numbers_of_every_width_are_told_apart_beside_other_keys() {
             assert_eq!(kept(&all, lookup, false), [row as i64], "{:?}", all.column(0));
         }
     }
-    // Both zeros are one key, and NaN of each bits is one; and a NULL among many rows is no key.
+    // Both zeros are one key, NaN of the same bits is one key, and a NULL among many rows is none.
     let one = Float32Array::from(vec![-0.0, f32::NAN, -f32::NAN]);
     let other = Float32Array::from(vec![0.0, f32::NAN, f32::from_bits(0xffc0_0001)]);
     let pair = |of: Float32Array| batch(vec![Arc::new(of.clone()), Arc::new(of)]);
@@ -371,7 +372,7 @@ fn runs_refuse_lookups_that_are_missing_or_others() {
     }
 }
 
-/// Keys of one type as those of another: what the other has no value for is left out.
+/// Converts keys between types: a key that has no equal value in the other type is left out.
 #[test]
 fn keys_of_other_types_are_the_same_values_or_none() {
     let set = |column: ArrayRef, to: Type| {
@@ -409,7 +410,7 @@ fn keys_of_other_types_are_the_same_values_or_none() {
     for (column, to) in refused {
         let (what, why) = (column.data_type().clone(), set(column.clone(), to).unwrap_err());
         assert!(why.contains("cannot be compared"), "{what} as {to}: {why}");
-        // Without rows as well.
+        // The types are refused even without rows.
         set(new_empty_array(column.data_type()), to).unwrap_err();
     }
 }
@@ -425,7 +426,8 @@ fn on(mine: &str, theirs: &str) -> Vec<(String, String)> {
     vec![(mine.to_owned(), theirs.to_owned())]
 }
 
-/// The answer to a plan: the program beside the data over two shares, and what finishes.
+/// Computes the answer to a plan: runs the program beside the data over two shares of the table, then the one that
+/// finishes.
 fn answer(plan: &Plan) -> Vec<i64> {
     let (_, rows) = table();
     let exact = |number: usize| plan.key_sets[number].table(3).unwrap();
@@ -473,7 +475,7 @@ fn queries_answer_the_same_by_keys_and_by_a_filter_with_keys_behind_it() {
     assert_ne!(by_filter.near, plan.near);
     assert_eq!(answer(&by_filter), expected);
     assert_eq!(by_filter.columns, plan.columns);
-    // Without its keys, behind a grouping, with an anti-join or a limit there is no way to look again.
+    // A second lookup is impossible if the keys do not leave, behind a grouping, for an anti-join, and with a limit.
     let none = [
         query().semi_join(on("key", "0"), &other.schema(), &[]).select([("row".to_owned(), col("row"))]),
         query().semi_join(on("key", "0"), &other.schema(), &[]).distinct(),
@@ -484,7 +486,7 @@ fn queries_answer_the_same_by_keys_and_by_a_filter_with_keys_behind_it() {
     for query in none {
         assert_eq!(query.plan().unwrap().by_filter(0), None);
     }
-    // Behind a grouping the merged rows are looked up.
+    // A semi-join behind a grouping looks up the merged rows.
     let grouped = query().group_by([("key".to_owned(), col("key"))], []).semi_join(
         on("key", "0"),
         &other.schema(),

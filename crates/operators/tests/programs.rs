@@ -1,4 +1,4 @@
-//! Programs as bytes: one form for each, whatever is wrong is named, and no bytes do harm.
+//! Encoding of programs: each has one encoding, errors name what is wrong, and no bytes do harm.
 
 use farpool_operators::Binary as Calculation;
 use farpool_operators::limits::*;
@@ -16,7 +16,7 @@ fn text(value: &str) -> Scalar {
     Scalar { of: Type::Text, value: Some(Value::Bytes(value.into())) }
 }
 
-/// Columns of every type.
+/// Returns columns of every type.
 fn columns() -> Vec<Type> {
     vec![
         Type::Boolean,
@@ -39,7 +39,7 @@ fn columns() -> Vec<Type> {
     ]
 }
 
-/// Programs that say everything there is to say, between them.
+/// Returns programs that together use every kind of operator and instruction.
 fn programs() -> Vec<Program> {
     use Instruction::*;
     let comparisons = [
@@ -166,7 +166,7 @@ proptest! {
     }
 }
 
-/// What a program with this operator over these columns is refused for.
+/// Returns the reason why a program with this operator is refused.
 fn flaw_of(input: Vec<Type>, operator: Operator) -> String {
     Program::check(input, vec![operator]).unwrap_err().what
 }

@@ -1,5 +1,5 @@
-//! Queries by name become programs: literals take the type beside them, types meet where both fit, and whatever does
-//! not fit is named.
+//! Queries by name become programs: literals take the type of the other side, types meet in a common type, and errors
+//! name what does not fit.
 
 use farpool_operators::Instruction::{Cast, Column, Compare};
 use farpool_operators::*;

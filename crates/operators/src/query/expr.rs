@@ -1,8 +1,8 @@
-//! Expressions by the names of columns, for people and engines to write; [`Expr::compile`] makes instructions of them
-//! and finds the types that two sides have in common.
+//! Expressions by the names of columns, as people and engines write them. [`Expr::compile`] makes instructions of
+//! them and finds a common type for the two sides of an operation.
 //!
-//! A literal takes the type of what it stands beside, if it is the same value there: `col("price").gt(lit(0.05))` over
-//! a decimal(12, 2) compares decimals. If it is not, both sides take the narrowest type that holds both.
+//! A literal takes the type of the other side, if it has the same value there: `col("price").gt(lit(0.05))` over a
+//! decimal(12, 2) compares decimals. Otherwise both sides take the narrowest type that holds both.
 
 use crate::expression::{Binary, Comparison, Instruction};
 use crate::limits::DECIMAL_DIGITS_MAX;
@@ -10,20 +10,20 @@ use crate::run::rescaled;
 use crate::types::{Arithmetic, Scalar, Type, Value};
 use std::ops;
 
-/// A value as it is written, before it has a type.
+/// Value as it is written, mostly without a type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
-    /// NULL of whatever type is wanted.
+    /// NULL of whatever type is needed.
     Null,
     /// True or false.
     Boolean(bool),
-    /// A whole number.
+    /// Whole number.
     Integer(i128),
-    /// A number.
+    /// Number with a fraction or exponent.
     Float(f64),
     /// Text.
     Text(String),
-    /// A value whose type is settled.
+    /// Value of a given type.
     Scalar(Scalar),
 }
 
@@ -51,45 +51,45 @@ literals!(
     Scalar => Literal::Scalar,
 );
 
-/// An expression over named columns.
+/// Expression over named columns.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expr {
-    /// A column.
+    /// Column of this name.
     Column(String),
-    /// A value.
+    /// Literal value.
     Literal(Literal),
-    /// How two values stand to each other.
+    /// Comparison of two values.
     Compare(Comparison, Box<Expr>, Box<Expr>),
-    /// Whether a value is among others.
+    /// Test whether a value is in a list.
     InList(Box<Expr>, Vec<Literal>),
-    /// Whether a value is NULL.
+    /// Test whether a value is NULL.
     IsNull(Box<Expr>),
-    /// Both.
+    /// AND of two conditions.
     And(Box<Expr>, Box<Expr>),
-    /// One of two, or both.
+    /// OR of two conditions.
     Or(Box<Expr>, Box<Expr>),
-    /// The opposite.
+    /// Negation of a condition.
     Not(Box<Expr>),
-    /// SQL's LIKE or ILIKE, with `\` as escape.
+    /// SQL's LIKE, or ILIKE if the last field is true. The escape character is `\`.
     Like(Box<Expr>, String, bool),
-    /// Whether a regular expression is found.
+    /// Test whether a regular expression is found in a text.
     Matches(Box<Expr>, String),
-    /// The quotient of two numbers of any type, as a float64.
+    /// Quotient of two numbers of any type, as a float64.
     Ratio(Box<Expr>, Box<Expr>),
-    /// Arithmetic.
+    /// Arithmetic between two numbers.
     Binary(Binary, Box<Expr>, Box<Expr>),
-    /// The negative.
+    /// Negative of a number.
     Negate(Box<Expr>),
-    /// A value of another type.
+    /// Cast to another type.
     Cast(Box<Expr>, Type),
 }
 
-/// The column of this name.
+/// Returns the column of this name.
 pub fn col(name: impl Into<String>) -> Expr {
     Expr::Column(name.into())
 }
 
-/// A value.
+/// Returns a literal value.
 pub fn lit(value: impl Into<Literal>) -> Expr {
     Expr::Literal(value.into())
 }
@@ -113,62 +113,64 @@ impl Expr {
         gt_eq => GreaterOrEqual, "`>=`";
     );
 
-    /// Both ends included.
+    /// Tests whether the value lies between two others, both included.
     pub fn between(self, least: impl Into<Expr>, most: impl Into<Expr>) -> Expr {
         self.clone().gt_eq(least).and(self.lt_eq(most))
     }
 
-    /// Both are true.
+    /// Tests whether both are true.
     pub fn and(self, other: Expr) -> Expr {
         Expr::And(Box::new(self), Box::new(other))
     }
 
-    /// One is true.
+    /// Tests whether at least one is true.
     pub fn or(self, other: Expr) -> Expr {
         Expr::Or(Box::new(self), Box::new(other))
     }
 
-    /// It is NULL.
+    /// Tests whether the value is NULL.
     pub fn is_null(&self) -> Expr {
         Expr::IsNull(Box::new(self.clone()))
     }
 
-    /// It is not NULL.
+    /// Tests whether the value is not NULL.
     pub fn is_not_null(&self) -> Expr {
         !self.is_null()
     }
 
-    /// It is one of these.
+    /// Tests whether the value is in a list.
     pub fn in_list<L: Into<Literal>>(self, values: impl IntoIterator<Item = L>) -> Expr {
         Expr::InList(Box::new(self), values.into_iter().map(Into::into).collect())
     }
 
-    /// It is like the pattern as a whole: `%` is any text, `_` any character, `\` takes the meaning of the next.
+    /// Tests whether the whole text matches a pattern: `%` is any text, `_` any character, and `\` makes the next
+    /// character an ordinary one.
     pub fn like(self, pattern: impl Into<String>) -> Expr {
         Expr::Like(Box::new(self), pattern.into(), false)
     }
 
-    /// Likewise, whatever the case of letters.
+    /// Tests the same as [`Expr::like`], but letters match in either case.
     pub fn ilike(self, pattern: impl Into<String>) -> Expr {
         Expr::Like(Box::new(self), pattern.into(), true)
     }
 
-    /// The regular expression is found in it.
+    /// Tests whether the regular expression is found in the text.
     pub fn matches(self, pattern: impl Into<String>) -> Expr {
         Expr::Matches(Box::new(self), pattern.into())
     }
 
-    /// Their quotient as a float64, where `/` of whole numbers is a whole number.
+    /// Divides as float64. The operator `/` between whole numbers gives a whole number.
     pub fn ratio(self, divisor: impl Into<Expr>) -> Expr {
         Expr::Ratio(Box::new(self), Box::new(divisor.into()))
     }
 
-    /// As another type. A value that does not fit ends the query with an error.
+    /// Casts to another type. A value that does not fit ends the query with an error.
     pub fn cast(self, to: Type) -> Expr {
         Expr::Cast(Box::new(self), to)
     }
 
-    /// Instructions over these columns, and what they leave. An error names what does not fit.
+    /// Compiles to instructions over these columns, and returns the type of the result. An error names what does not
+    /// fit.
     pub fn compile(&self, columns: &[(String, Type)]) -> Result<(Vec<Instruction>, Type), String> {
         compile(self, columns, None).map(|compiled| (compiled.code, compiled.of))
     }
@@ -213,7 +215,7 @@ impl ops::Not for Expr {
     }
 }
 
-/// Instructions, and what they leave.
+/// Instructions, and the type of their result.
 struct Compiled {
     code: Vec<Instruction>,
     of: Type,
@@ -237,7 +239,7 @@ impl Compiled {
 
 type Columns<'c> = &'c [(String, Type)];
 
-/// `wanted`: what a literal should become, if it can.
+/// Compiles an expression. `wanted` is the type that a literal should take if it can.
 fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Compiled, String> {
     let whole = |expr| compile(expr, columns, None);
     let truth = |expr: &Expr| {
@@ -312,7 +314,7 @@ fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Co
     })
 }
 
-/// Two sides. The other side says what a literal becomes.
+/// Compiles both sides. If one is a literal, it takes the type of the other if it can.
 fn both(left: &Expr, right: &Expr, columns: Columns<'_>) -> Result<(Compiled, Compiled), String> {
     Ok(match (left, right) {
         (Expr::Literal(_), _) => {
@@ -327,7 +329,7 @@ fn both(left: &Expr, right: &Expr, columns: Columns<'_>) -> Result<(Compiled, Co
     })
 }
 
-/// Two sides as one type.
+/// Casts both sides to a common type.
 fn in_common(left: Compiled, right: Compiled) -> Result<(Compiled, Compiled), String> {
     let of = common(left.of, right.of)
         .ok_or_else(|| format!("{} beside {}: no type holds both; cast one of them", left.of, right.of))?;
@@ -336,7 +338,7 @@ fn in_common(left: Compiled, right: Compiled) -> Result<(Compiled, Compiled), St
 
 fn arithmetic(binary: Binary, left: Compiled, right: Compiled) -> Result<Compiled, String> {
     let are_decimals = [&left, &right].map(|side| side.of.arithmetic()) == [Some(Arithmetic::Decimal); 2];
-    // Of a product of decimals the scales add up: they need not be the same.
+    // The scales of a product of decimals are added, so they may differ.
     let is_product = binary == Binary::Multiply && are_decimals;
     let (mut left, mut right) = if is_product { (left, right) } else { in_common(left, right)? };
     let mut of = left.of;
@@ -360,7 +362,7 @@ fn arithmetic(binary: Binary, left: Compiled, right: Compiled) -> Result<Compile
     Ok(left.and_then(right, Instruction::Binary(binary), of))
 }
 
-/// The narrowest type that holds both.
+/// Returns the narrowest type that holds all values of both.
 fn common(left: Type, right: Type) -> Option<Type> {
     if left == right {
         return Some(left);
@@ -400,7 +402,7 @@ fn common_integer(left: Type, right: Type) -> Type {
     if wider.is_signed() == narrower.is_signed() || (wider.is_signed() && bits(wider) > bits(narrower)) {
         return wider;
     }
-    // An unsigned one as wide as the other or wider: a sign takes a bit more.
+    // The unsigned type is at least as wide as the signed one, and the sign takes one more bit.
     match bits(wider) {
         8 => Type::Int16,
         16 => Type::Int32,
@@ -409,7 +411,7 @@ fn common_integer(left: Type, right: Type) -> Type {
     }
 }
 
-/// The type that a literal has by itself.
+/// Returns the literal in the type that it has by itself.
 fn natural(literal: &Literal) -> Option<Scalar> {
     let first_of = |types: &[Type]| types.iter().find_map(|of| exactly(literal, *of));
     match literal {
@@ -423,7 +425,7 @@ fn natural(literal: &Literal) -> Option<Scalar> {
     }
 }
 
-/// The same value as a type; nothing if it is another there.
+/// Returns the literal as a value of this type, or `None` if the type has no equal value.
 fn exactly(literal: &Literal, of: Type) -> Option<Scalar> {
     let value = match (literal, of) {
         (Literal::Null, _) => return Some(Scalar::null(of)),
@@ -454,7 +456,7 @@ fn exactly(literal: &Literal, of: Type) -> Option<Scalar> {
     scalar.is_valid().then_some(scalar)
 }
 
-/// A value of a settled type as another of its kind: decimals, times of one sort, bytes.
+/// Converts a value of a given type to another type of its kind: decimals, timestamps of one kind of zone, or bytes.
 fn same_kind(scalar: &Scalar, of: Type) -> Option<Value> {
     let is_kind = match (scalar.of, of) {
         (Type::Timestamp { is_zoned: one, .. }, Type::Timestamp { is_zoned: other, .. }) => one == other,
@@ -464,13 +466,14 @@ fn same_kind(scalar: &Scalar, of: Type) -> Option<Value> {
     };
     let Some(Value::Integer(value)) = scalar.value else { return None };
     let moved = rescaled(value, scalar.of, of).filter(|_| is_kind)?;
-    // What comes back as another lost digits on the way.
+    // A value that differs after a conversion and back has lost digits.
     (rescaled(moved, of, scalar.of) == Some(value)).then_some(Value::Integer(moved))
 }
 
-/// A float as the decimal that people write for it, in units of its last digit: 0.05 is 5 at a scale of 2.
+/// Returns a float as the decimal that people write for it, in units of its last digit: 0.05 is 5 at a scale of 2.
+/// `None` if it has more digits.
 fn as_written(value: f64, scale: u8) -> Option<i128> {
-    // Rust writes the fewest digits that are read as the same float again, and no exponent.
+    // Rust prints the fewest digits that read back as the same float, and no exponent.
     let written = value.is_finite().then(|| format!("{value}"))?;
     let (whole, fraction) = written.split_once('.').unwrap_or((&written, ""));
     if fraction.len() > usize::from(scale) {

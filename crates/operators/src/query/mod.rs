@@ -1,8 +1,8 @@
-//! Queries over one table, by the names of its columns: what people and engines write. [`Query::plan`] makes two
-//! programs of one: what runs beside the data, and what finishes the merged result.
+//! Queries over one table, by the names of its columns, as people and engines write them. [`Query::plan`] makes two
+//! programs of a query: one runs beside the data, the other finishes the merged result.
 //!
-//! The idea: up to the first grouping, top or limit everything runs beside the data. What comes behind it sees merged
-//! rows only, so it is a program of its own, run by the same code where the rows are merged.
+//! The idea: everything up to the first grouping, top or limit runs beside the data. Whatever follows must see merged
+//! rows, so it is a program of its own, run by the same code where the rows are merged.
 
 mod expr;
 mod written;
@@ -19,7 +19,7 @@ use arrow_schema::Schema;
 use std::fmt;
 use std::sync::Arc;
 
-/// What is wrong with a query: the step and why.
+/// Error in a query: the step and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryError(pub String);
 
@@ -31,77 +31,77 @@ impl fmt::Display for QueryError {
 
 impl std::error::Error for QueryError {}
 
-/// What is computed over the rows of a group.
+/// Aggregate over the rows of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Agg {
-    /// Rows.
+    /// Number of rows.
     Rows,
-    /// Rows in which it is not NULL.
+    /// Number of rows in which the value is not NULL.
     Count(Expr),
-    /// The sum.
+    /// Sum of the values.
     Sum(Expr),
-    /// The least.
+    /// Least value.
     Min(Expr),
-    /// The greatest.
+    /// Greatest value.
     Max(Expr),
-    /// The mean, a float64.
+    /// Mean, a float64.
     Avg(Expr),
 }
 
-/// A sort key by name.
+/// Sort key by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct By {
-    /// The column.
+    /// Name of the column.
     pub column: String,
-    /// Greatest first.
+    /// True if the greatest value comes first.
     pub is_descending: bool,
-    /// NULL before all else.
+    /// True if NULL comes before all values.
     pub nulls_first: bool,
 }
 
 impl By {
-    /// Least first, NULL last.
+    /// Sorts by the least value first, NULL last.
     pub fn ascending(column: impl Into<String>) -> By {
         By { column: column.into(), is_descending: false, nulls_first: false }
     }
 
-    /// Greatest first, NULL last.
+    /// Sorts by the greatest value first, NULL last.
     pub fn descending(column: impl Into<String>) -> By {
         By { column: column.into(), is_descending: true, nulls_first: false }
     }
 }
 
-/// A query as far as it has been written.
+/// Query under construction. Each method adds a step and returns the query; [`Query::plan`] reports the first error.
 #[derive(Clone, Debug)]
 pub struct Query {
     input: Vec<Type>,
-    /// What runs beside the data.
+    /// Operators that run beside the data.
     near: Vec<Operator>,
-    /// What finishes the merged rows; nothing while none is needed.
+    /// Operators over the merged rows. `None` until a grouping, top or limit needs them.
     finish: Option<Vec<Operator>>,
-    /// The columns as they stand now.
+    /// Columns after the last step.
     columns: Vec<(String, Type)>,
-    /// What semi-joins look up in, by number.
+    /// Keys of the semi-joins. A semi-join has the position of its keys here.
     key_sets: Vec<Arc<KeySet>>,
     failed: Option<QueryError>,
     groups: u32,
 }
 
-/// A query as programs.
+/// Query as two programs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Runs beside the data.
+    /// Program that runs beside the data.
     pub near: Program,
-    /// Runs over the merged rows.
+    /// Program that runs over the merged rows.
     pub finish: Program,
-    /// The columns of the result.
+    /// Columns of the result.
     pub columns: Vec<(String, Type)>,
-    /// What the semi-joins of both look up in, by number: exact keys.
+    /// Keys of the semi-joins of both programs. A semi-join has the position of its keys here.
     pub key_sets: Vec<Arc<KeySet>>,
 }
 
 impl Plan {
-    /// Numbers of what the program beside the data looks up in.
+    /// Returns the numbers of the key sets that the program beside the data uses.
     pub fn near_key_sets(&self) -> impl Iterator<Item = usize> {
         self.near.operators().iter().filter_map(|operator| match operator {
             Operator::SemiJoin { number, .. } => Some(usize::from(*number)),
@@ -109,9 +109,9 @@ impl Plan {
         })
     }
 
-    /// The same with a Bloom filter beside the data instead of the keys of this number, which the merged rows are
-    /// looked up in again: they are the same rows. Nothing if that cannot be: of an anti-join, where rows do not leave
-    /// as they are, or without their keys.
+    /// Returns the plan with a Bloom filter beside the data instead of key set `number`. The merged rows are then
+    /// looked up in the exact keys, so the result is the same. `None` if that is impossible: for an anti-join, if the
+    /// rows do not leave as they are, or if they leave without their keys.
     pub fn by_filter(&self, number: usize) -> Option<Plan> {
         let mut operators = self.near.operators().to_vec();
         let is_it = |operator: &Operator| matches!(operator, Operator::SemiJoin { number: of, .. } if usize::from(*of) == number);
@@ -140,13 +140,13 @@ impl Plan {
     }
 }
 
-/// Where a result stands among keys and partial values.
+/// Column of a result among the keys and partial values of a grouping.
 enum Finished {
     Value(u16),
     Mean { sum: u16, count: u16 },
 }
 
-/// Whether a projection would leave so many columns as they are.
+/// Reports whether a projection would leave all of `columns` columns as they are.
 fn changes_nothing(expressions: &[Vec<Instruction>], columns: usize) -> bool {
     let stays = |(at, code): (usize, &Vec<Instruction>)| match code[..] {
         [Instruction::Column(of)] => usize::from(of) == at,
@@ -156,7 +156,7 @@ fn changes_nothing(expressions: &[Vec<Instruction>], columns: usize) -> bool {
 }
 
 impl Query {
-    /// Over a table of these columns.
+    /// Makes an empty query over a table of these columns.
     pub fn over(columns: Vec<(String, Type)>) -> Query {
         Query {
             input: columns.iter().map(|(_, of)| *of).collect(),
@@ -169,7 +169,8 @@ impl Query {
         }
     }
 
-    /// Groups that a run beside the data holds at a time, 1 to 1,048,576. The answer does not depend on it.
+    /// Sets the groups that a run beside the data may hold at a time, 1 to 1,048,576. The result does not depend on
+    /// it.
     #[must_use]
     pub fn groups_at_a_time(mut self, groups: u32) -> Query {
         if !(1..=GROUPS_MAX).contains(&groups) {
@@ -181,12 +182,12 @@ impl Query {
         self
     }
 
-    /// The columns as they stand now.
+    /// Returns the columns after the last step.
     pub fn columns(&self) -> &[(String, Type)] {
         &self.columns
     }
 
-    /// Rows for which it is true.
+    /// Keeps the rows for which the condition is true.
     #[must_use]
     pub fn filter(self, condition: Expr) -> Query {
         self.step("filter", |query| {
@@ -199,15 +200,15 @@ impl Query {
         })
     }
 
-    /// These columns instead.
+    /// Replaces the columns by these.
     #[must_use]
     pub fn select(self, list: impl IntoIterator<Item = (String, Expr)>) -> Query {
         let list: Vec<_> = list.into_iter().collect();
         self.step("select", |query| query.project(list))
     }
 
-    /// Rows whose keys are those of a row of another table: each pair is a column here and one of `other`. NULL is like
-    /// nothing. A key is compared as this table's type; one that the type has no value for is that of no row.
+    /// Keeps the rows whose keys occur in another table. Each pair is a column here and a column of `other`. NULL
+    /// equals nothing. Keys are compared as this table's type; a key that has no value in that type matches no row.
     #[must_use]
     pub fn semi_join(
         self,
@@ -219,7 +220,7 @@ impl Query {
         self.step("semi-join", |query| query.join(&on, schema, other, false))
     }
 
-    /// Rows whose keys are those of no row of another table, and those with a NULL among them.
+    /// Keeps the rows whose keys do not occur in another table, and the rows with a NULL among their keys.
     #[must_use]
     pub fn anti_join(
         self,
@@ -231,7 +232,7 @@ impl Query {
         self.step("anti-join", |query| query.join(&on, schema, other, true))
     }
 
-    /// One row for each combination of the keys that there is, with the aggregates. Without keys: one row.
+    /// Makes one row of each combination of keys, with the aggregates. Without keys it makes one row.
     #[must_use]
     pub fn group_by(
         self,
@@ -243,14 +244,14 @@ impl Query {
         self.step("group by", |query| query.group(keys, aggregates))
     }
 
-    /// Each row once.
+    /// Keeps one of each set of equal rows.
     #[must_use]
     pub fn distinct(self) -> Query {
         let keys: Vec<_> = self.columns.iter().map(|(name, _)| (name.clone(), col(name.clone()))).collect();
         self.step("distinct", |query| query.group(keys, Vec::new()))
     }
 
-    /// The first rows in an order.
+    /// Keeps the first rows in an order.
     #[must_use]
     pub fn top(self, by: impl IntoIterator<Item = By>, rows: u32) -> Query {
         let by: Vec<_> = by.into_iter().collect();
@@ -258,7 +259,7 @@ impl Query {
             let mut keys: Vec<SortKey> = Vec::new();
             for By { column, is_descending, nulls_first } in by {
                 let column = query.position(&column)?;
-                // Rows that a column leaves in a tie are not told apart by the same column.
+                // A second key of the same column cannot break a tie.
                 if keys.iter().all(|known| known.column != column) {
                     keys.push(SortKey { column, is_descending, nulls_first });
                 }
@@ -269,7 +270,7 @@ impl Query {
         })
     }
 
-    /// Any rows, no more than so many.
+    /// Keeps at most this many rows, whichever they are.
     #[must_use]
     pub fn limit(self, rows: u64) -> Query {
         self.step("limit", |query| {
@@ -279,7 +280,7 @@ impl Query {
         })
     }
 
-    /// As programs. The first error of any step.
+    /// Returns the query as programs, or the first error of any step.
     pub fn plan(self) -> Result<Plan, QueryError> {
         if let Some(failed) = self.failed {
             return Err(failed);
@@ -304,7 +305,7 @@ impl Query {
         self.finish.as_mut().unwrap_or(&mut self.near).push(operator);
     }
 
-    /// Behind a grouping, top or limit: what follows sees merged rows, in a stage of its own.
+    /// Begins the program over merged rows, after a grouping, top or limit.
     fn end(&mut self) {
         self.finish.get_or_insert_default();
     }
@@ -375,7 +376,7 @@ impl Query {
                 Agg::Max(expr) => (&[Function::Max], Some(expr)),
                 Agg::Avg(expr) => (&[Function::Sum, Function::Count], Some(expr)),
             };
-            // One column for each expression, however often it is used.
+            // Each expression is one column, however often it is used.
             let column = over.map(|expr| match inputs.iter().position(|(_, known)| *known == expr) {
                 Some(at) => at as u16,
                 None => {

@@ -1,10 +1,10 @@
-//! Expressions as they are written, for messages.
+//! Display of expressions in messages.
 
 use super::expr::{Expr, Literal};
 use crate::expression::{Binary, Comparison};
 use std::fmt;
 
-/// Characters of a text that a message shows, at most.
+/// Most characters of a text that a message shows.
 const SHOWN_MAX: usize = 64;
 
 impl fmt::Display for Literal {

@@ -1,4 +1,4 @@
-//! Between Arrow's types and the program's, and the rows that pass from one operator to the next.
+//! Conversion between Arrow's types and those of programs, and the rows that pass from one operator to the next.
 
 use super::bounds::{BATCH_BYTES_MAX, Stopped, bounded};
 use crate::types::{Scalar, TimeUnit, Type, Value};
@@ -9,7 +9,7 @@ use arrow_array::*;
 use arrow_schema::{DataType, Field, Schema, TimeUnit as ArrowUnit};
 use std::sync::Arc;
 
-/// The type of Arrow's that columns leave with. A zoned timestamp is of UTC.
+/// Returns the Arrow type of a column that leaves a program. A timestamp with a zone is in UTC.
 pub fn data_type(of: Type) -> DataType {
     match of {
         Type::Boolean => DataType::Boolean,
@@ -40,8 +40,8 @@ pub fn data_type(of: Type) -> DataType {
     }
 }
 
-/// The type of a column of Arrow's; nothing if operators do not know it. Dictionaries of text or bytes, with numbers
-/// of 16 or 32 bits without sign, are columns of text or bytes.
+/// Returns the type of an Arrow column, or `None` if operators do not know it. A dictionary of text or bytes, with
+/// keys of 16 or 32 bits without sign, has the type text or bytes.
 pub fn type_of(data_type: &DataType) -> Option<Type> {
     Some(match data_type {
         DataType::Boolean => Type::Boolean,
@@ -85,11 +85,11 @@ pub fn type_of(data_type: &DataType) -> Option<Type> {
 pub(super) struct Rows {
     pub(super) columns: Vec<ArrayRef>,
     pub(super) count: usize,
-    /// Which row of the table each is, if somebody behind asks.
+    /// Row number in the table of each row. `None` if no later operator needs it.
     pub(super) positions: Option<UInt64Array>,
 }
 
-/// Checks that a batch is of these columns, and takes them.
+/// Returns the columns of a batch after checking that they have these types.
 pub(super) fn columns_of(batch: &RecordBatch, types: &[Type]) -> Result<Vec<ArrayRef>, Stopped> {
     if batch.num_columns() != types.len() {
         let what = format!("a batch of {} columns: {} are wanted", batch.num_columns(), types.len());
@@ -101,7 +101,7 @@ pub(super) fn columns_of(batch: &RecordBatch, types: &[Type]) -> Result<Vec<Arra
             return Err(Stopped::Columns(what));
         }
     }
-    // A zone says how to show an instant, and is the client's to know.
+    // The time zone only says how to show an instant, and is known to the client alone.
     let unzoned = |(column, of): (&ArrayRef, &Type)| match (column.data_type(), of) {
         (DataType::Timestamp(..), Type::Timestamp { .. }) => with_type(column, *of),
         _ => column.clone(),
@@ -109,7 +109,7 @@ pub(super) fn columns_of(batch: &RecordBatch, types: &[Type]) -> Result<Vec<Arra
     Ok(batch.columns().iter().zip(types).map(unzoned).collect())
 }
 
-/// The same values under another name of the same layout.
+/// Returns the same values with another type of the same layout.
 pub(super) fn with_type(column: &ArrayRef, of: Type) -> ArrayRef {
     let wanted = data_type(of);
     match column.data_type() {
@@ -125,7 +125,7 @@ pub(super) fn with_type(column: &ArrayRef, of: Type) -> ArrayRef {
     }
 }
 
-/// Bytes that the rows of a column take, as far as they are of use.
+/// Returns the bytes that the rows of a column take. A slice does not count the rest of its buffers.
 pub(super) fn bytes_of(column: &ArrayRef) -> usize {
     let rows = column.len();
     match column.data_type() {
@@ -145,7 +145,7 @@ fn text_bytes(offsets: &[i32]) -> usize {
     }
 }
 
-/// A column without its dictionary. How long that will be is known before anything is copied.
+/// Expands a dictionary column. The size of the result is checked against the limit before anything is copied.
 pub(super) fn plain(column: &ArrayRef, bytes_max: usize) -> Result<ArrayRef, Stopped> {
     if !matches!(column.data_type(), DataType::Dictionary(..)) {
         return Ok(column.clone());
@@ -157,7 +157,7 @@ pub(super) fn plain(column: &ArrayRef, bytes_max: usize) -> Result<ArrayRef, Sto
         _ => lengths(values.as_binary::<i32>().value_offsets()),
     };
     let total = match lengths.is_empty() {
-        // Every row is NULL, and no number is one of a value.
+        // Every row is NULL then, and its key may name no value.
         true => 0,
         false => dictionary.normalized_keys().iter().map(|key| lengths[*key]).sum(),
     };
@@ -169,12 +169,12 @@ fn lengths(offsets: &[i32]) -> Vec<u64> {
     offsets.windows(2).map(|pair| u64::from(pair[1].abs_diff(pair[0]))).collect()
 }
 
-/// For errors of kernels that checks above them have ruled out.
+/// Converts an error of an Arrow kernel that earlier checks have ruled out.
 pub(super) fn unexpected(error: arrow_schema::ArrowError) -> Stopped {
     Stopped::Columns(error.to_string())
 }
 
-/// A batch of columns named by their numbers.
+/// Makes a batch of columns that are named by their numbers.
 pub(super) fn batch_of(columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, Stopped> {
     let field =
         |(index, column): (usize, &ArrayRef)| Field::new(index.to_string(), column.data_type().clone(), true);
@@ -183,7 +183,7 @@ pub(super) fn batch_of(columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatc
     RecordBatch::try_new_with_options(Arc::new(schema), columns, &options).map_err(unexpected)
 }
 
-/// A value, `rows` times.
+/// Returns a column with the same value in `rows` rows.
 pub(super) fn repeated(scalar: &Scalar, rows: usize) -> ArrayRef {
     let Some(value) = &scalar.value else { return new_null_array(&data_type(scalar.of), rows) };
     match (scalar.of, value) {
@@ -208,7 +208,7 @@ pub(super) fn repeated(scalar: &Scalar, rows: usize) -> ArrayRef {
         (Type::FixedBytes(width), Value::Bytes(bytes)) => {
             let mut builder = FixedSizeBinaryBuilder::with_capacity(rows, width as i32);
             for _ in 0..rows {
-                // The length has been checked with the program.
+                // Never an error: the length was checked with the program.
                 let _ = builder.append_value(bytes);
             }
             Arc::new(builder.finish())
@@ -218,23 +218,23 @@ pub(super) fn repeated(scalar: &Scalar, rows: usize) -> ArrayRef {
             (0..rows).for_each(|_| builder.append_value(bytes));
             Arc::new(builder.finish())
         }
-        // `Scalar::is_valid` has ruled the rest out.
+        // Not reached: `Scalar::is_valid` has refused all other pairs.
         _ => new_null_array(&data_type(scalar.of), rows),
     }
 }
 
-/// Where -0.0 is among the integers; 0.0 is 0.
+/// Integer that stands for -0.0. The integer of 0.0 is 0.
 const ORDERED_NEGATIVE_ZERO: i64 = -1;
 
-/// Returns a float's place among the integers, in the total order of IEEE 754.
+/// Returns an integer for a float. The integers have the total order of IEEE 754.
 #[inline]
 fn ordered_f64(value: f64) -> i64 {
     let bits = value.to_bits() as i64;
     bits ^ (((bits >> 63) as u64) >> 1) as i64
 }
 
-/// Returns a float of 32 bits as one of 64, whose order is the same. NaN keeps its sign and its bits, which a cast need
-/// not.
+/// Widens a float to 64 bits. The order stays the same. NaN keeps its sign and its bits, which a cast does not
+/// guarantee.
 #[inline]
 pub fn widened(value: f32) -> f64 {
     if !value.is_nan() {
@@ -244,7 +244,7 @@ pub fn widened(value: f32) -> f64 {
     f64::from_bits((bits >> 31) << 63 | 0x7ff << 52 | (bits & 0x7f_ffff) << 29)
 }
 
-/// Returns the float that [`widened`] has made this of.
+/// Reverses [`widened`].
 #[inline]
 pub(super) fn narrowed(value: f64) -> f32 {
     if !value.is_nan() {
@@ -254,13 +254,13 @@ pub(super) fn narrowed(value: f64) -> f32 {
     f32::from_bits(((bits >> 63) << 31 | 0x7f80_0000 | (bits >> 29 & 0x7f_ffff)) as u32)
 }
 
-/// Whether [`ordered_values`] knows a type: of fixed width up to 8 bytes, or a boolean.
+/// Reports whether [`ordered_values`] supports a type: booleans and types of fixed width up to 8 bytes.
 pub(super) fn is_ordered(of: Type) -> bool {
     of == Type::Boolean || of.width().is_some_and(|width| width <= 8 && !matches!(of, Type::FixedBytes(_)))
 }
 
-/// Values of up to 8 bytes as integers in the same order: floats in the total order of IEEE 754, so that each keeps its
-/// bits. What is under a NULL means nothing.
+/// Maps values of up to 8 bytes to integers of the same order. Floats have the total order of IEEE 754, so each keeps
+/// its bits. The integer of a NULL has no meaning.
 pub(super) fn ordered_values(column: &ArrayRef) -> Vec<i64> {
     fn wide<T: ArrowPrimitiveType>(column: &ArrayRef, map: impl Fn(T::Native) -> i64) -> Vec<i64> {
         column.as_primitive::<T>().values().iter().map(|value| map(*value)).collect()
@@ -284,12 +284,12 @@ pub(super) fn ordered_values(column: &ArrayRef) -> Vec<i64> {
             ArrowUnit::Microsecond => wide::<TimestampMicrosecondType>(column, |value| value),
             ArrowUnit::Nanosecond => wide::<TimestampNanosecondType>(column, |value| value),
         },
-        // `is_ordered` says so.
+        // Not reached: `is_ordered` excludes all other types.
         _ => vec![0; column.len()],
     }
 }
 
-/// The same of keys and of what is compared: -0.0 is 0.0.
+/// Maps keys and compared values to integers like [`ordered_values`], except that -0.0 becomes 0.0.
 pub(super) fn key_values(column: &ArrayRef) -> Vec<i64> {
     let mut values = ordered_values(column);
     if matches!(column.data_type(), DataType::Float32 | DataType::Float64) {
@@ -299,7 +299,7 @@ pub(super) fn key_values(column: &ArrayRef) -> Vec<i64> {
     values
 }
 
-/// The way back from [`ordered_values`] and [`key_values`].
+/// Reverses [`ordered_values`] and [`key_values`].
 pub(super) fn from_ordered(of: Type, values: Vec<i64>, nulls: Option<arrow_buffer::NullBuffer>) -> ArrayRef {
     let float = |value: i64| f64::from_bits((value ^ (((value >> 63) as u64) >> 1) as i64) as u64);
     match of {
@@ -319,7 +319,7 @@ pub(super) fn from_ordered(of: Type, values: Vec<i64>, nulls: Option<arrow_buffe
     }
 }
 
-/// A column of a type that an i64 holds: all of [`is_ordered`] but floats and UInt64.
+/// Makes a column of a type whose values fit an `i64`: all that [`is_ordered`] supports but floats and UInt64.
 pub(super) fn from_i64(of: Type, values: Vec<i64>, nulls: Option<arrow_buffer::NullBuffer>) -> ArrayRef {
     fn narrow<T: ArrowPrimitiveType>(
         values: Vec<i64>,
@@ -359,8 +359,8 @@ pub(super) fn from_i64(of: Type, values: Vec<i64>, nulls: Option<arrow_buffer::N
     }
 }
 
-/// Returns the column with 0.0 for each -0.0, as keys and comparisons have it. Arrow's kernels compare floats in the
-/// total order of IEEE 754, which is ours otherwise.
+/// Returns the column with 0.0 for each -0.0, for keys and comparisons. Arrow's kernels compare floats in the total
+/// order of IEEE 754, which is right but for the zeros.
 pub(super) fn with_one_zero(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
         DataType::Float32 => {

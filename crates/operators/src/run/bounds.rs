@@ -1,31 +1,32 @@
-//! What a run may use, and why one stops.
+//! Limits of a run, and the reasons why a run stops.
 
 use std::fmt;
 
-/// What a run may use. All of it is the caller's to say, the seed as well: this crate reads no clock and draws no
-/// random numbers.
+/// Limits of a run. The caller chooses all of them, and the seed: this crate reads no clock and draws no random
+/// numbers.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// Random, and unknown to whoever sends programs or data: hash tables are laid out by it.
+    /// Random number that lays out hash tables. Whoever sends programs or data must not know it.
     pub seed: u64,
     /// Rows of one pushed batch.
     pub batch_rows_max: usize,
-    /// Bytes of the columns of one batch, as pushed and at every step behind that; at most 1 GiB, as offsets of text
-    /// have 32 bits.
+    /// Bytes of the columns of one batch, when it is pushed and after every operator. At most 1 GiB, because offsets
+    /// of text have 32 bits.
     pub batch_bytes_max: usize,
-    /// Bytes of the groups, or of the rows of a top, that are held. Groups beyond leave as partial groups; a top
-    /// that does not fit stops the run.
+    /// Bytes of the groups, or of the rows of a top, that are held. Further groups leave as partial groups. A top
+    /// that exceeds the limit stops the run.
     pub held_bytes_max: usize,
-    /// Steps of the whole run, or since [`super::Run::refill`]: one for each row and instruction, for each row and key
-    /// or aggregate, and for each byte that a pattern reads.
+    /// Steps of the whole run, or since the last [`super::Run::refill`]. A step is counted for each row and
+    /// instruction, each row and key or aggregate, each byte that a pattern or a cast reads, and each 8 bytes of text
+    /// or bytes among the keys of a semi-join.
     pub steps_max: u64,
 }
 
-/// The most that [`Bounds::batch_bytes_max`] and the other bounds in bytes count as.
+/// Greatest value of the limits in bytes. Greater ones are lowered to it.
 pub const BATCH_BYTES_MAX: usize = 1 << 30;
 
 impl Default for Bounds {
-    /// For a client's own use: 1 Mi rows or 1 GiB a batch, 256 MiB held, as many steps as it takes.
+    /// Limits for a client's own use: 1 Mi rows or 1 GiB per batch, 256 MiB held, and any number of steps.
     fn default() -> Bounds {
         Bounds {
             seed: 0x243f_6a88_85a3_08d3,
@@ -37,26 +38,26 @@ impl Default for Bounds {
     }
 }
 
-/// Why a run or a merge ended early. It holds nothing of use behind that.
+/// Reason why a run or a merge stopped. It must not be used any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// A value that does not fit its type.
+    /// A value does not fit its type.
     Overflow {
-        /// Which operator of the program; 0 is the first.
+        /// Number of the operator in the program, from 0.
         operator: usize,
-        /// What was computed, with the values of the row.
+        /// The computation, with the values of the row.
         what: String,
     },
-    /// More than a bound permits.
+    /// A limit was exceeded.
     TooLarge {
-        /// What there is too much of.
+        /// Name of the limited quantity.
         what: &'static str,
-        /// How much there would be.
+        /// The quantity that there would be.
         found: u64,
-        /// How much is permitted.
+        /// The limit.
         max: u64,
     },
-    /// A batch whose columns are not those of the program, or of its partial results.
+    /// A batch has other columns than the program, or than its partial results.
     Columns(String),
 }
 
@@ -76,7 +77,7 @@ impl fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
-/// Steps that are left.
+/// Counter of steps.
 #[derive(Debug)]
 pub(super) struct Steps {
     taken: u64,
@@ -88,12 +89,12 @@ impl Steps {
         Steps { taken: 0, max }
     }
 
-    /// Forgets what was taken.
+    /// Sets the counter to zero.
     pub(super) fn refill(&mut self) {
         self.taken = 0;
     }
 
-    /// Takes some, before the work is done.
+    /// Counts steps before the work is done. It is an error if the limit is exceeded.
     pub(super) fn take(&mut self, steps: usize) -> Result<(), Stopped> {
         self.taken = self.taken.saturating_add(steps as u64);
         bounded("steps", self.taken, self.max)

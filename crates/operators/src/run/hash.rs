@@ -1,13 +1,14 @@
-//! Hashing with a seed, and an open-addressed table whose probes are bounded.
+//! Hash functions with a seed, and an open-addressing hash table with bounded probes.
 //!
-//! The idea: a 64-bit product folded in two halves spreads every bit of the key, and who does not know the seed cannot
-//! choose keys that meet. Should it happen all the same, a probe ends after [`PROBES_MAX`] slots and the table says so,
-//! rather than slow down.
+//! The idea: the two halves of a 128-bit product are XORed, which spreads every bit of the key. Without the seed
+//! nobody can choose keys that collide. Should keys collide all the same, a probe ends after [`PROBES_MAX`] slots and
+//! the table reports it, instead of becoming slow.
 
-/// Slots that a probe looks at. At half load a probe of a well-spread table ends within 32 in all but one of billions.
+/// Slots that a probe visits before it gives up. At half load, with keys well spread, all but one probe in billions
+/// end within 32.
 pub(super) const PROBES_MAX: usize = 128;
 
-/// A number spread over 64 bits.
+/// Returns a number spread over 64 bits.
 #[inline]
 pub(super) fn fold(value: u64, seed: u64) -> u64 {
     let product =
@@ -15,12 +16,12 @@ pub(super) fn fold(value: u64, seed: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Another number of 64 bits, from which this one is not to be guessed without the rest of a seed.
+/// Derives a further 64-bit secret. It does not reveal `value` to anyone without the rest of the seed.
 pub(super) fn mixed(value: u64) -> u64 {
     fold(value.wrapping_add(0x9e37_79b9_7f4a_7c15), value.rotate_left(32) ^ 0x2545_f491_4f6c_dd1d)
 }
 
-/// Bytes, with their length.
+/// Returns the hash of bytes and their length.
 pub(super) fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
     let mut state = fold(bytes.len() as u64, seed);
     let mut chunks = bytes.chunks_exact(8);
@@ -34,9 +35,11 @@ pub(super) fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
     fold(u64::from_le_bytes(word) ^ state, seed)
 }
 
+/// Number that marks a free slot of [`Table`].
 const EMPTY: u32 = u32::MAX;
 
-/// From keys of 64 bits to numbers counted from 0. Keys that are hashes of others are told apart by the caller.
+/// Hash table from keys of 64 bits to numbers. If the keys are themselves hashes, the caller distinguishes equal
+/// ones.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Vec<(u64, u32)>,
@@ -44,14 +47,14 @@ pub(super) struct Table {
     held: usize,
 }
 
-/// Where a key is.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It has this number.
+    /// The key is held and has this number.
     Held(u32),
-    /// Nowhere; this slot is free for it.
+    /// The key is not held; this slot is free for it.
     Free(usize),
-    /// Nowhere within the bound.
+    /// The key is not within [`PROBES_MAX`] slots, and none of them is free.
     Crowded,
 }
 
@@ -60,12 +63,12 @@ impl Table {
         Table { slots: vec![(0, EMPTY); 256], seed, held: 0 }
     }
 
-    /// Bytes of its slots.
+    /// Returns the bytes of the slots.
     pub(super) fn bytes(&self) -> usize {
         self.slots.len() * size_of::<(u64, u32)>()
     }
 
-    /// Looks a key up; of several with the same key, `is_it` knows which.
+    /// Looks up a key. Among entries with the same key, `is_it` tells which number is meant.
     #[inline]
     pub(super) fn find(&self, key: u64, is_it: impl Fn(u32) -> bool) -> Found {
         let mask = self.slots.len() - 1;
@@ -83,8 +86,8 @@ impl Table {
         Found::Crowded
     }
 
-    /// Puts a key where [`Table::find`] said it may go. Half of the slots stay free: false if that could not be,
-    /// as some key would be crowded out of the larger table.
+    /// Puts a key into a slot that [`Table::find`] returned. Half of the slots stay free. Returns false if the table
+    /// had to grow and some key found no slot in the larger one.
     pub(super) fn put(&mut self, slot: usize, key: u64, number: u32) -> bool {
         self.slots[slot] = (key, number);
         self.held += 1;
@@ -102,7 +105,7 @@ impl Table {
         true
     }
 
-    /// Forgets all keys, and lays itself out anew.
+    /// Drops all keys and chooses a new seed.
     pub(super) fn clear(&mut self) {
         self.slots.fill((0, EMPTY));
         self.held = 0;

@@ -1,7 +1,8 @@
-//! Leaving out rows: the kept ones of every column.
+//! Filtering: copies the kept rows of every column.
 //!
-//! The idea: which rows those are is prepared once, and what has a fixed width is gathered by our own kernels, if the
-//! CPU has the instructions for them. Text and dictionaries are arrow-rs's, prepared only if there are any.
+//! The idea: the kept rows are prepared once for all columns. Columns of fixed width are gathered by our own kernels,
+//! if the CPU has the instructions for them. Text and dictionaries are filtered by arrow-rs, whose filter is prepared
+//! only if it is needed.
 
 use super::batch::{Rows, unexpected};
 use super::bounds::Stopped;
@@ -14,7 +15,7 @@ use arrow_select::filter::{FilterBuilder, FilterPredicate};
 use farpool_kernels::{Kept, Value, gather, gather_bits, has_vectors};
 use std::cell::OnceCell;
 
-/// The rows for which it is true.
+/// Returns the rows for which `is_kept` is true.
 pub(super) fn kept(rows: Rows, is_kept: &BooleanArray) -> Result<Rows, Stopped> {
     let bits = match is_kept.nulls() {
         Some(nulls) => is_kept.values() & nulls.inner(),
@@ -60,7 +61,7 @@ fn kept_of(
     Ok(make_array(data.build().map_err(unexpected)?))
 }
 
-/// The kept values of a column of fixed width; nothing of any other column.
+/// Returns the kept values of a column of fixed width, or `None` for any other column.
 fn fixed(column: &ArrayData, kept: &Kept) -> Option<Buffer> {
     let width = match column.data_type() {
         DataType::FixedSizeBinary(width) => usize::try_from(*width).ok()?,
@@ -79,7 +80,7 @@ fn fixed(column: &ArrayData, kept: &Kept) -> Option<Buffer> {
 }
 
 fn typed<T: Value + ArrowNativeType>(values: &Buffer, kept: &Kept) -> Option<Buffer> {
-    // Bytes of fixed length may begin anywhere.
+    // Bytes of fixed length can begin at any address.
     if !values.as_ptr().cast::<T>().is_aligned() {
         return None;
     }
@@ -92,7 +93,7 @@ fn bits_of(bits: &BooleanBuffer, kept: &Kept) -> BooleanBuffer {
     BooleanBuffer::new(Buffer::from_vec(gather_bits(kept, &words(bits))), 0, kept.count())
 }
 
-/// Bits as words, from wherever in a byte they begin.
+/// Returns bits as words. The bits may begin within a byte.
 fn words(bits: &BooleanBuffer) -> Vec<u64> {
     let mut words: Vec<u64> = bits.bit_chunks().iter_padded().collect();
     words.truncate(bits.len().div_ceil(64));
@@ -110,7 +111,8 @@ mod tests {
     use arrow_select::nullif::nullif;
     use std::sync::Arc;
 
-    /// A column of every type, each row another value as far as the type has them, some NULL.
+    /// Makes a column of every type, with different values as far as the type has them. A copy of each has some
+    /// NULLs.
     fn columns(rows: usize) -> Vec<ArrayRef> {
         let numbered = |of: Type| {
             let one = |row: usize| match of {

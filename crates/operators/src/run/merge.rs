@@ -1,4 +1,4 @@
-//! Making the partial results of all runs of a program whole.
+//! Merging of the partial results of all runs of a program.
 
 use super::batch::{batch_of, columns_of};
 use super::bounds::{BATCH_BYTES_MAX, Stopped};
@@ -11,9 +11,10 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
 use arrow_array::{Array, RecordBatch};
 
-/// Partial results of any number of runs, in any order.
+/// Merge of partial results of any number of runs, in any order. Call [`Merge::push`] for each batch, then
+/// [`Merge::finish`].
 pub struct Merge {
-    /// The columns of what runs leave, hidden ones included.
+    /// Types of the columns that runs produce, with the hidden ones.
     types: Vec<Type>,
     held: Held,
 }
@@ -26,10 +27,10 @@ enum Held {
 }
 
 impl Merge {
-    /// Of runs of this program. The seed is random and its own.
+    /// Starts a merge of runs of this program. The seed must be random and its own, not that of a run.
     ///
     /// # Errors
-    /// None for a program that has been checked.
+    /// None for a checked program.
     pub fn new(program: &Program, seed: u64) -> Result<Merge, Stopped> {
         let mut types = program.output().to_vec();
         let last = program.operators().len().saturating_sub(1);
@@ -52,10 +53,10 @@ impl Merge {
         Ok(Merge { types, held })
     }
 
-    /// Takes a batch that a run has left.
+    /// Takes a batch that a run has produced.
     ///
     /// # Errors
-    /// A batch of other columns, or sums and rows beyond all bounds: whoever sent it was not running the program.
+    /// A batch of other columns, or sums or rows that no run of the program can produce.
     pub fn push(&mut self, batch: &RecordBatch) -> Result<(), Stopped> {
         let columns = columns_of(batch, &self.types)?;
         match &mut self.held {
@@ -79,8 +80,8 @@ impl Merge {
         Ok(())
     }
 
-    /// The result. Groups come in the order of their keys, NULL first; rows of a top in theirs; other rows as they
-    /// arrived.
+    /// Returns the result. Groups come in the order of their keys, NULL first. Rows of a top come in its order, other
+    /// rows in the order in which their batches were pushed.
     ///
     /// # Errors
     /// A sum that does not fit its type.

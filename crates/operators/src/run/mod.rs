@@ -1,9 +1,11 @@
-//! Running a program over batches of rows, and merging what several runs of it leave.
+//! Running a program over batches of rows, and merging what several runs produce.
 //!
-//! The idea: a [`Prepared`] is a program with its patterns compiled, made once. Each [`Run`] takes batches of one share
-//! of a table; what it leaves is partial: groups that may occur again, tops of its own rows. A [`Merge`] of all of it
-//! is the result, the same however the rows were divided and in whatever order they came. Only sums of floats may
-//! differ, by a rounding of what compensated summation leaves out; a table's rows otherwise keep their positions.
+//! The idea: a [`Prepared`] is a program with its patterns compiled, made once. A [`Run`] takes the batches of one
+//! share of a table, for example the row groups on one node. Its output is partial: a group may occur again in the
+//! output of another run, and a top covers only the rows of its own run. A [`Merge`] of all outputs gives the result.
+//! The result is the same however the rows were divided and in whatever order the outputs came. Only sums of floats
+//! may differ, by a rounding of what compensated summation leaves out. Rows that are neither grouped nor sorted come
+//! in the order in which their batches are pushed.
 
 mod batch;
 mod bounds;
@@ -40,10 +42,10 @@ use keep::kept;
 use std::sync::Arc;
 use top::Top;
 
-/// Patterns of one program: each takes up to some 1 MiB.
+/// Most regular expressions and LIKE patterns of one program. Each takes up to about 1 MiB.
 const PATTERNS_MAX: usize = 32;
 
-/// A program that is ready to run. What its semi-joins look up in comes with each run.
+/// Program that is ready to run, with its patterns compiled. The lookups of its semi-joins come with each run.
 #[derive(Debug)]
 pub struct Prepared {
     program: Arc<Program>,
@@ -51,10 +53,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Compiles a program's patterns.
+    /// Compiles the patterns of a program.
     ///
     /// # Errors
-    /// A pattern that is no regular expression or too large, or more than 32 patterns.
+    /// A pattern that is no regular expression or is too large, or more than 32 patterns.
     pub fn new(program: Arc<Program>) -> Result<Prepared, Flaw> {
         let mut patterns = PATTERNS_MAX;
         let mut steps = Vec::new();
@@ -70,7 +72,7 @@ impl Prepared {
         Ok(Prepared { program, steps })
     }
 
-    /// Whether each semi-join finds its lookup, of its kind and of keys of its types.
+    /// Checks that each semi-join has its lookup, of the right kind and with keys of the right types.
     fn check(&self, lookups: &Lookups) -> Result<(), Flaw> {
         for (operator, step) in self.program.operators().iter().enumerate() {
             let Operator::SemiJoin { keys, lookup, number, .. } = step else { continue };
@@ -85,18 +87,19 @@ impl Prepared {
         Ok(())
     }
 
-    /// What it is of.
+    /// Returns the program.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
     }
 
-    /// Bytes it takes, at most some 33 MiB: its patterns, and what searches remember of them on one thread.
+    /// Returns the bytes of memory that it takes, at most about 33 MiB: its patterns, and what their searches cache
+    /// on one thread.
     pub fn held_bytes(&self) -> usize {
         size_of::<Prepared>() + self.steps.iter().flatten().map(Compiled::held_bytes).sum::<usize>()
     }
 }
 
-/// The columns that an operator gets.
+/// Returns the types of the columns that an operator gets.
 fn input_of(program: &Program, operator: usize) -> &[crate::types::Type] {
     match operator {
         0 => program.input(),
@@ -104,7 +107,14 @@ fn input_of(program: &Program, operator: usize) -> &[crate::types::Type] {
     }
 }
 
-/// A program over one share of a table.
+/// Run of a program over one share of a table.
+///
+/// The order of calls is [`Run::new`], then [`Run::push`] for each batch, then [`Run::finish`]. Both `push` and
+/// `finish` return batches that the caller sends or merges: `push` the rows that pass at once, and partial groups
+/// that found no room; `finish` the groups or the top that the run still holds. [`Run::is_done`] tells the caller
+/// that it may stop early. [`Run::refill`] renews the step budget between batches; a caller that bounds the whole run
+/// never calls it. After an error from `push` the run must be dropped. A run belongs to one thread and takes no lock;
+/// many runs share one [`Prepared`] and the tables in [`Lookups`].
 pub struct Run {
     prepared: Arc<Prepared>,
     lookups: Lookups,
@@ -113,7 +123,7 @@ pub struct Run {
     end: End,
 }
 
-/// What the last operator holds.
+/// State of the last operator.
 enum End {
     Rows,
     Limit(u64),
@@ -122,10 +132,10 @@ enum End {
 }
 
 impl Run {
-    /// Starts over, with what its semi-joins look up in.
+    /// Starts a run with the lookups of its semi-joins.
     ///
     /// # Errors
-    /// A lookup that is missing, of another kind or of keys of other types.
+    /// A lookup that is missing, of another kind, or with keys of other types.
     pub fn new(prepared: Arc<Prepared>, lookups: Lookups, bounds: Bounds) -> Result<Run, Flaw> {
         heap::keep_freed_blocks();
         prepared.check(&lookups)?;
@@ -137,7 +147,7 @@ impl Run {
         let program = &prepared.program;
         let last = program.operators().len().saturating_sub(1);
         let input = input_of(program, last);
-        // Nothing but what has been checked with the program.
+        // This cannot fail: the check of the program covers it.
         let flaw = |stopped: Stopped| Flaw { operator: last, what: stopped.to_string() };
         let end = match program.operators().last() {
             Some(Operator::Group { keys, aggregates, groups }) => {
@@ -156,22 +166,22 @@ impl Run {
         Ok(Run { prepared, lookups, steps: Steps::new(bounds.steps_max), bounds, end })
     }
 
-    /// Whether further batches change nothing, as a limit has been reached.
+    /// Reports whether further batches change nothing, because a limit has been reached.
     pub fn is_done(&self) -> bool {
         matches!(self.end, End::Limit(0))
     }
 
-    /// Permits as many steps anew as the run may take in all: for whoever bounds each batch, and not the whole.
+    /// Renews the budget of steps to its full size. For callers that bound each batch and not the whole run.
     pub fn refill(&mut self) {
         self.steps.refill();
     }
 
-    /// Takes a batch, whose first row has this position in the table, and gives what leaves at once: rows, or partial
-    /// groups that there was no more room for.
+    /// Runs the program over a batch. `position` is the row number of the batch's first row in the table. Returns
+    /// what leaves at once: rows, or partial groups that found no room.
     ///
     /// # Errors
-    /// A batch of other columns or beyond the bounds, a value that does not fit, or steps that have run out. The run
-    /// is of no use behind that.
+    /// A batch with other columns or beyond the bounds, a value that does not fit, or steps that have run out. The
+    /// run must not be used after an error.
     pub fn push(&mut self, batch: &RecordBatch, position: u64) -> Result<Vec<RecordBatch>, Stopped> {
         bounded("rows of a batch", batch.num_rows() as u64, self.bounds.batch_rows_max as u64)?;
         let columns = columns_of(batch, self.prepared.program.input())?;
@@ -240,10 +250,10 @@ impl Run {
         Ok(leaving)
     }
 
-    /// Gives what is held: partial groups, or the first of its rows with their positions.
+    /// Returns what the run still holds: partial groups, or the top rows with their positions in the table.
     ///
     /// # Errors
-    /// None that [`Run::push`] has not given.
+    /// None that [`Run::push`] would not have returned.
     pub fn finish(mut self) -> Result<Vec<RecordBatch>, Stopped> {
         let mut leaving = Vec::new();
         match &mut self.end {
@@ -260,7 +270,7 @@ impl Run {
     }
 }
 
-/// Rows as they leave: without dictionaries.
+/// Makes a batch of these columns, with dictionaries expanded.
 fn plain_batch(columns: &[ArrayRef], rows: usize, bytes_max: usize) -> Result<RecordBatch, Stopped> {
     let columns = columns.iter().map(|column| plain(column, bytes_max)).collect::<Result<Vec<_>, _>>()?;
     let bytes = columns.iter().map(|column| bytes_of(column) as u64).sum();

@@ -1,4 +1,4 @@
-//! All rows in an order, for results that are there as a whole.
+//! Sorting of complete results.
 
 use super::batch::{batch_of, unexpected};
 use super::bounds::Stopped;
@@ -7,13 +7,14 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::SortOptions;
 
-/// Rows of a batch that is given back: offsets of text have 32 bits, and rows of any batch may come together.
+/// Rows of a batch that is returned. Batches stay small because offsets of text have 32 bits, and any rows may meet
+/// in one batch.
 const BATCH_ROWS: usize = 8_192;
 
-/// The rows of batches of one schema in an order; equal ones stay as they come. At most so many are kept.
+/// Sorts the rows of batches of one schema. Equal rows keep their order. At most `rows_max` rows are returned.
 ///
 /// # Errors
-/// A key that is no column, or a column of a type that operators do not know.
+/// A key that is no column, or a column of a type that cannot be sorted.
 pub fn sorted(
     batches: &[RecordBatch],
     keys: &[SortKey],

@@ -1,8 +1,8 @@
-//! The first rows in an order.
+//! Top: the first rows in an order.
 //!
-//! The idea: sort keys become comparable bytes, the row's position behind them, so that no two rows are equal and the
-//! order is the same however the rows arrive. Twice the wanted rows are collected, then the worse half is dropped; a
-//! row that is behind the last one kept is not looked at again.
+//! The idea: the sort keys of a row become comparable bytes, followed by the position of the row in the table. So no
+//! two rows are equal, and the result does not depend on the order in which rows arrive. Twice the wanted number of
+//! rows is collected, then the worse half is dropped. A row that sorts behind the last kept one is ignored at once.
 
 use super::batch::*;
 use super::bounds::{BATCH_BYTES_MAX, Stopped, bounded};
@@ -14,17 +14,17 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::SortOptions;
 use std::sync::Arc;
 
-/// The first rows so far.
+/// First rows so far.
 pub(super) struct Top {
     keys: Vec<usize>,
     converter: RowConverter,
     rows_max: usize,
     bytes_max: usize,
-    /// Rows that may be among the first: their columns, and behind these their positions.
+    /// Candidate rows: their columns, and the positions in the table as the last column.
     batches: Vec<Vec<ArrayRef>>,
-    /// Key, batch and row of each.
+    /// Key, number of the batch, and row in the batch, for each candidate.
     candidates: Vec<(Box<[u8]>, usize, usize)>,
-    /// The last of the first rows, once there are as many as are wanted.
+    /// Key of the last row that is wanted. `None` until enough rows have come.
     last: Option<Box<[u8]>>,
     types: Vec<Type>,
 }
@@ -55,7 +55,7 @@ impl Top {
         })
     }
 
-    /// Takes rows in, with their positions.
+    /// Takes rows, with their positions in the table.
     pub(super) fn push(&mut self, columns: &[ArrayRef], positions: &UInt64Array) -> Result<(), Stopped> {
         let rows = positions.len();
         let mut columns =
@@ -68,8 +68,8 @@ impl Top {
             Some(last) => keys.row(row).data() < &**last,
             None => true,
         });
-        // Rows are copied rather than kept with the whole batch that they came in: taken, for a filter that keeps all
-        // would keep the batch.
+        // Rows are copied, so that their whole batch can be freed. `take` copies always; a filter that keeps all rows
+        // would share the batch.
         let ahead = UInt32Array::from_iter_values(is_ahead.set_indices().map(|row| row as u32));
         let copied = |column: &ArrayRef| arrow_select::take::take(column, &ahead, None).map_err(unexpected);
         let columns: Vec<ArrayRef> = columns.iter().map(copied).collect::<Result<_, _>>()?;
@@ -87,7 +87,7 @@ impl Top {
         bounded("bytes of the first rows", self.bytes() as u64, self.bytes_max as u64)
     }
 
-    /// The first rows, in order, with their positions behind their columns.
+    /// Returns the first rows, in order, with their positions as the last column.
     pub(super) fn finish(&mut self) -> Result<RecordBatch, Stopped> {
         self.shrink()?;
         self.candidates.sort_unstable();
@@ -100,7 +100,7 @@ impl Top {
         rows + self.candidates.iter().map(|(key, ..)| key.len() + 32).sum::<usize>()
     }
 
-    /// Drops what is not among the first.
+    /// Drops all candidates but the first rows.
     fn shrink(&mut self) -> Result<(), Stopped> {
         if self.candidates.len() > self.rows_max {
             self.candidates.select_nth_unstable(self.rows_max - 1);
@@ -115,7 +115,7 @@ impl Top {
         Ok(())
     }
 
-    /// The columns of the candidates, in their order.
+    /// Returns the columns of the candidates, in the order of `candidates`.
     fn picked(&self) -> Result<Vec<ArrayRef>, Stopped> {
         let rows: Vec<(usize, usize)> =
             self.candidates.iter().map(|(_, batch, row)| (*batch, *row)).collect();

@@ -1,23 +1,23 @@
-//! A second implementation of programs: one row at a time, over plain values, as slow and as obvious as it can be.
+//! Oracle: a second implementation of programs, one row at a time over plain values, slow and obvious.
 
 use farpool_operators::{
     Aggregate, Binary, Comparison, Function, Instruction, Operator, Program, Scalar, SortKey, Type, Value,
 };
 use std::cmp::Ordering;
 
-/// One row.
+/// Row of plain values.
 pub type Row = Vec<Option<Value>>;
 
-/// Why there are no rows to compare with.
+/// Reason why there are no rows to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// A value did not fit.
     Overflow,
-    /// Two NaN of different bits met in arithmetic, of which IEEE 754 says nothing.
+    /// Two NaNs of different bits met in arithmetic, where IEEE 754 does not specify the result.
     Unspecified,
 }
 
-/// What a program leaves.
+/// Rows that a program produces.
 pub type Outcome = Result<Vec<Row>, Stop>;
 
 /// Runs a program over a whole table.
@@ -98,7 +98,7 @@ fn sort_order(key: &SortKey, left: &Row, right: &Row, types: &[Type]) -> Orderin
     }
 }
 
-/// A float of either width.
+/// Returns a float of either width as 64 bits.
 pub fn float(bits: u64, of: Type) -> f64 {
     match of {
         Type::Float32 => f64::from(f32::from_bits(bits as u32)),
@@ -113,7 +113,7 @@ fn float_value(value: f64, of: Type) -> Value {
     }
 }
 
-/// How two values of a type are sorted: floats in the total order of IEEE 754.
+/// Compares two values of a type for sorting: floats in the total order of IEEE 754.
 pub fn order(left: &Value, right: &Value, of: Type) -> Ordering {
     match (left, right) {
         (Value::Boolean(left), Value::Boolean(right)) => left.cmp(right),
@@ -124,7 +124,7 @@ pub fn order(left: &Value, right: &Value, of: Type) -> Ordering {
     }
 }
 
-/// How two values compare, and whether they are one key: as they are sorted, but for the zeros, which are one.
+/// Compares two values as comparisons and keys do: in the order of sorting, except that the two zeros are equal.
 fn compared(left: &Value, right: &Value, of: Type) -> Ordering {
     order(&with_one_zero(left, of), &with_one_zero(right, of), of)
 }
@@ -136,7 +136,7 @@ fn with_one_zero(value: &Value, of: Type) -> Value {
     }
 }
 
-/// A value as it is compared with one that was computed elsewhere: NaN of any bits is one.
+/// Replaces NaN of any bits by one NaN, for comparison with values that were computed elsewhere.
 pub fn with_one_nan(value: Option<Value>, of: Type) -> Option<Value> {
     match value {
         Some(Value::Float(bits)) if float(bits, of).is_nan() => Some(Value::Float(f64::NAN.to_bits())),
@@ -195,11 +195,11 @@ fn aggregate(aggregate: &Aggregate, rows: &[&Row], types: &[Type]) -> Result<Opt
                     Value::Float(bits) => float(*bits, of),
                     _ => 0.0,
                 });
-                // It begins with 0, so that it is never -0.
+                // The added 0.0 turns -0 into 0.
                 Some(Value::Float((exact_sum(floats) + 0.0).to_bits()))
             }
             _ => {
-                // 10^38 and what is left of it, so that no sum on the way overflows.
+                // The sum is split into multiples of 10^20 and the rest, so that no partial sum overflows.
                 let (mut high, mut low) = (0i128, 0i128);
                 let unit = 10i128.pow(20);
                 for value in values {
@@ -216,7 +216,7 @@ fn aggregate(aggregate: &Aggregate, rows: &[&Row], types: &[Type]) -> Result<Opt
     })
 }
 
-/// A sum that is rounded once, at its end (Shewchuk): floats that do not overlap, least first.
+/// Adds floats and rounds once, at the end (Shewchuk): `parts` are floats that do not overlap, the least first.
 fn exact_sum(values: impl Iterator<Item = f64>) -> f64 {
     let mut parts: Vec<f64> = Vec::new();
     let mut plain = 0.0;
@@ -296,7 +296,7 @@ fn evaluate(instructions: &[Instruction], row: &Row, types: &[Type]) -> Result<O
                 (result, Type::Boolean)
             }
             Instruction::Matches { pattern } => {
-                // Only plain text is generated, which is found as it is.
+                // Only plain text is generated as a pattern, and it is found as it is.
                 let value = stack.pop().unwrap().0;
                 let result = value.map(|value| {
                     let Value::Bytes(bytes) = value else { panic!("a pattern of text") };
@@ -402,7 +402,8 @@ fn arithmetic(binary: Binary, left: Value, right: Value, of: Type) -> Result<Opt
     })
 }
 
-/// The casts that are generated: between whole numbers, decimals and float64, and from whole numbers to text.
+/// Performs the casts that are generated: between whole numbers, decimals and float64, and from whole numbers to
+/// text.
 fn cast(value: Value, from: Type, to: Type) -> Result<Value, Stop> {
     let scale = |of| if let Type::Decimal { scale, .. } = of { u32::from(scale) } else { 0 };
     match (value, to) {
@@ -417,7 +418,7 @@ fn cast(value: Value, from: Type, to: Type) -> Result<Value, Stop> {
                 true => value.checked_mul(10i128.pow(new - old)).ok_or(Stop::Overflow)?,
                 false => {
                     let unit = 10i128.pow(old - new);
-                    // Halves away from zero.
+                    // Halves are rounded away from zero.
                     value.signum() * ((value.abs() + unit / 2) / unit)
                 }
             };

@@ -1,4 +1,4 @@
-//! Random tables and programs, and the way between plain values and Arrow's columns.
+//! Random tables and programs, and the conversion between plain values and Arrow columns.
 
 use crate::oracle::Row;
 use arrow_array::builder::{BinaryBuilder, FixedSizeBinaryBuilder, StringBuilder, StringDictionaryBuilder};
@@ -38,7 +38,7 @@ const TYPES: [Type; 19] = [
     Type::FixedBytes(3),
 ];
 
-/// A batch of these rows; texts by a dictionary if it is asked for.
+/// Makes a batch of these rows. Texts are dictionaries if `is_dictionary` is true.
 pub fn batch(types: &[Type], rows: &[Row], is_dictionary: bool) -> RecordBatch {
     let column = |(index, of): (usize, &Type)| {
         let values: Vec<Option<Value>> = rows.iter().map(|row| row[index].clone()).collect();
@@ -134,7 +134,7 @@ fn column(of: Type, values: &[Option<Value>], is_dictionary: bool) -> ArrayRef {
     }
 }
 
-/// The rows of a batch, as plain values. Its columns are of these types exactly.
+/// Returns the rows of a batch as plain values, after checking the types of its columns.
 pub fn rows(batch: &RecordBatch, types: &[Type]) -> Vec<Row> {
     for (column, of) in batch.columns().iter().zip(types) {
         assert_eq!(*column.data_type(), data_type(*of));
@@ -177,7 +177,7 @@ fn value(column: &ArrayRef, row: usize) -> Option<Value> {
     })
 }
 
-/// The least and greatest of a type of whole numbers.
+/// Returns the least and the greatest value of a type of whole numbers.
 fn range(of: Type) -> (i128, i128) {
     match of {
         Type::Int8 => (i128::from(i8::MIN), i128::from(i8::MAX)),
@@ -197,7 +197,7 @@ fn range(of: Type) -> (i128, i128) {
 /// NaN of other bits than `f32::NAN`.
 const OTHER_NAN: f32 = f32::from_bits(0x7fc0_0001);
 
-/// Few different values, so that groups and comparisons meet; the extremes among them.
+/// Generates few different values, so that equal ones meet in groups and comparisons. The extremes are among them.
 fn values(of: Type) -> BoxedStrategy<Option<Value>> {
     let some: BoxedStrategy<Value> = match of {
         Type::Boolean => any::<bool>().prop_map(Value::Boolean).boxed(),
@@ -241,7 +241,7 @@ fn scalars(of: Type) -> impl Strategy<Value = Scalar> {
     values(of).prop_map(move |value| Scalar { of, value })
 }
 
-/// An expression of a type over columns of these types.
+/// Generates an expression of type `of` over columns of these types.
 fn expressions(columns: Vec<Type>, of: Type, depth: u32) -> BoxedStrategy<Vec<Instruction>> {
     let literal = scalars(of).prop_map(|scalar| vec![Instruction::Literal(scalar)]).boxed();
     let fitting: Vec<u16> =
@@ -361,13 +361,13 @@ fn expressions(columns: Vec<Type>, of: Type, depth: u32) -> BoxedStrategy<Vec<In
     }
 }
 
-/// Leaves the first key of each column.
+/// Removes all but the first key of each column.
 fn once<K>(keys: &mut Vec<K>, column: impl Fn(&K) -> u16) {
     let mut seen = BTreeSet::new();
     keys.retain(|key| seen.insert(column(key)));
 }
 
-/// The last operator of a program.
+/// Generates the last operator of a program.
 fn ends(columns: Vec<Type>) -> impl Strategy<Value = Vec<Operator>> {
     let count = columns.len() as u16;
     let aggregates = {
@@ -399,7 +399,7 @@ fn ends(columns: Vec<Type>) -> impl Strategy<Value = Vec<Operator>> {
     prop_oneof![5 => group, 3 => top, 1 => limit, 2 => Just(Vec::new())]
 }
 
-/// A program, a table for it, and the keys of a semi-join.
+/// Generates a program, a table for it, and the keys of a semi-join.
 pub fn cases() -> impl Strategy<Value = (Program, Vec<Row>, Vec<Row>)> {
     prop::collection::vec(select(TYPES.to_vec()), 1..5).prop_flat_map(|types| {
         let row = |types: &[Type]| types.iter().map(|of| values(*of)).collect::<Vec<_>>();

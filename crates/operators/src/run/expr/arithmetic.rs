@@ -1,4 +1,5 @@
-//! Arithmetic between columns of one length. Whole numbers and decimals are checked, floats are those of IEEE 754.
+//! Arithmetic between columns of one length. Whole numbers and decimals are checked for overflow. Floats follow
+//! IEEE 754.
 
 use crate::expression::Binary;
 use crate::limits::DECIMAL_DIGITS_MAX;
@@ -13,19 +14,19 @@ use arrow_schema::DataType;
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// Whatever is of so many bits and a sign is below [`DECIMAL_END`].
+/// Bits of a magnitude that is certainly below [`DECIMAL_END`].
 const DECIMAL_BITS: u32 = 126;
 
-/// One past the greatest decimal.
+/// One more than the greatest decimal.
 pub(in crate::run) const DECIMAL_END: i128 = 10i128.pow(DECIMAL_DIGITS_MAX as u32);
 
-/// The rows where neither is NULL.
+/// Returns the rows in which neither side is NULL.
 fn both(left: &dyn Array, right: &dyn Array) -> Option<NullBuffer> {
     NullBuffer::union(left.nulls(), right.nulls())
 }
 
-/// What two columns make, or of which row they make nothing that fits. Of decimals, a column of one row may stand for
-/// as many as the other has.
+/// Computes a column from two. An error names the row's values that have no result. Of decimals, a column of one row
+/// may stand for as many rows as the other has.
 pub(super) fn binary(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, String> {
     match left.data_type() {
         DataType::Int8 => whole::<Int8Type>(binary, left, right),
@@ -50,7 +51,7 @@ pub(super) fn binary(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Resul
     }
 }
 
-/// `-x`.
+/// Computes `-x`.
 pub(super) fn negate(column: &ArrayRef) -> Result<ArrayRef, String> {
     match column.data_type() {
         DataType::Int8 => negative::<Int8Type>(column),
@@ -94,7 +95,7 @@ where
             Binary::Subtract => left.sub_checked(right),
             Binary::Multiply => left.mul_checked(right),
             Binary::Divide => left.div_checked(right),
-            // The remainder of the least number by -1 is 0, whatever its quotient.
+            // The remainder of the least number by -1 is 0, although its quotient overflows.
             Binary::Remainder => Ok(left.mod_wrapping(right)),
         }
         .map_err(|_| format!("{left} {} {right}", symbol(binary)))
@@ -135,7 +136,7 @@ fn decimal(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef
             Binary::Add => left.checked_add(right),
             Binary::Subtract => left.checked_sub(right),
             Binary::Multiply => left.checked_mul(right),
-            // Programs that divide decimals are refused.
+            // Not reached: programs that divide decimals are refused.
             Binary::Divide | Binary::Remainder => None,
         };
         let fits = result.filter(|value| value.unsigned_abs() < DECIMAL_END.unsigned_abs());
@@ -145,7 +146,7 @@ fn decimal(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef
     Ok(Arc::new(result.with_data_type(of)))
 }
 
-/// What they make where none of their values can make anything that does not fit, as nearly always.
+/// Computes decimals without checks. `None` if the magnitudes do not exclude an overflow, which is rare.
 fn unchecked(binary: Binary, left: &[i128], right: &[i128]) -> Option<Vec<i128>> {
     let (left_bits, right_bits) = (bits(left), bits(right));
     match binary {
@@ -165,12 +166,14 @@ fn unchecked(binary: Binary, left: &[i128], right: &[i128]) -> Option<Vec<i128>>
     }
 }
 
-/// Bits of the greatest magnitude of these values, or of one below it: none is beyond two to the power of so many.
+/// Returns the bits of the greatest magnitude, where that of a negative value counts one less. No magnitude exceeds
+/// two to this power.
 pub(super) fn bits(values: &[i128]) -> u32 {
     u128::BITS - ones(values).leading_zeros()
 }
 
-/// All ones of the magnitudes of these values, as [`farpool_kernels::ones`] has them of words.
+/// Returns the OR of the magnitudes of the values, where that of a negative value counts one less.
+/// [`farpool_kernels::ones`] does the same for 64 bits.
 pub(in crate::run) fn ones(values: &[i128]) -> u128 {
     values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128)
 }
@@ -183,7 +186,7 @@ fn pairs(left: &[i128], right: &[i128], apply: impl Fn(i128, i128) -> i128) -> V
     }
 }
 
-/// Row by row, where neither is NULL.
+/// Applies a function to each row in which neither side is NULL.
 fn rows<T: ArrowPrimitiveType>(
     left: &PrimitiveArray<T>,
     right: &PrimitiveArray<T>,

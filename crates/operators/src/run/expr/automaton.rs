@@ -1,7 +1,7 @@
-//! Small automata for patterns: from what the regex crates parse to at most 16 states.
+//! Small automata for patterns, with at most 16 states, built from the parser output of the regex crates.
 //!
-//! The idea: a value of text is valid UTF-8, so `.*` may be any bytes, which leaves out the states within a
-//! character. Whatever else cannot be had in 16 states, or does not mean the same over bytes, is left to `regex`.
+//! The idea: text is valid UTF-8, so `.*` may match any bytes. That saves the states within a character. A pattern
+//! that does not fit 16 states, or has another meaning over bytes, is left to `regex`.
 
 use farpool_kernels::{Automaton, STATES_MAX};
 use regex_automata::dfa::dense::{Builder, Config, DFA};
@@ -12,15 +12,15 @@ use regex_automata::{Anchored, Input, MatchKind};
 use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, HirKind, Look, LookSet, Visitor, visit};
 use std::collections::BTreeMap;
 
-/// Bytes of the automata on the way to a small one.
+/// Most bytes of the intermediate automata.
 const ON_THE_WAY_BYTES_MAX: usize = 256 << 10;
-/// States on the way to a small automaton, of which many may be equal.
+/// Most states of the intermediate automaton. Many of them may be equivalent.
 const ON_THE_WAY_STATES_MAX: usize = 256;
 
-/// An automaton that passes the texts in which this is found; nothing if it is not to be had.
+/// Returns an automaton that passes the texts in which the pattern is found, or `None` if there is no small one.
 pub(super) fn automaton(pattern: &Hir) -> Option<Automaton> {
     let properties = pattern.properties();
-    // What is found empty may be found within a character, and looking round for words needs tables of letters.
+    // An empty match can lie within a character, and word boundaries need tables of letters.
     let ends = [Look::Start, Look::End, Look::StartLF, Look::EndLF].map(LookSet::singleton);
     let ends = ends.into_iter().fold(LookSet::empty(), LookSet::union);
     if properties.minimum_len().is_none_or(|least| least == 0)
@@ -47,7 +47,7 @@ pub(super) fn automaton(pattern: &Hir) -> Option<Automaton> {
     smallest(&Builder::new().configure(config).build_from_nfa(&nfa).ok()?)
 }
 
-/// Rebuilds a pattern with `.*` over bytes, and without captures.
+/// Visitor that rebuilds a pattern with `.*` over bytes and without captures.
 #[derive(Default)]
 struct OverBytes {
     done: Vec<Hir>,
@@ -86,8 +86,9 @@ impl Visitor for OverBytes {
     }
 }
 
-/// Of a class with all characters beyond ASCII: the same bytes of ASCII and all beyond. Any number of those is any
-/// number of such characters, as what is before and behind begins and ends with whole ones.
+/// Converts a class that has all characters beyond ASCII to one over bytes: the same ASCII bytes, and all bytes from
+/// 0x80. Any number of those bytes is any number of such characters, because the text before and after begins and
+/// ends with whole characters.
 fn over_bytes(class: &Hir) -> Option<Hir> {
     let HirKind::Class(Class::Unicode(class)) = class.kind() else { return None };
     class.ranges().last().filter(|last| last.end() == char::MAX && last.start() <= '\u{80}')?;
@@ -97,7 +98,8 @@ fn over_bytes(class: &Hir) -> Option<Hir> {
     Some(Hir::class(Class::Bytes(ClassBytes::new(ascii.chain([ClassBytesRange::new(0x80, 0xff)])))))
 }
 
-/// The fewest states that do the same. A match is final: what follows need not be looked at.
+/// Returns the equivalent automaton with the fewest states, or `None` if it has more than 16. A match is final: the
+/// rest of the text is not read.
 fn smallest(dfa: &DFA<Vec<u32>>) -> Option<Automaton> {
     let start = dfa.start_state_forward(&Input::new("").anchored(Anchored::No)).ok()?;
     // State 0 is the match.
@@ -124,7 +126,7 @@ fn smallest(dfa: &DFA<Vec<u32>>) -> Option<Automaton> {
         steps.push(step);
         accepting.push(dfa.is_match_state(dfa.next_eoi_state(state)));
     }
-    // Moore: classes of states are split until all of a class go to the same classes.
+    // Moore's algorithm: classes of states are split until all states of a class lead to the same classes.
     let mut classes: Vec<usize> = accepting.iter().map(|accepts| usize::from(!accepts)).collect();
     let mut count = 0;
     loop {

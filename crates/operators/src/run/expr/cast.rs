@@ -1,4 +1,4 @@
-//! Casts. One rule for all that loses digits: to the nearest, halves away from zero. What does not fit is an error.
+//! Casts. Lost digits are rounded to the nearest, halves away from zero. A value that does not fit is an error.
 
 use super::arithmetic::{DECIMAL_END, bits};
 use crate::run::batch::{data_type, from_i64, ordered_values};
@@ -9,14 +9,14 @@ use arrow_array::*;
 use arrow_buffer::NullBuffer;
 use std::sync::Arc;
 
-/// What a cast of numbers or times passes through.
+/// Intermediate form of numbers and times in a cast.
 enum Wide {
     /// Integers, or decimals in units of their last digit.
     Whole(Vec<i128>),
     Float(Vec<f64>),
 }
 
-/// A column as one of another type, or what did not fit.
+/// Casts a column to another type. An error names a value that does not fit.
 pub(super) fn cast(column: &ArrayRef, from: Type, to: Type) -> Result<ArrayRef, String> {
     if from == to {
         return Ok(column.clone());
@@ -63,7 +63,7 @@ pub(super) fn cast(column: &ArrayRef, from: Type, to: Type) -> Result<ArrayRef, 
             let factor = 10f64.powi(i32::from(scale(to)));
             let rows = values.into_iter().enumerate().map(|(row, value)| {
                 let found = (value * factor).round();
-                // Beyond these there is no type, and `as` would say the nearest.
+                // No type holds greater numbers, and `as` would return the nearest value.
                 let fits = found > -1.7e38 && found < 1.7e38;
                 match fits {
                     true => fitting(found as i128, to).ok_or_else(|| misfit(&value)),
@@ -88,7 +88,7 @@ pub(super) fn cast(column: &ArrayRef, from: Type, to: Type) -> Result<ArrayRef, 
     }
 }
 
-/// Decimals with as many digits behind the point or more, where none of them can be too long, as nearly always.
+/// Casts decimals to at least as many digits behind the point. `None` if a value could get too long, which is rare.
 fn longer(column: &ArrayRef, from: Type, to: Type) -> Option<ArrayRef> {
     let column = column.as_primitive::<Decimal128Type>();
     let factor = 10i128.checked_pow(u32::from(scale(to).checked_sub(scale(from))?))?;
@@ -126,7 +126,7 @@ fn wide(column: &ArrayRef, from: Type) -> Wide {
     }
 }
 
-/// Days or units of a second, per day.
+/// Returns the units of a date or timestamp per day.
 fn per_day(of: Type) -> i128 {
     let seconds = 86_400;
     match of {
@@ -138,19 +138,19 @@ fn per_day(of: Type) -> i128 {
     }
 }
 
-/// What units of a last digit are divided by.
+/// Returns the divisor that turns units of the last digit into the value.
 fn divisor(of: Type) -> f64 {
     10f64.powi(i32::from(scale(of)))
 }
 
-/// A whole number or decimal, in units of its last digit, as the float that a cast makes of it. Of greater numbers no
-/// less.
+/// Converts a whole number or decimal, in units of its last digit, to the float that a cast makes of it. A greater
+/// number never gives a smaller float.
 pub fn as_float(value: i128, from: Type) -> f64 {
     value as f64 / divisor(from)
 }
 
-/// A whole number, time or decimal of one type in units of another, as a cast makes it; of greater numbers no less,
-/// except as booleans. Nothing if 128 bits are too few; whether it fits the type is not asked.
+/// Converts a whole number, time or decimal to units of another type, as a cast does. A greater number never gives a
+/// smaller one, except as booleans. `None` if 128 bits are too few. The result may still not fit the type.
 pub fn rescaled(value: i128, from: Type, to: Type) -> Option<i128> {
     let is_time = |of| matches!(of, Type::Date | Type::Timestamp { .. });
     if is_time(from) {
@@ -176,7 +176,7 @@ pub fn rescaled(value: i128, from: Type, to: Type) -> Option<i128> {
     }
 }
 
-/// A value if a type has it: of whole numbers, times and decimals.
+/// Returns the value if the type, a whole number, time or decimal, can hold it.
 pub(in crate::run) fn fitting(value: i128, to: Type) -> Option<i128> {
     let (least, most) = match to {
         Type::Boolean => (0, 1),
@@ -196,7 +196,7 @@ pub(in crate::run) fn fitting(value: i128, to: Type) -> Option<i128> {
     (least..=most).contains(&value).then_some(value)
 }
 
-/// A column of whole numbers that fit.
+/// Makes a column of whole numbers that fit.
 fn whole(
     values: impl Iterator<Item = Result<i128, String>>,
     to: Type,
@@ -232,9 +232,10 @@ fn to_text(column: &ArrayRef, from: Type) -> ArrayRef {
     Arc::new(values.into_iter().enumerate().map(text).collect::<StringArray>())
 }
 
-/// Year, month and day of a day since 1970-01-01, by the Gregorian calendar extended both ways.
+/// Returns year, month and day of a number of days since 1970-01-01, in the proleptic Gregorian calendar.
 fn civil(day: i128) -> (i128, i128, i128) {
-    // Years begin in March here, so that a leap day comes last; 719,468 days lie between 0000-03-01 and 1970-01-01.
+    // Years begin in March here, so that the leap day comes last. There are 719,468 days from 0000-03-01 to
+    // 1970-01-01.
     let day = day + 719_468;
     let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -245,7 +246,7 @@ fn civil(day: i128) -> (i128, i128, i128) {
     (era * 400 + year + i128::from(month <= 2), month, day)
 }
 
-/// The way back from [`civil`], for a month of 1 to 12.
+/// Reverses [`civil`], for a month of 1 to 12.
 fn day_of(year: i128, month: i128, day: i128) -> i128 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year) = (year.div_euclid(400), year.rem_euclid(400));
@@ -254,14 +255,14 @@ fn day_of(year: i128, month: i128, day: i128) -> i128 {
     era * 146_097 + year * 365 + year / 4 - year / 100 + day - 719_468
 }
 
-/// `YYYY-MM-DD` of a day since 1970-01-01.
+/// Formats a number of days since 1970-01-01 as `YYYY-MM-DD`.
 pub(crate) fn date_text(day: i128) -> String {
     let (year, month, day) = civil(day);
     let sign = if year < 0 { "-" } else { "" };
     format!("{sign}{:04}-{month:02}-{day:02}", year.unsigned_abs())
 }
 
-/// `YYYY-MM-DD`, the year with as many digits and the sign that it takes.
+/// Parses `YYYY-MM-DD`. The year has 2 to 7 digits and may have a sign.
 fn parsed_date(text: &str) -> Option<i128> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
@@ -273,11 +274,11 @@ fn parsed_date(text: &str) -> Option<i128> {
     });
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
     let number = day_of(sign * year, month.clamp(1, 12), day);
-    // A day that the month does not have comes back as another.
+    // A day that the month does not have is converted back to another date.
     (parts.next().is_none() && civil(number) == (sign * year, month, day)).then_some(number)
 }
 
-/// Digits with a point and a sign: a decimal in units of its last digit, rounded.
+/// Parses digits with a point and a sign as a decimal in units of its last digit, rounded.
 fn parsed_decimal(text: &str, digits: u8) -> Option<i128> {
     let (sign, rest) = match text.as_bytes().first()? {
         b'-' => (-1, &text[1..]),

@@ -1,4 +1,5 @@
-//! A column of numbers beside one literal: the first step of most filters, and often the only one over all rows.
+//! Comparison of a column of numbers with a literal: the first step of most filters, and often the only one over all
+//! rows.
 
 use crate::expression::Comparison;
 use arrow_array::cast::AsArray;
@@ -8,8 +9,8 @@ use arrow_buffer::{BooleanBuffer, Buffer, ScalarBuffer};
 use arrow_schema::{DataType, TimeUnit};
 use farpool_kernels::Ordered;
 
-/// Whether each value compares so with the only one of `literal`; nothing if our kernels do not know the type, are no
-/// faster on this CPU, or the literal is NULL.
+/// Compares each value with the only value of `literal`. `None` if our kernels do not know the type or are not faster
+/// on this CPU, or if the literal is NULL.
 pub(super) fn with_literal(
     column: &ArrayRef,
     comparison: Comparison,
@@ -48,7 +49,7 @@ fn by_kernels(column: &ArrayRef, comparison: Comparison, literal: &ArrayRef) -> 
     }
 }
 
-/// The comparison that holds with its sides swapped.
+/// Returns the comparison that is true with the two sides exchanged.
 pub(super) fn swapped(comparison: Comparison) -> Comparison {
     match comparison {
         Comparison::Equal | Comparison::NotEqual => comparison,
@@ -94,9 +95,10 @@ fn words<T: Ordered>(values: &[T], comparison: Comparison, literal: T) -> Vec<u6
     words
 }
 
-/// Defines the comparison of floats of one width. Their bits, read as integers, stand beside those of a positive
-/// literal as the floats do if they are read with a sign, and beside those of a negative one the other way round if
-/// they are read without. The two zeros are one value, so beside them it is the ends that tell.
+/// Defines the comparison of floats of one width by their bits read as integers. Read as signed integers, they
+/// compare with a positive literal as the floats do. Read as unsigned integers, they compare with a negative literal
+/// in reverse. The two zeros are equal: `=` and `<>` compare with both, `>` and `<=` with the greater one, 0.0, and
+/// `<` and `>=` with the lesser one, -0.0.
 macro_rules! floats {
     ($name:ident, $of:ty, $signed:ty, $unsigned:ty) => {
         fn $name(column: &ArrayRef, comparison: Comparison, literal: &ArrayRef) -> Option<BooleanArray> {

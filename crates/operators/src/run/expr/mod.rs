@@ -1,8 +1,8 @@
-//! Expressions over columns: the machine with a stack, a whole column at each step.
+//! Evaluation of expressions over columns: a stack machine whose values are whole columns.
 //!
-//! The idea: literals stay single values, our own kernels compare numbers with them, those of arrow-rs do the rest that
-//! they do as SQL wants it, and what looks at one value at a time and yields a boolean looks at each value of
-//! a dictionary once.
+//! The idea: literals stay single values, and our own kernels compare numbers with them. Kernels of arrow-rs do the
+//! rest wherever they follow the rules of SQL. A test of single values that yields a boolean looks at each value of a
+//! dictionary once, not at each row.
 
 pub(super) mod arithmetic;
 mod automaton;
@@ -26,7 +26,7 @@ use compare::{swapped, with_literal};
 use pattern::Pattern;
 use std::sync::Arc;
 
-/// An expression that is ready to run.
+/// Expression that is ready to run.
 #[derive(Debug)]
 pub(super) struct Compiled {
     actions: Vec<Action>,
@@ -37,14 +37,14 @@ pub(super) struct Compiled {
 enum Action {
     Column(usize),
     Literal(ArrayRef),
-    /// What an expression before this one has made.
+    /// Result of an earlier expression of the same operator, by its number.
     Made(usize),
     InList(List),
     Pattern(Pattern),
     Other(Instruction),
 }
 
-/// Values to search among, in order.
+/// Values of an IN list, sorted.
 #[derive(Debug)]
 struct List {
     values: Values,
@@ -58,7 +58,7 @@ enum Values {
     Bytes(Vec<Vec<u8>>),
 }
 
-/// A column on the stack, or one value for all rows.
+/// Column on the stack, or a single value for all rows.
 #[derive(Clone)]
 struct Operand {
     array: ArrayRef,
@@ -66,7 +66,8 @@ struct Operand {
 }
 
 impl Compiled {
-    /// Prepares what an expression needs besides its columns. `patterns` counts down those that are permitted.
+    /// Prepares the literals, lists and patterns of an expression. `patterns` counts down the patterns that are still
+    /// permitted.
     pub(super) fn new(expression: &Expression, patterns: &mut usize) -> Result<Compiled, String> {
         let mut count = || {
             *patterns = patterns.checked_sub(1).ok_or("more than 32 patterns in one program")?;
@@ -92,17 +93,18 @@ impl Compiled {
         Ok(Compiled { actions, of: expression.of() })
     }
 
-    /// Bytes that its patterns take.
+    /// Returns the bytes that the patterns take.
     pub(super) fn held_bytes(&self) -> usize {
         let of =
             |action: &Action| if let Action::Pattern(pattern) = action { pattern.held_bytes() } else { 0 };
         self.actions.iter().map(of).sum()
     }
 
-    /// Takes what others have made before instead of making it again: `this` is the expression it was made of, and
-    /// `before` are those that run over the same rows before it.
+    /// Reuses the result of an earlier expression that is the beginning of this one. `this` is the source of `self`;
+    /// `before` are the expressions that run over the same rows before it.
     pub(super) fn share(&mut self, this: &Expression, before: &[Expression]) {
-        // What comes first on the stack is first among the instructions. A column or a literal is made at no cost.
+        // The instructions at the beginning compute the lowest value on the stack. Single columns and literals cost
+        // nothing, so they are not shared.
         let is_part = |(_, length): &(usize, usize)| *length > 2;
         let lengths =
             before.iter().map(|other| match this.instructions().starts_with(other.instructions()) {
@@ -115,14 +117,14 @@ impl Compiled {
         }
     }
 
-    /// The column it leaves for these rows, behind what those before it have left.
+    /// Evaluates the expression for these rows. `made` has the results of the earlier expressions.
     pub(super) fn run(
         &self,
         rows: &Rows,
         made: &[ArrayRef],
         limits: &mut Limits<'_>,
     ) -> Result<ArrayRef, Stopped> {
-        // Without rows nothing is computed, not even between literals.
+        // Nothing is evaluated without rows, not even an expression of literals, which could fail.
         if rows.count == 0 {
             return Ok(new_empty_array(&data_type(self.of)));
         }
@@ -147,7 +149,7 @@ impl Compiled {
         made: &[ArrayRef],
         limits: &mut Limits<'_>,
     ) -> Result<Operand, Stopped> {
-        // An expression that has been checked never lacks an operand.
+        // Not reached: a checked expression never lacks an operand.
         let mut pop = || stack.pop().ok_or_else(|| Stopped::Columns("an operand is missing".to_owned()));
         let instruction = match action {
             Action::Column(column) => return Ok(column_of(rows.columns[*column].clone())),
@@ -201,7 +203,7 @@ impl Compiled {
                 let (right, left) = (pop()?, pop()?);
                 let is_scalar = left.is_scalar && right.is_scalar;
                 let length = if is_scalar { 1 } else { rows.count };
-                // One value stands for all rows where sides are decimals.
+                // The kernels for decimals take a single value for all rows.
                 let of_length = |side: Operand| match side.array.data_type() {
                     DataType::Decimal128(..) => Ok(side.array),
                     _ => side.of_length(length, limits),
@@ -224,13 +226,13 @@ impl Compiled {
                 let array = cast(&values, from, *to).map_err(|what| limits.overflow(what))?;
                 operand.with(array)
             }
-            // The others have become actions of their own.
+            // Not reached: all other instructions have actions of their own.
             _ => return Err(Stopped::Columns("an instruction that was not prepared".to_owned())),
         })
     }
 }
 
-/// What an expression may use.
+/// Limits of an evaluation.
 pub(super) struct Limits<'a> {
     pub(super) steps: &'a mut Steps,
     pub(super) bytes_max: usize,
@@ -260,14 +262,14 @@ impl Operand {
     }
 }
 
-/// One value, for each of the rows.
+/// Returns a column with this value in each row.
 fn broadcast(value: &ArrayRef, rows: usize, bytes_max: usize) -> Result<ArrayRef, Stopped> {
     bounded("bytes of a column", (bytes_of(value) as u64).saturating_mul(rows as u64), bytes_max as u64)?;
     let indices = arrow_array::UInt32Array::from_value(0, rows);
     arrow_select::take::take(value.as_ref(), &indices, None).map_err(unexpected)
 }
 
-/// A boolean for each value, or for each of a dictionary.
+/// Applies a test to each value of a column, or to each value of its dictionary.
 fn each_value(
     operand: Operand,
     test: impl FnOnce(&ArrayRef) -> Result<BooleanArray, Stopped>,
@@ -344,7 +346,7 @@ impl List {
     fn search(&self, column: &ArrayRef) -> BooleanArray {
         let rows = column.len();
         let found = match &self.values {
-            // An empty list is of no type.
+            // An empty list has no type.
             Values::Bytes(list) if list.is_empty() => BooleanBuffer::new_unset(rows),
             Values::Ordered(list) => {
                 let values = key_values(column);
@@ -359,7 +361,7 @@ impl List {
             }),
         };
         let nulls = match self.has_null {
-            // Not found among values of which one is unknown: unknown.
+            // A value that is not in the list may equal the unknown one, so the result is NULL.
             true => NullBuffer::union(column.nulls(), Some(&NullBuffer::new(found.clone()))),
             false => column.nulls().cloned(),
         };
@@ -374,7 +376,7 @@ fn sorted<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
     values
 }
 
-/// The bytes of a value of text or bytes, of any length or fixed.
+/// Returns the bytes of a value of text, bytes or bytes of fixed width.
 pub(super) fn bytes_at(column: &ArrayRef, row: usize) -> &[u8] {
     match column.data_type() {
         DataType::Utf8 => column.as_string::<i32>().value(row).as_bytes(),

@@ -1,9 +1,9 @@
-//! Patterns, compiled once for a program: LIKE and regular expressions alike end as an automaton of linear time.
+//! Patterns, compiled once for a program. Both LIKE and regular expressions end as an automaton of linear time.
 //!
-//! The idea: two engines that agree. That of the crate `regex` costs some 40 ns for each text, and in long ones skips
-//! ahead to what must occur; our small automata cost little to begin and the same for each byte. So they take all short
-//! texts, and skip ahead in long ones to where the pattern may begin. What else `regex` can skip ahead to is left to
-//! it.
+//! The idea: there are two engines that give the same results. The `regex` crate costs about 40 ns per text, and in
+//! long texts it skips ahead to where a match is possible. Our small automata start cheaply and cost the same for
+//! each byte. So they take all short texts, and in long texts they skip ahead to where the pattern may begin. Other
+//! ways to skip ahead are left to `regex`.
 
 use super::automaton::automaton;
 use arrow_array::{Array, StringArray};
@@ -15,15 +15,16 @@ use regex_automata::util::syntax;
 use regex_automata::{MatchKind, Span};
 use regex_syntax::hir::Hir;
 
-/// Bytes of one compiled pattern, and of the states that a search may remember of it.
+/// Most bytes of one compiled pattern, and also of the states that one search may cache.
 const PATTERN_STATES_BYTES_MAX: usize = 512 << 10;
+/// Greatest nesting depth of a regular expression.
 const NEST_MAX: u32 = 64;
-/// Bytes of a text from which on skipping ahead may be faster than looking at each of them.
+/// Bytes of a text from which on skipping ahead may be faster than reading each byte.
 const LONG_BYTES: usize = 128;
-/// Short texts in a row that an automaton is started for, if there are long ones about.
+/// Least number of short texts in a row that an automaton is started for, if there are long texts among them.
 const SHORT_RUN_MIN: usize = 8;
 
-/// A pattern that is ready to be looked for.
+/// Compiled pattern.
 #[derive(Debug)]
 pub(super) struct Pattern {
     regex: Regex,
@@ -31,25 +32,25 @@ pub(super) struct Pattern {
     ahead: Ahead,
 }
 
-/// What is looked for first in long texts.
+/// Way to skip ahead in long texts.
 #[derive(Debug)]
 enum Ahead {
-    /// Nothing: every byte counts.
+    /// No skipping: every byte is read.
     Nothing,
-    /// How the pattern begins.
+    /// A search for the beginning of the pattern; the automaton goes on from there.
     Beginning(Prefilter),
-    /// What only `regex` knows.
+    /// The search of `regex`.
     ByRegex,
 }
 
 impl Pattern {
-    /// Bytes it takes, with what a search remembers of it.
+    /// Returns the bytes that the pattern takes, with the cache of one search.
     pub(super) fn held_bytes(&self) -> usize {
         let automaton = self.automaton.as_ref().map_or(0, |_| size_of::<[[u8; 256]; 2 * STATES_MAX]>());
         self.regex.memory_usage() + PATTERN_STATES_BYTES_MAX + automaton
     }
 
-    /// A bit for each text: whether the pattern is found in it. Nothing is known of those that are NULL.
+    /// Returns one bit per text: 1 if the pattern is found in it. The bit of a NULL has no meaning.
     pub(super) fn search(&self, texts: &StringArray) -> BooleanBuffer {
         let by_regex = |row: usize| texts.is_valid(row) && self.regex.is_match(texts.value(row));
         let alone = |row: usize| texts.is_valid(row) && self.is_in(texts.value(row));
@@ -88,7 +89,7 @@ impl Pattern {
         found.finish()
     }
 
-    /// Of one text.
+    /// Reports whether the pattern is found in one text.
     fn is_in(&self, text: &str) -> bool {
         let (Some(automaton), Ahead::Beginning(beginning)) = (&self.automaton, &self.ahead) else {
             return self.regex.is_match(text);
@@ -104,7 +105,7 @@ impl Pattern {
     }
 }
 
-/// A regular expression, found anywhere.
+/// Compiles a regular expression that may match anywhere in a text.
 pub(super) fn regular(pattern: &str) -> Result<Pattern, String> {
     build(pattern, false, false)
 }
@@ -132,19 +133,20 @@ fn build(pattern: &str, dot_is_any: bool, ignores_case: bool) -> Result<Pattern,
     Ok(Pattern { regex, automaton, ahead })
 }
 
-/// What finds where a pattern may begin, if that is fast and says all that has to be known of what is before.
+/// Returns a search for the beginning of the pattern. `None` if it is not fast, or if a match depends on what comes
+/// before.
 fn beginning(pattern: &Hir) -> Option<Prefilter> {
     let properties = pattern.properties();
-    // To find plain words is all of the search, and `regex` does no more.
+    // A pattern of plain words is found completely by that search, and `regex` does it as fast.
     let is_plain = properties.is_literal() || properties.is_alternation_literal();
     let found = Prefilter::from_hir_prefix(MatchKind::LeftmostFirst, pattern)?;
     (!is_plain && properties.look_set().is_empty() && found.is_fast()).then_some(found)
 }
 
-/// SQL's LIKE: `%` is any text, `_` any character, and behind the escape character both are ordinary.
+/// Compiles SQL's LIKE: `%` is any text, `_` any character, and behind the escape character both are ordinary.
 pub(super) fn like(pattern: &str, escape: Option<char>, ignores_case: bool) -> Result<Pattern, String> {
-    // None: any text. An end that may be any text is left open rather than spelled out: the search then looks for
-    // the rest as fast as it can.
+    // `None` stands for any text. At either end of the pattern it is left out instead of spelled out, so that the
+    // search looks for the rest as fast as it can.
     let mut parts: Vec<Option<String>> = Vec::new();
     let mut characters = pattern.chars();
     let mut buffer = [0; 4];
@@ -186,8 +188,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Pieces of patterns, with all that automata must refuse or get right: classes, characters of several bytes and
-    /// of several cases, ends of texts and lines, and words.
+    /// Generates patterns with everything that automata must refuse or get right: classes, characters of several
+    /// bytes and of several cases, ends of texts and lines, and words.
     fn patterns() -> impl Strategy<Value = String> {
         let piece = prop::sample::select(vec![
             "a",
@@ -310,7 +312,7 @@ mod tests {
         for pattern in ["%special%requests%", "%green%", "PROMO%", "%BRASS", "a_c"] {
             assert!(like(pattern, None, false).unwrap().automaton.is_some(), "{pattern}");
         }
-        // It may be empty, it looks for words, it has too many states.
+        // The first matches empty text, the second looks for words, the third has too many states.
         assert!(!has("a*") && !has("\\bcat\\b") && !has("[a-z]{40}"));
     }
 

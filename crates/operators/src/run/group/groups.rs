@@ -1,8 +1,9 @@
-//! Groups: which row belongs to which, and the partial groups that leave when there are too many.
+//! General groups: any keys, any aggregates.
 //!
-//! The idea: a block of rows first gets the number of each row's group, then each aggregate goes through the block.
-//! One key of up to 8 bytes is its own hash key; any other set of keys is made into comparable bytes by `arrow-row`
-//! and found by a hash of them. When a bound is reached, all groups leave and the table starts anew.
+//! The idea: a block of rows first gets the group number of each row; then each aggregate goes through the block
+//! once. A single key of up to 8 bytes is looked up by its value. Any other set of keys is turned into comparable
+//! bytes by `arrow-row` and looked up by a hash of them. When a run reaches its bound of groups or bytes, all its
+//! groups leave as partial groups and the table starts empty. A merge has no bound of bytes and keeps all groups.
 
 use super::hold::{Accumulator, Input};
 use crate::program::Aggregate;
@@ -14,18 +15,21 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::NullBuffer;
 use arrow_row::{RowConverter, Rows as KeyRows, SortField};
 
-/// Rows that get their groups before the aggregates look at them: their numbers stay in the nearest cache.
+/// Rows of a block. Their group numbers stay in the first-level cache until all aggregates have been through the
+/// block.
 const BLOCK_ROWS: usize = 2_048;
-/// Groups, and bytes of keys, of one batch that leaves.
+/// Most groups of one batch that leaves.
 pub(super) const LEAVING_GROUPS_MAX: usize = 65_536;
+/// Most key bytes of one batch that leaves.
 const LEAVING_BYTES_MAX: usize = 256 << 20;
 
-/// Batches that leave before they are joined, so that a bound of few groups does not make a batch of each row.
+/// Batches that are collected before they are joined to one, if they have fewer rows than this on average. Without
+/// joining, a bound of a few groups would send a batch for nearly every row.
 const SMALL_BATCHES_MAX: usize = 256;
-/// Steps that leaving counts as, however few the groups.
+/// Steps that each emptying of the table costs, however few groups it holds.
 const LEAVING_STEPS: usize = 1_024;
 
-/// The groups of a run, or of a merge.
+/// General groups of a run or a merge.
 pub(in crate::run) struct Groups {
     keys: Keys,
     key_columns: Vec<usize>,
@@ -39,7 +43,7 @@ pub(in crate::run) struct Groups {
 }
 
 enum Keys {
-    /// One group.
+    /// No key columns: one group for all rows.
     None,
     Ordered {
         keys: Vec<i64>,
@@ -52,18 +56,18 @@ enum Keys {
     },
 }
 
-/// The keys of a batch.
+/// Keys of a batch, in the form in which they are looked up.
 enum Probe {
     None,
     Ordered(Vec<i64>, Option<NullBuffer>),
     Rows(KeyRows),
 }
 
-/// Whether a row got its group.
+/// Result of looking up the group of a row.
 #[derive(PartialEq)]
 enum Placed {
     Yes(u32),
-    /// It did, but the table must be laid out anew before the next.
+    /// The row has this group, but the table must be laid out anew before the next row.
     Last(u32),
     Full,
     /// There was no further row.
@@ -108,7 +112,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// For the partial groups of runs: their keys come first, in order.
+    /// Makes the groups of a merge, which takes partial groups of runs. Their key columns come first, in order.
     pub(super) fn merging(
         key_columns: Vec<usize>,
         aggregates: &[Aggregate],
@@ -121,7 +125,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Takes rows in. What leaves for them is put behind `leaving`.
+    /// Takes rows. Partial groups that have to leave are appended to `leaving`.
     pub(super) fn push(
         &mut self,
         rows: &Rows,
@@ -164,7 +168,7 @@ impl Groups {
         let (mut start, mut old) = (0, self.count);
         let mut row = 0;
         while row < rows {
-            // Most rows are of groups that are held: a loop without anything else.
+            // Most rows belong to groups that are held already, so a tight loop handles those first.
             if let Probe::Ordered(values, None) = &probe {
                 let table = &self.table;
                 numbers.extend(values[row..].iter().map_while(|value| {
@@ -188,7 +192,7 @@ impl Groups {
                 }
                 numbers.clear();
                 start = row;
-                // Least and greatest texts grow as they are found.
+                // Texts of MIN and MAX are replaced by longer ones, so bytes can pass the bound without a new group.
                 if must_leave || (self.count > 1 && self.bytes() > self.bytes_max) {
                     steps.take(LEAVING_STEPS)?;
                     self.leave(leaving)?;
@@ -199,7 +203,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Takes a batch of partial groups in.
+    /// Takes a batch of partial groups.
     pub(super) fn merge(&mut self, columns: &[ArrayRef]) -> Result<(), Stopped> {
         let rows = columns.first().map_or(0, |column| column.len());
         let probe = self.probe(columns)?;
@@ -235,7 +239,7 @@ impl Groups {
         Ok(())
     }
 
-    /// All groups, as partial ones; none are held behind that.
+    /// Appends all groups to `leaving` as partial groups, and is empty then.
     pub(super) fn leave(&mut self, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
         let order: Vec<u32> = (0..self.count as u32).collect();
         for part in self.parts(&order) {
@@ -253,7 +257,7 @@ impl Groups {
         Ok(())
     }
 
-    /// All groups, whole, in the order of their keys.
+    /// Returns all groups with their final values, in the order of their keys.
     pub(super) fn finish(&self) -> Result<Vec<RecordBatch>, Stopped> {
         let mut order: Vec<u32> = (0..self.count as u32).collect();
         match &self.keys {
@@ -278,7 +282,7 @@ impl Groups {
         Ok(batches)
     }
 
-    /// Types of the hidden columns behind the aggregates.
+    /// Returns the types of the hidden columns, which come after the aggregates.
     pub(super) fn hidden(&self) -> Vec<Type> {
         self.aggregates.iter().filter_map(|(accumulator, _)| accumulator.hidden()).collect()
     }
@@ -311,7 +315,7 @@ impl Groups {
         for (accumulator, _) in &mut self.aggregates {
             accumulator.clear();
             if self.count > 0 {
-                // A group without rows has seen nothing.
+                // The group without keys exists before any row, so it has seen no value.
                 accumulator.grow_unseen(self.count);
             }
         }
@@ -332,7 +336,7 @@ impl Groups {
         })
     }
 
-    /// The number of a row's group, a new one if need be and there is room.
+    /// Finds the group of a row. Makes a new one if the row has none and there is room.
     #[inline]
     fn place(&mut self, probe: &Probe, row: usize) -> Placed {
         match (probe, &self.keys) {
@@ -364,7 +368,7 @@ impl Groups {
     }
 
     fn has_room(&self) -> bool {
-        // One group is always held, however long its key.
+        // One group is always accepted, however long its key.
         self.count == 0 || (self.count < self.groups_max && self.bytes() < self.bytes_max)
     }
 
@@ -398,7 +402,7 @@ impl Groups {
         if self.table.put(slot, key, group) { Placed::Yes(group) } else { Placed::Last(group) }
     }
 
-    /// Finds room for all keys under other seeds.
+    /// Chooses new seeds until every key finds a slot in the table.
     fn lay_out_anew(&mut self) {
         loop {
             self.seed = fold(self.seed, !self.seed.rotate_left(11));
@@ -441,7 +445,7 @@ impl Groups {
         }
     }
 
-    /// Parts that fit a batch.
+    /// Splits groups into slices that each fit one batch.
     fn parts<'a>(&self, order: &'a [u32]) -> Vec<&'a [u32]> {
         let length = |group: u32| match &self.keys {
             Keys::Rows { bytes, ends, .. } => key_at(bytes, ends, group).len(),
@@ -464,7 +468,7 @@ impl Groups {
     }
 }
 
-/// Puts these behind what leaves: as one batch, unless they are few and long.
+/// Moves the batches in `small` to `leaving`: joined to one batch if they have few rows each, else as they are.
 fn join(small: &mut Vec<RecordBatch>, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
     let rows: usize = small.iter().map(RecordBatch::num_rows).sum();
     match small.first() {

@@ -1,9 +1,14 @@
-//! What is held for each group: an accumulator for each aggregate, as columns.
+//! Accumulators of general groups: for each aggregate one column, with one value per group.
 //!
-//! The idea: groups have numbers; an accumulator takes a run of rows and the number of each row's group. What it
-//! leaves can be taken in again (by [`Accumulator::merge`]), so that groups may leave at any time and be made whole
-//! elsewhere. Sums need more than their result for that: a decimal one its carries, a float one its rest; these
-//! travel in a hidden column behind the aggregates.
+//! Think of one sheet of paper for each aggregate, with a numbered line for each group. [`super::groups`] says for
+//! each row which line it belongs to, and [`Accumulator::add`] adds the values of a block of rows to their lines. As
+//! long as there is room, that is all.
+//!
+//! When a run has no more room, all lines leave as partial values and the sheets start empty. [`Accumulator::merge`]
+//! takes partial values in elsewhere, in any order, so nothing is lost. For that a sum needs more than its visible
+//! value: a decimal sum its carries beyond 38 digits, a float sum the part that rounding left out. These travel in a
+//! hidden column behind the aggregates. A mean has no accumulator, because a mean of means would be wrong: it is a
+//! sum and a count until all is merged.
 
 use crate::limits::DECIMAL_DIGITS_MAX;
 use crate::program::Function;
@@ -19,11 +24,12 @@ use arrow_array::*;
 use arrow_buffer::NullBuffer;
 use std::sync::Arc;
 
-/// The state of one aggregate for all groups held.
+/// State of one aggregate, for all groups that are held.
 #[derive(Debug)]
 pub(super) struct Accumulator {
     state: State,
-    /// Whether a group has seen a value. Nothing while all have, as none was NULL so far.
+    /// True for each group that has seen a value that is not NULL. `None` as long as no NULL has come: then every
+    /// group has seen one.
     seen: Option<Vec<bool>>,
     groups: usize,
 }
@@ -31,32 +37,35 @@ pub(super) struct Accumulator {
 #[derive(Debug)]
 enum State {
     Count(Vec<i64>),
-    /// Exact: a column would need 2^63 rows to overflow it.
+    /// Sums of whole numbers. They are exact: only 2^63 rows could overflow one.
     Whole {
         sums: Vec<i128>,
         is_unsigned: bool,
     },
-    /// A sum is its carries times 10^38, and the rest.
+    /// Sums of decimals. Each is its carry times 10^38, plus its rest.
     Decimal {
         rests: Vec<i128>,
         carries: Vec<i64>,
         scale: u8,
     },
-    /// A sum is the nearest float and what that leaves out.
+    /// Sums of floats. Each is a float and, in `rests`, what rounding has left out of it.
     Float {
         sums: Vec<f64>,
         rests: Vec<f64>,
     },
+    /// Least or greatest values of types that [`is_ordered`] maps to `i64`.
     Ordered {
         best: Vec<i64>,
         is_max: bool,
         of: Type,
     },
+    /// Least or greatest decimals.
     Wide {
         best: Vec<i128>,
         is_max: bool,
         of: Type,
     },
+    /// Least or greatest texts and bytes. `bytes` is the length of all of them together.
     Bytes {
         best: Vec<Option<Box<[u8]>>>,
         bytes: usize,
@@ -65,9 +74,9 @@ enum State {
     },
 }
 
-/// A run of rows of an aggregate's column, prepared.
+/// Column of an aggregate for a block of rows, in the form that [`Accumulator::add`] needs.
 pub(super) enum Input {
-    /// To count rows.
+    /// No values: rows are counted.
     Rows,
     Ordered(Vec<i64>, Option<NullBuffer>),
     Whole(Vec<i128>, Option<NullBuffer>),
@@ -94,7 +103,7 @@ impl Accumulator {
         Accumulator { state, seen: None, groups: 0 }
     }
 
-    /// Bytes of its state, for each group.
+    /// Returns the bytes of state per group, without texts.
     pub(super) fn bytes_each(&self) -> usize {
         match &self.state {
             State::Count(_) | State::Ordered { .. } => 9,
@@ -103,7 +112,7 @@ impl Accumulator {
         }
     }
 
-    /// Bytes of values of any length that it holds besides.
+    /// Returns the bytes of the texts that are held.
     pub(super) fn bytes(&self) -> usize {
         match &self.state {
             State::Bytes { bytes, .. } => *bytes,
@@ -111,7 +120,7 @@ impl Accumulator {
         }
     }
 
-    /// What [`Accumulator::add`] wants of a column.
+    /// Prepares a column for [`Accumulator::add`].
     pub(super) fn input(&self, column: Option<&ArrayRef>) -> Input {
         let Some(column) = column else { return Input::Rows };
         let nulls = column.logical_nulls();
@@ -140,7 +149,7 @@ impl Accumulator {
         }
     }
 
-    /// Makes room for so many groups in all.
+    /// Makes room for this many groups in all.
     pub(super) fn grow(&mut self, groups: usize) {
         self.groups = groups;
         match &mut self.state {
@@ -167,13 +176,13 @@ impl Accumulator {
         }
     }
 
-    /// Makes room for so many groups that have seen no value yet, and may never.
+    /// Makes room for this many groups of which none has seen a value.
     pub(super) fn grow_unseen(&mut self, groups: usize) {
         self.grow(groups);
         self.seen = Some(vec![false; groups]);
     }
 
-    /// Forgets all groups.
+    /// Drops all groups.
     pub(super) fn clear(&mut self) {
         match &mut self.state {
             State::Count(counts) => counts.clear(),
@@ -197,7 +206,8 @@ impl Accumulator {
         self.groups = 0;
     }
 
-    /// Takes the state of groups from words (as [`super::tally`] keeps them) instead of what it holds.
+    /// Replaces the state by words as [`super::tally`] keeps them: one vector per word of the accumulator, one
+    /// element per group.
     pub(super) fn restore(&mut self, words: &[Vec<u64>], seen: Option<Vec<bool>>) {
         let wide = |low: &[u64], high: &[u64]| {
             let one = |(low, high): (&u64, &u64)| (u128::from(*low) | u128::from(*high) << 64) as i128;
@@ -221,14 +231,15 @@ impl Accumulator {
             (State::Float { sums, rests }, [sum, rest]) => (*sums, *rests) = (floats(sum), floats(rest)),
             (State::Ordered { best, .. }, [word]) => *best = signed(word),
             (State::Wide { best, .. }, [low, high]) => *best = wide(low, high),
-            // `Tally` has made the ones that fit.
+            // Not reached: `Tally` makes words that match the state.
             _ => {}
         }
         self.groups = words.first().map_or(0, Vec::len);
         self.seen = seen;
     }
 
-    /// Takes rows from `start` on, of these groups. `old` groups were held before this batch of rows began.
+    /// Adds the rows from `start` on to their groups, of which `groups` has one number per row. `old` is the number
+    /// of groups that existed before these rows: if the first NULL comes now, all of those have seen a value.
     pub(super) fn add(&mut self, input: &Input, start: usize, groups: &[u32], old: usize) {
         let nulls = match input {
             Input::Rows => None,
@@ -249,7 +260,7 @@ impl Accumulator {
             }
         }
         match (&mut self.state, input) {
-            // One group for all rows: sums that no memory stands between.
+            // One group for all rows: these loops keep the sum in a register.
             (State::Count(counts), Input::Rows) if counts.len() == 1 => counts[0] += groups.len() as i64,
             (State::Whole { sums, is_unsigned: false }, Input::Ordered(values, None)) if sums.len() == 1 => {
                 sums[0] +=
@@ -330,12 +341,12 @@ impl Accumulator {
                     }
                 });
             }
-            // `input` has made the one that fits.
+            // Not reached: `input` makes the form that matches the state.
             _ => {}
         }
     }
 
-    /// Takes partial values, of which hidden columns are the second.
+    /// Adds partial values to these groups. `hidden` is the hidden column of a sum of decimals or floats.
     pub(super) fn merge(
         &mut self,
         value: &ArrayRef,
@@ -389,7 +400,7 @@ impl Accumulator {
         Ok(())
     }
 
-    /// Types of the hidden column of its partial values.
+    /// Returns the type of the hidden column of the partial values, if there is one.
     pub(super) fn hidden(&self) -> Option<Type> {
         match self.state {
             State::Decimal { .. } => Some(Type::Int64),
@@ -398,7 +409,7 @@ impl Accumulator {
         }
     }
 
-    /// The values of these groups, as partial ones with a hidden column.
+    /// Returns the partial values of these groups, and their hidden column if there is one.
     pub(super) fn partial(&self, order: &[u32]) -> (ArrayRef, Option<ArrayRef>) {
         let hidden: Option<ArrayRef> = match &self.state {
             State::Decimal { carries, .. } => {
@@ -421,13 +432,13 @@ impl Accumulator {
                 let values: Vec<f64> = picked(sums, order).collect();
                 Arc::new(Float64Array::new(values.into(), self.nulls(order)))
             }
-            // The others are whole by themselves, and fit.
+            // All other partial values are the final values, and need no check.
             _ => self.values(order),
         };
         (value, hidden)
     }
 
-    /// The values of these groups, made whole.
+    /// Returns the final values of these groups.
     pub(super) fn whole(&self, order: &[u32]) -> Result<ArrayRef, Stopped> {
         let overflow = |sum: String| Stopped::Overflow { operator: 0, what: format!("a sum of {sum}") };
         match &self.state {
@@ -481,14 +492,14 @@ impl Accumulator {
             State::Bytes { best, of, .. } => {
                 bytes_column(*of, order.iter().map(|group| best[*group as usize].as_deref()))
             }
-            // These have two columns.
+            // Not reached: partial and final values of these two are made by the callers.
             State::Decimal { scale, .. } => decimals(Vec::new(), *scale, None),
             State::Float { .. } => Arc::new(Float64Array::from(Vec::<f64>::new())),
         }
     }
 }
 
-/// Each row that is not NULL, with its group.
+/// Calls `with` for each row that is not NULL, with its number and its group.
 #[inline]
 fn each(nulls: Option<&NullBuffer>, start: usize, groups: &[u32], mut with: impl FnMut(usize, usize)) {
     match nulls {
@@ -512,7 +523,7 @@ fn decimals(values: Vec<i128>, scale: u8, nulls: Option<NullBuffer>) -> ArrayRef
     Arc::new(Decimal128Array::new(values.into(), nulls).with_data_type(data_type(of)))
 }
 
-/// A column of these values.
+/// Makes a column of texts, bytes or bytes of fixed width.
 pub(super) fn bytes_column<'a>(of: Type, values: impl Iterator<Item = Option<&'a [u8]>>) -> ArrayRef {
     match of {
         Type::Text => {
@@ -524,7 +535,7 @@ pub(super) fn bytes_column<'a>(of: Type, values: impl Iterator<Item = Option<&'a
             let mut builder = FixedSizeBinaryBuilder::new(width as i32);
             for value in values {
                 match value {
-                    // They come from a column of this width.
+                    // Never an error: each value comes from a column of this width.
                     Some(value) => drop(builder.append_value(value)),
                     None => builder.append_null(),
                 }
@@ -539,7 +550,7 @@ pub(super) fn bytes_column<'a>(of: Type, values: impl Iterator<Item = Option<&'a
     }
 }
 
-/// Adds to a sum of decimals, however long it gets. Neither part is ever beyond 38 digits.
+/// Adds a value to a sum of decimals of any size. Afterwards `rest` has at most 38 digits.
 #[inline]
 pub(super) fn add_decimal(rest: &mut i128, carry: &mut i64, value: i128) {
     let mut value = value;
@@ -548,7 +559,7 @@ pub(super) fn add_decimal(rest: &mut i128, carry: &mut i64, value: i128) {
         *carry = carry.wrapping_add((value / DECIMAL_END) as i64);
         value %= DECIMAL_END;
     }
-    // Two of 38 digits may be more than 128 bits.
+    // The sum of two numbers of 38 digits can exceed 128 bits.
     if *rest > 0 && value >= DECIMAL_END - *rest {
         *rest -= DECIMAL_END - value;
         *carry = carry.wrapping_add(1);
@@ -560,14 +571,14 @@ pub(super) fn add_decimal(rest: &mut i128, carry: &mut i64, value: i128) {
     }
 }
 
-/// Adds to a sum of floats and keeps what rounding leaves out (Knuth's TwoSum), so that the order of n values changes
-/// the sum of both by no more than about n^2 * 2^-106 of the sum of their magnitudes.
+/// Adds a value to a sum of floats and collects in `rest` what rounding leaves out (Knuth's TwoSum). A different
+/// order of n values then changes `sum + rest` by no more than about n^2 * 2^-106 times the sum of their magnitudes.
 #[inline]
 pub(super) fn add_float(sum: &mut f64, rest: &mut f64, value: f64) {
     let total = *sum + value;
     let part = total - *sum;
     let lost = (*sum - (total - part)) + (value - part);
     *sum = total;
-    // Behind an infinity or NaN there is nothing to keep.
+    // An infinity or NaN has no rounding error to keep.
     *rest += if total.is_finite() { lost } else { 0.0 };
 }

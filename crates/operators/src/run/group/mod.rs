@@ -1,4 +1,5 @@
-//! The groups of a run or of a merge, held in whichever way is quickest for their keys and aggregates.
+//! Groups of a run or of a merge. Word groups ([`packed`]) hold keys and accumulators of fixed width and are the
+//! faster way; general groups ([`groups`]) hold any. Both give the same results.
 
 mod groups;
 mod hold;
@@ -17,22 +18,23 @@ use groups::Groups;
 use packed::PackedGroups;
 use slots::Room;
 
-/// Groups, by how they are held.
+/// Groups, by the way they are held.
 pub(super) enum Grouping {
-    /// Keys and accumulators of fixed width, and what takes over where keys turn out not to fit.
+    /// Word groups, and empty general groups that take over if a batch's keys do not fit words.
     Packed(PackedGroups, Option<Box<Groups>>),
-    /// Any.
+    /// General groups, for any keys and aggregates.
     General(Box<Groups>),
 }
 
-/// Words that a merge's table may have: places have 32 bits. Half of its slots stay free, and it doubles as it grows.
+/// Words that the group table of a merge may have, so that the position of a slot fits 32 bits. Half of the slots
+/// stay free, and the table doubles when it grows.
 const MERGE_WORDS_MAX: usize = u32::MAX as usize / 8;
 
 impl Grouping {
-    /// Of a run: no more groups and bytes than this are held.
+    /// Makes the groups of a run. It never holds more than these groups and bytes.
     ///
     /// # Errors
-    /// None for a program that has been checked.
+    /// None for a checked program.
     pub(super) fn new(
         key_columns: Vec<usize>,
         aggregates: &[Aggregate],
@@ -54,30 +56,31 @@ impl Grouping {
         }
     }
 
-    /// For the partial groups of runs: their keys come first, in order.
+    /// Makes the groups of a merge, which takes partial groups of runs. Their key columns come first, in order.
     ///
     /// # Errors
-    /// None for a program that has been checked.
+    /// None for a checked program.
     pub(super) fn merging(
         key_columns: Vec<usize>,
         aggregates: &[Aggregate],
         input: &[Type],
         seed: u64,
     ) -> Result<Grouping, Stopped> {
-        // A key, a word that says what was seen, and the longest accumulators.
+        // A slot has at most a key of two words, a word for the aggregates that have seen a value, and three words
+        // per accumulator.
         let groups_max = MERGE_WORDS_MAX / (3 + 3 * aggregates.len()).next_power_of_two();
         let room = Room { groups_max, bytes_max: usize::MAX, holds_all: true };
         let packed = PackedGroups::new(&key_columns, aggregates, input, room, seed);
-        // Numbers of groups have 32 bits, the last of which is no group's.
+        // Group numbers are `u32`, and the greatest is kept for "no group".
         let groups_max = u32::MAX as usize - 1;
         let general = Box::new(Groups::merging(key_columns, aggregates, input, groups_max, seed)?);
         Ok(Grouping::either(packed, general))
     }
 
-    /// Takes rows in. What leaves for them is put behind `leaving`.
+    /// Takes rows. Partial groups that have to leave are appended to `leaving`.
     ///
     /// # Errors
-    /// Steps that run out, or a dictionary that says too much.
+    /// Steps that have run out, or a dictionary that expands beyond its bound.
     pub(super) fn push(
         &mut self,
         rows: &Rows,
@@ -103,15 +106,15 @@ impl Grouping {
         }
         match self {
             Grouping::General(groups) => Ok(groups),
-            // One that has been taken is what there is since.
+            // Not reached: the general groups are taken once, and from then on `self` is `General`.
             Grouping::Packed(..) => Err(Stopped::Columns("keys that fit nowhere".to_owned())),
         }
     }
 
-    /// Takes a batch of partial groups in.
+    /// Takes a batch of partial groups.
     ///
     /// # Errors
-    /// Partial values beyond all bounds.
+    /// A partial value that makes a count or sum overflow.
     pub(super) fn merge(&mut self, columns: &[ArrayRef]) -> Result<(), Stopped> {
         let (held, general) = match self {
             Grouping::General(groups) => return groups.merge(columns),
@@ -129,7 +132,7 @@ impl Grouping {
         general.merge(columns)
     }
 
-    /// All groups, as partial ones; none are held behind that.
+    /// Appends all groups to `leaving` as partial groups, and is empty then.
     ///
     /// # Errors
     /// None.
@@ -140,7 +143,7 @@ impl Grouping {
         }
     }
 
-    /// All groups, whole, in the order of their keys.
+    /// Returns all groups with their final values, in the order of their keys.
     ///
     /// # Errors
     /// A sum that does not fit its type.
@@ -151,7 +154,7 @@ impl Grouping {
         }
     }
 
-    /// Types of the hidden columns behind the aggregates.
+    /// Returns the types of the hidden columns, which come after the aggregates.
     pub(super) fn hidden(&self) -> Vec<Type> {
         match self {
             Grouping::Packed(groups, _) => groups.hidden(),

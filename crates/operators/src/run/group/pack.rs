@@ -1,9 +1,14 @@
-//! Keys of fixed width in one or two words, which compare as the keys do.
+//! Word keys: the key columns of a row packed into one or two words that compare as the keys do.
 //!
-//! The idea: each key becomes a whole number that is at least 0 and compares as its values do, with a bit above it that
-//! is 0 for NULL; the first key takes the highest bits. Keys that fill their words by themselves have no such bits: a
-//! single key of 64 bits gets its bit, and so a second word, when the first NULL comes; two of them have no place for
-//! it. Texts are numbers ([`Texts`]), in an order of their own once all are known.
+//! The idea is that of a date written as 2024-05-31: the part that weighs most comes first, each part has a fixed
+//! number of digits, and comparing the digits compares the dates. Each key value becomes a whole number of at least 0
+//! with a fixed number of bits, and the first key takes the highest bits. A bit above each number is 0 for NULL, so
+//! NULL sorts first. Results are sorted by these words, digit by digit.
+//!
+//! Keys that fill their words completely have no bit for NULL. A single key of 64 bits gets one, and with it a second
+//! word, when the first NULL comes. Two keys of 64 bits cannot get one: if a NULL comes, general groups take over.
+//! Texts have no fixed width, so each text gets a number ([`Texts`]), and the numbers are exchanged for ranks once
+//! all texts are known.
 
 use super::texts::{NUMBER_BITS, Texts};
 use crate::run::batch::{from_ordered, is_ordered, key_values, ordered_values};
@@ -14,11 +19,11 @@ use arrow_array::{Array, ArrayRef};
 use arrow_buffer::{NullBuffer, ScalarBuffer};
 use arrow_schema::DataType;
 
-/// How keys lie in words.
+/// Layout of the keys in words.
 #[derive(Debug)]
 pub(super) struct Packing {
     fields: Vec<Field>,
-    /// Bits in all.
+    /// Bits of all fields together.
     bits: u32,
     has_nulls: bool,
 }
@@ -26,30 +31,30 @@ pub(super) struct Packing {
 #[derive(Debug)]
 struct Field {
     of: Type,
-    /// What is taken from each value.
+    /// Least value of the type, which is subtracted from each value.
     least: i64,
     bits: u32,
-    /// Bits below it.
+    /// Bits below this field.
     below: u32,
-    /// Those that its numbers are of.
+    /// Texts by number, if the key is of texts or bytes.
     texts: Option<Texts>,
 }
 
-/// Whole numbers of a column, its own buffer where that is how they lie.
+/// Whole numbers of a column.
 pub(super) enum Numbers {
-    /// The column's.
+    /// The column's own buffer, shared.
     Shared(ScalarBuffer<i64>),
-    /// Made of it.
+    /// Numbers computed from the column.
     Own(Vec<i64>),
 }
 
 impl Numbers {
-    /// In the order of the values, as [`ordered_values`] makes them.
+    /// Returns the values as [`ordered_values`] maps them to whole numbers of the same order.
     pub(super) fn of(column: &ArrayRef) -> Numbers {
         Numbers::by(column, ordered_values)
     }
 
-    /// Those of keys, as [`key_values`] makes them.
+    /// Returns the values of keys as [`key_values`] maps them to whole numbers.
     fn of_keys(column: &ArrayRef) -> Numbers {
         Numbers::by(column, key_values)
     }
@@ -61,7 +66,7 @@ impl Numbers {
         }
     }
 
-    /// One for each row.
+    /// Returns the numbers, one per row.
     pub(super) fn all(&self) -> &[i64] {
         match self {
             Numbers::Shared(values) => values,
@@ -70,18 +75,19 @@ impl Numbers {
     }
 }
 
-/// The keys of a batch.
+/// Packed keys of a batch.
 pub(super) enum Packed {
-    /// Of up to 64 bits, the highest of them flipped, so that they compare as numbers with a sign.
+    /// Keys of up to 64 bits. The highest bit is flipped, so that they compare as signed numbers.
     One(Numbers),
-    /// Of up to 128.
+    /// Keys of up to 128 bits.
     Two(Vec<u128>),
 }
 
 const SIGN: u64 = 1 << 63;
 
 impl Packing {
-    /// Nothing if they do not fit two words. Texts of each key take no more than so many bytes.
+    /// Makes the layout. `None` if the keys do not fit two words. The texts of each key take at most `text_bytes_max`
+    /// bytes.
     pub(super) fn new(types: &[Type], text_bytes_max: usize, seed: u64) -> Option<Packing> {
         if types.is_empty() || !types.iter().all(|of| is_ordered(*of) || Texts::are(*of)) {
             return None;
@@ -98,34 +104,34 @@ impl Packing {
         (packing.bits <= 128).then_some(packing)
     }
 
-    /// Whether it takes two words.
+    /// Reports whether a key takes two words.
     pub(super) fn is_long(&self) -> bool {
         self.bits > 64
     }
 
-    /// Whether there is no place for the NULLs of a column.
+    /// Reports whether a column has NULLs and the layout has no bits for them.
     pub(super) fn lacks(&self, columns: &[ArrayRef]) -> bool {
         !self.has_nulls && columns.iter().any(|column| column.logical_null_count() > 0)
     }
 
-    /// Makes place for NULL. Keys that were one word are then made two by [`Packing::longer`].
+    /// Adds the bit for NULL. [`Packing::longer`] converts the keys of one word that exist.
     pub(super) fn lengthen(&mut self) {
         self.has_nulls = true;
         self.bits = 65;
     }
 
-    /// A key of a single word of 64 bits, as it is with a place for NULL.
+    /// Converts a key of 64 bits to the layout with a bit for NULL.
     pub(super) fn longer(key: i64) -> u128 {
         u128::from(key as u64 ^ SIGN) | 1 << 64
     }
 
-    /// Whether [`Packing::lengthen`] makes place for NULL.
+    /// Reports whether [`Packing::lengthen`] can add a bit for NULL.
     pub(super) fn can_lengthen(&self) -> bool {
         self.fields.len() == 1
     }
 
-    /// The keys of these columns, which it does not lack anything for. Nothing if texts take too much room: then it has
-    /// not taken anything in that groups are of.
+    /// Packs these key columns, for which [`Packing::lacks`] must be false. `None` if new texts exceed their bytes;
+    /// then groups have none of the texts that were added.
     pub(super) fn pack(&mut self, columns: &[ArrayRef]) -> Option<Packed> {
         let numbers = |(field, column): (&mut Field, &ArrayRef)| match &mut field.texts {
             Some(texts) => texts.numbers(column).map(Numbers::Own),
@@ -142,7 +148,7 @@ impl Packing {
             (field, numbers, nulls)
         });
         let bit = u64::from(self.has_nulls);
-        // A NULL is 0 in its bit and in all below it.
+        // A NULL is 0 in its bit and in all bits of its field.
         if self.is_long() {
             let mut keys = vec![0u128; rows];
             for (field, numbers, nulls) in parts {
@@ -162,12 +168,13 @@ impl Packing {
         Some(Packed::One(Numbers::Own(keys)))
     }
 
-    /// Forgets the texts of keys that have left.
+    /// Drops the texts of keys, after all groups have left.
     pub(super) fn clear(&mut self) {
         self.fields.iter_mut().filter_map(|field| field.texts.as_mut()).for_each(Texts::clear);
     }
 
-    /// One whose keys compare as their texts do, and what makes its keys of those here; nothing if they do already.
+    /// Returns a layout in which texts are numbered in their order, and the function that converts keys to it. `None`
+    /// if no key is of texts.
     pub(super) fn sorted(&self) -> Option<(Packing, impl Fn(u128) -> u128)> {
         self.fields.iter().any(|field| field.texts.is_some()).then(|| {
             let mut ranked = Vec::new();
@@ -193,17 +200,17 @@ impl Packing {
         })
     }
 
-    /// A key of one word as one of two, and back.
+    /// Converts a key of one word to the form of two words.
     pub(super) fn wide(key: i64) -> u128 {
         u128::from(key as u64 ^ SIGN)
     }
 
-    /// The way back from [`Packing::wide`].
+    /// Reverses [`Packing::wide`].
     pub(super) fn narrow(key: u128) -> i64 {
         (key as u64 ^ SIGN) as i64
     }
 
-    /// The columns of keys of one word.
+    /// Returns the columns of keys of one word.
     pub(super) fn unpack_one(&self, keys: Vec<i64>) -> Vec<ArrayRef> {
         if self.bits == 64 && !self.has_nulls {
             return vec![from_ordered(self.fields[0].of, keys, None)];
@@ -211,7 +218,7 @@ impl Packing {
         self.unpack(keys.len(), |row| Packing::wide(keys[row]))
     }
 
-    /// The columns of keys of two words.
+    /// Returns the columns of keys of two words.
     pub(super) fn unpack_two(&self, keys: &[u128]) -> Vec<ArrayRef> {
         self.unpack(keys.len(), |row| keys[row])
     }
@@ -232,7 +239,7 @@ impl Packing {
     }
 }
 
-/// Bits that the values of a type take, and the least of them.
+/// Returns the bits that the values of a type take, and the least value.
 fn range(of: Type) -> (u32, i64) {
     match of {
         Type::Boolean => (1, 0),
@@ -260,9 +267,9 @@ fn add<T>(keys: &mut [T], values: &[i64], nulls: Option<&NullBuffer>, add: impl 
     }
 }
 
-/// Sorts keys with what belongs to each, in time that grows with their number only.
+/// Sorts keys with the place of each, by radix sort: in time proportional to their number.
 pub(super) fn sort<T: Ord + Copy>(pairs: &mut Vec<(T, u32)>, byte: impl Fn(T, usize) -> u8) {
-    /// Below so many, comparing is quicker.
+    /// Number of keys below which a comparison sort is faster.
     const FEW: usize = 4_096;
     if pairs.len() < FEW {
         pairs.sort_unstable_by_key(|pair| pair.0);

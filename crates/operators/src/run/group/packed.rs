@@ -1,8 +1,13 @@
-//! Groups whose keys and accumulators are words: most of them.
+//! Word groups: groups whose keys and accumulators are words. Most groups are.
 //!
-//! The idea: where keys fit two words ([`Packing`]) and accumulators are of fixed width ([`Tally`]), both lie in one
-//! table ([`Slots`]), and no row costs more than its probe and an addition. What does not fit there is for
-//! [`super::groups::Groups`], which gives the same results.
+//! The idea: keys that fit two words ([`Packing`]) and accumulators of fixed width ([`Tally`]) lie side by side in
+//! one table ([`Slots`]). A row then costs one probe and one addition.
+//!
+//! A run may meet more groups than it may hold. Rows of unknown keys then leave as partial groups, and the table
+//! keeps the frequent keys. If that reduces nothing, because nearly every row leaves, most rows bypass the table:
+//! they become partial groups without a lookup, and after a while the table is tried again. Keys that turn out not to
+//! fit are left to [`super::groups::Groups`], which gives the same results for any keys. Partitioning the rows by
+//! hash first was rejected: it pays only with tens of megabytes of rows held back (docs/decisions/0016-grouping.md).
 
 use super::groups::LEAVING_GROUPS_MAX;
 use super::pack::{Packed, Packing, sort};
@@ -15,17 +20,20 @@ use crate::run::bounds::{BATCH_BYTES_MAX, Steps, Stopped, bounded};
 use crate::types::Type;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 
-/// Groups that leave together at least, so that a bound of few groups does not make a batch of each row.
+/// Limit of the groups of a batch that leaves, if the table may hold fewer. Without it, a bound of a few groups would
+/// make a batch for nearly every row.
 const LEAVING_GROUPS_MIN: usize = 256;
 
-/// Rows behind which a full table is judged by what left it: four for each group, and within these.
+/// Bounds of the number of rows after which a full table is judged by how many of them left. Within the bounds it is
+/// four rows per group that the table may hold.
 const JUDGED_ROWS: std::ops::RangeInclusive<usize> = 256..=65_536;
-/// The part of what may be held that is for texts of keys.
+/// Share of the byte limit that texts of keys may take: one in four.
 const TEXT_SHARE: usize = 4;
-/// Where more than three of four left, so many times as many rows pass it by.
+/// Rows that bypass a full table for each judged row, if more than three in four of the judged rows left. At worst
+/// this lets a third more groups leave (docs/decisions/0016-grouping.md).
 const PASSING: usize = 15;
 
-/// The groups of a run, or of a merge.
+/// Word groups of a run or a merge.
 pub(in crate::run) struct PackedGroups {
     key_columns: Vec<usize>,
     packing: Packing,
@@ -33,9 +41,9 @@ pub(in crate::run) struct PackedGroups {
     table: Table,
     room: Room,
     seed: u64,
-    /// Since the table was judged last: rows, and those that left.
+    /// Rows since the table was judged last, and how many of them left.
     judged: (usize, usize),
-    /// Rows that pass the table by, as looking them up has reduced too little.
+    /// Rows that are still to bypass the table, because lookups reduced too little.
     passing: usize,
 }
 
@@ -45,7 +53,7 @@ enum Table {
 }
 
 impl PackedGroups {
-    /// Nothing if keys or accumulators do not fit.
+    /// Makes empty word groups. `None` if keys or accumulators do not fit words.
     pub(super) fn new(
         key_columns: &[usize],
         aggregates: &[Aggregate],
@@ -74,7 +82,8 @@ impl PackedGroups {
         })
     }
 
-    /// Takes rows in. What leaves for them is put behind `leaving`. False if their keys do not fit, and none was taken.
+    /// Takes rows. Partial groups that have to leave are appended to `leaving`. Returns false, with no row taken, if
+    /// the keys do not fit.
     pub(super) fn push(
         &mut self,
         rows: &Rows,
@@ -82,7 +91,7 @@ impl PackedGroups {
         leaving: &mut Vec<RecordBatch>,
     ) -> Result<bool, Stopped> {
         let mut columns = rows.columns.clone();
-        // Dictionaries are of text, which may be counted.
+        // Dictionaries hold texts, and of the aggregates only a count takes texts.
         for column in self.tally.columns() {
             columns[column] = plain(&columns[column], BATCH_BYTES_MAX)?;
         }
@@ -93,7 +102,7 @@ impl PackedGroups {
         self.take(&keys, &inputs, rows.count, leaving)
     }
 
-    /// Takes a batch of partial groups in. False if their keys do not fit, and none was taken.
+    /// Takes a batch of partial groups. Returns false, with none taken, if the keys do not fit.
     pub(super) fn merge(&mut self, columns: &[ArrayRef]) -> Result<bool, Stopped> {
         let (keys, partial) = columns.split_at(self.key_columns.len());
         let inputs = self.tally.partial_inputs(partial);
@@ -143,7 +152,7 @@ impl PackedGroups {
                 (Table::Long(slots), Packed::Two(keys)) => {
                     blocks(slots, keys, &mut self.tally, inputs, start, &mut words)?
                 }
-                // `Packing` makes both of one kind.
+                // Not reached: table and keys have the same number of words.
                 _ => rows,
             };
             self.leave_words(&mut words, leaving)?;
@@ -164,7 +173,7 @@ impl PackedGroups {
         Ok(true)
     }
 
-    /// Has each row leave as a partial group of its own.
+    /// Appends a partial group to `leaving` for each row, without looking it up.
     fn pass(
         &mut self,
         packed: &Packed,
@@ -178,7 +187,7 @@ impl PackedGroups {
             if self.tally.exceeds(inputs, start, end - start) {
                 self.change(leaving, |_| {}, Tally::widen)?;
             }
-            // Accumulators lie as in a table without keys.
+            // The accumulators lie as in a table whose slots have no keys.
             let initial = self.tally.initial();
             let stride = initial.len() * LANES;
             let mut words = Vec::with_capacity((end - start).div_ceil(LANES) * stride);
@@ -200,7 +209,7 @@ impl PackedGroups {
         Ok(())
     }
 
-    /// Changes how groups lie. A run lets them leave for that.
+    /// Changes the layout of keys or accumulators and moves the groups over. In a run all groups leave first.
     fn change(
         &mut self,
         leaving: &mut Vec<RecordBatch>,
@@ -224,13 +233,13 @@ impl PackedGroups {
             (Table::Short(to), Table::Short(from)) => to.take(from, |key: i64| key, widen),
             (Table::Long(to), Table::Short(from)) => to.take(from, Packing::longer, widen),
             (Table::Long(to), Table::Long(from)) => to.take(from, |key: u128| key, widen),
-            // Keys only get longer.
+            // Not reached: keys only get longer.
             (Table::Short(_), Table::Long(_)) => {}
         }
         Ok(())
     }
 
-    /// Slots that leave, as partial groups.
+    /// Appends the slots in `words` to `leaving` as partial groups, and clears `words`.
     fn leave_words(&mut self, words: &mut Vec<u64>, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
         let key_words = 1 + usize::from(self.packing.is_long());
         let width = key_words + self.tally.initial().len();
@@ -269,7 +278,7 @@ impl PackedGroups {
         batch_of(columns, rows)
     }
 
-    /// All groups, as partial ones; none are held behind that.
+    /// Appends all groups to `leaving` as partial groups, and is empty then.
     pub(super) fn leave(&mut self, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
         let places = match &self.table {
             Table::Short(slots) => slots.places(),
@@ -286,7 +295,7 @@ impl PackedGroups {
         Ok(())
     }
 
-    /// All groups, whole, in the order of their keys.
+    /// Returns all groups with their final values, in the order of their keys.
     pub(super) fn finish(&self) -> Result<Vec<RecordBatch>, Stopped> {
         let sorted = self.packing.sorted();
         let packing = sorted.as_ref().map_or(&self.packing, |(packing, _)| packing);
@@ -315,7 +324,7 @@ impl PackedGroups {
         }
     }
 
-    /// Groups of these keys and places, whole.
+    /// Returns batches of the final values of groups with these keys and places.
     fn whole<T>(
         &self,
         pairs: &[(T, u32)],
@@ -346,7 +355,7 @@ impl PackedGroups {
         }
     }
 
-    /// Types of the hidden columns behind the aggregates.
+    /// Returns the types of the hidden columns, which come after the aggregates.
     pub(super) fn hidden(&self) -> Vec<Type> {
         self.tally.restored(|_| Vec::new()).iter().filter_map(|accumulator| accumulator.hidden()).collect()
     }
@@ -382,7 +391,8 @@ impl Table {
     }
 }
 
-/// Takes rows from `start` on, up to where accumulators have to be widened, and says where that is.
+/// Takes the rows from `start` on, but stops before a block for which accumulators must be widened. Returns the first
+/// row that was not taken.
 fn blocks<const K: usize, T: Key<K>>(
     slots: &mut Slots<K>,
     keys: &[T],
@@ -444,7 +454,7 @@ mod tests {
         Type::Decimal { precision: 38, scale: 2 },
     ];
 
-    /// Keys with equal low bits, extremes, NaNs of several bits and both zeros.
+    /// Makes columns with equal low bits, extremes, NaNs of several bits and both zeros.
     fn columns(rows: &[(u8, u8, u8, bool)], has_nulls: bool) -> Vec<ArrayRef> {
         let wholes = [0, 1, -1, 1 << 32, 1 << 62, i64::MIN, i64::MAX, i64::MAX - 1];
         let floats = [0.0, -0.0, f64::NAN, -f64::NAN, 1.0, -1.0, f64::INFINITY, 5e-324];
@@ -452,7 +462,7 @@ mod tests {
         let at = |number: u8| usize::from(number % 8);
         let whole = |row: &(u8, u8, u8, bool)| wholes[at(row.0)] ^ i64::from(row.1 / 64) << 40;
         let all = |row: &(u8, u8, u8, bool)| is_there(row).then(|| whole(row));
-        // Prefixes of each other, and some more.
+        // Some texts are prefixes of others.
         let text = |row: &(u8, u8, u8, bool)| {
             ["", "a", "aa", "b", "\u{0}", "Å", "a long one"][usize::from(row.1 % 7)]
                 .repeat(usize::from(row.2 / 128) + 1)
@@ -545,14 +555,14 @@ mod tests {
             let mut merge = Grouping::merging(keys.clone(), aggregates, &TYPES, !seed).unwrap();
             let mut other = Groups::merging(keys, aggregates, &TYPES, 1 << 20, !seed).unwrap();
             prop_assert_eq!(merge.hidden(), other.hidden());
-            // Each takes what the other's run has left.
+            // Each merge takes the output of the other kind of run.
             general.iter().try_for_each(|batch| merge.merge(batch.columns())).unwrap();
             partial.iter().try_for_each(|batch| other.merge(batch.columns())).unwrap();
             prop_assert_eq!(merge.finish().unwrap(), other.finish().unwrap());
         }
     }
 
-    /// Keys as tables have them, or as who wants to slow a run down would choose them.
+    /// Makes keys as tables have them, and as an attacker who wants a slow run would choose them.
     fn drawn_keys(pattern: &str, rows: usize) -> Vec<i64> {
         let drawn = |row: usize| fold(row as u64, 0x1234_5678_9abc_def1);
         let key = |row: usize| match pattern {
@@ -560,7 +570,7 @@ mod tests {
             "two" => (drawn(row) % 2) as i64,
             "sequence" => row as i64,
             "sorted" => (row / 50) as i64 - 100,
-            // The nth comes half as often as all before it.
+            // Half of the rows have key 0. Key n has about one row in 2n(n + 1).
             "skewed" => (drawn(row) % 100_000 / (1 + drawn(row + rows) % 100_000)) as i64,
             "high bits" => ((drawn(row) % 5_000) << 51) as i64,
             "low bits clear" => (row as i64) << 32,

@@ -1,51 +1,61 @@
-//! A table whose slots hold a key of one or two words and its accumulators beside it.
-//!
-//! The idea: rows are looked up a block at a time. The first pass reads one word for each row, where its key most
-//! likely is, without a branch that depends on it: memory answers many reads at once, and nothing is mispredicted.
-//! Only rows that were not there are looked at again. Slots lie in buckets of four, word by word, so that the keys of a
-//! bucket are read together and small slots share a cache line with them.
-//!
-//! A table that may hold no more gives a row a *spare* slot, which leaves behind the block. One of sixteen such rows
-//! takes the place of a group that is held: a key that is frequent soon stays, and keys that occur once do not displace
+//! Group table: a hash table whose slots hold a key of one or two words, with the accumulators of the group beside
 //! it.
+//!
+//! Picture a post office with numbered boxes. The hash of a key names the box where the key most likely is. The table
+//! takes a block of 256 rows at once and first looks only there, for all rows. In tables beyond the near caches it
+//! does so without a branch that depends on what it finds. So memory answers many reads at the same time, and the CPU
+//! mispredicts nothing. Only rows whose key was not there are looked at again, and all of those take one step before
+//! any takes the next. Boxes (slots) lie in buckets of four, word by word: first the four keys, then their four first
+//! accumulators, and so on. So one read brings all keys of a bucket, and small slots share a cache line with them.
+//!
+//! A new key gets a slot while there is room, and a table that fills up grows. In the bad case the table of a run may
+//! hold no more. Then each row with an unknown key gets a *spare* slot, which leaves after the block as a partial
+//! group. One of sixteen such rows evicts a group that is held and takes its place. So a frequent key soon has a
+//! slot, and keys that occur once evict little. Emptying the whole table when it is full would lose the frequent keys
+//! again and again. Counting how often each group is met, to evict the rarest, would cost a write per row.
+//! docs/decisions/0016-grouping.md has the measurements and what else was rejected.
 
 use crate::run::hash::{fold, mixed};
-/// Rows of a block, what they touch stays in the nearest cache until they are added up; and slots of a bucket.
+/// `BLOCK_ROWS` is the number of rows of a block: all that they touch stays in the first-level cache until it is
+/// added up. `LANES` is the number of slots of a bucket.
 pub(super) use farpool_kernels::{BLOCK_ROWS, LANES};
 use farpool_kernels::{COPIES, Hasher, Shape, Sums, Table, find_and_add, zeroed};
 use std::hint::black_box;
 
-/// Buckets that a probe looks at. At half load the keys of one bucket are within 16 in all but one of billions.
+/// Buckets that a probe visits before it gives up. At half load all but one key in billions lies within 16 buckets.
 const PROBES_MAX: usize = 16;
-/// Slots at first.
+/// Slots of an empty table.
 const SLOTS_MIN: usize = 1_024;
-/// Of how many rows without a place one displaces a group.
+/// One of this many rows without a slot evicts a group.
 const DISPLACING: usize = 16;
-/// Slots that are looked at for a group to displace.
+/// Slots that are visited to find a group to evict.
 const VICTIMS_MAX: usize = 64;
-/// Bytes of tables of which one slot in sixteen is used, and one in four; of larger ones it is one in two.
+/// Tables of up to `SPARSE_BYTES` use one slot in sixteen, those of up to `LOOSE_BYTES` one in four, larger ones one
+/// in two.
 const SPARSE_BYTES: usize = 256 << 10;
 const LOOSE_BYTES: usize = 8 << 20;
-/// Bytes up to which a table that is bounded has more slots than twice its groups.
+/// Bytes up to which a table of bounded size has more slots than twice its groups.
 const BOUNDED_BYTES: usize = 1 << 20;
-/// Bytes of tables that are read ahead of the rows that need them.
+/// Bytes from which on the slots of a block are read once in advance, in the loops that use no kernel.
 const NEAR_BYTES: usize = 8 << 20;
-/// Bytes of tables of which accumulators have copies: few groups, whose rows would wait for each other.
+/// Bytes up to which sums are added to copies of the table in turn. With so few groups, rows of one group would
+/// otherwise wait for each other's stores.
 const COPIED_BYTES: usize = 16 << 10;
-/// Words between copies: the CPU tells stores apart by the lowest bits of where they go.
+/// Words of padding behind each copy. The CPU compares loads and stores by the low bits of their addresses, so the
+/// same slot of two copies must differ in those.
 const APART_WORDS: usize = 24;
-/// Bytes of tables that the second cache holds; of larger ones, buckets are asked for a block ahead.
+/// Bytes that the second-level cache holds. Buckets of larger tables are prefetched one block ahead.
 const NEAREST_BYTES: usize = 1 << 20;
-/// Slots of a cache line begin on one.
+/// Bytes of a cache line. The first bucket begins on one.
 const LINE_BYTES: usize = 64;
 
-/// A key of so many words.
+/// Key of `K` words.
 pub(super) trait Key<const K: usize>: Copy + Ord {
-    /// Its words.
+    /// Returns the words of the key.
     fn words(self) -> [u64; K];
-    /// The way back.
+    /// Makes the key of these words.
     fn from_words(words: [u64; K]) -> Self;
-    /// Keys of a word, as kernels look them up.
+    /// Returns the keys in the form that the kernels take, or `None` if they have two words.
     fn short(keys: &[Self]) -> Option<&[i64]>;
 }
 
@@ -83,47 +93,52 @@ impl Key<2> for u128 {
     }
 }
 
-/// Where the rows of a block are.
+/// Place of each row of a block: the position of its slot's first word in the table.
 pub(super) type Places = [u32; BLOCK_ROWS];
 
-/// How much a table may hold.
+/// Limits of what a table may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
-    /// Groups.
+    /// Groups at most.
     pub(super) groups_max: usize,
-    /// Bytes of slots, as far as more than a few are held.
+    /// Bytes of slots at most. Two buckets are always permitted.
     pub(super) bytes_max: usize,
-    /// Whether all keys have to be held, as nothing may leave.
+    /// True if all keys must be held, because nothing may leave: in a merge.
     pub(super) holds_all: bool,
 }
 
-/// The table. A word at `place` is the first of a slot's; the others are each [`LANES`] further.
+/// Group table. The word at a place is the first of a slot; the others follow [`LANES`] words apart.
 #[derive(Debug)]
 pub(super) struct Slots<const K: usize> {
     words: Vec<u64>,
-    /// What lies before the first bucket, which begins a cache line.
+    /// Words before the first bucket, so that it begins on a cache line.
     before: usize,
     buckets: usize,
     buckets_max: usize,
-    /// Words of a slot, and of a bucket: a power of two, so that a place is some bits of a hash.
+    /// `width` is the words of a slot. `stride` is the words of a bucket: a power of two, so that some bits of a hash
+    /// are the place.
     width: usize,
     stride: usize,
-    /// What the accumulators of a new slot hold.
+    /// Accumulator words of a new slot.
     initial: Vec<u64>,
-    /// Keys are held with these over them: all zero is then the key of a slot that is free.
+    /// Words that keys are XORed with in the table. A masked key of all zeros means a free slot.
     masks: [u64; K],
     multiplier: u64,
-    /// Of keys of one word.
+    /// Hasher for keys of one word.
     hasher: Hasher,
     seed: u64,
     held: usize,
     held_max: usize,
     room: Room,
-    /// What was added beside the table: nothing behind [`Slots::add_copies`].
+    /// Sums that are not yet added to the table: [`COPIES`] copies of its words. All zero after
+    /// [`Slots::add_copies`].
     copies: Vec<u64>,
     has_copies: bool,
+    /// Spare slots in use by the present block.
     spares: usize,
+    /// Rows so far that found no slot; every sixteenth evicts a group.
     without_place: usize,
+    /// Number of the slot that was visited last for an eviction (a clock hand).
     hand: usize,
 }
 
@@ -134,7 +149,7 @@ fn mask<const K: usize, T: Key<K>>(key: T, masks: [u64; K]) -> [u64; K] {
     words
 }
 
-/// Each word is multiplied by a number that nobody else knows, and both halves of the product are folded.
+/// Multiplies each word by a secret number and XORs the two halves of the product.
 #[inline(always)]
 fn hash<const K: usize>(masked: [u64; K], multiplier: u64) -> u64 {
     let mut hash = 0;
@@ -145,16 +160,16 @@ fn hash<const K: usize>(masked: [u64; K], multiplier: u64) -> u64 {
     hash
 }
 
-/// Why a block could not be looked up.
+/// Reason why a block must be looked up again after the table is rebuilt.
 enum Again {
-    /// A key is as the free slots are.
+    /// A masked key is all zeros and looks like a free slot.
     Hidden,
-    /// A key finds no place within the bound.
+    /// A key finds no slot within [`PROBES_MAX`] buckets.
     Crowded,
 }
 
 impl<const K: usize> Slots<K> {
-    /// For accumulators that begin with these words.
+    /// Makes an empty table for accumulators that begin with the words `initial`.
     pub(super) fn new(initial: Vec<u64>, room: Room, seed: u64) -> Slots<K> {
         let mut slots = Slots {
             words: Vec::new(),
@@ -183,19 +198,19 @@ impl<const K: usize> Slots<K> {
         slots
     }
 
-    /// Groups that are held.
+    /// Returns the number of groups that are held.
     pub(super) fn held(&self) -> usize {
         self.held
     }
 
-    /// Sets how much may be held, from the width.
+    /// Computes the limits of groups and buckets from the width of a slot.
     fn bound(&mut self) {
         let slot_bytes = self.stride / LANES * 8;
-        // Half of the slots stay free, so that probes are short.
+        // Half of the slots stay free, to keep probes short.
         let fitting = (self.room.bytes_max / slot_bytes).checked_ilog2().map_or(0, |bits| (1 << bits) / 2);
         self.held_max = self.room.groups_max.min(fitting).max(1);
         let mut buckets = (self.held_max * 2).next_power_of_two().div_ceil(LANES).max(2);
-        // A table of few groups may be larger than they need, which is quicker.
+        // A table of few groups gets more slots than it needs, which makes it faster.
         while self.used_max(buckets) < self.held_max
             && buckets * 2 * LANES * slot_bytes <= self.room.bytes_max.min(BOUNDED_BYTES)
         {
@@ -204,7 +219,7 @@ impl<const K: usize> Slots<K> {
         self.buckets_max = buckets;
     }
 
-    /// Slots that are used before so many buckets become more.
+    /// Returns the number of used slots from which on a table of this many buckets grows.
     fn used_max(&self, buckets: usize) -> usize {
         let slots = buckets * LANES;
         match buckets * self.stride * 8 {
@@ -230,7 +245,7 @@ impl<const K: usize> Slots<K> {
         self.hasher = Hasher::new(secret);
     }
 
-    /// An empty table of so many buckets.
+    /// Replaces the table by an empty one of this many buckets.
     fn lay_out(&mut self, buckets: usize) {
         let length = (buckets + BLOCK_ROWS / LANES) * self.stride;
         self.words = zeroed(length + LINE_BYTES / 8);
@@ -242,15 +257,16 @@ impl<const K: usize> Slots<K> {
         self.held = 0;
         self.spares = 0;
         self.hand = 0;
-        // The key that is as free slots are would be found in the first of them. Something else lies there always,
-        // which no key that is looked for there is.
+        // Slot 0 holds a stopper and never a group. A masked key of all zeros looks like a free slot, and the product
+        // hash sends it to slot 0: there the stopper keeps it from being found. The stopper's own home is another
+        // bucket, so no key that is looked up in slot 0 equals it.
         let stopper = |number: &u64| self.home([*number; K]).0 != 0;
         let stopper = (1..).find(stopper).unwrap_or(1);
         let table = &mut self.words[self.before..];
         (0..K).for_each(|word| table[word * LANES] = stopper);
     }
 
-    /// The first bucket of a masked key, and its lane there.
+    /// Returns the first bucket that a masked key is looked up in, and the slot in it that is tried first.
     #[inline(always)]
     fn home(&self, masked: [u64; K]) -> (usize, usize) {
         let hash = match K {
@@ -260,14 +276,14 @@ impl<const K: usize> Slots<K> {
         ((hash as usize >> self.stride.trailing_zeros()) & (self.buckets - 1), hash as usize % LANES)
     }
 
-    /// Finds or makes the places of up to [`BLOCK_ROWS`] keys. None moves before the next block.
-    /// Those `ahead` are likely to be next.
+    /// Finds or makes the places of up to [`BLOCK_ROWS`] keys. They stay valid until the next call. The buckets of
+    /// `ahead`, the keys that probably come next, are prefetched.
     pub(super) fn find<T: Key<K>>(&mut self, keys: &[T], ahead: &[T], places: &mut Places) {
         if self.held > self.used_max(self.buckets) && self.buckets < self.buckets_max {
             self.grow();
         }
         while let Err(again) = self.try_find(keys, ahead, places) {
-            // What was placed is of rows of this block, and found again.
+            // Spare slots so far are for rows of this block, which are all looked up again.
             self.spares = 0;
             match again {
                 Again::Hidden => self.rebuild(self.buckets),
@@ -277,9 +293,9 @@ impl<const K: usize> Slots<K> {
         }
     }
 
-    /// Finds or makes the places of keys as [`Slots::find`] does, and adds these values to the only accumulator of
-    /// their groups, which is a sum. False if that is nothing for a kernel, and nothing has been done.
-    /// [`Slots::add_copies`] has to come before anything else is done with the table.
+    /// Finds or makes the slots of keys like [`Slots::find`], and adds the values to their only accumulator, a sum.
+    /// Returns false, with nothing done, if no kernel does that. [`Slots::add_copies`] must be called before any
+    /// other use of the table.
     pub(super) fn find_and_add<T: Key<K>>(&mut self, keys: &[T], ahead: &[T], values: &[i64]) -> bool {
         let (Some(short), Some(ahead), true) = (T::short(keys), T::short(ahead), self.hasher.is_aes()) else {
             return false;
@@ -320,7 +336,7 @@ impl<const K: usize> Slots<K> {
         true
     }
 
-    /// Adds to the table what lies beside it.
+    /// Adds the sums in the copies to the table and zeroes the copies.
     pub(super) fn add_copies(&mut self) {
         if !std::mem::take(&mut self.has_copies) {
             return;
@@ -336,7 +352,8 @@ impl<const K: usize> Slots<K> {
 
     fn try_find<T: Key<K>>(&mut self, keys: &[T], ahead: &[T], places: &mut Places) -> Result<(), Again> {
         let mut others = [0u8; BLOCK_ROWS];
-        // Where nearly all rows are found at once and memory is near, a branch costs less than going without.
+        // If nearly all rows are found at once and the table is in a near cache, a branch costs less than going
+        // without.
         let bytes = self.buckets * self.stride * 8;
         let count = match bytes <= SPARSE_BYTES {
             _ if let (Some(keys), Some(ahead), true) =
@@ -358,8 +375,9 @@ impl<const K: usize> Slots<K> {
         Ok(())
     }
 
-    /// Looks for the keys of these rows in all of their bucket, then for those that are in none with a free lane in the
-    /// next one, and so on: all rows take a step before any takes another. Says how many are held nowhere.
+    /// Looks up the rows of `others` in their whole bucket. A key that is not in it, while the bucket has no free
+    /// slot, is looked up in the next bucket, and so on. All rows take one step before any takes the next. Writes the
+    /// rows whose keys are not held to `strangers` and returns their number.
     fn settle<T: Key<K>>(
         &self,
         keys: &[T],
@@ -388,7 +406,7 @@ impl<const K: usize> Slots<K> {
                     lane = if differs == 0 { at } else { lane };
                     is_free |= bits == 0;
                 }
-                // The key that is as free slots are, and the first slot, which is nobody's.
+                // A masked key of all zeros equals a free slot, and slot 0 holds the stopper: neither is a match.
                 let is_held = lane < LANES && masked != [0; K] && start + lane > 0;
                 places[row] = if is_held { start + lane } else { (start + self.stride) & place_mask } as u32;
                 let ends = is_free || probe + 1 == PROBES_MAX;
@@ -405,7 +423,8 @@ impl<const K: usize> Slots<K> {
         stranger_count.min(BLOCK_ROWS)
     }
 
-    /// Looks where each key most likely is, and says how many are not there.
+    /// Looks up each key in the one slot where it most likely is. Writes the rows that did not match to `others` and
+    /// returns their number.
     fn look<T: Key<K>, const BRANCHES: bool>(
         &self,
         keys: &[T],
@@ -418,7 +437,7 @@ impl<const K: usize> Slots<K> {
         let rows = keys.len().min(BLOCK_ROWS);
         let (keys, places) = (&keys[..rows], &mut places[..rows]);
         if self.buckets * self.stride * 8 > NEAR_BYTES {
-            // Reads that nothing else stands between: as many are under way at once as the CPU can have.
+            // No read depends on another here, so the CPU has as many under way as it can.
             for row in 0..rows {
                 places[row] = (hash(mask(keys[row], masks), multiplier) as usize & place_mask) as u32;
             }
@@ -444,12 +463,13 @@ impl<const K: usize> Slots<K> {
         count.min(BLOCK_ROWS)
     }
 
-    /// The place of a masked key, wherever that is: its own, a new one, or a spare one.
+    /// Returns the place of a masked key that no bucket had: a new slot, or a spare one. An earlier row of the block
+    /// may have made it.
     fn place(&mut self, masked: [u64; K]) -> Result<usize, Again> {
         if self.room.holds_all && masked == [0; K] {
             return Err(Again::Hidden);
         }
-        // Nothing more is held, so it is nowhere; and what looks as free slots do cannot be.
+        // A full table is not searched: the key is not in it. The key that looks like a free slot can never be held.
         if !self.room.holds_all && (self.held >= self.held_max || masked == [0; K]) {
             return Ok(self.spare(masked));
         }
@@ -466,7 +486,8 @@ impl<const K: usize> Slots<K> {
         Ok(place)
     }
 
-    /// Where a masked key is, or where it may go (false); nothing if there is no place within the bound.
+    /// Returns the place of a masked key and true, or the free place where it may go and false. `None` if neither is
+    /// within [`PROBES_MAX`] buckets.
     #[inline]
     fn search(&self, masked: &[u64; K]) -> Option<(usize, bool)> {
         let table = &self.words[self.before..];
@@ -490,7 +511,8 @@ impl<const K: usize> Slots<K> {
         None
     }
 
-    /// Where a masked key may go that is nowhere, or has displaced itself.
+    /// Returns the free place for a masked key that is not in the table. `None` if none is in reach, or the key looks
+    /// like a free slot.
     fn free_place(&self, masked: [u64; K]) -> Option<usize> {
         let (home, lane) = self.home(masked);
         let places = (0..PROBES_MAX.min(self.buckets)).flat_map(|probe| {
@@ -505,7 +527,7 @@ impl<const K: usize> Slots<K> {
         masked.iter().chain(&self.initial).enumerate().for_each(|(word, value)| slot[word * LANES] = *value);
     }
 
-    /// Each row gets its own, as they leave before the next block.
+    /// Returns a spare slot for a row. Each row gets its own, because spare slots leave before the next block.
     fn spare(&mut self, masked: [u64; K]) -> usize {
         let place = self.spare_place(self.spares);
         self.spares += 1;
@@ -517,27 +539,29 @@ impl<const K: usize> Slots<K> {
         (self.buckets + number / LANES) * self.stride + number % LANES
     }
 
-    /// The accumulators: the word that a place names is the first of its slot's, others are [`LANES`] further each.
+    /// Returns the accumulator words, to be indexed by places: the word at a place is the slot's first, the others
+    /// follow [`LANES`] words apart.
     pub(super) fn tallies(&mut self) -> &mut [u64] {
         &mut self.words[self.before + K * LANES..]
     }
 
-    /// Whether a block of rows may be more groups than all that may be held.
+    /// Reports whether one more block could exceed the groups of a table that must hold all.
     pub(super) fn is_full(&self) -> bool {
         self.room.holds_all && self.held + BLOCK_ROWS > self.held_max
     }
 
-    /// Whether nothing more is held, and what comes has to leave.
+    /// Reports whether the table takes no more groups, so that rows of new keys have to leave.
     pub(super) fn is_bounded(&self) -> bool {
         !self.room.holds_all && self.held >= self.held_max
     }
 
-    /// How much it may hold, in groups.
+    /// Returns the limit of groups.
     pub(super) fn held_max(&self) -> usize {
         self.held_max
     }
 
-    /// What has to leave behind a block: the words of these slots, one slot behind the other.
+    /// Appends the words of the spare slots to `leaving`, slot by slot. Some of them first change places with a
+    /// group, which leaves instead.
     pub(super) fn leave_spares(&mut self, leaving: &mut Vec<u64>) {
         for number in 0..self.spares {
             let place = self.spare_place(number);
@@ -550,14 +574,16 @@ impl<const K: usize> Slots<K> {
         self.spares = 0;
     }
 
-    /// Puts a spare slot in the place of a group, which becomes the spare one. A probe may not find a group any more
-    /// behind that, as it ends at a lane that was freed: the group then leaves later, beside another of the same key.
+    /// Exchanges a spare slot with a group. If the evicted group was in another bucket, its slot is free then, and
+    /// probes that end there no longer find keys beyond it. Such a key gets a second group and both leave as partial
+    /// groups, to be merged.
     fn displace(&mut self, spare: usize) {
         let masked = self.key_at(spare);
         let (bucket, lane) = self.home(masked);
         let start = bucket * self.stride;
         let lanes = [lane, (lane + 1) % LANES, (lane + 2) % LANES, (lane + 3) % LANES];
-        // A row before it in its block was put there, or it looks as free lanes do.
+        // Either an earlier row of the block already put this key here, or the key is all zeros and equals the free
+        // slots.
         if lanes.iter().any(|lane| self.key_at(start + lane) == masked) {
             return;
         }
@@ -575,7 +601,8 @@ impl<const K: usize> Slots<K> {
         }
     }
 
-    /// Groups in turn, as long as one is near.
+    /// Returns the place of the next group in table order, from where the last call stopped. `None` if the next
+    /// [`VICTIMS_MAX`] slots are free.
     fn next_held(&mut self) -> Option<usize> {
         for _ in 0..VICTIMS_MAX {
             self.hand = (self.hand + 1) % (self.buckets * LANES);
@@ -592,7 +619,7 @@ impl<const K: usize> Slots<K> {
         std::array::from_fn(|word| slot[word * LANES])
     }
 
-    /// The key that is held at a place.
+    /// Returns the key at a place.
     pub(super) fn key<T: Key<K>>(&self, place: u32) -> T {
         let masked = self.key_at(place as usize);
         T::from_words(std::array::from_fn(|word| masked[word] ^ self.masks[word]))
@@ -606,13 +633,13 @@ impl<const K: usize> Slots<K> {
         }));
     }
 
-    /// A word of the accumulators at each of these places.
+    /// Returns one word of the accumulators at each of these places.
     pub(super) fn accumulators(&self, places: &[u32], word: usize) -> Vec<u64> {
         let table = &self.words[self.before + (K + word) * LANES..];
         places.iter().map(|place| table[*place as usize]).collect()
     }
 
-    /// Where groups are held.
+    /// Returns the places of all groups that are held.
     pub(super) fn places(&self) -> Vec<u32> {
         let stride = self.stride;
         let mut places = Vec::with_capacity(self.held);
@@ -626,7 +653,7 @@ impl<const K: usize> Slots<K> {
         places
     }
 
-    /// The keys that are held, with their places.
+    /// Returns all keys that are held, with their places.
     pub(super) fn pairs<T: Key<K>>(&self) -> Vec<(T, u32)> {
         self.places().into_iter().map(|place| (self.key(place), place)).collect()
     }
@@ -637,8 +664,8 @@ impl<const K: usize> Slots<K> {
         self.rebuild(buckets);
     }
 
-    /// Lays the groups out in so many buckets, under another seed unless there are only more of them: groups then move
-    /// in the order in which they lie.
+    /// Moves the groups to a table of this many buckets. If the number of buckets grew, the seed stays, and groups
+    /// move in the order of memory. Otherwise, and whenever a key finds no slot, a new seed is chosen.
     fn rebuild(&mut self, buckets: usize) {
         let places = self.places();
         let (masks, before, is_grown) = (self.masks, self.before, buckets > self.buckets);
@@ -667,7 +694,8 @@ impl<const K: usize> Slots<K> {
         }
     }
 
-    /// Puts the groups of another table in, which had these words before. `widen` makes the accumulators of the old.
+    /// Takes the groups of another table. `key` converts a key; `widen` writes the new accumulator words of a group
+    /// from its old ones.
     pub(super) fn take<const L: usize, S: Key<L>, T: Key<K>>(
         &mut self,
         from: &Slots<L>,
@@ -688,7 +716,7 @@ impl<const K: usize> Slots<K> {
         }
     }
 
-    /// Forgets all groups.
+    /// Drops all groups.
     pub(super) fn clear(&mut self) {
         self.reseed();
         self.lay_out((SLOTS_MIN / LANES).min(self.buckets_max));

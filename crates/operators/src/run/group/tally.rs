@@ -1,9 +1,15 @@
-//! Aggregates in words that lie beside a group's key.
+//! Word accumulators: aggregates as 64-bit words that lie beside the key of their group.
 //!
-//! The idea: as long as no value was NULL and no sum can have left 64 bits, a count, a sum, a least or greatest value
-//! is one word. How large a sum may be is known from the magnitude of each block's values, before they are added. When
-//! that ends, accumulators are widened once: sums to 128 bits, and a word in front says which aggregates have seen a
-//! value.
+//! A meter with few digits is enough as long as one knows that it cannot overflow. Nearly always that is so here:
+//! values are small and not NULL. Then a count, a sum, a least or a greatest value is one word (a sum of floats, or a
+//! least or greatest decimal, is two), and the accumulators of a group share a cache line with its key. No single
+//! addition is checked. Instead, before a block of rows is added, [`Tally::exceeds`] adds an upper bound of the
+//! values' magnitudes to a bound of all sums so far.
+//!
+//! The bad case is a NULL, or a bound that leaves 63 bits. Then the accumulators are widened, once: sums to 128 bits,
+//! those of decimals with their carries, and a word in front has a bit for each aggregate that has seen a value. Wide
+//! accumulators are not the rule because they double the bytes of a slot, and so halve the groups that a cache holds,
+//! for values that rarely need it.
 
 use super::hold::{Accumulator, add_decimal, add_float};
 use super::pack::Numbers;
@@ -20,7 +26,7 @@ use arrow_buffer::{NullBuffer, ScalarBuffer};
 use arrow_schema::DataType;
 use farpool_kernels::update;
 
-/// How aggregates lie in words.
+/// Layout of the aggregates of a group in words.
 #[derive(Debug)]
 pub(super) struct Tally {
     items: Vec<Item>,
@@ -31,12 +37,12 @@ pub(super) struct Tally {
 #[derive(Debug)]
 struct Item {
     function: Function,
-    /// The column and its type; nothing to count rows.
+    /// Column and its type. `None` counts rows.
     column: Option<(usize, Type)>,
     kind: Kind,
-    /// Its first word.
+    /// Number of its first word.
     word: usize,
-    /// No sum of 64 bits is beyond it.
+    /// Upper bound of the magnitude of every sum, as long as sums are 64 bits wide.
     magnitude: u64,
 }
 
@@ -50,25 +56,26 @@ enum Kind {
     WideBest { is_max: bool },
 }
 
-/// An aggregate's column of a batch.
+/// Column of an aggregate for a batch, in the form that [`Tally::add`] needs.
 pub(super) struct Input {
     values: Values,
     nulls: Option<NullBuffer>,
 }
 
 enum Values {
-    /// To count rows.
+    /// No values: rows are counted.
     Rows,
     Whole(Numbers),
     Float(Vec<f64>),
     Wide(ScalarBuffer<i128>),
-    /// A sum that was left, with what it keeps beside it.
+    /// Partial sums of floats, with the hidden column of what rounding left out.
     PartialFloat(ScalarBuffer<f64>, ScalarBuffer<f64>),
+    /// Partial sums of decimals, with the hidden column of carries.
     PartialDecimal(ScalarBuffer<i128>, ScalarBuffer<i64>),
 }
 
 impl Tally {
-    /// Nothing if an aggregate is of values of any length.
+    /// Makes the layout. `None` if an aggregate has values of any length, such as texts.
     pub(super) fn new(aggregates: &[Aggregate], input: &[Type]) -> Option<Tally> {
         let item = |aggregate: &Aggregate| {
             let column = aggregate.column.map(usize::from).map(|column| (column, input[column]));
@@ -101,7 +108,7 @@ impl Tally {
         self.words = word;
     }
 
-    /// What the words of a new group hold.
+    /// Returns the accumulator words of a new group.
     pub(super) fn initial(&self) -> Vec<u64> {
         let mut words = vec![0; self.words];
         for item in &self.items {
@@ -117,18 +124,19 @@ impl Tally {
         words
     }
 
-    /// Whether accumulators have been widened.
+    /// Reports whether accumulators have been widened.
     pub(super) fn is_wide(&self) -> bool {
         self.is_wide
     }
 
-    /// Makes them so; [`Tally::widened`] then makes the words of the old ones.
+    /// Widens the layout. The caller converts existing words with [`Tally::widened`].
     pub(super) fn widen(&mut self) {
         self.is_wide = true;
         self.lay_out();
     }
 
-    /// Words as they are behind [`Tally::widen`], of those before. All aggregates had seen values then.
+    /// Fills `new` with the wide form of the narrow words `old`. All aggregates have seen values, because
+    /// accumulators stay narrow only until the first NULL.
     pub(super) fn widened(&self, old: &[u64], new: &mut [u64]) {
         new[0] = u64::MAX;
         let mut from = 0;
@@ -146,17 +154,17 @@ impl Tally {
         }
     }
 
-    /// How many aggregates there are.
+    /// Returns the number of aggregates.
     pub(super) fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// The columns that aggregates are of.
+    /// Returns the columns of the aggregates.
     pub(super) fn columns(&self) -> impl Iterator<Item = usize> {
         self.items.iter().filter_map(|item| item.column.map(|(column, _)| column))
     }
 
-    /// What [`Tally::add`] wants of the columns of a batch.
+    /// Prepares the columns of a batch for [`Tally::add`].
     pub(super) fn inputs(&self, columns: &[ArrayRef]) -> Vec<Input> {
         let input = |item: &Item| {
             let Some((column, _)) = item.column else { return Input { values: Values::Rows, nulls: None } };
@@ -183,7 +191,7 @@ impl Tally {
         self.items.iter().map(input).collect()
     }
 
-    /// What [`Tally::add`] wants of partial values, with the hidden columns behind them.
+    /// Prepares columns of partial values, which have the hidden columns behind them, for [`Tally::add`].
     pub(super) fn partial_inputs(&self, columns: &[ArrayRef]) -> Vec<Input> {
         let mut hidden = columns[self.items.len()..].iter();
         let input = |(item, column): (&Item, &ArrayRef)| {
@@ -209,13 +217,14 @@ impl Tally {
         self.items.iter().zip(columns).map(input).collect()
     }
 
-    /// Whether accumulators have to be widened for NULLs of a batch.
+    /// Reports whether accumulators must be widened because this batch has NULLs.
     pub(super) fn lacks(&self, inputs: &[Input]) -> bool {
         let lacks = |(item, input): (&Item, &Input)| item.kind != Kind::Count && input.nulls.is_some();
         !self.is_wide && self.items.iter().zip(inputs).any(lacks)
     }
 
-    /// Whether accumulators have to be widened for the sums of a block of rows. If not, it counts as added.
+    /// Reports whether accumulators must be widened because a sum could leave 64 bits with this block of rows. If
+    /// not, the block counts as added.
     pub(super) fn exceeds(&mut self, inputs: &[Input], start: usize, rows: usize) -> bool {
         if self.is_wide {
             return false;
@@ -227,7 +236,8 @@ impl Tally {
                 Kind::Decimal => false,
                 _ => continue,
             };
-            // No magnitude is beyond a number of ones that is as long.
+            // `ones` is the OR of the magnitudes, so no magnitude is greater. That of a negative value counts one
+            // less, hence `+ rows` below.
             let ones = match &input.values {
                 Values::Whole(numbers) => {
                     let values = &numbers.all()[start..start + rows];
@@ -255,7 +265,7 @@ impl Tally {
         exceeds
     }
 
-    /// What each row of a block adds, if the only aggregate is a sum of a word.
+    /// Returns the value that each row of a block adds, if the only aggregate is a sum in one word.
     pub(super) fn only_sum<'v>(
         &self,
         inputs: &'v [Input],
@@ -272,7 +282,7 @@ impl Tally {
             Values::Whole(values) => values.all().get(start..start + rows),
             Values::Wide(values) => {
                 let (values, buffer) = (values.get(start..start + rows)?, buffer.get_mut(..rows)?);
-                // `exceeds` has seen that no magnitude is beyond a word.
+                // `exceeds` has found every magnitude to fit a word.
                 buffer.iter_mut().zip(values).for_each(|(word, value)| *word = *value as i64);
                 Some(buffer)
             }
@@ -280,10 +290,10 @@ impl Tally {
         }
     }
 
-    /// Adds a block of rows from `start` on to the groups at these places.
+    /// Adds a block of rows from `start` on to the accumulators in `tallies` at these positions, one for each row.
     ///
     /// # Errors
-    /// Partial values whose sum is beyond all bounds.
+    /// Partial values whose sum overflows its accumulator.
     pub(super) fn add(
         &self,
         tallies: &mut [u64],
@@ -399,7 +409,7 @@ impl Tally {
                         add_decimal_at(words, place, values[start + row], carry)
                     })
                 }
-                // `inputs` and `partial_inputs` have made the ones that fit.
+                // Not reached: `inputs` and `partial_inputs` make the form that matches the kind.
                 _ => Some(()),
             };
             is_done.ok_or_else(beyond)?;
@@ -407,7 +417,8 @@ impl Tally {
         Ok(())
     }
 
-    /// Accumulators that hold what these words say: `word` gives one of each group.
+    /// Returns accumulators of general groups with the values of these words. `word(n)` returns the nth accumulator
+    /// word of each group.
     pub(super) fn restored(&self, word: impl Fn(usize) -> Vec<u64>) -> Vec<Accumulator> {
         let seen = self.is_wide.then(|| word(0));
         let restored = |(number, item): (usize, &Item)| {
@@ -429,18 +440,19 @@ impl Kind {
             Kind::Count | Kind::Best { .. } => 1,
             Kind::Sum { .. } => 1 + usize::from(is_wide),
             Kind::Float | Kind::WideBest { .. } => 2,
-            // With its carries.
+            // A wide one is 128 bits and a word of carries.
             Kind::Decimal => 1 + 2 * usize::from(is_wide),
         }
     }
 }
 
-/// All ones of the magnitudes of these values; all there are if one is beyond 64 bits.
+/// Returns the OR of the magnitudes of the values, or `u64::MAX` if it has more than 64 bits.
 fn wide_ones(values: &[i128]) -> u64 {
     u64::try_from(ones(values)).unwrap_or(u64::MAX)
 }
 
-/// Each row of a block that is not NULL, with its place, as long as there is something to go on with.
+/// Calls `with` for each row of a block that is not NULL, with its number in the block and its position. Stops at the
+/// first `None`.
 #[inline(always)]
 fn each(
     nulls: Option<&NullBuffer>,
@@ -461,7 +473,7 @@ fn wide_at(words: &[u64], place: usize) -> i128 {
     (u128::from(words[place]) | u128::from(words[place + LANES]) << 64) as i128
 }
 
-/// Sets two words, of which the second is so much further.
+/// Stores 128 bits in two words. The second lies `further` words after the first.
 #[inline]
 fn set_wide(words: &mut [u64], place: usize, further: usize, value: i128) {
     words[place] = value as u64;

@@ -1,8 +1,8 @@
-//! Keys of text or bytes by number: each is held once, and a row has its number.
+//! Keys of texts or bytes by number: each different text is held once, and a row has the number of its text.
 //!
-//! The idea: a number of fixed width is a key like any other, so that groups by text are found as groups by numbers
-//! are. Dictionaries are looked up value by value, not row by row. Numbers say nothing about the order of texts until
-//! all are known: [`Texts::sorted`] then gives others that do.
+//! The idea: a number of fixed width is a key like any other, so groups by text are found like groups by number. For
+//! a dictionary column each value of the dictionary is looked up once, not each row. The numbers do not follow the
+//! order of the texts; [`Texts::sorted`] makes numbers that do, once all texts are known.
 
 use super::hold::bytes_column;
 use crate::run::hash::{Found, Table, hash_bytes};
@@ -11,36 +11,36 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 
-/// Bits of a number.
+/// Bits of the number of a text.
 pub(super) const NUMBER_BITS: u32 = 31;
 const NUMBERS_MAX: usize = 1 << NUMBER_BITS;
 
-/// Texts that are held, by their numbers.
+/// Texts by number.
 #[derive(Debug)]
 pub(super) struct Texts {
     of: Type,
     seed: u64,
     table: Table,
     bytes: Vec<u8>,
-    /// Where each ends.
+    /// End of each text in `bytes`.
     ends: Vec<usize>,
     bytes_max: usize,
 }
 
 impl Texts {
-    /// Whether keys of a type are had by number.
+    /// Reports whether keys of this type are held by number.
     pub(super) fn are(of: Type) -> bool {
         matches!(of, Type::Text | Type::Bytes | Type::FixedBytes(_))
     }
 
-    /// None yet, and never more than about so many bytes.
+    /// Makes an empty set that takes about `bytes_max` bytes at most.
     pub(super) fn new(of: Type, bytes_max: usize, seed: u64) -> Texts {
         let table = Table::new(seed);
         Texts { of, seed, table, bytes: Vec::new(), ends: Vec::new(), bytes_max }
     }
 
-    /// The number of each row's text; nothing if there is no room for one that is new. What is under a NULL gets one as
-    /// well.
+    /// Returns the number of each row's text. `None` if a new text finds no room. A row that is NULL gets the number
+    /// of the text below its NULL bit.
     pub(super) fn numbers(&mut self, column: &ArrayRef) -> Option<Vec<i64>> {
         match column.data_type() {
             DataType::Dictionary(..) => {
@@ -67,7 +67,7 @@ impl Texts {
     }
 
     fn each<'a>(&mut self, values: impl Iterator<Item = &'a [u8]>) -> Option<Vec<i64>> {
-        // Equal ones often come one behind the other.
+        // Equal texts often follow each other.
         let mut last: Option<(&[u8], i64)> = None;
         let number = |value: &'a [u8]| match last {
             Some((known, number)) if known == value => Some(number),
@@ -102,12 +102,13 @@ impl Texts {
         &self.bytes[start..self.ends[number as usize]]
     }
 
-    /// The column of these numbers, of which nothing is a NULL.
+    /// Makes a column of the texts with these numbers. `None` becomes NULL.
     pub(super) fn column(&self, numbers: impl Iterator<Item = Option<u32>>) -> ArrayRef {
         bytes_column(self.of, numbers.map(|number| number.map(|number| self.at(number))))
     }
 
-    /// The same in the order of their bytes, and the number there of each here. Nothing can be added to it.
+    /// Returns the texts numbered in the order of their bytes, and the new number of each present one. No text can be
+    /// added to the result.
     pub(super) fn sorted(&self) -> (Texts, Vec<u32>) {
         let mut order: Vec<u32> = (0..self.ends.len() as u32).collect();
         order.sort_unstable_by_key(|number| self.at(*number));
@@ -122,7 +123,7 @@ impl Texts {
         (texts, ranks)
     }
 
-    /// Forgets all.
+    /// Drops all texts.
     pub(super) fn clear(&mut self) {
         self.table.clear();
         self.bytes.clear();

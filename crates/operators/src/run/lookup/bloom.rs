@@ -1,9 +1,9 @@
-//! Bloom filters of keys, and the hash that they know keys by. Both are part of the protocol: a filter that is read
-//! otherwise than it was made would lose rows. `spec/pipeline.md` says the same without Rust.
+//! Bloom filters of keys, and the hash of keys that they use. Both are part of the protocol: a filter that is read in
+//! another way than it was made would lose rows. `spec/pipeline.md` has the same without Rust.
 //!
-//! The idea: each key has five bits in one word of 64, so a look is one word of memory and one comparison, whatever the
-//! filter's size. That takes more room for the same share of errors than bits anywhere; exact keys are behind it
-//! anyway.
+//! The idea: each key sets five bits in one word of 64, so a lookup is one read of memory and one comparison,
+//! whatever the size of the filter. Bits spread over the whole filter would need less room for the same share of
+//! errors. Here an error costs little, because the rows that pass are looked up in the exact keys later.
 
 use crate::limits::LOOKUP_BYTES_MAX;
 use crate::run::batch::*;
@@ -17,27 +17,27 @@ use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_schema::DataType;
 use std::borrow::Cow;
 
-/// The seed of the hashes in filters.
+/// Seed of the hashes in filters, the same for everyone.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Bytes of a word.
 const WORD_BYTES: usize = 8;
-/// Rows that are hashed before they are looked up.
+/// Rows that are hashed before any of them is looked up.
 const ROWS_AT_A_TIME: usize = 1_024;
 
-/// Bits, of which each key has set a few.
+/// Bloom filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bloom {
     words: Vec<u64>,
 }
 
 impl Bloom {
-    /// An empty one of so many bytes, rounded up to whole words: 8 bytes to 16 MiB. Of 16 bits for each key about one
-    /// key in 200 is taken for another, of 8 bits about one in 25.
+    /// Makes an empty filter of this many bytes, rounded up to whole words and limited to 8 bytes to 16 MiB. With 16
+    /// bits per key about one key in 200 passes by mistake, with 8 bits one in 25.
     pub fn new(bytes: usize) -> Bloom {
         Bloom { words: vec![0; bytes.clamp(WORD_BYTES, LOOKUP_BYTES_MAX).div_ceil(WORD_BYTES)] }
     }
 
-    /// One from its bytes: whole words of 8 bytes, at most 16 MiB.
+    /// Decodes a filter: whole words of 8 bytes, at most 16 MiB.
     pub fn from_bytes(bytes: &[u8]) -> Result<Bloom, String> {
         let found = bytes.len();
         if !found.is_multiple_of(WORD_BYTES) || !(WORD_BYTES..=LOOKUP_BYTES_MAX).contains(&found) {
@@ -48,17 +48,17 @@ impl Bloom {
         Ok(Bloom { words: bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect() })
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that the filter takes.
     pub(super) fn held_bytes(&self) -> usize {
         self.words.capacity() * WORD_BYTES
     }
 
-    /// Its bytes.
+    /// Encodes the filter.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// Adds the keys of a batch, all of whose columns are keys. Rows with a NULL have no partner and add nothing.
+    /// Adds the keys of a batch, all of whose columns are keys. A row with a NULL adds nothing.
     pub fn add(&mut self, keys: &RecordBatch) -> Result<(), Stopped> {
         let columns =
             keys.columns().iter().map(|key| plain(key, BATCH_BYTES_MAX)).collect::<Result<Vec<_>, _>>()?;
@@ -76,7 +76,7 @@ impl Bloom {
         Ok(())
     }
 
-    /// Which rows may have been added.
+    /// Returns for each row whether its key may have been added.
     pub(super) fn search(&self, keys: &Keyed<'_>) -> BooleanBuffer {
         let mut hashes = Vec::new();
         let mut words = Vec::with_capacity(keys.rows.div_ceil(64));
@@ -91,10 +91,10 @@ impl Bloom {
         BooleanBuffer::new(words.into(), 0, keys.rows)
     }
 
-    /// The word of a hash, and its bits there.
+    /// Returns the word of a hash, and the bits in that word.
     #[inline]
     fn place(&self, hash: u64) -> (usize, u64) {
-        // The upper half says which word, the lower one which bits.
+        // The upper half of the hash chooses the word, the lower half the bits.
         let word = ((hash >> 32) * self.words.len() as u64) >> 32;
         let bit = |at: u32| 1 << (hash >> at & 63);
         (word as usize, bit(0) | bit(6) | bit(12) | bit(18) | bit(24))
@@ -107,36 +107,38 @@ impl Bloom {
     }
 }
 
-/// A column of keys, as it is compared.
+/// Column of keys in the form in which it is compared.
 pub(super) enum KeyColumn<'c> {
-    /// Up to 8 bytes, as a number.
+    /// Values of up to 8 bytes as numbers.
     Numbers(Cow<'c, [i64]>),
     Decimals(&'c [i128]),
     Bytes(&'c ArrayRef),
 }
 
-/// Rows of keys, without dictionaries.
+/// Key columns of rows, without dictionaries.
 pub(super) struct Keyed<'c> {
     pub(super) rows: usize,
-    /// Rows with a NULL among their keys: they have no partner.
+    /// Bit 1 for each row without a NULL among its keys; `None` if no row has a NULL. A row with a NULL matches
+    /// nothing.
     pub(super) nulls: Option<NullBuffer>,
     pub(super) columns: Vec<KeyColumn<'c>>,
-    /// Which bytes of the numbers of each column tell them apart; of other columns it means nothing.
+    /// Part of a number's 8 bytes that [`Keyed::append`] writes, for each column. Without meaning for columns that
+    /// are no numbers.
     widths: Vec<Width>,
 }
 
-/// Which of a number's 8 bytes, the least significant first, tell values of its type apart.
+/// Part of a number's 8 bytes, from the least significant, that tells the values of a type apart.
 #[derive(Clone, Copy)]
 enum Width {
     First1,
     First2,
     First4,
-    /// Of 32-bit floats, which are numbers as 64-bit ones: the other bits of their fractions are all 0, or all 1.
+    /// Floats of 32 bits widened to 64: the low bits of their fractions are all 0 or all 1.
     Last5,
     All,
 }
 
-/// Bytes of a text's length in a row of keys.
+/// Bytes of the length that precedes a text in a row of keys.
 const LENGTH_BYTES: usize = 4;
 
 impl Width {
@@ -164,7 +166,7 @@ impl Width {
     }
 }
 
-/// Bytes that [`Keyed::append`] writes for all rows of these columns, which have no dictionaries.
+/// Returns the bytes that [`Keyed::append`] writes for all rows of these columns, which have no dictionaries.
 pub(super) fn appended_bytes(columns: &[ArrayRef]) -> u64 {
     let of_column = |column: &ArrayRef| match column.data_type() {
         DataType::Utf8 | DataType::Binary => bytes_of(column),
@@ -196,7 +198,7 @@ impl<'c> Keyed<'c> {
         }
     }
 
-    /// A hash of each of these rows; of one with a NULL it means nothing.
+    /// Computes the hash of each of these rows. The hash of a row with a NULL has no meaning.
     fn hash(&self, rows: std::ops::Range<usize>, hashes: &mut Vec<u64>) {
         hashes.clear();
         hashes.resize(rows.len(), 0);
@@ -224,15 +226,15 @@ impl<'c> Keyed<'c> {
         }
     }
 
-    /// Appends the keys of a row, so that rows are the same if and only if their bytes are: numbers by as many bytes as
-    /// their type has, or the rows of booleans would take 64 times what they travel in.
+    /// Appends the keys of a row to `out`. Two rows have the same bytes if and only if their keys are equal. Numbers
+    /// take the bytes of their type: with 8 bytes each, rows of booleans would take 64 times their bytes on the wire.
     #[inline]
     pub(super) fn append(&self, row: usize, out: &mut Vec<u8>) {
         for (column, width) in self.columns.iter().zip(&self.widths) {
             match column {
                 KeyColumn::Numbers(values) => {
                     let bytes = values[row].to_le_bytes();
-                    // Lengths that the compiler knows are a store each.
+                    // The compiler knows each length, so each append is one store.
                     match width {
                         Width::First1 => out.push(bytes[0]),
                         Width::First2 => out.extend_from_slice(&bytes[..2]),

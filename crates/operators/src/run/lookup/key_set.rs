@@ -1,7 +1,7 @@
-//! The keys of another table that rows are to be found among: as the types of this table, each once, without NULL.
+//! Keys of another table that rows are compared with: in the types of this table, each once, without NULL.
 //!
-//! The idea: a key that this table's type has no value for cannot be that of any row, so it is left out, and what is
-//! left compares by bytes. NULL is like nothing.
+//! The idea: a key without an equal value in this table's type can match no row, so it is left out. The other keys
+//! compare by their bytes. NULL equals nothing.
 
 use super::bloom::{Bloom, KeyColumn, Keyed};
 use super::keys::Keys;
@@ -21,21 +21,22 @@ use arrow_array::*;
 use arrow_schema::{DataType, Schema};
 use std::sync::{Arc, OnceLock};
 
-/// Keys, before they are made one.
+/// Most rows that keys are taken from, before equal keys are removed.
 const ROWS_MAX: usize = 1 << 28;
-/// Bits of a filter for each key: one key in 200 is taken for another.
+/// Bits of a Bloom filter per key. With these one key in 200 passes by mistake.
 const FILTER_BITS: usize = 16;
-/// A filter with fewer bits for each key is of no use: one key in eight would be taken for another.
+/// Bits of a Bloom filter per key below which no filter is made: one key in eight would pass by mistake.
 const FILTER_BITS_MIN: usize = 5;
 
-/// See the module.
+/// Set of the keys of a semi-join, made where the query is planned. It is sent as packed keys or as a Bloom filter.
 #[derive(Debug)]
 pub struct KeySet {
     types: Vec<Type>,
-    /// Each once, in ascending order if they are numbers of one column.
+    /// The keys, each once. Numbers of one column are in ascending order.
     keys: RecordBatch,
-    /// The keys of one column as numbers in ascending order, if they are such.
+    /// Keys of one column as numbers in ascending order. `None` for other keys.
     numbers: Option<Vec<i64>>,
+    /// Least and greatest value of each column. `None` without keys.
     ends: Vec<Option<(Value, Value)>>,
     table: OnceLock<Arc<LookupTable>>,
 }
@@ -47,16 +48,18 @@ impl PartialEq for KeySet {
 }
 
 impl KeySet {
-    /// The keys in these columns of batches, each as this type; and why that cannot be.
+    /// Makes the set of the keys in these columns of batches. Each pair is the number of a column and the type that
+    /// it is compared as.
     ///
     /// # Errors
-    /// A column whose type has nothing in common with that wanted, more than 2^28 rows, or more than 1 GiB of text.
+    /// A column whose type cannot be compared with the wanted one, more than 2^28 rows, or more than 1 GiB of text.
+    /// The message says which.
     pub fn new(
         columns: &[(usize, Type)],
         schema: &Schema,
         batches: &[RecordBatch],
     ) -> Result<KeySet, String> {
-        // Without rows the types are known all the same.
+        // The types are checked even if there are no rows.
         for (place, to) in columns {
             as_type(&new_empty_array(schema.field(*place).data_type()), *to)
                 .map_err(|why| format!("{}: {why}", schema.field(*place).name()))?;
@@ -73,7 +76,7 @@ impl KeySet {
             }
         }
         let whole = |(part, of): (&Vec<ArrayRef>, &Type)| -> Result<ArrayRef, String> {
-            // A slice shares its buffer with others.
+            // The bytes of slices are counted, not those of their shared buffers.
             let bytes: usize = part.iter().map(bytes_of).sum();
             if bytes > BATCH_BYTES_MAX && matches!(of, Type::Text | Type::Bytes) {
                 return Err(format!("{bytes} bytes of keys: at most {BATCH_BYTES_MAX} are permitted"));
@@ -92,33 +95,33 @@ impl KeySet {
         Ok(KeySet { types, keys, numbers, ends, table: OnceLock::new() })
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     pub fn count(&self) -> usize {
         self.keys.num_rows()
     }
 
-    /// Their types: those of the columns that they are compared with.
+    /// Returns the types of the key columns, which are those of the columns that they are compared with.
     pub fn types(&self) -> &[Type] {
         &self.types
     }
 
-    /// Each once, without NULL.
+    /// Returns the keys, each once, without NULL.
     pub fn keys(&self) -> &RecordBatch {
         &self.keys
     }
 
-    /// The least and the greatest value of a column; nothing without keys.
+    /// Returns the least and the greatest value of a key column, or `None` if there are no keys.
     pub fn ends(&self, column: usize) -> Option<&(Value, Value)> {
         self.ends.get(column)?.as_ref()
     }
 
-    /// The keys in ascending order, if they are of one column whose values are numbers of up to 8 bytes: whole numbers,
-    /// dates and times, those without sign less 2^63; floats as their order has them.
+    /// Returns the keys of one column as numbers in ascending order, or `None` if the values are not numbers of up to
+    /// 8 bytes. Unsigned numbers of 64 bits are lowered by 2^63. Floats are mapped to integers of the same order.
     pub fn numbers(&self) -> Option<&[i64]> {
         self.numbers.as_deref()
     }
 
-    /// To look them up exactly; made once, under a seed that nobody else should know.
+    /// Returns the exact lookup table of the keys. It is made once; nobody else should know the seed.
     ///
     /// # Errors
     /// More than 1 GiB of keys.
@@ -130,23 +133,24 @@ impl KeySet {
         Ok(Arc::clone(self.table.get_or_init(|| Arc::new(LookupTable::Keys(made)))))
     }
 
-    /// Bytes that they take as they travel, about.
+    /// Returns about how many bytes the packed keys take.
     pub fn travel_bytes(&self) -> usize {
         packed_bytes(&self.keys)
     }
 
-    /// Whether there are few enough of them to travel as they are.
+    /// Reports whether the keys are few enough to be sent as they are.
     pub fn may_travel(&self) -> bool {
         let values = self.count() as u64 * self.keys.num_columns() as u64;
         self.count() <= LOOKUP_KEYS_MAX && values <= VALUES_MAX && self.travel_bytes() <= LOOKUP_BYTES_MAX
     }
 
-    /// As they travel.
+    /// Returns the packed keys, as they are sent.
     pub fn packed(&self) -> Vec<u8> {
         pack(&self.keys)
     }
 
-    /// Bytes of a filter of them; nothing if there are so many that it would keep too much.
+    /// Returns the bytes of a Bloom filter of the keys, or `None` if there are so many keys that too many rows would
+    /// pass it.
     pub fn filter_bytes(&self) -> Option<usize> {
         let bytes = |bits: usize| self.count().saturating_mul(bits).div_ceil(8);
         let max = LOOKUP_BYTES_MAX;
@@ -154,10 +158,10 @@ impl KeySet {
         bytes.map(|bytes| bytes.next_multiple_of(8).max(8))
     }
 
-    /// A filter of them.
+    /// Makes a Bloom filter of the keys.
     ///
     /// # Errors
-    /// None: they have no dictionaries.
+    /// None, because the keys have no dictionaries.
     pub fn filter(&self) -> Result<Bloom, Stopped> {
         let mut bloom = Bloom::new(self.filter_bytes().unwrap_or(0));
         bloom.add(&self.keys)?;
@@ -165,7 +169,8 @@ impl KeySet {
     }
 }
 
-/// The rows of these columns without NULL, each once.
+/// Returns the rows of these columns without NULL, each once. Also returns their numbers, if they are numbers of one
+/// column.
 fn distinct(types: &[Type], columns: &[ArrayRef]) -> Result<(Vec<ArrayRef>, Option<Vec<i64>>), String> {
     let keyed = Keyed::of(columns);
     let is_key = |row: &usize| keyed.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(*row));
@@ -181,7 +186,7 @@ fn distinct(types: &[Type], columns: &[ArrayRef]) -> Result<(Vec<ArrayRef>, Opti
         let start = bytes.len();
         if is_key(&row) {
             keyed.append(row, &mut bytes);
-            // Only the order of comparison: equal ones are compared by their bytes.
+            // The hash only orders the rows for comparison: rows with equal hashes are compared by their bytes.
             rows.push((hash_bytes(&bytes[start..], 0), row as u32));
         }
         ends.push(bytes.len());
@@ -196,7 +201,7 @@ fn distinct(types: &[Type], columns: &[ArrayRef]) -> Result<(Vec<ArrayRef>, Opti
     Ok((columns.iter().map(take).collect::<Result<_, _>>().map_err(|error| error.to_string())?, None))
 }
 
-/// The least and the greatest of a column without NULL.
+/// Returns the least and the greatest value of a column without NULL.
 fn ends(column: &ArrayRef, of: Type) -> Option<(Value, Value)> {
     if column.is_empty() {
         return None;
@@ -227,7 +232,7 @@ fn value_at(column: &ArrayRef, of: Type, row: usize) -> Value {
     }
 }
 
-/// Whole numbers, times and decimals.
+/// Returns whole numbers, times or decimals as 128-bit integers.
 fn wide(column: &ArrayRef, of: Type) -> Vec<i128> {
     match of {
         Type::Decimal { .. } => column.as_primitive::<Decimal128Type>().values().to_vec(),
@@ -239,6 +244,7 @@ fn wide(column: &ArrayRef, of: Type) -> Vec<i128> {
     }
 }
 
+/// Returns `Some` for dates and timestamps: true if they have a time zone. `None` for other types.
 fn is_time(of: Type) -> Option<bool> {
     match of {
         Type::Date => Some(false),
@@ -247,12 +253,12 @@ fn is_time(of: Type) -> Option<bool> {
     }
 }
 
-/// Whether a type is of whole numbers or decimals.
+/// Reports whether a type is of whole numbers or decimals.
 fn is_number(of: Type) -> bool {
     matches!(of, Type::Decimal { .. }) || of.arithmetic() == Some(Arithmetic::Integer)
 }
 
-/// A column as another type, with NULL where that has no equal value.
+/// Converts a column to another type, with NULL for values that have no equal there.
 fn as_type(column: &ArrayRef, to: Type) -> Result<ArrayRef, String> {
     let refused = || format!("keys of {} cannot be compared with {to}: cast one of them", column.data_type());
     if let DataType::Dictionary(..) = column.data_type() {
@@ -315,7 +321,7 @@ fn as_type(column: &ArrayRef, to: Type) -> Result<ArrayRef, String> {
         (Some(one), Some(other)) if one == other => {}
         _ => return Err(refused()),
     }
-    // What is not the same when it comes back is no value of that type.
+    // A value that differs after a conversion and back has no equal in the other type.
     let exact = |value: i128| {
         rescaled(value, from, to)
             .filter(|there| rescaled(*there, to, from) == Some(value) && fitting(*there, to).is_some())
@@ -335,7 +341,7 @@ fn as_type(column: &ArrayRef, to: Type) -> Result<ArrayRef, String> {
     })
 }
 
-/// That values take no more bytes together than are permitted.
+/// Checks that values together take no more bytes than permitted.
 fn fits(lengths: impl Iterator<Item = usize>) -> Result<(), String> {
     match lengths.fold(0, usize::saturating_add) {
         bytes if bytes <= BATCH_BYTES_MAX => Ok(()),

@@ -1,8 +1,9 @@
-//! The keys of another table, each once: exact.
+//! Exact keys of another table, each once.
 //!
-//! The idea: whole numbers that lie close together are bits, and one look is one bit. Other numbers are in buckets of
-//! four, which are compared without a branch, as half of the rows may be found and half not. All else is bytes in a
-//! row, and a table of where each key begins. Who does not know the seed cannot choose keys that meet in either table.
+//! The idea: whole numbers that lie close together become a bitmap, and a lookup reads one bit. Other numbers lie in
+//! buckets of four that are compared without a branch, because a branch mispredicts often when about half of the rows
+//! match. All other keys are rows of bytes with a hash table of their positions. Without the seed nobody can choose
+//! keys that collide in either table.
 
 use super::bloom::{KeyColumn, Keyed, appended_bytes};
 use crate::run::batch::*;
@@ -13,26 +14,28 @@ use arrow_array::RecordBatch;
 use arrow_buffer::BooleanBuffer;
 use farpool_kernels::zeroed;
 
-/// Keys of one table.
+/// Most keys of one set.
 const KEYS_MAX: u64 = 1 << 28;
-/// Numbers are bits if there are no more bits than so many for each: less than a table of buckets takes.
+/// Bits per number up to which numbers become a bitmap. It is smaller than buckets then.
 const BITS_OF_A_KEY: u64 = 64;
-/// Whatever there are of them: 8 KiB.
+/// Bits up to which numbers always become a bitmap, however few they are: 8 KiB.
 const BITS_ALWAYS: u64 = 1 << 16;
-/// Words of a table that the nearest caches hold.
+/// Words of a table that the near caches hold.
 const NEAR_WORDS: usize = 64 << 10;
-/// Rows that are made bytes or numbers at a time: copies of more would take as much as the keys themselves.
+/// Rows that are converted to bytes or numbers at a time. The copies of more rows could take as much memory as the
+/// keys.
 const ROWS_AT_A_TIME: usize = 8 << 10;
-/// Bytes of copies of a value that are there meanwhile, at most: with another unit or zone, and as a number.
+/// Most bytes of temporary copies per value: one with another unit or zone, and one as a number.
 const COPIED_BYTES: u64 = 16;
 /// Numbers of a bucket.
 const LANES: usize = 4;
-/// Keys of a bucket that it is made for, of the four that it has room for: one bucket in fifty is full, or, where
-/// memory is far and less of it is worth more, one in seven.
+/// Numbers per bucket that a table is made for, of the four that a bucket has room for: then one bucket in fifty is
+/// full. In a table beyond the near caches, where memory is worth more, it is `KEYS_OF_A_FAR_BUCKET`, and one bucket
+/// in seven is full.
 const KEYS_OF_A_BUCKET: usize = 1;
 const KEYS_OF_A_FAR_BUCKET: usize = 2;
 
-/// Keys, each once.
+/// Set of exact keys.
 #[derive(Debug)]
 pub struct Keys {
     types: Vec<Type>,
@@ -47,8 +50,8 @@ enum Held {
 }
 
 impl Keys {
-    /// The keys of batches, all of whose columns are keys of these types, under a seed that nobody else should know.
-    /// Rows with a NULL have no partner. Keys without types and batches are those of any type, and none.
+    /// Makes the set from batches whose columns are all keys of these types. Nobody else should know the seed. A row
+    /// with a NULL is left out. Without types and batches, it is an empty set that fits keys of any type.
     ///
     /// # Errors
     /// Batches of other columns, more than 2^28 keys, or more than 1 GiB of them.
@@ -89,8 +92,8 @@ impl Keys {
         Ok(Keys { types, held })
     }
 
-    /// Bytes of memory that [`Keys::new`] takes for these, at most, and beside them: what it leaves, and what that is
-    /// made by.
+    /// Returns the most bytes of memory that [`Keys::new`] takes for these batches, besides the batches: for the
+    /// result and for temporary copies.
     pub(super) fn bytes_at_most(types: &[Type], batches: &[RecordBatch]) -> u64 {
         let rows: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
         let copied = rows.min(ROWS_AT_A_TIME as u64) * types.len() as u64 * COPIED_BYTES;
@@ -109,7 +112,7 @@ impl Keys {
         copied + held
     }
 
-    /// Bytes of memory that they take.
+    /// Returns the bytes of memory that the keys take.
     pub(super) fn held_bytes(&self) -> usize {
         match &self.held {
             Held::Bits { words, .. } | Held::Buckets(Buckets { words, .. }) => {
@@ -123,18 +126,18 @@ impl Keys {
         }
     }
 
-    /// Of these columns. Without types it has no keys, of whatever types.
+    /// Reports whether the keys are of these types. A set without types is empty and fits any.
     pub(super) fn fits(&self, types: &[Type]) -> bool {
         self.types.is_empty() || self.types == types
     }
 
-    /// Which rows are found. Of one with a NULL it means nothing.
+    /// Returns for each row whether its key is found. The result for a row with a NULL has no meaning.
     pub(super) fn search(&self, keyed: &Keyed<'_>) -> BooleanBuffer {
         match (&self.held, &keyed.columns[..]) {
             (Held::Bits { least, words }, [KeyColumn::Numbers(values)]) => {
                 let is_found = |value: i64| {
                     let bit = value.wrapping_sub(*least) as u64;
-                    // What is below the least has wrapped around, far beyond the last.
+                    // A value below the least wraps around to a bit far beyond the last.
                     words.get((bit / 64) as usize).map_or(0, |word| word >> (bit % 64) & 1)
                 };
                 let word = |values: &[i64]| {
@@ -154,13 +157,13 @@ impl Keys {
                 };
                 (0..keyed.rows).map(&mut is_found).collect()
             }
-            // Types have been compared before.
+            // Not reached: the types were compared before.
             _ => BooleanBuffer::new_unset(keyed.rows),
         }
     }
 }
 
-/// Numbers as bits or in buckets, whichever takes less.
+/// Makes a bitmap or buckets of the numbers, whichever takes less memory.
 fn of_numbers(numbers: &[i64], seed: u64) -> Held {
     let (Some(least), Some(most)) = (numbers.iter().min(), numbers.iter().max()) else {
         return Held::Bits { least: 0, words: Vec::new() };
@@ -177,19 +180,19 @@ fn of_numbers(numbers: &[i64], seed: u64) -> Held {
     Held::Bits { least: *least, words }
 }
 
-/// Numbers in buckets of four, those that find theirs full in the next one with room.
+/// Hash table of numbers in buckets of four. A number whose bucket is full is in the next bucket with room.
 #[derive(Debug)]
 struct Buckets {
     seed: u64,
-    /// What numbers are masked with, which is none of them: masked, a free place is 0. The places of a bucket are taken
-    /// in order.
+    /// Mask that numbers are XORed with. It is none of the numbers, so a masked number is never 0, and 0 marks a free
+    /// slot. The slots of a bucket are filled in order.
     free: u64,
-    /// A power of two of buckets.
+    /// Slots of all buckets. The number of buckets is a power of two.
     words: Vec<u64>,
 }
 
 impl Buckets {
-    /// How many there are of so many numbers: a power of two.
+    /// Returns the number of buckets for this many numbers, a power of two.
     fn count_for(numbers: usize) -> usize {
         let is_far = numbers * LANES > NEAR_WORDS;
         let room = if is_far { KEYS_OF_A_FAR_BUCKET } else { KEYS_OF_A_BUCKET };
@@ -206,7 +209,7 @@ impl Buckets {
         for number in numbers {
             let masked = number.cast_unsigned() ^ free;
             let mut at = made.home(masked);
-            // Most places are free.
+            // Most slots are free, so the loop is short.
             loop {
                 let bucket = &mut made.words.as_chunks_mut::<LANES>().0[at];
                 match bucket.iter_mut().find(|place| **place == 0 || **place == masked) {
@@ -233,12 +236,13 @@ impl Buckets {
         BooleanBuffer::new(found.into(), 0, values.len())
     }
 
-    /// A bit for each of up to 64 numbers.
+    /// Returns one bit for each of up to 64 numbers: 1 if it is found.
     #[inline]
     fn word(&self, values: &[i64], is_far: bool) -> u64 {
         let buckets = self.buckets();
         if is_far {
-            // All are asked for from memory before any is looked at: what is decided for one would keep others waiting.
+            // All buckets are read before any is compared. Otherwise a mispredicted branch on one would delay the
+            // reads of the others.
             let touch = |touched: u64, value: &i64| {
                 touched | buckets[self.home(value.cast_unsigned() ^ self.free)][0]
             };
@@ -256,7 +260,7 @@ impl Buckets {
         values.iter().enumerate().fold(0, |word, (at, value)| word | bit(value) << at)
     }
 
-    /// Whether a number that is not in a full bucket is in a later one.
+    /// Reports whether a number that is not in its full bucket is in a later one.
     #[cold]
     fn is_beyond(&self, masked: u64, home: usize) -> bool {
         let buckets = self.buckets();
@@ -273,21 +277,22 @@ impl Buckets {
     }
 }
 
-/// Rows of keys as bytes.
+/// Hash table of keys as rows of bytes.
 #[derive(Debug)]
 struct RowTable {
     seed: u64,
     bytes: Vec<u8>,
-    /// Where each key ends.
+    /// End of each key in `bytes`.
     ends: Vec<u32>,
-    /// The upper half of a key's hash, and its number counted from 1; 0 is a free place.
+    /// Upper half of the hash of a key, and the number of the key from 1. The number 0 marks a free slot.
     slots: Vec<(u32, u32)>,
-    /// The key that is being added.
+    /// Scratch space for the key that is being added.
     row: Vec<u8>,
 }
 
 impl RowTable {
-    /// One for so many rows, of so many bytes together. It does not grow: for a while it would be there twice.
+    /// Makes a table for this many rows of this many bytes together. It never grows, because it would exist twice
+    /// meanwhile.
     fn new(rows: u64, bytes: u64, seed: u64) -> RowTable {
         RowTable {
             seed,
@@ -298,19 +303,19 @@ impl RowTable {
         }
     }
 
-    /// Places of so many keys, of which every other one stays free: a power of two.
+    /// Returns the number of slots for this many keys: a power of two, at least twice the keys.
     fn slots_for(rows: u64) -> usize {
         (rows as usize * 2).next_power_of_two().max(16)
     }
 
-    /// Without room for keys that came twice.
+    /// Returns the table without the room for keys that came twice.
     fn shrunk(mut self) -> RowTable {
         self.bytes.shrink_to_fit();
         self.ends.shrink_to_fit();
         self.row = Vec::new();
         let slots = RowTable::slots_for(self.ends.len() as u64);
         if slots < self.slots.len() {
-            // The old ones go before: keys are known without them.
+            // The old slots are freed before the new ones are allocated. The keys can be found without them.
             self.slots = Vec::new();
             self.slots = vec![(0, 0); slots];
             for number in 1..=self.ends.len() as u32 {
@@ -327,13 +332,13 @@ impl RowTable {
         &self.bytes[start as usize..self.ends[number as usize - 1] as usize]
     }
 
-    /// The number of a key, or the free place that it may have, and the upper half of its hash.
+    /// Returns the number of a key. If it is not held, returns the free slot for it and the upper half of its hash.
     #[inline]
     fn find(&self, row: &[u8]) -> Result<u32, (usize, u32)> {
         let hash = hash_bytes(row, self.seed);
         let tag = (hash >> 32) as u32;
         let mut at = hash as usize & (self.slots.len() - 1);
-        // Every other place is free.
+        // The loop ends because at least half of the slots are free.
         loop {
             match self.slots[at] {
                 (_, 0) => return Err((at, tag)),

@@ -1,4 +1,4 @@
-//! What semi-joins look up in: the keys of another table, or a Bloom filter of them.
+//! Lookups of semi-joins: the keys of another table, or a Bloom filter of them.
 
 pub(super) mod bloom;
 pub(super) mod key_set;
@@ -20,33 +20,33 @@ use farpool_wire::WireError;
 use keys::Keys;
 use std::sync::Arc;
 
-/// Batches that keys travel in.
+/// Most batches of the packed keys of a lookup.
 const BATCHES_MAX: usize = 4_096;
-/// Rows times columns of the keys of a lookup. Only columns of booleans have more in the bytes that a lookup may have,
-/// and each value takes its time.
+/// Most values (rows times columns) of the keys of a lookup. Only columns of booleans can have more within the bytes
+/// of a lookup, and each value costs time.
 pub(super) const VALUES_MAX: u64 = 1 << 25;
-/// Bytes of memory that a column of a batch takes beside its values, about: what it is called, and where they are.
+/// Bytes of memory that a column of a batch takes besides its values: an estimate for its field and array.
 const COLUMN_BYTES: u64 = 512;
-/// Bytes of text, or of bytes, that are compared in a step.
+/// Bytes of text or bytes that are compared in one step.
 const BYTES_OF_A_STEP: usize = 8;
 
-/// What comes with a request, by number.
+/// Lookups of a request, by number.
 pub type Lookups = Vec<Arc<LookupTable>>;
 
-/// One thing to look up in.
+/// Lookup of a semi-join, ready to be searched.
 #[derive(Debug)]
 pub enum LookupTable {
-    /// Some rows without a partner stay.
+    /// Bloom filter: some rows without a match pass too.
     Bloom(Bloom),
-    /// Exact.
+    /// Exact keys.
     Keys(Keys),
 }
 
 impl LookupTable {
-    /// One as it travels (`spec/pipeline.md`, "Lookups"), under a seed that whoever sent it does not know.
+    /// Decodes a lookup (`spec/pipeline.md`, "Lookups"). The sender must not know `seed`.
     ///
     /// # Errors
-    /// Bytes that are none, or that more than 1 GiB of memory would be made of.
+    /// Bytes that are no lookup, or that would take more than 1 GiB of memory.
     pub fn from_bytes(kind: Lookup, bytes: Buffer, seed: u64) -> Result<LookupTable, WireError> {
         let room = |found: u64| {
             let (what, max) = ("bytes that a lookup takes", BATCH_BYTES_MAX as u64);
@@ -55,11 +55,12 @@ impl LookupTable {
         LookupTable::from_bytes_within(kind, bytes, seed, room)
     }
 
-    /// The same for whoever bounds the memory it takes: `room` is asked before that is taken, with all bytes that there
-    /// will be then, those that travelled included, and ends it by an error. It is asked again as more becomes known.
+    /// Decodes a lookup under a memory limit of the caller. `room` is called before memory is taken, with all bytes
+    /// that the lookup will take then, including the encoded ones; an error from it ends the decoding. It is called
+    /// again whenever more becomes known.
     ///
     /// # Errors
-    /// Bytes that are none, and what `room` says.
+    /// Bytes that are no lookup, and the errors of `room`.
     pub fn from_bytes_within(
         kind: Lookup,
         bytes: Buffer,
@@ -102,7 +103,7 @@ impl LookupTable {
         Keys::new(types, &batches, seed).map(LookupTable::Keys).map_err(|_| not("the keys of a lookup"))
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that the lookup takes.
     pub fn held_bytes(&self) -> usize {
         size_of::<LookupTable>()
             + match self {
@@ -111,7 +112,7 @@ impl LookupTable {
             }
     }
 
-    /// Whether it is of this kind and can be asked for keys of these types.
+    /// Reports whether the lookup is of this kind and has keys of these types.
     pub(super) fn fits(&self, kind: Lookup, types: &[Type]) -> bool {
         match self {
             LookupTable::Bloom(_) => kind == Lookup::Bloom,
@@ -119,20 +120,20 @@ impl LookupTable {
         }
     }
 
-    /// Which rows have a partner. A step for each row and key has been taken.
+    /// Returns for each row whether it has a match. The caller has counted a step for each row and key.
     pub(super) fn search(
         &self,
         columns: &[ArrayRef],
         limits: &mut Limits<'_>,
     ) -> Result<BooleanArray, Stopped> {
         let found = match columns {
-            // Each value of a dictionary once.
+            // Each value of a dictionary is looked up once.
             [column] if matches!(column.data_type(), DataType::Dictionary(..)) => {
                 let dictionary = column.as_any_dictionary();
                 limits.steps.take(dictionary.values().len() + byte_steps(dictionary.values()))?;
                 let values = self.found(std::slice::from_ref(dictionary.values()));
                 let found = match values.is_empty() {
-                    // Every row is NULL, and no number is one of a value.
+                    // Every row is NULL then, and its key may name no value.
                     true => BooleanBuffer::new_unset(column.len()),
                     false => dictionary.normalized_keys().iter().map(|key| values.value(*key)).collect(),
                 };
@@ -142,8 +143,8 @@ impl LookupTable {
                 }
             }
             _ => {
-                // A column that is named several times counts as often: so often its bytes are in each row that is
-                // looked up.
+                // A column that is named several times counts as often, because its bytes are that often in each row
+                // that is looked up.
                 let mut bytes = 0;
                 let plain = |column: &ArrayRef| {
                     let column = plain(column, limits.bytes_max.saturating_sub(bytes))?;
@@ -159,7 +160,7 @@ impl LookupTable {
         Ok(BooleanArray::new(found, None))
     }
 
-    /// The same of columns without dictionaries.
+    /// Looks up columns without dictionaries.
     fn found(&self, columns: &[ArrayRef]) -> BooleanBuffer {
         let keyed = Keyed::of(columns);
         let found = match self {
@@ -173,7 +174,7 @@ impl LookupTable {
     }
 }
 
-/// Steps that comparing the values of a column takes beside one for each.
+/// Returns the steps for comparing the values of a column, besides one for each value.
 fn byte_steps(column: &ArrayRef) -> usize {
     match column.data_type() {
         DataType::Utf8 | DataType::Binary | DataType::FixedSizeBinary(_) => {

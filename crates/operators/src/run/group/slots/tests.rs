@@ -1,4 +1,4 @@
-//! Tables that are full, crowded or asked for keys that look as free slots do.
+//! Group tables that are full, whose keys collide, or that meet the key that looks like a free slot.
 
 use super::*;
 
@@ -6,11 +6,11 @@ fn slots(groups_max: usize, holds_all: bool) -> Slots<1> {
     Slots::new(vec![0], Room { groups_max, bytes_max: 1 << 20, holds_all }, 7)
 }
 
-/// Looks keys up, counts one for each row, and gives what leaves.
+/// Looks keys up, counts one for each row, and returns the slots that leave.
 fn count(slots: &mut Slots<1>, keys: &[i64]) -> Vec<(i64, u64)> {
     let (mut places, mut leaving) = ([0; BLOCK_ROWS], Vec::new());
     for (block, keys) in keys.chunks(BLOCK_ROWS).enumerate() {
-        // By a kernel, if there is one, and without.
+        // Two of three blocks go through the kernel, if the CPU has one, the others without it.
         if block % 3 != 0 || !slots.find_and_add(keys, &[], &vec![1; keys.len()]) {
             slots.add_copies();
             slots.find(keys, &[], &mut places);
@@ -31,7 +31,7 @@ fn held(slots: &Slots<1>) -> Vec<(i64, u64)> {
     held
 }
 
-/// Keys that meet in one bucket, as who knows the seed could choose them.
+/// Returns keys that all hash to bucket 5, as an attacker who knows the seed could choose them.
 fn meeting(slots: &Slots<1>, count: usize) -> Vec<i64> {
     (0..).filter(|key| slots.home(mask(*key, slots.masks)).0 == 5).take(count).collect()
 }
@@ -76,7 +76,7 @@ fn no_more_is_held_than_there_is_room_for_and_frequent_keys_stay() {
     }
     let rows: u64 = left.iter().chain(&held(&slots)).map(|(_, rows)| rows).sum();
     assert_eq!(rows, 100_000);
-    // A quarter of the rows is of 16 keys.
+    // A quarter of the 100,000 rows has one of 16 keys.
     let frequent = left.iter().filter(|(key, _)| *key < 16).count();
     assert!(frequent < 10_000, "{frequent}");
 }
