@@ -1,47 +1,48 @@
-//! Small automata over many short strings: what they cost depends on how long the strings are, not on the pattern.
+//! Small automata over many short strings. Their cost depends on the length of the strings, not on the pattern.
 //!
-//! The idea ("Sheng"): of at most 16 states, a byte is a table of 16 bytes that says where each state goes, and a
-//! step is one shuffle of vector bytes. Its only wait is for the step before, so eight strings side by side keep the
-//! CPU busy. Most automata tell no more than 16 kinds of bytes apart; then two bytes make one step.
+//! The idea ("Sheng"): with at most 16 states, each byte is a table of 16 bytes that maps the present state to the
+//! next one, and a step is one vector shuffle. A step waits only for the step before it, so eight strings side by
+//! side keep the CPU busy. Most automata treat many bytes alike. If there are no more than 16 kinds of bytes, two
+//! bytes make one step.
 
 use crate::portable;
 
-/// States that an automaton may have: one vector of bytes.
+/// States that an automaton may have: the bytes of one vector.
 pub const STATES_MAX: usize = 16;
 
-/// How far following a string came.
+/// Result of following a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// It passes, or does not, whatever may follow.
+    /// The result for the whole string, whatever bytes follow: true if it passes.
     ToTheEnd(bool),
-    /// Behind this many bytes the automaton stands in its start state again, as if none of them had been.
+    /// Number of bytes after which the automaton is in its start state again, as if it had read none of them.
     BackAtStart(usize),
 }
 
-/// A deterministic automaton over bytes, with at most 16 states.
+/// Deterministic automaton over bytes, with at most 16 states.
 #[derive(Clone, Debug)]
 pub struct Automaton {
-    /// Of each byte, where each state goes.
+    /// Next state of each state, for each byte.
     pub(crate) steps: Box<[[u8; STATES_MAX]; 256]>,
     pub(crate) start: u8,
-    /// 255 for each state in which a string passes if it ends there.
+    /// 255 for each state in which a string that ends there passes.
     pub(crate) accepting: [u8; STATES_MAX],
-    /// 255 for each state that no byte leaves: what follows need not be read.
+    /// 255 for each state that no byte leaves. The rest of a string need not be read then.
     pub(crate) settled: [u8; STATES_MAX],
     pub(crate) pairs: Option<Box<Pairs>>,
 }
 
-/// Two bytes at once.
+/// Automaton that takes two bytes per step.
 #[derive(Clone, Debug)]
 pub(crate) struct Pairs {
-    /// The kind of each byte, below 16: those of one kind go the same ways.
+    /// Kind of each byte, below 16. Bytes of one kind lead to the same states.
     pub(crate) kinds: [u8; 256],
-    /// Of 16 times the first byte's kind plus the second's: where each state goes.
+    /// Next state of each state, for 16 times the kind of the first byte plus the kind of the second.
     pub(crate) steps: [[u8; STATES_MAX]; 256],
 }
 
 impl Pairs {
-    /// Nothing if there are more than 16 kinds of bytes.
+    /// Makes the tables. `None` if there are more than 16 kinds of bytes.
     fn new(steps: &[[u8; STATES_MAX]; 256]) -> Option<Box<Pairs>> {
         let mut found: Vec<[u8; STATES_MAX]> = Vec::new();
         let mut kinds = [0; 256];
@@ -66,8 +67,9 @@ impl Pairs {
 }
 
 impl Automaton {
-    /// Of where each state goes for each of the 256 bytes, the state that strings begin in, and the states they pass
-    /// in. Nothing if there are more than 16 states, or one that is spoken of is not there.
+    /// Makes an automaton from the next state of each state for each of the 256 bytes, the start state, and for each
+    /// state whether strings that end there pass. `None` if there are more than 16 states, or a state that is named
+    /// does not exist.
     pub fn new(states: &[[u8; 256]], start: u8, accepting: &[bool]) -> Option<Automaton> {
         let is_there = |state: &u8| usize::from(*state) < states.len();
         if states.len() > STATES_MAX
@@ -88,14 +90,14 @@ impl Automaton {
         Some(Automaton { steps, start, accepting: accepts, settled, pairs })
     }
 
-    /// Whether a string passes.
+    /// Reports whether a string passes.
     pub fn passes(&self, string: &[u8]) -> bool {
         let step = |state: u8, byte: &u8| self.steps[usize::from(*byte)][usize::from(state)];
         self.accepting[usize::from(string.iter().fold(self.start, step))] != 0
     }
 
-    /// Follows one string to its end, or to where nothing more can change. From time to time it looks whether it
-    /// stands in its start state, and then stops, as whoever can skip ahead from there may.
+    /// Follows one string to its end, or to a state that cannot change any more. Every 64 bytes it checks whether it
+    /// is in the start state, and stops if so: the caller may be able to skip ahead from there.
     pub fn follow(&self, string: &[u8]) -> Followed {
         #[cfg(target_arch = "x86_64")]
         let (state, at) = crate::x86::follow(self, string).unwrap_or_else(|| portable::follow(self, string));
@@ -107,11 +109,11 @@ impl Automaton {
         }
     }
 
-    /// A bit for each string, in words, the least significant first: whether it passes. String `i` is
-    /// `bytes[offsets[i]..offsets[i + 1]]`.
+    /// Returns one bit per string, in words with the least significant bit first: 1 if the string passes. String `i`
+    /// is `bytes[offsets[i]..offsets[i + 1]]`.
     ///
     /// # Panics
-    /// If the offsets descend, or lie outside of the bytes.
+    /// If the offsets descend or reach beyond the bytes.
     pub fn matches(&self, bytes: &[u8], offsets: &[i32]) -> Vec<u64> {
         let is_within = offsets.is_sorted()
             && offsets.first().is_none_or(|first| *first >= 0)

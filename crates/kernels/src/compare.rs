@@ -1,8 +1,8 @@
-//! Columns compared with one value.
+//! Comparison of a column with one value.
 
 use crate::{portable, sealed};
 
-/// How a value of a column compares with the literal, if it is to pass.
+/// Comparison of a value of the column with the literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// `=`
@@ -19,7 +19,7 @@ pub enum Comparison {
     GreaterOrEqual,
 }
 
-/// A whole number.
+/// Whole number.
 pub trait Ordered: Copy + Ord + sealed::Sealed + 'static {}
 
 macro_rules! integers {
@@ -27,8 +27,8 @@ macro_rules! integers {
 }
 integers!(i8 i16 i32 i64 i128 u8 u16 u32 u64);
 
-/// Replaces `into` by a bit for each value, in words, the least significant first: whether it compares so with the
-/// literal. Bits behind the last are 0.
+/// Replaces `into` by one bit per value, in words with the least significant bit first: 1 if the comparison with the
+/// literal is true. Bits behind the last value are 0.
 pub fn compare<T: Ordered>(values: &[T], comparison: Comparison, literal: T, into: &mut Vec<u64>) {
     into.clear();
     #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
-//! Taking the kept rows out of columns of fixed width.
+//! Gathering: copies the kept rows out of columns of fixed width.
 
 use crate::{portable, sealed};
 
-/// A plain number of 1, 2, 4, 8 or 16 bytes. What it means does not matter here: only its bits move.
+/// Plain number of 1, 2, 4, 8 or 16 bytes. Only its bits are moved; its meaning does not matter.
 pub trait Value: Copy + sealed::Sealed {}
 
 macro_rules! values {
@@ -10,40 +10,40 @@ macro_rules! values {
 }
 values!(i8 i16 i32 i64 i128 u8 u16 u32 u64 f32 f64);
 
-/// Below one kept row in this many, rows are taken one by one: fewer than half of the cache lines of 8-byte values
-/// hold one then.
+/// If fewer than one row in this many is kept, rows are copied one by one. Then fewer than half of the cache lines of
+/// 8-byte values hold a kept row.
 const SPARSE_ROWS: usize = 16;
 
-/// Which rows are kept, prepared once for all columns of a batch.
+/// Rows that are kept, prepared once for all columns of a batch.
 ///
-/// Where each word's rows begin in the result is known beforehand, so no load of a column waits for the count of
-/// another. If few are kept, their positions are listed instead.
+/// It has the position in the result at which the rows of each word of bits begin, so no load of a column waits for
+/// the count of an earlier word. If few rows are kept, it has a list of their numbers instead.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     pub(crate) words: Vec<u64>,
-    /// Kept rows before each word; empty if the rows are listed.
+    /// Number of kept rows before each word. Empty if the rows are listed.
     pub(crate) before: Vec<u32>,
-    /// The kept rows in order; empty unless they are few.
+    /// Numbers of the kept rows, in order. Empty unless they are few.
     pub(crate) listed: Vec<u32>,
     rows: usize,
     count: usize,
 }
 
 impl Kept {
-    /// Of bits in words, the least significant first. Bits behind the last row do not count.
+    /// Makes it from bits in words, the least significant bit first. Bits behind the last row are ignored.
     ///
     /// # Panics
-    /// If the words are not those of `rows` rows, or the rows more than a `u32` counts.
+    /// If there are not exactly the words of `rows` rows, or there are more rows than a `u32` counts.
     pub fn new(words: &[u64], rows: usize) -> Kept {
         let mut kept = Kept::default();
         kept.set(words, rows);
         kept
     }
 
-    /// The same in place, for one block of rows after another.
+    /// Sets it in place to other rows, so that one allocation serves many blocks.
     ///
     /// # Panics
-    /// As [`Kept::new`] does.
+    /// Like [`Kept::new`].
     pub fn set(&mut self, words: &[u64], rows: usize) {
         assert!(
             words.len() == rows.div_ceil(64) && rows <= u32::MAX as usize,
@@ -78,21 +78,21 @@ impl Kept {
         }
     }
 
-    /// Rows that there are.
+    /// Returns the number of rows, kept or not.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Rows that are kept.
+    /// Returns the number of rows that are kept.
     pub fn count(&self) -> usize {
         self.count
     }
 }
 
-/// Appends the kept rows of a column.
+/// Appends the values of the kept rows of a column to `into`.
 ///
 /// # Panics
-/// If the column is not of [`Kept::rows`] rows.
+/// If the column has not [`Kept::rows`] rows.
 pub fn gather<T: Value>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
     assert!(values.len() == kept.rows, "{} values of {} rows", values.len(), kept.rows);
     #[cfg(target_arch = "x86_64")]
@@ -102,10 +102,10 @@ pub fn gather<T: Value>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
     portable::gather(kept, values, into);
 }
 
-/// The kept rows of a column of bits, in words; bits behind the last are 0.
+/// Returns the bits of the kept rows of a column of bits, in words. Bits behind the last row are 0.
 ///
 /// # Panics
-/// If the words are not those of [`Kept::rows`] rows.
+/// If there are not exactly the words of [`Kept::rows`] rows.
 pub fn gather_bits(kept: &Kept, bits: &[u64]) -> Vec<u64> {
     assert!(bits.len() == kept.words.len(), "{} words of {} rows", bits.len(), kept.rows);
     #[cfg(target_arch = "x86_64")]

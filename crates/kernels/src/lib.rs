@@ -1,11 +1,11 @@
-//! The hot loops of near-data operators, on plain slices, at the speed of the memory they read (paper 003, Farview).
+//! Hot loops of near-data operators on plain slices, as fast as the memory that they read (paper 003, Farview).
 //!
-//! The idea: one pass over memory that is read anyway. Each kernel exists twice: in [`portable`], which says what it
-//! does in a few plain lines, and in `x86`, which does the same with AVX-512. Which one runs is decided by the CPU
-//! at run time, so one binary serves every machine, and tests compare the two.
+//! The idea: one pass over memory that has to be read anyway. Each kernel exists twice. [`portable`] has it in a few
+//! plain lines, and `x86` does the same with AVX-512. The CPU decides at run time which one is used, so one binary
+//! serves every machine. Tests compare the two.
 //!
-//! Never in this crate: types of Arrow's, programs, I/O, clocks, threads; a kernel without a portable one beside it;
-//! unsafe code outside `x86`, what is in it, and `pages`.
+//! Never in this crate: types of Arrow, programs, I/O, clocks, threads; a kernel without a portable twin; unsafe code
+//! outside `x86`, its submodules and `pages`.
 #![deny(unsafe_code)]
 
 mod automaton;
@@ -27,8 +27,8 @@ pub use tables::{
     BLOCK_ROWS, COPIES, Hasher, LANES, Shape, Sums, Table, add, find, find_and_add, ones, update,
 };
 
-/// Whether the CPU has what gathering and comparing use. Without, the portable loops run, and libraries may be faster:
-/// they are written to be read.
+/// Reports whether the CPU has the instructions for gathering and comparing. Without them the portable loops run.
+/// Other libraries may be faster than those, which are written to be read.
 pub fn has_vectors() -> bool {
     #[cfg(target_arch = "x86_64")]
     let found = x86::has_avx512();
@@ -38,7 +38,7 @@ pub fn has_vectors() -> bool {
 }
 
 mod sealed {
-    /// Keeps other crates from saying what a plain number is: vector code copies its bits.
+    /// Lets only this crate say what a plain number is, because vector code copies its bits.
     pub trait Sealed {}
     macro_rules! sealed {
         ($($number:ty)*) => { $(impl Sealed for $number {})* };

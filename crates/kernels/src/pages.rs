@@ -1,11 +1,12 @@
-//! Memory for tables that are looked up all over.
+//! Memory for large hash tables that are read at random.
 
-/// Bytes from which on a table gets large pages: the CPU remembers some thousand places of pages.
+/// Bytes from which on a table gets large pages. The CPU caches the translations of some thousand pages.
 #[cfg(target_os = "linux")]
 const LARGE_BYTES: usize = 8 << 20;
 
-/// So many words that are zero. Where the system has pages of 2 MiB to spare, long tables lie in those: a look at a
-/// page of 4 KiB costs two more, at where it lies, in a virtual machine each of them several.
+/// Returns this many zero words. Large tables lie in pages of 2 MiB if the system has some to spare. With pages of 4
+/// KiB, a random read also misses the cache of translations and reads page tables; in a virtual machine each such
+/// miss costs several reads.
 pub fn zeroed(words: usize) -> Vec<u64> {
     let words = vec![0; words];
     #[cfg(target_os = "linux")]
@@ -15,7 +16,7 @@ pub fn zeroed(words: usize) -> Vec<u64> {
     words
 }
 
-/// Asks for large pages where nothing has been touched yet. That it is refused changes nothing but the speed.
+/// Asks for large pages before any page is touched. A refusal changes only the speed.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn advise(words: &[u64]) {
@@ -23,7 +24,7 @@ fn advise(words: &[u64]) {
     let start = words.as_ptr().cast::<u8>();
     let before = start.align_offset(PAGE_BYTES);
     let bytes = size_of_val(words).saturating_sub(before) / PAGE_BYTES * PAGE_BYTES;
-    // SAFETY: the pages are this vector's alone, and which size they have changes nothing of what they hold.
+    // SAFETY: the pages belong to this vector alone, and the size of pages does not change what they hold.
     let _ = unsafe {
         rustix::mm::madvise(
             start.wrapping_add(before).cast_mut().cast(),

@@ -1,17 +1,17 @@
-//! What each kernel does, in plain Rust: for CPUs without the instructions that `x86` uses, and for tests to compare
-//! with.
+//! The kernels in plain Rust, for CPUs without the instructions that `x86` uses, and as the reference that tests
+//! compare with.
 
 use crate::{
     Automaton, BLOCK_ROWS, COPIES, Comparison, Hasher, Kept, LANES, Ordered, Ranges, Row, Sums, Table, Value,
 };
 use std::ops::Range;
 
-/// Bits that are 1.
+/// Returns the number of bits that are 1.
 pub(crate) fn count(words: &[u64]) -> usize {
     words.iter().map(|word| word.count_ones() as usize).sum()
 }
 
-/// See [`crate::gather`].
+/// Portable form of [`crate::gather`].
 pub fn gather<T: Value>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
     into.reserve(kept.count());
     for (word, values) in kept.words.iter().zip(values.chunks(64)) {
@@ -27,7 +27,7 @@ pub fn gather<T: Value>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
     }
 }
 
-/// See [`crate::gather_bits`].
+/// Portable form of [`crate::gather_bits`].
 pub fn gather_bits(kept: &Kept, bits: &[u64]) -> Vec<u64> {
     let mut packer = Packer::new(kept.count());
     for (word, bits) in kept.words.iter().zip(bits) {
@@ -43,7 +43,7 @@ pub fn gather_bits(kept: &Kept, bits: &[u64]) -> Vec<u64> {
     packer.finish()
 }
 
-/// Bits that come a few at a time.
+/// Vector of bits that is filled a few bits at a time.
 pub(crate) struct Packer {
     words: Vec<u64>,
     last: u64,
@@ -55,14 +55,14 @@ impl Packer {
         Packer { words: Vec::with_capacity(bits.div_ceil(64)), last: 0, filled: 0 }
     }
 
-    /// Takes the lowest `count` bits of a word in which all others are 0; at most 64.
+    /// Appends the lowest `count` bits of a word, at most 64. All other bits must be 0.
     #[inline]
     pub(crate) fn push(&mut self, bits: u64, count: u32) {
         self.last |= bits << self.filled;
         let filled = self.filled + count;
         if filled >= 64 {
             self.words.push(self.last);
-            // What did not fit: nothing if the word began empty, as all 64 were taken.
+            // The bits that did not fit. None are left if all 64 went into an empty word.
             self.last = bits.checked_shr(64 - self.filled).unwrap_or(0);
         }
         self.filled = filled % 64;
@@ -76,7 +76,7 @@ impl Packer {
     }
 }
 
-/// See [`crate::compare`]; appends.
+/// Portable form of [`crate::compare`], except that it appends to `into`.
 pub fn compare<T: Ordered>(values: &[T], comparison: Comparison, literal: T, into: &mut Vec<u64>) {
     let mut with = |passes: fn(std::cmp::Ordering) -> bool| {
         let word = |values: &[T]| {
@@ -95,20 +95,20 @@ pub fn compare<T: Ordered>(values: &[T], comparison: Comparison, literal: T, int
     }
 }
 
-/// See [`crate::select_rows`].
+/// Portable form of [`crate::select_rows`].
 pub fn select_rows(rows: &[Row], ranges: &Ranges, into: &mut Vec<Row>) {
     into.extend(rows.iter().filter(|row| ranges.contain(row)));
 }
 
-/// See [`crate::project_rows`].
+/// Portable form of [`crate::project_rows`].
 ///
 /// # Panics
-/// If the columns do not lie in a row, or a row has no bytes.
+/// If the columns reach beyond a row, or `width` is 0.
 pub fn project_rows(rows: &[u8], width: usize, columns: Range<usize>, into: &mut Vec<u8>) {
     rows.chunks_exact(width).for_each(|row| into.extend_from_slice(&row[columns.clone()]));
 }
 
-/// See [`Automaton::matches`].
+/// Portable form of [`Automaton::matches`].
 pub fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> Vec<u64> {
     let mut found = vec![0; offsets.len().saturating_sub(1).div_ceil(64)];
     for (row, ends) in offsets.windows(2).enumerate() {
@@ -118,10 +118,10 @@ pub fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> Vec<u64>
     found
 }
 
-/// Bytes between looks at whether following a string goes on.
+/// Bytes of a string that are followed before it is checked whether to go on.
 pub(crate) const LOOK_BYTES: usize = 64;
 
-/// See [`Automaton::follow`]: the state it stops in, and behind how many bytes.
+/// Portable form of [`Automaton::follow`]. Returns the state that it stops in, and the number of bytes followed.
 pub(crate) fn follow(automaton: &Automaton, string: &[u8]) -> (u8, usize) {
     let (mut state, mut at) = (automaton.start, 0);
     for part in string.chunks(LOOK_BYTES) {
@@ -135,17 +135,17 @@ pub(crate) fn follow(automaton: &Automaton, string: &[u8]) -> (u8, usize) {
     (state, at)
 }
 
-/// See [`Hasher`]: a product of 128 bits, folded.
+/// Portable form of [`Hasher::hash`]: a product of 128 bits whose halves are XORed.
 #[inline]
 pub fn hash(hasher: &Hasher, masked: u64) -> u64 {
     let product = u128::from(masked) * u128::from(hasher.rounds[0][0] | 1);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// See [`crate::find`].
+/// Portable form of [`crate::find`].
 ///
 /// # Panics
-/// As that does.
+/// If a slice is shorter than [`crate::find`] demands.
 pub fn find(
     table: &Table<'_>,
     keys: &[i64],
@@ -170,7 +170,7 @@ pub fn find(
     count
 }
 
-/// The second half of [`crate::find_and_add`]: adds the values of all rows but the others.
+/// Second half of the portable [`crate::find_and_add`]: adds the values of all rows but those in `others`.
 ///
 /// # Panics
 /// If a place is beyond the words.
@@ -190,10 +190,10 @@ pub fn add_found(words: &mut [u64], sums: Sums<'_>, places: &[u32], others: &[u8
     }
 }
 
-/// See [`crate::update`].
+/// Portable form of [`crate::update`].
 ///
 /// # Panics
-/// As that does.
+/// If a place is beyond the words.
 pub fn update(words: &mut [u64], places: &[u32], mut with: impl FnMut(usize, u64) -> u64) {
     let count = words.len();
     for (row, place) in places.iter().enumerate() {
@@ -204,15 +204,15 @@ pub fn update(words: &mut [u64], places: &[u32], mut with: impl FnMut(usize, u64
     }
 }
 
-/// See [`crate::add`].
+/// Portable form of [`crate::add`].
 ///
 /// # Panics
-/// As that does.
+/// If a place is beyond the words, or there are fewer values than places.
 pub fn add(words: &mut [u64], places: &[u32], values: &[i64]) {
     update(words, places, |row, word| word.wrapping_add(values[row] as u64));
 }
 
-/// See [`crate::ones`].
+/// Portable form of [`crate::ones`].
 pub fn ones(values: &[i64]) -> u64 {
     values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 63)) as u64)
 }

@@ -1,36 +1,36 @@
-//! Rows of fixed width, one behind the other, as Farview's tables lie: selection, and projection that touches only
-//! the cache lines of the columns asked for ("smart addressing").
+//! Selection and projection of rows of fixed width that lie one behind the other, as in Farview's tables. Projection
+//! touches only the cache lines of the columns that are asked for ("smart addressing").
 
 use crate::portable;
 use std::ops::Range;
 
-/// A row of eight columns of 8 bytes: one cache line.
+/// Row of eight columns of 8 bytes: one cache line.
 pub type Row = [i64; 8];
 
-/// What each column of a row must lie in, both ends included.
+/// Range for each column of a row, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranges {
-    /// The least that passes.
+    /// Least value that passes.
     pub low: Row,
-    /// The greatest that passes.
+    /// Greatest value that passes.
     pub high: Row,
 }
 
 impl Ranges {
-    /// Any row passes.
+    /// Ranges that every row passes.
     pub const ALL: Ranges = Ranges { low: [i64::MIN; 8], high: [i64::MAX; 8] };
 
-    /// Whether a row passes.
+    /// Reports whether a row passes.
     #[inline]
     pub fn contain(&self, row: &Row) -> bool {
         row.iter().zip(&self.low).zip(&self.high).fold(true, |all, ((value, low), high)| {
-            // Without a branch for each column.
+            // No branch for each column.
             all & (low <= value) & (value <= high)
         })
     }
 }
 
-/// Appends the rows that pass.
+/// Appends the rows that pass to `into`.
 pub fn select_rows(rows: &[Row], ranges: &Ranges, into: &mut Vec<Row>) {
     into.reserve(rows.len());
     #[cfg(target_arch = "x86_64")]
@@ -40,10 +40,10 @@ pub fn select_rows(rows: &[Row], ranges: &Ranges, into: &mut Vec<Row>) {
     portable::select_rows(&rows[done..], ranges, into);
 }
 
-/// Appends the bytes `columns` of each row of `width` bytes, and reads no others but those of the same cache lines.
+/// Appends the bytes `columns` of each row of `width` bytes to `into`. Reads only the cache lines of those bytes.
 ///
 /// # Panics
-/// If the columns do not lie in a row, or the rows are not whole ones.
+/// If the columns reach beyond a row, or the last row is not whole.
 pub fn project_rows(rows: &[u8], width: usize, columns: Range<usize>, into: &mut Vec<u8>) {
     assert!(
         columns.start <= columns.end && columns.end <= width && width > 0 && rows.len().is_multiple_of(width),
@@ -55,11 +55,11 @@ pub fn project_rows(rows: &[u8], width: usize, columns: Range<usize>, into: &mut
     project_into(rows, width, columns, &mut into[filled..]);
 }
 
-/// Writes each column of rows of `width` bytes where its values are to lie one behind the other: which bytes of a row
-/// it is, and where to. No cache lines are read but those of the columns.
+/// Copies columns out of rows of `width` bytes. Each column is the range of its bytes in a row and the buffer for its
+/// values, one behind the other. Reads only the cache lines of the columns.
 ///
 /// # Panics
-/// If a column does not lie in a row, the rows are not whole ones, or there is not exactly room for a column.
+/// If a column reaches beyond a row, the last row is not whole, or a buffer has not exactly the size of its column.
 pub fn split_rows(rows: &[u8], width: usize, columns: &mut [(Range<usize>, &mut [u8])]) {
     assert!(width > 0 && rows.len().is_multiple_of(width), "{} bytes in rows of {width}", rows.len());
     for (column, into) in &*columns {
@@ -72,7 +72,7 @@ pub fn split_rows(rows: &[u8], width: usize, columns: &mut [(Range<usize>, &mut 
             into.len()
         );
     }
-    // Of a block, what one column has brought into the cache the next ones find there.
+    // Later columns of a block find in the cache the lines that the first column brought in.
     let block_rows = (BLOCK_BYTES / width).max(BLOCK_ROWS_MIN);
     for (index, block) in rows.chunks(block_rows * width).enumerate() {
         for (column, into) in &mut *columns {
@@ -83,12 +83,13 @@ pub fn split_rows(rows: &[u8], width: usize, columns: &mut [(Range<usize>, &mut 
     }
 }
 
-/// Bytes and rows of which one column is taken before the next.
+/// Bytes of a block of rows: all columns are copied out of it before the next block begins.
 const BLOCK_BYTES: usize = 16 << 10;
+/// Rows of a block at least, for wide rows.
 const BLOCK_ROWS_MIN: usize = 64;
 
 fn project_into(rows: &[u8], width: usize, columns: Range<usize>, to: &mut [u8]) {
-    // The width is known to the compiler for a few columns: one or two moves instead of a call for each row.
+    // The compiler knows the length of common widths, so each row costs one or two moves instead of a call.
     match columns.len() {
         0 => {}
         1 => project_exactly::<1>(rows, width, columns.start, to),
@@ -105,7 +106,7 @@ fn project_into(rows: &[u8], width: usize, columns: Range<usize>, to: &mut [u8])
     }
 }
 
-/// Rows between what is copied and what is asked for from memory meanwhile.
+/// Rows between the one that is copied and the one that is prefetched.
 const AHEAD_ROWS: usize = 64;
 
 fn project_exactly<const BYTES: usize>(rows: &[u8], width: usize, start: usize, to: &mut [u8]) {

@@ -1,32 +1,32 @@
-//! Looking keys up in a table of buckets, and adding to what lies beside them.
+//! Lookup of keys in a hash table of buckets, and additions to the words beside the keys.
 //!
-//! The idea: a bucket is four keys in a row, and behind them what belongs to each; one comparison of a vector is a look
-//! at all of it, without a branch that depends on the key. Eight keys are hashed at once. Only keys that are not in the
-//! bucket that they hash to are listed for the caller, who knows where else they may be.
+//! The idea: a bucket has four keys in a row, and behind them the words that belong to each. One vector comparison
+//! looks at the whole bucket, without a branch that depends on the key. Eight keys are hashed at once. Keys that are
+//! not in their first bucket are listed for the caller, who decides where else to look.
 
 use crate::portable;
 
-/// Keys of a bucket. Each word of the rest belongs to one of them, in the same order.
+/// Keys of a bucket. Each following group of as many words has one word per key, in the same order.
 pub const LANES: usize = 4;
-/// Keys that are looked up at once: their numbers in a block are bytes.
+/// Most keys of one lookup, so that the number of a key in the block fits a byte.
 pub const BLOCK_ROWS: usize = 256;
 
-/// Spreads keys of 64 bits under a secret.
+/// Hash function for keys of 64 bits, with a secret.
 ///
-/// With AES instructions it is two rounds of AES over the key and a secret word, under secret round keys: behind two
-/// rounds each bit depends on each bit of the key. Without, the key over a secret mask is multiplied by a secret odd
-/// number, and both halves of the 128 bits are folded.
+/// It is two rounds of AES over the key and a secret word, under secret round keys, if the CPU has AES instructions.
+/// After two rounds each bit depends on each bit of the key. Without AES, the key is XORed with a secret mask and
+/// multiplied by a secret odd number, and the two halves of the 128-bit product are XORed.
 #[derive(Clone, Copy, Debug)]
 pub struct Hasher {
     pub(crate) mask: u64,
     pub(crate) beside: u64,
     pub(crate) rounds: [[u64; 2]; 2],
-    /// Never set where the CPU does not have the instructions.
+    /// True if rounds of AES are used. Never true on a CPU without the instructions.
     pub(crate) is_aes: bool,
 }
 
 impl Hasher {
-    /// Of a secret of random words.
+    /// Makes a hasher from random words.
     pub fn new(secret: [u64; 6]) -> Hasher {
         let [mask, beside, first, second, third, fourth] = secret;
         #[cfg(target_arch = "x86_64")]
@@ -36,18 +36,18 @@ impl Hasher {
         Hasher { mask, beside, rounds: [[first, second], [third, fourth]], is_aes }
     }
 
-    /// Whether its hash is made of rounds of AES.
+    /// Reports whether the hash is made of rounds of AES.
     pub fn is_aes(&self) -> bool {
         self.is_aes
     }
 
-    /// A key as the table holds it. The key that is all zero then is what free places look like.
+    /// Returns a key in the form in which the table holds it. A masked key of zero looks like a free slot.
     #[inline(always)]
     pub fn masked(&self, key: u64) -> u64 {
         key ^ self.mask
     }
 
-    /// The hash of a masked key.
+    /// Returns the hash of a masked key.
     #[inline]
     pub fn hash(&self, masked: u64) -> u64 {
         #[cfg(target_arch = "x86_64")]
@@ -58,21 +58,21 @@ impl Hasher {
     }
 }
 
-/// Words of which the first `buckets` times `stride` are buckets.
+/// Hash table in a slice of words. Its buckets are the first `buckets * stride` words.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'t> {
     pub(crate) words: &'t [u64],
     pub(crate) hasher: &'t Hasher,
-    /// What of a hash is where a bucket begins.
+    /// Mask that turns a hash into the position of a bucket.
     pub(crate) starts: u32,
 }
 
 impl<'t> Table<'t> {
-    /// Buckets of so many words each.
+    /// Makes a table of `buckets` buckets of `stride` words each.
     ///
     /// # Panics
-    /// If a number is no power of two, a bucket is shorter than its keys, or the words are not as many or more than 32
-    /// bits count.
+    /// If `buckets` or `stride` is no power of two, a bucket is shorter than its keys, there are too few words, or
+    /// their number does not fit 32 bits.
     pub fn new(words: &'t [u64], buckets: usize, stride: usize, hasher: &'t Hasher) -> Table<'t> {
         let all = buckets.checked_mul(stride).and_then(|words| u32::try_from(words).ok()).unwrap_or(u32::MAX);
         assert!(
@@ -87,16 +87,16 @@ impl<'t> Table<'t> {
         Table { words, hasher, starts: all - stride as u32 }
     }
 
-    /// Where the bucket of a masked key begins.
+    /// Returns the position of the bucket of a masked key.
     #[inline]
     pub fn start(&self, masked: u64) -> usize {
         (self.hasher.hash(masked) as u32 & self.starts) as usize
     }
 }
 
-/// Looks each key up in its bucket, and says how many were not found: their numbers are the first of `others`, in
-/// order, and their places where their buckets begin. A key that is all zero behind the mask is never found. The
-/// buckets of the keys `ahead` are asked for from memory.
+/// Looks up each key in its bucket. Returns how many keys were not found. Their numbers are in `others`, in order,
+/// and their places are set to the position of their bucket. The places of all other keys are set to where they are.
+/// A masked key of zero is never found. The buckets of the keys in `ahead` are prefetched.
 ///
 /// # Panics
 /// If there are more than [`BLOCK_ROWS`] keys, or fewer places than keys.
@@ -120,37 +120,38 @@ pub fn find(
     portable::find(table, keys, ahead, places, others)
 }
 
-/// Copies of accumulators that [`find_and_add`] adds to in turn.
+/// Copies of the accumulators that [`find_and_add`] adds to in turn.
 pub const COPIES: usize = 4;
 
-/// What [`find_and_add`] does beside looking up.
+/// Additions of [`find_and_add`].
 #[derive(Debug)]
 pub struct Sums<'t> {
-    /// A value for each key.
+    /// Value to add for each key.
     pub values: &'t [i64],
-    /// Empty, or [`COPIES`] of equal length, each with at least as many words as all buckets have: a row then adds to
-    /// the copy of its number instead of the table, and whoever owns them adds them up. Rows of few groups otherwise
-    /// wait for each other. Copies should not be a multiple of 4 KiB apart, as the CPU tells stores apart by that.
+    /// Empty, or [`COPIES`] copies of equal length, each at least as long as all buckets together. Row n then adds to
+    /// copy n modulo [`COPIES`] instead of the table, and the caller adds the copies up. Without copies, rows of few
+    /// groups wait for each other's stores. Copies should not lie a multiple of 4 KiB apart, because the CPU compares
+    /// addresses of loads and stores by their low 12 bits.
     pub copies: &'t mut [u64],
 }
 
-/// How buckets lie in their words, as [`Table::new`] wants it.
+/// Shape of a table, with the arguments of [`Table::new`].
 #[derive(Clone, Copy, Debug)]
 pub struct Shape<'t> {
-    /// How many there are.
+    /// Number of buckets.
     pub buckets: usize,
-    /// Words of each.
+    /// Words of a bucket.
     pub stride: usize,
-    /// What says where a key is.
+    /// Hasher that gives the bucket of a key.
     pub hasher: &'t Hasher,
 }
 
-/// Looks keys up as [`find`] does, and adds the value of each that was found to
-/// the word behind its bucket's keys, which wraps. Places are set for the others only.
+/// Looks up keys like [`find`] and adds the value of each key that was found to its first word behind the bucket's
+/// keys. The sum wraps. Only the places of keys that were not found are set.
 ///
 /// # Panics
-/// As those two do; if a bucket has less than two words for each key, or values or copies are not as many as they
-/// should.
+/// Like [`Table::new`] and [`find`]; also if a bucket has fewer than two words per key, or there is not one value per
+/// key, or the copies are too short.
 pub fn find_and_add(
     words: &mut [u64],
     shape: Shape<'_>,
@@ -186,8 +187,8 @@ pub fn find_and_add(
     count
 }
 
-/// Replaces the words at these places by what `with` makes of them, given the number of the row: one row behind the
-/// other, as a place may come again.
+/// Replaces the word at each place by the result of `with`, which gets the row number and the word. Rows are handled
+/// in order, because a place may occur more than once.
 ///
 /// # Panics
 /// If a place is beyond the words.
@@ -199,10 +200,10 @@ pub fn update(words: &mut [u64], places: &[u32], with: impl FnMut(usize, u64) ->
     portable::update(words, places, with);
 }
 
-/// Adds each value to the word at its place, which wraps.
+/// Adds each value to the word at its place. The sum wraps.
 ///
 /// # Panics
-/// If a place is beyond the words, or there are not as many values.
+/// If a place is beyond the words, or there is not one value per place.
 pub fn add(words: &mut [u64], places: &[u32], values: &[i64]) {
     assert!(places.len() == values.len(), "{} places of {} values", places.len(), values.len());
     #[cfg(target_arch = "x86_64")]
@@ -212,7 +213,8 @@ pub fn add(words: &mut [u64], places: &[u32], values: &[i64]) {
     portable::add(words, places, values);
 }
 
-/// All ones of the magnitudes of these values, one below each that is negative: none is beyond as many bits.
+/// Returns the bitwise OR of the magnitudes of the values, where the magnitude of a negative value counts one less.
+/// No magnitude is greater than the result plus 1.
 pub fn ones(values: &[i64]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if let Some(ones) = crate::x86::ones(values) {

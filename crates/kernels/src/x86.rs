@@ -1,7 +1,8 @@
-//! The kernels with AVX-512, and the only unsafe code of the crate.
+//! The kernels with AVX-512. With its submodules this is nearly all unsafe code of the crate; `pages` has the rest.
 //!
-//! Two kinds of it: loads and stores through pointers, whose bounds the note at each block argues; and calls of
-//! functions that need instructions which [`has_avx512`] has found.
+//! The unsafe code is of two kinds. Loads and stores go through pointers, and the comment at each block argues their
+//! bounds. Calls go to functions that need CPU instructions which [`has_avx512`], or the check named there, has
+//! found.
 #![allow(unsafe_code)]
 
 mod tables;
@@ -16,10 +17,11 @@ use std::arch::x86_64::*;
 
 /// Bytes behind the result that a kernel may write to: one vector.
 const SLACK_BYTES: usize = 64;
-/// How far ahead of the loads memory is asked for, in bytes: a page, as the CPU's own prefetching stops at its end.
+/// Bytes from a load to the memory that is prefetched meanwhile: one page, because the CPU's own prefetching stops at
+/// the end of a page.
 const AHEAD_BYTES: usize = 4096;
 
-/// Whether the CPU has all that these kernels use.
+/// Reports whether the CPU has all instructions that these kernels use.
 #[inline]
 pub(crate) fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -32,14 +34,14 @@ pub(crate) fn has_avx512() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-/// See [`crate::gather`]; false if the CPU cannot, and nothing has been done.
+/// AVX-512 form of [`crate::gather`]. Returns false, with nothing done, if the CPU has no AVX-512.
 pub(crate) fn gather<T: Value>(kept: &Kept, values: &[T], into: &mut Vec<T>) -> bool {
     if !has_avx512() || values.len() != kept.rows() {
         return false;
     }
     into.reserve(kept.count() + SLACK_BYTES / size_of::<T>());
-    // SAFETY: the CPU has the instructions. `values` has the rows that `kept` speaks of; `into` has room for those
-    // that are kept and one vector, from its end on; of both, `T` says the width, and every number is some `T`.
+    // SAFETY: the CPU has the instructions. `values` has as many rows as `kept`. `into` has room behind its end for
+    // the kept rows and one vector. `T` gives the width of both, and any bits are a valid `T`.
     unsafe {
         let (from, to) = (values.as_ptr(), into.as_mut_ptr().add(into.len()));
         match size_of::<T>() {
@@ -55,22 +57,22 @@ pub(crate) fn gather<T: Value>(kept: &Kept, values: &[T], into: &mut Vec<T>) -> 
     true
 }
 
-/// The bits of a word before each of its bytes that are 1, in its eight bytes.
+/// Returns in its eight bytes, for each byte of the word, the number of 1 bits below it.
 #[inline]
 fn counts_before(word: u64) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let pairs = word - ((word >> 1) & (ONES * 0x55));
     let nibbles = (pairs & (ONES * 0x33)) + ((pairs >> 2) & (ONES * 0x33));
     let bytes = (nibbles + (nibbles >> 4)) & (ONES * 0x0f);
-    // No byte exceeds 64, so none carries.
+    // No byte of the sum exceeds 64, so none carries into the next.
     bytes.wrapping_mul(ONES) << 8
 }
 
-/// The kernel for one width: vectors of `$lanes` values, compressed by `$compress` under masks of type `$mask`.
+/// Makes the kernel for one width: vectors of `$lanes` values, compressed by `$compress` under masks of type `$mask`.
 macro_rules! kept {
     ($name:ident, $value:ty, $lanes:literal, $mask:ty, $widen:expr, $compress:ident) => {
         /// # Safety
-        /// `values` has the rows of `kept`, and `into` room for those that are kept and 64 bytes.
+        /// `values` has the rows of `kept`, and `into` has room for the kept rows and 64 bytes.
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi1,bmi2,popcnt")]
         unsafe fn $name(kept: &Kept, values: *const $value, into: *mut $value) {
             const AHEAD: usize = 16;
@@ -80,7 +82,7 @@ macro_rules! kept {
                     if let Some(later) = listed.get(at + AHEAD) {
                         _mm_prefetch::<_MM_HINT_T1>(values.wrapping_add(*later as usize).cast());
                     }
-                    // SAFETY: listed rows are below the number of rows, and as many as are kept.
+                    // SAFETY: listed rows are below the number of rows, and there are as many as are kept.
                     unsafe { *into.add(at) = *values.add(*row as usize) };
                 }
                 return;
@@ -95,8 +97,8 @@ macro_rules! kept {
                 if word == 0 {
                     continue;
                 }
-                // SAFETY: the words are whole, so each has 64 rows to load. What is stored begins among the kept
-                // rows and is one vector long, for which there is room behind them.
+                // SAFETY: each of these words stands for 64 rows that exist. A store begins among the kept rows and
+                // is one vector long, and behind the kept rows there is room for one vector.
                 unsafe {
                     let to = into.add(*before as usize);
                     if word == u64::MAX {
@@ -126,7 +128,7 @@ macro_rules! kept {
                 let (mut word, mut at) = (*word, *before as usize);
                 while word != 0 {
                     let row = whole * 64 + word.trailing_zeros() as usize;
-                    // SAFETY: bits behind the last row are 0, and `at` counts the kept ones.
+                    // SAFETY: bits behind the last row are 0, and `at` counts the kept rows.
                     unsafe { *into.add(at) = *values.add(row) };
                     at += 1;
                     word &= word - 1;
@@ -140,7 +142,7 @@ kept!(kept_1, u8, 64, u64, |bits: u64| bits, _mm512_maskz_compress_epi8);
 kept!(kept_2, u16, 32, u32, |bits: u32| bits, _mm512_maskz_compress_epi16);
 kept!(kept_4, u32, 16, u16, |bits: u16| bits, _mm512_maskz_compress_epi32);
 kept!(kept_8, u64, 8, u8, |bits: u8| bits, _mm512_maskz_compress_epi64);
-// Four values of 16 bytes are eight of 8, kept in pairs.
+// Four values of 16 bytes are handled as eight of 8 bytes, with each bit of the mask doubled.
 kept!(
     kept_16,
     u128,
@@ -150,7 +152,7 @@ kept!(
     _mm512_maskz_compress_epi64
 );
 
-/// See [`crate::gather_bits`]; nothing if the CPU cannot.
+/// Form of [`crate::gather_bits`] for this CPU. `None` if it has no AVX-512.
 pub(crate) fn gather_bits(kept: &Kept, bits: &[u64]) -> Option<Vec<u64>> {
     // SAFETY: the CPU has the instructions.
     has_avx512().then(|| unsafe { kept_bits(kept, bits) })
@@ -165,8 +167,8 @@ fn kept_bits(kept: &Kept, bits: &[u64]) -> Vec<u64> {
     packer.finish()
 }
 
-/// See [`crate::compare`]: appends the words of whole 64 values and says how many values those are; 0 if the CPU
-/// cannot.
+/// AVX-512 form of [`crate::compare`]. Appends the words of whole blocks of 64 values and returns how many values
+/// those are: 0 if the CPU has no AVX-512.
 pub(crate) fn compare<T: Ordered>(
     values: &[T],
     comparison: Comparison,
@@ -179,8 +181,8 @@ pub(crate) fn compare<T: Ordered>(
     }
     into.reserve(whole);
     let from: *const T = values.as_ptr();
-    // SAFETY: the CPU has the instructions; the type is what its identity says, so pointers and literal can be read
-    // as that; there are `whole` times 64 values, and room for as many words, all of which are written.
+    // SAFETY: the CPU has the instructions. The type identity shows the type of `T`, so pointers and literal are read
+    // as that type. There are `whole` times 64 values and room for `whole` words, all of which are written.
     unsafe {
         let to = into.as_mut_ptr().add(into.len());
         macro_rules! of {
@@ -216,12 +218,11 @@ pub(crate) fn compare<T: Ordered>(
     whole * 64
 }
 
-/// The kernel for one type: vectors of `$lanes` values, compared by `$compare` in the way `HOW` with one that `$set`
-/// fills.
+/// Makes the kernel for one type: vectors of `$lanes` values that `$load` reads are compared by `$compress`.
 macro_rules! compared {
     ($name:ident, $number:ty, $lanes:literal, $load:ident, $set:ident, $compare:ident) => {
         /// # Safety
-        /// There are 64 values and room for one word for each of `words`.
+        /// `values` has 64 values and `into` room for one word, for each of `words`.
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
         unsafe fn $name<const HOW: i32>(
             values: *const $number,
@@ -237,11 +238,11 @@ macro_rules! compared {
                     _mm_prefetch::<_MM_HINT_T1>(
                         from.wrapping_add(part * $lanes).cast::<i8>().wrapping_add(AHEAD_BYTES),
                     );
-                    // SAFETY: 64 values for each word.
+                    // SAFETY: there are 64 values for each word.
                     let vector = unsafe { $load(from.add(part * $lanes).cast()) };
                     word |= u64::from($compare::<HOW>(vector, literal)) << (part * $lanes);
                 }
-                // SAFETY: one word for each 64 values.
+                // SAFETY: there is room for one word for each 64 values.
                 unsafe { *into.add(index) = word };
             }
         }
@@ -257,15 +258,15 @@ compared!(compare_u16, u16, 32, _mm512_loadu_si512, _mm512_set1_epi16, _mm512_cm
 compared!(compare_u32, u32, 16, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_cmp_epu32_mask);
 compared!(compare_u64, u64, 8, _mm512_loadu_si512, _mm512_set1_epi64, _mm512_cmp_epu64_mask);
 
-/// Asks for the cache line of a byte of a slice, or for none behind its end.
+/// Prefetches the cache line of a byte of a slice. Does no harm if `at` is beyond its end.
 #[inline(always)]
 pub(crate) fn prefetch(bytes: &[u8], at: usize) {
-    // SAFETY: asking for memory reads none, so the address may be any; every x86-64 has the instruction.
+    // SAFETY: a prefetch accesses no memory, so any address will do. Every x86-64 has the instruction.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(at).cast()) }
 }
 
-/// See [`crate::select_rows`]: appends those of whole 64 rows and says how many rows it has seen; 0 if the CPU
-/// cannot.
+/// AVX-512 form of [`crate::select_rows`]. Handles whole blocks of 64 rows and returns how many rows those are: 0 if
+/// the CPU has no AVX-512.
 pub(crate) fn select_rows(rows: &[Row], ranges: &Ranges, into: &mut Vec<Row>) -> usize {
     if !has_avx512() || into.capacity() - into.len() < rows.len() {
         return 0;
@@ -283,7 +284,7 @@ pub(crate) fn select_rows(rows: &[Row], ranges: &Ranges, into: &mut Vec<Row>) ->
 /// `into` has room for `rows`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,popcnt")]
 unsafe fn rows_of_64(rows: &[Row], ranges: &Ranges, into: *mut Row) -> usize {
-    // SAFETY: both are as long as a vector.
+    // SAFETY: both arrays are as long as a vector.
     let (low, high) = unsafe {
         (_mm512_loadu_si512(ranges.low.as_ptr().cast()), _mm512_loadu_si512(ranges.high.as_ptr().cast()))
     };
@@ -299,7 +300,7 @@ unsafe fn rows_of_64(rows: &[Row], ranges: &Ranges, into: *mut Row) -> usize {
                 (_mm512_cmplt_epi64_mask(values, low), _mm512_cmpgt_epi64_mask(values, high));
             word |= u64::from(_kortestz_mask8_u8(below, above)) << row;
         }
-        // SAFETY: the rows are those of the block, and no more are stored than have been read.
+        // SAFETY: the rows loaded belong to the block, and no more rows are stored than were read.
         unsafe {
             if word == u64::MAX {
                 for row in 0..64 {
@@ -316,19 +317,20 @@ unsafe fn rows_of_64(rows: &[Row], ranges: &Ranges, into: *mut Row) -> usize {
             }
         }
     }
-    // SAFETY: both are of `into`.
+    // SAFETY: both pointers are into `into`.
     unsafe { to.offset_from(into) as usize }
 }
 
-/// Strings side by side.
+/// Strings that are matched side by side.
 const LANES: usize = 8;
-/// Bytes whose places in the table of pairs are found at once: with them, both fit the CPU's first cache.
+/// Bytes whose places in the table of pairs are computed at once. The places and the table together fit the
+/// first-level cache.
 const PLACES: usize = 4096;
-/// Bytes of one string whose places are found at once, if eight of them are longer together.
+/// Bytes per string whose places are computed at once, if eight strings together are longer than [`PLACES`].
 const LANE_PLACES: usize = 384;
 const _: () = assert!(LANES * (LANE_PLACES + 64) <= PLACES + 64 && LANE_PLACES.is_multiple_of(64));
 
-/// See [`Automaton::matches`]; nothing if the CPU cannot. The offsets have been checked.
+/// Vector form of [`Automaton::matches`]. `None` if the CPU has no AVX2. The caller has checked the offsets.
 pub(crate) fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> Option<Vec<u64>> {
     let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2");
     if offsets.len() < 2 || !(has_avx2 && is_x86_feature_detected!("popcnt")) {
@@ -338,7 +340,7 @@ pub(crate) fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> O
     let strings = offsets.len() - 1;
     let mut found = vec![0; strings.div_ceil(64)];
     let whole = strings / LANES * LANES;
-    // The last few, and empty ones behind them.
+    // The last strings that do not fill eight, followed by empty ones.
     let mut last = [offsets[strings]; LANES + 1];
     last[..=strings - whole].copy_from_slice(&offsets[whole..]);
     for (offsets, first) in [(&offsets[..=whole], 0), (&last, whole)] {
@@ -356,19 +358,19 @@ pub(crate) fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> O
     Some(found)
 }
 
-/// Of eight states, each alone in its vector: which are marked in `marks`, as bits.
+/// Returns a bit for each of eight states, each alone in its vector: 1 if it is marked in `marks`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn marked(states: &[__m128i; LANES], marks: &[u8; 16]) -> u64 {
     let pair = |at: usize| _mm_unpacklo_epi8(states[at], states[at + 1]);
     let four = |at: usize| _mm_unpacklo_epi16(pair(at), pair(at + 2));
     let all = _mm_unpacklo_epi32(four(0), four(4));
-    // SAFETY: as long as a vector.
+    // SAFETY: the array is as long as a vector.
     let marks = unsafe { _mm_loadu_si128(marks.as_ptr().cast()) };
     (_mm_movemask_epi8(_mm_shuffle_epi8(marks, all)) & 0xff) as u64
 }
 
-/// Whether half of eight states and more need no further bytes: then those that do are as fast alone.
+/// Reports whether at least half of eight states are settled. The others are then as fast one by one.
 #[inline]
 #[target_feature(enable = "avx2,popcnt")]
 fn is_mostly_settled(automaton: &Automaton, states: &[__m128i; LANES]) -> bool {
@@ -381,18 +383,19 @@ fn is_settled(automaton: &Automaton, state: __m128i) -> bool {
     automaton.settled[(_mm_cvtsi128_si32(state) & 15) as usize] != 0
 }
 
-/// Where the step of a pair of bytes lies in the table of pairs.
+/// Returns the table of the step of a pair of bytes. `place` is its position in the table of pairs.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn pair_at(pairs: &Pairs, place: u16) -> __m128i {
-    // SAFETY: there are 256 tables of 16 bytes; a place is 16 times a number below 256, whatever else stands there.
+    // SAFETY: there are 256 tables of 16 bytes, and masked by `0xff0` any place is 16 times a number below 256.
     unsafe { _mm_loadu_si128(pairs.steps.as_ptr().cast::<u8>().add(usize::from(place & 0xff0)).cast()) }
 }
 
-/// Bits of strings, two bytes a step.
+/// Sets a bit in `found` for each string that passes, with two bytes per step. `first` is the number of the first
+/// string.
 ///
 /// # Safety
-/// The offsets ascend within the bytes, and are one more than a multiple of eight, or none.
+/// The offsets ascend within the bytes, and their number is one more than a multiple of eight, or zero.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,bmi1,bmi2,popcnt")]
 unsafe fn matches_pairs(
     automaton: &Automaton,
@@ -403,7 +406,7 @@ unsafe fn matches_pairs(
     found: &mut [u64],
 ) {
     let mut places = [0u16; PLACES + 64];
-    // Where the bytes begin whose places are known, and where they end.
+    // Range of the bytes whose places are computed.
     let (mut known, mut known_end) = (0, 0);
     let strings = offsets.len().saturating_sub(1);
     for row in (0..strings).step_by(LANES) {
@@ -414,7 +417,7 @@ unsafe fn matches_pairs(
         if !is_long && ends[LANES] > known_end {
             let end = offsets[strings] as usize;
             (known, known_end) = (ends[0], end.min(ends[0] + PLACES));
-            // SAFETY: the caller's; at most as many as there are places.
+            // SAFETY: the caller guarantees the offsets, and the range is no longer than there are places.
             unsafe { places_of(pairs, bytes.get_unchecked(known..known_end), places.as_mut_ptr()) };
         }
         let mut states = [_mm_set1_epi8(automaton.start as i8); LANES];
@@ -427,7 +430,7 @@ unsafe fn matches_pairs(
                 known_end = 0;
                 for (lane, places) in places.chunks_mut(LANE_PLACES + 64).take(LANES).enumerate() {
                     let from = ends[lane] + at;
-                    // SAFETY: within the string, and there are that many places.
+                    // SAFETY: the range lies within the string, and there is room for its places.
                     unsafe { places_of(pairs, bytes.get_unchecked(from..from + part), places.as_mut_ptr()) };
                     lanes[lane] = places.as_ptr();
                 }
@@ -435,7 +438,7 @@ unsafe fn matches_pairs(
             for step in (0..part).step_by(8) {
                 for pair in 0..4 {
                     for (lane, state) in states.iter_mut().enumerate() {
-                        // SAFETY: the places of `part` bytes from here on are known in every lane.
+                        // SAFETY: in every lane the places of `part` bytes from here on are computed.
                         let place = unsafe { *lanes[lane].wrapping_add(step + pair * 2) };
                         *state = _mm_permutexvar_epi8(*state, pair_at(pairs, place));
                     }
@@ -448,7 +451,7 @@ unsafe fn matches_pairs(
         }
         if shortest != at || lengths.iter().any(|length| *length != shortest) {
             for (lane, state) in states.iter_mut().enumerate() {
-                // SAFETY: the caller's.
+                // SAFETY: the caller guarantees the offsets.
                 let rest = unsafe { bytes.get_unchecked(ends[lane] + at..ends[lane + 1]) };
                 if is_long {
                     *state = alone(automaton, pairs, *state, rest, None).0;
@@ -459,7 +462,7 @@ unsafe fn matches_pairs(
                     if is_settled(automaton, *state) {
                         break;
                     }
-                    // SAFETY: the places of all eight strings are known.
+                    // SAFETY: the places of all eight strings are computed.
                     *state = unsafe { stepped(automaton, pairs, *state, part, from) };
                     from = from.wrapping_add(LOOK_BYTES);
                 }
@@ -472,7 +475,7 @@ unsafe fn matches_pairs(
     }
 }
 
-/// The state behind bytes whose places are known.
+/// Returns the state after bytes whose places are computed.
 ///
 /// # Safety
 /// There is a place for each byte but the last.
@@ -487,7 +490,7 @@ unsafe fn stepped(
 ) -> __m128i {
     let (two, one) = bytes.as_chunks::<2>();
     for pair in 0..two.len() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees a place for each byte but the last.
         let place = unsafe { *places.wrapping_add(pair * 2) };
         state = _mm_shuffle_epi8(pair_at(pairs, place), state);
     }
@@ -497,8 +500,8 @@ unsafe fn stepped(
     state
 }
 
-/// The state behind bytes, and how many of them have been looked at: all, unless it is settled, or in the state
-/// `stop` when it looks.
+/// Returns the state after bytes, and how many of them were read: all, unless a check every [`LOOK_BYTES`] finds a
+/// settled state or the state `stop`.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,bmi1,bmi2,popcnt")]
 fn alone(
     automaton: &Automaton,
@@ -523,7 +526,8 @@ fn alone(
     (state, at)
 }
 
-/// See [`Automaton::follow`]: the state it stops in, and behind how many bytes; nothing if the CPU cannot.
+/// Vector form of [`Automaton::follow`]: returns the state that it stops in, and the number of bytes read. `None` if
+/// the CPU or the automaton cannot take two bytes per step.
 pub(crate) fn follow(automaton: &Automaton, string: &[u8]) -> Option<(u8, usize)> {
     let pairs = automaton.pairs.as_deref()?;
     if !(is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("avx2") && has_avx512()) {
@@ -537,10 +541,10 @@ pub(crate) fn follow(automaton: &Automaton, string: &[u8]) -> Option<(u8, usize)
     }
 }
 
-/// For each byte but the last: where the step of it and the next one lies in the table of pairs.
+/// Writes for each byte but the last the position in the table of pairs of the step of that byte and the next.
 ///
 /// # Safety
-/// There is room for as many as bytes, rounded up to 64.
+/// There is room for as many places as bytes, rounded up to 64.
 #[inline]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,bmi1,bmi2,popcnt")]
 unsafe fn places_of(pairs: &Pairs, bytes: &[u8], places: *mut u16) {
@@ -556,7 +560,8 @@ unsafe fn places_of(pairs: &Pairs, bytes: &[u8], places: *mut u16) {
     for at in (0..bytes.len()).step_by(64) {
         let left = bytes.len() - at;
         let from = bytes.as_ptr().wrapping_add(at);
-        // SAFETY: masked loads touch the bytes of the slice alone. Each vector of bytes has as many places.
+        // SAFETY: masked loads touch only bytes of the slice. For each vector of bytes there is room for as many
+        // places.
         unsafe {
             let (first, second) = match left {
                 65.. => (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(1).cast())),
@@ -569,7 +574,7 @@ unsafe fn places_of(pairs: &Pairs, bytes: &[u8], places: *mut u16) {
                     )
                 }
             };
-            // A kind is below 16, so four bits further up it stays within its byte.
+            // A kind is below 16, so shifted by four bits it stays within its byte.
             let place = _mm512_or_si512(_mm512_slli_epi16::<4>(kinds_of(first)), kinds_of(second));
             let (low, high) = (_mm512_castsi512_si256(place), _mm512_extracti64x4_epi64::<1>(place));
             let to = places.add(at);
@@ -579,7 +584,7 @@ unsafe fn places_of(pairs: &Pairs, bytes: &[u8], places: *mut u16) {
     }
 }
 
-/// Where the step of a byte, the lowest of a word, lies.
+/// Returns the table of the step of the lowest byte of a word.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn step_at(automaton: &Automaton, word: u64) -> __m128i {
@@ -589,10 +594,11 @@ fn step_at(automaton: &Automaton, word: u64) -> __m128i {
     }
 }
 
-/// Bits of strings, a byte a step.
+/// Sets a bit in `found` for each string that passes, with one byte per step. `first` is the number of the first
+/// string.
 ///
 /// # Safety
-/// The offsets ascend within the bytes, and are one more than a multiple of eight, or none.
+/// The offsets ascend within the bytes, and their number is one more than a multiple of eight, or zero.
 #[target_feature(enable = "avx2,bmi2,popcnt")]
 unsafe fn matches_bytes(
     automaton: &Automaton,
@@ -604,7 +610,7 @@ unsafe fn matches_bytes(
     for row in (0..offsets.len().saturating_sub(1)).step_by(LANES) {
         let lanes: [&[u8]; LANES] = std::array::from_fn(|lane| {
             let (from, to) = (offsets[row + lane] as usize, offsets[row + lane + 1] as usize);
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees the offsets.
             unsafe { bytes.get_unchecked(from..to) }
         });
         let shortest = lanes.iter().fold(usize::MAX, |least, lane| least.min(lane.len()));
@@ -613,7 +619,7 @@ unsafe fn matches_bytes(
         while at + 8 <= shortest {
             let look = (at + LOOK_BYTES).min(shortest);
             while at + 8 <= look {
-                // SAFETY: eight bytes from here on are within every string of the eight.
+                // SAFETY: eight bytes from here on lie within each of the eight strings.
                 let words: [u64; LANES] = std::array::from_fn(|lane| unsafe {
                     lanes[lane].as_ptr().add(at).cast::<u64>().read_unaligned()
                 });

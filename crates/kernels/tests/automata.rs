@@ -1,9 +1,9 @@
-//! Automata over many strings against stepping through each.
+//! Automata over many strings, compared with stepping through each string.
 
 use farpool_kernels::{Automaton, Followed, STATES_MAX, portable};
 use proptest::prelude::*;
 
-/// States that tell `kinds` kinds of bytes apart; the last one or two go nowhere else.
+/// Automata that tell `kinds` kinds of bytes apart. No byte leaves the last `settled` states.
 fn automata() -> impl Strategy<Value = Automaton> {
     (1..=STATES_MAX, 1..40usize, any::<u64>(), 0..3usize).prop_map(|(states, kinds, seed, settled)| {
         let mixed = |number: usize| (seed ^ number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;

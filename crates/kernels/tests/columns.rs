@@ -1,4 +1,4 @@
-//! Kernels over columns against their portable twins, and those against a definition in one line.
+//! Kernels over columns, compared with their portable twins, and those with a definition in one line.
 
 use farpool_kernels::{Comparison, Kept, Ordered, Value, compare, gather, gather_bits, portable};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ const COMPARISONS: [Comparison; 6] = [
     Comparison::GreaterOrEqual,
 ];
 
-/// Which rows are kept: none, all, few, about half, or whole stretches.
+/// Sets of kept rows: none, all, few, about half, or whole stretches.
 fn masks() -> impl Strategy<Value = Vec<bool>> {
     let rows = 0..1_500usize;
     let with = |share: f64| move |rows| prop::collection::vec(prop::bool::weighted(share), rows);
@@ -28,7 +28,7 @@ fn masks() -> impl Strategy<Value = Vec<bool>> {
     ]
 }
 
-/// Bits in words, and 1s behind the last row, which must not matter.
+/// Packs bits into words. Bits behind the last row are 1, because they must not matter.
 fn words(bits: &[bool]) -> Vec<u64> {
     let word = |bits: &[bool]| {
         let word = bits.iter().enumerate().fold(0, |word, (at, bit)| word | u64::from(*bit) << at);

@@ -1,4 +1,4 @@
-//! Kernels over rows of fixed width against their portable twins, and those against a definition in one line.
+//! Kernels over rows of fixed width, compared with their portable twins, and those with a definition in one line.
 
 use farpool_kernels::{Ranges, Row, portable, project_rows, select_rows, split_rows};
 use proptest::prelude::*;

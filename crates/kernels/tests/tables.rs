@@ -1,4 +1,4 @@
-//! Kernels of tables against their portable twins, and those against a definition in one line.
+//! Kernels of hash tables, compared with their portable twins, and those with a definition in one line.
 
 use farpool_kernels::{
     BLOCK_ROWS, COPIES, Hasher, LANES, Shape, Sums, Table, add, find, find_and_add, ones, portable, update,
@@ -6,8 +6,8 @@ use farpool_kernels::{
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// A table of keys, each in its bucket if there is a lane; the words behind the keys are numbered. `is_first`: at the
-/// lane that its hash names, as far as that is free.
+/// Makes a table in which each key is in its bucket if that has a free slot, in the slot that its hash names if that
+/// is free. The words behind the keys are numbered.
 fn table(hasher: &Hasher, buckets: usize, stride: usize, keys: &[i64]) -> Vec<u64> {
     let mut words = vec![0; buckets * stride + 3];
     for start in (0..buckets * stride).step_by(stride) {
@@ -26,7 +26,7 @@ fn table(hasher: &Hasher, buckets: usize, stride: usize, keys: &[i64]) -> Vec<u6
     words
 }
 
-/// A round of AES, as FIPS 197 has it.
+/// A round of AES, as FIPS 197 defines it.
 fn aes_round(state: [u8; 16], key: [u8; 16]) -> [u8; 16] {
     let double = |byte: u8| byte << 1 ^ if byte >> 7 == 1 { 0x1b } else { 0 };
     let times = |left: u8, right: u8| {
@@ -74,7 +74,7 @@ proptest! {
         let hasher = Hasher::new(secret);
         let mut keys = keys;
         if let (Some(key), true) = (keys.last_mut(), hides) {
-            // It looks as free places do.
+            // This masked key is zero and looks like a free slot.
             *key = secret[0] as i64;
         }
         let held = [&held[..], &keys[..keys.len() / 2]].concat();
@@ -99,7 +99,7 @@ proptest! {
                 prop_assert_eq!(found as usize, at.unwrap_or(start));
             }
         }
-        // Its two forms, with and without copies, add the same.
+        // The forms with and without copies add the same.
         let values: Vec<i64> = keys.iter().map(|key| key.wrapping_mul(0x1234_5678_9abc_def1)).collect();
         let mut sums = words.clone();
         for (key, value) in keys.iter().zip(&values) {

@@ -1,22 +1,22 @@
-//! Tables of buckets with AVX-512 and the AES instructions of vectors.
+//! Lookup in tables of buckets with AVX-512 and vector AES.
 
 use super::{AHEAD_BYTES, has_avx512};
 use crate::{BLOCK_ROWS, COPIES, Hasher, LANES, Sums, Table};
 use std::arch::x86_64::*;
 
-/// Rows that are looked up together: keys of a vector.
+/// Rows that are hashed together: keys of a vector.
 const ROWS: usize = 8;
 
-/// Whether the CPU has what looking up uses.
+/// Reports whether the CPU has the instructions that lookups use.
 pub(crate) fn has_aes() -> bool {
     has_avx512() && is_x86_feature_detected!("aes") && is_x86_feature_detected!("vaes")
 }
 
-/// See [`Hasher::hash`], of one that is made of AES.
+/// AES form of [`Hasher::hash`].
 #[inline]
 pub(crate) fn hash(hasher: &Hasher, masked: u64) -> u64 {
     debug_assert!(hasher.is_aes);
-    // SAFETY: a hasher of AES is made where the CPU has the instructions only.
+    // SAFETY: a hasher of AES exists only if the CPU has the instructions.
     unsafe { hash_one(hasher, masked) }
 }
 
@@ -30,7 +30,7 @@ fn hash_one(hasher: &Hasher, masked: u64) -> u64 {
     _mm_cvtsi128_si64(_mm_aesenc_si128(_mm_aesenc_si128(state, round(0)), round(1))) as u64
 }
 
-/// What hashing keeps in registers.
+/// Values that hashing keeps in registers.
 #[derive(Clone, Copy)]
 struct Secret {
     mask: __m512i,
@@ -52,7 +52,8 @@ impl Secret {
         }
     }
 
-    /// Masks keys, finds where their buckets begin, and says whether one of them looks as free places do.
+    /// Masks keys, computes the positions of their buckets, and reports whether a masked key is zero and so looks
+    /// like a free slot.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512vl,vaes")]
     fn prepare(&self, keys: &[i64], masked: &mut [u64; BLOCK_ROWS], starts: &mut [u32]) -> bool {
@@ -62,7 +63,7 @@ impl Secret {
             masked.as_chunks_mut::<ROWS>().0.split_at_mut(vectors.len().min(BLOCK_ROWS / ROWS));
         let (starts, rest_starts) = starts.as_chunks_mut::<ROWS>();
         for ((keys, masked), starts) in vectors.iter().zip(to).zip(starts) {
-            // SAFETY: eight numbers each, of 8, 8 and 4 bytes.
+            // SAFETY: each load and store has eight numbers, of 8, 8 and 4 bytes.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T1>(keys.as_ptr().cast::<i8>().wrapping_add(AHEAD_BYTES));
                 let words = _mm512_xor_si512(_mm512_loadu_si512(keys.as_ptr().cast()), self.mask);
@@ -75,7 +76,7 @@ impl Secret {
             let mut last = [0; ROWS];
             last[..rest.len()].copy_from_slice(rest);
             let mut found = [0u32; ROWS];
-            // SAFETY: eight numbers each, of 8, 8 and 4 bytes.
+            // SAFETY: each load and store has eight numbers, of 8, 8 and 4 bytes.
             unsafe {
                 let words = _mm512_xor_si512(_mm512_loadu_si512(last.as_ptr().cast()), self.mask);
                 hidden |= _mm512_testn_epi64_mask(words, words) & ((1u16 << rest.len()) - 1) as u8;
@@ -87,14 +88,14 @@ impl Secret {
         hidden != 0
     }
 
-    /// Where the buckets of eight masked keys begin.
+    /// Returns the positions of the buckets of eight masked keys.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl,vaes")]
     fn starts(&self, masked: __m512i) -> __m256i {
         let twice = |state: __m512i| {
             _mm512_aesenc_epi128(_mm512_aesenc_epi128(state, self.rounds[0]), self.rounds[1])
         };
-        // Keys of even and of odd number, each beside the secret word; and back in order.
+        // Keys of even and of odd number, each beside the secret word; then back in order.
         let even = twice(_mm512_unpacklo_epi64(masked, self.beside));
         let odd = twice(_mm512_unpackhi_epi64(masked, self.beside));
         let hashes = _mm512_unpacklo_epi64(even, odd);
@@ -102,7 +103,7 @@ impl Secret {
     }
 }
 
-/// See [`crate::find`], for a table whose hasher is made of AES.
+/// Form of [`crate::find`] for a table whose hasher uses AES.
 pub(crate) fn find(
     table: &Table<'_>,
     keys: &[i64],
@@ -112,8 +113,8 @@ pub(crate) fn find(
 ) -> usize {
     let mut masked = [0; BLOCK_ROWS];
     let places = &mut places[..keys.len()];
-    // SAFETY: a hasher of AES is made where the CPU has the instructions only. Nothing is added, so nothing is written;
-    // `Table::new` has checked that there are as many words as the buckets that starts speak of.
+    // SAFETY: a hasher of AES exists only if the CPU has the instructions. Nothing is added, so nothing is written to
+    // the words. `Table::new` has checked that the words hold all buckets that a masked hash can name.
     unsafe {
         let secret = Secret::new(table.hasher, looked_for_first(table.starts));
         if secret.prepare(keys, &mut masked, places) {
@@ -129,7 +130,7 @@ pub(crate) fn find(
     }
 }
 
-/// See [`crate::find_and_add`], for a hasher made of AES.
+/// Form of [`crate::find_and_add`] for a hasher that uses AES.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn find_and_add(
     words: &mut [u64],
@@ -143,8 +144,9 @@ pub(crate) fn find_and_add(
 ) -> usize {
     let mut masked = [0; BLOCK_ROWS];
     let places = &mut places[..keys.len()];
-    // SAFETY: a hasher of AES is made where the CPU has the instructions only. The caller has checked that there are as
-    // many words as the buckets that starts speak of, eight words or more in each, and as many values and copies.
+    // SAFETY: a hasher of AES exists only if the CPU has the instructions. The caller has checked that the words hold
+    // all buckets that a masked hash can name, that each bucket has at least eight words, and the number of values
+    // and copies.
     unsafe {
         let secret = Secret::new(hasher, looked_for_first(starts));
         if secret.prepare(keys, &mut masked, places) {
@@ -172,26 +174,28 @@ pub(crate) fn find_and_add(
     }
 }
 
-/// Tables up to so many words are sparse, and most keys where they are looked for first.
+/// Words up to which a table is sparse, so that most keys are in the one slot that their hash names.
 const SMALL_WORDS: u32 = 1 << 15;
 
 fn is_small(starts: u32) -> bool {
     starts < SMALL_WORDS
 }
 
-/// What of a hash is where a key is looked for first: in small tables the place of a key, in others that of a bucket.
+/// Returns the mask that turns a hash into the position that is looked at first: of one slot in small tables, of a
+/// bucket in others.
 fn looked_for_first(starts: u32) -> u32 {
     if is_small(starts) { starts | (LANES as u32 - 1) } else { starts }
 }
 
-/// Looks masked keys up in buckets that begin at `places`, and adds to the table (`ADD` is 1), to copies in turn, or
-/// nothing (0), which sets places instead. `FIRST`: places are such that a key is most likely there.
+/// Looks up masked keys in the buckets at `places`. `ADD` of 1 adds values to the table, more than 1 to that many
+/// copies in turn; 0 adds nothing and sets the places instead. With `FIRST`, a place is the one slot where its key
+/// most likely is.
 ///
 /// # Safety
-/// Places are not more than the masked keys, and lie where a bucket of these words begins or, if `FIRST`, are one of
-/// its keys; so does what `secret` makes of keys. If `ADD` is not 0, a bucket has two words for each key or more, there
-/// are as many values as places, and if it is more than 1, so many copies of equal length, which are as long as all
-/// buckets.
+/// There are no more places than masked keys. Each place is the position of a bucket of these words or, with `FIRST`,
+/// of one of its slots, and so is what `secret` computes for the keys of `ahead`. If `ADD` is not 0, a bucket has at
+/// least two words per key and there are as many values as places. If `ADD` is more than 1, there are that many
+/// copies of equal length, each as long as all buckets.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,aes,vaes,bmi1,bmi2")]
 unsafe fn block<const FIRST: bool, const AHEAD: bool, const ADD: usize>(
     words: *mut u64,
@@ -214,7 +218,8 @@ unsafe fn block<const FIRST: bool, const AHEAD: bool, const ADD: usize>(
     let mut count = 0usize;
     let ahead_starts = ahead_starts.as_ptr();
     let mut step = |row: usize, copy: usize| {
-        // SAFETY: the caller's. A row is below the number of places, and a lane below that of a bucket.
+        // SAFETY: the caller guarantees it. A row is below the number of places, and `trailing_zeros` of a mask of
+        // four slots is below 4.
         unsafe {
             if AHEAD {
                 _mm_prefetch::<_MM_HINT_T0>(words.wrapping_add(*ahead_starts.add(row) as usize).cast());
@@ -241,7 +246,8 @@ unsafe fn block<const FIRST: bool, const AHEAD: bool, const ADD: usize>(
             }
         }
     };
-    // An instruction for each copy: the CPU learns of an instruction whether it has to wait for a store before it.
+    // Each copy has an instruction of its own, because the CPU predicts per instruction whether a load must wait for
+    // an earlier store.
     let mut row = 0;
     while row < rows & !(COPIES - 1) {
         (0..COPIES).for_each(|copy| step(row.wrapping_add(copy), if ADD > 1 { copy } else { 0 }));
@@ -251,7 +257,7 @@ unsafe fn block<const FIRST: bool, const AHEAD: bool, const ADD: usize>(
     count
 }
 
-/// Whether no place is beyond so many words.
+/// Reports whether all places are within this many words.
 #[inline]
 fn are_within(places: &[u32], words: usize) -> bool {
     if !has_avx512() {
@@ -267,13 +273,13 @@ fn most(places: &[u32]) -> u32 {
     let mut most = _mm512_setzero_si512();
     let (vectors, rest) = places.as_chunks::<16>();
     for vector in vectors {
-        // SAFETY: sixteen numbers.
+        // SAFETY: the vector has sixteen numbers.
         most = _mm512_max_epu32(most, unsafe { _mm512_loadu_si512(vector.as_ptr().cast()) });
     }
     rest.iter().fold(_mm512_reduce_max_epu32(most), |most, place| most.max(*place))
 }
 
-/// See [`crate::update`].
+/// Form of [`crate::update`] that checks all places at once.
 #[inline(always)]
 pub(crate) fn update(words: &mut [u64], places: &[u32], mut with: impl FnMut(usize, u64) -> u64) {
     assert!(are_within(places, words.len()), "places beyond {} words", words.len());
@@ -284,7 +290,7 @@ pub(crate) fn update(words: &mut [u64], places: &[u32], mut with: impl FnMut(usi
     }
 }
 
-/// See [`crate::add`]; false if the CPU cannot, and nothing has been done.
+/// AVX-512 form of [`crate::add`]. Returns false, with nothing done, if the CPU has no AVX-512.
 pub(crate) fn add(words: &mut [u64], places: &[u32], values: &[i64]) -> bool {
     if !has_avx512() {
         return false;
@@ -301,11 +307,11 @@ pub(crate) fn add(words: &mut [u64], places: &[u32], values: &[i64]) -> bool {
 unsafe fn add_block(words: &mut [u64], places: &[u32], values: &[i64]) {
     let ((places, rest), (values, rest_values)) = (places.as_chunks::<ROWS>(), values.as_chunks::<ROWS>());
     for (places, values) in places.iter().zip(values) {
-        // SAFETY: eight numbers of 4 bytes; the caller's of the places.
+        // SAFETY: eight numbers of 4 bytes are loaded, and the caller guarantees the places.
         unsafe {
             let vector = _mm256_loadu_si256(places.as_ptr().cast());
             if _mm256_cmpeq_epi32_mask(vector, _mm256_set1_epi32(places[0] as i32)) == u8::MAX {
-                // Rows of one group in a row would each wait for the one before.
+                // Additions to one group in a row would each wait for the one before.
                 let sum = _mm512_reduce_add_epi64(_mm512_loadu_si512(values.as_ptr().cast()));
                 let word = words.get_unchecked_mut(places[0] as usize);
                 *word = word.wrapping_add(sum as u64);
@@ -318,13 +324,13 @@ unsafe fn add_block(words: &mut [u64], places: &[u32], values: &[i64]) {
         }
     }
     for (place, value) in rest.iter().zip(rest_values) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees the places.
         let word = unsafe { words.get_unchecked_mut(*place as usize) };
         *word = word.wrapping_add(*value as u64);
     }
 }
 
-/// See [`crate::ones`]; nothing if the CPU cannot.
+/// AVX-512 form of [`crate::ones`]. `None` if the CPU has no AVX-512.
 pub(crate) fn ones(values: &[i64]) -> Option<u64> {
     // SAFETY: the CPU has the instructions.
     has_avx512().then(|| unsafe { ones_of(values) })
@@ -336,7 +342,7 @@ fn ones_of(values: &[i64]) -> u64 {
     let mut ones = _mm512_setzero_si512();
     for vector in vectors {
         _mm_prefetch::<_MM_HINT_T1>(vector.as_ptr().cast::<i8>().wrapping_add(AHEAD_BYTES));
-        // SAFETY: eight numbers of 8 bytes.
+        // SAFETY: the vector has eight numbers of 8 bytes.
         let vector = unsafe { _mm512_loadu_si512(vector.as_ptr().cast()) };
         ones = _mm512_or_si512(ones, _mm512_xor_si512(vector, _mm512_srai_epi64::<63>(vector)));
     }
