@@ -10,30 +10,30 @@ use farpool_wire::limits::*;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// An embedded node must be known to its broker within this: a moment, but where many more threads want to run than
-/// there are CPUs.
+/// Longest time until the broker knows an embedded node. It normally takes a moment, but longer if many more threads
+/// than CPUs want to run.
 const EMBEDDED_START: Duration = Duration::from_secs(60);
 
-/// A pool inside this process: broker and nodes, for tests and for one machine.
+/// Options of a pool inside this process, for tests and for use on one machine.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
-    /// Bytes donated, over all nodes.
+    /// Bytes donated by all nodes together.
     pub memory_bytes: u64,
-    /// How many nodes; 1 to 64.
+    /// Number of nodes, 1 to 64.
     pub node_count: u32,
-    /// Bytes of a region: a power of two from 1 MiB to 2 GiB. Default 64 MiB, or the largest that fits.
+    /// Size of a region in bytes, a power of two from 1 MiB to 2 GiB. Default: 64 MiB, or the largest that fits.
     pub region_bytes: Option<u64>,
-    /// Settings of the session.
+    /// Options of the session.
     pub pool: PoolOptions,
 }
 
 impl EmbeddedOptions {
-    /// One node with this much memory.
+    /// Makes options for one node with this much memory.
     pub fn new(memory_bytes: u64) -> Self {
         EmbeddedOptions { memory_bytes, node_count: 1, region_bytes: None, pool: PoolOptions::default() }
     }
 
-    /// Returns the region size to use: the default, or less where a node's share is less.
+    /// Returns the region size to use: the one given, otherwise the default or the largest that fits a node's share.
     fn region_bytes(&self) -> Result<u64, Error> {
         if !(1..=64).contains(&self.node_count) {
             let message = format!("{} nodes; 1 to 64 are permitted", self.node_count);
@@ -52,7 +52,7 @@ impl EmbeddedOptions {
     }
 }
 
-/// Starts broker and nodes, and opens a session with them.
+/// Starts a broker and nodes, and opens a session with them.
 pub(crate) fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
     let region_bytes = options.region_bytes()?;
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -1,12 +1,12 @@
-//! A far file as its user sees it: bytes at offsets, and a window that functions run over.
+//! Far files for users: bytes at offsets, and functions that run over them.
 
 use farpool_calls::{Caller, CallerOptions};
 use farpool_files::Error;
 use std::ops::Deref;
 
-/// A handle on a far file. Handles are cheap, may be cloned and used from many threads at once.
+/// A handle of a far file. Handles are cheap to clone and may be used from many threads at once.
 ///
-/// It is a [`farpool_files::FarFile`], and has the methods of that.
+/// It dereferences to [`farpool_files::FarFile`] and has all its methods.
 #[derive(Clone)]
 pub struct FarFile(pub(crate) farpool_files::FarFile);
 
@@ -18,10 +18,10 @@ impl Deref for FarFile {
 }
 
 impl FarFile {
-    /// Lanes over this file, which must be published.
+    /// Makes a caller of functions over this file, which must be published.
     ///
-    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it is not, if the range is not in it or too large,
-    /// or if the output is to be too large.
+    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the file is not published, if the range does not
+    /// lie in it or is too large, or if the output would be too large.
     pub fn caller(&self, options: CallerOptions) -> Result<Caller, Error> {
         Caller::over(self, options)
     }

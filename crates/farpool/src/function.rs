@@ -12,7 +12,7 @@
 //! # }
 //! ```
 //!
-//! How: [`farpool_calls`]. Contract: `spec/function.md`.
+//! Implementation: [`farpool_calls`]. Contract: `spec/function.md`.
 
 pub use farpool_calls::{
     CallOptions, CallPlan, Called, Caller, CallerOptions, EachPlan, Ended, Function, FunctionForm,

@@ -14,11 +14,11 @@
 //! # }
 //! ```
 //!
-//! The idea: this is the face of four crates. `farpool_files` has pools and files, `farpool_calls` functions that run
-//! beside their bytes, `farpool_tables` Arrow columns in them, and a pool inside this process is a broker and nodes.
-//! Engines that need no more than files have no use for the other three.
+//! The idea: this crate is the interface of three others and a broker. `farpool_files` has pools and files,
+//! `farpool_calls` functions that run beside the bytes of files, and `farpool_tables` Arrow columns in files. A pool
+//! inside this process is a broker and nodes. Programs that need files only can use `farpool_files` alone.
 //!
-//! Losing a node never gives a wrong answer: the bytes it held answer [`ErrorKind::Lost`] from then on.
+//! A lost node never causes a wrong answer: reads of the bytes that it held return [`ErrorKind::Lost`] from then on.
 //!
 //! Never in this crate: anything that these crates could do themselves.
 #![forbid(unsafe_code)]
@@ -36,9 +36,9 @@ pub use farpool_files::{
     RunningCalls, Stats, StatusReport, Tls, TlsError, TlsErrorKind, TlsFiles, TransportChoice, WriteRange,
     plan, prints, shown, shown_lines,
 };
-/// Where queries and calls run.
+/// Placement of queries and calls.
 pub use farpool_planner::{Placement, UnknownPlacement, Way};
-/// Expressions, queries and the programs they become.
+/// Expressions, queries and the programs that queries are compiled to.
 pub use farpool_tables::operators;
 /// Keys of encrypted tables.
 pub use farpool_tables::{TableKey, WrongKeyLength};
@@ -47,5 +47,5 @@ pub use function::Function;
 pub use pool::Pool;
 pub use table::{FarTable, TableInfo};
 
-/// Result of every operation here.
+/// Result of every operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,4 +1,4 @@
-//! A pool as its user sees it: files by name, tables, functions, and a broker and nodes of this process.
+//! Pools for users: files by name, tables, functions, and pools inside this process.
 
 use crate::FarFile;
 use crate::embedded::{EmbeddedOptions, embedded};
@@ -13,10 +13,16 @@ use std::fmt::Display;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A session with a pool. Clones are the same session; it ends with [`close`](farpool_files::Pool::close) or the last
-/// clone.
+/// A session with a pool. Clones share the session, which ends with [`close`](farpool_files::Pool::close) or when the
+/// last clone is dropped.
 ///
-/// It is a [`farpool_files::Pool`], and has the methods of that.
+/// A program begins with [`Pool::connect`], [`Pool::connect_with`] or [`Pool::embedded`]. `create` and `open` return
+/// files, `table` and `put_table` read and write tables, and `function` and `put_function` do the same for stored
+/// functions; each kind has a method that lists and one that deletes. Methods may be called in any order and from
+/// many threads; they wait for the broker or for nodes and hold no lock that the caller could see. A background
+/// thread renews the leases.
+///
+/// It dereferences to [`farpool_files::Pool`] and has all its methods.
 #[derive(Clone)]
 pub struct Pool(farpool_files::Pool);
 
@@ -28,28 +34,28 @@ impl Deref for Pool {
 }
 
 impl Pool {
-    /// Opens a session with the pool of the broker at `farpool://host:port`. Several brokers that stand in for each
-    /// other have commas between: `farpool://host:port,host:port`.
+    /// Opens a session with the pool of the broker at `farpool://host:port`. Brokers that stand in for each other are
+    /// separated by commas: `farpool://host:port,host:port`.
     pub fn connect(url: &str) -> Result<Pool, Error> {
         farpool_files::Pool::connect(url).map(Pool)
     }
 
-    /// Opens a session with settings.
+    /// Opens a session with options.
     pub fn connect_with(url: &str, options: PoolOptions) -> Result<Pool, Error> {
         farpool_files::Pool::connect_with(url, options).map(Pool)
     }
 
-    /// Opens a session from another host than this machine: the simulator's.
+    /// Opens a session from another host than this machine, as the simulator does.
     pub fn connect_from(host: Arc<dyn Dialer>, url: &str, options: PoolOptions) -> Result<Pool, Error> {
         farpool_files::Pool::connect_from(host, url, options).map(Pool)
     }
 
-    /// A pool inside this process: a broker and nodes that end with the session.
+    /// Starts a pool inside this process: a broker and nodes that end with the session.
     pub fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
         embedded(options).map(Pool)
     }
 
-    /// Creates a file, private to this session until it is published.
+    /// Creates a file that is private to this session until it is published.
     pub fn create(&self, name: &str, class: FileClass, options: CreateOptions) -> Result<FarFile, Error> {
         self.0.create(name, class, options).map(FarFile)
     }
@@ -59,10 +65,10 @@ impl Pool {
         self.0.open(name).map(FarFile)
     }
 
-    /// Says how published files whose names begin with `prefix` are built anew when a node has taken their
-    /// bytes away: `rebuild` is called with this pool and the name, and publishes (with [`IfTaken::Replace`]) a file of
-    /// that name with the very same bytes. It is called when such a file is opened, or read by a handle opened
-    /// before; whoever asked waits for it. Of two prefixes that fit, the one given last counts.
+    /// Registers how to rebuild published files whose names begin with `prefix`, after their bytes were lost.
+    /// `rebuild` is called with this pool and a name, and must publish a file of that name with exactly the same
+    /// bytes (with [`IfTaken::Replace`]). It is called when such a file is opened, or is read by a handle that was
+    /// opened before; that operation waits for it. If two prefixes fit a name, the one registered last counts.
     pub fn rebuild_with(
         &self,
         prefix: &str,
@@ -71,47 +77,48 @@ impl Pool {
         self.0.rebuild_with(prefix, move |pool, name| rebuild(&Pool(pool.clone()), name));
     }
 
-    /// Opens a far table. One that is encrypted tells its columns and how many rows it has; to read it,
-    /// [`Pool::table_with_key`].
+    /// Opens a far table. An encrypted table shows its columns and the number of its rows; [`Pool::table_with_key`]
+    /// opens it for reading.
     ///
-    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is none of this name,
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if its bytes are gone,
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a file has its name and is no far table.
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no table of this name,
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if its bytes are lost,
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the file of this name is not a far table.
     pub fn table(&self, name: &str) -> Result<FarTable, Error> {
         farpool_tables::open_table(self, name, None)
     }
 
-    /// Opens an encrypted far table with the key that it was put with.
+    /// Opens an encrypted far table with the key that it was written with.
     ///
-    /// Errors: those of [`Pool::table`]; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it has another key, or is
-    /// not encrypted; [`ErrorKind::Refused`](crate::ErrorKind::Refused) if what it says of itself was changed.
+    /// Errors: those of [`Pool::table`]; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the key is another one
+    /// or the table is not encrypted; [`ErrorKind::Refused`](crate::ErrorKind::Refused) if the footer was changed
+    /// after it was encrypted.
     pub fn table_with_key(&self, name: &str, key: &TableKey) -> Result<FarTable, Error> {
         farpool_tables::open_table(self, name, Some(key))
     }
 
-    /// The published far tables, in the order of their names.
+    /// Returns the published far tables, ordered by name.
     pub fn tables(&self) -> Result<Vec<TableInfo>, Error> {
         farpool_tables::tables(self)
     }
 
-    /// Returns whether there is a far table of this name, be it lost.
+    /// Reports whether a far table of this name exists, even if its bytes are lost.
     ///
-    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for what is no name of a table.
+    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name cannot be the name of a table.
     pub fn has_table(&self, name: &str) -> Result<bool, Error> {
         farpool_tables::has_table(self, name)
     }
 
-    /// Drops a far table: its name, and the memory it takes.
+    /// Drops a far table: removes its name and frees its memory.
     pub fn drop_table(&self, name: &str) -> Result<(), Error> {
         farpool_tables::drop_table(self, name)
     }
 
-    /// Makes a far table of this name out of batches, which have all the columns of `schema`. Metadata of the schema is
-    /// not kept.
+    /// Makes a far table from record batches that have all the columns of `schema`. Metadata of the schema is not
+    /// kept.
     ///
     /// Errors: [`ErrorKind::Exists`](crate::ErrorKind::Exists) if there is a table of this name
-    /// ([`PutOptions::replace`] replaces it); [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a column is of a
-    /// type that far tables do not have, if a batch does not fit the schema, or if a row is larger than a region;
+    /// ([`PutOptions::replace`] replaces it); [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if far tables do not
+    /// support the type of a column, if a batch does not fit the schema, or if a row is larger than a region;
     /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if the pool has no room.
     pub fn put_table(
         &self,
@@ -122,8 +129,8 @@ impl Pool {
         self.try_put_table(name, schema, batches.into_iter().map(Ok::<_, Infallible>))
     }
 
-    /// The same, of batches that may fail to come: then it is [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), and
-    /// nothing has changed.
+    /// Makes a far table like [`Pool::put_table`], from batches that may be errors. An error ends it with
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), and nothing has changed.
     pub fn try_put_table<E: Display>(
         &self,
         name: &str,
@@ -133,8 +140,8 @@ impl Pool {
         self.put_table_with(name, schema, batches, &PutOptions::default())
     }
 
-    /// The same, with options. Rows of fixed width refuse columns of any width and nulls with
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
+    /// Makes a far table like [`Pool::try_put_table`], with options. The row layout refuses columns with nulls or
+    /// with values of variable width with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
     pub fn put_table_with<E: Display>(
         &self,
         name: &str,
@@ -145,29 +152,30 @@ impl Pool {
         farpool_tables::put_table(self, name, schema, batches, options)
     }
 
-    /// Keeps a function in the pool under a name, for everybody.
+    /// Stores a function in the pool under a name, for all clients.
     ///
-    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a resident one, which nodes have anyway, or if it
-    /// is no name; [`ErrorKind::Exists`](crate::ErrorKind::Exists) if the name is taken and not to be replaced;
-    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted).
+    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the function is resident, so that nodes have it
+    /// already, or if the name is not permitted; [`ErrorKind::Exists`](crate::ErrorKind::Exists) if the name is in
+    /// use and should not be replaced; [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if the pool has no room.
     pub fn put_function(&self, name: &str, function: &Function, if_taken: IfTaken) -> Result<(), Error> {
         farpool_calls::put_function(self, name, function, if_taken)
     }
 
-    /// A function that the pool keeps.
+    /// Reads a stored function.
     ///
-    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::Lost`](crate::ErrorKind::Lost),
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a file has its name and is none.
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such name,
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if its bytes are lost,
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the file of this name is not a function.
     pub fn function(&self, name: &str) -> Result<Function, Error> {
         farpool_calls::stored_function(self, name)
     }
 
-    /// The functions that the pool keeps, in the order of their names.
+    /// Returns the stored functions, ordered by name.
     pub fn functions(&self) -> Result<Vec<FunctionInfo>, Error> {
         farpool_calls::stored_functions(self)
     }
 
-    /// Forgets a function.
+    /// Deletes a stored function.
     pub fn drop_function(&self, name: &str) -> Result<(), Error> {
         farpool_calls::drop_function(self, name)
     }

@@ -1,4 +1,5 @@
-//! Far tables: Arrow columns in pinned, published far files. How: [`farpool_tables`]. Contract: `spec/table.md`.
+//! Far tables: Arrow columns in pinned, published far files. Implementation: [`farpool_tables`]. Contract:
+//! `spec/table.md`.
 
 pub use farpool_tables::{
     Answer, BOUND_BYTES_MAX, BUFFER_ALIGN, BufferAt, COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, ColumnChunk,
