@@ -1,4 +1,4 @@
-//! `farpool broker`.
+//! `farpool broker`: runs the broker of a pool.
 
 use crate::exit::Failure;
 use crate::input::{self, KEYS_BYTES_MAX};
@@ -12,51 +12,52 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Run the broker: admits sessions, grants memory, keeps the names of published files.
+/// Run the broker of a pool: it admits sessions, grants memory and keeps the names of published files.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  farpool broker --listen 127.0.0.1:7700 --store broker.redb\n  \
                         farpool broker --listen 127.0.0.1:7700 --store etcd://127.0.0.1:2379,127.0.0.1:2479")]
 pub(crate) struct Args {
-    /// Where to serve; port 0 picks a free one
+    /// Address to listen on; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700")]
     listen: String,
-    /// What must survive: a file; "memory" for nothing; or an etcd cluster, where several brokers stand in for each
-    /// other: etcd://HOST:PORT,HOST:PORT/PREFIX, etcds:// over TLS
+    /// Where the broker keeps its state: a file; "memory" (lost when the broker ends); or an etcd cluster,
+    /// etcd://HOST:PORT,HOST:PORT/PREFIX (etcds:// for TLS), which lets several brokers take over from each other
     #[arg(long, value_name = "FILE|memory|etcd://..", default_value = "memory")]
     store: String,
-    /// Begin a damaged --store file anew with the names that are whole in it. The damaged file is kept under another
-    /// name. Names whose records are damaged are lost, and nodes free their bytes
+    /// Rebuild a damaged --store file from its intact records. The damaged file is kept under another name. Names with
+    /// damaged records are lost, and the nodes free their memory
     #[arg(long)]
     rebuild_store: bool,
-    /// Of several brokers, one that gives no sign of life is given up after this: 1s to 60s
+    /// Leader failover timeout, with several brokers: a leader that is silent this long is replaced; 1s to 60s, whole
+    /// seconds
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "3s")]
     lead: u32,
-    /// The authority that signed the certificates of the etcd cluster
+    /// CA that signed the certificates of the etcd cluster (PEM)
     #[arg(long, value_name = "FILE")]
     etcd_ca: Option<PathBuf>,
-    /// Our certificate for the etcd cluster, if it wants one
+    /// Client certificate for the etcd cluster, if it requires one (PEM)
     #[arg(long, value_name = "FILE", requires = "etcd_key", requires = "etcd_ca")]
     etcd_cert: Option<PathBuf>,
-    /// And its key
+    /// Private key of the client certificate for the etcd cluster (PEM)
     #[arg(long, value_name = "FILE", requires = "etcd_cert")]
     etcd_key: Option<PathBuf>,
-    /// A lease not renewed for this long expires (300ms to 10m)
+    /// Lease timeout: a lease that is not renewed for this long expires (300ms to 10m)
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "5s")]
     ttl: u32,
-    /// An expired lease keeps its bytes, unusable, for this long
+    /// How long an expired lease keeps its data; the data is unusable until the lease is renewed
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "2s")]
     grace: u32,
-    /// The most that a tenant may hold and be promised; may be given for several
+    /// Limit for the memory that a tenant holds or was promised; may be given several times
     #[arg(long = "quota", value_name = "TENANT=SIZE", value_parser = tenant_quota)]
     quotas: Vec<(Name, u64)>,
-    /// The same for each tenant without a quota of its own, except the administrator; without it: no limit
+    /// Limit for each tenant without a --quota, except the administrator [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     default_quota: Option<u64>,
     #[command(flatten)]
     reach: reach::Args,
 }
 
-/// Reads `TENANT=SIZE`.
+/// Reads `TENANT=SIZE`: a tenant and its quota in bytes.
 fn tenant_quota(text: &str) -> Result<(Name, u64), String> {
     let (tenant, size) = text
         .split_once('=')
@@ -65,7 +66,7 @@ fn tenant_quota(text: &str) -> Result<(Name, u64), String> {
     Ok((tenant, units::bytes(size)?))
 }
 
-/// The quotas asked for, each tenant once.
+/// Returns the quotas of `--quota` and `--default-quota`. A tenant with two quotas is an error.
 fn quotas_of(args: &Args) -> Result<Quotas, Failure> {
     let mut by_tenant = BTreeMap::new();
     for (tenant, bytes) in &args.quotas {
@@ -81,7 +82,7 @@ fn quotas_of(args: &Args) -> Result<Quotas, Failure> {
     }
 }
 
-/// Whole seconds, as etcd has them.
+/// Returns `--lead` in seconds. Leases of etcd last whole seconds.
 fn lead_seconds(args: &Args) -> Result<u64, Failure> {
     match args.lead {
         ms @ 1_000..=60_000 if ms % 1_000 == 0 => Ok(u64::from(ms / 1_000)),
@@ -89,7 +90,7 @@ fn lead_seconds(args: &Args) -> Result<u64, Failure> {
     }
 }
 
-/// What etcd is reached with over TLS.
+/// Reads the TLS files of etcd. `None` without `--etcd-ca`.
 fn etcd_tls(args: &Args) -> Result<Option<EtcdTls>, Failure> {
     let Some(ca) = &args.etcd_ca else { return Ok(None) };
     let read = |flag: &str, file: &Path| {
@@ -103,7 +104,7 @@ fn etcd_tls(args: &Args) -> Result<Option<EtcdTls>, Failure> {
     Ok(Some(EtcdTls { ca: read("--etcd-ca", ca)?, identity }))
 }
 
-/// Begins a damaged store anew, and says what was found.
+/// Rebuilds a damaged store from its intact records, and reports on standard error how many names are left.
 fn rebuild(path: &Path) -> Result<RedbStore, Failure> {
     let Rebuilt { store, aside, names, why } = RedbStore::rebuild(path).map_err(Failure::failed)?;
     let line = format!(

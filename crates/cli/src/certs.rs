@@ -1,7 +1,7 @@
 //! `farpool certs`: a certificate authority in a folder, for pools that have no other.
 //!
-//! The idea: certificates are ordinary ones. Whoever has a PKI issues certificates with the same DNS names and
-//! never needs this command. It never overwrites a file: a key that was replaced by mistake is gone.
+//! The certificates are ordinary X.509. With a PKI of your own, issue certificates with the same DNS names instead of
+//! using this command. The command never overwrites a file, because a key that is overwritten by mistake is lost.
 
 use crate::exit::Failure;
 use crate::input::{self, KEYS_BYTES_MAX};
@@ -19,47 +19,47 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Make and look at certificates.
+/// Create and list certificates.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a CA, and certificates for broker, administrator, nodes and tenants.
+    /// Create a CA, and certificates for the broker, the administrator, nodes and tenants.
     Init(IssueArgs),
-    /// Make certificates for more nodes and tenants.
+    /// Create certificates for more nodes and tenants.
     Add(IssueArgs),
-    /// List the certificates of a folder.
+    /// List the certificates of a directory.
     Show(ShowArgs),
 }
 
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool certs init certs --node n1 --node n2 --tenant analytics")]
 pub(crate) struct IssueArgs {
-    /// The folder; `init` makes it
+    /// Directory of the certificates; `init` creates it
     dir: PathBuf,
-    /// A node to make a certificate for, by its --name; may be repeated
+    /// Node to create a certificate for, as in `farpool node --name`; may be given several times
     #[arg(long = "node", value_name = "NAME")]
     nodes: Vec<String>,
-    /// A tenant to make a certificate for; may be repeated
+    /// Tenant to create a certificate for; may be given several times
     #[arg(long = "tenant", value_name = "NAME")]
     tenants: Vec<String>,
-    /// How long they are valid (1 to 3650); the CA is for ten years
+    /// Days that the certificates are valid (1 to 3650); the CA is valid for ten years
     #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=3650))]
     days: u64,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct ShowArgs {
-    /// The folder
+    /// Directory of the certificates
     dir: PathBuf,
-    /// For machines: one JSON array
+    /// Print one JSON array
     #[arg(long)]
     json: bool,
 }
 
 const CA_DAYS: u64 = 3650;
 const DAY: Duration = Duration::from_secs(86_400);
-/// Certificates begin this much before they are made: clocks of other hosts may be behind ours.
+/// Certificates are valid from this long before they are made, because the clock of another host may be behind.
 const CLOCKS_APART: Duration = Duration::from_secs(3_600);
-/// What a node may be called here: its name becomes that of a file.
+/// Longest node name that gets a certificate, in bytes. The name is used as a file name.
 const NODE_NAME_BYTES_MAX: usize = 64;
 
 pub(crate) fn run(command: &Command) -> Outcome {
@@ -70,21 +70,21 @@ pub(crate) fn run(command: &Command) -> Outcome {
     }
 }
 
-/// A CA that can issue.
+/// CA certificate and its key, ready to issue certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its certificate.
+    /// Certificate of the CA, in PEM.
     pem: String,
 }
 
-/// A certificate and its key, in PEM.
+/// Certificate and its private key, both in PEM.
 struct Issued {
     cert: String,
     key: String,
 }
 
 impl Authority {
-    /// A new one.
+    /// Generates a CA with a new key.
     fn new(days: u64) -> Result<Authority, Failure> {
         let key = KeyPair::generate().map_err(Failure::failed)?;
         let params = Authority::params(&key, days)?;
@@ -92,7 +92,8 @@ impl Authority {
         Ok(Authority { issuer: Issuer::new(params, key), pem: certificate.pem() })
     }
 
-    /// The one whose key this is. Its name follows from its key, so its certificate need not be read.
+    /// Rebuilds the CA from its private key. The subject name is derived from the key, so the certificate is not
+    /// parsed.
     fn of_key(key: &str, pem: String) -> Result<Authority, Failure> {
         let key = KeyPair::from_pem(key).map_err(Failure::failed)?;
         Ok(Authority { issuer: Issuer::new(Authority::params(&key, CA_DAYS)?, key), pem })
@@ -102,11 +103,11 @@ impl Authority {
         let mut params = params_of(days)?;
         let id: String =
             params.key_identifier(key).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        // Two pools' CAs have two names, so that a verifier never takes one for the other.
+        // The CAs of two pools need different names, or a verifier may take one for the other.
         params.distinguished_name.push(DnType::CommonName, format!("Farpool CA {id}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        // Good for this zone and no other, wherever somebody installs it.
+        // The CA is valid for names below `.farpool` only, even if somebody installs it system-wide.
         params.name_constraints = Some(NameConstraints {
             permitted_subtrees: vec![GeneralSubtree::DnsName("farpool".into())],
             excluded_subtrees: Vec::new(),
@@ -114,7 +115,6 @@ impl Authority {
         Ok(params)
     }
 
-    /// Issues a certificate.
     fn issue(&self, identity: &Identity, days: u64) -> Result<Issued, Failure> {
         use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
         let (what, usages) = match identity {
@@ -146,7 +146,7 @@ fn params_of(days: u64) -> Result<CertificateParams, Failure> {
     Ok(params)
 }
 
-/// Whom to issue for, and what the files are called.
+/// Returns the identities to issue certificates for, each with the stem of its file names.
 fn wanted(args: &IssueArgs) -> Result<Vec<(String, Identity)>, Failure> {
     let mut wanted = Vec::new();
     for name in &args.nodes {
@@ -213,7 +213,7 @@ struct File {
     is_secret: bool,
 }
 
-/// Issues, and looks at each as its user will before anything is written.
+/// Issues all certificates and verifies each as its user will, before anything is written.
 fn issue_all(
     authority: &Authority,
     args: &IssueArgs,
@@ -231,7 +231,7 @@ fn issue_all(
     Ok(files)
 }
 
-/// Writes all of them, or none if one is there already.
+/// Writes all files, or none if one of them exists already.
 fn write_new(files: &[File]) -> Outcome {
     if let Some(file) = files.iter().find(|file| file.path.exists()) {
         return Err(Failure::Refused(format!(
@@ -289,7 +289,7 @@ fn report_made(args: &IssueArgs, all: &[(String, Identity)], is_new: bool) -> Ou
     Ok(())
 }
 
-/// What stands in the files of these stems.
+/// Reads the certificates `STEM.pem` of a directory.
 fn facts_of(dir: &Path, stems: &[&str]) -> Result<Vec<(String, CertificateFacts)>, Failure> {
     let mut facts = Vec::new();
     for stem in stems {
@@ -364,7 +364,7 @@ fn as_table(facts: &[(String, CertificateFacts)]) -> Vec<String> {
                 utc(facts.not_before),
                 utc(facts.not_after),
                 state(facts).to_owned(),
-                // Enough to tell them apart; --json has all of it.
+                // Eight bytes tell certificates apart. `--json` prints the whole fingerprint.
                 hex(&facts.fingerprint[..8]),
             ]
         })

@@ -1,18 +1,18 @@
-//! `farpool demo`: hands over to the measuring program of the Python wheel, which drives DuckDB and starts
-//! this very binary as broker and nodes.
+//! `farpool demo`: starts the Python module `farpool.demo`. That module drives DuckDB, and runs this program as broker
+//! and nodes.
 
 use crate::{Outcome, hand_over};
 use std::process::Command;
 
-/// Run TPC-H queries that do not fit their memory limit, spilling to far memory.
+/// Run TPC-H queries that exceed their memory limit and spill to far memory.
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool demo -- --scale 0.3 --repeat 3\n\
     Needs the Python wheel with its demo extra: pip install 'farpool[demo]'")]
 pub(crate) struct Args {
-    /// The Python that has the farpool wheel
+    /// Python interpreter that has the farpool wheel installed
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: String,
-    /// Passed on; `-- --help` lists what there is
+    /// Arguments of the demo; `farpool demo -- --help` lists them
     #[arg(last = true, value_name = "ARGS")]
     rest: Vec<String>,
 }

@@ -1,9 +1,8 @@
-//! `farpool drain`: empties a node while the pool goes on.
+//! `farpool drain`: empties a node while the pool keeps working.
 //!
-//! The broker says so to the node; sessions hear it with their renewals and move what they have there. What
-//! belongs to names is moved from here. A function that runs over a file loses its window when the file is moved, so
-//! calls are waited for first. This command asks, waits, moves, watches, and can be run again at any time: a node that
-//! was told to drain stays so without it.
+//! The broker passes the order to the node. Sessions learn of it when they renew their leases, and move their own data.
+//! This command moves the published files. A function that runs over a file fails when its file is moved, so the
+//! command first waits for running calls. It can be run again at any time: the node keeps draining without it.
 
 use crate::exit::Failure;
 use crate::units::show_bytes;
@@ -21,43 +20,43 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Empty a node: its holders move away, and its process ends once nothing is left.
+/// Empty a node: its data moves to other nodes, then its process ends.
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool drain n1 --pool farpool://127.0.0.1:7700")]
 pub(crate) struct Args {
-    /// The node, by its name
+    /// Name of the node
     node: String,
-    /// The pool
+    /// Address of the pool
     #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
     pool: String,
-    /// Leave its process running, empty
+    /// Keep the process of the node running when it is empty
     #[arg(long)]
     keep_running: bool,
-    /// Take it back into use instead
+    /// Cancel a drain: take the node back into use
     #[arg(long, conflicts_with_all = ["keep_running", "timeout", "calls"])]
     cancel: bool,
-    /// Give up waiting after this; the node stays draining
+    /// Stop waiting after this time; the node keeps draining
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10m")]
     timeout: u32,
-    /// Wait so long for calls of functions that run there already; then its files are moved, which ends these calls
+    /// How long to wait for function calls that already run on the node; then its files are moved, which ends the calls
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "30s")]
     calls: u32,
-    /// For machines: one JSON object at the end
+    /// Print one JSON object at the end
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     reach: reach::ClientArgs,
 }
 
-/// The broker must answer within this.
+/// Time limit for an answer of the broker, in ms.
 const BROKER_PATIENCE_MS: u64 = 5_000;
-/// Time between two looks at the node.
+/// Interval at which the status of the node is polled.
 const LOOK: Duration = Duration::from_millis(100);
-/// Files that are left behind, or are published there still, are moved again after this.
+/// Pause before published files are moved again, if a move failed or files are left.
 const MOVE_AGAIN: Duration = Duration::from_millis(500);
-/// Time between two words of what is waited for, where no bar shows it.
+/// Interval of progress lines where no progress bar is shown.
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// Calls that are named in one line.
+/// Most calls that are named in one line.
 const CALLS_NAMED: usize = 8;
 
 pub(crate) fn run(args: &Args) -> Outcome {
@@ -81,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Drain::begin(args, &reach, &order, &pool)?.watch()
 }
 
-/// Tells the broker.
+/// Sends the drain order to the broker. With several brokers, tries each until the leader answers.
 fn ask(args: &Args, reach: &Reach, order: &DrainNode) -> Outcome {
     let host = Sockets::dialer(reach.clone());
     let brokers = reach::brokers_of("--pool", &args.pool, reach)?;
@@ -93,7 +92,7 @@ fn ask(args: &Args, reach: &Reach, order: &DrainNode) -> Outcome {
         brokers.heard(&answer);
         answer
     };
-    // Whoever leads is one of them.
+    // Only the leader carries out the order, and it may be any of them.
     let mut answer = ask();
     for _ in 1..brokers.count() {
         match answer {
@@ -127,14 +126,14 @@ fn finish(args: &Args, text: &str, mut figures: serde_json::Value) -> Outcome {
     Ok(())
 }
 
-/// What lies on a node, in bytes.
+/// Memory in use on a node, in bytes.
 #[derive(Clone, Copy, Default)]
 struct Held {
-    /// Of sessions.
+    /// Bytes leased by sessions.
     leased: u64,
-    /// Of published files, or sealed on its way there.
+    /// Bytes of published files, and of sealed regions that are being published.
     named: u64,
-    /// Given back, and not wiped yet.
+    /// Bytes that were released and are not wiped yet.
     wiping: u64,
     sessions: u32,
 }
@@ -164,7 +163,7 @@ impl Held {
     }
 }
 
-/// Names calls of functions, such as `2 calls (walk of client 00ff for 12 s, sum of tenant a for 3 s)`.
+/// Describes calls of functions, such as `2 calls (walk of client 00ff for 12 s, sum of tenant a for 3 s)`.
 fn calls_shown(calls: &[RunningCall]) -> String {
     let one = |call: &RunningCall| {
         format!("{} of {} for {} s", shown(&call.function), shown(&call.caller), call.running_ms / 1_000)
@@ -177,23 +176,23 @@ fn calls_shown(calls: &[RunningCall]) -> String {
     format!("{} call{plural} of functions ({})", calls.len(), names.join(", "))
 }
 
-/// The file that a mover is at, and how far it is.
+/// Progress of the move that is under way.
 #[derive(Default)]
 struct Moving {
-    /// Name of the file.
+    /// Name of the file that is moved.
     file: String,
-    /// Bytes of the try that is under way.
+    /// Bytes moved by this attempt.
     bytes: u64,
 }
 
-/// Moves published files, beside whoever watches. It is not waited for when the time is over: what was being
+/// Thread that moves published files. The thread is not waited for when the command times out: a file that was being
 /// moved stays where it was.
 struct Mover {
     go: Sender<()>,
     done: Receiver<Result<u64, farpool::Error>>,
     is_moving: bool,
     idle_since: Instant,
-    /// What the last try failed of.
+    /// Error of the last attempt, or `None` if it succeeded.
     failure: Option<farpool::Error>,
     moved_bytes: u64,
     moving: Arc<Mutex<Moving>>,
@@ -227,7 +226,7 @@ impl Mover {
         Ok(Mover { go, done, is_moving: false, idle_since, failure: None, moved_bytes: 0, moving })
     }
 
-    /// Begins if there is something to move, and takes note of what ended.
+    /// Collects the result of a finished move. Starts another one if there are files to move.
     fn look(&mut self, has_files: bool) {
         while let Ok(result) = self.done.try_recv() {
             self.is_moving = false;
@@ -248,25 +247,26 @@ impl Mover {
     }
 }
 
-/// A node on its way to being empty.
+/// Drain of one node, as this command follows it.
 struct Drain<'a> {
     args: &'a Args,
     reach: &'a Reach,
     order: &'a DrainNode,
     pool: &'a Pool,
-    /// The life of the node that is emptied, and that of the broker that showed it last.
+    /// Incarnation of the node when the drain began.
+    /// Term of the broker in its latest status report. Another term means that the broker restarted.
     incarnation: Incarnation,
     term: Term,
-    /// Whether the node has said that it is draining.
+    /// True if the node has reported that it is draining.
     has_heard: bool,
-    /// Milliseconds since the node was heard of, if that is too long.
+    /// Milliseconds since the last sign of life of the node, or `None` if the broker counts the node as alive.
     silent_ms: Option<u64>,
     at_first: Held,
     now: Held,
     mover: Mover,
-    /// Calls that are waited for: those that had begun when the node was told. Nothing once files may be moved.
+    /// Calls that are waited for: those that had begun before the drain. `None` once files may be moved.
     calls: Option<Vec<RunningCall>>,
-    /// Calls that were not waited for any longer.
+    /// Calls that were still running when `--calls` was over.
     ended_calls: Vec<RunningCall>,
     bar: ProgressBar,
     begun: Instant,
@@ -311,7 +311,7 @@ impl<'a> Drain<'a> {
         })
     }
 
-    /// Until nothing is left and, if it was told to end, the node has.
+    /// Waits until the node is empty and, unless `--keep-running` is given, has ended.
     fn watch(mut self) -> Outcome {
         let timeout = Duration::from_millis(self.args.timeout.into());
         loop {
@@ -325,18 +325,18 @@ impl<'a> Drain<'a> {
                 self.said = Instant::now();
                 self.say(&format!("waits for {}", self.waits_for()));
             }
-            // Nothing of this process rings when another one moves.
+            // Nothing wakes this thread when another process moves its data, so it polls.
             std::thread::park_timeout(LOOK);
         }
     }
 
-    /// What became of the node, if it is over.
+    /// Reads the status of the node. Returns its final state, or `None` while the drain goes on.
     fn look(&mut self) -> Result<Option<&'static str>, Failure> {
         let name = &self.args.node;
         let report = self.pool.status()?;
         let Some(node) = report.nodes.iter().find(|node| node.info.name == self.order.node) else {
-            // The broker forgets a node that has ended as it was told to. One that has just started itself
-            // does not know its nodes yet.
+            // The broker forgets a node that ended after a drain. A broker that has just restarted does not know its
+            // nodes yet.
             if report.term != self.term {
                 return Ok(None);
             }
@@ -352,7 +352,7 @@ impl<'a> Drain<'a> {
             return Err(Failure::Refused(format!("node {name} was taken back into use meanwhile")));
         }
         if !self.has_heard && report.term != self.term {
-            // The broker was started again before the node had heard of it.
+            // The broker restarted before it had passed the order to the node.
             ask(self.args, self.reach, self.order)?;
         }
         self.has_heard |= node.draining;
@@ -365,7 +365,7 @@ impl<'a> Drain<'a> {
         self.bar.set_length(self.bar.length().unwrap_or(0).max(left));
         self.bar.set_position(self.bar.length().unwrap_or(0) - left);
         self.bar.set_message(format!("left: {}", self.waits_for()));
-        // Before it has heard of it, it may still turn a promise into a lease.
+        // A node that has not got the order yet may still lease a region that the broker promised.
         let is_over = left == 0 && (self.has_heard || !node.alive) && !self.mover.is_moving;
         Ok(match (is_over, self.order.stop, node.alive) {
             (true, false, _) => Some("empty"),
@@ -374,13 +374,13 @@ impl<'a> Drain<'a> {
         })
     }
 
-    /// Looks which of the calls still run that had begun when the node was told, and stops waiting for them in time.
+    /// Updates the calls that are waited for, and stops waiting when `--calls` is over.
     fn look_at_calls(&mut self) {
         if self.calls.is_none() {
             return;
         }
         let since_told_ms = self.begun.elapsed().as_millis() as u64;
-        // A node that does not tell, as those of former releases, has none that could be waited for.
+        // A node of a former release does not report its calls. Its calls are not waited for.
         let mut calls =
             self.pool.running_calls(&self.args.node).map_or(Vec::new(), |told| told.calls.to_vec());
         calls.retain(|call| call.running_ms >= since_told_ms);
@@ -416,7 +416,7 @@ impl<'a> Drain<'a> {
         shown
     }
 
-    /// Tells whoever watches, above the bar if there is one.
+    /// Prints a line on standard error, above the progress bar if there is one.
     fn say(&self, what: &str) {
         let line = format!("farpool drain: node {}: {what}", self.args.node);
         self.bar.suspend(|| drop(writeln!(std::io::stderr(), "{line}")));

@@ -1,4 +1,4 @@
-//! `farpool table`: the far tables of a pool. They are put by clients, from Arrow.
+//! `farpool table`: lists, describes and drops the far tables of a pool. Clients create them from Arrow data.
 
 use crate::pool_args::PoolArgs;
 use crate::units::show_bytes;
@@ -11,7 +11,7 @@ use farpool::table::{ColumnChunk, Statistics, TableLayout};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// What its sessions call themselves.
+/// Label of the sessions of this command in `farpool status`.
 const LABEL: &str = "farpool table";
 
 /// List, describe and drop far tables.
@@ -19,9 +19,9 @@ const LABEL: &str = "farpool table";
 pub(crate) enum Command {
     /// List the far tables of a pool.
     List(ListArgs),
-    /// Show a far table: its columns, rows, row groups, bytes, and the nodes that hold it.
+    /// Show a far table: its columns, rows, row groups, size, and the nodes that hold it.
     Describe(OneArgs),
-    /// Drop a far table: its name, and the memory it takes.
+    /// Drop a far table: remove its name and free its memory.
     Drop(OneArgs),
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct ListArgs {
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool table describe lineitem --pool farpool://127.0.0.1:7700")]
 pub(crate) struct OneArgs {
-    /// The table
+    /// Name of the table
     name: String,
     #[command(flatten)]
     pool: PoolArgs,
@@ -67,13 +67,13 @@ fn list(args: &ListArgs) -> Outcome {
     args.pool.say(&json!({ "tables": json }), &text)
 }
 
-/// What all row groups say of one column.
+/// One column over all row groups.
 struct Column {
     name: String,
     of: String,
     nulls: u64,
     bytes: u64,
-    /// The least and the greatest value, in words, if all of it is known.
+    /// Smallest and largest value, as text. `None` if no row group has statistics, or if some are truncated.
     bounds: Option<(String, String)>,
 }
 
@@ -82,7 +82,7 @@ fn describe(args: &OneArgs) -> Outcome {
     let table = pool.table(&args.name)?;
     let columns: Vec<Column> =
         (0..table.schema().fields().len()).map(|place| column(&table, place)).collect();
-    // A group that lies in several pieces is of no one node.
+    // A row group whose bytes lie on more than one node is counted under `several`.
     let mut nodes: BTreeMap<String, u64> = BTreeMap::new();
     for group in 0..table.row_groups().len() {
         let node = table.place(group).map_or("several".to_owned(), |place| place.node);
@@ -107,7 +107,7 @@ fn describe(args: &OneArgs) -> Outcome {
         })).collect::<Vec<_>>(),
     });
     let (rows, size) = (table.rows(), show_bytes(table.bytes()));
-    // What its values are between is for those who have the key.
+    // The statistics of an encrypted table are readable only with its key.
     let encrypted = if table.is_encrypted() { " | encrypted" } else { "" };
     let mut text = vec![
         format!("{} | {rows} rows | {groups} row groups of {layout} | {size}{encrypted}", table.name()),
@@ -140,7 +140,7 @@ fn column(table: &FarTable, place: usize) -> Column {
         TableLayout::Rows => table.rows() * width,
     };
     let known: Vec<&Statistics> = chunks().filter_map(|chunk| chunk.statistics.as_ref()).collect();
-    // What was cut off is not the value; NaN and nulls are between no bounds.
+    // A truncated bound is not a value of the column. NaN and nulls are not covered by the bounds.
     let is_cut = known.iter().any(|known| known.is_min_cut || known.is_max_cut);
     let ordered = |one: &&Value, other: &&Value| match (one, other) {
         (Value::Float(one), Value::Float(other)) => {

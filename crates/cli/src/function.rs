@@ -1,5 +1,5 @@
-//! `farpool fn`: functions shipped to far memory. One file for each larger thing: `function/build` makes modules,
-//! `function/values` reads arguments and shows outputs.
+//! `farpool fn`: builds, stores and calls functions that run at the nodes. `function/build` compiles modules,
+//! `function/values` parses arguments and formats outputs.
 
 mod build;
 mod values;
@@ -21,33 +21,33 @@ use std::time::{Duration, Instant};
 pub(crate) use values::digits;
 use values::{Argument, Shown};
 
-/// What its sessions call themselves.
+/// Label of the sessions of this command in `farpool status`.
 const LABEL: &str = "farpool fn";
 
-/// Build, keep and call functions that run beside far memory.
+/// Build, store and call functions that run beside the data.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a WebAssembly module of a function in C or in WebAssembly text.
+    /// Compile a function in C or WebAssembly text to a WebAssembly module.
     Build(build::Args),
-    /// Keep a function in a pool, for everybody.
+    /// Store a function in a pool, for all its clients.
     Push(PushArgs),
     /// Call a function over a published far file, or over columns of a far table.
     Run(RunArgs),
-    /// List the functions that a pool keeps.
+    /// List the functions that are stored in a pool.
     List(ListArgs),
-    /// Forget a function.
+    /// Remove a function from a pool.
     Rm(RmArgs),
-    /// Make a key pair that native functions are signed with.
+    /// Create a key pair to sign native functions with.
     Keygen(KeygenArgs),
 }
 
-/// What a function is made of.
+/// How a file becomes a function.
 #[derive(clap::Args)]
 struct CodeArgs {
-    /// What it exports as its entry; by default the name of the file, without its ending
+    /// Exported name of the function in the file [default: the file name without its extension]
     #[arg(long, value_name = "NAME")]
     entry: Option<String>,
-    /// The key that a native function (.so) is signed with: what `farpool fn keygen` made
+    /// Private key to sign a native function (.so) with, made by `farpool fn keygen`
     #[arg(long, value_name = "FILE")]
     sign: Option<PathBuf>,
 }
@@ -55,13 +55,13 @@ struct CodeArgs {
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool fn push walk walk.wasm")]
 pub(crate) struct PushArgs {
-    /// What it is to be called
+    /// Name of the function in the pool
     name: String,
-    /// A module (.wasm), its text (.wat), or a shared object (.so)
+    /// WebAssembly module (.wasm), WebAssembly text (.wat) or shared object (.so)
     file: PathBuf,
     #[command(flatten)]
     code: CodeArgs,
-    /// Take the name from another function that has it
+    /// Replace another function of this name
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
@@ -75,34 +75,34 @@ pub(crate) struct PushArgs {
     farpool fn run resident:checksum --on list --arg u64:0 --arg u64:4096 --show hex"
 )]
 pub(crate) struct RunArgs {
-    /// A function that the pool keeps, a file (.wasm, .wat, .so), or resident:NAME of one that nodes have
+    /// Function to call: a name in the pool, a file (.wasm, .wat, .so), or resident:NAME for one built into the nodes
     function: String,
-    /// The published far file that is its window
+    /// Published far file that the function reads
     #[arg(long, value_name = "FILE", required_unless_present = "table", conflicts_with = "table")]
     on: Option<String>,
-    /// The far table that is its window: it runs at each node that has row groups of it
+    /// Far table that the function reads: it runs at each node that holds row groups of the table
     #[arg(long, value_name = "TABLE")]
     table: Option<String>,
-    /// The columns of the table that it finds, in this order
+    /// Columns of the table that the function gets, in this order
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "table")]
     columns: Vec<String>,
-    /// An argument: u64:N, i64:N, u32:N, i32:N, f64:X, f32:X, text:T, hex:DIGITS or @FILE; may be given several times,
-    /// and they follow one another
+    /// Argument: u64:N, i64:N, u32:N, i32:N, f64:X, f32:X, text:T, hex:DIGITS or @FILE; may be given several times: the
+    /// arguments are concatenated in this order
     #[arg(long = "arg", value_name = "ARGUMENT", value_parser = values::argument)]
     arguments: Vec<Argument>,
     #[command(flatten)]
     code: CodeArgs,
-    /// Where it runs: ship (at the node that has most of the window), fetch (here, over bytes that are fetched), split (both,
-    /// over the row groups of a table) or auto
+    /// Placement: ship (at the node that holds most of the data), fetch (in this process, over fetched bytes), split
+    /// (at the nodes and in this process at once; with --table) or auto
     #[arg(long, value_name = "WHERE", default_value = "auto")]
     placement: Placement,
-    /// Stop it after so long; 1ms to 60m
+    /// Time limit of the call; 1ms to 60m
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10s")]
     deadline: u32,
-    /// The most bytes of its output; up to 240MiB
+    /// Largest output of the call; up to 240MiB
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "16MiB")]
     output_size: u64,
-    /// How the output is shown: hex, text, u64, i64, u32, i32, f64, f32, or raw (bytes as they are)
+    /// Format of the output: hex, text, u64, i64, u32, i32, f64, f32 or raw (the bytes as they are)
     #[arg(long, value_name = "HOW", value_parser = values::shown, default_value = "hex")]
     show: Shown,
     #[command(flatten)]
@@ -119,7 +119,7 @@ pub(crate) struct ListArgs {
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool fn rm walk")]
 pub(crate) struct RmArgs {
-    /// The function
+    /// Name of the function
     name: String,
     #[command(flatten)]
     pool: PoolArgs,
@@ -129,7 +129,7 @@ pub(crate) struct RmArgs {
 #[command(after_help = "Example:  farpool fn keygen team.key   then give the line that it prints to nodes: \
     farpool node --function-keys FILE")]
 pub(crate) struct KeygenArgs {
-    /// Where the private key is written; it must not be there yet
+    /// File to write the private key to; it must not exist yet
     file: PathBuf,
 }
 
@@ -149,7 +149,7 @@ fn failed(what: &Path, error: impl std::fmt::Display) -> Failure {
 }
 
 impl CodeArgs {
-    /// The function in a file.
+    /// Loads the function of a file. A shared object is signed with the key of `--sign`.
     fn load(&self, file: &Path) -> Result<Function, Failure> {
         let read = |bytes_max| input::file(file, bytes_max).map_err(|error| failed(file, error));
         let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
@@ -226,7 +226,7 @@ fn remove(args: &RmArgs) -> Outcome {
     args.pool.say(&json!({ "removed": args.name }), &[format!("removed {}", args.name)])
 }
 
-/// The function of a name, of a file, or of nodes.
+/// Returns the function that `farpool fn run` names: one of the pool, of a file, or one resident at the nodes.
 fn find(args: &RunArgs, pool: &Pool) -> Result<Function, Failure> {
     if let Some(name) = args.function.strip_prefix("resident:") {
         return Ok(Function::resident(name)?);
@@ -257,7 +257,7 @@ fn call(args: &RunArgs) -> Outcome {
         (None, None) => return Err(Failure::Usage("--on FILE or --table TABLE is wanted".to_owned())),
     };
     let begun = Instant::now();
-    // A resident function of a table gets all of it: it has no columns of its own yet elsewhere.
+    // A resident function is called once, over the whole table. It cannot be called for each node yet.
     let called = match is_table && function.form() != FunctionForm::Resident {
         true => caller.call_each(&function, &arguments, call)?,
         false => vec![caller.call(&function, &arguments, call)?],
@@ -282,7 +282,7 @@ fn describe(called: &Called, shown: Shown) -> serde_json::Value {
     })
 }
 
-/// One line on how it went.
+/// Summarizes a call in one line: output size, where it ran and how long.
 fn told(called: &Called, took: Duration) -> String {
     let at = called.node.as_deref().map_or("here".to_owned(), |node| format!("at {node}"));
     let mut line = format!(

@@ -1,5 +1,5 @@
-//! Commands that are programs of their own, so that who runs brokers and nodes builds neither an SQL engine nor
-//! benches.
+//! Subcommands that are programs of their own. Hosts that run only brokers and nodes therefore need neither the SQL
+//! engine nor the benchmarks.
 
 use crate::Outcome;
 use crate::exit::Failure;
@@ -10,17 +10,18 @@ use std::process::Command;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What the program is given: --help behind the command shows it
+    /// Arguments of the program; `farpool COMMAND --help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<OsString>,
 }
 
-/// Becomes a program of this repository, which a goal of the Makefile builds. Returns only if it cannot.
+/// Replaces this process by a program of this repository. The Makefile target `goal` builds that program. Returns only
+/// if it cannot be run.
 pub(crate) fn run(program: &str, goal: &str, args: &Args) -> Outcome {
     become_program(Command::new(programs::own(program, goal)?).args(&args.rest))
 }
 
-/// Becomes any program. Returns only if it cannot.
+/// Replaces this process by a program. Returns only if it cannot be run.
 pub(crate) fn become_program(command: &mut Command) -> Outcome {
     let error = command.exec();
     Err(Failure::Failed(format!("{} cannot be run: {error}", command.get_program().display())))

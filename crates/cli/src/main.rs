@@ -1,5 +1,5 @@
-//! The `farpool` command. One file per subcommand; this one reads the arguments and maps outcomes to exit
-//! codes: 0 done, 1 refused (by a peer or by policy), 2 usage or failure.
+//! The `farpool` command. Each subcommand has its own file. This file parses the arguments and maps outcomes to exit
+//! codes: 0 done, 1 refused (by a peer or by policy), 2 usage error or failure.
 #![forbid(unsafe_code)]
 
 mod broker;
@@ -33,35 +33,35 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the broker: admits sessions, grants memory, keeps the names of published files.
+    /// Run the broker of a pool: it admits sessions, grants memory and keeps the names of published files.
     Broker(broker::Args),
     /// Run a memory node: donate RAM of this machine to a pool.
     Node(node::Args),
     /// Show a pool: nodes, regions, sessions, tenants, files, traffic.
     Status(status::Args),
-    /// Empty a node: its holders move away, and its process ends once nothing is left.
+    /// Empty a node: its data moves to other nodes, then its process ends.
     Drain(drain::Args),
     /// List, describe and drop the far tables of a pool.
     #[command(subcommand)]
     Table(far_table::Command),
-    /// Build, keep and call functions that run beside far memory.
+    /// Build, store and call functions that run beside the data.
     #[command(subcommand, name = "fn")]
     Function(function::Command),
-    /// Query far tables and local Parquet by SQL (the program farpool-sql, which brings an SQL engine along).
+    /// Query far tables and local Parquet files in SQL (runs farpool-sql, which contains the SQL engine).
     #[command(disable_help_flag = true)]
     Sql(hand_over::Args),
-    /// Have far memory as a folder, for programs that know files and nothing else.
+    /// Mount far memory as a directory.
     #[command(subcommand)]
     Mount(mount::Command),
-    /// Memory tiers of this machine, and what they move.
+    /// Show the memory tiers of this machine and their measured bandwidth.
     Tiers(tiers::Args),
-    /// Make and look at the certificates of a pool.
+    /// Create and list the certificates of a pool.
     #[command(subcommand)]
     Certs(certs::Command),
-    /// Measure this machine (the program farpool-bench).
+    /// Run a benchmark on this machine (runs farpool-bench).
     #[command(disable_help_flag = true)]
     Bench(hand_over::Args),
-    /// Run TPC-H queries that do not fit their memory limit, spilling to far memory.
+    /// Run TPC-H queries that exceed their memory limit and spill to far memory.
     Demo(demo::Args),
 }
 

@@ -1,4 +1,4 @@
-//! `farpool mount`: far memory as a folder.
+//! `farpool mount`: far memory as a directory.
 
 use crate::exit::Failure;
 use crate::signals::Stop;
@@ -17,36 +17,36 @@ use std::time::Duration;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// An empty folder for temporary files, gone when this process ends
+    /// Mount an empty directory for temporary files, which are deleted when this process ends
     Scratch(ScratchArgs),
-    /// A folder of this machine, whose reads are kept in far memory
+    /// Mount a directory of this machine, with its reads cached in far memory
     Cache(CacheArgs),
 }
 
-/// An empty folder for temporary files, gone when this process ends.
+/// Mount an empty directory for temporary files, which are deleted when this process ends.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:  mkdir /tmp/far && farpool mount scratch /tmp/far --pool farpool://127.0.0.1:7700"
 )]
 pub(crate) struct ScratchArgs {
-    /// The folder to mount over; its owner and permissions are those of what is mounted
+    /// Directory to mount over; the mount has its owner and permissions
     folder: PathBuf,
-    /// The pool
+    /// Address of the pool
     #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
     pool: String,
-    /// Bytes that its files may hold, all together [default: as many as the pool has]
+    /// Limit for the size of all files together [default: what the pool has]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     quota: Option<u64>,
-    /// What keeps files readable when a node is lost: none, mirror or local [default: as the pool allows]
+    /// Protection of the files when a node is lost: none, mirror or local [default: as the pool allows]
     #[arg(long, value_name = "HOW")]
     protection: Option<Protection>,
-    /// Encrypt what leaves this process
+    /// Encrypt all data before it leaves this process
     #[arg(long)]
     sealed: bool,
-    /// Have a write in the pool when it returns, and not some time after; slower for small writes
+    /// Return from a write only when its data is in the pool; slower for small writes
     #[arg(long)]
     write_through: bool,
-    /// How bytes travel: auto, tcp or shm
+    /// Transport to the nodes: auto, tcp or shm
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
     #[command(flatten)]
@@ -55,36 +55,36 @@ pub(crate) struct ScratchArgs {
     reach: reach::ClientArgs,
 }
 
-/// A folder of this machine, whose reads are kept in far memory. Writes go to the folder first.
+/// Mount a directory of this machine, with its reads cached in far memory. Writes go to the directory first.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:  farpool mount cache /srv/data /srv/data --size 8GiB --pool farpool://127.0.0.1:7700"
 )]
 pub(crate) struct CacheArgs {
-    /// The folder
+    /// Directory to cache
     folder: PathBuf,
-    /// Where it is mounted: an empty folder, or the same one
+    /// Where to mount it: an empty directory, or the cached directory itself
     at: PathBuf,
-    /// The pool
+    /// Address of the pool
     #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
     pool: String,
-    /// Bytes that are kept in far memory
+    /// Cache size in far memory
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "1GiB")]
     size: u64,
-    /// Bytes that are kept in this process before that, beside what the kernel keeps
+    /// Size of the local cache in this process, used before far memory; the kernel's page cache comes on top
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16MiB")]
     near: u64,
-    /// Bytes of a block, which is read and kept as one: 4KiB to 4MiB
+    /// Block size: a block is read and cached as a whole; 4KiB to 4MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "64KiB")]
     block: u64,
-    /// How long names, attributes and contents are believed before they are looked at again
+    /// How long cached names, attributes and contents are used before they are checked again
     #[arg(long, value_name = "TIME", value_parser = millis, default_value = "1s")]
     fresh_for: u32,
-    /// Promise that nobody changes files but through the mount. Otherwise, on file systems whose times are coarse
-    /// (before Linux 6.13), each write has nothing of its file kept
+    /// Promise that files change only through this mount. Without it, on file systems with coarse timestamps (before
+    /// Linux 6.13), each write invalidates all cached blocks of its file
     #[arg(long)]
     alone: bool,
-    /// How bytes travel: auto, tcp or shm
+    /// Transport to the nodes: auto, tcp or shm
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
     #[command(flatten)]
@@ -95,15 +95,15 @@ pub(crate) struct CacheArgs {
 
 #[derive(clap::Args)]
 struct MountArgs {
-    /// Let other users use it as well; the rights of files are checked as anywhere
+    /// Allow other users to access the mount; file permissions are checked as usual
     #[arg(long)]
     allow_other: bool,
-    /// Hide what is in the folder already
+    /// Mount over a directory that is not empty; its contents are hidden meanwhile
     #[arg(long)]
     over_non_empty: bool,
 }
 
-/// How often is looked whether it was unmounted by somebody else.
+/// Interval of the check whether somebody else has unmounted the directory.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(command: &Command) -> Outcome {
@@ -144,7 +144,8 @@ fn scratch(args: &ScratchArgs) -> Outcome {
         mount_scratch(&pool, &args.folder, options, args.mount.options(), say).map_err(not_mounted)?;
     hold(mounted, &args.folder, stop)?;
     say(&format!("{} had been written", show_bytes(pool.stats().bytes_written)));
-    // In use, it is served until this process ends, and its memory would be the pool's again some time after only.
+    // If the mount is in use, it is served until this process ends. Without this call, the pool would get the memory
+    // back only after the leases have expired.
     pool.close();
     Ok(())
 }
@@ -162,7 +163,7 @@ fn cache(args: &CacheArgs) -> Outcome {
     let cache = BlockCache::new(&options, Some(&pool)).map_err(Failure::failed)?;
     let fresh_for = Duration::from_millis(args.fresh_for.into());
     let options = CachedOptions { fresh_for, is_alone: args.alone };
-    // Each file, folder and open file of the mount is one of this process.
+    // Each file, directory and open file of the mount takes a file descriptor of this process.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).map_err(Failure::failed)?;
     free(&args.at)?;
@@ -176,7 +177,7 @@ fn cache(args: &CacheArgs) -> Outcome {
     Ok(())
 }
 
-/// To whoever still listens.
+/// Prints a line on standard error. Errors are ignored, because nobody may be reading it.
 fn say(what: &str) {
     let _ = writeln!(std::io::stderr(), "farpool mount: {what}");
 }
@@ -185,7 +186,7 @@ fn not_mounted(error: MountError) -> Failure {
     Failure::Failed(format!("mount {error}"))
 }
 
-/// Detaches what processes that were killed have left mounted there.
+/// Detaches mounts that killed processes have left on the directory.
 fn free(at: &Path) -> Outcome {
     let count = detach_dead(at).map_err(not_mounted)?;
     if count > 0 {
@@ -194,7 +195,7 @@ fn free(at: &Path) -> Outcome {
     Ok(())
 }
 
-/// Has a folder mounted until this process is told to stop, or somebody else unmounts it.
+/// Serves a mounted directory until this process gets a signal to stop, or somebody else unmounts it.
 fn hold(mounted: Mounted, at: &Path, mut stop: Stop) -> Outcome {
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready {}", at.display())?;

@@ -1,4 +1,4 @@
-//! `farpool node`.
+//! `farpool node`: donates memory of this host to a pool.
 
 use crate::exit::Failure;
 use crate::input::{self, KEYS_BYTES_MAX};
@@ -17,85 +17,85 @@ use std::time::Duration;
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool node --name n1 --memory 4GiB --broker farpool://127.0.0.1:7700")]
 pub(crate) struct Args {
-    /// What it is called; started again under its name it replaces its former life
+    /// Name of the node; a node that is started again under the same name replaces its predecessor
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// How much to donate; rounded down to whole regions
+    /// Memory to donate; rounded down to whole regions
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     memory: u64,
-    /// The pool to donate it to; several brokers of it have commas between
+    /// Pool to join; several brokers are separated by commas
     #[arg(long, value_name = "farpool://HOST:PORT[,..]")]
     broker: String,
-    /// Unit of donation and lease: a power of two from 1MiB to 2GiB
+    /// Region size, the unit of donation and lease: a power of two from 1MiB to 2GiB
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB")]
     region_size: u64,
-    /// Where to serve; port 0 picks a free one
+    /// Address to listen on; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: String,
-    /// Where clients reach it, if not where it listens
+    /// Address at which clients reach the node [default: the address it listens on]
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// Its failure domain; by default the name of this host
+    /// Failure domain of the node [default: the name of this host]
     #[arg(long, value_name = "NAME")]
     host_label: Option<String>,
-    /// Do not ask for huge pages
+    /// Do not use huge pages for donated memory
     #[arg(long)]
     no_huge_pages: bool,
     /// Do not lock donated memory into RAM
     #[arg(long)]
     no_lock: bool,
-    /// Do not touch donated memory ahead of its first use
+    /// Do not prefault donated memory
     #[arg(long)]
     no_prefault: bool,
     /// Do not offer shared memory to clients on this host
     #[arg(long)]
     no_shm: bool,
-    /// Move no more than this over sockets, such as 500MB/s; 1MB/s to 1TB/s. Shared memory is not offered then:
-    /// its clients copy by themselves
+    /// Limit for traffic over sockets, such as 500MB/s; 1MB/s to 1TB/s. Turns shared memory off, because its clients
+    /// copy by themselves
     #[arg(long, value_name = "SIZE/s", value_parser = units::rate)]
     bandwidth_limit: Option<u64>,
-    /// Spend no more than so many CPUs on clients' bytes, such as 0.5; 0.01 to the CPUs there are. Connections do
-    /// not spin then, and shared memory is not offered
+    /// Limit for CPU time spent on client traffic, in CPUs, such as 0.5; 0.01 up to the CPUs of the host. Connections
+    /// then do not spin, and shared memory is off
     #[arg(long, value_name = "CPUS", value_parser = units::cpus)]
     cpu_limit: Option<u32>,
-    /// What is to stay available to others on this host: whatever is short of it is given back. By default a tenth of
-    /// its memory and at least 2GiB, but not more than a quarter. The limits of control groups count as well
+    /// Memory to keep available on this host: when less is available, the node gives memory back [default: a tenth of
+    /// the host's memory and at least 2GiB, but at most a quarter]. Limits of control groups count as well
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     reserve: Option<u64>,
-    /// How long scratch stays, once its clients were asked to move it, when the host needs its memory
+    /// How long clients may take to move scratch data away when the host needs its memory
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10s")]
     evacuate: u32,
-    /// Of the memory, how many of a hundred may be pinned or published: it cannot be moved, and goes in an emergency
-    /// only
+    /// Share of the memory that may hold pinned or published data, in percent. Such data cannot be moved; it is given
+    /// up only in an emergency
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100), default_value = "100")]
     firm_share: u32,
-    /// Keep the memory whatever the host needs
+    /// Never give memory back to the host, even when the host is short of it
     #[arg(long, conflicts_with_all = ["reserve", "evacuate"])]
     no_reserve: bool,
-    /// How connections wait: adaptive, or for measurements spin (takes whole CPUs) or park
+    /// How connections wait: adaptive, spin or park. Spin and park are for measurements; spin takes whole CPUs
     #[arg(long, value_name = "HOW", value_parser = units::waiting, default_value = "adaptive")]
     waiting: Waiting,
-    /// Run no functions that clients ship: no WebAssembly, nothing native
+    /// Do not run functions that clients ship, neither WebAssembly nor native ones
     #[arg(long)]
     no_functions: bool,
-    /// The most memory of a function's own: 1MiB to 512MiB
+    /// Limit for the memory that one function allocates: 1MiB to 512MiB
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "256MiB")]
     function_heap: u64,
-    /// Processes that run functions at a time, one for each client; further clients wait their turn: 1 to 1024
+    /// Limit for processes that run functions, one per client; further clients wait: 1 to 1024
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(PROCESSES), default_value = "16", conflicts_with = "no_functions")]
     function_processes: u32,
-    /// Niceness of the processes that run functions, above that of the node: 0 to 19
+    /// Niceness of the processes that run functions, relative to the node: 0 to 19
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(NICENESS), default_value_t = SandboxOptions::NICENESS, conflicts_with = "no_functions")]
     function_niceness: u8,
-    /// Public keys, one on a line, whose native functions are run. Whoever has such a key can do on this machine what
-    /// the sandbox process can: treat it as root's
+    /// File with public keys, one per line; native functions signed with these keys are run. The owner of such a key
+    /// can do on this machine whatever the sandbox process can: protect the key like root access
     #[arg(long, value_name = "FILE", conflicts_with = "no_functions")]
     function_keys: Option<PathBuf>,
-    /// Where compiled functions are kept from one life of the node to the next
+    /// Directory for compiled functions, so that they survive a restart of the node
     #[arg(long, value_name = "FOLDER", conflicts_with = "no_functions")]
     function_cache: Option<PathBuf>,
-    /// A control group that the processes of shipped functions are put into, so that its limits are theirs; may be
-    /// given several times, as version 1 has one for memory and one for CPUs
+    /// Control group for the processes that run functions; its limits apply to them. May be given several times,
+    /// because version 1 has separate groups for memory and CPUs
     #[arg(long, value_name = "FOLDER", conflicts_with = "no_functions")]
     function_group: Vec<PathBuf>,
     #[command(flatten)]
@@ -110,7 +110,7 @@ const PROCESSES: std::ops::RangeInclusive<i64> =
 const NICENESS: std::ops::RangeInclusive<i64> =
     *SandboxOptions::NICENESS_RANGE.start() as i64..=*SandboxOptions::NICENESS_RANGE.end() as i64;
 
-/// How shipped functions run: by the program beside this one, if it is there.
+/// Returns the options for shipped functions. `None` if functions are off or the sandbox program is not installed.
 fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
     let keys = args.function_keys.as_deref().map(function_keys).transpose()?.unwrap_or_default();
     if !SandboxOptions::HEAP_BYTES_RANGE.contains(&args.function_heap) {
@@ -120,7 +120,7 @@ fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
     if args.no_functions {
         return Ok(None);
     }
-    // Named by a path, it must be there; else whoever did not build it does without.
+    // A sandbox program that the environment names must exist. One beside this program may be missing.
     let Some(program) = function::sandbox_program() else { return Ok(None) };
     if !program.is_file() {
         return Err(Failure::Failed(format!("{} is not there", program.display())));
@@ -139,7 +139,7 @@ fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
     }))
 }
 
-/// Public keys of a file.
+/// Reads the public keys of a file: one key per line, in hexadecimal; `#` begins a comment.
 fn function_keys(file: &Path) -> Result<Vec<[u8; 32]>, Failure> {
     let wrong = |what: String| Failure::Usage(format!("--function-keys {}: {what}", file.display()));
     let text = input::file(file, KEYS_BYTES_MAX).and_then(input::text);
@@ -185,11 +185,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.pressure.reserve_bytes = args.reserve;
     options.pressure.evacuate_ms = args.evacuate.into();
     options.pressure.firm_percent = args.firm_share;
-    // Whatever happens, this process dies before one of the host's own. Where that is not permitted, it is as it was.
+    // The kernel should kill this process before any process of the host. Where that is not permitted, the score stays.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let node =
         Node::start(options).map_err(|error| Failure::Failed(format!("node {}: {error}", args.name)))?;
-    // Ready is when clients can lease from it; until then its tries are on stderr.
+    // The node is ready once clients can lease from it. Until then it reports its attempts on standard error.
     while !node.wait_joined(Duration::from_millis(100)) {
         if stop.has_come() {
             return Ok(());

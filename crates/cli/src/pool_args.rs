@@ -1,4 +1,4 @@
-//! What commands have in common that ask a pool one thing: which pool, and how to answer.
+//! Arguments of commands that ask a pool once: the address of the pool and the format of the answer.
 
 use crate::exit::Failure;
 use crate::{Outcome, reach};
@@ -8,10 +8,10 @@ use std::io::Write;
 
 #[derive(clap::Args)]
 pub(crate) struct PoolArgs {
-    /// The pool
+    /// Address of the pool
     #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
     pool: String,
-    /// For machines: one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -19,7 +19,7 @@ pub(crate) struct PoolArgs {
 }
 
 impl PoolArgs {
-    /// A session that calls itself so in listings.
+    /// Opens a session with this label, which `farpool status` shows.
     pub(crate) fn open(&self, label: &str) -> Result<Pool, Failure> {
         let reach = self.reach.reach()?;
         let options = PoolOptions {
@@ -31,7 +31,7 @@ impl PoolArgs {
         Ok(Pool::connect_with(&self.pool, options)?)
     }
 
-    /// One or the other, as was asked for.
+    /// Prints the JSON if `--json` is given, else the text.
     pub(crate) fn say(&self, json: &serde_json::Value, text: &[String]) -> Outcome {
         let mut out = std::io::stdout().lock();
         match self.json {

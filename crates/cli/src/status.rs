@@ -1,4 +1,4 @@
-//! `farpool status`.
+//! `farpool status`: shows the state of a pool.
 
 use crate::exit::Failure;
 use crate::signals::Stop;
@@ -14,21 +14,21 @@ use std::time::Duration;
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool status --pool farpool://127.0.0.1:7700 --watch")]
 pub(crate) struct Args {
-    /// The pool
+    /// Address of the pool
     #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
     pool: String,
-    /// Show it again and again
+    /// Refresh until interrupted
     #[arg(long)]
     watch: bool,
-    /// Time between two looks
+    /// Time between two refreshes, with --watch
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "1s")]
     interval: u32,
-    /// For machines: one JSON object a look
+    /// Print one JSON object per refresh
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     reach: reach::ClientArgs,
-    /// Published files to list at the most
+    /// Limit for the published files that are listed
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     files: usize,
 }
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if !args.watch {
         return look(&pool, args);
     }
-    // The main thread waits for the signal; looking ends with the process.
+    // The main thread waits for the end; another thread waits for the signal.
     std::thread::scope(|scope| {
         let (ended, end) = std::sync::mpsc::channel::<Outcome>();
         let pool = &pool;

@@ -1,4 +1,4 @@
-//! `farpool tiers`: which memory tiers this machine has, and what they really move.
+//! `farpool tiers`: shows the memory tiers of this machine and measures their bandwidth.
 
 use crate::Outcome;
 use crate::exit::Failure;
@@ -16,10 +16,10 @@ use std::io::Write;
   farpool tiers
   farpool tiers --fresh --json")]
 pub(crate) struct Args {
-    /// Measure anew, whatever was kept
+    /// Measure again, even if results of an earlier run are stored
     #[arg(long)]
     fresh: bool,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// What a node is taken for.
+/// Returns the tier of a NUMA node: `near`, `far`, or `-` for neither.
 fn tier_of(topology: &Topology, node: &Node) -> &'static str {
     match topology.tiers() {
         Some((near, _)) if near.id == node.id => "near",
@@ -64,7 +64,7 @@ fn tier_of(topology: &Topology, node: &Node) -> &'static str {
     }
 }
 
-/// What was measured of a node.
+/// Returns the measured bandwidths of a NUMA node. `None` for a node that is not part of a tier.
 fn lanes_of(topology: &Topology, calibration: &Calibration, node: &Node) -> Option<Lanes> {
     match tier_of(topology, node) {
         "near" => Some(calibration.near),

@@ -1,4 +1,4 @@
-//! `farpool fn build`: modules from C, by the clang that is there, and from WebAssembly text.
+//! `farpool fn build`: compiles modules from C with the installed clang, and from WebAssembly text.
 
 use super::failed;
 use crate::exit::Failure;
@@ -7,13 +7,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What C functions include.
+/// The header that C functions include.
 const HEADER: &str = include_str!("../../../../sdk/c/farpool.h");
-/// The most bytes of a module's text, which is several times as long as the module.
+/// Largest source in WebAssembly text, in bytes. The text is several times as long as the module.
 const TEXT_BYTES_MAX: usize = 16 << 20;
-/// Compilers that are tried, unless `CLANG` names one.
+/// Names of compilers, tried in this order unless `CLANG` names one.
 const CLANGS: [&str; 6] = ["clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17"];
-/// How functions are compiled: no start, no imports, no bulk instructions (which do not reach the window), no maximum.
+/// Compiler flags: no start function, no imports, no bulk-memory instructions (they cannot read the window of mapped
+/// file bytes), no maximum for the memory.
 const FLAGS: [&str; 9] = [
     "--target=wasm32",
     "-O3",
@@ -29,9 +30,9 @@ const FLAGS: [&str; 9] = [
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool fn build walk.c   makes walk.wasm")]
 pub(crate) struct Args {
-    /// A function in C (.c), with #include \"farpool.h\", or in WebAssembly text (.wat)
+    /// Function in C (.c), with #include \"farpool.h\", or in WebAssembly text (.wat)
     source: PathBuf,
-    /// The module; by default beside the source, ending in .wasm
+    /// Module to write [default: beside the source, with the extension .wasm]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Use vector instructions. Such a function cannot be interrupted: its deadline ends its sandbox process
@@ -54,14 +55,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// Makes a module of a file of WebAssembly text.
+/// Compiles a file of WebAssembly text to a module.
 pub(super) fn module_of_text(file: &Path) -> Result<Vec<u8>, Failure> {
     let text =
         input::file(file, TEXT_BYTES_MAX).and_then(input::text).map_err(|error| failed(file, error))?;
     wat::parse_str(text).map_err(|error| failed(file, error))
 }
 
-/// The compiler: `CLANG`, or the first of those known that is there.
+/// Returns the compiler: `CLANG`, or the first of [`CLANGS`] that runs.
 fn compiler() -> Result<String, Failure> {
     if let Ok(named) = std::env::var("CLANG") {
         return Ok(named);
@@ -89,7 +90,7 @@ fn compile(source: &Path, output: &Path, simd: bool) -> Outcome {
     let status = status.map_err(|error| Failure::Failed(format!("{compiler}: {error}")))?;
     match status.success() {
         true => Ok(()),
-        // It has said why.
+        // The compiler has printed its own errors.
         false => Err(Failure::Failed(format!("{compiler} could not make {}", output.display()))),
     }
 }

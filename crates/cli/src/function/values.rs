@@ -1,15 +1,15 @@
-//! Arguments as they are written on a command line, and outputs as they are shown.
+//! Arguments of functions as given on the command line, and formats of outputs.
 
 use crate::input;
 use farpool::function::abi::hex;
 use farpool_wire::limits::FUNCTION_ARGS_BYTES_MAX;
 use serde_json::{Value, json};
 
-/// Bytes of an argument.
+/// Bytes of one argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Argument(pub(crate) Vec<u8>);
 
-/// Reads an argument: its type, a colon, and its value; or @ and a file.
+/// Parses an argument: `TYPE:VALUE`, or `@FILE` for the bytes of a file.
 pub(crate) fn argument(text: &str) -> Result<Argument, String> {
     if let Some(file) = text.strip_prefix('@') {
         let read = input::file(file.as_ref(), FUNCTION_ARGS_BYTES_MAX);
@@ -39,7 +39,7 @@ pub(crate) fn argument(text: &str) -> Result<Argument, String> {
     bytes.map(Argument)
 }
 
-/// Bytes of hexadecimal digits.
+/// Parses hexadecimal digits into bytes. `None` if a digit is missing or invalid.
 pub(crate) fn digits(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
     pairs
@@ -49,7 +49,7 @@ pub(crate) fn digits(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// How outputs are shown.
+/// Format of the output, for `--show`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     Hex,
@@ -63,7 +63,7 @@ pub(crate) enum Shown {
     Raw,
 }
 
-/// Reads how outputs are to be shown.
+/// Parses a value of `--show`.
 pub(crate) fn shown(text: &str) -> Result<Shown, String> {
     Ok(match text {
         "hex" => Shown::Hex,
@@ -80,7 +80,8 @@ pub(crate) fn shown(text: &str) -> Result<Shown, String> {
 }
 
 impl Shown {
-    /// The numbers of an output; bytes that make none are left out.
+    /// Returns the output as numbers of this type, without a remainder of too few bytes. `None` for formats without
+    /// numbers.
     fn numbers(self, output: &[u8]) -> Option<Vec<Value>> {
         macro_rules! numbers {
             ($type:ty) => {
@@ -98,7 +99,7 @@ impl Shown {
         }
     }
 
-    /// An output in JSON.
+    /// Formats an output as JSON.
     pub(crate) fn json(self, output: &[u8]) -> Value {
         match self {
             Shown::Text => json!(String::from_utf8_lossy(output)),
@@ -107,7 +108,7 @@ impl Shown {
         }
     }
 
-    /// An output in lines: for a terminal, so that nothing in it is obeyed there.
+    /// Formats an output as lines for a terminal. Control characters are escaped.
     pub(crate) fn lines(self, output: &[u8]) -> Vec<String> {
         match self {
             Shown::Text => {
