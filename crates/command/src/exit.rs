@@ -5,21 +5,21 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-/// Why a command did not do what it was asked to.
+/// Reasons why a command did not do what was asked.
 #[derive(Debug)]
 pub enum Failure {
-    /// A peer or a policy said no.
+    /// A peer or a policy refused.
     Refused(String),
-    /// The arguments cannot be meant.
+    /// The arguments are invalid.
     Usage(String),
-    /// It was tried and did not work.
+    /// The command was tried and failed.
     Failed(String),
-    /// Whoever read our output has left: not an error.
+    /// The reader of the output has gone (broken pipe). The command ends with exit code 0.
     NobodyReads,
 }
 
 impl Failure {
-    /// That it did not work, and why.
+    /// Wraps an error as [`Failure::Failed`].
     pub fn failed(what: impl fmt::Display) -> Failure {
         Failure::Failed(what.to_string())
     }
@@ -50,7 +50,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Says what went wrong. Returns the exit code.
+/// Prints the failure on standard error. Returns the exit code.
 pub fn report(failure: &Failure) -> ExitCode {
     let code = match failure {
         Failure::NobodyReads => return ExitCode::SUCCESS,

@@ -1,25 +1,24 @@
-//! Files, and the standard input, that a command reads whole.
-//!
-//! The idea: a device or a pipe may never end, so whoever reads says how many bytes there may be at most.
+//! Files and standard input that a command reads whole. A device or a pipe may never end, so each caller gives a limit
+//! in bytes.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The most bytes of a file of keys or certificates.
+/// Largest file of keys or certificates, in bytes.
 pub const KEYS_BYTES_MAX: usize = 1 << 20;
 
-/// Reads a file. An error if it has more bytes than this.
+/// Reads a file. A file of more than `bytes_max` bytes is an error.
 pub fn file(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     whole(File::open(path)?, bytes_max)
 }
 
-/// Reads a file, or the standard input where it is called `-`. An error if there are more bytes than this.
+/// Reads a file, or standard input if the path is `-`. More than `bytes_max` bytes are an error.
 pub fn file_or_standard(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     if path.as_os_str() == "-" { whole(io::stdin().lock(), bytes_max) } else { file(path, bytes_max) }
 }
 
-/// Takes what was read as text.
+/// Converts bytes to text. Invalid UTF-8 is an error.
 pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }

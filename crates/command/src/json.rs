@@ -1,13 +1,13 @@
-//! JSON as commands print it: it may be read by a program or by a person at a terminal.
+//! JSON output that is safe both for programs and for a terminal.
 
 use std::fmt::{self, Write};
 
-/// JSON in one line, by its `Display`: characters that do not print are escapes of JSON, so that it means the same.
+/// Displays JSON in one line. Characters that are not printable become JSON escapes, which leaves the value as it was.
 pub struct Line<'a, T>(pub &'a T);
 
 impl<T: fmt::Display> fmt::Display for Line<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Outside of its strings, JSON in one line has only characters that print.
+        // Unprintable characters occur only in strings here, where an escape is permitted.
         for letter in self.0.to_string().chars() {
             if farpool_files::prints(letter) {
                 f.write_char(letter)?;

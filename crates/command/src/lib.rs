@@ -1,8 +1,7 @@
-//! What the commands of Farpool are made of: flags that say how far connections go, failures and their exit codes,
-//! sizes and times as people write them, files that are read whole, plain tables, JSON for a terminal, signals that
-//! end them, where programs lie.
+//! Shared parts of Farpool's commands: flags for connections and TLS, failures and their exit codes, sizes and times,
+//! input files, tables, JSON output, signals, and the search for programs.
 //!
-//! Never in this crate: what a command does.
+//! Never in this crate: what a single command does.
 #![forbid(unsafe_code)]
 
 pub mod exit;

@@ -1,10 +1,10 @@
-//! Where programs lie that commands start, or become.
+//! Search for the programs that commands start or become.
 
 use crate::exit::Failure;
 use std::path::PathBuf;
 
-/// Finds a program of this repository: beside this one, or else in `PATH`. If it is in neither place, the failure says
-/// which goal of the Makefile builds it.
+/// Finds a program of this repository: in the directory of this program, or else in `PATH`. The failure names the
+/// Makefile target that builds it.
 pub fn own(name: &str, goal: &str) -> Result<PathBuf, Failure> {
     let beside = std::env::current_exe()?.with_file_name(name);
     let found = if beside.is_file() { Some(beside) } else { in_path(name) };

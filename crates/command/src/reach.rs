@@ -1,4 +1,4 @@
-//! The flags that say how far connections go, and what proves each side to the other.
+//! Flags for connections: whether they may leave this machine, and the certificates that authenticate both sides.
 
 use crate::exit::Failure;
 use farpool_transport::{Brokers, Reach, ReachError, Tls, TlsFiles};
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 /// Flags of every command that connects or listens.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Speak TLS with the certificates of this folder, made by `farpool certs init`
+    /// Use TLS with the certificates of this directory, made by `farpool certs init`
     #[arg(long, value_name = "DIR", conflicts_with_all = ["tls_ca", "tls_cert", "tls_key", "plaintext"])]
     certs: Option<PathBuf>,
-    /// Speak TLS: the CAs to trust (PEM)
+    /// Use TLS and trust these CAs (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"], conflicts_with = "plaintext")]
     tls_ca: Option<PathBuf>,
-    /// Our certificate, and those between it and the CA (PEM)
+    /// Certificate of this process and intermediates (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     tls_cert: Option<PathBuf>,
-    /// The key of our certificate (PEM)
+    /// Private key of this process (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     tls_key: Option<PathBuf>,
-    /// Go beyond this machine without encryption or authentication
+    /// Allow connections to other machines without encryption or authentication
     #[arg(long)]
     plaintext: bool,
 }
@@ -30,20 +30,21 @@ pub struct Args {
 pub struct ClientArgs {
     #[command(flatten)]
     reach: Args,
-    /// With --certs: the tenant to be; otherwise the pool's administrator
+    /// Tenant to connect as, with --certs [default: the administrator of the pool]
     #[arg(long, value_name = "NAME", requires = "certs")]
     tenant: Option<String>,
 }
 
 impl Args {
-    /// What the flags come to. `stem` is what this command's files are called in a folder of certificates.
+    /// Loads the TLS files and returns the resulting reach of connections. In a directory of certificates, the files of
+    /// this command are `STEM.pem` and `STEM.key`.
     pub fn reach(&self, stem: &str) -> Result<Reach, Failure> {
         let files = match (&self.certs, &self.tls_ca, &self.tls_cert, &self.tls_key) {
             (Some(folder), ..) => Some(files_in(folder, stem)?),
             (None, Some(ca), Some(cert), Some(key)) => {
                 Some(TlsFiles { ca: ca.clone(), cert: cert.clone(), key: key.clone() })
             }
-            // The argument parser lets them come together only.
+            // The argument parser accepts the three flags only together.
             _ => None,
         };
         let tls = files.map(|files| Tls::load(&files)).transpose();
@@ -53,15 +54,15 @@ impl Args {
 }
 
 impl ClientArgs {
-    /// What the flags come to.
+    /// Loads the TLS files of the tenant, or of the administrator without `--tenant`.
     pub fn reach(&self) -> Result<Reach, Failure> {
         let stem = self.tenant.as_ref().map_or("admin".to_owned(), |tenant| format!("tenant-{tenant}"));
         self.reach.reach(&stem)
     }
 }
 
-/// The files of `stem`, which must be there: the likeliest mistake is a name that was never given a
-/// certificate, so the error says which were.
+/// Returns the files of `stem` in a directory. The likeliest mistake is a name without a certificate, so the error
+/// lists the names that have one.
 fn files_in(folder: &Path, stem: &str) -> Result<TlsFiles, Failure> {
     let files = TlsFiles::in_folder(folder, stem);
     if files.cert.exists() {
@@ -80,7 +81,7 @@ fn files_in(folder: &Path, stem: &str) -> Result<TlsFiles, Failure> {
     )))
 }
 
-/// The addresses behind `host:port`, refused if one lies beyond this machine and nothing protects it.
+/// Resolves `host:port`. An address of another machine is refused unless TLS or `--plaintext` is given.
 pub fn resolve(flag: &str, address: &str, reach: &Reach) -> Result<SocketAddr, Failure> {
     match reach.resolve(address) {
         Ok(found) => Ok(found[0]),
@@ -91,7 +92,8 @@ pub fn resolve(flag: &str, address: &str, reach: &Reach) -> Result<SocketAddr, F
     }
 }
 
-/// The brokers of a pool's address, refused if one lies beyond this machine and nothing protects it.
+/// Parses the address of a pool into its brokers. A broker on another machine is refused unless TLS or `--plaintext` is
+/// given.
 pub fn brokers_of(flag: &str, url: &str, reach: &Reach) -> Result<Brokers, Failure> {
     let usage = |why: &str| {
         Failure::Usage(format!(
@@ -105,7 +107,7 @@ pub fn brokers_of(flag: &str, url: &str, reach: &Reach) -> Result<Brokers, Failu
     for address in brokers.addresses() {
         match resolve(flag, address, reach) {
             Ok(_) => {}
-            // One of several may be gone with its name.
+            // A broker whose name does not resolve is tolerated if there are others.
             Err(error @ Failure::Usage(_)) if brokers.count() > 1 => unresolved = Some(error),
             Err(error) => return Err(error),
         }

@@ -1,37 +1,38 @@
-//! Ending well: a server runs until it is told to stop, and then puts its things away.
+//! Signals that end a command: a server runs until it gets one, and then shuts down cleanly.
 
 use crate::exit::Failure;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Signals caught from now on; take it before starting what must be put away.
+/// Signals that ask this process to stop: SIGINT, SIGTERM and SIGHUP. Catch them before starting anything that must be
+/// shut down cleanly.
 pub struct Stop(Signals);
 
 impl Stop {
-    /// Catches them from now on.
+    /// Starts to catch the signals.
     pub fn catch() -> Result<Stop, Failure> {
-        // A terminal that goes takes along what was started from it, unless that was told not to listen (nohup).
+        // SIGHUP comes when the terminal closes. Under `nohup` it is ignored and stays so.
         let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
         Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)).map(Stop).map_err(Failure::failed)
     }
 
-    /// Whether one has come.
+    /// Reports whether a signal has arrived.
     pub fn has_come(&mut self) -> bool {
         self.0.pending().next().is_some()
     }
 
-    /// An error if one has come.
+    /// Returns an error if a signal has arrived.
     pub fn check(&mut self) -> Result<(), Failure> {
         if self.has_come() { Err(Failure::failed("stopped by a signal")) } else { Ok(()) }
     }
 
-    /// Returns when the first one comes.
+    /// Waits until a signal arrives.
     pub fn wait(mut self) {
         let _ = self.0.forever().next();
     }
 }
 
-/// Whether whoever started this process had a signal ignored (`SigIgn`, proc_pid_status(5)).
+/// Reports whether this process was started with a signal ignored (`SigIgn`, proc_pid_status(5)).
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

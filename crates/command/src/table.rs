@@ -1,9 +1,9 @@
-//! Plain tables: a header, rows, columns as wide as they need to be, numbers to the right. What is in them is shown so
-//! that it is safe on a terminal, whoever it comes from.
+//! Plain text tables with aligned columns; numbers are right-aligned. Unprintable characters of cells are escaped, so
+//! that cells of any origin are safe on a terminal.
 
 use farpool_files::shown;
 
-/// The lines of a table.
+/// Formats a table: header, rule and rows.
 pub fn lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| shown(cell).to_string()).collect()).collect();
@@ -17,7 +17,7 @@ pub fn lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
         let mut out = String::new();
         for (column, (cell, width)) in cells.zip(&widths).enumerate() {
             let padding = " ".repeat(width - cell.chars().count());
-            // The first column names the row, whatever it begins with.
+            // The first column is a name, even if it begins with a digit.
             if numbers && column > 0 && is_number(cell) {
                 out.push_str(&padding);
                 out.push_str(cell);

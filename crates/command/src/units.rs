@@ -1,9 +1,9 @@
-//! Sizes like `4GiB` and times like `250ms`, read and written.
+//! Parsing and formatting of sizes like `4GiB` and times like `250ms`.
 
 use farpool_host::waiting::Waiting;
 
-/// Reads a size in bytes: a whole number and one of B, KiB, MiB, GiB, TiB (a bare number is bytes). K, M, G and T are
-/// refused: they are powers of 1000 to some programs, and of 1024 to others.
+/// Parses a size in bytes: a whole number with B, KiB, MiB, GiB or TiB, or without a unit. K, M, G and T are refused,
+/// because programs disagree whether they are powers of 1000 or 1024.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
@@ -24,7 +24,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than {} bytes", u64::MAX))
 }
 
-/// Reads a time in milliseconds: a whole number and one of ms, s, m.
+/// Parses a time in ms: a whole number with ms, s or m.
 pub fn millis(text: &str) -> Result<u32, String> {
     let wrong =
         || format!("{text:?} is no time: a whole number with ms, s or m is permitted, such as 250ms or 5s");
@@ -40,8 +40,8 @@ pub fn millis(text: &str) -> Result<u32, String> {
     number.checked_mul(factor).ok_or_else(|| format!("{text:?} is more than {} ms", u32::MAX))
 }
 
-/// Reads a rate in bytes a second: a whole number and one of B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB,
-/// TiB, then `/s`.
+/// Parses a rate in bytes a second: a whole number with B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB, then
+/// `/s`.
 pub fn rate(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
@@ -62,7 +62,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("{text:?} is more than {} bytes a second", u64::MAX))
 }
 
-/// Reads a number of CPUs in thousandths: at most three digits behind the point.
+/// Parses a number of CPUs, with up to three decimals, into thousandths.
 pub fn cpus(text: &str) -> Result<u32, String> {
     let wrong = || format!("{text:?} is no number of CPUs; one with up to three decimals is, such as 0.5");
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
@@ -75,7 +75,7 @@ pub fn cpus(text: &str) -> Result<u32, String> {
     whole.checked_mul(1_000).and_then(|whole| whole.checked_add(part)).ok_or_else(wrong)
 }
 
-/// A size as people read it: three digits and a unit.
+/// Formats a size with up to three digits and a unit.
 pub fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -91,7 +91,7 @@ pub fn show_bytes(bytes: u64) -> String {
     }
 }
 
-/// How to wait: a value of `--waiting`.
+/// Parses a value of `--waiting`.
 pub fn waiting(text: &str) -> Result<Waiting, String> {
     Waiting::of_word(text).ok_or_else(|| format!("{text:?} is no way to wait; adaptive, spin and park are"))
 }
