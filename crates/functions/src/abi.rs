@@ -1,72 +1,72 @@
-//! What a function finds in memory: the call record and what it leads to (`spec/function.md`, "Call record"). Pure:
-//! bytes from values.
+//! Memory that a function finds when it is called: the call record and what it refers to (`spec/function.md`, "Call
+//! record"). Pure: it turns values into bytes.
 
 use farpool_wire::limits::FUNCTION_OUTPUT_BYTES_MAX;
 use sha2::{Digest, Sha256};
 
-/// The form of the record.
+/// Version of the call record.
 pub const VERSION: u32 = 1;
-/// Bytes of the record.
+/// Size of the call record, in bytes.
 pub const RECORD_BYTES: usize = 152;
-/// Flag: the call goes on where another has hopped from.
+/// Flag of the record: the call continues one that has hopped.
 pub const GOES_ON: u32 = 1;
-/// Where in the record *hop* is.
+/// Offset of the field *hop* in the record.
 pub const HOP_AT: usize = 104;
-/// *hop* of a function that does not.
+/// Value of *hop* of a function that does not hop.
 pub const STAYS: u64 = u64::MAX;
-/// Bytes of a part in the table of parts.
+/// Size of an entry of the table of parts, in bytes.
 pub const PART_BYTES: usize = 16;
 
-/// Where in a module's address space the record and what it leads to begin.
+/// Address in a module at which the record and the tables behind it begin.
 pub const CALL_AT: u64 = 0x3000_0000;
-/// Where the output begins.
+/// Address at which the output begins.
 pub const OUTPUT_AT: u64 = 0x3100_0000;
-/// Where the window begins.
+/// Address at which the window begins.
 pub const WINDOW_AT: u64 = 0x4000_0000;
-/// Bytes for the record and what it leads to, but the output.
+/// Bytes for the record and the tables behind it.
 pub const CALL_BYTES: usize = (OUTPUT_AT - CALL_AT) as usize;
 
 const _: () = assert!(FUNCTION_OUTPUT_BYTES_MAX as u64 == WINDOW_AT - OUTPUT_AT);
 
-/// A range of a window that is here.
+/// Range of a window that lies at this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// First byte in the window.
+    /// Offset in the window, in bytes.
     pub first: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// A range at an address of the function's.
+/// Range at an address of the function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Where it begins; 0 if there is none.
+    /// Address of the first byte or item; 0 if there is none.
     pub address: u64,
-    /// Bytes, or how many there are.
+    /// Number of bytes or items.
     pub count: u64,
 }
 
-/// The places that a record names.
+/// Call record: the ranges that a function is called with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Whether the call goes on where another has hopped from.
+    /// True if the call continues one that has hopped.
     pub goes_on: bool,
     /// The window.
     pub window: Place,
     /// The arguments.
     pub args: Place,
-    /// The output, and its capacity.
+    /// The output, with its capacity.
     pub output: Place,
     /// The table of columns.
     pub columns: Place,
-    /// The table of parts, and how many they are.
+    /// The table of parts, with the number of its entries.
     pub parts: Place,
-    /// What another call left.
+    /// The state that the hop left.
     pub state: Place,
 }
 
 impl Record {
-    /// Its bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         let flags = if self.goes_on { GOES_ON } else { 0 };
@@ -82,7 +82,7 @@ impl Record {
     }
 }
 
-/// The table of parts.
+/// Encodes the table of parts.
 pub fn encode_parts(parts: &[Part]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(parts.len() * PART_BYTES);
     for part in parts {
@@ -92,20 +92,20 @@ pub fn encode_parts(parts: &[Part]) -> Vec<u8> {
     bytes
 }
 
-/// What a function's return value and its *hop* mean.
+/// Meaning of a function's return value and its *hop*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returned {
-    /// So many bytes of output.
+    /// The call has ended. Bytes of output.
     Output(u64),
-    /// A code of its own.
+    /// The function gave up, with a code of its own.
     GaveUp(u64),
-    /// So many bytes of state; on to this byte of the window.
+    /// The call continues elsewhere. Bytes of state, and the offset in the window at which it continues.
     Hop(u64, u64),
-    /// Neither.
+    /// The value breaks the contract.
     Broken(i64),
 }
 
-/// Reads what a function returned.
+/// Decodes what a function returned.
 pub fn returned(value: i64, hop: u64, output_capacity: u64, window_bytes: u64) -> Returned {
     let state_max = farpool_wire::limits::FUNCTION_STATE_BYTES_MAX as u64;
     match u64::try_from(value) {
@@ -118,50 +118,51 @@ pub fn returned(value: i64, hop: u64, output_capacity: u64, window_bytes: u64) -
     }
 }
 
-/// SHA-256: what a function's bytes are known by.
+/// Returns the SHA-256 digest by which a function's bytes are identified.
 pub fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What the signature of a native function is over.
+/// Returns the bytes that the signature of a native function signs.
 pub fn signed_text(digest: &[u8; 32]) -> Vec<u8> {
     let mut text = b"farpool-function-1\0".to_vec();
     text.extend_from_slice(digest);
     text
 }
 
-/// How a column lies in a row group.
+/// A column of a row group in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// 0 plain, 1 dictionary, 2 rows.
+    /// Encoding: 0 plain, 1 dictionary, 2 rows.
     pub encoding: u8,
-    /// Rows without a value.
+    /// Number of NULL values.
     pub null_count: u64,
-    /// Offset in the window and bytes of each buffer, the validity bitmap first; (0, 0) where there is none.
+    /// Offset in the window and size of each buffer in bytes, the validity bitmap first; (0, 0) if there is no such
+    /// buffer.
     pub buffers: [(u64, u64); 4],
 }
 
-/// A column of the table of columns.
+/// A column in the table of columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Column {
-    /// The byte of its type (`spec/table.md`).
+    /// Number of its type (`spec/table.md`).
     pub kind: u8,
-    /// Of a decimal.
+    /// Precision of a decimal.
     pub precision: u8,
-    /// Of a decimal.
+    /// Scale of a decimal.
     pub scale: i8,
-    /// Of a timestamp.
+    /// Unit of a timestamp.
     pub unit: u8,
-    /// Bytes of a value of fixed width; else 0.
+    /// Size of a value in bytes if it is fixed, otherwise 0.
     pub width: u32,
 }
 
-/// Appends the head of the table of columns: as many row groups must follow.
+/// Appends the head of the table of columns. The caller appends this many row groups after it.
 pub fn put_columns(columns: &[Column], row_groups: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&(columns.len() as u32).to_le_bytes());
     out.extend_from_slice(&row_groups.to_le_bytes());
@@ -172,7 +173,7 @@ pub fn put_columns(columns: &[Column], row_groups: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a row group, with a chunk for every column.
+/// Appends a row group, with one chunk for each column.
 pub fn put_row_group(rows: u64, position: u64, chunks: &[Chunk], out: &mut Vec<u8>) {
     out.extend_from_slice(&rows.to_le_bytes());
     out.extend_from_slice(&position.to_le_bytes());

@@ -1,11 +1,16 @@
-//! Namespaces of sandbox processes: what a process has of them, and what node and process say to each other until it
-//! does.
+//! Confinement of sandbox processes: which namespaces a process has, and how node and process set them up together.
 //!
-//! The idea: the process makes namespaces of its own before it is told anything. It cannot choose whose rights it has
-//! in them: that is for its parent to write. So node and process take turns, a byte each, over the socket that is all
-//! they share: the node says that its process is in its control groups; the process, that it has a user namespace; the
-//! node, which user that maps to; the process, what has come of it all. Where namespaces are refused, as container
-//! runtimes do by default, there are none, and the filter of system calls stands alone.
+//! The idea: a process creates its own namespaces before it receives anything. It cannot choose by itself whose
+//! rights it has in a new user namespace; its parent must write that. Node and process therefore exchange single bytes
+//! over their socket:
+//!
+//! 1. The node reports that the process is in its control groups.
+//! 2. The process reports that it has a user namespace.
+//! 3. The node reports which user the namespace maps to ([`Rights`]).
+//! 4. The process reports which confinement it has reached ([`Confinement`]).
+//!
+//! Where the system refuses namespaces, as container runtimes do by default, the process runs without them, confined
+//! by its filter of system calls.
 
 use rustix::process::{getegid, geteuid};
 use std::fmt;
@@ -13,24 +18,25 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// The number of a process's user and group in its own namespace: nobody's, by custom.
+/// Id of the process's user and group inside its namespace: that of `nobody`, by convention.
 pub const INSIDE_ID: u32 = 65_534;
-/// The first number of users and groups of single processes. Distributions and systemd give out lower ones.
+/// First of the ids of users and groups that each belong to one process. Distributions and systemd assign lower ids.
 const OWN_IDS: u32 = 1_900_000_000;
 
-/// The things that a process has for itself.
+/// Parts of the system that a process has for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
-    /// Processes, network, IPC and capabilities: no other process can be named from inside.
+    /// True if it has namespaces for processes, network, IPC and capabilities, so that it cannot name another
+    /// process.
     pub namespaces: bool,
-    /// Files: its root is an empty folder in memory.
+    /// True if its root is an empty folder in memory.
     pub files: bool,
-    /// A user of its own, where an administrator has started the node.
+    /// True if it has a user of its own. That takes a node that was started by root.
     pub user: bool,
 }
 
 impl Confinement {
-    /// Tells the node.
+    /// Reports the confinement to the node.
     pub fn send(self, to: &UnixStream) -> io::Result<()> {
         let bits = [self.namespaces, self.files, self.user];
         tell(to, bits.iter().rev().fold(0, |byte, bit| byte << 1 | u8::from(*bit)))
@@ -42,7 +48,7 @@ impl Confinement {
         Ok(Confinement { namespaces: bit(0), files: bit(1), user: bit(2) })
     }
 
-    /// Returns whether the process has all that it can have.
+    /// Reports whether the process has all the confinement that it can have.
     pub fn is_whole(self) -> bool {
         self.namespaces && self.files && (self.user || !geteuid().is_root())
     }
@@ -71,15 +77,15 @@ impl fmt::Display for Confinement {
     }
 }
 
-/// The rights outside that a process in a user namespace has.
+/// Rights outside of its user namespace that a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Rights {
-    /// The rights of a user of its own.
+    /// The rights of a user that only this process has.
     Own,
     /// The rights of the node's user.
     Nodes,
-    /// None: the node could not give it any.
+    /// No rights: the node could not map any user.
     None,
 }
 
@@ -95,13 +101,13 @@ pub fn hear(mut from: &UnixStream) -> io::Result<u8> {
     Ok(byte[0])
 }
 
-/// Returns the user and group of one process alone. Process numbers have at most 22 bits.
+/// Returns the id of the user and group of this process alone. Ids of processes have at most 22 bits.
 pub fn own_id(process: u32) -> u32 {
     OWN_IDS + process
 }
 
-/// Takes the node's turns, for a process that it has started and put into its control groups. Returns what has come of
-/// it.
+/// Confines a process that the node has started and put into its control groups: does the node's part of the
+/// exchange. Returns the confinement that the process has reached.
 pub fn confine(control: &UnixStream, process: u32) -> io::Result<Confinement> {
     tell(control, 1)?;
     if hear(control)? == 1 {
@@ -110,8 +116,8 @@ pub fn confine(control: &UnixStream, process: u32) -> io::Result<Confinement> {
     Confinement::receive(control)
 }
 
-/// Gives a process, in its new user namespace, the rights of one user and group of this system: of its own if this
-/// process may say so, or else of this process.
+/// Maps the user namespace of a process to one user and group of the system: to its own if this node may do that,
+/// otherwise to the node's.
 fn map_users(process: u32) -> io::Result<Rights> {
     let write = |file: &str, text: String| fs::write(format!("/proc/{process}/{file}"), text);
     let maps = |user: u32, group: u32| {
@@ -122,7 +128,7 @@ fn map_users(process: u32) -> io::Result<Rights> {
     if geteuid().is_root() && maps(own, own).is_ok() {
         return Ok(Rights::Own);
     }
-    // Only root may map a group for a process that could leave groups.
+    // The kernel lets only root map a group while the process may still leave groups.
     write("setgroups", "deny".to_owned())?;
     maps(geteuid().as_raw(), getegid().as_raw())?;
     Ok(Rights::Nodes)

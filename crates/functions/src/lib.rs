@@ -1,10 +1,11 @@
-//! Functions shipped to far memory: what they get and leave, those that nodes are built with, and the processes that
-//! run the others.
+//! Functions shipped to far memory, on the node's side: their contract, the functions that are built into nodes, and
+//! the processes that run all others.
 //!
-//! The idea: a function sees a window of sealed bytes where they lie, and nothing else. [`abi`] is its contract, byte
-//! for byte; [`resident`] runs Rust in the node; everything that comes from elsewhere runs in a process of its
-//! caller's, which [`sandboxes`] starts, hands connections over to, watches and kills. `crates/functions/sandbox` is
-//! that process; [`confinement`], [`setup`] and [`status`] are all that passes between the two.
+//! The idea: a function sees one range of sealed bytes, its window, at the place where the bytes lie, and nothing else.
+//! [`abi`] defines byte for byte what it finds in memory. [`resident`] runs functions in Rust that are part of the
+//! node. Code that comes from elsewhere runs in a process of its caller's: [`sandboxes`] starts these processes, hands
+//! connections over to them, watches them and kills them. `crates/functions/sandbox` is the program that they run.
+//! [`confinement`], [`setup`] and [`status`] are all that passes between a node and such a process.
 //!
 //! Never in this crate: running code that was sent, or deciding where a function should run.
 #![deny(unsafe_code)]

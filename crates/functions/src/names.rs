@@ -1,18 +1,18 @@
-//! What the functions of a module are called, as its name section says.
+//! Names of the functions of a Wasm module, from its name section.
 
 use farpool_wire::shown;
 use std::collections::BTreeMap;
 use wasmparser::{KnownCustom, Name, Parser, Payload};
 
-/// Names that are read; a module has the functions it has, but nobody reads so many.
+/// Largest number of names of a module that are read.
 const NAMES_MAX: usize = 65_536;
 
-/// See the module.
+/// Names of a module's functions, by the index of the function.
 #[derive(Clone, Debug, Default)]
 pub struct Names(BTreeMap<u32, String>);
 
 impl Names {
-    /// Of a module's bytes. What cannot be read has no names.
+    /// Reads the names from the bytes of a module. Names that cannot be decoded are left out.
     pub fn of_module(bytes: &[u8]) -> Names {
         let mut names = BTreeMap::new();
         for payload in Parser::new(0).parse_all(bytes) {
@@ -28,10 +28,10 @@ impl Names {
         Names(names)
     }
 
-    /// What a function is called: its name, or its number.
+    /// Returns the name of a function for printing, or "function" and its index if it has none.
     pub fn name(&self, function: u32) -> String {
         match self.0.get(&function) {
-            // Written by whoever wrote the module: not for a terminal to obey.
+            // The author of the module chose the name, so it is escaped for terminals and truncated.
             Some(name) => shown(name).to_string().chars().take(200).collect(),
             None => format!("function {function}"),
         }

@@ -1,4 +1,4 @@
-//! How sandbox processes are to be, and the folders that they are given: of compiled code, and of control groups.
+//! Options of sandbox processes, and their folders: the cache of compiled code, and control groups.
 
 use crate::abi::{digest, hex};
 use farpool_wire::limits::LANE_QUEUE_MS;
@@ -9,40 +9,40 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// How sandbox processes are to be.
+/// Options of sandbox processes.
 #[derive(Clone, Debug)]
 pub struct SandboxOptions {
-    /// The program: `farpool-sandbox`.
+    /// Path of the program `farpool-sandbox`.
     pub program: PathBuf,
-    /// The most bytes of a function's heap.
+    /// Largest size of a function's heap, in bytes.
     pub heap_bytes: u64,
-    /// Ed25519 public keys that native functions may be signed with; without any, none is run.
+    /// Ed25519 public keys that sign native functions. If there are none, native functions are refused.
     pub keys: Vec<[u8; 32]>,
-    /// A folder where what modules were compiled to is kept, in a folder for each tenant.
+    /// Folder that caches compiled modules, with a subfolder for each tenant. `None`: nothing is cached.
     pub cache: Option<PathBuf>,
-    /// Control groups that the processes are put into, by their folders: the limits of these are theirs.
+    /// Folders of control groups. Each process is put into all of them, so their limits apply to it.
     pub groups: Vec<PathBuf>,
-    /// Processes at a time: [`Self::PROCESSES_RANGE`].
+    /// Largest number of processes at a time, within [`Self::PROCESSES_RANGE`].
     pub processes_max: usize,
-    /// Their niceness, above that of whoever starts them: [`Self::NICENESS_RANGE`].
+    /// Niceness of the processes, added to that of the node, within [`Self::NICENESS_RANGE`].
     pub niceness: u8,
-    /// The longest wait of a caller for one of them, in milliseconds. Clients expect [`LANE_QUEUE_MS`] at the most.
+    /// Longest time that a caller waits for a process, in ms. Clients expect [`LANE_QUEUE_MS`] at most.
     pub queue_ms: u64,
 }
 
 impl SandboxOptions {
-    /// The most bytes of a heap, where nothing is said.
+    /// Default of the largest heap, in bytes.
     pub const HEAP_BYTES: u64 = 256 << 20;
-    /// What the most bytes of a heap may be.
+    /// Permitted range of the largest heap, in bytes.
     pub const HEAP_BYTES_RANGE: RangeInclusive<u64> = 1 << 20..=512 << 20;
-    /// The permitted range of the number of processes.
+    /// Permitted range of the number of processes.
     pub const PROCESSES_RANGE: RangeInclusive<usize> = 1..=1_024;
-    /// The niceness where nothing is said: those who wait for the node itself come first.
+    /// Default niceness. It lets requests to the node itself come first.
     pub const NICENESS: u8 = 10;
-    /// The permitted niceness.
+    /// Permitted range of the niceness.
     pub const NICENESS_RANGE: RangeInclusive<u8> = 0..=19;
 
-    /// Sandboxes by this program, with defaults.
+    /// Makes options with this program and defaults for everything else.
     pub fn new(program: PathBuf) -> SandboxOptions {
         SandboxOptions {
             program,
@@ -57,8 +57,8 @@ impl SandboxOptions {
     }
 }
 
-/// Makes the folder in which tenants have theirs. Only the node's user gets into it: theirs have to be open to
-/// processes that have users of their own.
+/// Creates the folder that contains the folders of all tenants. Only the node's user can enter it: the folders in it
+/// must be open to sandbox processes, which have other users.
 pub(crate) fn tenants(cache: &Path) -> io::Result<PathBuf> {
     let folder = cache.join("tenants");
     fs::create_dir_all(&folder)?;
@@ -66,7 +66,7 @@ pub(crate) fn tenants(cache: &Path) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Opens a tenant's folder: one tenant's code is never another's.
+/// Creates and opens a tenant's folder for compiled code. No tenant reads the code of another.
 pub(crate) fn tenant_folder(cache: &Path, tenant: &str) -> io::Result<OwnedFd> {
     let folder = tenants(cache)?.join(hex(&digest(tenant.as_bytes())[..8]));
     fs::create_dir_all(&folder)?;
@@ -74,7 +74,7 @@ pub(crate) fn tenant_folder(cache: &Path, tenant: &str) -> io::Result<OwnedFd> {
     Ok(File::open(folder)?.into())
 }
 
-/// The list of a control group's processes, to be written to.
+/// Opens the list of a control group's processes for writing.
 pub(crate) fn members(group: &Path) -> io::Result<File> {
     let list = group.join("cgroup.procs");
     File::options().write(true).open(&list).map_err(|error| {

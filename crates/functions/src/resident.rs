@@ -1,8 +1,8 @@
-//! Resident functions: Rust that a node was built with, called by name over windows as shipped ones are.
+//! Resident functions: Rust code that is built into a node, called by name over windows like shipped functions.
 //!
-//! The idea: they run in the node itself, on the thread of the connection that calls them, so a call costs no more than
-//! any other question. Whoever builds a node trusts them; whoever calls them does not matter. They see the window
-//! through [`ResidentCall`], which checks every access, and which asks the caller for what is elsewhere.
+//! The idea: a resident function runs in the node, on the thread of the connection that calls it, so a call costs no
+//! more than any other request. Whoever builds the node trusts its functions, whoever calls them. A function sees
+//! the window through [`ResidentCall`], which checks every access and asks the caller for bytes that lie elsewhere.
 
 use crate::abi::Part;
 use farpool_host::clock;
@@ -18,29 +18,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A caller that does not take its reply for this long is cut off.
+/// Time in ms after which a caller that does not take its reply is disconnected.
 const SEND_PATIENCE_MS: u64 = 30_000;
 
-/// A function of the node's.
+/// A function that is built into a node.
 pub trait Resident: Send + Sync {
-    /// What it is called by.
+    /// Returns the name by which the function is called.
     fn name(&self) -> &str;
-    /// Runs it.
+    /// Runs the function.
     fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), Stopped>;
 }
 
-/// Why a resident function ended without an output.
+/// Reason why a resident function ended without an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// By itself, with a code of its own: 1 or more.
+    /// The function gave up, with a code of its own of at least 1.
     GaveUp(u32),
-    /// By this, and its detail.
+    /// The call ended with this outcome and its detail.
     By(Outcome, u64),
     /// The caller has left.
     Left,
 }
 
-/// Where a resident function writes.
+/// Output of a resident function.
 #[derive(Debug)]
 pub struct Output {
     bytes: Vec<u8>,
@@ -49,7 +49,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Appends bytes. Stopped: `OutputFull`.
+    /// Appends bytes. Stops the call with `OutputFull` if they do not fit.
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), Stopped> {
         if self.bytes.len() + bytes.len() > self.capacity {
             return Err(Stopped::By(Outcome::OutputFull, self.capacity as u64));
@@ -58,60 +58,61 @@ impl Output {
         Ok(())
     }
 
-    /// What was written is a state, to go on with where this byte of the window lies.
+    /// Ends the call with a hop: what was written is the state, and the call continues where this byte of the window
+    /// lies.
     pub fn hop(&mut self, byte: u64) {
         self.hop = Some(byte);
     }
 }
 
-/// Bytes that lie in memory of the node's. Whoever holds them keeps the memory.
+/// Bytes in memory of the node. The value keeps the memory alive.
 pub type Sealed = Box<dyn AsRef<[u8]>>;
-/// How to get at the bytes of a part; nothing if they are not there any more.
+/// Function that returns the bytes of a part; `None` if the memory was revoked.
 pub type Reach = Box<dyn Fn() -> Option<Sealed> + Send>;
 
-/// The window of a lane of resident functions.
+/// Window of a lane of resident functions.
 pub struct ResidentWindow {
-    /// Bytes of it.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The most bytes of an output.
+    /// Largest size of an output, in bytes.
     pub output_bytes: u32,
-    /// What is here, in order.
+    /// Parts that lie at this node, in order, each with access to its bytes.
     pub parts: Vec<(Part, Reach)>,
-    /// Whether all of it is still what it was.
+    /// Function that reports whether none of the memory was revoked.
     pub is_current: Box<dyn Fn() -> bool + Send>,
 }
 
-/// What a resident function is called with.
+/// Arguments and window of a call of a resident function.
 pub struct ResidentCall<'c> {
     window: &'c ResidentWindow,
-    /// Of the parts, those that this call has come to: memory is held for no longer than that.
+    /// Bytes of the parts that this call has accessed. The call keeps them alive no longer than it runs.
     held: Vec<OnceCell<Option<Sealed>>>,
-    /// The arguments.
+    /// Arguments of the call.
     pub args: &'c [u8],
-    /// The table of columns; empty if there is none.
+    /// Table of columns; empty if there is none.
     pub columns: &'c [u8],
-    /// What the call left from which this one goes on.
+    /// State of the call that this one continues; `None` if it continues none.
     pub state: Option<&'c [u8]>,
     until: MonoNs,
     deadline_ms: u32,
     elsewhere: RefCell<Elsewhere<'c>>,
 }
 
-/// Pieces that were asked for.
+/// Blocks of the window that the caller has supplied.
 struct Elsewhere<'c> {
     lane: &'c mut Lane,
-    /// What the next reply answers.
+    /// Header of the request that the next reply answers.
     asked: Header,
     pieces: BTreeMap<u64, Vec<u8>>,
 }
 
 impl ResidentCall<'_> {
-    /// Bytes of the window.
+    /// Returns the size of the window in bytes.
     pub fn window_bytes(&self) -> u64 {
         self.window.bytes
     }
 
-    /// The part that holds a byte.
+    /// Returns the part that contains a byte, and its index.
     fn part(&self, at: u64) -> Option<(usize, Part)> {
         let after = self.window.parts.partition_point(|(part, _)| part.first <= at);
         let index = after.checked_sub(1)?;
@@ -119,12 +120,12 @@ impl ResidentCall<'_> {
         (at - part.first < part.bytes).then_some((index, *part))
     }
 
-    /// Whether a byte lies here.
+    /// Reports whether a byte of the window lies at this node.
     pub fn is_here(&self, at: u64) -> bool {
         self.part(at).is_some()
     }
 
-    /// The bytes from `at` on that lie together, at most `most`, if they are here.
+    /// Returns the contiguous bytes from `at`, at most `most`. `None` if `at` does not lie at this node.
     pub fn slice(&self, at: u64, most: usize) -> Option<&[u8]> {
         let (index, part) = self.part(at)?;
         let from = (at - part.first) as usize;
@@ -133,7 +134,7 @@ impl ResidentCall<'_> {
         bytes.get(from..bytes.len().min(from.saturating_add(most)))
     }
 
-    /// Copies bytes of the window, wherever they are. Stopped: `OutOfBounds`, `NotSupplied`, `Left`.
+    /// Copies bytes of the window, wherever they lie. Stops the call with `OutOfBounds`, `NotSupplied` or `Left`.
     pub fn read(&self, mut at: u64, mut into: &mut [u8]) -> Result<(), Stopped> {
         while !into.is_empty() {
             if at >= self.window.bytes {
@@ -152,7 +153,7 @@ impl ResidentCall<'_> {
         Ok(())
     }
 
-    /// An integer of the window. Stopped: as [`Self::read`].
+    /// Returns the integer at an offset of the window. Stops the call like [`Self::read`].
     pub fn u64_at(&self, at: u64) -> Result<u64, Stopped> {
         if let Some(word) = self.slice(at, 8).and_then(|bytes| bytes.first_chunk()) {
             return Ok(u64::from_le_bytes(*word));
@@ -162,7 +163,8 @@ impl ResidentCall<'_> {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// To be called now and then by whatever may take long. Stopped: `Deadline`, `Revoked`.
+    /// Checks whether the call may continue. Functions that may run long call it now and then. Stops the call with
+    /// `Deadline` or `Revoked`.
     pub fn go_on(&self) -> Result<(), Stopped> {
         if clock::now() > self.until {
             return Err(Stopped::By(Outcome::Deadline, self.deadline_ms.into()));
@@ -170,7 +172,7 @@ impl ResidentCall<'_> {
         if (self.window.is_current)() { Ok(()) } else { Err(Stopped::By(Outcome::Revoked, 0)) }
     }
 
-    /// Copies what lies in one piece that is elsewhere; how much.
+    /// Copies bytes of one block that lies elsewhere, and returns how many.
     fn read_elsewhere(&self, at: u64, into: &mut [u8]) -> Result<usize, Stopped> {
         let first = at - at % FUNCTION_PIECE_BYTES as u64;
         let mut elsewhere = self.elsewhere.borrow_mut();
@@ -183,7 +185,7 @@ impl ResidentCall<'_> {
         if from.is_empty() {
             return Err(Stopped::By(Outcome::NotSupplied, first));
         }
-        // A piece may hold bytes that are here as well; they are the same.
+        // A block may contain bytes that also lie here. They are equal.
         let count = from.len().min(into.len());
         into[..count].copy_from_slice(&from[..count]);
         Ok(count)
@@ -191,7 +193,7 @@ impl ResidentCall<'_> {
 }
 
 impl Elsewhere<'_> {
-    /// Asks the caller for a piece.
+    /// Asks the caller for a block of the window.
     fn ask(&mut self, first: u64) -> Result<Vec<u8>, Stopped> {
         let away = Called { outcome: Outcome::Away, detail: first, ..called() };
         answer(self.lane, &self.asked, away, clock::now()).map_err(|_| Stopped::Left)?;
@@ -216,7 +218,7 @@ fn called() -> Called {
     }
 }
 
-/// Answers a call, or what was supplied to one.
+/// Answers a call, or the request that supplied bytes to it.
 fn answer(lane: &mut Lane, to: &Header, called: Called, now: MonoNs) -> io::Result<()> {
     let reply = match to.opcode {
         farpool_wire::Opcode::Supply => Reply::Supply(called),
@@ -225,17 +227,17 @@ fn answer(lane: &mut Lane, to: &Header, called: Called, now: MonoNs) -> io::Resu
     lane.reply(to, Ok(reply), now.plus_ms(SEND_PATIENCE_MS))
 }
 
-/// A call on a lane of resident functions, as others see it.
+/// The call that runs on a lane of resident functions, for status reports.
 #[derive(Debug, Default)]
 pub struct ResidentNow {
-    /// Time when it began, in nanoseconds; 0 while there is none.
+    /// Time when the call began in ns; 0 if no call runs.
     begun_ns: AtomicU64,
     /// Index of its function.
     function: AtomicUsize,
 }
 
 impl ResidentNow {
-    /// Returns the index of the function that is called, and when the call began.
+    /// Returns the index of the function that runs, and when the call began; `None` if no call runs.
     pub fn call(&self) -> Option<(usize, MonoNs)> {
         match self.begun_ns.load(Ordering::Acquire) {
             0 => None,
@@ -253,13 +255,13 @@ impl ResidentNow {
     }
 }
 
-/// A lane on which resident functions are called. Goes on, on the thread that hands the connection over, until it ends.
+/// A call lane of resident functions. It serves the connection on the thread that hands it over, until it ends.
 pub struct ResidentLane {
-    /// Those there are.
+    /// All resident functions of the node.
     pub functions: Arc<[Arc<dyn Resident>]>,
-    /// Its window.
+    /// Window of the lane.
     pub window: ResidentWindow,
-    /// Shows others what is called.
+    /// The call that runs, for status reports.
     pub now: Arc<ResidentNow>,
 }
 
@@ -310,7 +312,7 @@ impl Successor for ResidentLane {
     }
 }
 
-/// The bytes of an output that travel at once, from one on.
+/// Returns the bytes of an output from `from` on that fit one message.
 pub fn piece(output: &[u8], from: u64) -> Payload<FUNCTION_OUTPUT_PIECE_BYTES> {
     let rest = usize::try_from(from).ok().and_then(|from| output.get(from..)).unwrap_or_default();
     let piece = rest[..rest.len().min(FUNCTION_OUTPUT_PIECE_BYTES)].to_vec();
@@ -326,7 +328,7 @@ impl ResidentLane {
         found.ok_or(Refusal::new(Code::NoSuchFunction, 0))
     }
 
-    /// Runs a function: what to answer to what, and the output. Nothing if the caller has left.
+    /// Runs a function. Returns the header to answer, the answer and the output; `None` if the caller has left.
     fn call(
         &self,
         lane: &mut Lane,
@@ -372,7 +374,7 @@ impl ResidentLane {
     }
 }
 
-/// The arguments of a call of nothing but integers of 64 bits.
+/// Decodes arguments that consist of 64-bit integers only; `None` if they are not exactly `N`.
 pub fn words<const N: usize>(args: &[u8]) -> Option<[u64; N]> {
     let (chunks, rest) = args.as_chunks::<8>();
     let words: [[u8; 8]; N] = chunks.try_into().ok()?;

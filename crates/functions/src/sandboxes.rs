@@ -1,13 +1,14 @@
-//! Sandbox processes: started, handed their lanes, watched, and ended.
+//! Sandbox processes of a node: how they are started, get call lanes handed over, are watched and ended.
 //!
-//! The idea: every caller's functions run in a process of its own, which can be killed without anybody else noticing.
-//! One is kept in reserve, so that a new one costs no more than a message. Whoever watches holds a second handle on
-//! each lane: if the process dies while a function runs, its caller is told why, on the very connection that it waits
-//! on. One thread looks at what lanes do, some hundred times in a second while there are any, and not at all otherwise.
+//! The idea: a node is like a hotel with few rooms. Every caller's functions run in a process of their own, which can
+//! be killed without anybody else noticing. One process is always started in advance, so a new caller costs one
+//! message. A watcher thread looks at all lanes some hundred times a second while there are any, and kills a process in
+//! which a call runs past its deadline. The node keeps a second handle of each lane's connection: if a process dies
+//! while a function runs, the node tells the caller why, on the connection that the caller waits on.
 //!
-//! There are so many processes at a time, and callers queue for them. Whoever is first in the queue has a process ended
-//! that has nothing to do: one whose caller has left, or else the one whose caller has not called for the longest time.
-//! That caller's next call finds its connection closed, and begins anew.
+//! When all rooms are taken, callers queue. For the first one a process is ended that has nothing to do: one without
+//! lanes, otherwise the one whose caller has not called for the longest time, which then has to connect again. Threads
+//! in the node would be cheaper, but a function that breaks out of its sandbox would then own the node.
 
 use crate::confinement::{Confinement, confine};
 use crate::options::{SandboxOptions, members, tenant_folder, tenants};
@@ -34,31 +35,30 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often lanes are looked at while there are any.
+/// Interval in ms at which lanes are looked at while there are any.
 const LOOK_MS: u64 = 10;
-/// One that seems overdue is looked at again after this long.
+/// Time in ms after which an overdue lane is looked at a second time.
 const LOOK_AGAIN_MS: u64 = 1;
-/// A process without lanes is ended after this long.
+/// Time in ms after which a process without lanes is ended.
 const IDLE_MS: u64 = 10_000;
-/// The time without a call after which a process with lanes is ended for a caller that waits for one, in milliseconds.
-/// Callers that take turns faster than that wait for each other, and do not end each other's processes all the time.
+/// Time in ms without a call after which a process with lanes may be ended for another caller. Callers that take
+/// turns faster than that wait for each other, instead of ending each other's processes all the time.
 const UNUSED_MS: u64 = 100;
-/// The same for a process with a lane on which there was no call yet: its caller may have to wait for a CPU.
+/// Time in ms like [`UNUSED_MS`], for a process with a lane that has had no call yet: its caller may wait for a CPU.
 const NEW_LANE_MS: u64 = 2_000;
-/// The time between two looks for such a process, in milliseconds.
+/// Interval in ms at which the first caller in the queue looks for a process to end.
 const QUEUE_LOOK_MS: u64 = 20;
-/// The number of callers that may wait at a time. Each keeps a connection and its thread.
+/// Largest number of callers that wait at a time. Each occupies a connection and its thread.
 const QUEUE_MAX: usize = 512;
-/// The time within which a process that was started says so. The kernel makes and removes namespaces one after the
-/// other, and on a machine with busy CPUs one of them was seen to take 43 s. Callers do not wait for it longer than for
-/// their turn.
+/// Longest time from the start of a process to its report that it is ready. The kernel creates and removes namespaces
+/// one after the other; on a machine with busy CPUs, one took 43 s. Callers give up earlier, after their queue time.
 const START_PATIENCE: Duration = Duration::from_secs(300);
-/// The time within which one that is to end has ended.
+/// Longest time in s that a process may take to end before it is killed.
 const END_PATIENCE_SECONDS: i64 = 10;
-/// A caller that does not take the news of a death within this time does not get it.
+/// Time in ms that a caller has to receive the message that its process died.
 const NEWS_MS: u64 = 1_000;
 
-/// See the module. Dropping it ends all of them.
+/// The sandbox processes of a node, and the thread that watches them. Dropping it ends all processes.
 pub struct Sandboxes {
     shared: Arc<Shared>,
     watcher: Option<JoinHandle<()>>,
@@ -67,9 +67,9 @@ pub struct Sandboxes {
 struct Shared {
     options: SandboxOptions,
     processes: Mutex<Processes>,
-    /// A process has been started, or was tried to be, or has ended; or it is another caller's turn.
+    /// Signals that a process has started, failed to start or ended, or that another caller is first in the queue.
     changed: Condvar,
-    /// A byte wakes the watcher.
+    /// Socket whose other end the watcher polls; a byte wakes it.
     wake: UnixStream,
 }
 
@@ -77,15 +77,15 @@ struct Shared {
 struct Processes {
     assigned: Vec<Assigned>,
     spare: Option<Process>,
-    /// One has been started and has not said so yet.
+    /// True if a process was started and has not reported that it is ready.
     is_starting: bool,
-    /// Somebody waits for one.
+    /// True if a caller waits for a process to be started.
     is_wanted: bool,
-    /// Why none could be started when it was tried last.
+    /// Reason why the last attempt to start a process failed.
     failed: Option<String>,
-    /// The turns of callers that wait for a process, in order.
+    /// Queue of callers that wait for a process, by their tickets.
     queue: VecDeque<u64>,
-    /// The turn of whoever comes next.
+    /// Ticket of the next caller that queues.
     next_turn: u64,
     is_over: bool,
 }
@@ -97,8 +97,8 @@ impl Processes {
         self.assigned.iter().find(is_theirs).map(|one| &one.process)
     }
 
-    /// Ends a process that has nothing to do, if there is one and none is about to end anyway: one without lanes first,
-    /// then the one that has waited longest.
+    /// Ends a process that has nothing to do, unless one is ending already: one without lanes if there is one,
+    /// otherwise the one that has been unused for the longest time.
     fn end_unused(&self, now: MonoNs) {
         if self.assigned.iter().any(|one| !one.process.is_there()) {
             return;
@@ -110,37 +110,37 @@ impl Processes {
     }
 }
 
-/// Whose functions a process runs.
+/// Owner of a process: whose functions it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// A process runs those of one caller only.
+    /// The caller. A process runs functions of one caller only.
     pub caller: String,
-    /// Compiled code is kept for a tenant, all of whose callers may run what code they like anyway.
+    /// The caller's tenant. All callers of a tenant share compiled code, because each may run any code as the tenant.
     pub tenant: String,
 }
 
 /// A call that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// The name of its function, as far as it is known.
+    /// Name of its function, as far as it is known.
     pub function: String,
-    /// Whose it is: see [`Owner::caller`].
+    /// Caller of the function: see [`Owner::caller`].
     pub caller: String,
-    /// When it began.
+    /// Time when the call began.
     pub since: MonoNs,
 }
 
-/// A process, and whose it is.
 #[derive(Clone)]
 struct Assigned {
     owner: Owner,
     process: Arc<Process>,
 }
 
-/// A sandbox process, which is two for the system: the one that was started waits for another, which runs functions.
+/// A sandbox process. For the system it is two: the process that the node starts waits for a second one, which runs
+/// the functions.
 struct Process {
     control: UnixStream,
-    /// The process that waits.
+    /// Handle of the process that waits.
     handle: OwnedFd,
     status: Status,
     state: Mutex<State>,
@@ -148,21 +148,21 @@ struct Process {
 
 struct State {
     child: Child,
-    /// By their slots; none while one is being handed over.
+    /// Lanes by their slots. [`Slot::Reserved`] while the connection of a lane is being handed over.
     lanes: Vec<Slot>,
-    /// The lane for whose sake it was killed, and the time that this was permitted to run.
+    /// Lane because of which the process was killed, and the time in ms that its call was permitted to run.
     killed_for: Option<(usize, u32)>,
-    /// A call that was overdue when it was looked at last.
+    /// Slot and request of a call that was overdue when the lanes were last looked at.
     overdue: Option<(usize, u64)>,
-    /// The time since which it has had no lanes.
+    /// Time since which the process has had no lanes.
     idle_since: MonoNs,
-    /// The time at which the last call on one of its lanes was seen.
+    /// Time at which the last call on one of its lanes was seen.
     called_at: MonoNs,
-    /// The last request of each lane for which a function has run, by its slot.
+    /// Id of the last request of each lane for which a function has run, by slot.
     requests: [Option<u64>; LANES_MAX],
-    /// Set once it was told to end.
+    /// True once the process was asked to end.
     is_ending: bool,
-    /// Set once it is not watched any more: it has ended, or it had nothing to do.
+    /// True once the process is no longer watched, because it has ended or is being ended.
     is_gone: bool,
 }
 
@@ -173,10 +173,9 @@ enum Slot {
 }
 
 impl Sandboxes {
-    /// Begins to watch. No process is there before the first lane; from then on one is kept in reserve.
+    /// Starts the watcher. No process exists before the first lane; from then on one is kept in reserve.
     ///
-    /// An error if there is a control group that no process can be put into, or if the folder for compiled code cannot
-    /// be used.
+    /// Errors: a control group does not accept processes, or the folder for compiled code cannot be used.
     pub fn start(options: SandboxOptions) -> io::Result<Sandboxes> {
         for group in &options.groups {
             members(group)?;
@@ -200,15 +199,15 @@ impl Sandboxes {
         Ok(Sandboxes { shared, watcher: Some(watcher) })
     }
 
-    /// The most bytes of a function's heap.
+    /// Returns the largest size of a function's heap, in bytes.
     pub fn heap_bytes(&self) -> u64 {
         self.shared.options.heap_bytes
     }
 
-    /// A lane of this owner over this window, for a connection to be handed over to. Waits for a process if all are in
-    /// use.
+    /// Reserves a call lane of this owner over this window, to which a connection can be handed over. Waits for a
+    /// process if all are in use.
     ///
-    /// Refused: `SandboxesBusy` if none became free in time, `LimitReached` if the owner has too many lanes,
+    /// Refused: `SandboxesBusy` if no process became free in time, `LimitReached` if the owner has too many lanes,
     /// `NoSandbox` if no process can be started.
     pub fn lane(&self, owner: &Owner, window: LaneWindow) -> Result<Box<dyn Successor>, Refusal> {
         let shared = &self.shared;
@@ -225,7 +224,7 @@ impl Sandboxes {
                 Some(Running { function, caller: one.owner.caller.clone(), since })
             };
             let state = one.process.state.lock();
-            // Callers that were told of the process's end have no lanes any more.
+            // A slot is free already if its caller was told that the process has ended.
             (0..LANES_MAX)
                 .filter(|slot| matches!(state.lanes[*slot], Slot::Open(_)))
                 .filter_map(call)
@@ -236,8 +235,7 @@ impl Sandboxes {
 }
 
 impl SandboxOptions {
-    /// Starts a process, and ends it again. Returns what namespaces it had. Takes as long as the system takes to start
-    /// one: [`START_PATIENCE`] at the most.
+    /// Starts a process and ends it again, and returns its confinement. Takes at most [`START_PATIENCE`].
     pub fn confinement(&self) -> io::Result<Confinement> {
         Process::spawn(self)?.confine()
     }
@@ -254,7 +252,7 @@ impl Drop for Sandboxes {
     }
 }
 
-/// A place for a lane whose connection has not come yet.
+/// A reserved slot for a lane whose connection has not arrived yet.
 struct Reserved {
     shared: Arc<Shared>,
     process: Arc<Process>,
@@ -268,7 +266,7 @@ impl Successor for Reserved {
         let kept = connection.try_clone()?;
         let setup = LaneSetup { slot: self.slot as u32, connection, window };
         let process = Arc::clone(&self.process);
-        // Held while it is sent, so that two lanes do not mix.
+        // Holds the lock while sending, so that the messages of two lanes do not mix.
         let mut state = process.state.lock();
         if state.is_gone {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -293,7 +291,7 @@ impl Drop for Reserved {
 }
 
 impl Process {
-    /// Starts one that is nobody's yet. It ends with the thread that starts it.
+    /// Starts a process that has no owner yet. The kernel ends it when the thread that starts it ends.
     fn spawn(options: &SandboxOptions) -> io::Result<Process> {
         let (control, theirs) = UnixStream::pair()?;
         let child = Command::new(&options.program)
@@ -319,12 +317,12 @@ impl Process {
         let handle = pidfd_open(Pid::from_child(&state.child), PidfdFlags::empty())?;
         let process = Process { control, handle, status: Status::new()?, state: Mutex::new(state) };
         let id = process.state.lock().child.id();
-        // Before there is anything in it that is not ours.
+        // Moves the process into its control groups before it runs any code that was sent.
         options.groups.iter().try_for_each(|group| members(group)?.write_all(id.to_string().as_bytes()))?;
         Ok(process)
     }
 
-    /// Waits until it has started. Returns what namespaces it has.
+    /// Waits until the process is ready, and returns its confinement.
     fn confine(&self) -> io::Result<Confinement> {
         let id = self.state.lock().child.id();
         self.control.set_read_timeout(Some(START_PATIENCE))?;
@@ -345,16 +343,16 @@ impl Process {
         Ok(slot)
     }
 
-    /// Tells it to end, which [`Self::wait`] waits for.
+    /// Asks the process to end. [`Self::wait`] waits until it has.
     fn kill(&self) {
-        // An error means that it has ended by itself.
+        // An error means that the process has ended already.
         let _ = self.control.shutdown(Shutdown::Both);
     }
 
-    /// Waits until nothing of it runs any more. Returns the signal that ended it, or 0.
+    /// Waits until the process and everything in it has ended. Returns the signal that ended it, or 0.
     fn wait(&self) -> u64 {
         if !self.has_ended_within(Some(&Timespec { tv_sec: END_PATIENCE_SECONDS, tv_nsec: 0 })) {
-            // The other one ends with it.
+            // The second process ends with this one.
             let _ = self.state.lock().child.kill();
             self.has_ended_within(None);
         }
@@ -362,7 +360,7 @@ impl Process {
         status.and_then(|status| status.signal().or(status.code())).unwrap_or(0) as u64
     }
 
-    /// Waits until it has ended, at most for so long. It is not locked meanwhile: the kernel was seen to take 43 s.
+    /// Waits at most this long until the process has ended. Holds no lock: the kernel has taken 43 s.
     fn has_ended_within(&self, patience: Option<&Timespec>) -> bool {
         loop {
             match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], patience) {
@@ -372,14 +370,14 @@ impl Process {
         }
     }
 
-    /// Returns whether lanes can still be had of it.
+    /// Reports whether the process accepts new lanes.
     fn is_there(&self) -> bool {
         let state = self.state.lock();
         !state.is_gone && !state.is_ending
     }
 
-    /// Returns whether it has lanes and since when it has had nothing to do, or nothing if it has something to do or
-    /// had until a moment ago.
+    /// Returns whether the process has lanes, and since when it has had nothing to do. `None` if it works, or did so
+    /// a short time ago ([`UNUSED_MS`], [`NEW_LANE_MS`]).
     fn unused(&self, now: MonoNs) -> Option<(bool, MonoNs)> {
         let state = self.state.lock();
         let (mut has_lanes, mut patience_ms) = (false, UNUSED_MS);
@@ -401,13 +399,14 @@ impl Process {
         }
     }
 
-    /// Ends it for the sake of another caller.
+    /// Ends the process because another caller needs its place.
     fn end(&self) {
         self.state.lock().is_ending = true;
         self.kill();
     }
 
-    /// Looks at its lanes: frees those that have ended, and kills it if one is overdue. Whether it is to be kept.
+    /// Looks at the lanes of the process: frees those that have ended, and kills the process if a call is overdue.
+    /// Reports whether the process should be kept.
     fn look(&self, now: MonoNs) -> bool {
         let mut state = self.state.lock();
         let mut overdue = None;
@@ -425,7 +424,7 @@ impl Process {
                 Doing::Running { request_id, until_ns, deadline_ms, .. }
                     if now > MonoNs(until_ns) && overdue.is_none() =>
                 {
-                    // Words may have been read while they changed: only what is seen twice counts.
+                    // The words may have been read while they changed, so a call must be seen overdue twice.
                     if state.overdue == Some((slot, request_id)) && state.killed_for.is_none() {
                         state.killed_for = Some((slot, deadline_ms));
                         self.kill();
@@ -443,7 +442,7 @@ impl Process {
         !is_idle || now < state.idle_since.plus_ms(IDLE_MS)
     }
 
-    /// How long it need not be looked at.
+    /// Returns the time in ms until the process must be looked at again.
     fn pause_ms(&self) -> u64 {
         let state = self.state.lock();
         match state.lanes.iter().any(|slot| !matches!(slot, Slot::Free)) {
@@ -453,7 +452,7 @@ impl Process {
         }
     }
 
-    /// Waits until nothing of it runs any more, and tells those whose functions were running how these ended.
+    /// Waits until everything in the process has ended, and tells the callers of running functions how they ended.
     fn bury(&self, ended: Outcome) {
         self.state.lock().is_gone = true;
         self.kill();
@@ -466,12 +465,12 @@ impl Process {
                 continue;
             };
             if is_ending && killed_for.is_none() {
-                // It was called at the last moment. The caller calls again when its connection ends.
+                // The process was called at the last moment. Its caller retries when its connection ends.
                 continue;
             }
             let (outcome, detail) = match killed_for {
-                // Nothing is wrong with what was compiled: its caller sees the connection end, and learns from the next
-                // that the bytes are gone.
+                // The compiled code is not at fault. The caller sees the connection end, and learns from the next
+                // request that the bytes are gone.
                 Some((of, _))
                     if of == slot && until_ns == REVOKED_NS && opcode == Opcode::PutFunction as u16 =>
                 {
@@ -479,18 +478,18 @@ impl Process {
                 }
                 Some((of, _)) if of == slot && until_ns == REVOKED_NS => (Outcome::Revoked, 0),
                 Some((of, deadline_ms)) if of == slot => (Outcome::Deadline, u64::from(deadline_ms)),
-                // Ended for another's sake: its caller sees the connection end, and calls again.
+                // The process was ended because of another lane. This caller sees its connection end, and retries.
                 Some(_) => continue,
                 None if ended == Outcome::Died => (ended, signal),
                 None => (ended, 0),
             };
-            // Whoever does not hear it sees the connection end.
+            // A caller that does not receive the message sees its connection end.
             let _ = tell(connection, request_id, opcode, outcome, detail);
         }
     }
 }
 
-/// Answers in place of a process that is gone.
+/// Answers a caller in place of a process that has ended.
 fn tell(connection: HandedOver, id: u64, opcode: u16, outcome: Outcome, detail: u64) -> io::Result<()> {
     let called = Called {
         outcome,
@@ -513,12 +512,12 @@ fn tell(connection: HandedOver, id: u64, opcode: u16, outcome: Outcome, detail: 
 
 impl Shared {
     fn wake(&self) {
-        // Full of bytes, it wakes as well.
+        // If the socket is full, the watcher will wake anyway.
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Reserves a place for a lane: in the owner's process, or in the one in reserve once it is the owner's turn and
-    /// there may be another process.
+    /// Reserves a slot for a lane in the owner's process. If the owner has none, queues until it is first and a
+    /// process may be added, and takes the one in reserve.
     fn reserve(&self, owner: &Owner) -> Result<(Arc<Process>, usize), Refusal> {
         let mut processes = self.processes.lock();
         if let Some(process) = processes.of(owner) {
@@ -534,7 +533,7 @@ impl Shared {
         let give_up = clock::now().plus_ms(self.options.queue_ms);
         let mut has_asked = false;
         let reserved = loop {
-            // Another connection of the owner's may have been first.
+            // Another connection of the same owner may have got a process meanwhile.
             if let Some(process) = processes.of(owner) {
                 break process.reserve().map(|slot| (Arc::clone(process), slot));
             }
@@ -549,7 +548,7 @@ impl Shared {
             let mut pause_ms = (give_up.0.saturating_sub(now.0) / 1_000_000).max(QUEUE_LOOK_MS);
             if is_first && !is_full {
                 if let Some(process) = processes.spare.take() {
-                    // The one in reserve may have ended meanwhile.
+                    // The process in reserve may have ended meanwhile.
                     has_asked = false;
                     if process.begin(&owner.tenant, &self.options).is_ok() {
                         let process = Arc::new(process);
@@ -557,7 +556,7 @@ impl Shared {
                     }
                     continue;
                 }
-                // The watcher starts them all: they end with the thread that did.
+                // Only the watcher starts processes, because they end with the thread that started them.
                 if !has_asked {
                     (processes.is_wanted, processes.failed, has_asked) = (true, None, true);
                     self.wake();
@@ -582,13 +581,13 @@ impl Shared {
         reserved
     }
 
-    /// Says why no process can be had.
+    /// Logs why no process could be started, and refuses the lane.
     fn none_started<T>(&self, why: &str) -> Result<T, Refusal> {
         eprintln!("farpool: starting {}: {why}", self.options.program.display());
         Err(Refusal::new(Code::NoSandbox, 0))
     }
 
-    /// Starts one to be kept in reserve. Another thread waits for it, so that this one goes on watching.
+    /// Starts a process to keep in reserve. Another thread waits for it, so that this one can go on watching.
     fn make(self: &Arc<Self>) {
         let begun = Process::spawn(&self.options).and_then(|process| {
             self.processes.lock().is_starting = true;
@@ -601,7 +600,7 @@ impl Shared {
         }
     }
 
-    /// Keeps one in reserve that has started, or why there is none.
+    /// Keeps a process that has started in reserve, or notes why there is none.
     fn made(&self, made: io::Result<Process>) {
         let mut processes = self.processes.lock();
         (processes.is_wanted, processes.is_starting) = (false, false);
@@ -612,7 +611,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Watches until it is over.
+    /// Watches the processes until the node stops.
     fn watch(self: &Arc<Self>, woken: &UnixStream) {
         let _ = woken.set_nonblocking(true);
         let mut ending: Vec<JoinHandle<()>> = Vec::new();
@@ -636,7 +635,7 @@ impl Shared {
             let pause_ms = assigned.iter().map(|process| process.pause_ms()).min().unwrap_or(IDLE_MS);
             let pause =
                 Timespec { tv_sec: (pause_ms / 1000) as i64, tv_nsec: (pause_ms % 1000 * 1_000_000) as i64 };
-            // Without processes there is nothing to come back for.
+            // Sleeps until it is woken if there are no processes.
             let _ = poll(&mut polled, if assigned.is_empty() { None } else { Some(&pause) });
             let mut bytes = [0; 64];
             while matches!(rustix::io::read(woken, &mut bytes), Ok(1..)) {}
@@ -654,15 +653,15 @@ impl Shared {
             let _ = thread.join();
         }
         let Processes { assigned, spare, .. } = std::mem::take(&mut *self.processes.lock());
-        // The memory of windows goes with the node: a file that was moved has it elsewhere.
+        // Calls end as revoked: the memory of their windows goes with the node.
         assigned.iter().for_each(|one| one.process.bury(Outcome::Revoked));
         spare.iter().for_each(|process| process.bury(Outcome::Revoked));
     }
 
-    /// Buries a process in a thread of its own, so that others are watched meanwhile. It counts until it has ended.
-    /// Returns the thread.
+    /// Ends a process in a thread of its own, so that the others are still watched. The process counts against the
+    /// limit until it has ended. Returns the thread.
     fn bury(self: &Arc<Self>, process: &Arc<Process>) -> Option<JoinHandle<()>> {
-        // Nobody gets a lane of it any more.
+        // The process gets no new lane from now on.
         process.state.lock().is_gone = true;
         let (shared, buried) = (Arc::clone(self), Arc::clone(process));
         let bury = move || shared.end(&buried);
@@ -682,9 +681,9 @@ impl Shared {
 }
 
 impl Process {
-    /// Tells it how to live.
+    /// Sends the process its settings.
     fn begin(&self, tenant: &str, options: &SandboxOptions) -> io::Result<()> {
-        // Without its folder it compiles anew.
+        // A process without a folder compiles every module anew.
         let cache = options.cache.as_deref().and_then(|folder| tenant_folder(folder, tenant).ok());
         let status = self.status.file().try_clone_to_owned()?;
         let (heap_bytes, keys, waiting) = (options.heap_bytes, options.keys.clone(), waiting::chosen());

@@ -1,5 +1,7 @@
-//! What a node tells a sandbox process: how it is to live, and which lanes it has. Messages with descriptors beside
-//! them, over a pair of Unix sockets; both ends are of one build, but what comes is read as carefully as anything else.
+//! Messages of a node to a sandbox process: its settings, and its call lanes.
+//!
+//! The messages go over a pair of Unix sockets, with file descriptors beside them. Both ends come from one build, but
+//! what arrives is checked as carefully as bytes from elsewhere.
 
 use crate::abi::Part;
 use farpool_host::waiting::Waiting;
@@ -15,67 +17,68 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Keys of native functions that one process is told of.
+/// Largest number of keys of native functions that a process receives.
 pub const KEYS_MAX: usize = 64;
-/// Descriptors that travel with one byte.
+/// Largest number of descriptors that are sent with one byte.
 const BESIDE_MAX: usize = 128;
-/// Bytes of a message: a window in the most parts there can be.
+/// Largest size of a message in bytes. A window in the largest number of parts fits.
 const MESSAGE_BYTES_MAX: usize = 2 << 20;
 
-/// How the process is to live: the first message.
+/// First message: the settings of the process.
 #[derive(Debug)]
 pub struct Start {
-    /// The most bytes of a function's heap.
+    /// Largest size of a function's heap, in bytes.
     pub heap_bytes: u64,
     /// Ed25519 public keys of native functions.
     pub keys: Vec<[u8; 32]>,
-    /// How it waits for its callers.
+    /// How its threads wait for their callers.
     pub waiting: Waiting,
-    /// Where to tell what lanes do.
+    /// Shared memory in which lanes show what they are doing ([`crate::status`]).
     pub status: OwnedFd,
-    /// A folder for what modules were compiled to.
+    /// Folder of the tenant's compiled code; `None` if nothing is cached.
     pub cache: Option<OwnedFd>,
 }
 
-/// A range of a region in a window.
+/// Range of a region in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which of the files.
+    /// Index of the region in the list of files.
     pub file: u32,
-    /// First byte in it: a multiple of a page.
+    /// Offset in the file in bytes, a multiple of a page.
     pub offset: u64,
-    /// Where it lies in the window.
+    /// Range in the window.
     pub part: Part,
 }
 
-/// A fence word, and what it must show.
+/// A fence word and the value that it must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FenceAt {
-    /// Offset in the file of fence words.
+    /// Offset in the file of fence words, in bytes.
     pub offset: u64,
-    /// The word of an open region at the epoch of the right.
+    /// The word of an open region at the epoch that the caller has the right to.
     pub word: u64,
 }
 
-/// The memory of a lane.
+/// Memory of a call lane.
 #[derive(Debug)]
 pub struct LaneWindow {
-    /// Bytes of the window.
+    /// Size of the window in bytes.
     pub window_bytes: u64,
-    /// The most bytes of an output.
+    /// Largest size of an output, in bytes.
     pub output_bytes: u32,
-    /// What of it is here, in order.
+    /// Ranges of the window that lie at this node, in order.
     pub pieces: Vec<Piece>,
-    /// Of each region.
+    /// Fence words, one for each region.
     pub fences: Vec<FenceAt>,
-    /// The fence words, and how many bytes they are; without a node there are none.
+    /// File of the fence words and its size in bytes; `None` without a node.
     pub words: Option<(OwnedFd, u64)>,
-    /// The regions.
+    /// Files of the regions.
     pub files: Vec<OwnedFd>,
 }
 
 impl LaneWindow {
-    /// Whether it is a window: parts on pages, in order, inside, of files that there are. Else which part is not right.
+    /// Checks that the ranges lie on pages, in order, inside the window, and in files that exist. The error is the
+    /// index of the wrong range, or `None` if the window as a whole is wrong.
     pub fn check(&self) -> Result<(), Option<usize>> {
         if self.window_bytes == 0
             || self.window_bytes > WINDOW_BYTES_MAX
@@ -102,14 +105,14 @@ impl LaneWindow {
     }
 }
 
-/// A lane: what it is of, and its place in [`crate::status`].
+/// A call lane: its connection, its memory, and its number in [`crate::status`].
 #[derive(Debug)]
 pub struct LaneSetup {
-    /// Its place.
+    /// Number of the lane.
     pub slot: u32,
-    /// Its connection.
+    /// Connection to the caller.
     pub connection: HandedOver,
-    /// Its memory.
+    /// Memory of the lane.
     pub window: LaneWindow,
 }
 
@@ -121,14 +124,14 @@ fn take<T: Field>(from: &mut Cursor<'_>) -> io::Result<T> {
     T::take(from).map_err(|_| malformed())
 }
 
-/// A count, at most `max`.
+/// Decodes a count, and refuses it if it is more than `max`.
 fn count(from: &mut Cursor<'_>, max: usize) -> io::Result<usize> {
     let found = take::<u32>(from)? as usize;
     if found <= max { Ok(found) } else { Err(malformed()) }
 }
 
 impl Start {
-    /// Sends it.
+    /// Sends the message.
     pub fn send(&self, to: &UnixStream) -> io::Result<()> {
         let mut body = Vec::new();
         self.heap_bytes.put(&mut body);
@@ -140,7 +143,7 @@ impl Start {
         send(to, &body, &beside)
     }
 
-    /// Receives it; nothing at the end.
+    /// Receives the message; `None` if the connection has ended.
     pub fn receive(from: &UnixStream) -> io::Result<Option<Start>> {
         let Some((body, beside)) = receive(from)? else { return Ok(None) };
         let mut cursor = Cursor::new(&body);
@@ -157,7 +160,7 @@ impl Start {
 }
 
 impl LaneSetup {
-    /// Sends it.
+    /// Sends the message.
     pub fn send(&self, to: &UnixStream) -> io::Result<()> {
         let LaneWindow { window_bytes, output_bytes, pieces, fences, words, files } = &self.window;
         let mut body = Vec::new();
@@ -183,7 +186,7 @@ impl LaneSetup {
         send(to, &body, &beside)
     }
 
-    /// Receives one; nothing at the end.
+    /// Receives a message; `None` if the connection has ended.
     pub fn receive(from: &UnixStream) -> io::Result<Option<LaneSetup>> {
         let Some((body, mut beside)) = receive(from)? else { return Ok(None) };
         let mut cursor = Cursor::new(&body);

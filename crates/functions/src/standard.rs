@@ -1,22 +1,22 @@
-//! The resident functions that every node has.
+//! Resident functions that every node has.
 
 use crate::resident::{Output, Resident, ResidentCall, Stopped, words};
 use farpool_wire::control::Outcome;
 use std::sync::Arc;
 
-/// All of them.
+/// Returns the standard functions.
 pub fn standard() -> Arc<[Arc<dyn Resident>]> {
     Arc::new([Arc::new(Walk) as Arc<dyn Resident>, Arc::new(Checksum), Arc::new(Find)])
 }
 
-/// Arguments that are not what the function takes.
+/// Error for arguments that the function does not accept.
 const BAD_ARGUMENTS: Stopped = Stopped::GaveUp(1);
-/// Bytes that are looked at between two looks at the time.
+/// Bytes that are processed between two checks of the deadline.
 const STRIDE: usize = 1 << 20;
 
-/// `walk`: follows a list through the window. A node of the list is two words: the byte of the window at which the next
-/// one is, and a value. Arguments: the first node, how many steps, and 1 to hop to nodes that are elsewhere or 0 to
-/// load them from here. Output: the node after the last step, and the wrapping sum of the values passed.
+/// `walk` follows a linked list through the window. A node of the list is two words: the offset of the next node in
+/// the window, and a value. Arguments: the first node, the number of steps, and 1 to hop to where a node lies or 0 to
+/// load distant nodes from here. Output: the node after the last step, and the wrapping sum of the values passed.
 struct Walk;
 
 impl Resident for Walk {
@@ -49,7 +49,7 @@ impl Resident for Walk {
     }
 }
 
-/// `checksum`: the CRC32C of a range. Arguments: first byte, bytes. Output: four bytes.
+/// `checksum` computes the CRC32C of a range. Arguments: first byte, number of bytes. Output: four bytes.
 struct Checksum;
 
 impl Resident for Checksum {
@@ -68,8 +68,8 @@ impl Resident for Checksum {
     }
 }
 
-/// `find`: where a pattern is. Arguments: first byte and bytes of the range, then the pattern. Output: the bytes of the
-/// window at which it begins, in order.
+/// `find` searches a pattern. Arguments: first byte and number of bytes of the range, then the pattern. Output: the
+/// offsets in the window at which the pattern begins, in ascending order.
 struct Find;
 
 impl Resident for Find {
@@ -84,7 +84,7 @@ impl Resident for Find {
             return Err(BAD_ARGUMENTS);
         }
         let finder = memchr::memmem::Finder::new(pattern);
-        // What a pattern may have begun in, before the bytes that come next.
+        // Last bytes of the ranges so far, in which a match may have begun.
         let mut held: Vec<u8> = Vec::new();
         each(call, first, bytes, |at, bytes| {
             let begins = at - held.len() as u64;
@@ -100,7 +100,7 @@ impl Resident for Find {
     }
 }
 
-/// Shows a range of the window, piece by piece.
+/// Calls `see` with the bytes of a range of the window, in runs of at most [`STRIDE`] bytes and with their offset.
 fn each(
     call: &ResidentCall<'_>,
     first: u64,
@@ -117,7 +117,7 @@ fn each(
         let seen = match call.slice(at, most) {
             Some(bytes) if !bytes.is_empty() => bytes,
             _ => {
-                // Up to the end of the piece that is elsewhere.
+                // Reads up to the end of the block that is elsewhere.
                 let piece = farpool_wire::limits::FUNCTION_PIECE_BYTES;
                 copied.resize(most.min(piece - at as usize % piece), 0);
                 call.read(at, &mut copied)?;

@@ -1,7 +1,7 @@
-//! Memory that a node and a sandbox process share: what each lane is doing, so that a deadline can be kept and a death
-//! be told of without a word passing between them.
+//! Shared memory of a node and a sandbox process, in which the process shows what each call lane is doing.
 //!
-//! The sandbox writes, and may write anything: the node believes it about the sandbox's own calls only.
+//! The node can thereby enforce deadlines, and report the death of a process to callers, without a message from the
+//! process. The process can write anything into it, so the node believes it only about calls of the process itself.
 #![allow(unsafe_code)]
 
 use farpool_wire::MonoNs;
@@ -11,61 +11,62 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Lanes of one process.
+/// Largest number of call lanes of one process.
 pub const LANES_MAX: usize = 64;
-/// Words of a lane: a cache line.
+/// Words of one lane: one cache line.
 const LANE_WORDS: usize = 8;
-/// Place among a lane's words of the time when its call began.
+/// Index of the word with the time at which the lane's call began.
 const BEGUN_AT: usize = 4;
-/// Place among them of its function's name, and how many it takes.
+/// Index of the first word with the name of the lane's function (`NAME_AT`), and number of these words
+/// (`NAME_WORDS`).
 const NAME_AT: usize = 5;
 const NAME_WORDS: usize = 3;
-/// The place of a request's id where there was no request.
+/// Value of the request id before the lane's first request.
 const NO_REQUEST: u64 = u64::MAX;
 const BYTES: usize = LANES_MAX * LANE_WORDS * 8;
 
-/// Stands in place of the time until which a function may run when its caller has left.
+/// Special deadline in ns: the caller has left.
 pub const LEFT_NS: u64 = 0;
-/// Stands there when memory of its window was taken back.
+/// Special deadline in ns: memory of the window was revoked.
 pub const REVOKED_NS: u64 = 1;
 
-/// What a lane is doing.
+/// Activity of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// Nothing: it is not open, or it has ended.
+    /// The lane is not open, or it has ended.
     Ended,
-    /// It waits for a request.
+    /// The lane waits for a request.
     Waiting,
-    /// A function runs for the request of this id and opcode, until this time at the latest.
+    /// A function runs, or is made ready (compiled or loaded).
     Running {
-        /// The request's id.
+        /// Id of the request that it runs for.
         request_id: u64,
-        /// Its opcode.
+        /// Opcode of that request.
         opcode: u16,
-        /// Nanoseconds of the clock of boot time.
+        /// Deadline of the function, in ns of the clock of boot time.
         until_ns: u64,
-        /// How long it was permitted to run, in milliseconds.
+        /// Time that the function may run, in ms.
         deadline_ms: u32,
     },
-    /// It begins, answers, compiles, or waits for bytes that a function wants.
+    /// The lane starts, answers, or waits for bytes of the window.
     Busy,
 }
 
-/// See the module.
+/// Mapping of the shared memory, in the node or in the sandbox process.
 #[derive(Debug)]
 pub struct Status {
     file: OwnedFd,
     base: *mut u8,
 }
 
-// SAFETY: the pointer is to a mapping of this process, valid until drop from any thread; it is used for atomic words
-// alone.
+// SAFETY: the pointer is to a mapping of this process that is valid until drop, from any thread. It is used for
+// atomic words only.
 unsafe impl Send for Status {}
 // SAFETY: as for Send.
 unsafe impl Sync for Status {}
 
 impl Status {
-    /// Fresh memory: all lanes have ended.
+    /// Creates new shared memory, in which all lanes have ended.
     pub fn new() -> io::Result<Status> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = match memfd_create("farpool-lanes", flags | MemfdFlags::NOEXEC_SEAL) {
@@ -78,31 +79,31 @@ impl Status {
         Status::of(file)
     }
 
-    /// The same memory in the other process.
+    /// Maps the memory of this file in the other process.
     pub fn of(file: OwnedFd) -> io::Result<Status> {
         if fstat(&file)?.st_size != BYTES as i64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing; the file is as long, and can
-        // neither shrink nor grow.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces nothing. The file has this length and
+        // can neither shrink nor grow.
         let base = unsafe { mmap(std::ptr::null_mut(), BYTES, protection, MapFlags::SHARED, &file, 0)? };
         Ok(Status { file, base: base.cast() })
     }
 
-    /// What to send to the other process.
+    /// Returns the file to send to the other process.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
     fn word(&self, lane: usize, word: usize) -> &AtomicU64 {
         let at = (lane % LANES_MAX) * LANE_WORDS + word % LANE_WORDS;
-        // SAFETY: the place was just kept inside the mapping, which lives as long as the reference, and is aligned, for
-        // mappings start on pages; both processes use atomic operations alone.
+        // SAFETY: the index was just kept inside the mapping, which lives as long as the reference. The word is
+        // aligned, because mappings start on pages. Both processes use atomic operations only.
         unsafe { AtomicU64::from_ptr(self.base.add(at * 8).cast()) }
     }
 
-    /// Says what a lane does.
+    /// Stores what a lane is doing.
     pub fn set(&self, lane: usize, doing: Doing) {
         let state = match doing {
             Doing::Ended => 0,
@@ -118,7 +119,7 @@ impl Status {
         self.word(lane, 0).store(state, Ordering::Release);
     }
 
-    /// Notes that a call of the function of this name begins on a lane; it is over when what is returned is dropped.
+    /// Stores that a call of this function begins on a lane. The call ends when the returned value is dropped.
     pub fn under_way(&self, lane: usize, function: &str, begun: MonoNs) -> UnderWay<'_> {
         let mut name = [0; NAME_WORDS * 8];
         let count = function.floor_char_boundary(name.len());
@@ -130,7 +131,7 @@ impl Status {
         UnderWay { status: self, lane }
     }
 
-    /// Returns the name of the function whose call is under way on a lane, cut to 24 bytes, and when it began. The
+    /// Returns the name of the function that a lane is calling, truncated to 24 bytes, and when the call began. The
     /// other process may have written anything.
     pub fn call(&self, lane: usize) -> Option<(String, MonoNs)> {
         let begun = self.word(lane, BEGUN_AT).load(Ordering::Acquire);
@@ -142,19 +143,20 @@ impl Status {
         Some((String::from_utf8_lossy(&bytes).into_owned(), MonoNs(begun)))
     }
 
-    /// Says that a lane begins. No function has run on it.
+    /// Stores that a lane starts, and that no function has run on it.
     pub fn begin(&self, lane: usize) {
         self.word(lane, 1).store(NO_REQUEST, Ordering::Relaxed);
         self.set(lane, Doing::Busy);
     }
 
-    /// Returns the id of the last request for which a function has run on a lane, if there was any.
+    /// Returns the id of the last request for which a function has run or was made ready on a lane; `None` if there was
+    /// none.
     pub fn last_request(&self, lane: usize) -> Option<u64> {
         Some(self.word(lane, 1).load(Ordering::Relaxed)).filter(|id| *id != NO_REQUEST)
     }
 
-    /// What a lane does. Words of two calls may be mixed: to be looked at again before anything follows from it, or
-    /// once the other process is gone.
+    /// Returns what a lane is doing. The words of two calls may be mixed: callers must look twice before they act on
+    /// it, unless the other process has ended.
     pub fn doing(&self, lane: usize) -> Doing {
         match self.word(lane, 0).load(Ordering::Acquire) {
             0 => Doing::Ended,
@@ -173,7 +175,7 @@ impl Status {
     }
 }
 
-/// A call that a lane tells of until this is dropped.
+/// A call that the lane shows until this value is dropped.
 #[derive(Debug)]
 pub struct UnderWay<'s> {
     status: &'s Status,
@@ -188,7 +190,7 @@ impl Drop for UnderWay<'_> {
 
 impl Drop for Status {
     fn drop(&mut self) {
-        // SAFETY: unmaps exactly what `of` mapped; nothing borrows from it.
+        // SAFETY: it unmaps exactly what `of` has mapped, and nothing borrows from it.
         let _ = unsafe { munmap(self.base.cast(), BYTES) };
     }
 }

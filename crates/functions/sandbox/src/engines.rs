@@ -1,8 +1,8 @@
-//! Compiling modules, and keeping what they were compiled to.
+//! Compilation of modules, and caches of compiled code.
 //!
-//! The idea: two engines, which differ in how functions are stopped. Compiled code is kept by the hash of the module,
-//! in this process and, if there is a folder, in files that only this tenant's processes write: what is read from one
-//! is run as native code.
+//! The idea: there are two Wasmtime engines, which differ in how functions are interrupted. Compiled code is cached by
+//! the module's hash, in this process and, if the node gave a folder, in files. Only processes of this tenant write
+//! these files, because what is read from one is run as native code.
 #![allow(unsafe_code)]
 
 use crate::module::{self, Interruption};
@@ -21,38 +21,39 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wasmtime::{Config, Engine, InstancePre, Linker, Module, OptLevel, Store, Trap, ValType};
 
-/// What a module's calls carry: nothing.
+/// Data that a module's store carries: none.
 pub type Data = ();
 
-/// Compiled modules that are kept.
+/// Largest number of compiled modules that are kept in memory.
 const MODULES_MAX: usize = 256;
-/// Bytes of compiled code that are read back.
+/// Largest size of compiled code that is read from a file, in bytes.
 const ARTEFACT_BYTES_MAX: u64 = 64 << 20;
-/// When compiled code is written: together with what is compiled meanwhile, and not beside its first call.
+/// Delay before compiled code is written, so that writing does not slow the first call. Code that is compiled
+/// meanwhile is written together with it.
 const KEEP_AFTER: Duration = Duration::from_millis(50);
-/// Bytes of a function's stack.
+/// Size of a function's stack, in bytes.
 const STACK_BYTES: usize = 512 << 10;
 
-/// A module that can be called.
+/// A compiled module that can be called.
 #[derive(Clone)]
 pub struct Compiled {
-    /// To be instantiated.
+    /// The module, ready to be instantiated.
     pub instances: InstancePre<Data>,
-    /// How it is stopped.
+    /// How its functions are interrupted.
     pub interruption: Interruption,
 }
 
-/// Compiled code on its way to a file.
+/// Compiled code that is to be written to a file.
 struct ToKeep {
     cache: OwnedFd,
     name: String,
     module: Module,
 }
 
-/// Writes what was compiled, once whoever waits for it has had time to run it.
+/// Starts the thread that writes compiled code to files, after callers have had time to run it.
 fn keeper() -> Sender<ToKeep> {
     let (sender, receiver) = channel::<ToKeep>();
-    // Without the thread nothing is kept.
+    // If the thread cannot be started, nothing is cached in files.
     let _ = std::thread::Builder::new().name("farpool-keep".into()).spawn(move || {
         while let Ok(first) = receiver.recv() {
             std::thread::sleep(KEEP_AFTER);
@@ -64,22 +65,22 @@ fn keeper() -> Sender<ToKeep> {
     sender
 }
 
-/// See the module.
+/// The Wasmtime engines of the process, one for each [`Interruption`], and the caches of compiled code.
 pub struct Engines {
     inside: Engine,
     outside: Engine,
     kept: Mutex<BTreeMap<[u8; 32], Compiled>>,
     to_keep: OnceLock<Sender<ToKeep>>,
-    /// All that compiled code depends on, of each interruption, hashed.
+    /// Hash of all settings that compiled code depends on, for each interruption.
     settings: [u64; 2],
 }
 
-/// The number of threads that compile a module.
+/// Number of threads that compile a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Threads {
-    /// The thread that asks.
+    /// The calling thread only.
     One,
-    /// As many threads as there are CPUs. The first module that needs them starts them, and they stay.
+    /// One thread for each CPU. The first module that needs them starts them, and they stay.
     Many,
 }
 
@@ -100,7 +101,7 @@ fn engine(interruption: Interruption, threads: Threads) -> wasmtime::Result<Engi
 }
 
 impl Engines {
-    /// Makes them, and looks whether windows are as they must be.
+    /// Makes the engines, and tests that windows work as [`crate::space`] needs them.
     pub fn new() -> wasmtime::Result<Engines> {
         let inside = engine(Interruption::Inside, Threads::Many)?;
         let outside = engine(Interruption::Outside, Threads::Many)?;
@@ -116,7 +117,7 @@ impl Engines {
         Ok(engines)
     }
 
-    /// Interrupts what runs, so that each call looks whether it is to go on.
+    /// Interrupts all modules that run, so that each checks whether it may continue.
     pub fn tick(&self) {
         self.inside.increment_epoch();
     }
@@ -128,7 +129,7 @@ impl Engines {
         }
     }
 
-    /// A module that is known here, by its hash.
+    /// Returns a compiled module from the caches, by its hash; `None` if neither has it.
     pub fn known(&self, hash: &[u8; 32], cache: Option<&OwnedFd>) -> Option<Compiled> {
         if let Some(kept) = self.kept.lock().get(hash) {
             return Some(kept.clone());
@@ -136,15 +137,15 @@ impl Engines {
         let cache = cache?;
         [Interruption::Inside, Interruption::Outside].into_iter().find_map(|interruption| {
             let artefact = read_artefact(cache, &self.artefact_name(hash, interruption)).ok()?;
-            // SAFETY: the artefact is what `compile` wrote for this engine's settings, by its name, and its bytes are
-            // those that were written, by their hash. Only processes of this tenant can write to the folder, each of
-            // which may run what code it likes in here anyway.
+            // SAFETY: by its name, the file was written by `compile` for this engine's settings; by its hash, its
+            // bytes are those that were written. Only processes of this tenant can write to the folder, and each of
+            // them may run any code in here anyway.
             let module = unsafe { Module::deserialize(self.of(interruption), artefact) }.ok()?;
             self.keep(hash, module, interruption).ok()
         })
     }
 
-    /// A module that keeps the rules: what it was compiled to, now or before.
+    /// Checks and compiles a module, or takes it from a cache.
     pub fn module(
         &self,
         bytes: &[u8],
@@ -159,7 +160,7 @@ impl Engines {
         let module = Module::from_binary(self.of(interruption), bytes).map_err(|_| FunctionFault::Invalid)?;
         if let Some(cache) = cache.and_then(|cache| cache.try_clone().ok()) {
             let name = self.artefact_name(&hash, interruption);
-            // Nobody waits for it; without it the module is compiled again next time.
+            // An error does not matter: the module is then compiled again next time.
             let _ = self.to_keep.get_or_init(keeper).send(ToKeep { cache, name, module: module.clone() });
         }
         self.keep(&hash, module, interruption).map_err(|_| FunctionFault::NotLoaded)
@@ -181,13 +182,13 @@ impl Engines {
         Ok(compiled)
     }
 
-    /// Where compiled code is kept: by the module's hash and all that it was compiled with.
+    /// Returns the file name of compiled code, made of the module's hash and of all settings.
     fn artefact_name(&self, hash: &[u8; 32], interruption: Interruption) -> String {
         format!("{}-{:016x}", hex(hash), self.settings[interruption as usize])
     }
 
-    /// Looks whether compiled code loads from a window, and traps beside it: what [`crate::space`] relies on, and what
-    /// also makes the compiler's first use no caller's.
+    /// Tests that compiled code can load from a window and traps beside it, on which [`crate::space`] relies. It also
+    /// makes the compiler's first use happen before a caller waits.
     fn test_window() -> wasmtime::Result<()> {
         let window = test_window_file()?;
         let (add, load): (&[u8], u64) = (b"farpool!", u64::from_le_bytes(*b"farpool!"));
@@ -237,6 +238,8 @@ fn test_window_file() -> io::Result<OwnedFd> {
     Ok(file)
 }
 
+/// Returns the bytes of this module, which loads an i64 from an address:
+///
 /// `(module (memory (export "memory") 1) (func (export "peek") (param i32) (result i64) local.get 0 i64.load))`
 fn peek_module() -> Vec<u8> {
     let sections: [&[u8]; 5] = [
@@ -249,7 +252,7 @@ fn peek_module() -> Vec<u8> {
     [&b"\0asm\x01\0\0\0"[..]].into_iter().chain(sections).flatten().copied().collect()
 }
 
-/// Whether the entry is there, and of the right type.
+/// Checks that the module has this entry, with the right type.
 pub fn check_entry(compiled: &Compiled, entry: &str) -> Result<(), FunctionFault> {
     let export = compiled.instances.module().get_export(entry).ok_or(FunctionFault::NoEntry)?;
     let function = export.func().ok_or(FunctionFault::NoEntry)?;
@@ -260,7 +263,7 @@ pub fn check_entry(compiled: &Compiled, entry: &str) -> Result<(), FunctionFault
     if is_entry { Ok(()) } else { Err(FunctionFault::EntryType) }
 }
 
-/// Reads compiled code back; an error unless its bytes are those that were written.
+/// Reads compiled code from a file. It is an error if its bytes are not those that were written.
 fn read_artefact(cache: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
     let file = openat(cache, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
     let mut bytes = Vec::new();
@@ -272,10 +275,10 @@ fn read_artefact(cache: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
 }
 
 fn write_artefact(cache: &OwnedFd, name: &str, artefact: &[u8]) -> io::Result<()> {
-    // Processes of namespaces of their own all have one number.
+    // Uses a random suffix, because in namespaces of their own all processes have the same id.
     let unfinished = format!("{name}.{:016x}", RandomState::new().build_hasher().finish());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    // Read by processes of this tenant that have other users.
+    // Other processes of this tenant, which have other users, must be able to read it.
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     let file = openat(cache, &*unfinished, flags, mode)?;
     let mut file = std::fs::File::from(file);

@@ -1,10 +1,10 @@
-//! The system calls that the process keeps, and with which arguments.
+//! Filter of system calls: which calls the process may make, and with which arguments.
 //!
-//! The idea: a call is listed if running functions takes it, and if what it reaches is this process and what was handed
-//! to it. Where a call reaches others as well, its arguments are compared: process 0 and its own number, not another
-//! one; options of descriptors, but not whose signals they send. Anything else ends the process: its caller is told of
-//! signal 31 (`SIGSYS`). Calls that libraries try and do without fail instead. This holds by itself, also where the
-//! kernel offers neither Landlock nor namespaces.
+//! The idea: a system call is permitted if running functions needs it and if it reaches nothing but this process and
+//! the descriptors that it was given. If a call can reach others as well, its arguments are compared. For example, a
+//! process id must be 0 or the process's own, and descriptors must not send signals. Any other call ends the process,
+//! and its caller receives signal 31 (`SIGSYS`) as the reason. Calls that libraries try but can do without return an
+//! error instead. The filter suffices alone, also where the kernel has neither Landlock nor namespaces.
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -13,11 +13,11 @@ use seccompiler::{
 use std::collections::BTreeMap;
 use std::error::Error;
 
-/// The option of `prctl` that reads what the kernel tells every process at its start (Linux 6.4).
+/// Option of `prctl` that reads the auxiliary vector, which the kernel gives every process at its start (Linux 6.4).
 const PR_GET_AUXV: u64 = 0x4155_5856;
-/// The flag that makes a thread, and not a process.
+/// Flag of `clone` that makes a thread and not a process.
 const THREAD: u64 = libc::CLONE_THREAD as u64;
-/// Flags that no thread is made with: namespaces of its own, and effects that another process would see.
+/// Flags of `clone` that a thread may not have: new namespaces, and effects that another process would see.
 const NOT_BY_CLONE: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -29,10 +29,10 @@ const NOT_BY_CLONE: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PARENT
     | libc::CLONE_PIDFD
     | libc::CLONE_VFORK) as u64;
-/// Bits of the numbers of clocks that belong to no process.
+/// Bits of the ids of clocks that belong to no process; all their other bits are 0.
 const CLOCKS: u64 = 0xf;
 
-/// Calls that reach nothing but this process and the descriptors that it has.
+/// System calls that reach nothing but this process and its descriptors.
 const PLAIN: [i64; 45] = [
     // Memory.
     libc::SYS_mmap,
@@ -43,7 +43,7 @@ const PLAIN: [i64; 45] = [
     libc::SYS_membarrier,
     libc::SYS_mremap,
     libc::SYS_brk,
-    // Its connections, and what comes over them.
+    // Connections, and what arrives over them.
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_write,
@@ -56,7 +56,7 @@ const PLAIN: [i64; 45] = [
     libc::SYS_getpeername,
     libc::SYS_shutdown,
     libc::SYS_close,
-    // Files that it has, or makes without a name.
+    // Open files, and files without a name.
     libc::SYS_memfd_create,
     libc::SYS_ftruncate,
     libc::SYS_fallocate,
@@ -85,7 +85,7 @@ const PLAIN: [i64; 45] = [
     libc::SYS_restart_syscall,
 ];
 
-/// Calls that name files.
+/// System calls that take file names.
 #[cfg(target_arch = "x86_64")]
 const NAMING: [i64; 7] = [
     libc::SYS_openat,
@@ -100,18 +100,18 @@ const NAMING: [i64; 7] = [
 const NAMING: [i64; 5] =
     [libc::SYS_openat, libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_unlinkat, libc::SYS_readlinkat];
 
-/// The right to name files.
+/// Right of the process to name files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// The process may name files: its namespace or Landlock keeps it to its own.
+    /// It may name files: its namespace or Landlock restricts it to its own.
     Named,
-    /// The process has the files that it was handed, and names none.
+    /// It may not name files, and uses those that it was given.
     None,
 }
 
-/// Installs the filter for good, on this thread and those that it starts.
+/// Installs the filter for good, on this thread and all that it starts.
 pub fn apply(files: Files) -> Result<(), Box<dyn Error>> {
-    // The last one permits no other.
+    // The second filter forbids installing others, so it comes last.
     apply_filter(&absent(files)?)?;
     apply_filter(&permitted()?)?;
     Ok(())
@@ -120,7 +120,7 @@ pub fn apply(files: Files) -> Result<(), Box<dyn Error>> {
 fn permitted() -> Result<BpfProgram, Box<dyn Error>> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     rules.extend(PLAIN.map(|call| (call, Vec::new())));
-    // The filter before this one decides about these.
+    // The filter that was installed first decides about these.
     rules.extend([libc::SYS_clone3, libc::SYS_sched_getaffinity].map(|call| (call, Vec::new())));
     rules.extend(NAMING.map(|call| (call, Vec::new())));
     rules.extend(by_argument()?);
@@ -128,12 +128,12 @@ fn permitted() -> Result<BpfProgram, Box<dyn Error>> {
     Ok(SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch)?.try_into()?)
 }
 
-/// Permits a call whose argument of this place has one of these values.
+/// Permits a call whose argument with this index has one of these values.
 fn one_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, BackendError> {
     values.iter().map(|value| SeccompRule::new(vec![is(argument, *value)?])).collect()
 }
 
-/// Makes the condition that an argument of 32 bits has this value.
+/// Makes the condition that a 32-bit argument has this value.
 fn is(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
 }
@@ -143,13 +143,13 @@ fn is_null(argument: u8) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)
 }
 
-/// Makes the condition that an argument has these flags, and no others of the mask.
+/// Makes the condition that an argument has these flags and no others of the mask.
 fn has(argument: u8, mask: u64, flags: u64) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(mask), flags)
 }
 
-/// Returns the calls that reach others unless their arguments say otherwise. To be asked in the process that is meant:
-/// its number is one of them.
+/// Returns the calls that may reach others unless their arguments say otherwise, with the permitted arguments. It
+/// must be called in the process that will be filtered, whose id is one of the arguments.
 fn by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let all = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
     let plain = [
@@ -161,17 +161,17 @@ fn by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
         libc::F_ADD_SEALS,
         libc::F_GET_SEALS,
     ];
-    // Neither an owner, who would get signals of a descriptor, nor that there are any.
+    // Neither an owner, who would get the descriptor's signals, nor signals at all.
     let mut fcntl = one_of(1, &plain.map(|command| command as u64))?;
     fcntl.push(all(vec![is(1, libc::F_SETFL as u64)?, has(2, libc::O_ASYNC as u64, 0)?])?);
     let socket = libc::SOL_SOCKET as u64;
     let option = |level: u64, name: libc::c_int| all(vec![is(1, level)?, is(2, name as u64)?]);
-    // A message that opens a TCP connection reaches whom its sender likes.
+    // A message that opens a TCP connection could reach any address.
     let no_opening = |argument| has(argument, libc::MSG_FASTOPEN as u64, 0);
     Ok(BTreeMap::from([
-        // Limits: its own, to be looked at.
+        // Limits: reading its own.
         (libc::SYS_prlimit64, vec![all(vec![is(0, 0)?, is_null(2)?])?]),
-        // Time: not that of another process, whose clock has a number made of its own.
+        // Time: not the clock of another process, whose id is made of the process's id.
         (libc::SYS_clock_gettime, vec![all(vec![has(0, !CLOCKS, 0)?])?]),
         (libc::SYS_clock_nanosleep, vec![all(vec![has(0, !CLOCKS, 0)?])?]),
         // Signals: to its own threads.
@@ -188,9 +188,9 @@ fn by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     ]))
 }
 
-/// Makes calls fail as on a kernel that does not have them. What `clone3` is asked for lies in memory, where no filter
-/// sees it: the C library uses `clone` instead. It also asks for the CPUs of a thread by its number, which may be that
-/// of any process, and does without. Libraries look for files of the system, and do without them too.
+/// Makes these calls fail as on a kernel that does not have them. `clone3` has its arguments in memory, where no
+/// filter sees them; the C library uses `clone` instead. The C library also asks for the CPUs of a thread by an id
+/// that could be any process's, and can do without. Libraries look for system files, and can do without them too.
 fn absent(files: Files) -> Result<BpfProgram, Box<dyn Error>> {
     let names_one = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, 0)?;
     let mut rules = BTreeMap::from([

@@ -1,4 +1,4 @@
-//! A lane: requests in, functions run, replies out, on a thread of its own.
+//! A call lane: receives requests, runs functions and sends replies, on a thread of its own.
 
 use crate::Process;
 use crate::engines::{Compiled, check_entry};
@@ -25,13 +25,13 @@ use std::io;
 use std::sync::Arc;
 use wasmtime::{ModuleExport, Store, Trap, TypedFunc, UpdateDeadline, WasmBacktrace};
 
-/// A caller that does not take its reply for this long is cut off.
+/// Time in ms after which a caller that does not take its reply is disconnected.
 const SEND_PATIENCE_MS: u64 = 30_000;
-/// Modules that a lane keeps ready: each has its window mapped.
+/// Largest number of modules that a lane keeps instantiated. Each has its own mapping of the window.
 const WARM_MAX: usize = 8;
-/// Functions that a lane has numbers for.
+/// Largest number of functions that a lane keeps numbers for.
 const FUNCTIONS_MAX: usize = 4_096;
-/// Where tables that last as long as the lane begin, behind the record.
+/// Address of the tables behind the call record.
 const TABLES_AT: u64 = CALL_AT + 256;
 
 /// A function that this lane has a number for.
@@ -40,25 +40,25 @@ enum Function {
     Native(Entry),
 }
 
-/// A module that is ready to be called.
+/// A module that is instantiated and ready to be called.
 struct Warm {
     store: Store<()>,
     entry: TypedFunc<i32, i64>,
     space: Arc<Space>,
-    /// The call that used it last; 0 if none has.
+    /// Number of the last call that used it; 0 if none has.
     used: u64,
 }
 
 impl Warm {
-    /// What is left of it.
+    /// Drops the module and returns its space.
     fn into_space(self) -> Arc<Space> {
-        // The module goes first: it is in the space.
+        // The module is dropped first, because it lives in the space.
         drop(self.store);
         self.space
     }
 }
 
-/// How a call ended: what is answered to what.
+/// End of a call: the header to answer, the answer, and the time.
 struct End {
     of: Header,
     called: Called,
@@ -66,32 +66,32 @@ struct End {
 }
 
 impl End {
-    /// Before it began.
+    /// Makes the end of a call that failed before it began.
     fn before(of: Header, called: Called) -> End {
         End { of, called, at: clock::now() }
     }
 }
 
-/// What is at hand while a lane lasts.
+/// State of a lane.
 struct Serving<'p> {
     process: &'p Process,
     watched: Arc<Watched>,
     functions: Vec<Function>,
-    /// Their entries.
+    /// Entry names of `functions`, in the same order.
     names: Vec<String>,
-    /// Calls so far.
+    /// Number of calls so far.
     calls: u64,
-    /// What the last call left that no other is to find, and of which function: renewed once the answer has gone.
+    /// Instance that no other call may see, and the index of its function. It is replaced after the answer was sent.
     left: Option<(usize, Warm)>,
-    /// Spaces that no module is in.
+    /// Spaces without a module.
     spare: Vec<Arc<Space>>,
-    /// Of native functions.
+    /// Space for native functions.
     space: Option<Arc<Space>>,
     parts: Vec<u8>,
     columns: Vec<u8>,
-    /// Pieces that have been supplied.
+    /// First bytes of the blocks that were supplied.
     supplied: RefCell<BTreeSet<u64>>,
-    /// Of the last call: where its output is, and its bytes.
+    /// Space with the last call's output, and the size of that output in bytes.
     output: Option<(Arc<Space>, usize)>,
 }
 
@@ -129,7 +129,7 @@ fn serve_until_left(process: &Process, setup: LaneSetup) -> io::Result<()> {
         supplied: RefCell::default(),
         output: None,
     };
-    // Before anybody calls: mapping the window is no call's to pay.
+    // Maps the window before the first call, so that no call has to wait for it.
     let prepared = serving.new_space();
     let served = prepared.and_then(|space| {
         serving.spare.push(space);
@@ -182,8 +182,8 @@ impl Serving<'_> {
                 Request::CallFunction(_) => Err(Refusal::new(Code::NoSuchFunction, 0)),
                 Request::UseFunction(wanted) => self.use_function(&wanted).map(Reply::UseFunction),
                 Request::PutFunction(put) => {
-                    // Nothing interrupts a compiler, or what an object does when it is loaded: the node ends the
-                    // process.
+                    // A compiler cannot be interrupted, and neither can an object's constructors. The node ends the
+                    // process if they take too long.
                     self.watched.set_interruption(Interruption::Outside);
                     let (request_id, opcode) = (header.request_id, header.opcode as u16);
                     let until_ns = clock::now().plus_ms(FUNCTION_READY_MS_MAX.into()).0;
@@ -281,7 +281,8 @@ impl Serving<'_> {
         }
     }
 
-    /// Makes a module ready in the place of what was, or of the one that was used least lately if there are many.
+    /// Instantiates a module, and reuses the space of its former instance. If the lane has too many instances, drops
+    /// the one that was used least recently.
     fn warm_anew(
         &mut self,
         former: Option<Warm>,
@@ -302,7 +303,7 @@ impl Serving<'_> {
         self.warm(compiled, entry)
     }
 
-    /// Makes what the last call must not leave behind anew, while its caller reads the answer.
+    /// Replaces an instance that no other call may see, while the caller reads the answer.
     fn renew(&mut self) {
         let Some((index, left)) = self.left.take() else { return };
         let Some(Function::Module { compiled, entry, .. }) = self.functions.get(index) else { return };
@@ -313,7 +314,7 @@ impl Serving<'_> {
         }
     }
 
-    /// Makes a module ready.
+    /// Instantiates a module.
     fn warm(&mut self, compiled: &Compiled, entry: &ModuleExport) -> wasmtime::Result<Warm> {
         let space = self.spare_space()?;
         Arc::clone(&space).offer();
@@ -333,7 +334,7 @@ impl Serving<'_> {
         Ok(Warm { store, entry, space, used: 0 })
     }
 
-    /// Writes the record and what it leads to. Nothing if that does not fit.
+    /// Writes the call record and its tables. `None` if they do not fit the call area.
     fn put_record(&self, space: &Space, base: u64, call: &CallFunction) -> Option<()> {
         let layout = space.layout();
         let mut at = TABLES_AT;
@@ -357,7 +358,7 @@ impl Serving<'_> {
         Some(())
     }
 
-    /// Runs a function that there is: what to answer to what. Nothing if the caller has left.
+    /// Runs a function that exists. `None` if the caller has left.
     fn call(&mut self, lane: &mut Lane, of: Header, call: CallFunction) -> Option<End> {
         self.output = None;
         let index = call.number as usize;
@@ -397,7 +398,7 @@ impl Serving<'_> {
                 let Warm { mut store, entry, space, .. } = ready;
                 let result =
                     self.run(lane, of, &call, &space, 0, true, || entry.call(&mut store, CALL_AT as i32));
-                // After a fault its heap may be anything.
+                // Its heap may contain anything after a fault.
                 let is_whole = result.as_ref().is_some_and(|end| {
                     matches!(end.called.outcome, Outcome::Done | Outcome::GaveUp | Outcome::Hop)
                 });
@@ -455,7 +456,7 @@ impl Serving<'_> {
                 return false;
             };
             asked.set(header);
-            // Its time goes on where it was left.
+            // Time spent waiting for bytes does not count against the deadline.
             until.set(MonoNs(until.get().0 + (clock::now().0 - paused.0)));
             begin();
             supply.at == first && self.keep_supplied(space, first, &supply.bytes)
@@ -481,7 +482,7 @@ impl Serving<'_> {
             called.output = output_piece(space, 0, bytes);
             self.output = Some((Arc::clone(space), bytes));
         }
-        // After the output was copied, before any of it leaves.
+        // Checks the window after the output was copied and before any of it leaves.
         if !self.watched.is_current() || noted.is_void.get() {
             self.output = None;
             called = Called { ran_ns, ..self::called(Outcome::Revoked, 0) };
@@ -489,7 +490,8 @@ impl Serving<'_> {
         Some(End { of: asked.get(), called, at })
     }
 
-    /// Puts a piece where `Space::map_supplied` finds it. What was supplied before goes if it becomes too much.
+    /// Stores a supplied block where `Space::map_supplied` finds it. Drops all earlier blocks if they take too much
+    /// memory.
     fn keep_supplied(&self, space: &Space, first: u64, bytes: &[u8]) -> bool {
         let window_bytes = space.layout().window.window_bytes;
         let wanted = window_bytes.saturating_sub(first).min(FUNCTION_PIECE_BYTES as u64);
@@ -511,7 +513,7 @@ impl Serving<'_> {
         written == Ok(bytes.len())
     }
 
-    /// What a function's end means.
+    /// Returns the outcome of a call, by what the function returned or why it stopped.
     fn outcome(&self, space: &Space, result: wasmtime::Result<i64>, noted: &Noted) -> Called {
         let window = &space.layout().window;
         let error = match result {
@@ -586,7 +588,7 @@ impl Serving<'_> {
     }
 }
 
-/// The bytes of an output that travel at once, from one on.
+/// Returns the bytes of an output from `from` on that fit one message.
 fn output_piece(space: &Space, from: usize, bytes: usize) -> Payload<FUNCTION_OUTPUT_PIECE_BYTES> {
     let from = from.min(bytes);
     let end = bytes.min(from.saturating_add(FUNCTION_OUTPUT_PIECE_BYTES));

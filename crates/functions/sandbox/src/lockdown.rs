@@ -1,5 +1,6 @@
-//! What the process gives up before it sees anything of its tenant's: files but those of its cache, the network, other
-//! processes, and all system calls but those that running functions takes ([`crate::filter`]).
+//! Lockdown: the rights that the process gives up before it sees anything of its tenant. It keeps the files of its
+//! cache and the system calls that running functions takes ([`crate::filter`]), and gives up other files, the
+//! network, other processes and all other system calls.
 
 use crate::filter::{self, Files};
 use crate::namespaces;
@@ -15,30 +16,32 @@ use rustix::thread::set_no_new_privs;
 use std::error::Error;
 use std::os::fd::OwnedFd;
 
-/// Bytes of a file: what was supplied to a window lies in one as long as the window.
+/// Largest size of a file, in bytes. The bytes supplied to a window lie in a file of the window's size.
 const FILE_BYTES_MAX: u64 = WINDOW_BYTES_MAX + FUNCTION_PIECE_BYTES as u64;
-/// Descriptors: windows of many regions have one for each.
+/// Largest number of descriptors. A window has one for each of its regions.
 const DESCRIPTORS_MAX: u64 = 1 << 18;
-/// What the process takes besides heaps: its own memory, call areas, outputs, stacks.
+/// Bytes of memory besides heaps: the process's own data, call areas, outputs, stacks.
 const OWN_BYTES: u64 = 8 << 30;
 
-/// Gives up its share of busy CPUs, privileges by programs that it would start, core dumps, and a mask of file modes.
+/// Lowers the process's priority, and gives up privileges of programs that it would start, core dumps, and the mask
+/// of file modes.
 pub fn stand_back(niceness: u8) -> Result<(), Box<dyn Error>> {
     set_no_new_privs(true)?;
     rustix::process::nice(niceness.into())?;
-    // Files say themselves who may read them.
+    // Each file is created with its own mode.
     rustix::process::umask(Mode::empty());
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     Ok(())
 }
 
-/// Has the kernel end this process when its parent ends. The parent may be gone already, which its closed end of the
-/// socket tells. The kernel forgets this at any change of users.
+/// Makes the kernel end this process when its parent ends. If the parent has ended already, the closed socket shows
+/// it. The kernel drops this setting whenever the process changes its user, so it must be set again afterwards.
 pub fn follow_parent() -> Result<(), Box<dyn Error>> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// Gives up the rest. Returns whether Landlock holds the process to the files of its cache and of its own root.
+/// Gives up all other rights. Returns whether Landlock restricts the process to the files of its cache and of its own
+/// root.
 pub fn lock_down(
     cache: Option<&OwnedFd>,
     heap_bytes: u64,
@@ -50,7 +53,7 @@ pub fn lock_down(
         (Resource::Data, OWN_BYTES.saturating_add(4 * heap_bytes)),
         (Resource::Nofile, DESCRIPTORS_MAX),
     ] {
-        // A limit that is lower already stays.
+        // A limit that is lower already is kept.
         let most = rustix::process::getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
@@ -58,12 +61,12 @@ pub fn lock_down(
         confinement.files.then(|| open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())).transpose()?;
     let is_held = restrict_files(cache.into_iter().chain(&root))?;
     namespaces::silence()?;
-    // Without Landlock files can be named if there are none but its own.
+    // File names are permitted without Landlock only if the process has an empty root of its own.
     filter::apply(if is_held || confinement.files { Files::Named } else { Files::None })?;
     Ok(is_held)
 }
 
-/// Restricts files to those of these folders. Returns whether the kernel does so.
+/// Restricts file access to these folders. Returns whether the kernel enforces it.
 fn restrict_files<'f>(mut folders: impl Iterator<Item = &'f OwnedFd>) -> Result<bool, Box<dyn Error>> {
     let abi = ABI::V6;
     let ruleset = Ruleset::default()

@@ -1,10 +1,10 @@
-//! The process that runs what clients ship: WebAssembly modules, and signed shared objects.
+//! The sandbox process, which runs what clients ship: WebAssembly modules and signed shared objects.
 //!
-//! The idea: everything in here may be taken over by what it runs, so there is nothing in here. A node starts the
-//! program with one end of a socket pair as its standard input, hands it connections of one tenant and descriptors to
-//! read that tenant's regions with, and may kill it at any time. Before it sees any of that, the process gives up
-//! whatever it does not need ([`namespaces`], [`lockdown`]). Each connection is a [`lane`] with a thread of its own;
-//! functions run in [`space`]s.
+//! The idea: whatever runs in this process may take it over, so the process has nothing worth taking. A node starts
+//! the program with one end of a socket pair as its standard input. It hands over connections of one tenant's caller
+//! and descriptors for reading that tenant's regions, and may kill the process at any time. Before the process
+//! receives any of that, it gives up every right that it does not need ([`namespaces`], [`lockdown`]). Each
+//! connection is a call [`lane`] with a thread of its own, and functions run in address [`space`]s.
 //!
 //! Never in this crate: a right that a node did not hand over, or trust in what a lane's caller sends.
 #![deny(unsafe_code)]
@@ -35,7 +35,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use watched::Lanes;
 
-/// What all lanes share.
+/// State that all lanes of the process share.
 pub struct Process {
     engines: Engines,
     objects: Objects,
@@ -57,7 +57,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns true if the node has ended, or has no use for this process any more: nobody is there to be told.
+/// Reports whether the error means that the node has ended or does not need this process. There is nobody to report
+/// the error to.
 fn is_alone(error: &(dyn Error + 'static)) -> bool {
     let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     matches!(kind, Some(ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset))
@@ -72,7 +73,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     }
     let niceness = std::env::args().nth(1).ok_or("its niceness is missing")?;
     lockdown::stand_back(niceness.parse()?)?;
-    // Looks at control groups by their files, which are not there later.
+    // Reads the number of CPUs now: it takes files of control groups, which cannot be opened later.
     waiting::cpus();
     let confinement = namespaces::enter(&control)?;
     lockdown::follow_parent()?;
@@ -85,9 +86,9 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs functions until the node has no more lanes to hand over.
+/// Runs functions until the node closes its end of the socket.
 fn serve(control: &UnixStream, confinement: Confinement) -> Result<(), Box<dyn Error>> {
-    // While nobody waits yet: what takes time, and what the lockdown would not permit.
+    // Does everything slow, and everything that the lockdown forbids, before a caller waits.
     let engines = Engines::new()?;
     faults::install()?;
     waiting::spin_budget_ns();
@@ -100,7 +101,7 @@ fn serve(control: &UnixStream, confinement: Confinement) -> Result<(), Box<dyn E
     }
     let status = Status::of(status)?;
     let is_held_to_cache = lockdown::lock_down(cache.as_ref(), heap_bytes, confinement)?;
-    // From its folder others could be reached.
+    // The process could leave the cache's folder and reach other files without Landlock.
     let cache = cache.filter(|_| is_held_to_cache);
     let object_files = match (confinement.files, is_held_to_cache) {
         (true, _) => ObjectFiles::InRoot,
@@ -116,7 +117,7 @@ fn serve(control: &UnixStream, confinement: Confinement) -> Result<(), Box<dyn E
     while let Some(setup) = LaneSetup::receive(control)? {
         let process = Arc::clone(&process);
         std::thread::Builder::new().name("farpool-lane".into()).spawn(move || {
-            // How it ended is for its caller to see.
+            // The caller learns from its connection how the lane ended.
             let _ = lane::serve(&process, setup);
         })?;
     }

@@ -1,27 +1,29 @@
-//! What a module must be like: the rules of `spec/function.md`, "Wasm". Pure.
+//! Validation of Wasm modules: the rules of `spec/function.md`, "Wasm". Pure.
 
 use farpool_wire::control::FunctionFault;
 use farpool_wire::limits::FUNCTION_ITEMS_MAX;
 use wasmparser::{ExternalKind, Parser, Payload, Validator, WasmFeatures};
 
-/// How a module's functions are stopped.
+/// Method by which a running function of a module is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Interruption {
-    /// Inside: what is compiled looks now and then.
+    /// Checks in the compiled code, which look at a counter now and then, interrupt it.
     Inside,
-    /// With its process: looking would cost loops over vectors five times their speed.
+    /// The end of its process interrupts it. Modules with vectors have no checks, which would make loops over vectors
+    /// five times slower (ADR 0028).
     Outside,
 }
 
-/// Bytes of a page of linear memory.
+/// Size of a page of linear memory, in bytes.
 const PAGE_BYTES: u64 = 64 << 10;
 
-/// What modules may use: WebAssembly 2.0, but for references to what the host has, which gives them nothing.
+/// Returns the WebAssembly features that modules may use: version 2.0 without references to host objects, which would
+/// be useless because the host gives none.
 pub fn features() -> WasmFeatures {
     WasmFeatures::WASM2 - WasmFeatures::GC_TYPES
 }
 
-/// Refuses a module with too many of something, before anything is made of them.
+/// Refuses a module with too many items of one kind before anything is allocated for them.
 fn check_counts(bytes: &[u8]) -> Result<(), FunctionFault> {
     for payload in Parser::new(0).parse_all(bytes) {
         let count = match payload.map_err(|_| FunctionFault::Invalid)? {
@@ -41,7 +43,7 @@ fn check_counts(bytes: &[u8]) -> Result<(), FunctionFault> {
     Ok(())
 }
 
-/// Checks a module, but for its entry. How it is stopped, or what is wrong.
+/// Checks a module except for its entry. Returns how its functions are interrupted.
 pub fn check(bytes: &[u8], heap_bytes: u64) -> Result<Interruption, FunctionFault> {
     check_counts(bytes)?;
     Validator::new_with_features(features()).validate_all(bytes).map_err(|_| FunctionFault::Invalid)?;

@@ -1,11 +1,11 @@
-//! Namespaces of its own: no other process, network, file or IPC object has a name in them, and no right counts
-//! outside.
+//! Namespaces of the process: inside them no other process, network, file or IPC object has a name, and no right has
+//! an effect outside.
 //!
-//! The idea: the program that a node starts becomes two processes. The first one makes the namespaces, starts the
-//! second in them, and then only waits: it ends when the second one has ended, and ends that one when the node says so,
-//! by closing its end of the socket. The second is number 1 in its namespace, has an empty folder for its root, and
-//! runs the functions. Where namespaces are refused there are two processes all the same, so that a node ends them in
-//! one way.
+//! The idea: the program that a node starts becomes two processes. The first one creates the namespaces, starts the
+//! second one in them, and then only waits. It ends when the second one has ended, and it ends the second one when
+//! the node closes its end of the socket. The second process has number 1 in its namespace and an empty folder as its
+//! root, and runs the functions. If the system refuses namespaces there are two processes nevertheless, so that the
+//! node ends them in the same way.
 #![allow(unsafe_code)]
 
 use farpool_functions::confinement::{Confinement, INSIDE_ID, Rights, hear, own_id, tell};
@@ -25,16 +25,16 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// The options of the root folder's mount, with its largest size: shared objects that are loaded lie in it.
+/// Mount options of the root folder, with its largest size. Loaded shared objects lie in it.
 const ROOT: &CStr = c"mode=0700,size=256m,nr_inodes=8192";
-/// The time within which threads that were joined are gone.
+/// Longest time to wait until threads that were joined have ended.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The exit status by which the second process says that it was aborted. A signal of its own does not end it, as it is
-/// the first process of its namespace.
+/// Exit status of the second process if it was aborted. As the first process of its namespace it is not ended by
+/// signals that it sends to itself.
 pub const ABORTED: i32 = 128 + libc::SIGABRT;
 
-/// Makes namespaces with the node's help, or does without where they are refused. To be called while there is one
-/// thread.
+/// Creates namespaces with the node's help, or does without them where the system refuses. The caller must be the
+/// only thread.
 pub fn enter(control: &UnixStream) -> io::Result<Confinement> {
     let mut confinement = Confinement::default();
     hear(control)?;
@@ -44,13 +44,13 @@ pub fn enter(control: &UnixStream) -> io::Result<Confinement> {
         | UnshareFlags::NEWNS
         | UnshareFlags::NEWIPC;
     let was_root = geteuid().is_root();
-    // SAFETY: descriptors are not among what is unshared, and there is one thread.
+    // SAFETY: descriptors are not among the things that are unshared, and there is one thread.
     confinement.namespaces = unsafe { unshare_unsafe(all) }.is_ok();
     tell(control, confinement.namespaces.into())?;
     if confinement.namespaces {
         let rights = hear(control)?;
         confinement.user = rights == Rights::Own as u8;
-        // Without the rights of any user it makes no files, and needs none.
+        // A process without the rights of any user cannot create files, and needs none.
         confinement.files =
             rights != Rights::None as u8 && become_user(INSIDE_ID).and_then(|()| empty_root()).is_ok();
     } else if was_root {
@@ -58,17 +58,17 @@ pub fn enter(control: &UnixStream) -> io::Result<Confinement> {
     }
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
-    // Nobody of the same user traces it, or reads its memory.
+    // Forbids other processes of the same user to trace it or to read its memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     Ok(confinement)
 }
 
-/// Waits until the thread that asks is the only one: those that have been joined may still be on their way out. An
-/// error if others stay: what this thread gives up they would keep.
+/// Waits until this is the only thread: threads that were joined may still be ending. It is an error if others stay,
+/// because they would keep the rights that this thread gives up.
 pub fn wait_alone() -> io::Result<()> {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        // SAFETY: nothing is unshared: it is an error if there is another thread.
+        // SAFETY: nothing is unshared; the call fails if there is another thread.
         if unsafe { libc::unshare(libc::CLONE_THREAD) } == 0 {
             return Ok(());
         }
@@ -76,30 +76,32 @@ pub fn wait_alone() -> io::Result<()> {
         match error.raw_os_error() {
             Some(libc::EINVAL) if Instant::now() < give_up => std::thread::yield_now(),
             Some(libc::EINVAL) => return Err(io::Error::other("a thread is there before the lockdown")),
-            // A system that refuses to unshare anything does not say either.
+            // A system that forbids `unshare` does not say whether there are threads.
             Some(libc::EPERM | libc::ENOSYS) => return Ok(()),
             _ => return Err(error),
         }
     }
 }
 
-/// Takes on a user and its group, and leaves all others.
+/// Takes on a user and its group, and leaves all other groups.
 fn become_user(id: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
-    // A node that is not root's may not let it leave groups. They give no right to anything that has a name here.
+    // A node that is not run by root may be unable to let the process leave groups. They give no right to anything
+    // that has a name in these namespaces.
     let _ = set_thread_groups(&[]);
     set_thread_res_gid(group, group, group)?;
     Ok(set_thread_res_uid(user, user, user)?)
 }
 
-/// Puts an empty folder in memory in the place of all files.
+/// Replaces the file system by an empty folder in memory.
 fn empty_root() -> io::Result<()> {
-    // Any folder will do, and this one is there: the node has just written to files in it.
+    // Uses `/proc` because it surely exists: the node has just written to files in it. Any folder would do.
     let place = c"/proc";
     mount(c"/", None, libc::MS_REC | libc::MS_PRIVATE, None)?;
     mount(place, Some(c"tmpfs"), libc::MS_NOSUID | libc::MS_NODEV, Some(ROOT))?;
     let pivoted = rustix::process::chdir(place).and_then(|()| pivot_root(c".", c"."));
-    // The old root lies over the new one now, and goes. Without a new root its mount goes, which hides files.
+    // The old root is now mounted over the new one, and is unmounted. If the root could not be changed, the new mount
+    // is unmounted, because it hides files.
     unmount(if pivoted.is_ok() { c"." } else { place })?;
     pivoted?;
     Ok(rustix::process::chdir(c"/")?)
@@ -115,17 +117,17 @@ fn unmount(at: &CStr) -> io::Result<()> {
 
 fn mount(at: &CStr, kind: Option<&CStr>, flags: libc::c_ulong, data: Option<&CStr>) -> io::Result<()> {
     let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: all of them are C strings or null, and the data of these kinds of mounts is text.
+    // SAFETY: all arguments are C strings or null, and the data of these kinds of mounts is text.
     match unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), pointer(kind), flags, pointer(data).cast()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Starts the second process. Returns its number in the first process, and nothing in the second. To be called while
-/// there is one thread.
+/// Starts the second process. Returns its id in the first process, and `None` in the second. The caller must be the
+/// only thread.
 pub fn split() -> io::Result<Option<Pid>> {
-    // SAFETY: there is one thread, so that the new process finds no lock taken and nothing half done.
+    // SAFETY: there is one thread, so the new process finds no lock held and nothing half done.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         id => Ok(Pid::from_raw(id)),
@@ -133,7 +135,7 @@ pub fn split() -> io::Result<Option<Pid>> {
 }
 
 /// Waits until the second process has ended, and ends it once the node has closed its end of the socket. Returns the
-/// exit status that says how: the number of the signal, or 0.
+/// exit status that tells how: the number of the signal, or 0.
 pub fn supervise(second: Pid, control: &UnixStream) -> io::Result<ExitCode> {
     let process = pidfd_open(second, PidfdFlags::empty())?;
     loop {
@@ -145,7 +147,7 @@ pub fn supervise(second: Pid, control: &UnixStream) -> io::Result<ExitCode> {
             Err(error) => return Err(error.into()),
         }
     }
-    // It may have ended by itself.
+    // An error means that it has ended by itself.
     let _ = kill_process(second, Signal::KILL);
     let status = waitpid(Some(second), WaitOptions::empty())?.map(|(_, status)| status);
     let signal = status.and_then(|status| match status.exit_status() {
@@ -155,10 +157,10 @@ pub fn supervise(second: Pid, control: &UnixStream) -> io::Result<ExitCode> {
     Ok(ExitCode::from(signal.unwrap_or(0) as u8))
 }
 
-/// Redirects standard error, which is the node's and may be a terminal or a log, to where standard output goes:
-/// nowhere.
+/// Redirects standard error to `/dev/null`, where standard output goes already. It is the node's, and may be a
+/// terminal or a log.
 pub fn silence() -> io::Result<()> {
-    // SAFETY: both are descriptors that this process was started with, and nothing of Rust's owns them.
+    // SAFETY: the process was started with both descriptors, and no Rust value owns them.
     match unsafe { libc::dup2(libc::STDOUT_FILENO, libc::STDERR_FILENO) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -1,4 +1,4 @@
-//! Native functions: shared objects whose signature is trusted, loaded into this process for good.
+//! Native functions: shared objects with a trusted signature, which are loaded into this process and stay loaded.
 #![allow(unsafe_code)]
 
 use crate::space::Space;
@@ -12,46 +12,46 @@ use std::ffi::{CString, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// An entry of a loaded object.
+/// An entry point of a loaded object.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry(usize);
 
 impl Entry {
-    /// Calls it with the record that was written to a space's call area. What it does is its signer's responsibility.
+    /// Calls the entry with the record in the space's call area. The signer is responsible for what the code does.
     pub fn call(self, space: &Space) -> i64 {
-        // SAFETY: the address is that of a symbol of an object whose signer vouches for it, and which is never
-        // unloaded; the type of entries is part of the contract it was signed under. The record lies in the space's
-        // call area, which is mapped as long as the space is.
+        // SAFETY: the address is that of a symbol of an object that its signer vouches for and that is never
+        // unloaded. The type of entries is part of the contract that was signed. The record lies in the space's call
+        // area, which is mapped as long as the space exists.
         let entry: extern "C" fn(*mut u8) -> i64 = unsafe { std::mem::transmute(self.0) };
         entry(space.at(CALL_AT))
     }
 }
 
-/// An object in this process.
+/// An object that is loaded in this process.
 struct Loaded {
     handle: usize,
-    /// What `handle` was loaded from: the loader knows objects by it.
+    /// File that `handle` was loaded from. The loader identifies objects by their files, so it stays open.
     _file: OwnedFd,
 }
 
-/// The place of files that objects are loaded from: the loader wants a name.
+/// Place for the files that objects are loaded from. The loader needs a file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectFiles {
-    /// The root folder, which is this process's own.
+    /// The root folder, which no other process sees.
     InRoot,
-    /// Memory, by the names that `/proc` gives descriptors.
+    /// Memory files, by the names that `/proc` gives their descriptors.
     InMemory,
-    /// None: if this process could name files, it could name everybody's.
+    /// No place: if this process could name files, it could name those of other users.
     Nowhere,
 }
 
-/// The objects that were loaded, by their hash.
+/// Loaded objects, by their SHA-256 hash.
 pub struct Objects {
     loaded: Mutex<BTreeMap<[u8; 32], Loaded>>,
     files: ObjectFiles,
 }
 
-/// Whether one of these keys vouches for what has this hash.
+/// Checks that one of these keys has signed the object with this hash.
 pub fn check_signature(
     hash: &[u8; 32],
     by: Option<&FunctionSignature>,
@@ -64,12 +64,12 @@ pub fn check_signature(
 }
 
 impl Objects {
-    /// Makes an empty set, for objects whose files lie there.
+    /// Makes an empty set whose object files lie in this place.
     pub fn new(files: ObjectFiles) -> Objects {
         Objects { loaded: Mutex::default(), files }
     }
 
-    /// Makes a file for an object. Returns it with the name by which the loader finds it.
+    /// Creates a file for an object. Returns it with the name under which the loader finds it.
     fn file(&self, hash: &[u8; 32]) -> io::Result<(OwnedFd, String)> {
         match self.files {
             ObjectFiles::InRoot => {
@@ -86,14 +86,14 @@ impl Objects {
         }
     }
 
-    /// Has the library of signatures ready, before anybody waits for it.
+    /// Initialises the signature library before a caller waits for it.
     pub fn warm_up() {
         let nobody = FunctionSignature { key: [0; 32], signature: [0; 64] };
-        // It vouches for nothing.
+        // The result does not matter: no key signed this.
         let _ = check_signature(&[0; 32], Some(&nobody), &[[0; 32]]);
     }
 
-    /// Loads an object, of this hash, whose signature was checked.
+    /// Loads the object with this hash. Its signature must have been checked.
     pub fn load(&self, hash: &[u8; 32], bytes: &[u8]) -> Result<(), FunctionFault> {
         let mut loaded = self.loaded.lock();
         if loaded.contains_key(hash) {
@@ -111,12 +111,12 @@ impl Objects {
         Ok(())
     }
 
-    /// An entry of a loaded object. Nothing: there is no such object.
+    /// Looks up an entry of a loaded object. `None` if the object is not loaded.
     pub fn entry(&self, hash: &[u8; 32], entry: &str) -> Option<Result<Entry, FunctionFault>> {
         let loaded = self.loaded.lock();
         let handle = loaded.get(hash)?.handle as *mut c_void;
         let Ok(name) = CString::new(entry) else { return Some(Err(FunctionFault::NoEntry)) };
-        // SAFETY: the handle is one that `dlopen` gave and that is never closed.
+        // SAFETY: the handle came from `dlopen` and is never closed.
         let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
         Some(if symbol.is_null() { Err(FunctionFault::NoEntry) } else { Ok(Entry(symbol as usize)) })
     }
@@ -133,10 +133,10 @@ fn write(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Loads an object for good. Returns its handle.
+/// Loads an object for good, and returns its handle.
 fn open_object(path: &str) -> Option<usize> {
     let path = CString::new(path).ok()?;
-    // SAFETY: the path is a C string. Constructors of the object run here: whoever signed it vouches for them.
+    // SAFETY: the path is a C string. Constructors of the object run here; whoever signed it vouches for them.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     (!handle.is_null()).then_some(handle as usize)
 }

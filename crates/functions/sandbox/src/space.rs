@@ -1,10 +1,12 @@
 //! Address spaces of functions: heap, call area, output and window, as `spec/function.md` lays them out.
 //!
-//! The idea: a module's linear memory is 4 GiB of reserved addresses, of which it has declared only the beginning.
-//! Compiled code checks no bounds within so large a reservation, so whatever is mapped above the heap can be loaded
-//! from at full speed, and whatever is not mapped traps. (Wasmtime does so without promising it: [`crate::engines`]
-//! looks at the start whether it is still true.) Spaces of a lane are kept and used again, with their window in place:
-//! mapping one costs a thousand times as much as a call.
+//! The idea: a Wasm module declares a small linear memory, but 4 GiB of addresses are reserved for it. In so
+//! large a reservation, compiled code needs no bounds checks: 32-bit addresses cannot leave it, and an address
+//! without memory traps. A window that is mapped above the heap can therefore be loaded from at full speed, like the
+//! heap itself. Wasmtime works this way but does not promise it, so [`crate::engines`] tests it at the start.
+//!
+//! Mapping a window takes a thousand times as long as a call. A lane therefore keeps its spaces, with the window in
+//! place, and uses them for the next call.
 #![allow(unsafe_code)]
 
 use farpool_functions::abi::{CALL_AT, CALL_BYTES, OUTPUT_AT, Part, WINDOW_AT};
@@ -21,75 +23,75 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What 32-bit addresses reach, and what an instruction's own offset can add.
+/// Reserved bytes: 4 GiB that 32-bit addresses reach, and what the offset in an instruction can add.
 const RESERVED_BYTES: usize = (4 << 30) + (4 << 30) + (64 << 10);
 const PAGE: usize = WINDOW_PAGE_BYTES as usize;
 
-/// What all spaces of a lane map.
+/// Memory that all spaces of a lane map.
 #[derive(Debug)]
 pub struct Layout {
     /// The window.
     pub window: LaneWindow,
-    /// Pieces from elsewhere that have been supplied to this lane.
+    /// File with the blocks from elsewhere that were supplied to this lane.
     pub supplied: OwnedFd,
-    /// The most bytes of a heap.
+    /// Largest size of a heap, in bytes.
     pub heap_bytes: usize,
-    /// Where its spaces are, while they are; nothing once the window was taken back.
+    /// Base addresses of the lane's spaces; `None` once the window was revoked.
     pub bases: Mutex<Option<Vec<usize>>>,
 }
 
 impl Layout {
-    /// Whether the window was taken back.
+    /// Reports whether the window was revoked.
     pub fn is_void(&self) -> bool {
         self.bases.lock().is_none()
     }
 
-    /// Lets go of all memory of the window, also while functions run: their loads trap from then on.
+    /// Unmaps the window in all spaces, also while functions run: their loads trap from then on.
     pub fn forget(&self) {
         let bytes = (self.window.window_bytes as usize).next_multiple_of(PAGE);
         for base in self.bases.lock().take().unwrap_or_default() {
-            // The space is there: it takes itself out of the list first.
+            // The space still exists: it removes itself from the list before it is unmapped.
             let _ = anonymous((base + WINDOW_AT as usize) as *mut u8, bytes, ProtFlags::empty());
         }
     }
 }
 
-/// See the module.
+/// Address space for one function at a time.
 #[derive(Debug)]
 pub struct Space {
     base: *mut u8,
-    /// Bytes of the heap that can be loaded and stored.
+    /// Size of the accessible part of the heap, in bytes.
     heap: AtomicUsize,
     layout: Arc<Layout>,
-    /// Pieces from elsewhere that are mapped, by their numbers.
+    /// First bytes of the supplied blocks that are mapped.
     mapped: RefCell<Vec<u64>>,
 }
 
-// SAFETY: the pointer is to a mapping of this process, valid until drop from any thread. A space is used by one thread
-// at a time; only `Layout::forget` reaches into it from another, and it leaves the mapping to the kernel.
+// SAFETY: the pointer is to a mapping of this process that is valid until drop, from any thread. One thread at a time
+// uses a space. Only `Layout::forget` changes it from another thread, and leaves the mapping to the kernel.
 unsafe impl Send for Space {}
-// SAFETY: as for Send; the list of pieces is looked at by the lane's own thread alone.
+// SAFETY: as for Send; only the lane's own thread uses the list of blocks.
 unsafe impl Sync for Space {}
 
 thread_local! {
-    /// The space that the next module of this thread is made in.
+    /// The space in which this thread instantiates its next module.
     static NEXT: Cell<Option<Arc<Space>>> = const { Cell::new(None) };
-    /// Whether a heap of this thread was to grow beyond what is permitted, since this was last looked at.
+    /// True if a heap of this thread was refused more memory since this was last reset.
     pub static GROWTH_REFUSED: Cell<bool> = const { Cell::new(false) };
 }
 
 fn anonymous(at: *mut u8, bytes: usize, protection: ProtFlags) -> io::Result<()> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: callers give ranges of a reservation of theirs, in which nothing of Rust's lies.
+    // SAFETY: callers pass ranges of their own reservation, in which there is no Rust value.
     unsafe { mmap_anonymous(at.cast(), bytes, protection, flags)? };
     Ok(())
 }
 
 impl Space {
-    /// Maps one: the window with all its pages present, so that no load pays for them.
+    /// Maps a space. The pages of the window are mapped at once, so that no load has to wait for them.
     pub fn new(layout: Arc<Layout>) -> io::Result<Space> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), RESERVED_BYTES, ProtFlags::empty(), flags)? };
         let space =
@@ -114,45 +116,45 @@ impl Space {
         let files = &self.layout.window.files;
         let file = files.get(piece.file as usize).ok_or(io::ErrorKind::InvalidData)?;
         let mut flags = MapFlags::SHARED | MapFlags::FIXED;
-        // A region has its pages. What a client brings to itself may be a part of its window: the rest would be made
-        // now.
+        // The pages of a region exist, so mapping them all is cheap. In a client's own sandbox the file may have only
+        // some pages of the window, and the others would be allocated now.
         flags.set(MapFlags::POPULATE, self.layout.window.words.is_some());
         let at = self.at(WINDOW_AT + piece.part.first);
-        // SAFETY: `LaneWindow::check` holds the part inside the window, whose 3 GiB lie inside the reservation; nothing
-        // of Rust's is there. Loads past the file's end are answered by `crate::faults`.
+        // SAFETY: `LaneWindow::check` keeps the part inside the window, whose 3 GiB lie inside the reservation, and
+        // there is no Rust value in it. `crate::faults` handles loads behind the end of the file.
         unsafe { mmap(at.cast(), piece.part.bytes as usize, ProtFlags::READ, flags, file, piece.offset)? };
         Ok(())
     }
 
-    /// Where a module's address is. Not beyond the reservation.
+    /// Returns the address in this process of a module's address, which must lie in the reservation.
     pub fn at(&self, address: u64) -> *mut u8 {
         debug_assert!(address < RESERVED_BYTES as u64);
         self.base.wrapping_add(address as usize)
     }
 
-    /// Its address 0.
+    /// Returns the address in this process of the module's address 0.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// What it maps.
+    /// Returns the memory that the space maps.
     pub fn layout(&self) -> &Arc<Layout> {
         &self.layout
     }
 
-    /// Copies bytes to the call area. The caller keeps them inside.
+    /// Copies bytes to the call area. The caller must keep them inside it.
     pub fn put(&self, address: u64, bytes: &[u8]) {
         let end = address.saturating_add(bytes.len() as u64);
         assert!(address >= CALL_AT && end <= OUTPUT_AT, "what a record leads to fits the call area");
-        // SAFETY: the range was just checked to lie in the call area, which is mapped to be written as long as the
-        // space is; `bytes` is memory of Rust's, so the two do not overlap.
+        // SAFETY: the range was just checked to lie in the call area, which is mapped for writing as long as the
+        // space exists. `bytes` is a Rust slice, so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(address), bytes.len()) };
     }
 
-    /// An integer of the call area.
+    /// Returns an integer of the call area.
     pub fn word(&self, address: u64) -> u64 {
         assert!(address >= CALL_AT && address + 8 <= OUTPUT_AT);
-        // SAFETY: as in `put`, the other way round; the address need not be aligned.
+        // SAFETY: as in `put`, in the other direction; the address need not be aligned.
         unsafe { self.at(address).cast::<u64>().read_unaligned() }
     }
 
@@ -162,17 +164,17 @@ impl Space {
         assert!(range.start <= range.end && range.end <= capacity, "an output does not exceed its capacity");
         let mut bytes = vec![0; range.len()];
         let from = self.at(OUTPUT_AT + range.start as u64);
-        // SAFETY: the range was just checked to lie in the output, which is mapped as long as the space is; no function
-        // runs in it while its lane's thread is here.
+        // SAFETY: the range was just checked to lie in the output, which is mapped as long as the space exists. No
+        // function runs in the space while its lane's thread is here.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), range.len()) };
         bytes
     }
 
-    /// Makes the heap so large that `bytes` of it can be used, and all of it zero.
+    /// Makes the first `bytes` of the heap accessible, and all of it zero.
     fn renew_heap(&self, bytes: usize) -> io::Result<()> {
         let heap = self.heap.load(Ordering::Relaxed);
         if heap > 0 {
-            // SAFETY: the heap is private memory of this mapping, to which nothing of Rust's refers.
+            // SAFETY: the heap is private memory of this mapping, to which no Rust reference exists.
             unsafe { madvise(self.base.cast(), heap, Advice::LinuxDontNeed)? };
         }
         self.size_heap(bytes)
@@ -183,28 +185,28 @@ impl Space {
         let heap = self.heap.load(Ordering::Relaxed);
         if wanted > heap {
             let all = MprotectFlags::READ | MprotectFlags::WRITE;
-            // SAFETY: the range lies below the call area (`Heap` keeps it so), in this mapping.
+            // SAFETY: the range lies below the call area (`Heap` ensures that), in this mapping.
             unsafe { mprotect(self.base.cast(), wanted, all)? };
         } else if wanted < heap {
-            // SAFETY: likewise; what becomes inaccessible is nobody's any more.
+            // SAFETY: likewise; nothing uses what becomes inaccessible.
             unsafe { mprotect(self.at(wanted as u64).cast(), heap - wanted, MprotectFlags::empty())? };
         }
         self.heap.store(wanted, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Which part of the window, if any, an address of this process is in: its byte.
+    /// Returns the offset in the window of an address of this process; `None` if it lies outside the window.
     pub fn window_byte(&self, address: usize) -> Option<u64> {
         let at = (address as u64).checked_sub(self.base as u64)?.checked_sub(WINDOW_AT)?;
         (at < self.layout.window.window_bytes).then_some(at)
     }
 
-    /// A module's address for one of this process, if it lies in the reservation.
+    /// Returns the module's address for an address of this process; `None` if it lies outside the reservation.
     pub fn address_of(&self, address: usize) -> Option<u64> {
         (address as u64).checked_sub(self.base as u64).filter(|at| *at < RESERVED_BYTES as u64)
     }
 
-    /// Whether a byte of the window is here.
+    /// Reports whether a byte of the window lies at this node.
     pub fn is_here(&self, byte: u64) -> bool {
         let pieces = &self.layout.window.pieces;
         let after = pieces.partition_point(|piece| piece.part.first <= byte);
@@ -212,14 +214,14 @@ impl Space {
         after.checked_sub(1).is_some_and(|index| byte < end(pieces[index].part))
     }
 
-    /// Maps a piece from elsewhere, which lies in the file of what was supplied, but for what of it is here.
+    /// Maps a supplied block, except the pages of it that lie at this node.
     pub fn map_supplied(&self, first: u64) -> io::Result<()> {
         for page in (first..first + FUNCTION_PIECE_BYTES as u64).step_by(PAGE) {
             if page >= self.layout.window.window_bytes || self.is_here(page) {
                 continue;
             }
             let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
-            // SAFETY: the page lies in the window, and nothing of Rust's is there.
+            // SAFETY: the page lies in the window, and there is no Rust value in it.
             unsafe {
                 mmap(
                     self.at(WINDOW_AT + page).cast(),
@@ -235,25 +237,25 @@ impl Space {
         Ok(())
     }
 
-    /// Maps zeros where a page of the window cannot be had, for what runs to go on to its end, which counts for
-    /// nothing.
+    /// Maps zeros in place of a page of the window that is not available. The function can then run to its end, and
+    /// its result is discarded.
     pub fn map_zeros(&self, byte: u64) -> io::Result<()> {
         anonymous(self.at(WINDOW_AT + byte - byte % PAGE as u64), PAGE, ProtFlags::READ)
     }
 
-    /// Takes what was supplied out of the window again.
+    /// Unmaps all supplied blocks.
     pub fn forget_supplied(&self) {
         for first in self.mapped.borrow_mut().drain(..) {
             for page in (first..first + FUNCTION_PIECE_BYTES as u64).step_by(PAGE) {
                 if page < self.layout.window.window_bytes && !self.is_here(page) {
-                    // What cannot be unmapped is what it was.
+                    // A block that cannot be unmapped stays as it was.
                     let _ = anonymous(self.at(WINDOW_AT + page), PAGE, ProtFlags::empty());
                 }
             }
         }
     }
 
-    /// The next module that this thread makes is made in this space. No other one that lives may be in it.
+    /// Makes this thread instantiate its next module in this space. No other module may exist in it.
     pub fn offer(self: Arc<Self>) {
         NEXT.set(Some(self));
     }
@@ -261,21 +263,22 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // Held until it is gone, so that nobody maps into what comes to its place.
+        // Holds the lock until the space is unmapped, so that nobody maps into memory that takes its place.
         let mut bases = self.layout.bases.lock();
         if let Some(bases) = &mut *bases {
             bases.retain(|base| *base != self.base as usize);
         }
-        // SAFETY: unmaps exactly what `new` mapped; nothing borrows from it.
+        // SAFETY: it unmaps exactly what `new` has mapped, and nothing borrows from it.
         let _ = unsafe { munmap(self.base.cast(), RESERVED_BYTES) };
     }
 }
 
-/// Makes linear memories of the spaces that threads offer.
+/// Allocator that gives modules the spaces that threads offer.
 pub struct Spaces;
 
-// SAFETY: `new_memory` gives memories of 4 GiB of reserved addresses and more than the guard behind them, as is
-// checked; the heap's bytes are zero and accessible, what is between heap and call area is not.
+// SAFETY: `new_memory` returns memories with 4 GiB of reserved addresses and more than the guard behind them, which
+// it checks. The heap's bytes are zero and accessible; what lies between the heap and the call area is not
+// accessible.
 unsafe impl wasmtime::MemoryCreator for Spaces {
     fn new_memory(
         &self,
@@ -297,19 +300,19 @@ unsafe impl wasmtime::MemoryCreator for Spaces {
     }
 }
 
-/// The heap of a module, and with it its space.
+/// Heap of a module. It keeps the module's space alive.
 struct Heap {
     bytes: usize,
     space: Arc<Space>,
 }
 
-// SAFETY: the base does not move, and `byte_size` bytes from it on are accessible: see `Space::size_heap`.
+// SAFETY: the base does not move, and `byte_size` bytes from it are accessible: see `Space::size_heap`.
 unsafe impl wasmtime::LinearMemory for Heap {
     fn byte_size(&self) -> usize {
         self.bytes
     }
 
-    /// All that is reserved: growing never moves anything, and `grow_to` says how far it goes.
+    /// Returns the size of the whole reservation. Growing never moves the heap, and `grow_to` enforces the limit.
     fn byte_capacity(&self) -> usize {
         4 << 30
     }

@@ -1,8 +1,9 @@
-//! What is known of a lane besides its own thread: so that somebody can stop what runs on it.
+//! Watching of call lanes: the state of a lane that a second thread needs to stop what runs on it.
 //!
-//! The idea: one thread looks at all lanes, some hundred times in a second while there are any. It lets go of windows
-//! that were taken back, notices callers that have left, and interrupts modules so that each looks at its time. What
-//! cannot be interrupted it marks as overdue for the node, which ends the process.
+//! The idea: a function that loops cannot look at the clock by itself, so one thread does it for all lanes,
+//! some hundred times a second while there are any. It unmaps windows that were revoked, notices callers that have
+//! left, and interrupts modules so that each checks its own deadline. It marks what cannot be interrupted as overdue in
+//! the shared status, and the node then ends the process.
 
 use crate::engines::Engines;
 use crate::fences::Fences;
@@ -20,29 +21,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often lanes are looked at.
+/// Interval at which lanes are looked at.
 const LOOK: Duration = Duration::from_millis(2);
-/// What is interrupted has this long to end by itself.
+/// Time in ns that an interrupted function has to end by itself before the node ends the process.
 const GRACE_NS: u64 = 20_000_000;
 
-/// A lane as others see it.
+/// State of a lane that the watching thread shares with the lane's own thread.
 pub struct Watched {
-    /// Its place in the status.
+    /// Number of the lane in the status.
     pub slot: usize,
-    /// Its memory.
+    /// Memory of the lane.
     pub layout: Arc<Layout>,
-    /// Whether that is still what it was.
+    /// Fence words of the window's regions.
     pub fences: Fences,
-    /// Its connection.
+    /// Connection to the caller.
     pub socket: OwnedFd,
     until_ns: AtomicU64,
     deadline_ms: AtomicU64,
     has_left: AtomicBool,
-    /// Whether what runs is stopped by its process's end alone.
+    /// True if what runs can only be stopped by ending the process.
     ends_process: AtomicBool,
 }
 
-/// Why a function was interrupted.
+/// Outcome and detail of a function that was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted(pub Outcome, pub u64);
 
@@ -55,31 +56,31 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 impl Watched {
-    /// A lane on which nothing runs.
+    /// Makes the state of a lane on which nothing runs.
     pub fn new(slot: usize, layout: Arc<Layout>, fences: Fences, socket: OwnedFd) -> Watched {
         let (until_ns, deadline_ms) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
         let (has_left, ends_process) = (AtomicBool::new(false), AtomicBool::new(false));
         Watched { slot, layout, fences, socket, until_ns, deadline_ms, has_left, ends_process }
     }
 
-    /// Says how what runs next is stopped.
+    /// Sets how the next function is interrupted.
     pub fn set_interruption(&self, interruption: Interruption) {
         self.ends_process.store(interruption == Interruption::Outside, Ordering::Relaxed);
     }
 
-    /// When the node is to end the process for what may run until then.
+    /// Returns the time in ns at which the node ends the process if a function with deadline `until_ns` still runs.
     pub fn killed_at(&self, until_ns: u64) -> u64 {
         let grace_ns = if self.ends_process.load(Ordering::Relaxed) { 0 } else { GRACE_NS };
         until_ns.saturating_add(grace_ns)
     }
 
-    /// Something runs until then.
+    /// Sets the deadline of what runs, in ns, and the time in ms that it was given.
     pub fn set_until(&self, until_ns: u64, deadline_ms: u32) {
         self.until_ns.store(until_ns, Ordering::Relaxed);
         self.deadline_ms.store(deadline_ms.into(), Ordering::Relaxed);
     }
 
-    /// Whether what runs may go on.
+    /// Checks whether what runs may continue; the error says why not.
     pub fn go_on(&self) -> Result<(), Interrupted> {
         if self.has_left.load(Ordering::Relaxed) {
             return Err(Interrupted(Outcome::Cancelled, 0));
@@ -93,12 +94,12 @@ impl Watched {
         }
     }
 
-    /// Whether the window is still what it was.
+    /// Reports whether no memory of the window was revoked.
     pub fn is_current(&self) -> bool {
         self.fences.are_up() && !self.layout.is_void()
     }
 
-    /// Whether its caller has closed the connection.
+    /// Reports whether the caller has closed its connection.
     fn looks_left(&self) -> bool {
         let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -106,7 +107,7 @@ impl Watched {
     }
 }
 
-/// All lanes.
+/// The open lanes of the process.
 #[derive(Default)]
 pub struct Lanes {
     open: Mutex<Vec<Arc<Watched>>>,
@@ -114,18 +115,18 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// One more.
+    /// Adds a lane.
     pub fn open(&self, lane: Arc<Watched>) {
         self.open.lock().push(lane);
         self.opened.notify_all();
     }
 
-    /// It has ended.
+    /// Removes a lane that has ended.
     pub fn close(&self, lane: &Arc<Watched>) {
         self.open.lock().retain(|other| !Arc::ptr_eq(other, lane));
     }
 
-    /// Looks at all of them, for ever.
+    /// Looks at all lanes periodically, and never returns.
     pub fn watch(&self, engines: &Engines, status: &Status) {
         let mut open = self.open.lock();
         loop {

@@ -1,4 +1,4 @@
-//! What functions give, wherever they run.
+//! Tests of calls: a function gives the same output wherever it runs.
 
 use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
@@ -74,7 +74,7 @@ fn output_of_many_pieces_that_is_larger_than_the_window_arrives_whole_wherever_i
     let running = Running::start(1, sandbox());
     let pool = running.connect(Tcp);
     let caller = publish(&pool, "bytes", &[7; 100_000]).caller(Default::default()).unwrap();
-    // Numbers from 0 on, as many bytes as the argument says.
+    // Writes the numbers from 0 on, in as many bytes as the argument says.
     let text = r#"(module (memory (export "memory") 1) (func (export "count") (param $call i32) (result i64)
         (local $at i32) (local $end i32) (local $number i64)
         (local.set $at (i32.wrap_i64 (i64.load offset=40 (local.get $call))))
@@ -93,14 +93,14 @@ fn output_of_many_pieces_that_is_larger_than_the_window_arrives_whole_wherever_i
         assert!(called.output == wanted, "{placement:?}");
         called.node
     };
-    // Never called before, it is shipped; then where it takes less.
+    // A function that was never called is shipped. Afterwards it runs where that takes less time.
     assert_eq!(call(Placement::Auto).as_deref(), Some("n0"));
     assert_eq!(call(Placement::Ship).as_deref(), Some("n0"));
     assert_eq!(call(Placement::Fetch), None);
     call(Placement::Auto);
 }
 
-/// As `docs/functions.md` says it.
+/// `docs/functions.md` describes this behaviour.
 #[test]
 fn call_whose_node_has_ended_fails_and_is_made_again_only_where_the_file_is_built_anew() {
     let mut running = Running::start(2, sandbox());
@@ -156,7 +156,7 @@ fn compiled_code_is_kept_in_a_folder_that_only_the_node_gets_into() {
     let tenants = folder.path().join("tenants");
     assert_eq!(fs::metadata(&tenants).unwrap().permissions().mode() & 0o777, 0o700);
     let of_tenant = fs::read_dir(&tenants).unwrap().next().unwrap().unwrap().path();
-    // It is written beside the first calls, under another name at first.
+    // Compiled code is written while the first calls run, under a temporary name.
     let give_up = Instant::now() + PATIENCE;
     let is_kept = |entry: fs::DirEntry| entry.path().extension().is_none();
     while !fs::read_dir(&of_tenant).unwrap().any(|entry| entry.is_ok_and(is_kept)) {

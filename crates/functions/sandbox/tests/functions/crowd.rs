@@ -1,7 +1,8 @@
-//! More callers than a node has processes for: they wait for each other, and none is refused that need not be.
+//! Tests with more callers than a node has processes for: callers wait for each other, and none is refused without
+//! need.
 //!
-//! The 17th of 200 clients that called one after the other was refused: the processes of the first 16 were kept for 10
-//! s after their last call, and for as long as their clients held connections.
+//! Regression: when 200 clients called one after the other, the 17th was refused. The processes of the first 16 were
+//! kept for 10 s after their last call, and as long as their clients held connections.
 
 use crate::hostile::{Ends, options};
 use crate::pool::*;
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A client with the lanes it calls on. Its session ends with the pool.
+/// A client and its caller of functions. Dropping the pool ends its session.
 struct Client {
     caller: Caller,
     _pool: Pool,
@@ -33,7 +34,7 @@ impl Client {
     }
 }
 
-/// Returns a function that gives the first word of the window.
+/// Returns a function that outputs the first word of the window.
 fn first_word() -> Function {
     let text = r#"(module (memory (export "memory") 1) (func (export "f") (param $call i32) (result i64)
         (i64.store (i32.wrap_i64 (i64.load offset=40 (local.get $call)))
@@ -48,7 +49,7 @@ fn endless() -> Function {
     Function::wasm(module(text), "f").unwrap()
 }
 
-/// Starts a node with so many processes, and publishes a file of words on it.
+/// Starts a node with at most this many processes, and publishes a file of words on it.
 fn running(processes_max: usize, queue_ms: u64) -> (Running, Pool) {
     let running = Running::start(1, SandboxOptions { processes_max, queue_ms, ..sandbox() });
     let pool = running.connect(Tcp);
@@ -66,7 +67,7 @@ fn two_hundred_clients_that_stay_and_call_in_turn_are_all_served() {
         assert_eq!(client.call(&function, 60_000).unwrap(), [7, 0, 0, 0, 0, 0, 0, 0], "client {index}");
         clients.push(client);
     }
-    // The first ones have lost their processes to the last ones, and get new ones.
+    // The first clients have lost their processes to the last ones, and get new ones.
     for (index, client) in clients.iter().enumerate().take(20) {
         assert_eq!(
             client.call(&function, 60_000).unwrap(),
@@ -104,7 +105,7 @@ fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_b
         for client in &busy {
             threads.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    // It ends at its deadline, or does not get a process before the other clients do.
+                    // It ends at its deadline, or gets no process before the other clients do.
                     client.call(&endless, 1_000).expect_err("it never ends by itself");
                 }
             });
@@ -112,7 +113,7 @@ fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_b
         let _over = Ends(&over);
         let give_up = Instant::now() + PATIENCE;
         loop {
-            // A client that is served goes, and makes room for the others.
+            // A client that was served is dropped, and leaves its process to others.
             match Client::of(running.connect(Tcp)).call(&function, 60_000) {
                 Err(error) => break error,
                 Ok(_) => assert!(Instant::now() < give_up, "functions that never end do not fill the node"),
@@ -123,7 +124,7 @@ fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_b
     let message = error.to_string();
     assert!(message.contains("functions of 2 other clients"), "{message}");
     assert!(message.contains("--function-processes"), "{message}");
-    // Nothing runs any more, and there is room once the node has seen that.
+    // Nothing runs any more, so there is room once the node has noticed that.
     let client = Client::of(pool);
     let give_up = Instant::now() + PATIENCE;
     while let Err(error) = client.call(&function, 60_000) {
@@ -136,8 +137,8 @@ fn caller_is_refused_when_its_turn_is_over_though_a_process_is_still_starting() 
     let folder = tempfile::tempdir().unwrap();
     let (program, tried) = (folder.path().join("program"), folder.path().join("tried"));
     let (real, tried) = (sandbox().program.display().to_string(), tried.display().to_string());
-    // The node tries it once when it starts. From then on it hears whatever it is told, says nothing, and ends with the
-    // node.
+    // The node starts the program once at its own start, to test it. Later processes read what they are sent, answer
+    // nothing, and end with the node.
     let script =
         format!("#!/bin/sh\n[ -e {tried} ] && exec /bin/cat > /dev/null\n: > {tried}\nexec {real} \"$@\"\n");
     std::fs::write(&program, script).unwrap();
@@ -158,7 +159,7 @@ fn caller_is_refused_when_its_turn_is_over_though_a_process_is_still_starting() 
     }
 }
 
-/// Returns how many processes of this one run `cat`.
+/// Counts the processes started by this process that run `cat`.
 fn starting() -> usize {
     let own = std::process::id().to_string();
     let is_ours = |stat: &String| {

@@ -1,6 +1,6 @@
-/* Ways out of a sandbox, as native functions. Each tries one thing that reaches another process, a file, a socket, a device,
- * a CPU set or a limit, and says whether it worked. The same object runs outside the sandbox (escapes_outside.c), where
- * each must work, and inside, where none may. */
+/* Ways out of a sandbox, as native functions. Each function tries to reach one thing (another process, a file, a socket,
+ * a device, a CPU set, a limit) and outputs whether it could. The same object runs outside the sandbox
+ * (escapes_outside.c), where each way must work, and inside, where none may. */
 #include "farpool.h"
 
 #include <dirent.h>
@@ -39,7 +39,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The things to be reached. escapes.rs writes them. */
+/* Targets that the ways try to reach. escapes.rs fills in the values. */
 struct target {
     int32_t pid;
     int32_t shared_memory;
@@ -100,7 +100,7 @@ WAY(choose_descriptor_signal) {
     return fcntl(fd, F_SETSIG, SIGKILL) == 0;
 }
 
-/* A socket that the process has; outside, where there is none, one of a new pair. */
+/* Returns an open Unix socket of the process or, outside, where it has none, one of a new pair. */
 static int some_socket(void) {
     for (int fd = 3; fd < 256; fd++) {
         struct sockaddr_storage name;
@@ -159,7 +159,7 @@ WAY(read_cpus) {
 WAY(read_cpu_time) {
     clockid_t clock;
     struct timespec time;
-    /* As `clock_getcpuclockid` has it, which asks the kernel first. */
+    /* Computes the id like `clock_getcpuclockid`, but without asking the kernel first. */
     clock = (clockid_t)(~(unsigned)of->pid << 3 | 2);
     return syscall(SYS_clock_gettime, clock, &time) == 0;
 }
@@ -221,7 +221,7 @@ WAY(read_robust_list) {
     size_t bytes;
     return syscall(SYS_get_robust_list, of->pid, &head, &bytes) == 0;
 }
-/* It is 0 for a session whose leader is in no PID namespace of this process, as in a container that someone else began. */
+/* The result is 0 if the leader of the session has no id in the PID namespace of this process, as in containers. */
 WAY(read_session) { return getsid(of->pid) >= 0; }
 WAY(enter_namespace) {
     char path[64];
@@ -298,7 +298,7 @@ WAY(watch_file) {
     int fd = inotify_init1(0);
     return fd >= 0 && inotify_add_watch(fd, of->file, IN_OPEN) >= 0;
 }
-/* The node's standard error may be a terminal, or a log. */
+/* Writes to the node's standard error, which may be a terminal or a log. */
 WAY(write_to_nodes_messages) {
     struct stat found;
     int is_nowhere = fstat(2, &found) == 0 && S_ISCHR(found.st_mode) && found.st_rdev == makedev(1, 3);
@@ -313,7 +313,7 @@ WAY(read_device) {
     return fd >= 0 && read(fd, &byte, 1) == 1;
 }
 WAY(make_device) { return mknod(in_folder(of), S_IFCHR | 0600, makedev(1, 5)) == 0; }
-WAY(read_kernel_log) { return klogctl(10 /* how long it is */, 0, 0) > 0; }
+WAY(read_kernel_log) { return klogctl(10 /* size of the buffer */, 0, 0) > 0; }
 WAY(name_host) {
     struct utsname now;
     return uname(&now) == 0 && sethostname(now.nodename, strlen(now.nodename)) == 0;
@@ -334,9 +334,9 @@ WAY(queue_work_in_kernel) {
     return syscall(SYS_io_uring_setup, 1, &asked) >= 0;
 }
 WAY(answer_page_faults) { return syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY) >= 0; }
-WAY(keep_a_key) { return syscall(SYS_add_key, "user", "farpool-test", "x", 1, -1 /* of the thread */) > 0; }
+WAY(keep_a_key) { return syscall(SYS_add_key, "user", "farpool-test", "x", 1, -1 /* keyring of the thread */) > 0; }
 
-/* Sockets and what else passes between processes. */
+/* Sockets and other channels between processes. */
 
 static struct sockaddr_in loopback(int port) {
     return (struct sockaddr_in){AF_INET, htons((uint16_t)port), {htonl(INADDR_LOOPBACK)}, {0}};
@@ -349,12 +349,12 @@ WAY(connect_by_message) {
     struct sockaddr_in to = loopback(of->tcp_port);
     return sendto(socket(AF_INET, SOCK_STREAM, 0), "x", 1, MSG_FASTOPEN, (struct sockaddr *)&to, sizeof to) == 1;
 }
-/* Over a socket that the process has: its own is left alone if it can be. */
+/* Sends over an open socket of the process. The message is empty, so that it disturbs the connection little. */
 WAY(address_a_message) {
     struct sockaddr_un to = {AF_UNIX, ""};
     strncpy(to.sun_path, of->socket, sizeof to.sun_path - 1);
     long sent = sendto(some_socket(), "", 0, MSG_DONTWAIT, (struct sockaddr *)&to, sizeof to);
-    /* A connected socket says that it is connected: so far did it get. */
+    /* These errors mean that the call reached a connected socket, so it was not refused. */
     return sent == 0 || errno == EISCONN || errno == EOPNOTSUPP;
 }
 WAY(listen_by_tcp) {

@@ -1,7 +1,7 @@
-//! Ways out of the sandbox, tried by native code that its caller signed: each works outside, and none inside.
+//! Ways out of the sandbox, tried by native code that its caller has signed: each works outside, and none inside.
 //!
-//! The ways are in `escapes.c`, one entry for each. Every way is first run outside, on a victim of its own, which
-//! shows that it would work here; then as a function, on another victim, which must be what it was afterwards.
+//! The ways are in `escapes.c`, one entry for each. Each way first runs outside, on a victim of its own, which shows
+//! that it works on this system. Then it runs as a function, on another victim, which must be unchanged afterwards.
 
 use crate::hostile::options;
 use crate::native::{compile, signed, signer, trusting};
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
-/// Every way, by the name of its entry.
+/// All ways, by the names of their entries.
 const WAYS: [&str; 79] = [
     // Signals.
     "kill_process",
@@ -99,7 +99,7 @@ const WAYS: [&str; 79] = [
     "queue_work_in_kernel",
     "answer_page_faults",
     "keep_a_key",
-    // Sockets and what else passes between processes.
+    // Sockets and other channels between processes.
     "connect_by_tcp",
     "connect_by_message",
     "address_a_message",
@@ -113,11 +113,11 @@ const WAYS: [&str; 79] = [
     "make_message_queue",
 ];
 
-/// Ways that must be shown to work outside, whoever runs the tests. Those that take more rights than that are set
-/// aside.
+/// Smallest number of ways that must work outside, whoever runs the tests. Ways that need more rights than the tests'
+/// user has are skipped.
 const SHOWN_MIN: usize = 40;
 
-/// The programs made of the sources, with the ways that work outside.
+/// The compiled programs, and the ways that work outside.
 struct Built {
     _folder: tempfile::TempDir,
     object: PathBuf,
@@ -125,7 +125,7 @@ struct Built {
     shown: Vec<&'static str>,
 }
 
-/// A process, files and sockets, to be reached.
+/// A process, files and sockets that the ways try to reach.
 struct Victim {
     process: Child,
     asked: ChildStdin,
@@ -134,7 +134,7 @@ struct Victim {
     tcp: TcpListener,
     udp: UdpSocket,
     sockets: [UnixListener; 2],
-    /// The bytes of the struct `target` of `escapes.c`.
+    /// Bytes of the struct `target` of `escapes.c`.
     target: Vec<u8>,
 }
 
@@ -149,7 +149,7 @@ impl Victim {
         answers.read_line(&mut said).unwrap();
         let numbers: Vec<u64> = said.split_whitespace().map(|number| number.parse().unwrap()).collect();
         let [pid, shared_memory, word_at] = numbers[..] else { panic!("the victim says {said:?}") };
-        // Permissions keep nobody out: whoever is refused is refused by the sandbox.
+        // File permissions admit everybody, so that only the sandbox can refuse an access.
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::write(path("file"), "secret").unwrap();
@@ -183,7 +183,7 @@ impl Victim {
         Victim { process, asked, answers, folder, tcp, udp, sockets, target }
     }
 
-    /// Returns all that could have been changed, as text, without the process if that is not there any more.
+    /// Returns everything that a way could have changed, as text; without the process if it has ended.
     fn state(&mut self) -> String {
         let mut said = String::new();
         if self.asked.write_all(b"\n").is_ok() {
@@ -233,19 +233,19 @@ fn build() -> Built {
     Built { _folder: folder, object, outside, shown }
 }
 
-/// Returns the programs, which are built once for all tests.
+/// Returns the programs, which are compiled once for all tests.
 fn built() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(build)
 }
 
-/// Tries every way that works outside, in sandboxes that are started by this thread. Returns those that work inside.
+/// Tries every way that works outside, in sandboxes that this thread starts. Returns those that work inside.
 fn escapes() -> Vec<&'static str> {
     let built = built();
     let object = fs::read(&built.object).unwrap();
     let signer = signer();
     let running = Running::start(1, trusting(&signer));
-    // Over shared memory, so that the sandbox has a socket whose other end is a process of this machine.
+    // Uses shared memory, so that the sandbox has a socket whose other end is a process of this machine.
     let pool = running.connect(Shm);
     let bytes = bytes_of(&(1..=1_000).collect::<Vec<_>>());
     let file = publish(&pool, "words", &bytes);
@@ -254,7 +254,7 @@ fn escapes() -> Vec<&'static str> {
     let mut before = victim.state();
     let mut worked = Vec::new();
     for way in &built.shown {
-        // Whatever it is ended by, it is refused: by an error number, or by the end of its process.
+        // A refusal is an error number or the end of the process.
         match calls.call(&signed(&signer, &object, way), &victim.target, options(60_000)) {
             Ok(called) if called.output[..4] == [0; 4] => {}
             Ok(_) => worked.push(*way),
@@ -274,8 +274,8 @@ fn escapes() -> Vec<&'static str> {
     worked
 }
 
-/// Does something on a thread, and in all processes that it starts, for which these system calls fail: with the error
-/// of a kernel that does not have them, or of one that does not permit them.
+/// Runs `run` on a thread on which these system calls fail with this error, also in all processes that it starts. The
+/// error is that of a kernel that does not have the calls, or of one that does not permit them.
 fn without<T: Send>(calls: &[i64], error: i32, run: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|threads| {
         let run = threads.spawn(|| {
@@ -298,7 +298,7 @@ fn confinement() -> Confinement {
     sandbox().confinement().unwrap()
 }
 
-/// Returns whether this system lets whoever runs the tests have namespaces, and says so if not.
+/// Reports whether the user of the tests may create namespaces, and prints a note if not.
 fn has_namespaces() -> bool {
     let has = Command::new("unshare").args(["-Unmipf", "true"]).status().is_ok_and(|status| status.success());
     if !has {
@@ -307,7 +307,7 @@ fn has_namespaces() -> bool {
     has
 }
 
-/// Returns the number behind this name in a file of `/proc`, or nothing if the file is gone.
+/// Returns the number behind this name in a file of `/proc`; `None` if the file is gone.
 fn of_status(file: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -327,7 +327,7 @@ fn sandboxes() -> Vec<PathBuf> {
     fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path())).filter(is_ours).collect()
 }
 
-/// Returns the filter modes of all threads of each of them.
+/// Returns the filter modes of all threads of each sandbox process.
 fn filters() -> Vec<Vec<u64>> {
     let modes = |process: PathBuf| {
         let threads = fs::read_dir(process.join("task")).ok()?;
@@ -363,7 +363,7 @@ fn every_thread_of_a_sandbox_has_its_filter_also_those_that_compile() {
     let walk = Function::wasm(module(WALK), "walk").unwrap();
     calls.call(&walk, &bytes_of(&[0, 1, 0]), options(60_000)).unwrap();
     let filters = filters();
-    // Those in reserve have none yet, and those that wait for others see nothing of a caller's.
+    // Processes in reserve have no filter yet, and processes that only wait for others never see a caller's bytes.
     let locked: Vec<_> = filters.iter().filter(|modes| modes.contains(&2)).collect();
     assert!(!locked.is_empty(), "the sandbox that was called has a filter: {filters:?}");
     assert!(locked.iter().all(|modes| modes.iter().all(|mode| *mode == 2)), "{filters:?}");
@@ -392,7 +392,7 @@ fn native_function_finds_no_way_out_but_names_of_files_where_namespaces_are_refu
         let root = rustix::process::geteuid().is_root();
         assert_eq!(confinement(), Confinement { namespaces: false, files: false, user: root });
         assert!(confinement().to_string().contains("without namespaces"), "{}", confinement());
-        // Landlock lets names be looked up, and no filter of system calls sees a name.
+        // Landlock lets a process look at names of files, and the filter of system calls does not see names.
         assert_eq!(escapes(), ["look_at_file"]);
     });
 }
@@ -402,7 +402,7 @@ fn node_that_is_refused_namespaces_says_what_its_functions_run_without() {
     if !has_namespaces() {
         return;
     }
-    // A namespace of users whose administrator permits no others in it.
+    // Makes a user namespace in which no others may be created.
     let refusing = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
     let farpool =
         std::env::var("FARPOOL_BIN").expect("FARPOOL_BIN names the farpool binary: run `make test`");
@@ -419,7 +419,7 @@ fn node_that_is_refused_namespaces_says_what_its_functions_run_without() {
 
 #[test]
 fn process_whose_node_ends_while_it_starts_ends_without_a_word() {
-    // Before the node has said anything, and behind the first that it says.
+    // The node ends before it has sent anything, and after its first byte.
     for said in [&[][..], &[1]] {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(said).unwrap();

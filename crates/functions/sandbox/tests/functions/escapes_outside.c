@@ -1,8 +1,8 @@
-/* Runs the ways of escapes.c outside any sandbox, and is the process that they are to reach.
+/* Runs the ways of escapes.c outside any sandbox, and is also the victim process that they try to reach.
  *
- *   outside OBJECT WAY < TARGET    ends with 0 if it worked, 1 if not, 2 if it is not to be had here: the kernel has no such
- *                                  call, or who runs this may not make it
- *   outside victim                 says what it is of, and at each line of its input what has become of it */
+ *   outside OBJECT WAY < TARGET    exits with 0 if the way worked, 1 if not, 2 if it cannot work here, because the kernel
+ *                                  has no such call or the user may not make it
+ *   outside victim                 prints its id and addresses, and after each line of its input its state */
 #include "farpool.h"
 
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ static void count(int signal) {
     signals++;
 }
 
-/* The value of a line of a file of /proc. */
+/* Returns the number behind a name in a file of /proc; -1 if there is none. */
 static long of_proc(const char *file, const char *name) {
     char line[256];
     long value = -1;
@@ -40,7 +40,7 @@ static int victim(void) {
     volatile uint64_t *shared = segment < 0 ? 0 : shmat(segment, 0, 0);
     if (!shared || shared == (void *)-1) return 3;
     *shared = 1;
-    /* It goes with the last process that has it. */
+    /* The kernel removes it when the last process detaches it. */
     shmctl(segment, IPC_RMID, 0);
     struct sigaction counted = {.sa_handler = count, .sa_flags = SA_RESTART};
     for (int signal = 1; signal < 32; signal++) sigaction(signal, &counted, 0);

@@ -1,5 +1,5 @@
-//! The examples in C, as the modules that `examples/functions/build.sh` has built: in a real sandbox, beside plain
-//! Rust.
+//! Tests of the example functions, as modules built by `examples/functions/build.sh`: their outputs in a real sandbox
+//! are compared with those of plain Rust.
 
 use crate::pool::*;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const SHIP: CallOptions =
     CallOptions { placement: Placement::Ship, at: None, fresh: false, deadline: PATIENCE };
 
-/// A module of the folder that `FARPOOL_FUNCTIONS` names.
+/// Reads a module from the folder that `FARPOOL_FUNCTIONS` names.
 fn example(name: &str, entry: &str) -> Function {
     let folder = std::env::var_os("FARPOOL_FUNCTIONS").map(PathBuf::from);
     let folder = folder.expect("FARPOOL_FUNCTIONS names the folder of modules: `make test` builds them");
@@ -59,16 +59,16 @@ fn sums_in_c_are_those_of_rust_at_a_node_and_here() {
     }
 }
 
-/// The default of somebody who has never called before, both places, and the default of somebody who has.
+/// Placements to try: the automatic one before any call, both forced ones, and the automatic one afterwards.
 const PLACEMENTS: [Placement; 4] = [Placement::Auto, Placement::Ship, Placement::Fetch, Placement::Auto];
 
-/// Choosing a placement once gave functions room for no more output than their window has bytes. The helpers of both SDKs
-/// look at that room and give up with a code, which nobody could tell from a code of the function's own.
+/// Regression: choosing a placement once limited the output to the size of the window. The helpers of both SDKs check
+/// that limit and give up with a code, which looked like a code of the function's own.
 #[test]
 fn output_of_300_000_bytes_over_a_window_of_4_kib_comes_whole_from_c_wherever_it_runs() {
     let running = Running::start(1, sandbox());
     let pool = running.connect(Tcp);
-    // A leaf: its kind and number of entries, 255 keys, and a value of each.
+    // Layout of a leaf: its kind and number of entries, 255 keys, and a value for each.
     let (entries, looked_up) = (255u64, 37_000u64);
     let mut leaf = bytes_of(&[2 | entries << 16, 0]);
     leaf.extend(bytes_of(&(0..entries).map(|entry| entry * 2).collect::<Vec<_>>()));
@@ -91,7 +91,7 @@ fn output_of_300_000_bytes_over_a_window_of_4_kib_comes_whole_from_c_wherever_it
     }
 }
 
-/// As for C above.
+/// The same regression as above, for Rust.
 #[test]
 fn output_of_300_000_bytes_over_a_table_of_64_kib_comes_whole_from_rust_wherever_it_runs() {
     let running = Running::start(1, sandbox());
@@ -104,7 +104,7 @@ fn output_of_300_000_bytes_over_a_table_of_64_kib_comes_whole_from_rust_wherever
     assert!(caller.window_bytes() < 100_000, "{} bytes", caller.window_bytes());
     let percentiles = 37_500;
     let fraction = |number: usize| (number % 512 + 1) as f64 / 512.0;
-    // The column's number; then what part of the values is not to be greater.
+    // The arguments are the number of the column, then the fraction for each percentile.
     let mut args = vec![0; 8];
     args.extend((0..percentiles).flat_map(|number| fraction(number).to_le_bytes()));
     let mut wanted = bytes_of(&[512]);
@@ -129,7 +129,7 @@ fn nearest_neighbours_are_the_same_with_vectors_and_without() {
     let vectors: Vec<f32> = (0..count * u64::from(dimensions)).map(|_| next()).collect();
     let bytes: Vec<u8> = vectors.iter().flat_map(|number| number.to_le_bytes()).collect();
     let caller = publish(&pool, "vectors", &bytes).caller(Default::default()).unwrap();
-    // Nearest to itself is the vector of this number.
+    // Asks for the neighbours of the vector with this number.
     let mut args = bytes_of(&[0, count]);
     args.extend(dimensions.to_le_bytes());
     args.extend(5u32.to_le_bytes());
@@ -154,7 +154,7 @@ fn json_path_finds_values_of_a_text_column_of_a_far_table() {
     pool.put_table("events", Arc::clone(&schema), [RecordBatch::try_new(schema, vec![column]).unwrap()])
         .unwrap();
     let caller = pool.table("events").unwrap().caller(&["body"], Default::default()).unwrap();
-    // The column's number, and the path.
+    // The arguments are the number of the column and the path.
     let args = [&[0; 8][..], b"user.id"].concat();
     let called = caller.call_each(&example("json_path", "json_path"), &args, SHIP).unwrap();
     let output = &called[0].output;

@@ -1,4 +1,4 @@
-//! Control groups of an administrator's, into which the processes of shipped functions are put.
+//! Tests of control groups that an administrator has made for the processes of shipped functions.
 
 use crate::pool::*;
 use farpool::Placement;
@@ -8,10 +8,10 @@ use farpool_functions::Sandboxes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the processes of a group may take together.
+/// Bytes of memory that the processes of the group may use together.
 const LIMIT_BYTES: u64 = 96 << 20;
 
-/// A control group for memory, of version 1 or 2. Removed when it is dropped.
+/// A control group for memory, of version 1 or 2, which is removed on drop.
 struct Group(PathBuf);
 
 impl Group {
@@ -30,7 +30,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Its last process may still be on its way out.
+        // The last process of the group may still be ending.
         while fs::remove_dir(&self.0).is_err() && self.0.is_dir() {
             std::thread::yield_now();
         }
@@ -57,7 +57,7 @@ fn function_that_takes_more_than_its_group_may_have_dies_and_the_node_goes_on() 
     let pool = running.connect(Tcp);
     let file = publish(&pool, "bytes", &[7; 8192]);
     let caller = file.caller(CallerOptions::default()).unwrap();
-    // Within what a heap may have, and more than the group.
+    // This is within the limit of a heap, and more than the group's limit.
     let pages = 200 << 4;
     let greedy = format!(
         "(module (memory (export \"memory\") 1) (func (export \"f\") (param $call i32) (result i64)

@@ -1,4 +1,4 @@
-//! Functions that mean harm, or were made badly: each ends with its name, and nobody else notices.
+//! Tests of functions that are malicious or broken: each ends with the right outcome, and no other caller notices.
 
 use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
@@ -9,22 +9,22 @@ use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Calls that go wrong, in turn, in one run: `FARPOOL_HOSTILE_ROUNDS`.
+/// Number of failing calls in one run, unless `FARPOOL_HOSTILE_ROUNDS` names another number.
 const ROUNDS: usize = 200;
 
-/// A module whose entry is this body.
+/// Returns the text of a module whose entry has this body.
 fn body(text: &str) -> String {
     format!(
         "(module (memory (export \"memory\") 1) (func (export \"f\") (param $call i32) (result i64) {text}))"
     )
 }
 
-/// The address of the window, plus some bytes.
+/// Returns an expression for the address of a byte of the window.
 fn window(byte: i64) -> String {
     format!("(i32.wrap_i64 (i64.add (i64.load offset=8 (local.get $call)) (i64.const {byte})))")
 }
 
-/// What ends a call, and how; the window is of 100,000 bytes, the output of 8,192.
+/// Returns functions with the outcomes of their calls. The window has 100,000 bytes, the output 8,192.
 fn cases() -> Vec<(&'static str, String, Outcome)> {
     use Outcome::*;
     let output = "(i32.wrap_i64 (i64.load offset=40 (local.get $call)))";
@@ -137,7 +137,7 @@ fn cases() -> Vec<(&'static str, String, Outcome)> {
     ]
 }
 
-/// Modules that are no functions, and what is said of them.
+/// Returns modules that are refused as functions, with the reasons.
 fn bad_modules() -> Vec<(&'static str, String, &'static str)> {
     let with = |more: &str| format!("(module (memory (export \"memory\") 1) {more})");
     let entry = "(func (export \"f\") (param i32) (result i64) (i64.const 0))";
@@ -172,13 +172,13 @@ fn bad_modules() -> Vec<(&'static str, String, &'static str)> {
     ]
 }
 
-/// Modules of permitted length which it takes a compiler long to make anything of, and what is said of them.
+/// Returns modules of permitted length that take very long to compile, with the errors.
 fn costly_modules() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let with = |more: &str| {
         let entry = "(func (export \"f\") (param i32) (result i64) (i64.const 0))";
         module(&format!("(module (memory (export \"memory\") 1) {entry} {more})"))
     };
-    // Each loop has a value of each local that comes from before it, and one that comes round.
+    // Each loop has a value of each local from before the loop, and one from its last round.
     let (loops, locals) = (2_000, 2_000);
     let counted: String = (1..=locals)
         .map(|local| format!("local.get {local} i32.const 1 i32.add local.set {local}\n"))
@@ -211,7 +211,7 @@ fn caller(pool: &farpool::Pool) -> Caller {
     file.caller(CallerOptions { output_bytes: 8_192, ..CallerOptions::default() }).unwrap()
 }
 
-/// Says that something is over when it ends.
+/// Guard that sets a flag when it is dropped.
 pub struct Ends<'o>(pub &'o AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -245,7 +245,7 @@ fn hostile_function_ends_with_its_name_over_and_over_and_others_are_served_meanw
                 served.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // Also if one of them does not end as it must.
+        // The flag is set even if an assertion fails.
         let _ends = Ends(&over);
         let cases: Vec<_> = cases()
             .into_iter()
@@ -253,7 +253,7 @@ fn hostile_function_ends_with_its_name_over_and_over_and_others_are_served_meanw
             .collect();
         for round in 0..rounds {
             for (name, function, wanted) in &cases {
-                // Whatever takes its deadline would take most of the time.
+                // Most calls that run into their deadline are left out, because they would take most of the time.
                 if *wanted == Outcome::Deadline && round % 20 != 0 {
                     continue;
                 }
@@ -292,7 +292,8 @@ fn module_that_takes_too_long_to_compile_is_refused_with_the_bound_and_others_ar
     let over = AtomicBool::new(false);
     let seven = Function::wasm(module(&body("(i64.const 7)")), "f").unwrap();
     std::thread::scope(|threads| {
-        // The first shares a process with the hostile one, as all functions of one session do; the other does not.
+        // The first caller shares a process with the hostile functions, like all functions of one session. The other
+        // does not.
         for caller in [&beside, &elsewhere] {
             threads.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -300,7 +301,7 @@ fn module_that_takes_too_long_to_compile_is_refused_with_the_bound_and_others_ar
                 }
             });
         }
-        // Also if one of them does not end as it must.
+        // The flag is set even if an assertion fails.
         let _ends = Ends(&over);
         for (name, bytes, why) in costly_modules() {
             assert!(bytes.len() <= FUNCTION_BYTES_MAX, "{name}: {} bytes", bytes.len());
@@ -333,7 +334,7 @@ fn file_dropped_under_a_running_function_ends_it_and_its_memory_is_free_again() 
     let running = Running::start(1, sandbox());
     let pool = running.connect(Tcp);
     let calls = caller(&pool);
-    // Sums the window for ever.
+    // This function sums the window for ever.
     let text = body(&format!(
         "(local $sum i64) (loop $on (local.set $sum (i64.add (local.get $sum) (i64.load {}))) (br $on)) (i64.const 0)",
         window(8)
@@ -345,7 +346,7 @@ fn file_dropped_under_a_running_function_ends_it_and_its_memory_is_free_again() 
         call.join().unwrap()
     });
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-    // All of it can be leased again.
+    // All of the memory can be leased again.
     let status = || pool.status().unwrap().nodes[0].counts.clone();
     let give_up = std::time::Instant::now() + PATIENCE;
     while status().named > 0 || status().cleaning > 0 {
@@ -359,14 +360,14 @@ fn file_dropped_while_a_function_is_compiled_is_lost_and_the_function_is_not_bla
     let running = Running::start(1, sandbox());
     let pool = running.connect(Tcp);
     let calls = caller(&pool);
-    // What comes below is compiling alone.
+    // Calls a small function first, so that the next call spends its time on compiling alone.
     let seven = Function::wasm(module(&body("(i64.const 7)")), "f").unwrap();
     calls.call(&seven, &[], options(60_000)).unwrap();
     let (.., slow, _) = costly_modules().pop().unwrap();
     let slow = Function::wasm(slow, "f").unwrap();
     let error = std::thread::scope(|threads| {
         let call = threads.spawn(|| calls.call(&slow, &[], options(60_000)).unwrap_err());
-        // It takes far longer than this. If it has not begun, the error is the same.
+        // Compiling takes far longer than this. If it has not begun, the error is the same.
         std::thread::sleep(Duration::from_millis(500));
         pool.delete("bytes").unwrap();
         call.join().unwrap()
@@ -374,9 +375,9 @@ fn file_dropped_while_a_function_is_compiled_is_lost_and_the_function_is_not_bla
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
 }
 
-/// Waits until a call runs at a node, does something then, and returns how the call ended.
+/// Waits until a call runs at a node, then calls `then`, and returns how the call ended.
 fn during_an_endless_call(calls: &Caller, pool: &farpool::Pool, ms: u64, then: impl FnOnce()) -> Error {
-    // It does not look at its window, and so does not see that it is gone.
+    // The function does not read its window, so it does not notice that the window is gone.
     let endless = Function::wasm(module(&body("(loop $on (br $on)) (i64.const 0)")), "f").unwrap();
     std::thread::scope(|threads| {
         let call = threads.spawn(|| calls.call(&endless, &[], options(ms)).unwrap_err());
@@ -405,7 +406,7 @@ fn function_whose_file_is_moved_is_ended_and_called_again_where_the_file_is() {
         while count("n0") > 0 || count("n1") == 0 {
             assert!(begun.elapsed() < PATIENCE, "it goes where the file is");
         }
-        // Which ends it.
+        // Dropping the pool ends the session.
         drop(other);
     });
 }
@@ -439,7 +440,7 @@ fn caller_that_leaves_ends_its_function_and_the_node_goes_on() {
                 Err(error) => assert!(std::time::Instant::now() < give_up, "opened: {error}"),
             }
         };
-        // It gives up long before the function would.
+        // The caller gives up long before the function ends.
         let slow = CallOptions { deadline: Duration::from_millis(1), ..self::options(1) };
         let _ = calls.call(&endless, &[], slow);
     }

@@ -1,4 +1,5 @@
-//! Functions through real nodes and sandbox processes. Names are claims: area, situation, what is expected.
+//! Tests of functions through real nodes and sandbox processes. The name of a test is its claim: area, situation,
+//! expectation.
 
 mod calls;
 mod crowd;

@@ -1,4 +1,4 @@
-//! Native functions: those that are trusted run, and whatever they do ends no more than their own process.
+//! Tests of native functions: trusted ones run, and whatever they do ends at most their own process.
 
 use crate::hostile::options;
 use crate::pool::*;
@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What goes wrong in machine code. Each entry is one way; `sum` does no harm.
+/// C source of functions that fail in machine code, one way in each entry. `sum` is harmless.
 const SOURCE: &str = r#"
 #include "farpool.h"
 #include <fcntl.h>
@@ -66,7 +66,7 @@ FARPOOL_FUNCTION(spoil) {
 }
 "#;
 
-/// A shared object of these functions.
+/// Compiles these functions to a shared object.
 fn built() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let object = folder.path().join("harm.so");
@@ -74,7 +74,7 @@ fn built() -> Vec<u8> {
     std::fs::read(&object).unwrap()
 }
 
-/// Compiles C that includes the header of functions.
+/// Compiles a C source that includes the header for functions.
 pub fn compile(source: &str, flags: &[&str], to: &Path) {
     let file = to.with_extension("c");
     std::fs::write(&file, source).unwrap();
@@ -115,7 +115,7 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
         let called = caller.call(&signed(&signer, &object, "sum"), &[], options(60_000)).unwrap();
         assert_eq!(words_of(&called.output), [total]);
     };
-    // What ends it, and the signal, if one does.
+    // Each entry with its outcome and the number of the signal, or 0.
     let cases: [(&str, Outcome, u64); 11] = [
         ("store_nowhere", Died, 11),
         ("store_window", Died, 11),
@@ -135,7 +135,7 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
             let error = calls.call(&signed(&signer, &object, entry), &[], options(ms)).unwrap_err();
             let ended = error.how_it_ended().unwrap_or_else(|| panic!("{entry}, round {round}: {error}"));
             assert_eq!((ended.outcome, ended.detail), (wanted, detail), "{entry}, round {round}");
-            // Another caller's process, and the next one of this caller.
+            // This runs in the process of another caller, and in this caller's next process.
             sums(&beside);
         }
         sums(&calls);
@@ -184,7 +184,7 @@ fn native_function_that_nobody_vouches_for_is_refused() {
     let (key, mut forged) = (signer.public(), signer.signature(&object));
     forged[3] ^= 1;
     refused(Function::native(object.clone(), "sum", key, forged), "trusted");
-    // Another's signature under the name of the key that is trusted.
+    // The signature is a stranger's, under the name of the trusted key.
     refused(Function::native(object.clone(), "sum", key, stranger.signature(&object)), "trusted");
     refused(Ok(signed(&stranger, &object, "sum")), "trusted");
     let mut changed = object.clone();
@@ -192,7 +192,7 @@ fn native_function_that_nobody_vouches_for_is_refused() {
     refused(Function::native(changed, "sum", key, signer.signature(&object)), "trusted");
     refused(Ok(signed(&signer, &object, "no_such_entry")), "does not export the entry");
     refused(Ok(signed(&signer, b"\x7fELF, but no more of it", "sum")), "cannot be loaded");
-    // For another machine: the field that says so, in an ELF header.
+    // Changes the field of the ELF header that names the machine.
     let mut foreign = object.clone();
     foreign[18..20].copy_from_slice(&0xf3fe_u16.to_le_bytes());
     refused(Ok(signed(&signer, &foreign, "sum")), "cannot be loaded");
@@ -200,15 +200,15 @@ fn native_function_that_nobody_vouches_for_is_refused() {
     assert_eq!(words_of(&called.output), [0x0101_0101_0101_0101]);
 }
 
-/// A client's own sandbox holds no keys. Choosing a placement once did not know, and calls failed as soon as fetching
-/// seemed to take less.
+/// Regression: a client's own sandbox holds no keys. Choosing a placement once ignored that, and calls failed as soon
+/// as fetching seemed to take less time.
 #[test]
 fn native_function_runs_at_nodes_though_fetching_would_take_less_and_places_on_this_machine_are_refused() {
     let signer = signer();
     let running = Running::start(1, trusting(&signer));
     let pool = running.connect(Tcp);
     let caller = publish(&pool, "bytes", &[1; 8]).caller(Default::default()).unwrap();
-    // The window is here from now on, so that whatever can run here takes less here.
+    // The window is in memory here after this call, so any function that can run here takes less time here.
     let text = r#"(module (memory (export "memory") 1)
         (func (export "nothing") (param i32) (result i64) (i64.const 0)))"#;
     let nothing = Function::wasm(module(text), "nothing").unwrap();

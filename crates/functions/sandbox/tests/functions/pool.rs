@@ -1,4 +1,4 @@
-//! A pool of this process whose nodes run functions.
+//! A pool in this process whose nodes run functions.
 
 use farpool::function::SandboxOptions;
 use farpool::{CreateOptions, FileClass, IfTaken, Pool, PoolOptions, TransportChoice};
@@ -9,27 +9,27 @@ use farpool_tests::programs::PATIENCE;
 use farpool_wire::Name;
 use std::net::SocketAddr;
 
-/// Nodes end before their broker.
+/// Nodes and their broker. The nodes are dropped first.
 pub struct Running {
     nodes: Vec<Node>,
     broker: Broker,
 }
 
-/// Sandboxes by the program that cargo has built beside these tests. They are as nice as the tests: on a busy machine
-/// others would leave them too little to be compiled in time. Callers wait for one as long as it may take to start
-/// there.
+/// Returns sandbox options with the program that cargo has built beside these tests. The processes have the tests'
+/// own priority: with a lower one they might get too little CPU time on a busy machine to compile in time. Callers
+/// wait for a process as long as one may take to start there.
 pub fn sandbox() -> SandboxOptions {
     let options = SandboxOptions::new(env!("CARGO_BIN_EXE_farpool-sandbox").into());
     SandboxOptions { niceness: 0, queue_ms: 300_000, ..options }
 }
 
 impl Running {
-    /// Nodes with these sandboxes, each on a host of its own as far as labels say.
+    /// Starts nodes with these sandboxes. By its labels each node is on a host of its own.
     pub fn start(count: usize, sandbox: SandboxOptions) -> Running {
         Running::start_of(count, 64 << 20, sandbox)
     }
 
-    /// The same, with so many bytes donated by each.
+    /// Starts nodes with these sandboxes, each of which donates this many bytes.
     pub fn start_of(count: usize, bytes: u64, sandbox: SandboxOptions) -> Running {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let store = Box::new(MemoryStore::default());
@@ -38,24 +38,24 @@ impl Running {
         Running { nodes: nodes.collect(), broker }
     }
 
-    /// Ends a node, and with it what lies there.
+    /// Ends a node, with all memory that it donates.
     pub fn end(&mut self, name: &str) {
         let before = self.nodes.len();
         self.nodes.retain(|node| *node.info().name != *name);
         assert_eq!(self.nodes.len(), before - 1, "{name} is a node");
     }
 
-    /// One more node, which ends with what is returned.
+    /// Starts one more node, which ends when the returned value is dropped.
     pub fn start_another(&self, name: &str) -> Node {
         node(name, &self.broker, 64 << 20, sandbox())
     }
 
-    /// Returns where its broker is.
+    /// Returns the URL of the pool.
     pub fn url(&self) -> String {
         format!("farpool://{}", self.broker.address())
     }
 
-    /// A session over a transport, which waits for as long as sandboxes, of low priority, may take on a busy machine.
+    /// Opens a session with this transport. Its timeout is as long as a sandbox may take on a busy machine.
     pub fn connect(&self, transport: TransportChoice) -> Pool {
         let sandbox = Some(sandbox().program);
         let options =
@@ -82,7 +82,7 @@ pub fn publish(pool: &Pool, name: &str, bytes: &[u8]) -> farpool::FarFile {
     pool.open(name).unwrap()
 }
 
-/// Words, as they lie in a file and in arguments.
+/// Encodes words as they lie in files and arguments.
 pub fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -91,11 +91,11 @@ pub fn words_of(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-/// A shuffled list of nodes of so many bytes, as bytes: of each, where the next one is, and a value.
+/// Returns a shuffled linked list. Each node has the offset of the next one and a value.
 pub fn list(nodes: usize, node_bytes: usize) -> Vec<u8> {
     let mut next: Vec<usize> = (0..nodes).collect();
     let mut random = 88_172_645_463_325_252u64;
-    // One cycle through all (Sattolo).
+    // Sattolo's algorithm makes one cycle through all nodes.
     for index in (1..nodes).rev() {
         random ^= random << 13;
         random ^= random >> 7;
@@ -111,7 +111,7 @@ pub fn list(nodes: usize, node_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where a walk through a list ends, and its sum.
+/// Returns the node at which a walk through a list ends, and the sum of its values.
 pub fn walked(list: &[u8], first: u64, steps: u64) -> [u64; 2] {
     let word = |at: u64| u64::from_le_bytes(list[at as usize..at as usize + 8].try_into().unwrap());
     let (mut at, mut sum) = (first, 0u64);
@@ -122,10 +122,10 @@ pub fn walked(list: &[u8], first: u64, steps: u64) -> [u64; 2] {
     [at, sum]
 }
 
-/// `walk` as the resident function of that name, in WebAssembly text.
+/// WebAssembly text of `walk`, which does the same as the resident function of that name.
 pub const WALK: &str = include_str!("../../../../../examples/functions/walk.wat");
 
-/// A module of WebAssembly text.
+/// Assembles a module from WebAssembly text.
 pub fn module(text: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }

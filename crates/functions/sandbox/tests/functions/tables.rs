@@ -1,4 +1,4 @@
-//! Functions over columns of far tables.
+//! Tests of functions over columns of far tables.
 
 use crate::pool::*;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
@@ -8,7 +8,7 @@ use farpool::TransportChoice::Tcp;
 use farpool::function::{CallOptions, Function};
 use std::sync::Arc;
 
-/// The sum of an i64 column without nulls, and the rows: of all row groups that are listed.
+/// Function that sums an i64 column without nulls and counts the rows, over all row groups that are listed.
 const SUM: &str = r#"(module (memory (export "memory") 1) (func (export "sum") (param $call i32) (result i64)
     (local $at i32) (local $groups i32) (local $rows i64) (local $all i64) (local $sum i64) (local $value i32) (local $out i32)
     (local.set $out (i32.wrap_i64 (i64.load offset=40 (local.get $call))))
@@ -55,7 +55,7 @@ fn column_of_two_nodes_is_summed_at_each_here_shared_and_at_one_of_them_alike() 
     let sum = Function::wasm(module(SUM), "sum").unwrap();
     let (wanted, rows) = ((0..400_000u64).sum::<u64>(), 400_000);
     let options = |placement| CallOptions { placement, ..CallOptions::default() };
-    // Split first: what it brings here is a part of what fetching wants later.
+    // Split comes first: the columns that it fetches are a part of those that fetching needs later.
     for placement in [Placement::Split, Placement::Ship, Placement::Fetch, Placement::Split] {
         let called = caller.call_each(&sum, &[], options(placement)).unwrap();
         let calls = called.len();
@@ -63,7 +63,7 @@ fn column_of_two_nodes_is_summed_at_each_here_shared_and_at_one_of_them_alike() 
             match placement {
                 Placement::Ship => calls == 2,
                 Placement::Fetch => calls == 1,
-                // A node all of whose row groups are taken is not asked.
+                // A node whose row groups are all fetched is not called.
                 _ => calls > 1,
             },
             "{calls} calls: {placement:?}"
@@ -76,7 +76,7 @@ fn column_of_two_nodes_is_summed_at_each_here_shared_and_at_one_of_them_alike() 
         assert_eq!(here, (placement != Placement::Ship).then_some(calls - 1), "{placement:?}");
         assert!(parts.iter().all(|part| part[1] > 0), "{placement:?}");
     }
-    // At one node, over all: what lies at the other comes from afar.
+    // Runs at one node over all row groups. The other node's bytes must be supplied.
     let called = caller.call(&sum, &[], options(Placement::Ship)).unwrap();
     assert_eq!(words_of(&called.output), [wanted, rows]);
     assert!(called.supplied > 0);
