@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fetches and unpacks the source of a Debian package, from where this machine's own packages come: the suites that databases are
-# tested with are in no other package.
+# Fetches and unpacks the source of a Debian package, from the mirrors that this machine's packages come from.
+# The source packages contain test suites of databases that no binary package has.
 #   debian-source.sh PACKAGE[=VERSION] FOLDER
-# Without a version it is the newest. FOLDER is made anew; its parent must exist.
+# Without a version it fetches the newest. FOLDER is replaced; its parent must exist.
 set -euo pipefail
 package=$1 folder=$2
 
@@ -15,7 +15,7 @@ where() {
 }
 [ -n "$(where)" ] || apt-get update
 where > "$stage/sources.list"
-# Lists of its own: those of the machine stay as they are.
+# Separate package lists, so that those of the machine stay unchanged.
 mkdir -p "$stage/lists/partial" "$stage/cache/archives/partial"
 apt=(-o "Dir::Etc::sourcelist=$stage/sources.list" -o Dir::Etc::sourceparts=/dev/null
   -o "Dir::State::lists=$stage/lists" -o "Dir::Cache=$stage/cache" -o APT::Sandbox::User=root)

@@ -1,10 +1,10 @@
-//! An object store behind a cache of blocks: what was read once is read from memory, near or far (paper 000, section
-//! 3.1).
+//! An object store behind a cache of blocks in near and far memory (paper 000, section 3.1).
 //!
-//! The idea: objects have versions, and the store tells which (an entity tag, or when and how large). A version's
-//! blocks never change, so what is found is right. Which version an object has is asked again when what is known of it
-//! is old; a read of what is not here says for which version it is meant, so that an object that changed under a query
-//! is an error or read anew whole, and never half of each.
+//! The idea: the store says which version of an object it has, by an entity tag or by time and size. The blocks of one
+//! version never change, so a cached block of the right version is always correct. The only question is whether the
+//! version is still current. It is asked again when the last answer is older than `fresh_for`. A block that is missing
+//! is read with a condition on the version. If the object changed in the middle of a query, that read fails, and
+//! everything is read again from the new version. Bytes of two versions are never mixed.
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -26,16 +26,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// What is known of so many objects; of what is beyond, some are asked about again.
+/// Objects whose version is remembered, at most. Beyond that some are forgotten and asked for again.
 const KNOWN_MAX: usize = 1 << 16;
-/// Blocks that are missing are asked for together up to this, as are those that stream.
+/// Size in bytes of one request to the store, at most: adjacent missing blocks are read together. Streams use the same
+/// size.
 const RUN_BYTES: u64 = 4 << 20;
-/// Streams ask for so many runs ahead.
+/// Requests that run at the same time, for missing blocks and for streams.
 const RUNS_AHEAD: usize = 2;
-/// A read is begun anew so often because its object changed.
+/// Times that a read starts over because its object changed, before it goes to the store without the cache.
 const ATTEMPTS: usize = 3;
 
-/// What is known of an object.
+/// Version of an object, as the store last reported it.
 #[derive(Clone, Debug)]
 struct Known {
     meta: ObjectMeta,
@@ -43,9 +44,9 @@ struct Known {
     since: Instant,
 }
 
-/// What tells a version of an object from another.
+/// Reports whether two descriptions are of the same version of an object.
 fn is_same(one: &ObjectMeta, other: &ObjectMeta) -> bool {
-    // Listings leave out versions, and tell times more or less finely than objects themselves.
+    // Listings leave out versions, and their times may be coarser or finer than those of the objects.
     let is_version_same = match (&one.version, &other.version) {
         (Some(one), Some(other)) => one == other,
         _ => true,
@@ -57,7 +58,7 @@ fn is_same(one: &ObjectMeta, other: &ObjectMeta) -> bool {
     one.size == other.size && is_version_same && is_tag_same
 }
 
-/// An object store whose reads are kept.
+/// An object store whose reads are cached.
 #[derive(Clone)]
 pub struct CachedStore {
     store: Arc<dyn ObjectStore>,
@@ -68,15 +69,15 @@ pub struct CachedStore {
 }
 
 impl CachedStore {
-    /// Keeps what is read of a store. Which version an object has is asked again after `fresh_for`: until then a change
-    /// of it may go unseen. Several stores may share a cache.
+    /// Makes a store whose reads are kept in `cache`. The version of an object is trusted for `fresh_for`, so a change
+    /// may go unseen for that long. Several stores may share a cache.
     pub fn new(store: Arc<dyn ObjectStore>, cache: &BlockCache, fresh_for: Duration) -> CachedStore {
         CachedStore { store, cache: cache.clone(), known: Arc::default(), fresh_for, settling: None }
     }
 
-    /// Of a store that tells versions by times, and may be read while it is written to, as folders are: nothing of an
-    /// object is kept or found until it has been the same for so long, and after a read it is asked again whether it
-    /// is.
+    /// Returns a copy for a store that distinguishes versions by modification time and may be read while it is written
+    /// to, such as a folder. Blocks of an object are cached only once its last change is older than `after`. After each
+    /// read the store is asked again whether the object is still the same.
     pub fn settling(self, after: Duration) -> CachedStore {
         CachedStore { settling: Some(after), ..self }
     }
@@ -92,7 +93,7 @@ impl CachedStore {
         self.known.lock().remove(location);
     }
 
-    /// Notes what the store says of an object.
+    /// Records the version that the store reports, and returns it. A changed object gets a new version in the cache.
     fn learn(&self, meta: &ObjectMeta) -> Known {
         let mut known = self.known.lock();
         let since = Instant::now();
@@ -103,7 +104,7 @@ impl CachedStore {
             return before.clone();
         }
         if known.len() >= KNOWN_MAX {
-            // Whichever: the ones that are read again are soon known again.
+            // Any of them will do: those that are read again are soon known again.
             let some: Vec<Path> = known.keys().take(KNOWN_MAX / 16).cloned().collect();
             some.iter().for_each(|one| drop(known.remove(one)));
         }
@@ -121,7 +122,7 @@ impl CachedStore {
         }
     }
 
-    /// Ranges of one version, all within it.
+    /// Reads ranges of one version. All must lie within the object.
     async fn ranges(&self, known: &Known, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let size = self.cache.block_bytes() as u64;
         let mut blocks: BTreeMap<u64, Option<Bytes>> = BTreeMap::new();
@@ -129,7 +130,7 @@ impl CachedStore {
             blocks.extend((range.start / size..range.end.div_ceil(size)).map(|block| (block, None)));
         }
         let (cache, version) = (self.cache.clone(), known.version);
-        // Far memory may let its reader wait.
+        // A read from far memory may block.
         let is_settled = self.is_settled(&known.meta);
         let found = tokio::task::spawn_blocking(move || {
             if is_settled {
@@ -150,7 +151,7 @@ impl CachedStore {
         while let Some((run, bytes)) = read.try_next().await? {
             for (at, block) in run.enumerate() {
                 let from = at * size as usize;
-                // A copy of its own: a slice would keep the whole run in memory.
+                // The copy lets the rest of the run be freed: a slice would keep all of it in memory.
                 let bytes = Bytes::copy_from_slice(&bytes[from..bytes.len().min(from + size as usize)]);
                 if is_settled {
                     self.cache.put(version, block, bytes.clone());
@@ -161,7 +162,7 @@ impl CachedStore {
         ranges.iter().map(|range| cut(&blocks, range, size)).collect()
     }
 
-    /// Bytes of one version from the store itself.
+    /// Reads a range of one version from the store. The error is `Precondition` if the object changed.
     async fn fetch(&self, known: &Known, range: Range<u64>) -> Result<Bytes> {
         let wanted = range.end - range.start;
         let options = GetOptions {
@@ -184,12 +185,12 @@ impl CachedStore {
         Ok(bytes)
     }
 
-    /// Reads, and reads anew if the object is found to have changed.
+    /// Reads ranges, and starts over with the new version if the object changed.
     async fn read(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         for _ in 0..ATTEMPTS {
             let known = self.current(location).await?;
             if ranges.iter().any(|range| range.end > known.meta.size || range.start > range.end) {
-                // Whoever has the object says what is wrong.
+                // The store itself returns the right error.
                 break;
             }
             match self.ranges(&known, ranges).await {
@@ -200,7 +201,7 @@ impl CachedStore {
         self.store.get_ranges(location, ranges).await
     }
 
-    /// All of a range, run by run, of one version.
+    /// Streams a range of one version, `RUN_BYTES` or a little more at a time.
     fn stream(&self, known: Known, range: Range<u64>) -> BoxStream<'static, Result<Bytes>> {
         let step = RUN_BYTES.next_multiple_of(self.cache.block_bytes() as u64);
         let store = self.clone();
@@ -220,7 +221,7 @@ impl CachedStore {
     }
 }
 
-/// Neighbours together, at most so many.
+/// Merges adjacent block numbers into runs of at most `most` blocks.
 fn runs_of(blocks: &[u64], most: u64) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for block in blocks {
@@ -232,7 +233,7 @@ fn runs_of(blocks: &[u64], most: u64) -> Vec<Range<u64>> {
     runs
 }
 
-/// A range out of the blocks that it lies in.
+/// Copies a range out of the blocks that cover it.
 fn cut(blocks: &BTreeMap<u64, Option<Bytes>>, range: &Range<u64>, size: u64) -> Result<Bytes> {
     if range.is_empty() {
         return Ok(Bytes::new());
@@ -292,7 +293,7 @@ impl ObjectStore for CachedStore {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        // It is another version once it is complete; the store says which when it is asked.
+        // The new version exists once the upload is complete, and is looked up on the next read.
         let upload = self.store.put_multipart_opts(location, options).await?;
         Ok(Box::new(Upload { upload, store: self.clone(), location: location.clone() }))
     }
@@ -314,7 +315,7 @@ impl ObjectStore for CachedStore {
             };
             let (Ok(range), Ok(())) = (range, options.check_preconditions(&known.meta)) else { break };
             let mut stream = self.stream(known.clone(), range.clone()).peekable();
-            // Nobody has seen anything of it yet.
+            // The stream has returned nothing yet, so it can be replaced.
             if let Some(Err(object_store::Error::Precondition { .. })) = Pin::new(&mut stream).peek().await {
                 self.forget(location);
                 continue;
@@ -326,7 +327,7 @@ impl ObjectStore for CachedStore {
                 payload: GetResultPayload::Stream(stream.boxed()),
             });
         }
-        // Whoever has the object says what is wrong.
+        // The store itself returns the right error.
         self.store.get_opts(location, options).await
     }
 
@@ -337,7 +338,7 @@ impl ObjectStore for CachedStore {
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         let (before, after) = (self.clone(), self.clone());
         let locations = locations.inspect_ok(move |location| before.forget(location)).boxed();
-        // Somebody may have asked about it meanwhile.
+        // Another reader may have noted the object while it was being deleted.
         self.store.delete_stream(locations).inspect_ok(move |location| after.forget(location)).boxed()
     }
 
@@ -366,7 +367,7 @@ impl ObjectStore for CachedStore {
     }
 }
 
-/// An upload whose object is asked about again when it is there.
+/// An upload that makes the store forget the object's version when it completes.
 #[derive(Debug)]
 struct Upload {
     upload: Box<dyn MultipartUpload>,

@@ -1,4 +1,5 @@
-//! The far tables of a pool as tables of a DataFusion schema, beside whatever else is registered there.
+//! Catalog, schema and table providers that show the far tables of a pool to DataFusion, beside other registered
+//! tables.
 
 use crate::source::{FarSource, GroupsEach};
 use crate::{external, statistics};
@@ -16,19 +17,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// One far table.
+/// Table provider over one far table.
 #[derive(Debug)]
 pub struct FarTableProvider {
     table: FarTable,
 }
 
 impl FarTableProvider {
-    /// Of an open table.
+    /// Makes a provider of an open table.
     pub fn new(table: FarTable) -> FarTableProvider {
         FarTableProvider { table }
     }
 
-    /// The table.
+    /// Returns the table.
     pub fn table(&self) -> &FarTable {
         &self.table
     }
@@ -49,7 +50,7 @@ impl TableProvider for FarTableProvider {
         Some(statistics::of_table(&self.table, &all))
     }
 
-    // Filters are taken from the physical plan, where there are only those that nothing simpler is known of.
+    // Filters are pushed down later, from the physical plan: by then DataFusion has simplified them.
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
         Ok(vec![TableProviderFilterPushDown::Unsupported; filters.len()])
     }
@@ -80,14 +81,14 @@ impl TableProvider for FarTableProvider {
     }
 }
 
-/// Refuses something of this session under the name of a far table.
+/// Returns the error for a new table or view that would hide the far table of this name.
 pub(crate) fn hides<T>(name: &str) -> Result<T> {
     exec_err!(
         "there is a far table {name}, which it would hide: choose another name, or drop the far table first"
     )
 }
 
-/// A schema of all far tables of a pool; others may be registered in it, by other names.
+/// Catalog schema of all far tables of a pool. Other tables may be registered in it under other names.
 pub struct FarSchema {
     pool: Pool,
     others: RwLock<BTreeMap<String, Arc<dyn TableProvider>>>,
@@ -100,7 +101,7 @@ impl fmt::Debug for FarSchema {
 }
 
 impl FarSchema {
-    /// Of a pool's tables.
+    /// Makes a schema of the tables of a pool.
     pub fn new(pool: Pool) -> FarSchema {
         FarSchema { pool, others: RwLock::default() }
     }
@@ -115,7 +116,8 @@ impl SchemaProvider for FarSchema {
     fn table_names(&self) -> Vec<String> {
         let others = self.others.read();
         let mut names: Vec<String> = others.keys().cloned().collect();
-        // There is no way to say that they are not known now; whoever opens one is told.
+        // This method cannot return an error. If the broker does not answer, far tables are left out, and opening one
+        // reports the error.
         let far = self.pool.tables().unwrap_or_default();
         names.extend(far.into_iter().map(|table| table.name).filter(|name| !others.contains_key(name)));
         names
@@ -145,7 +147,7 @@ impl SchemaProvider for FarSchema {
         Ok(self.others.write().insert(name, table))
     }
 
-    /// Of a far table: drops it, for everybody.
+    /// Removes a registered table. A far table is dropped from the pool, for all users.
     fn deregister_table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
         let other = self.others.write().remove(name);
         if other.is_some() || !self.table_exist(name) {
@@ -161,7 +163,7 @@ impl SchemaProvider for FarSchema {
     }
 }
 
-/// A catalog of one schema.
+/// Catalog with a single schema.
 #[derive(Debug)]
 pub struct FarCatalog {
     name: String,
@@ -169,7 +171,7 @@ pub struct FarCatalog {
 }
 
 impl FarCatalog {
-    /// Of a schema under this name.
+    /// Makes a catalog that holds `schema` under this name.
     pub fn new(name: impl Into<String>, schema: Arc<FarSchema>) -> FarCatalog {
         FarCatalog { name: name.into(), schema }
     }

@@ -1,4 +1,4 @@
-//! What a plan's scans of far tables would do and have done, for people and as JSON.
+//! Reports on the scans of far tables in a plan, before and after it ran, as text and as JSON.
 
 use crate::outcome::Sum;
 use crate::source::FarSource;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::sync::Arc;
 
-/// What is known before it runs.
+/// Writes the estimates that EXPLAIN shows before the scan ran.
 pub(crate) fn outlook(
     source: &FarSource,
     form: DisplayFormatType,
@@ -30,7 +30,7 @@ pub(crate) fn outlook(
     write!(f, ", row groups={groups}, expected=[{expected}], choice={}: {}", all.choice, all.why)
 }
 
-/// Shows each scan of a far table in a plan, from above.
+/// Calls `show` for each scan of a far table in the plan, in preorder.
 pub fn each_scan(plan: &Arc<dyn ExecutionPlan>, show: &mut dyn FnMut(&FarSource)) {
     let mut open = vec![plan];
     while let Some(plan) = open.pop() {
@@ -42,14 +42,14 @@ pub fn each_scan(plan: &Arc<dyn ExecutionPlan>, show: &mut dyn FnMut(&FarSource)
     }
 }
 
-/// The scans of far tables in a plan, from above: what each is and, if it ran, what it did.
+/// Returns a JSON object for each scan of a far table in the plan, in preorder: what it is and, if it ran, what it did.
 pub fn scans(plan: &Arc<dyn ExecutionPlan>) -> Vec<Value> {
     let mut found = Vec::new();
     each_scan(plan, &mut |source| found.push(scan(source)));
     found
 }
 
-/// The operators of a plan that put rows into temporary files, from above: which, and how much.
+/// Returns a JSON object for each operator of the plan that spilled, in preorder: its name, files, rows and bytes.
 pub fn spills(plan: &Arc<dyn ExecutionPlan>) -> Vec<Value> {
     let mut found = Vec::new();
     let mut open = vec![plan];

@@ -1,8 +1,8 @@
-//! `min` and `max` of floats, which in groups have the order that they have without: the total order of IEEE 754.
+//! `min` and `max` of floats in groups, by the total order of IEEE 754.
 //!
-//! The idea: DataFusion's accumulators of groups compare floats by `<`. What they keep beside NaN, or of both zeros,
-//! depends on the order in which rows come, so it would be another in each placement. Nothing else of the functions is
-//! changed.
+//! The idea: DataFusion's group accumulators compare floats by `<`. With NaN, or with both zeros, their result depends
+//! on the order of the rows, so it would differ between placements. These functions use the total order, which
+//! DataFusion's `min` and `max` without groups use too. All other behaviour is DataFusion's.
 
 use datafusion::arrow::array::ArrowPrimitiveType;
 use datafusion::arrow::datatypes::{ArrowNativeTypeOp, DataType, FieldRef, Float32Type, Float64Type};
@@ -18,17 +18,17 @@ use datafusion_functions_aggregate_common::aggregate::groups_accumulator::prim_o
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// Returns the functions that take the place of DataFusion's.
+/// Returns the `min` and `max` that replace DataFusion's.
 pub fn extremes() -> [Arc<AggregateUDF>; 2] {
     let of = |datafusion, better| Arc::new(AggregateUDF::new_from_impl(Extreme { datafusion, better }));
     [of(min_udaf(), Ordering::Less), of(max_udaf(), Ordering::Greater)]
 }
 
-/// One of the functions.
+/// `min` or `max`, with DataFusion's function to delegate to.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Extreme {
     datafusion: Arc<AggregateUDF>,
-    /// How a value stands to the one that it takes the place of.
+    /// Result of comparing a new value with the kept one that makes the new value replace it.
     better: Ordering,
 }
 

@@ -1,9 +1,9 @@
-//! Keys of a join's build side for the scan on its other side: a semi-join beside the data.
+//! Collects the keys of a join's build side, so that the scan on the probe side can run a semi-join beside the data.
 //!
-//! The idea: DataFusion's dynamic filter of a large build side is its hash table, which cannot leave this process. So
-//! the build side's keys are noted as they pass, and once all of them have, steps of the scan look rows up in them
-//! where they lie. It spares rows that the join would drop, and never changes the answer: whenever the keys cannot be
-//! had, or are too many, nothing is spared.
+//! The idea: DataFusion's dynamic filter for a large build side is its hash table, which cannot be sent to a node.
+//! Instead the keys are noted as the build rows pass. Once all have passed, each step of the scan sends the keys and
+//! gets only rows with a partner. This drops only rows that the join would drop too. If the keys are too many, or not
+//! all of them were seen, the scan returns all rows.
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -22,14 +22,14 @@ use futures::StreamExt;
 use std::fmt;
 use std::sync::Arc;
 
-/// Rows of keys, at most.
+/// Rows of keys, at most. Beyond that no keys are used.
 const ROWS_MAX: usize = 1 << 21;
-/// Bytes of keys that are held for it, at most.
+/// Bytes held by the collected keys, at most. Beyond that no keys are used.
 const BYTES_MAX: usize = 32 << 20;
-/// Keys are of use if they are fewer than this part of the rows that are looked up.
+/// The keys are used if they are at most 1/`PART` of the rows that are looked up.
 const PART: u64 = 4;
 
-/// Keys that are noted, and whether they are all of them.
+/// Keys of a build side, collected by all its partitions.
 #[derive(Debug)]
 pub(crate) struct JoinKeys {
     schema: SchemaRef,
@@ -41,12 +41,14 @@ struct Noted {
     batches: Vec<RecordBatch>,
     rows: usize,
     bytes: usize,
-    /// Partitions whose streams were begun, and that came to their ends.
+    /// Partitions that started.
     begun: usize,
+    /// Partitions that ended.
     ended: usize,
     partitions: usize,
-    /// They are too many, or were not all seen.
+    /// True if the keys cannot be used: there were too many, or some were missed.
     is_off: bool,
+    /// Built on first use, from `batches`.
     set: Option<Arc<KeySet>>,
 }
 
@@ -65,7 +67,7 @@ impl JoinKeys {
         JoinKeys { schema, noted: Mutex::new(noted) }
     }
 
-    /// A partition begins. If the plan is run once more, keys of the first time may be others: they are given up.
+    /// Notes that a partition starts. If the plan runs a second time the keys may differ, so they are dropped.
     fn begin(&self) {
         let mut noted = self.noted.lock();
         noted.begun += 1;
@@ -90,7 +92,7 @@ impl JoinKeys {
         self.noted.lock().ended += 1;
     }
 
-    /// The keys as these types, if all of them were noted and they are of use for so many rows.
+    /// Returns the keys as these types; `None` if they are incomplete, or too many for a scan of this many rows.
     pub(crate) fn set(&self, types: &[Type], rows: u64) -> Option<Arc<KeySet>> {
         let mut noted = self.noted.lock();
         if noted.is_off || noted.ended != noted.partitions || noted.rows as u64 > rows / PART {
@@ -115,7 +117,7 @@ impl Noted {
     }
 }
 
-/// Hands its input on, and notes keys of it.
+/// Operator that passes its input on unchanged, and collects the keys of a join from it.
 #[derive(Debug)]
 pub(crate) struct CollectKeys {
     pub(crate) input: Arc<dyn ExecutionPlan>,
@@ -198,11 +200,11 @@ impl ExecutionPlan for CollectKeys {
                 columns.and_then(|columns| Ok(RecordBatch::try_new(Arc::clone(&into.schema), columns)?));
             match noted {
                 Ok(keys) => into.note(keys),
-                // The join says what is wrong, if anything is.
+                // The join evaluates the same keys and reports the error.
                 Err(_) => into.noted.lock().give_up(),
             }
         });
-        // Behind the last batch, before the end is seen.
+        // Runs after the last batch, and before the join sees the end of the stream.
         let end = futures::stream::poll_fn(move |_| {
             at_end.end();
             std::task::Poll::Ready(None)

@@ -1,5 +1,5 @@
-//! Far tables in DataFusion 55: a schema of all tables of a pool, scans that run beside the data what can be said
-//! there, and the rule that moves groupings, DISTINCT and top-k into them.
+//! Far tables in DataFusion 55: a catalog schema with all tables of a pool, scans that run steps beside the data, and
+//! the optimizer rules that move groupings, DISTINCT and top-k into those scans.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,16 +11,20 @@
 //! # }
 //! ```
 //!
-//! The life of a query: `catalog` opens the table, `source` takes filters and columns while DataFusion plans, `rules`
-//! gives it groupings and tops, `pipeline` makes a program of all of it, `steps` runs that over a few row groups at a
-//! time, narrowed by what joins found out meanwhile (`narrowing`). What does not fit into the memory that a session may
-//! take goes to temporary files in far memory (`spill`), hash joins included (`far_hash_join`).
+//! The life of a query:
 //!
-//! Files of other stores that queries read are kept in memory, near and far (`cached_store`).
+//! 1. `catalog` opens the far table.
+//! 2. While DataFusion plans, `source` takes filters and columns, and `rules` gives it groupings and top-k.
+//! 3. `pipeline` makes one program of all of that.
+//! 4. `steps` runs the program over a few row groups at a time. Filters that joins found meanwhile narrow later steps
+//!    (`narrowing`).
+//! 5. Rows beyond the session's memory limit spill to temporary files in far memory (`spill`). That includes hash joins
+//!    (`far_hash_join`).
 //!
-//! Plans of others come and go as Substrait (`substrait`), and live the same life.
+//! Blocks of files in other object stores are cached in near and far memory (`cached_store`). Plans can be read and
+//! written as Substrait (`substrait`); a plan that was read is then executed like any other.
 //!
-//! Never here: a socket, or an operator over columns; what runs beside the data is `farpool`'s.
+//! Never in this crate: a socket, or an operator over columns. The crate `farpool` runs what is placed beside the data.
 #![forbid(unsafe_code)]
 
 mod cached_store;
@@ -62,7 +66,7 @@ pub use substrait::{
 
 use datafusion::common::DataFusionError;
 
-/// An error of the pool's as one of DataFusion's.
+/// Wraps an error of the pool as an error of DataFusion.
 pub(crate) fn external(error: farpool::Error) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }

@@ -1,13 +1,12 @@
-//! The memory that a session may take.
+//! Memory pool of a session. It works around two bugs of DataFusion 55 with spilling.
 //!
-//! The idea: `RepartitionExec` of DataFusion 55 can wait for itself once it writes what it hands on into temporary
-//! files (apache/datafusion#24883, mended behind 55.2): a query in little memory then never ends. So it never has to.
-//! What it is handing on counts like everything else, and is refused by nobody; its gate bounds it, as long as all its
-//! readers read.
+//! `RepartitionExec` of DataFusion 55 can deadlock once it spills (apache/datafusion#24883, fixed after 55.2). This
+//! pool therefore never refuses it memory. What it holds is still counted, and its own gate bounds it as long as all
+//! its readers read.
 //!
-//! `NestedLoopJoinExec` of DataFusion 55.2 leaves wrong rows once it writes its build side into temporary files
-//! (apache/datafusion#22641, #24676, #24745, mended behind 55.2). What would make it do so is an error that it does not
-//! take for one of memory: the query ends with it.
+//! `NestedLoopJoinExec` of DataFusion 55.2 returns wrong rows once it spills its build side (apache/datafusion#22641,
+//! #24676, #24745, fixed after 55.2). This pool turns the error that would make it spill into one that it does not
+//! recognise, and the query fails.
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{
@@ -15,19 +14,19 @@ use datafusion::execution::memory_pool::{
 };
 use std::fmt;
 
-/// How consumers that are never refused begin.
+/// Prefix of the names of consumers that always get memory.
 const NEVER_REFUSED: &str = "RepartitionExec";
-/// How consumers begin that would spill, and are refused for good.
+/// Prefix of the names of consumers that fail when memory is short, where they would spill.
 const NEVER_SPILLED: &str = "NestedLoopJoinLoad";
 
-/// A [`FairSpillPool`] that never makes a repartitioning or a nested-loop join spill.
+/// A [`FairSpillPool`] under which repartitionings and nested-loop joins never spill.
 #[derive(Debug)]
 pub(crate) struct SessionPool {
     pool: FairSpillPool,
 }
 
 impl SessionPool {
-    /// Of so many bytes.
+    /// Makes a pool with this limit in bytes.
     pub(crate) fn new(bytes: usize) -> SessionPool {
         SessionPool { pool: FairSpillPool::new(bytes) }
     }

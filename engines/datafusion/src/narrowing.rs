@@ -1,7 +1,8 @@
-//! Dynamic filters: what joins and top-k found out while the query runs, as far as it can be said beside the data.
+//! Translates dynamic filters into filters and key sets for near-data programs.
 //!
-//! The idea: such a filter never changes the answer, so whatever of it is not understood is left out. It is looked at
-//! anew before each step of a scan, so that later steps read less.
+//! The idea: a join or a top-k learns while it runs which rows it still needs, and DataFusion passes that down to the
+//! scan as a dynamic filter. Such a filter only saves work, so any condition in it that cannot be translated is left
+//! out. The filters are read again before each step of a scan, so later steps read less.
 
 use crate::pipeline::Narrowing;
 use crate::translate::condition;
@@ -18,10 +19,11 @@ use farpool::operators::run::type_of;
 use farpool::operators::{Comparison, Instruction, KeySet, Scalar, Type, Value};
 use std::sync::Arc;
 
-/// So many values and fewer are compared with one by one.
+/// Values of a list that are compared one by one, at most. Longer lists become a key set.
 const LIST_VALUES: usize = 16;
 
-/// What is known now of rows without a partner, over columns of this schema: by filters, and by keys that were noted.
+/// Returns the filters that exclude rows without a join partner, over columns of `schema`: the dynamic filters as of
+/// now, and `joins`, whose keys were collected as they passed.
 pub(crate) fn narrowing(
     filters: &[Arc<dyn PhysicalExpr>],
     joins: Vec<(Vec<u16>, Arc<KeySet>)>,
@@ -35,7 +37,7 @@ pub(crate) fn narrowing(
     }
     let mut narrowing = Narrowing { filters: known.filters, joins };
     for keys in known.keys {
-        // The same keys may have been noted as they passed.
+        // The same keys may have been collected already.
         let is_known = |(places, _): &(Vec<u16>, Arc<KeySet>)| {
             places.iter().copied().map(usize::from).eq(keys.columns.iter().copied())
         };
@@ -47,15 +49,15 @@ pub(crate) fn narrowing(
     narrowing
 }
 
-/// Keys that rows have to have in these columns.
+/// Key values that a row must have one of, in these columns.
 #[derive(Clone, Debug)]
 struct Keys {
     columns: Vec<usize>,
-    /// An array for each column.
+    /// Arrays of values, a list for each column.
     values: Vec<Vec<ArrayRef>>,
 }
 
-/// All of which is true of rows that have a partner.
+/// Conditions that all rows with a partner satisfy.
 #[derive(Clone, Debug, Default)]
 struct Known {
     filters: Vec<Vec<Instruction>>,
@@ -69,7 +71,8 @@ impl Known {
         self
     }
 
-    /// What is true of rows for which either is: of keys only if both have them in the same columns.
+    /// Combines conditions of which at least one side holds. Keys are kept only if both sides have them for the same
+    /// columns.
     fn or(self, other: Known) -> Known {
         let all = |filters: Vec<Vec<Instruction>>| {
             filters.into_iter().reduce(|mut all, one| {
@@ -99,8 +102,8 @@ impl Known {
     }
 }
 
-/// What an expression says of rows; nothing if it says nothing that is understood. `Some` of an empty [`Known`] is
-/// likewise nothing.
+/// Translates an expression. Returns `None` if it excludes no row, or cannot be translated. An empty [`Known`] excludes
+/// no row either.
 fn read(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Option<Known> {
     if let Some(dynamic) = expr.downcast_ref::<DynamicFilterPhysicalExpr>() {
         return read(&dynamic.current().ok()?, schema);
@@ -130,8 +133,9 @@ fn read(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Option<Known> {
     Some(Known { filters: vec![code], keys: Vec::new() })
 }
 
-/// Returns a condition that rows with either zero pass where one of them might. A top tells the zeros apart, and
-/// comparisons do not: `f < 0.0` would drop -0.0. Nothing if a condition is the opposite of one that this changes.
+/// Weakens comparisons with zero so that both zeros pass if one of them does. A top-k orders -0.0 before 0.0, but
+/// comparisons treat them as equal: `f < 0.0` would drop -0.0. Returns `None` if the condition negates a comparison,
+/// because the negation would become stronger.
 fn with_both_zeros(mut code: Vec<Instruction>) -> Option<Vec<Instruction>> {
     let is_zero = |one: &Instruction| match one {
         Instruction::Literal(Scalar { of: Type::Float32, value: Some(Value::Float(bits)) }) => {
@@ -159,7 +163,8 @@ fn with_both_zeros(mut code: Vec<Instruction>) -> Option<Vec<Instruction>> {
     Some(code)
 }
 
-/// Of partitioned joins: a branch for each partition, of which any may be a row's.
+/// Translates the filter of a partitioned join: it has a branch for each partition, and a row may belong to any of
+/// them.
 fn read_case(case: &CaseExpr, schema: &Schema) -> Option<Known> {
     let is_never = |expr: &Arc<dyn PhysicalExpr>| {
         let literal = expr.downcast_ref::<Literal>();
@@ -177,7 +182,7 @@ fn read_case(case: &CaseExpr, schema: &Schema) -> Option<Known> {
     any
 }
 
-/// The values of a list, by column.
+/// Returns the values of a list, by column.
 fn read_list(list: &InListExpr) -> Option<Keys> {
     let column = |expr: &Arc<dyn PhysicalExpr>| Some(expr.downcast_ref::<Column>()?.index());
     let value = |item: &Arc<dyn PhysicalExpr>| Some(item.downcast_ref::<Literal>()?.value().clone());
@@ -196,7 +201,7 @@ fn read_list(list: &InListExpr) -> Option<Keys> {
 }
 
 impl Keys {
-    /// Nothing if a key is of a type that has nothing in common with its column's.
+    /// Builds the key set. Returns `None` if a key cannot be converted to the type of its column.
     fn key_set(self, schema: &Schema) -> Option<(Vec<u16>, Arc<KeySet>)> {
         let Keys { columns, values } = self;
         let types = columns.iter().map(|column| type_of(schema.fields().get(*column)?.data_type()));

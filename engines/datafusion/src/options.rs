@@ -1,4 +1,4 @@
-//! What a session may set: `SET farpool.placement = 'ship'`.
+//! Options of a session, which SQL can set: `SET farpool.placement = 'ship'`.
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::common::{DataFusionError, Result, config_err};
@@ -11,9 +11,9 @@ const SPILL_JOINS: &str = "spill_joins";
 /// Options of a session, under the prefix `farpool`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where programs over far tables run.
+    /// Placement of programs over far tables.
     pub placement: Placement,
-    /// Whether hash joins whose build side does not fit into the memory pool go on in temporary files.
+    /// True if hash joins may spill when their build side does not fit into the memory pool.
     pub spill_joins: bool,
 }
 

@@ -1,27 +1,27 @@
-//! What the steps of a scan have done, all together.
+//! Sums up the reports of a scan's steps.
 
 use farpool::table::Report;
 use farpool_lock::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Adds reports up.
+/// Collects the reports of the steps of a scan. Threads may share it.
 #[derive(Debug, Default)]
 pub struct Outcome {
     sum: Mutex<Option<Sum>>,
 }
 
-/// Of all steps so far.
+/// Sum over all steps so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum {
-    /// Steps.
+    /// Number of steps.
     pub steps: usize,
-    /// The reports as one: what can be added is, and of the rest it is the last one.
+    /// Merged report. Numbers are added; other fields are those of the last step.
     pub report: Report,
-    /// Steps that were done in each way: fetched, shipped, split.
+    /// Number of steps by placement: fetched, shipped, split.
     pub ways: BTreeMap<&'static str, usize>,
-    /// What all steps together were expected to take in the way that was taken: steps of one scan may be under way at
-    /// the same time.
+    /// Sum of the estimated times of all steps at the placements that were chosen. Steps of one scan may run at the
+    /// same time, so this can exceed the elapsed time.
     pub expected: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Sum {
 }
 
 impl Outcome {
-    /// Counts a step.
+    /// Adds the report of a step.
     pub(crate) fn add(&self, report: &Report) {
         let step = Sum::of(report);
         let mut sum = self.sum.lock();
@@ -48,7 +48,7 @@ impl Outcome {
         }
     }
 
-    /// All of it so far; nothing before the first step.
+    /// Returns the sum so far; `None` before the first step.
     pub fn sum(&self) -> Option<Sum> {
         self.sum.lock().clone()
     }

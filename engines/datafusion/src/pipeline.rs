@@ -1,57 +1,59 @@
-//! What a scan does with a far table's rows beside them, and the program it becomes.
+//! Steps that a scan runs beside the data, and the program made of them.
 //!
 //! Pure: no I/O, no clock.
 
 use farpool::operators::{Aggregate, Instruction, KeySet, Lookup, Operator, Plan, Program, SortKey, Type};
 use std::sync::Arc;
 
-/// Groups that are held at the same time beside the data: others leave as partial ones, and are merged here.
+/// Groups that a node holds at the same time. Beyond that it sends partial results of the same group more than once,
+/// and they are merged here.
 const GROUPS: u32 = 65_536;
 
-/// A column of what leaves a scan, over the columns of the table.
+/// Output column of a scan, as an expression over columns of the table.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Output {
     pub(crate) name: String,
     pub(crate) code: Vec<Instruction>,
 }
 
-/// What becomes of rows that pass the filters.
+/// Last step, applied to rows that pass the filters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ending {
-    /// They leave: all of them, or any so many.
+    /// Returns the rows: all of them, or any this many.
     Rows(Option<u64>),
-    /// The first columns are keys, by which aggregates of others are made. Without aggregates: each once.
+    /// Groups by the first `keys` columns and computes the aggregates of the others. Without aggregates it returns
+    /// distinct rows.
     Groups { keys: usize, aggregates: Vec<Aggregate> },
-    /// The first ones in an order leave.
+    /// Returns the first rows in an order.
     Top { keys: Vec<SortKey>, rows: u32 },
 }
 
-/// What is known of a column that leaves, whatever the rows.
+/// Property of an output column that holds for all rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
-    /// It has the values of an earlier one.
+    /// It equals an earlier column.
     Copy { of: usize, place: usize },
-    /// It has one value.
+    /// It has the same value in all rows.
     Constant { place: usize },
 }
 
-/// Rows that would have no partner, as it is known now.
+/// Filters that exclude rows without a join partner, as far as they are known now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Narrowing {
-    /// Each true for rows that may have one.
+    /// Conditions that hold for every row with a partner.
     pub(crate) filters: Vec<Vec<Instruction>>,
-    /// Columns of the table, and the keys that they are looked up in.
+    /// Columns of the table, and the key sets to look them up in.
     pub(crate) joins: Vec<(Vec<u16>, Arc<KeySet>)>,
 }
 
 impl Narrowing {
-    /// Bytes of keys, which each step brings to each node.
+    /// Returns the bytes of the key sets, which each step sends to each node.
     pub(crate) fn key_bytes(&self) -> u64 {
         self.joins.iter().map(|(_, set)| set.travel_bytes() as u64).sum()
     }
 }
 
-/// Filters, then columns, then an ending.
+/// Steps of a scan, in this order: filters, output columns, last step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pipeline {
     pub(crate) filters: Vec<Vec<Instruction>>,
@@ -60,11 +62,11 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// The program over a table of these columns, or why there is none.
+    /// Compiles the pipeline to a program over a table with columns of these types. Errors say why that is impossible.
     pub(crate) fn plan(&self, table: &[Type], narrowing: &Narrowing) -> Result<Plan, String> {
         let mut near = Vec::new();
         let filters = self.filters.iter().chain(&narrowing.filters);
-        // One after the other would look at each row group's rows several times.
+        // One combined filter looks at each row once.
         let filter = filters.cloned().reduce(|mut all, one| {
             all.extend(one);
             all.push(Instruction::And);
@@ -103,7 +105,8 @@ impl Pipeline {
         Ok(Plan { near, finish, columns, key_sets })
     }
 
-    /// What a program does, if it is one that a pipeline becomes. Its columns take these names.
+    /// Reads a pipeline back from a program, if the program has the form that [`Pipeline::plan`] makes. Output columns
+    /// get these names.
     pub(crate) fn of(program: &Program, names: &[String]) -> Result<Pipeline, String> {
         let mut filters = Vec::new();
         let mut columns: Option<Vec<Vec<Instruction>>> = None;
@@ -128,10 +131,10 @@ impl Pipeline {
         Ok(Pipeline { filters, outputs, ending })
     }
 
-    /// Returns what is known of the columns that leave.
+    /// Returns the output columns that are copies of others or constant.
     pub(crate) fn leaving(&self) -> Vec<Leaving> {
         let count = match &self.ending {
-            // Behind the keys there are aggregates of the others.
+            // Only the keys are output as they are; the aggregates follow.
             Ending::Groups { keys, .. } => *keys,
             Ending::Rows(_) | Ending::Top { .. } => self.outputs.len(),
         };
@@ -147,7 +150,7 @@ impl Pipeline {
         outputs.iter().enumerate().filter_map(known).collect()
     }
 
-    /// Whether all columns of the table leave as they are.
+    /// Reports whether the output is exactly the columns of the table, in order.
     fn is_whole(&self, columns: usize) -> bool {
         let stays = |(place, output): (usize, &Output)| matches!(output.code[..], [Instruction::Column(of)] if usize::from(of) == place);
         self.outputs.len() == columns && self.outputs.iter().enumerate().all(stays)

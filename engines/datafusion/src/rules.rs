@@ -1,9 +1,16 @@
-//! The rule that moves partial aggregations, DISTINCT and top-k into scans of far tables.
+//! The optimizer rule that moves partial aggregations, DISTINCT and top-k into scans of far tables.
 //!
-//! The idea: what DataFusion would do for each partition before it merges, a scan leaves done: the same partial states
-//! in the same columns. What merges them stays DataFusion's, so that results have its types.
+//! The idea: DataFusion aggregates in two steps. Each partition makes partial results, and a second operator merges
+//! them. This rule gives the first step to the scan, which returns the same partial states in the same columns. The
+//! nodes then send groups and not rows. The second step stays in DataFusion, so the results have DataFusion's types. A
+//! top-k works the same way: the scan returns its first rows, and DataFusion sorts them once more.
 //!
-//! It has to come before the last filter push-down: dynamic filters hold on to the plan as it is then.
+//! If a step cannot run beside the data, the plan stays as it was. The scan notes the reason, which EXPLAIN shows. With
+//! the placement `auto`, a grouping is moved only if the planner expects that to be faster than fetching the rows and
+//! grouping them on all threads here.
+//!
+//! The rule must come before the last filter push-down, because dynamic filters keep references into the plan as it is
+//! at that time.
 
 use crate::options::Options;
 use crate::source::{FarSource, Merges};
@@ -30,15 +37,22 @@ use farpool::operators::{Aggregate, Function, SortKey};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a row takes DataFusion to group on one thread, for each key and aggregate, as TPC-H's line items are by 4 keys
-/// of text, 10,000 numbers, and 200,000 numbers whose groups no near cache holds.
+// The costs below are what DataFusion takes on one thread to group one row. They were measured on TPC-H's line items,
+// grouped by 4 text keys, by 10,000 numbers, and by 200,000 numbers.
+
+/// Cost of a key that is a number, in ns.
 const NUMBER_KEY_NS: u64 = 25;
+/// Cost of any other key, in ns.
 const OTHER_KEY_NS: u64 = 30;
+/// Cost of an aggregate, in ns, while the groups fit into the CPU caches.
 const AGGREGATE_NS: u64 = 8;
+/// Cost of an aggregate, in ns, with more than [`NEAR_GROUPS`] groups.
 const FAR_AGGREGATE_NS: u64 = 33;
+/// Number of groups that the CPU caches hold, at most.
 const NEAR_GROUPS: u64 = 1 << 16;
 
-/// See the module.
+/// Optimizer rule that moves partial aggregations, DISTINCT and top-k into scans of far tables.
+/// [`builder`](crate::builder) registers it.
 #[derive(Debug, Default)]
 pub struct ShipToScans;
 
@@ -73,15 +87,16 @@ impl PhysicalOptimizerRule for ShipToScans {
     }
 }
 
-/// A scan below a node, and the projections between them, from above.
+/// Far scan below an operator, and the projections between them, the topmost first.
 struct Reached<'p> {
     source: &'p FarSource,
     projections: Vec<&'p ProjectionExprs>,
-    /// Whether a filter stays in between.
+    /// True if a filter lies between the operator and the scan.
     is_filtered: bool,
 }
 
-/// Why not, or what takes a node's place; nothing where it is no business of a scan.
+/// Result of trying to move an operator into a scan: the operator that replaces it, `None` if the rule does not apply,
+/// or the reason why the scan cannot run it.
 type Shipped = std::result::Result<Option<Arc<dyn ExecutionPlan>>, String>;
 
 fn shipped(
@@ -101,7 +116,8 @@ fn shipped(
     }
 }
 
-/// The scan that rows come from, if nothing happens to them on the way but being handed on.
+/// Returns the far scan that `plan` reads, if only projections, filters, repartitionings and merges of partitions lie
+/// between them.
 fn reach(plan: &Arc<dyn ExecutionPlan>) -> Option<Reached<'_>> {
     if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
         let source = scan.data_source().downcast_ref::<FarSource>()?;
@@ -123,7 +139,7 @@ fn reach(plan: &Arc<dyn ExecutionPlan>) -> Option<Reached<'_>> {
     }
 }
 
-/// The same with a reason in its scan.
+/// Returns the plan with `why` noted in its far scan.
 fn noting(plan: &Arc<dyn ExecutionPlan>, why: &str) -> Result<Arc<dyn ExecutionPlan>> {
     let note = |plan: Arc<dyn ExecutionPlan>| {
         let source = plan
@@ -142,7 +158,7 @@ fn noting(plan: &Arc<dyn ExecutionPlan>, why: &str) -> Result<Arc<dyn ExecutionP
 }
 
 impl Reached<'_> {
-    /// An expression over what comes from here, as one over columns of the table.
+    /// Rewrites an expression over the operator's input into one over the table's columns.
     fn over_table(&self, expr: &Arc<dyn PhysicalExpr>) -> std::result::Result<Arc<dyn PhysicalExpr>, String> {
         let mut expr = Arc::clone(expr);
         for projection in &self.projections {
@@ -158,7 +174,7 @@ impl Reached<'_> {
         self.source.over_table(&expr).map_err(|error| error.to_string())
     }
 
-    /// That rows leave the scan as they are in the table, all of them.
+    /// Checks that the scan returns all rows of the table unfiltered and ungrouped. The error begins with `what`.
     fn check(&self, what: &str) -> std::result::Result<(), String> {
         match () {
             () if self.source.is_ended() => Err(format!("{what}: the scan ends with another step")),
@@ -194,13 +210,13 @@ fn ship_aggregate(aggregate: &AggregateExec, reached: &Reached<'_>, config: &Con
             return Err(format!("{what}: {} is of some rows only", function.name()));
         }
         let over = match &function.expressions()[..] {
-            // Of any value but NULL there are as many as rows.
+            // COUNT of a constant that is not NULL counts all rows.
             [literal] if functions == [Function::Count] && is_value(literal) => None,
             [] if functions == [Function::Count] => None,
             [expr] => Some(reached.over_table(expr)?),
             _ => return Err(format!("{what}: {} of several values", function.name())),
         };
-        // One column for each expression, however often it is used.
+        // Equal expressions share one column.
         let column = over.map(|over| {
             let known = inputs[keys..].iter().position(|(_, known)| known.as_ref() == over.as_ref());
             if known.is_none() {
@@ -224,8 +240,8 @@ fn ship_aggregate(aggregate: &AggregateExec, reached: &Reached<'_>, config: &Con
     merged(aggregate, scan).map(Some).map_err(failed)
 }
 
-/// Whether groups are better made by the scan than here. DataFusion makes them with all threads, so they are worth
-/// making elsewhere only if that spares more than it takes.
+/// Checks that the scan makes the groups faster than DataFusion would make them here, on all its threads. The error
+/// says why not.
 fn check_worth(
     groups: &FarSource,
     keys: usize,
@@ -251,7 +267,7 @@ fn check_worth(
     }
 }
 
-/// What a row takes DataFusion on one thread, if it is put into so many groups.
+/// Returns the estimated cost in ns of grouping one row here on one thread, if there are `count` groups.
 fn grouping_ns(groups: &FarSource, keys: usize, count: u64) -> u64 {
     let fields = groups.schema().fields();
     let key = |field: &FieldRef| match field.data_type().primitive_width() {
@@ -274,7 +290,8 @@ fn partial_schema(aggregate: &AggregateExec) -> Result<SchemaRef> {
     Ok(partial.schema())
 }
 
-/// What merges partial states where one node did all of it, with as many partitions as that one leaves.
+/// Returns the operator that merges the partial states of an aggregate which one node did as a whole. It returns as
+/// many partitions as that aggregate.
 fn merged(aggregate: &AggregateExec, scan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let group = aggregate.group_expr().as_final();
     let partitions = aggregate.cache().partitioning.partition_count();
@@ -296,7 +313,7 @@ fn merged(aggregate: &AggregateExec, scan: Arc<dyn ExecutionPlan>) -> Result<Arc
     Ok(Arc::new(merging.with_limit_options(aggregate.limit_options())))
 }
 
-/// The partial values of an aggregate, in the order of DataFusion's states.
+/// Returns the partial values of an aggregate, in the order of DataFusion's state columns.
 fn functions(aggregate: &AggregateFunctionExpr) -> std::result::Result<&'static [Function], String> {
     if aggregate.is_distinct() {
         return Err(format!("{} is of each value once", aggregate.name()));
@@ -332,7 +349,7 @@ fn ship_top(sort: &SortExec, reached: &Reached<'_>) -> Shipped {
     for by in sort.expr() {
         let column = by.expr.downcast_ref::<Column>().ok_or_else(|| format!("top: by {}", by.expr))?;
         let column = column.index() as u16;
-        // Rows that a column leaves in a tie are not told apart by the same column.
+        // A column that is a sort key already cannot break its own ties.
         if keys.iter().all(|known| known.column != column) {
             keys.push(SortKey {
                 column,

@@ -25,22 +25,23 @@ use futures::StreamExt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-/// The catalog that far tables are in, and its schema; the default ones.
+/// Name of the catalog that holds the far tables. It is the session's default.
 pub const CATALOG: &str = "farpool";
-/// See [`CATALOG`].
+/// Name of the schema within [`CATALOG`]. It is the session's default.
 pub const SCHEMA: &str = "public";
-/// What moves steps into scans comes before this one, and so before the last push-down of filters.
+/// [`ShipToScans`] is inserted before this rule of DataFusion, and thereby before the last push-down of filters.
 const BEFORE: &str = "EnsureCooperative";
-/// What shows scans the keys of joins comes before this one, and so behind it.
+/// [`ShipJoinKeys`] and [`SpillHashJoins`] are inserted before this rule of DataFusion, and thereby after the last
+/// push-down of filters.
 const BEHIND: &str = "SanityCheckPlan";
 
-/// Of those who hold memory, so many are named in the error that says there is none left.
+/// Memory consumers named in an out-of-memory error.
 const CONSUMERS_NAMED: NonZeroUsize = NonZeroUsize::new(5).unwrap();
 
-/// Batches on their way into a table.
+/// Batches queued for a table that is being put.
 const AHEAD: usize = 4;
 
-/// A session: far tables by their names, and whatever is registered besides.
+/// DataFusion session with the far tables of a pool by their names, and any other tables registered in it.
 #[derive(Clone)]
 pub struct Session {
     context: SessionContext,
@@ -48,18 +49,18 @@ pub struct Session {
 }
 
 impl Session {
-    /// Over the tables of a pool.
+    /// Opens a session over the tables of a pool, without a memory limit.
     pub fn new(pool: &Pool, options: Options) -> Result<Session> {
         Session::within(pool, options, runtime(None, None)?)
     }
 
-    /// The same with no more memory than that, and its temporary files: see [`runtime`].
+    /// Opens a session with the memory limit and temporary files of this runtime; see [`runtime`].
     pub fn within(pool: &Pool, options: Options, runtime: Arc<RuntimeEnv>) -> Result<Session> {
         let builder = builder(SessionConfig::new(), options).with_runtime_env(runtime);
         Ok(Session::over(pool, builder.with_default_features().build()))
     }
 
-    /// The same of a state that was made of [`builder`] or [`builder_for`] and more.
+    /// Opens a session with a state that was built from [`builder`] or [`builder_for`] and extended.
     pub fn over(pool: &Pool, state: SessionState) -> Session {
         let context = SessionContext::new_with_state(state);
         extremes().into_iter().for_each(|function| context.register_udaf(Arc::unwrap_or_clone(function)));
@@ -68,8 +69,8 @@ impl Session {
         Session { context, pool: pool.clone() }
     }
 
-    /// Runs a statement. `CREATE TABLE .. AS` puts a far table, for everybody; all else is DataFusion's, but for what
-    /// would hide a far table.
+    /// Runs a statement. `CREATE TABLE .. AS` puts a far table, which all users of the pool see. A statement that would
+    /// hide a far table is refused. DataFusion runs everything else.
     pub async fn execute(&self, plan: LogicalPlan) -> Result<DataFrame> {
         match &plan {
             LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => {
@@ -95,7 +96,7 @@ impl Session {
                 self.put(name, rows, options).await?;
                 return self.context.read_empty();
             }
-            // With OR REPLACE, DataFusion would drop the far table, for everybody.
+            // DataFusion's OR REPLACE would drop the far table, for all users.
             LogicalPlan::Ddl(DdlStatement::CreateView(create)) => {
                 self.check_hides_none(&create.name).await?;
             }
@@ -122,16 +123,17 @@ impl Session {
         found.map_err(|error| exec_datafusion_err!("looking for {}: {error}", shown(name)))?.map_err(external)
     }
 
-    /// A plan that any producer wrote as Substrait, over the tables of this session: [`Session::execute`] runs it.
+    /// Reads a Substrait plan of any producer, over the tables of this session. [`Session::execute`] runs it.
     ///
-    /// Errors name what is not a plan, not known here or beyond a limit: [`PLAN_BYTES_MAX`](crate::PLAN_BYTES_MAX) and
-    /// those beside it. Needs a runtime of tokio.
+    /// Errors name the part that is invalid, not supported, or beyond a limit
+    /// ([`PLAN_BYTES_MAX`](crate::PLAN_BYTES_MAX) and the other `PLAN_` constants). It must be called within a tokio
+    /// runtime.
     pub async fn substrait(&self, bytes: impl Into<Vec<u8>>) -> Result<LogicalPlan> {
         substrait::read(self.context.state(), bytes.into()).await
     }
 
-    /// The optimized plan of a query as Substrait, the same bytes each time. Far tables have the names that the query
-    /// gives them.
+    /// Returns the optimized plan of a query as Substrait. The same query always gives the same bytes. Far tables keep
+    /// the names used in the query.
     pub async fn to_substrait(&self, sql: &str) -> Result<Vec<u8>> {
         let state = self.context.state();
         let plan = state.create_logical_plan(sql).await?;
@@ -139,7 +141,7 @@ impl Session {
         substrait::write(state, plan).await
     }
 
-    /// Puts rows as a far table of this name, as they come.
+    /// Puts the rows of a query as a far table, while they are computed.
     pub async fn put(&self, name: &str, rows: DataFrame, options: PutOptions) -> Result<()> {
         let mut rows = rows.execute_stream().await?;
         let schema = rows.schema();
@@ -150,7 +152,7 @@ impl Session {
                 .map_err(external)
         });
         while let Some(batch) = rows.next().await {
-            // Whoever takes no more says why.
+            // The receiver is gone; the result of the put below says why.
             if send.send(batch).await.is_err() {
                 break;
             }
@@ -159,14 +161,14 @@ impl Session {
         put.await.map_err(|error| exec_datafusion_err!("putting far table {name:?}: {error}"))?
     }
 
-    /// DataFusion's session.
+    /// Returns DataFusion's session.
     pub fn context(&self) -> &SessionContext {
         &self.context
     }
 }
 
-/// What a session may take of this machine, and where it puts what does not fit. Without a limit nothing is ever put
-/// anywhere. Temporary files are on the local disk if `files` makes none.
+/// Makes the runtime environment of a session: its memory limit in bytes, and its temporary files. Without a limit
+/// nothing spills. Without `files`, temporary files are on the local disk.
 pub fn runtime(
     memory_bytes: Option<usize>,
     files: Option<Arc<dyn TempFileFactory>>,
@@ -183,29 +185,29 @@ pub fn runtime(
     runtime.build_arc()
 }
 
-/// Where the plans of a session run.
+/// Processes that may run the plans of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plans {
-    /// In this process.
+    /// This process only.
     Stay,
-    /// Parts of them in others, which can be sent what DataFusion has and scans, and nothing else of ours.
+    /// Other processes too. They know DataFusion's operators and far scans, but no other operator of this crate.
     Travel,
 }
 
-/// What a session over far tables is built of, for who adds more to it.
+/// Returns a builder of session states over far tables, for callers that add more to it.
 pub fn builder(config: SessionConfig, options: Options) -> SessionStateBuilder {
     builder_for(config, options, Plans::Stay)
 }
 
-/// The same for plans that may travel: without joins that are ours, and without the rule that shows scans the keys of
-/// joins, as those are in one process.
+/// Returns a builder as [`builder`] does. With [`Plans::Travel`] it leaves out the joins of this crate, and the rule
+/// that gives scans the keys of joins: both work within one process only.
 pub fn builder_for(config: SessionConfig, options: Options, plans: Plans) -> SessionStateBuilder {
     let mut config = config
         .with_default_catalog_and_schema(CATALOG, SCHEMA)
         .with_create_default_catalog_and_schema(false)
         .with_information_schema(true)
         .with_option_extension(options);
-    // Names in a plan are those of Arrow's types as they lie in far tables.
+    // Text columns have the same Arrow type in a plan as in far tables.
     config.options_mut().sql_parser.map_string_types_to_utf8view = false;
     let mut rules = PhysicalOptimizer::new().rules;
     let mut insert = |before: &str, rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>| {

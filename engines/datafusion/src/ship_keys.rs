@@ -1,4 +1,4 @@
-//! The rule that has scans look rows up in the keys of joins.
+//! The optimizer rule that lets scans look rows up in the keys of a join.
 
 use crate::keys::{CollectKeys, JoinKeys};
 use crate::source::FarSource;
@@ -14,8 +14,8 @@ use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 use std::sync::Arc;
 
-/// Has scans below the probe side of hash joins look up in the build side's keys. It comes behind the last push-down
-/// of filters, which shows it where dynamic filters went.
+/// Optimizer rule that makes scans on the probe side of a hash join look rows up in the keys of the build side. It must
+/// run after the last push-down of filters, and finds the scans by the join's dynamic filter.
 #[derive(Debug, Default)]
 pub struct ShipJoinKeys;
 
@@ -46,7 +46,7 @@ fn ship_keys(
     plan: &Arc<dyn ExecutionPlan>,
 ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     let unchanged = Transformed::no(Arc::clone(plan));
-    // Where NULL finds NULL, or says something of all rows, such rows are not spared.
+    // If NULL equals NULL, or one NULL decides about all rows, rows with NULL keys must not be dropped.
     let is_plain = join.null_equality() == NullEquality::NullEqualsNothing && !join.null_aware;
     let made = join.dynamic_expressions_produced();
     let id = made.first().filter(|_| is_plain).and_then(|filter| filter.expression_id());

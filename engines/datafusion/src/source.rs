@@ -1,5 +1,10 @@
-//! A scan of a far table as DataFusion plans it: one of its data sources, which takes filters, projections, limits and,
-//! by the rules of [`crate::rules`], groupings and tops, as far as they can be said beside the data.
+//! A scan of a far table as a data source of DataFusion.
+//!
+//! The idea: DataFusion's optimizer offers operators to the leaves of a plan: filters, projections and limits, and by
+//! the rules of [`crate::rules`] groupings and top-k. [`FarSource`] is such a leaf. It accepts an operator only if
+//! near-data programs give the same values, and returns a changed copy of itself. The accepted operators become one
+//! program in [`crate::pipeline`]. When nothing can be pushed down, the scan reads its columns as they are, and
+//! DataFusion does the rest.
 
 mod data_source;
 
@@ -20,8 +25,8 @@ use farpool::{FarTable, Placement, shown};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A scan is taken in turns by several partitions if it has at least so many row groups for each. A session's
-/// configuration may have another number among its extensions.
+/// Least number of row groups for each partition: a scan gets fewer partitions if there are not enough. A
+/// session can set another number as an extension of its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupsEach(pub usize);
 
@@ -31,63 +36,67 @@ impl Default for GroupsEach {
     }
 }
 
-/// What stands above a scan that a step is moved into.
+/// Operator above the scan, which decides whether a step that is moved in may be divided among several scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merges {
-    /// Something that merges what several partitions leave.
+    /// It merges the rows of several partitions.
     Partitions,
-    /// Something that takes one partition for all there is.
+    /// It takes one partition for the whole result.
     One,
 }
 
-/// A column that leaves the scan, as DataFusion said it, over columns of the table.
+/// Column that leaves the scan: DataFusion's expression over columns of the table.
 #[derive(Clone, Debug)]
 struct Said {
     name: String,
     expr: Arc<dyn PhysicalExpr>,
 }
 
-/// What one scan does.
+/// A scan of a far table: its columns, its program, and its counters.
+///
+/// A `FarSource` does not change. DataFusion's planner and the rules of this crate make changed copies: `over_groups`,
+/// `placed`, `noting`, `looking_up`, `grouped`, `top`, and the methods of `DataSource` that take filters, projections
+/// and limits. When it runs, each execution makes a `Steps` of it, and adds what it did to `outcome`.
 #[derive(Clone, Debug)]
 pub struct FarSource {
     table: FarTable,
     /// The types of all columns of the table.
     types: Arc<[Type]>,
-    /// What leaves, by the names and types that DataFusion knows.
+    /// Columns that leave the scan, with the names and types that DataFusion expects.
     schema: SchemaRef,
     said: Vec<Said>,
     pipeline: Pipeline,
-    /// Conditions as DataFusion said them, for people.
+    /// Filters that were pushed down, as DataFusion prints them.
     filters: Vec<String>,
-    /// Over columns of the table.
+    /// Dynamic filters, over columns of the table. They may change while the query runs.
     dynamic: Vec<Arc<dyn PhysicalExpr>>,
-    /// Columns of the table, and keys of joins that rows of no use lack there.
+    /// Semi-joins: columns of the table, and the join keys to look them up in.
     joins: Vec<(Vec<usize>, Arc<JoinKeys>)>,
-    /// What could not be done beside the data, and why.
+    /// Operators that could not be pushed down, each with the reason.
     stays: Vec<String>,
-    /// The row groups that are read, unless statistics rule them out.
+    /// Row groups of the scan, in ascending order. Statistics may rule out some of them.
     groups: Arc<[usize]>,
     partitions: usize,
-    /// Whether what is above it was planned for several partitions, and so merges what several leave.
+    /// True if the operator above merges the results of several partitions, so the scan may be divided into several.
     is_divisible: bool,
-    /// Where its steps run, whatever the session says.
+    /// Placement of the steps; `None` means that of the session.
     placement: Option<Placement>,
     metrics: ExecutionPlanMetricsSet,
     outcome: Arc<Outcome>,
 }
 
-/// What a scan is expected to take and to leave.
+/// Estimate of what a scan takes and returns.
 pub(crate) struct Expected {
     pub(crate) time: Duration,
-    /// Rows, if none were left out for what comes while it runs.
+    /// Rows that the scan returns, without the effect of dynamic filters.
     pub(crate) rows: u64,
 }
 
-/// What a value without a fixed width takes, for want of better knowledge.
+/// Guess of the size in bytes of a value without a fixed width.
 const TEXT_BYTES: usize = 16;
 
 impl FarSource {
-    /// All rows of these columns.
+    /// Makes a scan of all rows, with these columns.
     ///
     /// Errors: a column of a type that queries do not know, or an encrypted table without its key.
     pub fn try_new(
@@ -140,17 +149,17 @@ impl FarSource {
         Ok(source)
     }
 
-    /// The table.
+    /// Returns the table.
     pub fn table(&self) -> &FarTable {
         &self.table
     }
 
-    /// The row groups that are read, unless statistics rule them out.
+    /// Returns the row groups of the scan. Statistics may rule out some of them.
     pub fn groups(&self) -> &[usize] {
         &self.groups
     }
 
-    /// Of them, those that statistics do not rule out.
+    /// Returns the row groups of the scan that statistics do not rule out.
     pub fn groups_that_may_pass(&self) -> Vec<usize> {
         let Ok(plan) = self.plan(&Narrowing::default()) else { return self.groups.to_vec() };
         let may_pass = self.table.groups_that_may_pass(&plan);
@@ -158,44 +167,45 @@ impl FarSource {
         self.groups.iter().copied().filter(is_wanted).collect()
     }
 
-    /// Streams that it leaves.
+    /// Returns the number of output partitions.
     pub fn partitions(&self) -> usize {
         self.partitions
     }
 
-    /// Whether it may be divided into scans of some of its row groups each: what is above it merges what they leave,
-    /// as it was planned for several partitions. Above others a limit or a merge may stand that takes each for all.
+    /// Reports whether the scan may be divided into scans of some row groups each. True if the operator above it merges
+    /// several partitions. If false, a limit or a merge above may take each scan for the whole result.
     pub fn is_divisible(&self) -> bool {
         self.is_divisible
     }
 
-    /// The same whose steps run there, whatever the session says.
+    /// Returns a copy whose steps run at this placement, and not at that of the session.
     pub fn placed(&self, placement: Placement) -> FarSource {
         FarSource { placement: Some(placement), ..self.clone() }
     }
 
-    /// Where its steps run, if something was said.
+    /// Returns the placement of the steps; `None` means that of the session.
     pub fn placement(&self) -> Option<Placement> {
         self.placement
     }
 
-    /// The same over some of its row groups only, in ascending order.
+    /// Returns a copy over these row groups only, which must be in ascending order.
     pub fn over_groups(&self, groups: impl IntoIterator<Item = usize>) -> FarSource {
         FarSource { groups: groups.into_iter().collect(), outcome: Arc::default(), ..self.clone() }
     }
 
-    /// What another process needs to run it: the program over all columns of the table, and the columns that leave.
-    /// Filters that come while it runs are not among it: they spare work, and change no answer.
+    /// Returns what another process needs to run the scan: the encoded program over all columns of the table, and the
+    /// columns that leave. Dynamic filters are left out: they save work, and never change the answer.
     pub fn program(&self) -> Result<(Vec<u8>, SchemaRef)> {
         let plan = self.plan(&Narrowing::default()).map_err(|why| internal_datafusion_err!("{why}"))?;
         let bytes = plan.near.encode().map_err(|error| plan_datafusion_err!("{error}"))?;
         Ok((bytes, Arc::clone(&self.schema)))
     }
 
-    /// A scan of these row groups by such a program, which may be anybody's, in so many streams.
+    /// Makes a scan of `groups` by an encoded program, in `partitions` partitions. The program may come from an
+    /// untrusted peer, and is checked.
     ///
-    /// Errors: bytes that are no program, one over other columns than the table's, one that leaves other columns than
-    /// said, and row groups that there are not.
+    /// Errors: bytes that are no program, a program over other columns than the table's or with other output columns
+    /// than `schema`, and row groups that do not exist.
     pub fn of_program(
         table: FarTable,
         program: &[u8],
@@ -227,17 +237,17 @@ impl FarSource {
         Ok(source)
     }
 
-    /// What its scans have done.
+    /// Returns the counters of the runs of this scan.
     pub fn outcome(&self) -> &Arc<Outcome> {
         &self.outcome
     }
 
-    /// What could not be done beside the data, and why.
+    /// Returns the operators that could not be pushed down, each with the reason.
     pub fn stays(&self) -> &[String] {
         &self.stays
     }
 
-    /// What runs beside the data, a line for each step.
+    /// Returns the steps that run beside the data, one line each.
     pub fn ships(&self) -> Vec<String> {
         let names: Vec<String> =
             self.table.schema().fields().iter().map(|field| field.name().clone()).collect();
@@ -247,17 +257,17 @@ impl FarSource {
         }
     }
 
-    /// What it is expected to take, where the planner would have it run, and to leave.
+    /// Estimates the time of the scan at the placement that the planner would choose, and the rows that it returns.
     pub(crate) fn expected(&self) -> std::result::Result<Expected, String> {
         let all = self.table.estimate(&self.plan(&Narrowing::default())?, &self.groups);
         let widths = self.schema.fields().iter().map(|field| field.data_type().primitive_width());
         let row_bytes: usize = widths.map(|width| width.unwrap_or(TEXT_BYTES)).sum();
-        // What nodes would leave, whoever runs it.
+        // The rows are the same whether nodes or the client make them.
         let rows = (all.ship.link_bytes / row_bytes.max(1) as u64).min(self.table.rows());
         Ok(Expected { time: all.of(all.choice).time, rows })
     }
 
-    /// The names of filters that come while it runs.
+    /// Returns the dynamic filters as text.
     pub fn dynamic(&self) -> Vec<String> {
         self.dynamic.iter().map(|filter| filter.to_string()).collect()
     }
@@ -281,7 +291,8 @@ impl FarSource {
         }
     }
 
-    /// The columns that leave with how many values a mean is of. DataFusion's other counts are never NULL.
+    /// Returns the output columns that hold the count of a mean. A count is nullable only there: DataFusion's other
+    /// counts are never NULL.
     pub(crate) fn counts_of_means(&self) -> Vec<usize> {
         let Ending::Groups { keys, aggregates } = &self.pipeline.ending else { return Vec::new() };
         let is_of_mean = |(place, aggregate): &(usize, &Aggregate)| {
@@ -291,12 +302,12 @@ impl FarSource {
         (*keys..).zip(aggregates).filter(is_of_mean).map(|(place, _)| place).collect()
     }
 
-    /// Whether it can be taken step by step.
+    /// Reports whether the scan returns plain rows, so that it can be run step by step.
     pub(crate) fn is_rows(&self) -> bool {
         matches!(self.pipeline.ending, Ending::Rows(_))
     }
 
-    /// What is known now of rows without a partner.
+    /// Returns the filters and keys that are known now to exclude rows without a join partner.
     pub(crate) fn narrowing(&self) -> Narrowing {
         let keys = |(places, keys): &(Vec<usize>, Arc<JoinKeys>)| {
             let types =
@@ -307,7 +318,7 @@ impl FarSource {
         narrowing(&self.dynamic, self.joins.iter().filter_map(keys).collect(), self.table.schema())
     }
 
-    /// The same, its rows looked up in keys of a join by these columns of the table.
+    /// Returns a copy that looks up these columns of the table in the keys of a join.
     pub(crate) fn looking_up(&self, places: Vec<usize>, keys: Arc<JoinKeys>) -> FarSource {
         let mut source = self.clone();
         source.joins.push((places, keys));
@@ -322,14 +333,14 @@ impl FarSource {
         self.pipeline.plan(&self.types, narrowing)
     }
 
-    /// An expression over what leaves as one over columns of the table.
+    /// Rewrites an expression over the scan's output into one over columns of the table.
     pub(crate) fn over_table(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
         let place = |expr: Arc<dyn PhysicalExpr>| match expr.downcast_ref::<Column>() {
             None => Ok(Transformed::no(expr)),
             Some(column) => {
                 let said = self.said.get(column.index());
                 let said = said.ok_or_else(|| internal_datafusion_err!("no column {column}"))?;
-                // What stands there is over the table already, and is not looked into again.
+                // The replacement is over the table already, so it is not rewritten again.
                 Ok(Transformed::new(Arc::clone(&said.expr), true, TreeNodeRecursion::Jump))
             }
         };
@@ -344,7 +355,7 @@ impl FarSource {
         said.iter().map(output).collect()
     }
 
-    /// The same with other columns leaving it.
+    /// Returns a copy with other output columns, or why they cannot be computed beside the data.
     fn with_said(&self, said: Vec<Said>, schema: SchemaRef) -> std::result::Result<FarSource, String> {
         let mut source = FarSource { schema, ..self.clone() };
         source.pipeline.outputs = source.outputs(&said)?;
@@ -353,7 +364,7 @@ impl FarSource {
         Ok(source)
     }
 
-    /// The same with a reason why something is done elsewhere.
+    /// Returns a copy with one more reason why an operator was not pushed down.
     pub(crate) fn noting(&self, why: String) -> FarSource {
         let mut source = self.clone();
         if !source.stays.contains(&why) {
@@ -362,8 +373,8 @@ impl FarSource {
         source
     }
 
-    /// Its rows grouped by the first of these expressions, all of which are over columns of the table: partial results
-    /// of this schema leave.
+    /// Returns a copy that groups its rows and returns partial results of this schema. `inputs` are expressions over
+    /// columns of the table; the first `keys` of them are the grouping keys.
     pub(crate) fn grouped(
         &self,
         inputs: Vec<(String, Arc<dyn PhysicalExpr>)>,
@@ -382,7 +393,7 @@ impl FarSource {
         Ok(source)
     }
 
-    /// Its first rows in an order.
+    /// Returns a copy that returns its first `rows` rows in the order of `keys`.
     pub(crate) fn top(
         &self,
         keys: Vec<SortKey>,

@@ -1,11 +1,16 @@
-//! Temporary files of DataFusion in far memory: what does not fit near goes to scratch files of the pool.
+//! Temporary files of DataFusion in far memory: rows that do not fit into near memory go to scratch files of the pool.
 //!
-//! The idea: DataFusion writes a few hundred bytes or a batch at a time, and reads from front to end. So writes are
-//! gathered into extents, which leave behind the writers' backs; how much is under way is bounded for all files
-//! together, for a join has a hundred open. Whoever has to wait does so for the oldest extent, whosever it is. Readers
-//! ask for some extents ahead. Each one's checksum is kept here and compared when it comes back, for DataFusion takes
-//! what it wrote itself for valid. When the pool has no room left, the rest of a file goes to a file on the local disk:
-//! it takes longer, and that is all.
+//! The idea: DataFusion writes a few hundred bytes or one batch at a time, and reads from front to end. A round trip
+//! for each write would make it slow. Therefore a writer fills a buffer of one extent, hands it over, and goes on at
+//! once. Extents are sent in the background, and readers ask for a few extents ahead.
+//!
+//! When little is written, nothing waits. When much is written, the number of extents in flight is bounded over all
+//! files together, because a join has a hundred files open. A writer beyond the bound waits for the oldest extent, of
+//! whichever file. When the pool is full, the rest of a file goes to a file on the local disk: that is slower, but
+//! nothing fails.
+//!
+//! DataFusion trusts what it reads back from its own files. A checksum of each extent is therefore kept in this process
+//! and compared with what comes back.
 
 use crate::external;
 use bytes::Bytes;
@@ -25,24 +30,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-/// Extents; the last of a file may be smaller.
+/// Bytes of an extent; the last one of a file may be smaller.
 const EXTENT_BYTES: usize = 128 << 10;
-/// Extents on their way, of all files.
+/// Extents in flight at the same time, over all files.
 const UNDER_WAY_MAX: usize = 64;
-/// Buffers that are kept for the next extents.
+/// Buffers kept for later extents, at most.
 const FREE_MAX: usize = UNDER_WAY_MAX;
-/// A reader asks for so many bytes at once, and so often ahead of what is wanted.
+/// Bytes of one read, unless a single extent is larger.
 const READ_BYTES: usize = 512 << 10;
+/// Reads that a reader keeps in flight.
 const READS_AHEAD: usize = 2;
 
-/// Where extents are: offsets are those of the file.
+/// Storage of an extent. Its offset is that of the file in both places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Far,
     Disk,
 }
 
-/// A part of a file that was written whole.
+/// Range of a file that was written completely, with its CRC-32C.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     offset: u64,
@@ -51,19 +57,19 @@ struct Extent {
     place: Place,
 }
 
-/// Bytes that files have held so far.
+/// Totals over the files made so far, including deleted ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spilled {
     /// Files that were made.
     pub files: u64,
     /// Bytes written to the pool.
     pub far_bytes: u64,
-    /// Bytes written to the local disk, since the pool had no room.
+    /// Bytes written to the local disk, because the pool had no room.
     pub disk_bytes: u64,
 }
 
 impl Spilled {
-    /// What came on top since then.
+    /// Returns the difference to an earlier total.
     pub fn since(self, before: Spilled) -> Spilled {
         Spilled {
             files: self.files.saturating_sub(before.files),
@@ -80,30 +86,31 @@ struct Counters {
     disk_bytes: AtomicU64,
 }
 
-/// Makes temporary files that are scratch files of a pool.
+/// Factory of temporary files that are scratch files of a pool. Clones share queues, buffers and counters.
 #[derive(Clone)]
 pub struct FarTempFiles {
     pool: Pool,
     protection: Option<Protection>,
-    /// One for writes and one for reads, so that none waits for the other.
+    /// Separate queues, so that reads do not wait behind writes.
     writes: AsyncQueue,
     reads: AsyncQueue,
     counters: Arc<Counters>,
     leaving: Arc<Mutex<Leaving>>,
 }
 
-/// What is on its way into files, oldest first, and buffers that came back.
+/// Extents being written, the oldest first, and buffers for reuse.
 #[derive(Default)]
 struct Leaving {
     extents: VecDeque<(Arc<Shared>, u64, Operation)>,
     free: Vec<Vec<u8>>,
 }
 
-/// Numbers of files, which are private to this process.
+/// Number of the next file. Names need to be unique in this process only.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl FarTempFiles {
-    /// In this pool, protected as asked or as the session is by itself. Errors if threads cannot be started.
+    /// Makes a factory for this pool. Files are protected as given; `None` means the session's own protection. It fails
+    /// if the threads of the queues cannot be started.
     pub fn new(pool: &Pool, protection: Option<Protection>) -> Result<FarTempFiles> {
         let queue = || pool.async_queue().map_err(external);
         let (writes, reads) = (queue()?, queue()?);
@@ -117,7 +124,7 @@ impl FarTempFiles {
         })
     }
 
-    /// Waits for the oldest extent on its way, of whichever file; false if none is.
+    /// Waits for the oldest extent in flight, of whichever file. Returns false if there is none.
     fn settle_oldest(&self) -> bool {
         let Some((shared, offset, write)) = self.leaving.lock().extents.pop_front() else { return false };
         let mut bytes = shared.settle(offset, write.wait());
@@ -129,7 +136,7 @@ impl FarTempFiles {
         true
     }
 
-    /// What files have held so far, those that are gone included.
+    /// Returns the totals so far, including deleted files.
     pub fn spilled(&self) -> Spilled {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Spilled {
@@ -158,7 +165,7 @@ impl TempFileFactory for FarTempFiles {
     }
 }
 
-/// What a file's writer and readers share. The file is deleted with the last of them.
+/// State shared by the writer and the readers of a file. The file is deleted when the last of them is dropped.
 struct Shared {
     files: FarTempFiles,
     file: FarFile,
@@ -168,13 +175,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Those that were written, by their offsets.
+    /// Extents that were written, by offset.
     extents: Vec<Extent>,
-    /// Extents on their way.
+    /// Extents in flight.
     under_way: usize,
-    /// Why one of them was not written: nothing of the file is to be trusted then.
+    /// Error of an extent that was not written. The whole file is unusable then.
     failed: Option<String>,
-    /// Where extents are that the pool had no room for.
+    /// File for the extents that the pool had no room for.
     disk: Option<Arc<File>>,
 }
 
@@ -183,7 +190,7 @@ impl Shared {
         self.state.lock().extents.iter().map(|extent| extent.bytes as u64).sum()
     }
 
-    /// The file on the local disk, which has no name there.
+    /// Returns the file on the local disk. It is created on first use, and has no name.
     fn disk(&self) -> io::Result<Arc<File>> {
         let mut state = self.state.lock();
         let disk = match &state.disk {
@@ -194,7 +201,8 @@ impl Shared {
         Ok(disk)
     }
 
-    /// Notes what became of an extent, and returns its buffer.
+    /// Records the result of a write, and returns its buffer. If the pool was full, the extent is written to the local
+    /// disk.
     fn settle(&self, offset: u64, done: Completion) -> Vec<u8> {
         let failed = match done.result {
             Ok(()) => {
@@ -212,7 +220,7 @@ impl Shared {
         done.bytes
     }
 
-    /// So many extents are not on their way any more.
+    /// Counts extents that are no longer in flight, and wakes waiting threads.
     fn ended(&self, extents: usize, failed: Option<String>) {
         let mut state = self.state.lock();
         state.under_way -= extents;
@@ -221,7 +229,7 @@ impl Shared {
         self.settled.notify_all();
     }
 
-    /// An error if something of the file is missing.
+    /// Returns an error if some extent of the file is missing.
     fn check(&self, state: &State) -> io::Result<()> {
         match &state.failed {
             Some(why) => Err(io::Error::other(format!("temporary file {:?}: {why}", self.file.name()))),
@@ -229,7 +237,7 @@ impl Shared {
         }
     }
 
-    /// Waits until nothing of this file is on its way.
+    /// Waits until no extent of this file is in flight.
     fn drain(&self) -> io::Result<()> {
         loop {
             {
@@ -240,7 +248,7 @@ impl Shared {
                 }
             }
             if !self.files.settle_oldest() {
-                // Another thread has taken them, and will say so.
+                // Another thread waits for the last ones and will notify this one.
                 drop(self.settled.wait_while(self.state.lock(), |state| state.under_way > 0));
             }
         }
@@ -263,7 +271,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // If it cannot be deleted, the pool is gone, and the file with it.
+        // The delete fails only if the pool is gone, and then the file is too.
         let _ = self.files.pool.delete(&self.file.name());
     }
 }
@@ -288,23 +296,23 @@ impl SpillFile for FarTempFile {
     }
 }
 
-/// Gathers what is written into extents.
+/// Gathers small writes into extents.
 struct Writer {
     shared: Arc<Shared>,
-    /// Where the staged bytes will be.
+    /// Offset in the file at which the staged bytes will be.
     offset: u64,
     staged: Vec<u8>,
 }
 
 impl Writer {
-    /// Sends the staged bytes on their way.
+    /// Starts writing the staged bytes. Waits if too many extents are in flight.
     fn send(&mut self) -> io::Result<()> {
         if self.staged.is_empty() {
             return Ok(());
         }
         let (offset, bytes) = (self.offset, std::mem::take(&mut self.staged));
         self.offset += bytes.len() as u64;
-        // Who once had to go to the disk stays there: the pool is full.
+        // Once one extent went to the disk, the rest does too: the pool is full.
         let is_full = self.shared.state.lock().disk.is_some();
         if is_full {
             self.shared.drain()?;
@@ -326,7 +334,7 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// What is still on its way then, nobody will ask for.
+    /// Abandons the file's extents in flight. Nobody waits for them.
     fn drop(&mut self) {
         let mut leaving = self.shared.files.leaving.lock();
         let (own, others): (VecDeque<_>, VecDeque<_>) =
@@ -336,7 +344,7 @@ impl Drop for Writer {
         if !own.is_empty() {
             self.shared.ended(own.len(), Some("its writer gave up".to_owned()));
         }
-        // Outside of the lock: the file may go with the last of them.
+        // Dropped without the lock: this may drop the last reference to the file, and delete it.
         drop(own);
     }
 }
@@ -354,7 +362,7 @@ impl Write for Writer {
         Ok(count)
     }
 
-    /// Afterwards readers find all that was written: some read what is still being written.
+    /// Waits until all written bytes can be read. Some readers read a file that is still being written.
     fn flush(&mut self) -> io::Result<()> {
         self.send()?;
         self.shared.drain()
@@ -369,17 +377,18 @@ impl SpillWriter for Writer {
 
 type Reading = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + Send>>;
 
-/// Hands out the extents that there are, in order, some at once. At the end it says so, and goes on if there are more
-/// later.
+/// Streams the extents of a file in order, reading ahead. At the end of the file it ends, and continues if more extents
+/// were written since.
 struct Reader {
     shared: Arc<Shared>,
-    /// Where the next extent begins.
+    /// Offset of the next extent to read.
     offset: u64,
     ahead: VecDeque<Reading>,
 }
 
 impl Reader {
-    /// The next extents that follow each other in one place. One that is there before those in front of it is not yet.
+    /// Takes the next extents that are adjacent and in the same place. An extent after a gap waits until the gap is
+    /// filled.
     fn next_extents(&mut self) -> io::Result<Vec<Extent>> {
         let state = self.shared.state.lock();
         self.shared.check(&state)?;
@@ -422,7 +431,7 @@ impl Reader {
     }
 }
 
-/// The bytes of extents that follow each other, if they are those that were written.
+/// Returns the bytes of adjacent extents if their checksums match.
 fn checked(shared: &Shared, bytes: Vec<u8>, extents: &[Extent]) -> Result<Vec<u8>> {
     let mut rest = &bytes[..];
     for extent in extents {

@@ -1,6 +1,6 @@
-//! What a far table's footer says of its columns, as DataFusion's planner wants it.
+//! Statistics of a far table for DataFusion's planner, read from the table's footer.
 //!
-//! Pure: nothing is asked of any node.
+//! Pure: it contacts no node.
 
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::stats::Precision;
@@ -8,7 +8,7 @@ use datafusion::common::{ColumnStatistics, ScalarValue, Statistics};
 use farpool::FarTable;
 use farpool::operators::Value;
 
-/// Of these columns of a table, all of whose rows are read.
+/// Returns the statistics of these columns, over all rows of the table.
 pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
     let rows = table.rows() as usize;
     let groups = table.row_groups();
@@ -17,7 +17,8 @@ pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
         let chunks = || groups.iter().filter_map(|group| group.columns.get(*place));
         let nulls: usize = chunks().map(|chunk| chunk.null_count as usize).sum();
         let mut ends: Option<(ScalarValue, ScalarValue)> = None;
-        // Without the ends of one group nothing is known of the whole. A group without values has none.
+        // If the bounds of one row group are unknown, those of the table are too. A row group with only NULLs needs
+        // none.
         let mut is_known = true;
         let mut is_exact = true;
         for (chunk, group) in chunks().zip(groups) {
@@ -32,7 +33,7 @@ pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
                 is_known = false;
                 break;
             };
-            // Which of both zeros an end is, is not said.
+            // The footer does not say which of both zeros the bound is.
             is_exact &= !is_zero(&min) && !is_zero(&max);
             ends = Some(match ends {
                 None => (min, max),
@@ -70,7 +71,7 @@ fn is_zero(end: &ScalarValue) -> bool {
     matches!(end, ScalarValue::Float32(Some(0.0)) | ScalarValue::Float64(Some(0.0)))
 }
 
-/// A value of statistics as DataFusion's. Of texts only whole ones are of use, which `is_exact` tells.
+/// Converts a bound to DataFusion's type. A truncated text may be invalid UTF-8; `is_exact` says that it was truncated.
 fn value(of: &DataType, value: &Value) -> Option<ScalarValue> {
     Some(match (of, value) {
         (DataType::Boolean, Value::Boolean(value)) => ScalarValue::Boolean(Some(*value)),

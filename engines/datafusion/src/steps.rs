@@ -1,8 +1,11 @@
-//! A scan as it runs: steps of a few row groups each, which the scan's partitions take from one queue.
+//! Execution of a scan: steps of a few row groups each, which the partitions take from one queue.
 //!
-//! The idea: a step is one query over its row groups, so the memory that a scan takes is bounded, a filter that came
-//! meanwhile narrows all that is left, and where the next step runs is decided by what the last ones took. While a
-//! batch is worked on, the next step is under way.
+//! The idea: each step is a query of its own over its row groups. That has three uses. The memory of a scan is bounded.
+//! A dynamic filter that changes meanwhile narrows all later steps. And the planner chooses the placement of each step
+//! anew, by what the last ones took. While DataFusion works on the batches of one step, the next steps already run.
+//!
+//! A scan with a limit begins with one row group and stops early. Groupings and top-k need all rows at once, so they
+//! are a single step.
 
 use crate::pipeline::Narrowing;
 use crate::source::FarSource;
@@ -23,30 +26,32 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Row groups of the first step: what they tell is soon known.
+/// Row groups of the first step. It is small, so that the planner soon knows what the scan costs.
 const FIRST: usize = 2;
-/// Row groups of a step, at most.
+/// Row groups of a step, at most. Steps double from [`FIRST`] up to this.
 const STEP: usize = 16;
-/// Bytes of columns of a step, at most, but for one row group that has more.
+/// Bytes of columns of a step, at most. A single larger row group is still a step.
 const STEP_BYTES: u64 = 32 << 20;
-/// A step that brings so many bytes of keys has as many as a hundred times that in columns, if there are so many.
+/// Bytes of columns read for each byte of join keys sent, if there are so many: each step sends the keys again, so a
+/// step with many keys becomes larger.
 const KEYS_SHARE: u64 = 100;
-/// Rows are looked up no more once so many of a hundred were found: it takes time at the nodes, and the join does it
-/// anyway.
+/// Percentage of rows found in the join keys above which the scan stops looking rows up. The lookup costs time at the
+/// nodes, and the join drops the other rows anyway.
 const FOUND_MAX: u64 = 75;
-/// Steps under way for each partition, beside the one whose batches are worked on.
+/// Steps in flight for each partition, beside the one whose batches are being used.
 const AHEAD: usize = 2;
 
-/// The queue.
+/// Queue of the steps of one execution, shared by its partitions.
 #[derive(Debug)]
 pub(crate) struct Steps {
     source: FarSource,
     placement: Placement,
     left: Mutex<Left>,
-    /// Rows that a limit leaves.
+    /// Rows still to return. [`u64::MAX`] without a limit.
     wanted: AtomicU64,
+    /// True if no more steps are taken: after an error, or after the single step of a grouping or top-k.
     is_over: AtomicBool,
-    /// Whether looking rows up spares too few of them.
+    /// True if looking rows up in join keys drops too few of them.
     finds_most: AtomicBool,
 }
 
@@ -54,17 +59,17 @@ pub(crate) struct Steps {
 struct Left {
     groups: VecDeque<usize>,
     step: usize,
-    /// Whether filters may change, and what was known when they last did.
+    /// Watchers of the dynamic filters, and the filters as of their last change. `None` before the first step.
     tracking: Option<(Vec<DynamicFilterTracking>, Arc<Narrowing>)>,
 }
 
-/// One of them.
+/// Step taken from the queue.
 struct Step {
     groups: Vec<usize>,
     narrowing: Arc<Narrowing>,
 }
 
-/// Counters of a partition, for EXPLAIN ANALYZE.
+/// Metrics of a partition, for EXPLAIN ANALYZE.
 #[derive(Clone)]
 struct Counters {
     shipped: Count,
@@ -89,7 +94,7 @@ impl Steps {
         Steps { source, placement, left, wanted, is_over, finds_most }
     }
 
-    /// The next step, if there is one.
+    /// Takes the next step; `None` if there is none.
     fn next(&self) -> Option<Step> {
         let mut left = self.left.lock();
         let mut narrowing = left.narrowing(&self.source);
@@ -99,7 +104,8 @@ impl Steps {
         if self.is_over.load(Ordering::Acquire) || self.wanted.load(Ordering::Acquire) == 0 {
             left.groups.clear();
         }
-        // Groups and tops are made of all rows at once; of no rows there are results as well.
+        // Groupings and top-k are one step. Without row groups there is still a step, as aggregates of zero rows yield
+        // a row.
         if !self.source.is_rows() {
             if self.is_over.swap(true, Ordering::AcqRel) {
                 return None;
@@ -122,7 +128,7 @@ impl Steps {
         (!groups.is_empty()).then_some(Step { groups, narrowing })
     }
 
-    /// What a partition leaves.
+    /// Streams the rows of a partition.
     pub(crate) fn stream(self: Arc<Self>, partition: usize) -> SendableRecordBatchStream {
         let schema = Arc::clone(self.source.schema());
         let counters = Counters::new(&self.source, partition);
@@ -138,7 +144,7 @@ impl Steps {
         Box::pin(RecordBatchStreamAdapter::new(schema, batches))
     }
 
-    /// Runs a step. Blocks.
+    /// Runs a step. Blocks the thread.
     fn run(&self, step: Step, counters: &Counters) -> Result<Vec<RecordBatch>> {
         let Step { groups, narrowing } = step;
         let run = || {
@@ -181,11 +187,11 @@ impl Steps {
 }
 
 impl Left {
-    /// What is known now of rows without a partner, made anew if a filter has changed.
+    /// Returns the dynamic filters, translated again if one has changed.
     fn narrowing(&mut self, source: &FarSource) -> Arc<Narrowing> {
         let filters = source.dynamic_filters();
         if let Some((tracking, known)) = &mut self.tracking {
-            // Each is asked, whatever the others say.
+            // `any` would stop at the first change, but each watcher must be asked.
             let changed = tracking.iter_mut().filter_map(DynamicFilterTracking::watcher);
             if changed.map(|watcher| watcher.changed()).fold(false, |any, one| any | one) {
                 *known = Arc::new(source.narrowing());
@@ -199,9 +205,9 @@ impl Left {
     }
 }
 
-/// A batch in the types that DataFusion knows: sums of ours have all digits, times no name of their zone. In the
-/// columns `counts_of_means` a count of 0 becomes NULL, as DataFusion's partial mean of no values has it: by 0 it would
-/// divide.
+/// Converts a batch to the types that DataFusion expects: near-data sums are wider, and timestamps lack the name of
+/// their time zone. In the columns `counts_of_means` a count of 0 becomes NULL, as in DataFusion's own partial means,
+/// which otherwise divide by 0.
 fn as_schema(batch: &RecordBatch, schema: &SchemaRef, counts_of_means: &[usize]) -> Result<RecordBatch> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let column = |(place, column): (usize, &ArrayRef)| -> Result<ArrayRef> {

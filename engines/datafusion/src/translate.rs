@@ -1,7 +1,8 @@
-//! Expressions of DataFusion as instructions of near-data programs, where both mean the same.
+//! Translates DataFusion's expressions into instructions of near-data programs.
 //!
-//! The idea: what is translated leaves the engine for good, so an expression is taken only if each part of it gives
-//! the same value for every input, NULL and NaN included. The rest stays where it is, and the reason says why.
+//! The idea: once an expression is pushed down, DataFusion does not check it again. It is translated only if every
+//! operation in it gives the same value as in DataFusion for every input, including NULL and NaN. Otherwise the
+//! expression stays in DataFusion, and the error says why; EXPLAIN shows it.
 //!
 //! Pure: no I/O, no clock.
 
@@ -18,21 +19,21 @@ use farpool::operators::run::type_of;
 use farpool::operators::{Arithmetic, Binary, Comparison, Instruction, Scalar, Type, Value};
 use std::sync::Arc;
 
-/// An expression as instructions, and what it leaves.
+/// Translated expression, and the type of its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Translated {
     pub(crate) code: Vec<Instruction>,
     pub(crate) of: Type,
 }
 
-/// Translates an expression over columns of this schema, or says what of it cannot be.
+/// Translates an expression over columns of this schema. The error names the subexpression that cannot be translated.
 pub(crate) fn translate(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Translated, String> {
     let mut code = Vec::new();
     let of = push(expr, schema, &mut code)?;
     Ok(Translated { code, of })
 }
 
-/// One that is true, false or NULL.
+/// Translates an expression that must be boolean.
 pub(crate) fn condition(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Vec<Instruction>, String> {
     let Translated { code, of } = translate(expr, schema)?;
     if of == Type::Boolean { Ok(code) } else { Err(format!("{expr} is {of} where true or false is wanted")) }
@@ -75,7 +76,7 @@ fn push(expr: &Arc<dyn PhysicalExpr>, schema: &Schema, code: &mut Vec<Instructio
     }
     if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
         let of = push(negative.arg(), schema, code)?;
-        // Of the least whole number there is no negative; the engines differ on it.
+        // The least integer has no negative, and the two engines differ on it, so integers are refused.
         return match of.arithmetic() {
             Some(Arithmetic::Float | Arithmetic::Decimal) => {
                 code.push(Instruction::Negate);
@@ -117,7 +118,7 @@ fn is_text(of: &DataType) -> bool {
     matches!(of, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
-/// Text of whatever layout is text.
+/// Translates an expression that must be a text, in any of Arrow's layouts.
 fn push_text(
     expr: &Arc<dyn PhysicalExpr>,
     schema: &Schema,
@@ -136,8 +137,7 @@ fn text(expr: &Arc<dyn PhysicalExpr>) -> Option<String> {
     }
 }
 
-/// Whether a cast gives the same value, and never fails where the other does not: to types that hold every value of
-/// the first one.
+/// Reports whether a cast gives the same value in both engines and cannot fail: `to` must hold every value of `from`.
 fn casts_alike(from: Type, to: Type) -> bool {
     let digits = |of: Type| match of {
         Type::Int8 | Type::UInt8 => Some(3),
@@ -216,7 +216,8 @@ fn push_binary(binary: &BinaryExpr, schema: &Schema, code: &mut Vec<Instruction>
         return Ok(Type::Boolean);
     }
     let kind = left.of.arithmetic().zip(right.of.arithmetic()).filter(|(left, right)| left == right);
-    // Arithmetic of whole numbers wraps there and is checked here: it stays there.
+    // Integer overflow wraps in DataFusion and is an error in near-data programs, so DataFusion keeps integer
+    // arithmetic.
     let (Some((kind, _)), true) = (kind, left.of.arithmetic() != Some(Arithmetic::Integer)) else {
         return Err(not_known(binary));
     };
@@ -248,7 +249,7 @@ fn push_binary(binary: &BinaryExpr, schema: &Schema, code: &mut Vec<Instruction>
     Ok(of)
 }
 
-/// Both as one type: decimals that differ in their digits take the finer scale.
+/// Converts both sides to one type: decimals get the finer of both scales.
 fn alike(left: Translated, right: Translated) -> Option<(Translated, Translated)> {
     let of = match (left.of, right.of) {
         (of, other) if of == other => return Some((left, right)),
@@ -262,7 +263,7 @@ fn alike(left: Translated, right: Translated) -> Option<(Translated, Translated)
     let to = |side: Translated| {
         let mut code = side.code;
         match &mut code[..] {
-            // A literal is made anew, so that nothing is left to do for each row.
+            // A literal is converted now, so that rows need no cast.
             [Instruction::Literal(scalar)] => *scalar = rescaled(scalar, of)?,
             _ if side.of == of => {}
             _ => code.push(Instruction::Cast(of)),
@@ -305,7 +306,7 @@ fn push_list(list: &InListExpr, schema: &Schema, code: &mut Vec<Instruction>) ->
         let value = item.downcast_ref::<Literal>().map(Literal::value);
         matches!(value, Some(ScalarValue::Float32(Some(0.0)) | ScalarValue::Float64(Some(0.0))))
     };
-    // Lists of DataFusion tell both zeros apart.
+    // DataFusion's IN distinguishes the zeros; near-data programs do not.
     if list.list().iter().any(has_zero) {
         return Err(not_known(list));
     }
@@ -351,7 +352,7 @@ fn push_function(
     Ok(Type::Boolean)
 }
 
-/// Text as a pattern that only it is like.
+/// Returns a LIKE pattern that matches exactly this text.
 fn escaped(text: &str) -> String {
     let each = |letter: char| match letter {
         '%' | '_' | '\\' => vec!['\\', letter],
@@ -360,7 +361,7 @@ fn escaped(text: &str) -> String {
     text.chars().flat_map(each).collect()
 }
 
-/// A value of DataFusion's, or why there is none of ours.
+/// Converts a literal of DataFusion. The error says that its type does not exist in near-data programs.
 pub(crate) fn scalar(value: &ScalarValue) -> Result<Scalar, String> {
     use ScalarValue as S;
     let none = || format!("a value of {} is not known beside the data", value.data_type());

@@ -1,7 +1,8 @@
-//! The least and the greatest keys of a build side, for scans on the other side.
+//! Minimum and maximum of the build side's keys, as a filter for scans on the probe side.
 //!
-//! The idea: a filter that says less than it could never changes an answer. So nobody waits for it: it says something
-//! once all partitions of the build side have passed, and nothing before, or if one of them never comes to its end.
+//! The idea: the filter only saves work. A row outside the bounds has no partner, and a row inside may still have none,
+//! so a weaker filter gives the same answer. Therefore no scan waits for it. The filter passes everything until all
+//! partitions of the build side have ended. If one of them never ends, it stays that way.
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::common::{Result, ScalarValue};
@@ -12,31 +13,31 @@ use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
 use farpool_lock::Mutex;
 use std::sync::Arc;
 
-/// What is known of all partitions, and the filter that is to say it.
+/// Bounds of all partitions, and the dynamic filter that they are published in.
 #[derive(Debug)]
 pub(crate) struct Bounds {
     filter: PhysicalExprRef,
-    /// Keys of the probe side.
+    /// Key expressions of the probe side.
     keys: Vec<PhysicalExprRef>,
     known: Mutex<Known>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// Least and greatest of each key, NULL if there are none.
+    /// Minimum and maximum of each key; `None` if the key has no values or no bounds are kept for it.
     keys: Vec<Option<(ScalarValue, ScalarValue)>>,
     /// Partitions that have not ended.
     partitions: usize,
 }
 
 impl Bounds {
-    /// Of so many partitions.
+    /// Makes empty bounds for this number of partitions of the build side.
     pub(crate) fn new(filter: PhysicalExprRef, keys: Vec<PhysicalExprRef>, partitions: usize) -> Bounds {
         let known = Known { keys: vec![None; keys.len()], partitions };
         Bounds { filter, keys, known: Mutex::new(known) }
     }
 
-    /// Notes the keys of a partition.
+    /// Returns the bounds of one partition, to be filled as its rows pass.
     pub(crate) fn partition(self: &Arc<Bounds>) -> PartitionBounds {
         PartitionBounds { all: Arc::clone(self), keys: Vec::new() }
     }
@@ -78,10 +79,11 @@ fn and(left: PhysicalExprRef, right: PhysicalExprRef) -> PhysicalExprRef {
     Arc::new(BinaryExpr::new(left, Operator::And, right)) as Arc<dyn PhysicalExpr>
 }
 
-/// Of one partition.
+/// Bounds of one partition.
 pub(crate) struct PartitionBounds {
     all: Arc<Bounds>,
-    /// None of a key whose order is not that of its values (NaN), or that has none.
+    /// Accumulators of each key; `None` for types whose bounds are not usable as a filter, such as floats because of
+    /// NaN.
     keys: Vec<Option<(MinAccumulator, MaxAccumulator)>>,
 }
 
@@ -105,7 +107,7 @@ impl PartitionBounds {
         Ok(())
     }
 
-    /// No more keys come.
+    /// Merges the bounds of this partition into the common ones. The last partition to end publishes the filter.
     pub(crate) fn end(mut self) -> Result<()> {
         let bounds = |(least, greatest): &mut (MinAccumulator, MaxAccumulator)| -> Result<_> {
             let (least, greatest) = (least.evaluate()?, greatest.evaluate()?);

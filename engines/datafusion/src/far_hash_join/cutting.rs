@@ -1,4 +1,4 @@
-//! Cuts rows by the hash of their keys, so that rows with equal keys are in the same part on both sides of a join.
+//! Cuts rows into parts by the hash of their keys: rows with equal keys are in the same part on both sides of a join.
 
 use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BinaryViewArray, RecordBatch, StringViewArray, UInt32Array,
@@ -12,10 +12,10 @@ use datafusion::physical_expr::PhysicalExprRef;
 use std::mem::take;
 use std::sync::Arc;
 
-/// Views of up to so many bytes hold their values themselves.
+/// Longest value in bytes that an Arrow view holds itself, without a separate buffer.
 const INLINE_BYTES: u32 = 12;
 
-/// How rows are cut. A part that is cut again is cut at another level, by another hash.
+/// Assigns rows to parts by the hash of their keys. Each level uses another hash, so a part can be cut again.
 #[derive(Clone, Debug)]
 pub(crate) struct Cutter {
     keys: Vec<PhysicalExprRef>,
@@ -25,38 +25,39 @@ pub(crate) struct Cutter {
 
 impl Cutter {
     pub(crate) fn new(keys: Vec<PhysicalExprRef>, parts: usize, level: u32) -> Cutter {
-        // Of none of the hashes that DataFusion repartitions and joins by.
+        // The seed differs from those that DataFusion repartitions and joins by. With the same hash, all rows of one of
+        // its partitions could fall into few parts.
         let hash = RandomState::with_seed(0x6661_7270_6f6f_6c00 + u64::from(level));
         Cutter { keys, parts, hash }
     }
 
-    /// The key columns of rows.
+    /// Evaluates the key columns of a batch.
     pub(crate) fn keys(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
         self.keys.iter().map(|key| key.evaluate(batch)?.into_array(batch.num_rows())).collect()
     }
 
-    /// The part of each row.
+    /// Returns the part of each row.
     fn parts_of(&self, batch: &RecordBatch) -> Result<Vec<u16>> {
         let mut hashes = vec![0; batch.num_rows()];
         create_hashes(&self.keys(batch)?, &self.hash, &mut hashes)?;
-        // The high bits, as a fraction of all parts.
+        // The upper 32 bits of the hash, scaled to the number of parts.
         Ok(hashes.iter().map(|hash| (((hash >> 32) * self.parts as u64) >> 32) as u16).collect())
     }
 }
 
-/// Batches that are cut at once, so that parts get more than a few rows of each.
+/// Batches that are cut together, so that each part gets more than a few rows at a time.
 pub(crate) struct Block {
     cutter: Cutter,
     batches: Vec<RecordBatch>,
     bytes: usize,
     bytes_max: usize,
-    /// For them, and as much again while they are cut.
+    /// Reservation for the batches, and the same again for the copy that cutting makes.
     _held: MemoryReservation,
 }
 
 impl Block {
-    /// Of so many bytes, which are taken of what `held` is of even if there are none left: without them nothing would
-    /// go on.
+    /// Makes a block of `bytes_max` bytes. The memory is reserved even if the pool has none left, because a join cannot
+    /// proceed without a block.
     pub(crate) fn new(cutter: Cutter, bytes_max: usize, held: &MemoryReservation) -> Block {
         let held = held.new_empty();
         held.grow(2 * bytes_max);
@@ -67,15 +68,15 @@ impl Block {
         self.cutter.parts
     }
 
-    /// Takes rows; says whether it is full.
+    /// Adds rows. Returns true if the block is full and must be cut.
     pub(crate) fn push(&mut self, batch: RecordBatch) -> bool {
         self.bytes += bytes_of(&batch);
         self.batches.push(batch);
         self.bytes >= self.bytes_max
     }
 
-    /// The rows of each part that has any; those of parts of which `is_one` says so together, as `None`. All of them
-    /// share their memory.
+    /// Cuts the block and returns the rows of each part that has any. The parts for which `is_one` is true are returned
+    /// together, with `None` as their number. All returned batches share memory; see [`alone`].
     pub(crate) fn cut(
         &mut self,
         is_one: impl Fn(usize) -> bool,
@@ -85,7 +86,7 @@ impl Block {
         let Some(first) = batches.first() else { return Ok(Vec::new()) };
         let block = concat_batches(&first.schema(), &batches)?;
         drop(batches);
-        // Those that are one come behind the others.
+        // Rows of the merged parts come last.
         let one = self.cutter.parts;
         let bins: Vec<usize> = (0..one).map(|part| if is_one(part) { one } else { part }).collect();
         let parts = self.cutter.parts_of(&block)?;
@@ -110,11 +111,11 @@ impl Block {
     }
 }
 
-/// The same rows in memory of their own.
+/// Copies a batch into memory of its own, so that keeping it does not keep the batches it was cut with.
 pub(crate) fn alone(batch: &RecordBatch) -> Result<RecordBatch> {
     let all = UInt32Array::from_iter_values(0..batch.num_rows() as u32);
     let batch = take_record_batch(batch, &all)?;
-    // Views hold on to the bytes of others.
+    // A view array would keep the buffers of all values; `gc` copies only its own.
     let columns = batch.columns().iter().map(|column| match column.data_type() {
         DataType::Utf8View => Arc::new(column.as_string_view().gc()) as ArrayRef,
         DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
@@ -123,7 +124,7 @@ pub(crate) fn alone(batch: &RecordBatch) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(batch.schema(), columns.collect())?)
 }
 
-/// What rows take, without those beside them in the same memory.
+/// Returns the bytes that the rows of a batch take, without other rows in the same buffers.
 pub(crate) fn bytes_of(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(bytes_of_column).sum()
 }
@@ -137,7 +138,7 @@ fn bytes_of_column(column: &ArrayRef) -> usize {
         DataType::BinaryView => long(BinaryViewArray::lengths(column.as_binary_view())),
         _ => 0,
     };
-    // What has no size of its own slice counts whole.
+    // Types that cannot tell the size of a slice count with all of their buffers.
     let own = column.to_data().get_slice_memory_size().unwrap_or_else(|_| column.get_array_memory_size());
     own + beyond
 }

@@ -1,15 +1,22 @@
-//! A hash join that completes when its build side does not fit: parts of both sides go to temporary files.
+//! A hash join that spills when its build side does not fit into memory.
 //!
-//! The idea: DataFusion's hash join wants its whole build side in memory, and fails when the memory pool has no more.
-//! This one collects it too, and while all of it fits, nothing else happens. When it does not, both sides are cut by a
-//! hash of their keys ([`cutting`]); parts stay near for as long as there is memory, the largest leave first
-//! ([`parts`]); parts that left are joined one after another ([`pairs`]). Each join of parts is DataFusion's, so all
-//! kinds, conditions and NULLs are its own; but for the most frequent one, of numbers that the build side has once
-//! ([`words`]). Temporary files are those of the session: far memory, if [`FarTempFiles`](crate::FarTempFiles) makes
-//! them.
+//! The idea: DataFusion's hash join needs its whole build side in memory, and fails when the memory pool has no more.
+//! This one collects the build side too. While all of it fits, nothing else happens. When it does not fit, both sides
+//! are cut into parts by a hash of their keys ([`cutting`]), which puts rows with equal keys into the same part. Parts
+//! of the build side stay in memory while there is room, and the largest spill first ([`parts`]). Rows of the probe
+//! side whose part is in memory are joined at once; the others go to files. At the end the spilled parts are joined one
+//! after another ([`pairs`]).
 //!
-//! Paper 002 calls the same question which share of a join's data lies near: here the far tier is whatever the files
-//! are in.
+//! Each of these joins is run by DataFusion, so all join types, conditions and NULLs behave as they do there. The one
+//! exception is the most frequent case, numbers that are unique on the build side, which a kernel of our own joins
+//! ([`words`]). Temporary files are those of the session. They lie in far memory if
+//! [`FarTempFiles`](crate::FarTempFiles) makes them.
+//!
+//! Paper 002 asks the same question in general: which share of a join's data should lie in the near tier. Here the far
+//! tier is wherever the files are.
+//!
+//! Parts are not partitions: in this module, a *partition* is one of the parallel streams of a plan of DataFusion, and
+//! each partition of the join has parts of its own.
 
 mod bounds;
 mod cutting;
@@ -50,35 +57,39 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use words::Words;
 
-/// Parts of a cut.
+/// Number of parts that a side is cut into, at least.
 const PARTS_MIN: usize = 8;
+/// Number of parts that a side is cut into, at most.
 const PARTS_MAX: usize = 128;
-/// Of a build side that nobody knows the size of.
+/// Number of parts if the size of the build side is unknown.
 const PARTS_UNKNOWN: usize = 32;
-/// A part is to take this part of what a partition may use of the memory pool: not all parts are of one size, and
-/// others use it too.
+/// A part should take at most 1/`SHARE` of the memory that a partition may use: parts differ in size, and other
+/// operators need memory too.
 const SHARE: usize = 4;
-/// Bytes that are cut at once, and which part of the memory pool's they are at most.
+/// Bytes that are cut at once, at least.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
+/// Bytes that are cut at once, at most.
 const BLOCK_BYTES_MAX: usize = 8 << 20;
+/// All partitions together cut 1/`BLOCK_SHARE` of the memory pool's limit at once, within the least and the most for
+/// each.
 const BLOCK_SHARE: usize = 16;
 
-/// See the module. What it has in common with DataFusion's is a [`HashJoinExec`], which runs itself where memory has no
+/// Hash join that can spill. It wraps DataFusion's [`HashJoinExec`], and runs that one unchanged if memory has no
 /// limit.
 #[derive(Debug)]
 pub struct FarHashJoinExec {
     join: Arc<HashJoinExec>,
     metrics: ExecutionPlanMetricsSet,
     bounds: OnceLock<Option<Arc<Bounds>>>,
-    /// The build side of all partitions, if it is one for all.
+    /// Build side that all partitions share; unused in partitioned mode.
     collected: OnceLock<Collecting>,
 }
 
-/// A build side that is one for all partitions of the other.
+/// Build side that all partitions of the probe side share.
 enum Collected {
-    /// A join that has it, and finds out for all partitions together which of its rows were found.
+    /// It fits into memory. The join tracks which build rows were matched, for all partitions together.
     Near(HashJoinExec, Arc<MemoryReservation>),
-    /// For whoever comes first, which then joins all partitions.
+    /// It spilled. The first partition to arrive takes it and joins the whole probe side; the others return no rows.
     Cut(Mutex<Option<(Cut, MemoryReservation)>>),
 }
 
@@ -88,27 +99,28 @@ impl fmt::Debug for Collected {
     }
 }
 
-/// Whoever waits for it drives it, so that it goes on if the first gives up; and all have its error.
+/// Future of the shared build side. Each partition that waits also polls it, so it proceeds if the first partition is
+/// dropped. All partitions get its error.
 type Collecting = Shared<BoxFuture<'static, std::result::Result<Arc<Collected>, Arc<DataFusionError>>>>;
 
-/// What became of a build side.
+/// Build side after it was read.
 enum Built {
     Near(Vec<RecordBatch>),
     Cut(Cut),
 }
 
 impl FarHashJoinExec {
-    /// In the place of this join.
+    /// Makes a join that runs in the place of `join`.
     pub fn new(join: Arc<HashJoinExec>) -> FarHashJoinExec {
         let (metrics, bounds, collected) = Default::default();
         FarHashJoinExec { join, metrics, bounds, collected }
     }
 
-    /// The bounds of the build side's keys, if a scan on the other side waits for them.
+    /// Returns the bounds of the build keys, if a scan on the probe side waits for them.
     fn bounds(&self) -> Option<&Arc<Bounds>> {
         let made = || {
             let filter = self.join.dynamic_expressions_produced().pop()?;
-            // Where NULL finds NULL, rows without a key are not to be left out.
+            // Where NULL equals NULL, a filter by bounds would drop rows with NULL keys that match.
             if self.join.null_equality() != NullEquality::NullEqualsNothing {
                 return None;
             }
@@ -119,7 +131,7 @@ impl FarHashJoinExec {
         self.bounds.get_or_init(made).as_ref()
     }
 
-    /// How many parts a build side is cut into, of which a partition may hold so much near.
+    /// Returns the number of parts to cut a build side into, if each partition may keep `near_bytes` in memory.
     fn parts(&self, near_bytes: usize) -> usize {
         let left = self.join.left();
         let known = StatisticsContext::new().compute(left.as_ref(), &StatisticsArgs::new());
@@ -217,7 +229,7 @@ impl FarHashJoinExec {
     }
 }
 
-/// Collects a build side, for as long as there is memory as a whole, then in parts.
+/// Reads the build side: whole while it fits into memory, then cut into parts.
 async fn build_side(
     joining: &pairs::Joining,
     mut rows: SendableRecordBatchStream,
@@ -257,7 +269,7 @@ async fn build_side(
 impl DisplayAs for FarHashJoinExec {
     fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if form != DisplayFormatType::TreeRender {
-            // It says what it is itself.
+            // The name printed next is that of the wrapped join.
             f.write_str("Far")?;
         }
         self.join.fmt_as(form, f)

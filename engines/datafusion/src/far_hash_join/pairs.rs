@@ -1,9 +1,10 @@
-//! Joins what was cut, part by part: by DataFusion's own hash join, or where that is enough by farpool's kernel.
+//! Joins the two sides part by part, by DataFusion's hash join or, where possible, by farpool's own kernel.
 //!
-//! The idea: rows that join are in the same part on both sides, so a join is that of its parts, of whatever kind. Parts
-//! that stayed near are joined as the probe side comes in; others afterwards, from their files. A part that is still
-//! too large becomes a build side from the other side if that is smaller, or is cut once more, by another hash. Where
-//! that does not help, as most rows have one key, it is taken in chunks, each against the whole other part.
+//! The idea: rows that join are in the same part on both sides, so the join is the union of the joins of its parts, for
+//! every join type. Parts whose build side is in memory are joined while the probe side is read. The spilled ones are
+//! joined afterwards, from their files. If a build part is still too large, the sides are swapped if the probe part
+//! fits; else both are cut again, by another hash. When cutting does not help, because most rows have the same key, the
+//! build part is read in chunks that fit, and each chunk is joined with the whole probe part.
 
 use super::cutting::{Block, Cutter};
 use super::parts::{Cut, Files, Part, ProbeParts, needed_of, stream_of};
@@ -27,43 +28,46 @@ use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 use std::fmt;
 use std::sync::Arc;
 
-/// Times that a part is cut.
+/// Times that rows are cut, at most.
 const LEVELS_MAX: u32 = 4;
-/// A cut helped if no part has more than so many of so many parts of the rows.
+/// A cut was useless if one part has more than this fraction of the rows: the part is then joined in chunks.
 const MOST_ROWS: (usize, usize) = (9, 10);
-/// The least a part's chunk may take, whatever the memory pool says: nothing would come to an end otherwise.
+/// Smallest chunk in bytes, taken even if the memory pool refuses it: without it the join could not finish.
 const CHUNK_BYTES_MIN: usize = 256 << 10;
 
 pub(crate) type Rows = BoxStream<'static, Result<RecordBatch>>;
 
-/// What all parts of a join have in common.
+/// Settings and resources that all parts of one join share.
 pub(crate) struct Joining {
     pub(crate) join: Arc<HashJoinExec>,
-    /// If parts may be joined by our own kernel.
+    /// Farpool's own kernel; `None` if this join is not of the kind that the kernel does.
     pub(crate) words: Option<Words>,
-    /// Parts that were.
+    /// Metric: parts that the kernel joined.
     pub(crate) by_words: Count,
-    /// To join parts in: what they take is held by us already.
+    /// Context to run DataFusion's join in. Its memory has no limit, because this operator has already reserved what
+    /// the part takes.
     pub(crate) unbounded: Arc<TaskContext>,
-    /// Of which others are made.
+    /// Reservation of the operator; others are split off from it.
     pub(crate) held: MemoryReservation,
     pub(crate) build_files: Files,
     pub(crate) probe_files: Files,
-    /// Parts of a cut, and bytes that are cut at once.
+    /// Parts of a cut.
     pub(crate) parts: usize,
+    /// Bytes that are cut at once.
     pub(crate) block_bytes: usize,
 }
 
-/// A part of each side.
+/// The same part of both sides.
 struct Pair {
     build: Part,
     probe: Part,
-    /// How often it was cut, and whether that did not help the last time.
+    /// Times that it was cut.
     level: u32,
+    /// True if the last cut left almost all rows in this part, so that cutting again is useless.
     is_stuck: bool,
 }
 
-/// A pair, and the rows of its sides.
+/// A pair whose files are being read.
 struct Opened {
     pair: Pair,
     build: SendableRecordBatchStream,
@@ -78,12 +82,12 @@ impl Joining {
         self.join.on().iter().map(|pair| Arc::clone(side(pair))).collect()
     }
 
-    /// How the build side is cut.
+    /// Returns the cutter for the build side at this level.
     pub(crate) fn build_cutter(&self, level: u32) -> Cutter {
         Cutter::new(self.keys(|(build, _)| build), self.parts, level)
     }
 
-    /// What is cut at once, by a cutter.
+    /// Returns an empty block for this cutter.
     pub(crate) fn block(&self, cutter: Cutter) -> Block {
         Block::new(cutter, self.block_bytes, &self.held)
     }
@@ -92,7 +96,7 @@ impl Joining {
         Cutter::new(self.keys(|(_, probe)| probe), self.parts, level)
     }
 
-    /// The join of two streams, of which the build side takes no more than is held.
+    /// Joins two streams. `held` is the memory reserved for the build side, and is kept until the rows have been read.
     fn run(
         self: &Arc<Joining>,
         build: SendableRecordBatchStream,
@@ -127,7 +131,7 @@ impl Joining {
         Ok(holding(rows, held))
     }
 
-    /// The same by DataFusion's join.
+    /// Joins two streams by DataFusion's join, with the sides swapped if `is_swapped`.
     fn engine(
         &self,
         build: SendableRecordBatchStream,
@@ -145,7 +149,7 @@ impl Joining {
         plan.execute(0, Arc::clone(&self.unbounded))
     }
 
-    /// The join of all partitions of the other side with a build side that is one for all of them.
+    /// Returns a join of one build side with all partitions of the probe side.
     pub(crate) fn for_all(
         &self,
         batches: Vec<RecordBatch>,
@@ -163,12 +167,12 @@ impl Joining {
         self.join.builder().reset_state().with_fetch(None).with_new_children(children)?.build()
     }
 
-    /// What parts are joined in.
+    /// Returns the context without a memory limit.
     pub(crate) fn unbounded(&self) -> Arc<TaskContext> {
         Arc::clone(&self.unbounded)
     }
 
-    /// Joins a build side that is near as a whole with the other side.
+    /// Joins a build side that is in memory with the probe side.
     pub(crate) fn near(
         self: &Arc<Joining>,
         batches: Vec<RecordBatch>,
@@ -178,7 +182,7 @@ impl Joining {
         self.run(stream_of(&self.build_files, batches), probe, false, held)
     }
 
-    /// Joins a build side that was cut with the other side.
+    /// Joins a build side that spilled with the probe side: first the parts in memory, then those in files.
     pub(crate) fn cut(
         self: Arc<Joining>,
         cut: Cut,
@@ -200,14 +204,15 @@ impl Joining {
         Ok(near.chain(far.try_flatten()).boxed())
     }
 
-    /// Joins the parts in files, when the others have been joined.
+    /// Joins the parts in files. Called after the parts in memory have been joined.
     async fn far(
         self: Arc<Joining>,
         probing: Arc<tokio::sync::Mutex<Probing>>,
         builds: Vec<Option<Part>>,
     ) -> Result<Rows> {
         let mut probing = probing.lock().await;
-        // A join that has no rows on its build side may not have looked at the other.
+        // A join with an empty build side may not have read the probe side. The rows for the files must still be
+        // written.
         while probing.next().await?.is_some() {}
         let probes = match probing.parts.take() {
             Some(parts) => parts.finish()?,
@@ -220,7 +225,7 @@ impl Joining {
         Ok(self.pairs(pairs.collect()))
     }
 
-    /// Pairs, one after another. The first rows of each are asked for while the one before it is joined.
+    /// Joins pairs one after another. The files of the next pair are opened, and read ahead, while one is joined.
     fn pairs(self: &Arc<Joining>, pairs: Vec<Pair>) -> Rows {
         let ahead = Ahead { joining: Arc::clone(self), pairs: pairs.into_iter(), next: None };
         stream::try_unfold(ahead, Ahead::rows).try_flatten().boxed()
@@ -279,7 +284,8 @@ impl Joining {
         Ok(self.pairs(pairs.collect()))
     }
 
-    /// Takes the side whose rows come out alone in chunks, each against all of the other.
+    /// Joins a pair by chunks of one side, each with all of the other. The chunked side is the one whose rows can be
+    /// decided by each chunk alone, which depends on the join type.
     fn in_chunks(self: Arc<Joining>, pair: Pair, held: MemoryReservation) -> Result<Rows> {
         let is_swapped = match self.join.join_type() {
             JoinType::Inner
@@ -339,7 +345,7 @@ impl Joining {
     }
 }
 
-/// Pairs that are still to be joined, the next of them opened.
+/// Pairs that are still to be joined. The next one is already opened.
 struct Ahead {
     joining: Arc<Joining>,
     pairs: std::vec::IntoIter<Pair>,
@@ -351,7 +357,7 @@ impl Ahead {
         self.pairs.next().map(|pair| self.joining.open(pair)).transpose()
     }
 
-    /// The rows of the next pair.
+    /// Starts the join of the next pair. Returns its rows and the pairs after it.
     async fn rows(mut self) -> Result<Option<(Rows, Ahead)>> {
         let now = match self.next.take() {
             None => self.open()?,
@@ -364,7 +370,7 @@ impl Ahead {
     }
 }
 
-/// Rows of a join, and what is held for it as long as they come.
+/// Returns `rows` as a stream that keeps the reservation until it is dropped.
 pub(crate) fn holding(
     rows: impl Stream<Item = Result<RecordBatch>> + Send + 'static,
     held: Arc<MemoryReservation>,
@@ -372,7 +378,7 @@ pub(crate) fn holding(
     rows.inspect(move |_| _ = held.size()).boxed()
 }
 
-/// A partition of the probe side, run as the join was.
+/// One partition of the probe side, executed in the context of the whole join.
 struct Probe {
     schema: SchemaRef,
     plan: Arc<dyn ExecutionPlan>,
@@ -399,14 +405,14 @@ impl PartitionStream for Probe {
     }
 }
 
-/// The probe side as it comes in.
+/// Probe side while it is read.
 struct Probing {
     rows: Option<SendableRecordBatchStream>,
     parts: Option<ProbeParts>,
 }
 
 impl Probing {
-    /// Rows of parts that stayed near; those of others go into files.
+    /// Returns rows whose part is in memory; writes the others to files. `None` at the end.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         let (Some(rows), Some(parts)) = (&mut self.rows, &mut self.parts) else { return Ok(None) };
         while let Some(batch) = rows.next().await {
@@ -419,7 +425,7 @@ impl Probing {
     }
 }
 
-/// A plan that hands out a stream, once.
+/// Returns a plan that returns this stream, once.
 fn given(rows: SendableRecordBatchStream) -> Result<Arc<dyn ExecutionPlan>> {
     let schema = rows.schema();
     let given = Given { schema: Arc::clone(&schema), rows: Mutex::new(Some(rows)) };

@@ -1,4 +1,5 @@
-//! The sides of a join in parts: of the build side, parts stay near while there is memory; the rest are in files.
+//! The parts of both sides of a join. Parts of the build side stay in memory while there is room; the others are in
+//! files.
 
 use super::cutting::{Block, alone, bytes_of};
 use datafusion::arrow::array::RecordBatch;
@@ -10,20 +11,21 @@ use datafusion::physical_plan::stream::{EmptyRecordBatchStream, RecordBatchStrea
 use std::mem::take;
 use std::sync::Arc;
 
-/// What DataFusion's hash table takes for a row at most: 16 buckets of 17 bytes for 7 rows, and a link of 4 bytes.
+/// Upper limit of the bytes that DataFusion's hash table takes for a row: 16 buckets of 17 bytes for 7 rows, and a link
+/// of 4 bytes.
 const TABLE_BYTES_PER_ROW: usize = 43;
 
-/// What rows take as a build side: themselves, and a table of them.
+/// Returns the memory that a build side takes: its rows and their hash table, in bytes.
 pub(crate) fn needed(rows: usize, bytes: usize) -> usize {
     bytes + rows * TABLE_BYTES_PER_ROW
 }
 
-/// The same of a batch.
+/// Returns the memory that a batch takes as a build side, in bytes.
 pub(crate) fn needed_of(batch: &RecordBatch) -> usize {
     needed(batch.num_rows(), bytes_of(batch))
 }
 
-/// Where the files of a side are made, and how they are called.
+/// Factory of the spill files of one side, and their description.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) manager: SpillManager,
@@ -32,7 +34,7 @@ pub(crate) struct Files {
 
 type Append = Box<dyn FnMut(Option<&RecordBatch>) -> Result<Option<Arc<dyn SpillFile>>> + Send>;
 
-/// A part in a file that is being written.
+/// Spill file of a part that is being written.
 struct Growing {
     append: Append,
     rows: usize,
@@ -61,7 +63,7 @@ impl Growing {
     }
 }
 
-/// A part that was written whole.
+/// Part that was written completely. `file` is `None` if it has no rows.
 #[derive(Clone, Default)]
 pub(crate) struct Part {
     file: Option<Arc<dyn SpillFile>>,
@@ -70,12 +72,12 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// What it takes as a build side.
+    /// Returns the memory that the part takes as a build side, in bytes.
     pub(crate) fn needed(&self) -> usize {
         needed(self.rows, self.bytes)
     }
 
-    /// Its rows.
+    /// Streams the rows of the part.
     pub(crate) fn read(&self, files: &Files) -> Result<SendableRecordBatchStream> {
         match &self.file {
             Some(file) => files.manager.read_spill_as_stream(Arc::clone(file), None),
@@ -84,7 +86,7 @@ impl Part {
     }
 }
 
-/// The build side, being cut.
+/// Build side while it is cut.
 pub(crate) struct BuildParts {
     block: Block,
     files: Files,
@@ -94,7 +96,7 @@ pub(crate) struct BuildParts {
 #[derive(Default)]
 struct BuildPart {
     near: Vec<RecordBatch>,
-    /// What is held for them.
+    /// Bytes reserved for `near`.
     near_bytes: usize,
     file: Option<Growing>,
 }
@@ -116,7 +118,7 @@ impl BuildParts {
         BuildParts { block, files, parts }
     }
 
-    /// Takes rows. What stays near grows what is held.
+    /// Adds rows. `held` grows by what stays in memory.
     pub(crate) fn push(&mut self, batch: RecordBatch, held: &MemoryReservation) -> Result<()> {
         match self.block.push(batch) {
             true => self.cut(held),
@@ -133,7 +135,8 @@ impl BuildParts {
         Ok(())
     }
 
-    /// Keeps rows of a part near, if need be in the place of larger parts, or writes them into its file.
+    /// Keeps rows of a part in memory, or appends them to its file. If memory is short, the largest part in memory
+    /// spills first.
     fn place(&mut self, part: usize, rows: RecordBatch, held: &MemoryReservation) -> Result<()> {
         let needed = needed_of(&rows);
         loop {
@@ -153,7 +156,7 @@ impl BuildParts {
         }
     }
 
-    /// No more rows come: those that stayed near, and the parts that did not.
+    /// Ends the build side. Returns the rows in memory and the spilled parts.
     pub(crate) fn finish(mut self, held: &MemoryReservation) -> Result<Cut> {
         self.cut(held)?;
         let mut cut = Cut { near: Vec::new(), parts: Vec::new() };
@@ -165,18 +168,18 @@ impl BuildParts {
     }
 }
 
-/// A build side that was cut.
+/// Build side after it was cut.
 pub(crate) struct Cut {
     pub(crate) near: Vec<RecordBatch>,
-    /// Those that are in files.
+    /// Spilled parts by number; `None` for parts in memory.
     pub(crate) parts: Vec<Option<Part>>,
 }
 
-/// The probe side, being cut as the build side was: rows of parts that stayed near are handed on.
+/// Probe side while it is cut. Rows whose build part is in memory are returned at once; the others go to files.
 pub(crate) struct ProbeParts {
     block: Block,
     files: Files,
-    /// Of which parts rows go into files.
+    /// True for each part whose rows go to files.
     is_far: Vec<bool>,
     parts: Vec<Option<Growing>>,
 }
@@ -187,7 +190,7 @@ impl ProbeParts {
         ProbeParts { block, files, is_far, parts }
     }
 
-    /// Takes rows, and hands on some.
+    /// Adds rows. Returns rows to join now, if there are any.
     pub(crate) fn push(&mut self, batch: RecordBatch) -> Result<Option<RecordBatch>> {
         if !self.is_far.contains(&true) {
             return Ok(Some(batch));
@@ -198,7 +201,7 @@ impl ProbeParts {
         }
     }
 
-    /// Cuts what there is.
+    /// Cuts the block. Returns rows to join now, if there are any.
     pub(crate) fn cut(&mut self) -> Result<Option<RecordBatch>> {
         let mut near = None;
         for (part, rows) in self.block.cut(|part| !self.is_far[part])? {
@@ -216,13 +219,13 @@ impl ProbeParts {
         Ok(near)
     }
 
-    /// No more rows come, and all were cut: the parts in files, without rows where there is none.
+    /// Ends the probe side, after a last [`ProbeParts::cut`]. Returns its parts; those without rows have no file.
     pub(crate) fn finish(self) -> Result<Vec<Part>> {
         self.parts.into_iter().map(|part| part.map_or(Ok(Part::default()), Growing::finish)).collect()
     }
 }
 
-/// Batches as a stream.
+/// Returns batches as a stream.
 pub(crate) fn stream_of(files: &Files, batches: Vec<RecordBatch>) -> SendableRecordBatchStream {
     let batches = futures::stream::iter(batches.into_iter().map(Ok));
     Box::pin(RecordBatchStreamAdapter::new(Arc::clone(files.manager.schema()), batches))

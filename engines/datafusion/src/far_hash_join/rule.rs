@@ -1,4 +1,4 @@
-//! The rule that puts joins that can spill in the place of those that cannot.
+//! The optimizer rule that replaces DataFusion's hash joins by joins that can spill.
 
 use super::FarHashJoinExec;
 use crate::options::Options;
@@ -10,7 +10,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::HashJoinExec;
 use std::sync::Arc;
 
-/// See the module. It comes behind all rules that look for DataFusion's joins.
+/// Optimizer rule that replaces DataFusion's hash joins by [`FarHashJoinExec`]. It must run after all rules that look
+/// for DataFusion's joins.
 #[derive(Debug, Default)]
 pub struct SpillHashJoins;
 
@@ -43,8 +44,8 @@ impl PhysicalOptimizerRule for SpillHashJoins {
     }
 }
 
-/// Whether rows may come out in another order, and whether each part of both sides says what is joined: a NULL in
-/// `NOT IN` says something about all.
+/// Reports whether a join may be replaced. Its output order must not matter, because spilling changes it. And it must
+/// be possible to join each part alone: in `NOT IN`, a NULL in one part decides about the rows of all parts.
 fn can_spill(join: &HashJoinExec) -> bool {
     join.properties().output_ordering().is_none() && !join.null_aware
 }

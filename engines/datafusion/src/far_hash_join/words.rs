@@ -1,8 +1,8 @@
-//! Inner joins by keys that fit a word, of a build side that has each key once: farpool's own kernel.
+//! Inner joins by integer keys that are unique on the build side, run by farpool's own kernel.
 //!
-//! The idea: most joins look numbers up in a table that has each once. Such a row finds one row at most, so what comes
-//! out of a batch is no larger than it, and the whole batch is looked up at once, asking memory ahead. Whatever is not
-//! so is DataFusion's to join.
+//! The idea: most joins look up numbers in a table that has each number once. Each probe row then finds at most one
+//! build row, so a batch yields no more rows than it has. The kernel looks up a whole batch at once and prefetches
+//! memory. DataFusion joins everything else.
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::compute::take;
@@ -16,28 +16,29 @@ use farpool_join::{HugePages, JoinError, Settings};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-/// Build sides of fewer rows are not worth the memory that the kernel asks for at least: some chunks of 2 MiB.
+/// Smallest build side in rows for which the kernel is used. Below that, the memory it asks for (some chunks of 2 MiB)
+/// is not worth it.
 const ROWS_MIN: usize = 1 << 15;
 
-/// How parts of a join are joined by the kernel.
+/// Kernel of a join, with its keys and output columns.
 #[derive(Debug)]
 pub(crate) struct Words {
     pages: HugePages,
     settings: Settings,
     build_keys: Vec<PhysicalExprRef>,
     probe_keys: Vec<PhysicalExprRef>,
-    /// Columns that come out: of the build side, then of the probe side.
+    /// Output columns: numbers of the build side's columns first, then the probe side's.
     columns: Vec<usize>,
     build_columns: usize,
     schema: SchemaRef,
 }
 
 impl Words {
-    /// Nothing if it is no such join, as far as its plan says.
+    /// Returns `None` if the kernel cannot do such a join, judging by the plan alone.
     pub(crate) fn new(join: &HashJoinExec) -> Option<Words> {
         let left = join.left().schema();
         let is_word = |key: &PhysicalExprRef| {
-            // The order of zeros and of NaNs is DataFusion's own, so it does not join floating-point numbers as we do.
+            // Floats are left out: DataFusion compares zeros and NaNs in its own way.
             key.data_type(&left)
                 .is_ok_and(|of| of.is_integer() || of.is_temporal() || of == DataType::Boolean)
         };
@@ -48,7 +49,7 @@ impl Words {
         let all = join.join_schema().fields().len();
         is_plain.then(|| Words {
             pages: HugePages::new(),
-            // Keys are somebody else's.
+            // The seed is random because the keys may be chosen by an adversary.
             settings: Settings::new(1, RandomState::new().hash_one(0)),
             build_keys: join.on().iter().map(|(build, _)| Arc::clone(build)).collect(),
             probe_keys: join.on().iter().map(|(_, probe)| Arc::clone(probe)).collect(),
@@ -58,7 +59,7 @@ impl Words {
         })
     }
 
-    /// The rows of a build side, to be looked up in. Nothing if they are few, or keys of some are the same.
+    /// Builds a hash table of the build side. Returns `None` if it has too few rows, or if a key occurs twice.
     pub(crate) fn lookup(&self, build: &RecordBatch) -> Result<Option<Lookup<'_>>> {
         if build.num_rows() < ROWS_MIN {
             return Ok(None);
@@ -66,7 +67,7 @@ impl Words {
         Lookup::new(&self.settings, &self.pages, &keys(&self.build_keys, build)?).map_err(refused)
     }
 
-    /// What rows of the probe side find there.
+    /// Looks up a batch of the probe side, and returns the joined rows.
     pub(crate) fn join(
         &self,
         lookup: &Lookup<'_>,
@@ -75,7 +76,7 @@ impl Words {
     ) -> Result<RecordBatch> {
         let pairs = lookup.pairs(&keys(&self.probe_keys, probe)?).map_err(refused)?;
         let (builds, probes) = pairs.into_parts();
-        // If each found one, in their order, they are what there was.
+        // If each probe row found one partner in order, the probe columns can be used as they are.
         let are_all =
             probes.len() == probe.num_rows() && (0..).eq(probes.values().iter().copied().take(probes.len()));
         let columns = self.columns.iter().map(|column| match column.checked_sub(self.build_columns) {

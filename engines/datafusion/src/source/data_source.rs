@@ -1,4 +1,4 @@
-//! A scan as DataFusion sees it: what is known of its rows, which steps it takes over, and how it is run.
+//! `FarSource` as a data source of DataFusion: its statistics, the operators that it takes over, and how it is run.
 
 use super::{FarSource, Said};
 use crate::explain::outlook;
@@ -27,8 +27,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// Of rows that a filter is asked for, so many are believed to pass, where nothing is known of it: DataFusion's own
-/// belief.
+/// Share of rows assumed to pass a filter of unknown selectivity. The value is DataFusion's own default.
 const PASSING: f64 = 0.2;
 
 impl DataSource for FarSource {
@@ -80,15 +79,15 @@ impl DataSource for FarSource {
         Partitioning::UnknownPartitioning(self.partitions)
     }
 
-    /// What a projection says of the columns that it leaves, and the planner has built upon since, the scan that took
-    /// it over has to say as well.
+    /// Reports which output columns are equal or constant. A projection reported this before the scan took it over, and
+    /// the planner relies on it since.
     fn eq_properties(&self) -> EquivalenceProperties {
         let mut known = EquivalenceProperties::new(Arc::clone(&self.schema));
         let column = |place: usize| -> Arc<dyn PhysicalExpr> {
             Arc::new(Column::new(self.schema.field(place).name(), place))
         };
         for leaves in self.pipeline.leaving() {
-            // Columns of this very schema are taken.
+            // It cannot fail: both columns are of this schema.
             let _ = match leaves {
                 Leaving::Copy { of, place } => known.add_equal_conditions(column(of), column(place)),
                 Leaving::Constant { place } => {
@@ -110,7 +109,7 @@ impl DataSource for FarSource {
                     ..Statistics::new_unknown(&self.schema)
                 },
             };
-        // Of a program from elsewhere nothing but the pipeline is known.
+        // A program from another process has a pipeline, but no `filters` to show.
         let is_filtered = !self.filters.is_empty() || !self.pipeline.filters.is_empty();
         let is_all = self.groups.len() == self.table.row_groups().len();
         let is_exact =
@@ -168,7 +167,7 @@ impl DataSource for FarSource {
         };
         let said: Vec<Said> = projection.iter().map(over).collect::<Result<_>>()?;
         let schema = Arc::new(projection.project_schema(&self.schema)?);
-        // What is computed beside the data must not be more than what it is computed of.
+        // A projection is computed beside the data only if its result is no wider than the columns that it reads.
         let places = said.iter().flat_map(|said| collect_columns(&said.expr));
         let places: std::collections::BTreeSet<usize> = places.map(|column| column.index()).collect();
         let table = self.table.schema();
@@ -215,7 +214,7 @@ impl DataSource for FarSource {
 }
 
 impl FarSource {
-    /// Bytes of a row that leaves, about.
+    /// Estimates the bytes of an output row.
     fn width(&self, exprs: &[Said], schema: &Schema) -> usize {
         let width = |said: &Said| {
             let of = said.expr.data_type(schema).ok();
@@ -224,15 +223,15 @@ impl FarSource {
         exprs.iter().map(width).sum()
     }
 
-    /// Takes a filter over what leaves, if that can be.
+    /// Takes a filter over the scan's output, if it can run beside the data.
     fn take_filter(&mut self, filter: &Arc<dyn PhysicalExpr>) -> Result<PushedDown> {
         if self.is_ended() {
-            // Rows behind a limit or a grouping are others.
+            // A filter after a limit or a grouping applies to other rows.
             return Ok(PushedDown::No);
         }
         let over = self.over_table(filter)?;
         if holds_dynamic(&over) {
-            // Whoever made it does without: it spares work and changes no answer.
+            // The operator that made the filter does not need the scan to apply it: it only saves work.
             self.dynamic.push(over);
             return Ok(PushedDown::No);
         }

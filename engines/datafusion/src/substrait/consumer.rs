@@ -1,10 +1,10 @@
-//! DataFusion's reader of Substrait, with looks at what it takes for granted.
+//! Wraps DataFusion's Substrait reader with checks of what it assumes.
 //!
-//! It reads well what producers write, and panics where a message lacks a part or counts beyond what is there; a few
-//! bytes can also mean a plan without end. So each relation is looked at as it is read: that its inputs are there, that
-//! the columns it leaves exist, how many relations and columns there are. Its names are kept short, as a column's name
-//! is its whole expression, names of columns included: ten projections of `x + x` on top of each other would double it
-//! ten times.
+//! DataFusion's reader is correct for plans of well-behaved producers. It panics if a message lacks a field or has an
+//! index out of range, and a few bytes can encode an enormous plan. Each relation is therefore checked as it is read:
+//! its inputs exist, its output columns exist, and the number of relations and columns is within limits. Long column
+//! names are replaced, because DataFusion names a column by its whole expression: ten stacked projections of `x + x`
+//! would double the name ten times.
 
 use super::{PLAN_COLUMNS_MAX, PLAN_EXPANSION_MAX, PLAN_RELATIONS_MAX};
 use async_trait::async_trait;
@@ -39,11 +39,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Columns of longer names are given short ones.
+/// Longest column name in bytes that is kept. Longer ones are replaced by short ones.
 const NAME_BYTES_MAX: usize = 256;
-/// Exclusive ors within each other, at most: each is read as two copies of both its sides.
+/// Nesting depth of exclusive ors, at most. DataFusion reads each as two copies of both its sides.
 const XOR_NESTING_MAX: usize = 4;
-/// Of dates and times, as Substrait and `date_part` both have them, in whole numbers.
+/// Fields of dates and times that Substrait and `date_part` both define as whole numbers.
 const PARTS: [&str; 7] = ["YEAR", "QUARTER", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"];
 
 pub(super) struct Checked<'a> {
@@ -51,7 +51,7 @@ pub(super) struct Checked<'a> {
     extensions: &'a Extensions,
     state: &'a SessionState,
     relations: AtomicUsize,
-    /// Exclusive ors that are being read.
+    /// Nesting depth of the exclusive or being read.
     xors: AtomicUsize,
 }
 
@@ -63,7 +63,8 @@ impl<'a> Checked<'a> {
 }
 
 impl Checked<'_> {
-    /// `extract`, which DataFusion has as `date_part` and does not read: parts are no values in Substrait.
+    /// Reads `extract` as a call of `date_part`. DataFusion cannot read it, because the field is an enumeration
+    /// argument in Substrait and not a value.
     async fn part_of_a_date(&self, function: &ScalarFunction, input: &DFSchema) -> Result<Expr> {
         let (mut words, mut values) = (Vec::new(), Vec::new());
         for argument in &function.arguments {
@@ -91,12 +92,13 @@ impl Checked<'_> {
         let arguments = vec![lit(part.to_ascii_lowercase()), value];
         let part =
             Expr::ScalarFunction(expr::ScalarFunction::new_udf(self.state.udf("date_part")?, arguments));
-        // Of that type in Substrait, whatever it is of.
+        // Substrait's `extract` always returns an int64.
         Ok(cast(part, DataType::Int64))
     }
 }
 
-/// A quotient of whole numbers that its producer says is not whole: ibis means that by `/`, and casts nothing.
+/// Divides as floats if both sides are whole numbers and the producer declares a float result: ibis writes `/` so,
+/// without a cast.
 fn as_declared(read: Expr, function: &ScalarFunction, input: &DFSchema) -> Result<Expr> {
     let declared = function.output_type.as_ref().and_then(|declared| declared.kind.as_ref());
     let is_whole = |side: &Expr| side.get_type(input).map(|of| of.is_integer());
@@ -111,7 +113,7 @@ fn as_declared(read: Expr, function: &ScalarFunction, input: &DFSchema) -> Resul
     }
 }
 
-/// That a plan has one root, with an input.
+/// Checks that a plan has exactly one root, with an input.
 pub(super) fn check_roots(plan: &Plan) -> Result<()> {
     match &plan.relations[..] {
         [one] => match &one.rel_type {
@@ -134,7 +136,7 @@ fn check_sorts<'s>(of: &str, sorts: impl IntoIterator<Item = &'s SortField>) -> 
     }
 }
 
-/// A relation before its columns are chosen, if those that are chosen exist.
+/// Returns the relation if the output columns that its message selects exist.
 fn left(of: &str, common: Option<&RelCommon>, plan: LogicalPlan) -> Result<LogicalPlan> {
     let columns = plan.schema().fields().len();
     let emit = match common.and_then(|common| common.emit_kind.as_ref()) {
@@ -157,7 +159,7 @@ fn check_columns(of: &str, columns: usize) -> Result<()> {
     }
 }
 
-/// The same columns, those of long names under short ones.
+/// Renames columns with long names.
 fn with_short_names(plan: LogicalPlan) -> Result<LogicalPlan> {
     let is_long = |name: &str| name.len() > NAME_BYTES_MAX;
     if !plan.schema().fields().iter().any(|field| is_long(field.name())) {
@@ -171,12 +173,13 @@ fn with_short_names(plan: LogicalPlan) -> Result<LogicalPlan> {
     LogicalPlanBuilder::from(plan).project(columns)?.build()
 }
 
-/// That moving filters below projections makes no expression of more parts than are permitted.
+/// Checks that pushing filters below projections makes no expression larger than [`PLAN_EXPANSION_MAX`].
 pub(super) fn check_expansion(plan: &LogicalPlan) -> Result<()> {
     parts_of(plan).map(|_| ())
 }
 
-/// Of each column, how many parts it has once columns of projections are written out.
+/// Returns for each output column the number of nodes of its expression, after columns of projections are replaced by
+/// their expressions.
 fn parts_of(plan: &LogicalPlan) -> Result<Vec<u64>> {
     let below: Vec<Vec<u64>> = plan.inputs().into_iter().map(parts_of).collect::<Result<_>>()?;
     let columns = plan.schema().fields().len();
@@ -197,7 +200,7 @@ fn parts_of(plan: &LogicalPlan) -> Result<Vec<u64>> {
             };
             projection.expr.iter().map(count).collect::<Result<_>>()?
         }
-        // Columns go through, or are made anew and stay whole.
+        // Other relations pass columns through, or compute new ones that are not expanded.
         (_, below) => {
             let through: Vec<u64> = below.iter().flatten().copied().collect();
             if through.len() == columns { through } else { vec![1; columns] }
@@ -347,7 +350,7 @@ impl SubstraitConsumer for Checked<'_> {
     }
 
     async fn consume_if_then(&self, case: &IfThen, input: &DFSchema) -> Result<Expr> {
-        // A first one without a value is what all are compared with.
+        // The first clause may lack a result: it then holds the value to compare with.
         let clauses = case.ifs.iter().enumerate();
         if clauses.into_iter().any(|(at, clause)| clause.r#if.is_none() || (at > 0 && clause.then.is_none()))
         {

@@ -1,12 +1,13 @@
-//! Plans of any producer, as Substrait writes them down: bytes in, a logical plan out, and the other way.
+//! Reads and writes logical plans as Substrait.
 //!
-//! The idea: a plan that came by this door is an ordinary logical plan of the session. From there on nothing is
-//! different: the same optimizer, the same rule that moves steps into scans. Plans cross it before they are optimized
-//! here, never behind: what runs beside the data is said in programs of the pool's own, which know no Substrait.
+//! The idea: a plan that was read is an ordinary logical plan of the session. The same optimizer and the same rules
+//! apply to it as to SQL. Plans are exchanged before they are optimized. Programs that run beside the data are never
+//! Substrait.
 //!
-//! Bytes are a stranger's. They are read on a thread of their own, whose stack holds the deepest plan that the limits
-//! below permit; what DataFusion's reader would panic about is looked at before (`consumer`), and a panic that is left
-//! is an error all the same. A plan may do what a statement of SQL may: whoever can send one can read every table.
+//! The bytes come from an untrusted producer. They are read on a separate thread, whose stack is large enough for the
+//! deepest plan that the limits below permit. Messages that would make DataFusion's reader panic are refused first
+//! (`consumer`), and any panic that remains becomes an error. A plan may do whatever a SQL statement may: a client that
+//! can send plans can read every table.
 
 mod consumer;
 mod producer;
@@ -22,23 +23,24 @@ use prost::Message;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes of a plan, at most. Read, an adversary's take up to two hundred times as much memory; lists of a hundred
-/// thousand values fit.
+/// Bytes of a plan, at most. A hostile plan takes up to two hundred times as much memory when it is read. A list of a
+/// hundred thousand values fits.
 pub const PLAN_BYTES_MAX: usize = 4 << 20;
-/// Messages within messages, at most, as all readers of Protocol Buffers have it: about 45 relations on top of each
-/// other, or calls of functions 30 deep.
+/// Nesting depth of messages, at most. It is the limit of Protocol Buffers' readers. It permits about 45 stacked
+/// relations, or function calls 30 deep.
 pub const PLAN_NESTING_MAX: usize = 100;
-/// Relations of a plan, at most; sets are folded, so that so many may be on top of each other.
+/// Relations of a plan, at most. Nested set operations are flattened, so this many may be stacked.
 pub const PLAN_RELATIONS_MAX: usize = 1_000;
-/// Columns that a relation has, at most.
+/// Columns of a relation, at most.
 pub const PLAN_COLUMNS_MAX: usize = 16_384;
-/// Parts of an expression, at most, once the columns of projections below are written out, as moving filters down does.
+/// Nodes of an expression, at most, after each column of a lower projection is replaced by its expression. Pushing
+/// filters down does that.
 pub const PLAN_EXPANSION_MAX: u64 = 1_000_000;
 
-/// For the deepest plan; pages that are not touched are not there.
+/// Stack of the thread that reads a plan, in bytes: enough for the deepest plan. Untouched pages take no memory.
 const STACK_BYTES: usize = 64 << 20;
 
-/// A plan over the tables of a session.
+/// Reads a plan over the tables of a session.
 pub(crate) async fn read(state: SessionState, bytes: Vec<u8>) -> Result<LogicalPlan> {
     if bytes.len() > PLAN_BYTES_MAX {
         return plan_err!("{} bytes: up to {PLAN_BYTES_MAX} are permitted", bytes.len()).map_err(named);
@@ -51,14 +53,14 @@ pub(crate) async fn read(state: SessionState, bytes: Vec<u8>) -> Result<LogicalP
     read.await.map_err(named)
 }
 
-/// What a statement's plan is in bytes.
+/// Writes a plan.
 pub(crate) async fn write(state: SessionState, plan: LogicalPlan) -> Result<Vec<u8>> {
     let written = on_deep_stack(move || {
         let bytes = producer::plan(&state, &plan)?.encode_to_vec();
         if bytes.len() > PLAN_BYTES_MAX {
             return plan_err!("{} bytes: up to {PLAN_BYTES_MAX} are permitted", bytes.len());
         }
-        // Nobody could read a plan that is too deep.
+        // A plan nested too deep could not be read by anybody, so it is refused here.
         decode(&bytes)?;
         Ok(bytes)
     });
@@ -86,12 +88,12 @@ async fn consume(state: &SessionState, plan: &Plan) -> Result<LogicalPlan> {
     Ok(read)
 }
 
-/// Runs work that goes as deep as a plan does.
+/// Runs `work` on a thread with a large stack. A panic becomes an error.
 async fn on_deep_stack<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let (send, receive) = tokio::sync::oneshot::channel();
     let run = move || {
         let done = catch_unwind(AssertUnwindSafe(work));
-        // Whoever asked may be gone.
+        // The receiver may have been dropped.
         let _ = send.send(done.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))));
     };
     let thread = std::thread::Builder::new().name("farpool plan".into()).stack_size(STACK_BYTES);
@@ -105,7 +107,7 @@ fn panicked(panic: &(dyn Any + Send)) -> DataFusionError {
     plan_datafusion_err!("a part that must be there is missing or out of range: {said}")
 }
 
-/// The same error as one of a plan, unless it is the pool's.
+/// Returns the error as a plan error that begins with `Substrait plan`. Errors of the pool keep their kind.
 fn named(error: DataFusionError) -> DataFusionError {
     match error.find_root() {
         DataFusionError::External(_) => error.context("Substrait plan"),
@@ -116,7 +118,7 @@ fn named(error: DataFusionError) -> DataFusionError {
     }
 }
 
-/// Without the backtrace that may follow.
+/// Cuts off DataFusion's backtrace, if the message has one.
 fn first_line(said: &str) -> &str {
     said.split(DataFusionError::BACK_TRACE_SEP).next().unwrap_or(said).trim_end()
 }

@@ -1,7 +1,8 @@
-//! DataFusion's writer of Substrait, so that what it writes is shallow and the same each time.
+//! Wraps DataFusion's Substrait writer so that its plans are shallow and deterministic.
 //!
-//! A hundred conditions of a WHERE are a chain of ANDs to DataFusion, a hundred deep. Substrait's `and` and `or` take
-//! any number of arguments; readers, this one included, give up on messages that nest too deep.
+//! DataFusion represents a WHERE with a hundred conditions as a chain of ANDs, a hundred deep. Substrait's `and` and
+//! `or` take any number of arguments, so such a chain is written as one call. Readers refuse messages that are nested
+//! too deep.
 
 use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::execution::SessionState;
@@ -19,11 +20,11 @@ use datafusion_substrait::substrait::proto::{
 use datafusion_substrait::substrait::version;
 use prost::Message;
 
-/// A plan's message.
+/// Returns the plan as a Substrait message.
 pub(super) fn plan(state: &SessionState, plan: &LogicalPlan) -> Result<Plan> {
     let mut producer = Shallow { inner: DefaultSubstraitProducer::new(state) };
     let input = *producer.handle_plan(plan)?;
-    // The fields of structs would be named here too.
+    // Substrait would require the names of the fields of structs too.
     if let Some(nested) = plan.schema().fields().iter().find(|field| field.data_type().is_nested()) {
         return plan_err!(
             "column {:?} is of type {}: nested types are not written",
@@ -40,7 +41,7 @@ pub(super) fn plan(state: &SessionState, plan: &LogicalPlan) -> Result<Plan> {
         relations: vec![PlanRel { rel_type: Some(plan_rel::RelType::Root(root)) }],
         ..Plan::default()
     };
-    // They come from a hash map.
+    // Their order comes from a hash map; sorting makes it deterministic.
     message.extensions.sort_by_cached_key(Message::encode_to_vec);
     Ok(message)
 }
