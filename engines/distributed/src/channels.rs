@@ -1,7 +1,7 @@
-//! Connections to workers, and errors that name them.
+//! Connections to workers, and errors that name the worker.
 //!
-//! The idea: a worker that is gone, or that has stopped, must be an error by its name within seconds. So connections
-//! are probed while something is under way on them, and what fails on one says whose it was.
+//! The idea: if a worker dies or hangs, the query must fail with the worker's name within seconds. Therefore
+//! connections are probed while a request is in flight, and errors get the address of the worker.
 
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
@@ -23,24 +23,25 @@ use tonic::codegen::http::HeaderMap;
 use tonic::transport::{Channel, Endpoint};
 use url::{Host, Url};
 
-/// A worker that cannot be connected to within this time is lost.
+/// Time limit for connecting to a worker.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Connections are probed so often, and lost if a probe is not answered within the same time.
+/// Interval between probes of a connection, and time limit for the answer to one.
 const PROBE: Duration = Duration::from_secs(5);
-/// Connections that are kept, at most.
+/// Connections kept for reuse, at most. Beyond that all are dropped and opened again.
 const CHANNELS_MAX: usize = 1_024;
 
-/// How far connections between machines of a query go. They are neither encrypted nor authenticated.
+/// Policy for connections to other machines. They are neither encrypted nor authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beyond {
-    /// Only on this machine.
+    /// Permits this machine only.
     Refused,
-    /// Anywhere: whoever can reach a worker can run plans there, and whoever is in between can read and change rows.
+    /// Permits all machines. Anyone who can reach a worker can run plans there, and anyone on the network path can read
+    /// and change rows.
     Insecure,
 }
 
 impl Beyond {
-    /// That this worker may be spoken to.
+    /// Checks that this worker may be contacted.
     pub(crate) fn check(self, url: &Url) -> Result<()> {
         let is_here = match url.host() {
             Some(Host::Ipv4(address)) => address.is_loopback(),
@@ -101,13 +102,14 @@ impl ChannelResolver for Channels {
     }
 }
 
-/// A connection whose errors name the worker.
+/// Connection to a worker. Its errors name the worker.
 pub(crate) struct Named {
     url: Url,
     channel: Box<dyn WorkerChannel>,
 }
 
-/// An error of a connection is the worker's loss; any other is what the worker said.
+/// Adds the worker's address to an error. A transport error means that the worker is lost; other errors come from the
+/// worker.
 fn naming(url: &Url, error: DataFusionError) -> DataFusionError {
     let status = match &error {
         DataFusionError::External(inner) => inner.downcast_ref::<tonic::Status>(),
@@ -121,7 +123,7 @@ fn naming(url: &Url, error: DataFusionError) -> DataFusionError {
     }
 }
 
-/// What a status says, and what led to it.
+/// Returns the message of a status with its causes.
 fn causes(status: &tonic::Status) -> String {
     let mut said = status.message().to_owned();
     let mut cause = std::error::Error::source(status);

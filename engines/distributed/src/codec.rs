@@ -1,4 +1,4 @@
-//! Scans of far tables in DataFusion's protobuf of plans.
+//! Encodes scans of far tables in DataFusion's protobuf of plans.
 
 use crate::message::{Identity, Scan};
 use crate::tables::Tables;
@@ -11,21 +11,21 @@ use farpool::Pool;
 use farpool_datafusion::FarSource;
 use std::sync::Arc;
 
-/// Scans as bytes, and back over the tables of a pool. Filters that come while a query runs do not travel: they spare
-/// work, and change no answer.
+/// Encodes scans, and decodes them over the tables of a pool. Dynamic filters are not sent: they save work, and never
+/// change the answer.
 #[derive(Clone, Debug)]
 pub struct ScanCodec {
     tables: Tables,
 }
 
 impl ScanCodec {
-    /// Of this pool's tables.
+    /// Makes a codec over the tables of this pool.
     pub fn new(pool: &Pool) -> ScanCodec {
         ScanCodec { tables: Tables::new(pool.clone()) }
     }
 }
 
-/// The scan of a far table that a node is, if it is one.
+/// Returns the far scan that `plan` is; `None` if it is another operator.
 pub(crate) fn source_of(plan: &dyn ExecutionPlan) -> Option<&FarSource> {
     plan.downcast_ref::<DataSourceExec>()?.data_source().downcast_ref::<FarSource>()
 }

@@ -1,41 +1,41 @@
-//! Which row groups of a table go to which worker.
+//! Assigns row groups of a table to workers.
 //!
-//! The idea: a row group goes to a worker near the memory node it lies at; those near none, or near several, go where
-//! least is yet. The same is asked when a query is planned (how many tasks are worth it) and when its tasks are made,
-//! and the answer depends on nothing else, so both agree.
+//! The idea: a row group goes to a worker near the memory node that holds it. If several workers are near, or none, it
+//! goes to the one with the fewest bytes so far. The assignment is computed twice: once to decide how many tasks a
+//! query is worth, and once to make the tasks. It depends only on its arguments, so both results agree.
 //!
 //! Pure: no I/O, no clock, no randomness.
 
-/// A task has at least so many row groups, as another worker is not worth the way for fewer.
+/// Row groups for each task, at least. For fewer, another worker is not worth the overhead.
 const GROUPS_EACH: usize = 2;
 
-/// A row group.
+/// Row group to assign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Its place in the table.
+    /// Index of the row group in the table.
     pub(crate) number: usize,
     pub(crate) bytes: u64,
-    /// Workers near it, by their places.
+    /// Indices of the workers near it.
     pub(crate) near: Vec<usize>,
 }
 
-/// What a worker has to do.
+/// Row groups of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// Its place.
+    /// Index of the worker.
     pub(crate) worker: usize,
     /// Row groups, in ascending order.
     pub(crate) groups: Vec<usize>,
 }
 
-/// How many workers these row groups are worth: at least one.
+/// Returns how many workers these row groups are worth, at least 1.
 pub(crate) fn worth(groups: &[Group], workers: usize) -> usize {
     let tasks = workers.min(groups.len() / GROUPS_EACH).max(1);
     divide(groups, workers, tasks).iter().filter(|share| !share.groups.is_empty()).count().max(1)
 }
 
-/// Row groups for so many of the workers: those that have most near them. Without workers there is one share, which is
-/// nobody's.
+/// Divides row groups into tasks, for the workers that have the most bytes near them. Without workers there is one
+/// share, with worker index 0.
 pub(crate) fn divide(groups: &[Group], workers: usize, tasks: usize) -> Vec<Share> {
     let everybody: Vec<usize> = (0..workers.max(1)).collect();
     let wanted = spread(groups, &everybody);
@@ -44,7 +44,7 @@ pub(crate) fn divide(groups: &[Group], workers: usize, tasks: usize) -> Vec<Shar
     seats.truncate(tasks.max(1));
     seats.sort_unstable();
     let shares = spread(groups, &seats);
-    // With more tasks than workers the rest have nothing to do.
+    // If there are more tasks than workers, the remaining tasks get no row groups.
     let none = (seats.len()..tasks).map(|task| Share { worker: task % workers.max(1), groups: Vec::new() });
     let shares = shares.into_iter().zip(&seats).map(|(load, worker)| {
         let mut groups = load.groups;
@@ -60,7 +60,7 @@ struct Load {
     groups: Vec<usize>,
 }
 
-/// Row groups among these workers, in their order.
+/// Spreads row groups over these workers. The result is in the order of `seats`.
 fn spread(groups: &[Group], seats: &[usize]) -> Vec<Load> {
     let mut loads = vec![Load::default(); seats.len()];
     let mut put = |group: &Group, among: &[usize]| {
@@ -74,7 +74,7 @@ fn spread(groups: &[Group], seats: &[usize]) -> Vec<Load> {
     let near = |group: &Group| -> Vec<usize> {
         everybody.iter().copied().filter(|seat| group.near.contains(&seats[*seat])).collect()
     };
-    // Those with a place of their own first: the others even out what that leaves.
+    // Row groups near some worker come first; the others then even out the loads.
     for group in groups {
         let near = near(group);
         if !near.is_empty() {
@@ -87,8 +87,8 @@ fn spread(groups: &[Group], seats: &[usize]) -> Vec<Load> {
     loads
 }
 
-/// Workers for tasks, of which so many bytes of each are near each worker: the nearest first, no worker far more tasks
-/// than another. There is at least one worker.
+/// Assigns a worker to each task. `near_bytes` has for each task the bytes near each worker. Tasks with the most bytes
+/// near a worker choose first, and no worker gets more than the average rounded up. `workers` must be at least 1.
 pub(crate) fn route(near_bytes: &[Vec<u64>], workers: usize) -> Vec<usize> {
     let tasks = near_bytes.len();
     let most = tasks.div_ceil(workers.max(1));
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn every_row_group_goes_to_one_task() {
-        // A small generator of our own: the cases are the same in every run.
+        // A small generator of our own, so that the cases are the same in every run.
         let mut state = 1_u64;
         let mut next = |below: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,4 +1,4 @@
-//! What the stages of a query did, for people.
+//! Reports on the stages of a distributed query, as text.
 
 use datafusion::common::Result;
 use datafusion::physical_plan::ExecutionPlan;
@@ -6,11 +6,11 @@ use datafusion_distributed::{DistributedExec, DistributedMetricsFormat, explain_
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Workers tell what they did behind the last row; one that was lost meanwhile never does.
+/// Time to wait for the metrics of the workers. They arrive after the last row; those of a lost worker never do.
 const METRICS: Duration = Duration::from_secs(2);
 
-/// The stages of a query that has run, its tasks and what each of them did; nothing if it ran in this process alone, or
-/// if not all workers told.
+/// Describes the stages and tasks of a query that has run. Returns `None` if it ran in this process only, or if a
+/// worker did not send its metrics in time.
 pub async fn explain(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     if !plan.is::<DistributedExec>() {
         return Ok(None);

@@ -1,8 +1,8 @@
-//! Queries over many machines: far tables in `datafusion-distributed`, tasks where the row groups lie.
+//! Distributed queries: far tables in `datafusion-distributed`, with tasks placed near the row groups that they read.
 //!
-//! The idea: a far table can be read from anywhere, so any machine of the pool may do a part of a query. What is
-//! divided is the scan, by row groups; each part goes to a worker near the memory node that holds them, over a fast
-//! path or none. Whatever DataFusion does above scans, `datafusion-distributed` divides as it does for everybody.
+//! The idea: every machine of the pool can read every far table, so any of them can do part of a query. Scans are
+//! divided by row groups. Each part goes to a worker near the memory node that holds its row groups, ideally on the
+//! same host. `datafusion-distributed` divides the operators above the scans, as it does for any table.
 //!
 //! ```no_run
 //! use farpool_distributed::{Beyond, Workers};
@@ -19,11 +19,11 @@
 //! # }
 //! ```
 //!
-//! One file for each thing it does: `dividing` says which row groups go where, `placing` tells the planner, `message`
-//! is a scan as bytes and `codec` makes one of it and back, `workers` knows who is there, `channels` connects to them,
-//! `session` plans and `serving` is the other side.
+//! `dividing` assigns row groups to workers, and `placing` passes the result to the planner. `message` is an encoded
+//! scan, which `codec` makes and decodes. `workers` knows the workers that are available, and `channels` connects to
+//! them. `session` plans queries, and `serving` is the worker's side.
 //!
-//! Invariant: a worker that is lost is an error by its name or no loss at all, never fewer rows.
+//! Invariant: the loss of a worker gives an error that names it, or has no effect. It never gives fewer rows.
 //!
 //! Never in this crate: an operator over rows, or a rule about what may be shipped beside the data.
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
-//! A scan on its way to another process.
+//! Encoded scan, to be sent to another process.
 //!
-//! The idea: not the plan's text but what runs beside the data: the same program that nodes are sent, and the columns
-//! that leave. Whoever gets it checks all of it; what it names must be there, and be the table that was planned for.
+//! The idea: a scan is sent as the program that nodes would be sent, with the columns that leave it. The receiver
+//! checks all of it. The row groups must exist, and the table must be the one that the query was planned for.
 //!
 //! Pure: no I/O.
 
@@ -14,16 +14,16 @@ use farpool::{Placement, UnknownPlacement};
 use prost::Message;
 use std::sync::Arc;
 
-/// The version that is spoken here. Others are refused.
+/// Version of the encoding. Other versions are refused.
 pub(crate) const VERSION: u32 = 1;
-/// Bytes of the name of a far table, at most.
+/// Longest name of a far table in bytes.
 const NAME_BYTES_MAX: usize = 255;
 /// Row groups of a scan, at most.
 const GROUPS_MAX: usize = 1 << 20;
-/// Streams of a scan, at most.
+/// Partitions of a scan, at most.
 const PARTITIONS_MAX: u32 = 4_096;
 
-/// A scan.
+/// Scan to be encoded.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scan {
     pub(crate) table: String,
@@ -35,13 +35,13 @@ pub(crate) struct Scan {
     pub(crate) placement: Option<Placement>,
 }
 
-/// What tells a table from another of its name.
+/// Properties that distinguish a table from an earlier or later one of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) rows: u64,
     pub(crate) row_groups: u64,
     pub(crate) bytes: u64,
-    /// Of its columns, and of the checksums of everything in it.
+    /// Digest of its columns and of the checksums of all buffers.
     pub(crate) digest: u64,
 }
 
@@ -71,7 +71,7 @@ struct ScanMessage {
     placement: String,
 }
 
-/// What every version begins with.
+/// Fields that all versions begin with.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Head {
     #[prost(uint32, tag = "1")]
@@ -79,7 +79,7 @@ struct Head {
 }
 
 impl Identity {
-    /// Of an open table. Nothing is asked of any node.
+    /// Returns the identity of an open table. Contacts no node.
     pub(crate) fn of(table: &FarTable) -> Identity {
         let mut digest = Digest::default();
         for field in table.schema().fields() {
@@ -104,7 +104,7 @@ impl Identity {
     }
 }
 
-/// FNV-1a: it tells tables apart, and is no protection from anybody who wants to deceive.
+/// FNV-1a. It distinguishes tables, but does not protect against deliberate collisions.
 struct Digest(u64);
 
 impl Default for Digest {
@@ -122,7 +122,7 @@ impl Digest {
 }
 
 impl Scan {
-    /// As bytes, behind others.
+    /// Appends the encoded scan to `out`.
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> Result<()> {
         let message = ScanMessage {
             version: VERSION,
@@ -140,9 +140,9 @@ impl Scan {
         message.encode(out).map_err(|error| plan_datafusion_err!("far table {}: {error}", self.table))
     }
 
-    /// Of anybody's bytes.
+    /// Decodes a scan from untrusted bytes.
     ///
-    /// Errors: bytes of another version, ones that are no scan, and anything beyond its limit, each by name.
+    /// Errors: another version, bytes that are no scan, and anything beyond its limit. Each error says which.
     pub(crate) fn take(bytes: &[u8]) -> Result<Scan> {
         let no_scan = |why: &dyn std::fmt::Display| plan_datafusion_err!("a scan that was sent: {why}");
         let head = Head::decode(bytes).map_err(|error| no_scan(&error))?;

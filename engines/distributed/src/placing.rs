@@ -1,5 +1,5 @@
-//! What datafusion-distributed asks while it divides a plan: how many tasks a scan is worth, what each of them reads,
-//! and who runs it.
+//! Handlers that datafusion-distributed calls while it divides a plan: how many tasks a scan is worth, what each task
+//! reads, and which worker runs it.
 
 use crate::codec::source_of;
 use crate::dividing::{Group, divide, route, worth};
@@ -17,13 +17,13 @@ use datafusion_distributed::{
 use farpool_datafusion::{FarSource, Options};
 use std::sync::Arc;
 
-/// Answers for scans of far tables; all else is left to others.
+/// Answers for scans of far tables. For other operators it returns `None`, and the defaults apply.
 #[derive(Clone)]
 pub(crate) struct Placing {
     pub(crate) workers: Arc<Workers>,
 }
 
-/// The row groups that a scan has to read, and who is near them.
+/// Returns the row groups that a scan has to read, with the workers near each.
 fn groups(source: &FarSource, workers: &[Live]) -> Vec<Group> {
     let group = |number: usize| {
         let node = source.table().place(number).map(|place| place.node);
@@ -42,7 +42,7 @@ impl DesiredTaskCountHandler for Placing {
         event: DesiredTaskCountEvent<'_>,
     ) -> Option<Result<DesiredTaskCountEventResponse>> {
         let source = source_of(event.plan.as_ref())?;
-        // What is above it takes it for all there is.
+        // The operator above takes the scan for the whole result.
         if !source.is_divisible() {
             return Some(Ok(DesiredTaskCountEventResponse::maximum(1)));
         }
@@ -93,7 +93,7 @@ impl RouteTasksHandler for Placing {
                 task.extend(source_of(variant.as_ref()));
             }
         }
-        // Other stages may run anywhere.
+        // Tasks without far scans may run anywhere.
         if tasks.iter().all(Vec::is_empty) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! A worker: runs its part of queries over the far tables of a pool.
+//! Worker: runs parts of queries over the far tables of a pool.
 
 use crate::channels::{Beyond, Channels};
 use crate::codec::ScanCodec;
@@ -18,18 +18,18 @@ use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-/// Connections are probed so often, and closed if a probe is not answered within the same time.
+/// Interval between probes of a connection, and time limit for the answer to one.
 const PROBE: Duration = Duration::from_secs(10);
-/// Bytes of a message to a worker, at most: plans are the largest.
+/// Largest message to a worker in bytes. Plans are the largest messages.
 const PLAN_BYTES_MAX: usize = 64 << 20;
 
-/// Serves plans that arrive at this listener until `stop` comes; what is under way then ends with its connections.
-/// `near` are memory nodes of the same host.
+/// Serves plans that arrive at this listener until `stop` completes; running queries then fail as their connections
+/// close. `near` names the memory nodes of the same host.
 ///
-/// Whoever reaches the listener may run plans over all tables of the pool that are not encrypted: connections are
-/// neither encrypted nor authenticated. Plans that read anything else, or that write, are refused.
+/// Connections are neither encrypted nor authenticated. Anyone who reaches the listener may run plans over all tables
+/// of the pool that are not encrypted. Plans that read anything else, or write, are refused.
 ///
-/// Errors: a listener beyond this machine, unless that is permitted.
+/// Errors: the listener is reachable from other machines, unless `beyond` permits that.
 pub async fn serve(
     listener: TcpListener,
     pool: &Pool,
@@ -73,7 +73,8 @@ fn state(query: WorkerQueryContext, codec: ScanCodec, channels: Channels) -> Res
     Ok(builder.build())
 }
 
-/// A plan is whatever somebody sends: it may read far tables, and nothing of this host.
+/// Refuses plans that do more than read far tables. A plan comes from an untrusted client, and must not reach anything
+/// else of this host.
 fn refuse_others(event: WorkerPlanRewriteEvent) -> Result<WorkerPlanRewriteEventResponse> {
     match check(&event.plan) {
         Ok(()) => Ok(WorkerPlanRewriteEventResponse::new(event.plan)),

@@ -1,4 +1,4 @@
-//! A session whose queries run on many machines.
+//! Session whose queries run on several machines.
 
 use crate::codec::{ScanCodec, source_of};
 use crate::placing::Placing;
@@ -23,19 +23,19 @@ use farpool::Pool;
 use farpool_datafusion::{GroupsEach, Options, Plans, Session, builder_for};
 use std::sync::Arc;
 
-/// Of rows that came from a worker and were not taken yet: any number. One connection carries several streams, and is
-/// not read while it holds more than this. What merges streams in an order waits for one of them while the others fill
-/// up, so with any bound below what they hold it waits for ever.
+/// Limit in bytes on rows that arrived from a worker and were not consumed yet: no limit. One connection carries
+/// several streams, and is not read while more than the limit is buffered. An operator that merges sorted streams waits
+/// for one of them while the others fill the buffer, so any limit could deadlock.
 const BUFFER_BYTES: usize = usize::MAX;
 
-/// A session over the far tables of a pool, whose queries are divided among these workers. [`Workers::refresh`] says
-/// who takes part in the next one.
+/// Opens a session over the far tables of a pool, whose queries are divided among these workers. [`Workers::refresh`]
+/// decides which workers take part in the next query.
 ///
-/// A query stays in this process if it reads anything but far tables (a worker has other files, or none), if a part of
-/// its plan cannot be sent, or if it is not worth more than one worker.
+/// A query is not divided, and runs in this process, if it reads anything but far tables (a worker does not have the
+/// files), if part of its plan cannot be encoded, or if it is not worth more than one worker.
 pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<Session> {
     let config = SessionConfig::new();
-    // A plan for several partitions merges what they leave; so it is right for several tasks.
+    // A plan for several partitions merges their results, so it can be divided into several tasks.
     let partitions = config.target_partitions().max(2);
     let config = config.with_target_partitions(partitions).with_extension(Arc::new(GroupsEach(1)));
     let codec = ScanCodec::new(pool);
@@ -50,7 +50,7 @@ pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<
         .with_distributed_desired_task_count_handler(placing.clone())
         .with_distributed_scale_up_leaf_node_handler(placing.clone())
         .with_distributed_route_tasks_handler(placing)
-        // Each task has its part of every scan, so that row groups can be near it.
+        // Each task gets a part of every scan of a UNION, so that all its row groups can be near.
         .with_distributed_children_isolator_unions(false)?
         .with_distributed_worker_connection_buffer_budget_bytes(BUFFER_BYTES)?;
     let distributed = builder.query_planner().take();
@@ -59,7 +59,7 @@ pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<
     Ok(Session::over(pool, state))
 }
 
-/// Plans for this process, and has the plan divided if it can travel.
+/// Plans a query for this process, then has the plan divided if it can be sent.
 #[derive(Debug)]
 struct Planner {
     distributed: Arc<dyn QueryPlanner + Send + Sync>,
@@ -84,7 +84,7 @@ impl QueryPlanner for Planner {
 
 impl Planner {
     fn travels(&self, plan: &Arc<dyn ExecutionPlan>) -> bool {
-        // Were it found out later, workers would wait for a plan that never comes.
+        // It must be known before the plan is divided: otherwise workers would wait for a plan that cannot be sent.
         let is_sendable = || {
             let converter = DeduplicatingProtoConverter::default();
             physical_plan_to_bytes_with_proto_converter(Arc::clone(plan), &self.codec, &converter).is_ok()
@@ -93,7 +93,7 @@ impl Planner {
     }
 }
 
-/// The plan that there is already, for the planner that divides it.
+/// Existing plan, passed to the planner that divides it.
 struct Planned(Arc<dyn ExecutionPlan>);
 
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl QueryPlanner for Given {
     }
 }
 
-/// That a plan reads far tables and nothing else, and writes nothing. If not: what it does.
+/// Checks that a plan reads only far tables without encryption, and writes nothing. The error names the operator.
 pub(crate) fn check(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<(), String> {
     use datafusion_distributed::NetworkBoundaryExt;
     let mut fault = None;

@@ -1,4 +1,4 @@
-//! Far tables that scans from elsewhere name, opened once.
+//! Open far tables, for scans that were received.
 
 use crate::message::Identity;
 use datafusion::common::{DataFusionError, Result, plan_err};
@@ -9,10 +9,10 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Tables that are kept open, at most.
+/// Tables kept open, at most.
 const OPEN_MAX: usize = 256;
 
-/// The tables of a pool. Clones share what is open.
+/// Tables of a pool. Clones share the open ones.
 #[derive(Clone)]
 pub(crate) struct Tables {
     pool: Pool,
@@ -30,9 +30,9 @@ impl Tables {
         Tables { pool, open: Arc::default() }
     }
 
-    /// The table of this name, if it is this one. Blocks if it is not open.
+    /// Returns the table of this name and identity. Blocks if it is not open.
     ///
-    /// Errors: there is none, or another one than the query was planned for.
+    /// Errors: there is no table of this name, or it is not the one that the query was planned for.
     pub(crate) fn table(&self, name: &str, wanted: Identity) -> Result<FarTable> {
         let known = self.open.lock().get(name).cloned();
         if let Some((identity, table)) = known
@@ -65,7 +65,8 @@ fn words(of: Identity) -> String {
     format!("{rows} rows in {row_groups} row groups, {bytes} bytes, digest {digest:016x}")
 }
 
-/// Plans are decoded where requests are answered: others of that thread go on elsewhere meanwhile, if there are others.
+/// Runs work that blocks. Plans are decoded on a thread that answers requests; on a multi-threaded runtime its other
+/// tasks move to another thread meanwhile.
 fn blocking<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),

@@ -1,4 +1,4 @@
-//! The workers of a session: where they are, what they are near, and which of them answer.
+//! Workers of a session: their addresses, the memory nodes near them, and which of them are available.
 
 use crate::channels::{Beyond, Channels};
 use crate::message::VERSION;
@@ -11,25 +11,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
 
-/// A worker that is asked whether it is there has so long to answer.
+/// Time limit for a worker to answer whether it is available.
 const ANSWER: Duration = Duration::from_secs(3);
-/// Memory nodes that a worker is near, at most.
+/// Memory nodes near a worker, at most.
 const NEAR_MAX: usize = 512;
-/// Bytes of what a worker says of itself, at most.
+/// Longest description that a worker may send, in bytes.
 const INFO_BYTES_MAX: usize = 256 << 10;
-/// Tasks that are remembered, at most.
+/// Assigned tasks that are remembered, at most.
 const ASSIGNED_MAX: usize = 4_096;
-/// What a worker's words of itself begin with; a version follows, then the nodes it is near.
+/// Start of the description that a worker sends; a version follows, then the nodes near it.
 const SPEAKS: &str = "farpool-distributed ";
 const NEAR: &str = "; near ";
 
-/// Where a worker is: `http://HOST:PORT`, and what it is near if that is not left to it, as in
-/// `http://HOST:PORT=one,two`.
+/// Address of a worker, `http://HOST:PORT`, and optionally the memory nodes near it, as in `http://HOST:PORT=one,two`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerAddress {
-    /// `http://HOST:PORT`
+    /// Address, `http://HOST:PORT`.
     pub url: Url,
-    /// Names of memory nodes of the same host; what the worker says if nothing is said here.
+    /// Names of memory nodes on the same host; `None` means those that the worker reports.
     pub near: Option<Vec<String>>,
 }
 
@@ -54,27 +53,27 @@ impl FromStr for WorkerAddress {
     }
 }
 
-/// A task that was given to a worker.
+/// Task that was assigned to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assigned {
-    /// The far table that it scans.
+    /// Far table that it scans.
     pub table: String,
-    /// Its place among the tasks of its stage.
+    /// Index of the task in its stage.
     pub task: usize,
     /// Row groups that it reads.
     pub groups: Vec<usize>,
-    /// Of them, those whose memory node the worker is near.
+    /// Number of these row groups whose memory node is near the worker.
     pub near: usize,
-    /// The worker.
+    /// Address of the worker.
     pub worker: Url,
 }
 
-/// A worker that is left out, and why.
+/// Worker that is not available, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// The worker.
+    /// Address of the worker.
     pub worker: Url,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
@@ -84,10 +83,10 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// All workers of a session.
+/// Workers of a session. Threads may share it; its locks are held for moments only.
 pub struct Workers {
     known: Vec<WorkerAddress>,
-    /// Those that queries are planned for, and what they are near.
+    /// Workers that answered the last [`Workers::refresh`], with the nodes near them. Queries are planned for these.
     live: RwLock<Vec<Live>>,
     channels: Channels,
     assigned: Mutex<Vec<Assigned>>,
@@ -106,9 +105,9 @@ impl fmt::Debug for Workers {
 }
 
 impl Workers {
-    /// Of these addresses. None of them takes part before [`Workers::refresh`] has heard of it.
+    /// Makes a list of these workers. None is used before [`Workers::refresh`] found it available.
     ///
-    /// Errors: an address beyond this machine, unless that is permitted; one that is there twice.
+    /// Errors: an address on another machine, unless `beyond` permits that; an address given twice.
     pub fn new(known: Vec<WorkerAddress>, beyond: Beyond) -> Result<Arc<Workers>> {
         for (place, worker) in known.iter().enumerate() {
             beyond.check(&worker.url)?;
@@ -124,8 +123,8 @@ impl Workers {
         }))
     }
 
-    /// Asks all of them whether they are there. Queries that are planned from now on go to those that are; without any,
-    /// they run in this process. Returns who is left out.
+    /// Asks all workers whether they are available. Queries planned from now on use those that are; if there are none,
+    /// queries run in this process. Returns the workers that are left out.
     pub async fn refresh(&self) -> Vec<LeftOut> {
         let asked = self.known.iter().map(|worker| self.ask(worker));
         let mut left_out = Vec::new();
@@ -143,7 +142,7 @@ impl Workers {
         left_out
     }
 
-    /// What it is near.
+    /// Asks a worker whether it is available. Returns the memory nodes near it.
     async fn ask(&self, worker: &WorkerAddress) -> Result<Vec<String>> {
         let mut channel = self.channels.worker(&worker.url)?;
         let answer = tokio::time::timeout(ANSWER, channel.get_worker_info(GetWorkerInfoRequest {})).await;
@@ -153,7 +152,7 @@ impl Workers {
         Ok(worker.near.clone().unwrap_or(told))
     }
 
-    /// Those that answered last.
+    /// Returns the workers that answered the last time.
     pub fn live(&self) -> Vec<Url> {
         self.live_now().into_iter().map(|worker| worker.url).collect()
     }
@@ -175,7 +174,7 @@ impl Workers {
         }
     }
 
-    /// Tasks with scans that were given out since the last [`Workers::refresh`].
+    /// Returns the tasks with far scans that were assigned since the last [`Workers::refresh`].
     pub fn assigned(&self) -> Vec<Assigned> {
         self.assigned.lock().clone()
     }
@@ -187,7 +186,7 @@ impl WorkerResolver for Workers {
     }
 }
 
-/// What a worker says of itself.
+/// Returns the description that a worker sends.
 pub(crate) fn info(near: &[String]) -> String {
     match near {
         [] => format!("{SPEAKS}{VERSION}"),
@@ -195,7 +194,7 @@ pub(crate) fn info(near: &[String]) -> String {
     }
 }
 
-/// What it is near, by its own words, which may be anybody's.
+/// Parses the description of a worker, which is untrusted. Returns the memory nodes near it.
 fn read_info(info: &str) -> Result<Vec<String>> {
     if info.len() > INFO_BYTES_MAX {
         return exec_err!("it says {} bytes of itself: {INFO_BYTES_MAX} are permitted", info.len());
