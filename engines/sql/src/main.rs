@@ -1,9 +1,9 @@
-//! `farpool sql`: SQL over far tables and local Parquet. A program of its own, since it brings a whole SQL engine
-//! along.
+//! `farpool sql`: SQL over far tables and Parquet files. It is a separate program because it contains a whole SQL
+//! engine.
 //!
-//! One file for each thing it does: `output` writes rows, `plan` reads and writes plans as Substrait, `progress` shows
-//! how far scans are, `told` says what they did, `shell` reads statements from a terminal, `stores` finds files,
-//! `worker` runs parts of others' queries; this one reads the arguments and runs statements.
+//! This file parses the arguments and runs statements. `output` writes rows, `plan` reads and writes plans as
+//! Substrait, `progress` shows the progress of scans, `told` reports what they did, `shell` reads statements from a
+//! terminal, `stores` finds files, and `worker` runs parts of other sessions' queries.
 #![forbid(unsafe_code)]
 
 mod output;
@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 struct Args {
     #[command(subcommand)]
     other: Option<Other>,
-    /// The pool
+    /// Address of the pool
     #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
     pool: String,
     /// Statements to run, separated by semicolons; may be given several times
@@ -54,63 +54,63 @@ struct Args {
     /// A file of statements to run; - is the standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "command")]
     file: Option<PathBuf>,
-    /// A query's plan to run, as any producer wrote it in Substrait's protobuf; - is the standard input
+    /// A query plan to run, in Substrait's protobuf format; - is the standard input
     #[arg(long, value_name = "PLAN.bin", conflicts_with_all = ["command", "file", "to_substrait"])]
     substrait: Option<PathBuf>,
-    /// Write the plan of the one query that is given as Substrait, and do not run it; - is the standard output
+    /// Write the plan of the given query as Substrait, without running it; - is the standard output
     #[arg(long, value_name = "PLAN.bin", conflicts_with_all = ["explain", "output"])]
     to_substrait: Option<PathBuf>,
-    /// A Parquet file or folder as a table of this name, local or s3://BUCKET/.. (reached as AWS_ENDPOINT,
-    /// AWS_ACCESS_KEY_ID and so on say); may be given several times
+    /// Use a Parquet file or folder as a table of this name; may be given several times. The path is local or
+    /// s3://BUCKET/.. (configured by AWS_ENDPOINT, AWS_ACCESS_KEY_ID and so on)
     #[arg(long, value_name = "NAME=PATH", value_parser = named)]
     parquet: Vec<(String, String)>,
-    /// Where programs over far tables run: auto, fetch, ship or split (SET farpool.placement says it later)
+    /// Placement of programs over far tables: auto, fetch, ship or split (later: SET farpool.placement)
     #[arg(long, value_name = "WHERE")]
     placement: Option<Placement>,
-    /// What sorts, groupings and joins may hold in memory, such as 512MiB; what is more goes to temporary files.
-    /// Unlimited if nothing is said
+    /// Memory limit of sorts, groupings and joins, such as 512MiB; beyond it they spill to temporary files. Default: no
+    /// limit
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "workers")]
     memory: Option<u64>,
-    /// Where temporary files are: far, in the pool's memory (on the local disk as far as it has no room), or disk
+    /// Place for temporary files: far, in the pool's memory (on the local disk when the pool is full), or disk
     #[arg(long, value_name = "WHERE", value_enum, default_value_t = Spill::Far, requires = "memory")]
     spill: Spill,
-    /// What keeps temporary files in the pool readable when a node is lost: none (the query fails then), mirror or
-    /// local; by itself a mirror where the pool has two hosts, and local with one
+    /// Protection of temporary files in the pool against the loss of a node: none (the query fails then), mirror or
+    /// local. Default: mirror if the pool has two hosts, else local
     #[arg(long, value_name = "HOW", value_parser = protection, requires = "memory")]
     protection: Option<Protection>,
-    /// Keep what is read of Parquet and other files in the pool's memory, up to this, such as 4GiB; nodes may take it
-    /// back at any time
+    /// Cache what is read of Parquet and other files in the pool's memory, up to this size, such as 4GiB; nodes may
+    /// reclaim it at any time
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "workers")]
     cache: Option<u64>,
-    /// With --cache: and before that in this process's memory, up to this
+    /// Size of the cache in this process's memory, which is asked first (with --cache)
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, requires = "cache", default_value = "64MiB")]
     cache_near: u64,
-    /// With --cache: far memory is not asked for a while after a block took longer than this
+    /// Stop asking far memory for a while after a block took longer than this (with --cache)
     #[arg(long, value_name = "TIME", value_parser = units::millis, requires = "cache", default_value = "200ms")]
     cache_patience: u32,
-    /// How rows are written
+    /// Format of the rows
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// Where rows are written; the standard output if nothing is said
+    /// File to write rows to; default: the standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Of a table, rows that are shown; 0 shows all
+    /// Rows of a table to show; 0 shows all
     #[arg(long, value_name = "N", default_value_t = 100)]
     rows: usize,
-    /// Say behind each query what each scan ran where, what it did not and why, estimates and what it took
+    /// Report after each query, for each scan: what ran where, what did not and why, and the estimated and actual cost
     #[arg(long)]
     explain: bool,
-    /// With --explain: as one JSON object for each query, on the standard error
+    /// Report as one JSON object for each query, on the standard error (with --explain)
     #[arg(long, requires = "explain")]
     json: bool,
     /// No progress bar
     #[arg(short, long)]
     quiet: bool,
-    /// A worker among which queries are divided (farpool sql worker), and names of memory nodes that it is near, if
-    /// that is not left to it; may be given several times
+    /// A worker to divide queries among (farpool sql worker), optionally with the names of memory nodes that it is
+    /// near; may be given several times
     #[arg(long, value_name = "http://HOST:PORT[=NODE,..]")]
     workers: Vec<WorkerAddress>,
-    /// Permit workers beyond this machine: plans and rows travel there unencrypted and unauthenticated
+    /// Permit workers on other machines: plans and rows travel there unencrypted and unauthenticated
     #[arg(long, requires = "workers")]
     insecure_workers: bool,
     #[command(flatten)]
@@ -119,7 +119,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Other {
-    /// Run parts of other sessions' queries, near the memory they read
+    /// Run parts of other sessions' queries, near the memory that they read
     Worker(worker::Args),
 }
 
@@ -140,14 +140,14 @@ fn protection(text: &str) -> Result<Protection, String> {
     text.parse().map_err(|_| "one of none, mirror, local is permitted".to_owned())
 }
 
-/// What runs statements, and how their rows are written.
+/// Session that runs statements, with the output for their rows.
 pub(crate) struct Runner {
     session: Session,
     files: Option<FarTempFiles>,
-    /// Keeps what is read of files.
+    /// Cache of files that are no far tables.
     cache: Option<BlockCache>,
     workers: Option<Arc<Workers>>,
-    /// Workers that were left out of the last statement.
+    /// Workers that were left out of the last statement, to report each only once.
     left_out: Vec<LeftOut>,
     args: Args,
     out: output::Out,
@@ -240,14 +240,14 @@ fn run(args: Args) -> Result<(), Failure> {
             }
         }
     });
-    // What a query left behind is not waited for, if it was given up.
+    // An interrupted query may have left work behind; it is not waited for.
     threads.shutdown_background();
     outcome?;
     runner.out.finish()
 }
 
 impl Args {
-    /// The query that is given, where there has to be one.
+    /// Returns the one query that was given. Used where exactly one is required.
     fn query(&self) -> Result<String, Failure> {
         match (&self.command[..], &self.file) {
             ([query], _) => Ok(query.clone()),
@@ -260,7 +260,7 @@ impl Args {
     }
 }
 
-/// The most bytes of statements that are read at once.
+/// Size of a file of statements in bytes, at most.
 const STATEMENTS_BYTES_MAX: usize = 64 << 20;
 
 fn read(file: &std::path::Path) -> Result<String, Failure> {
@@ -268,7 +268,7 @@ fn read(file: &std::path::Path) -> Result<String, Failure> {
     read.map_err(|error| Failure::Usage(format!("--file {}: {error}", file.display())))
 }
 
-/// An error of the engine's: the innermost one says it, those around it say where.
+/// Converts an error of DataFusion: its innermost cause decides the exit code.
 fn failed(error: DataFusionError) -> Failure {
     match error.find_root() {
         DataFusionError::SQL(..) | DataFusionError::Plan(..) | DataFusionError::SchemaError(..) => {
@@ -286,23 +286,23 @@ fn refused(error: DataFusionError) -> Failure {
     Failure::Refused(error.strip_backtrace())
 }
 
-/// What a statement left.
+/// Result of a statement.
 pub(crate) struct Done {
     rows: usize,
     elapsed: Duration,
     plan: Arc<dyn ExecutionPlan>,
-    /// Scans that other machines did parts of.
+    /// Parts of scans that ran at workers.
     tasks: Vec<Assigned>,
-    /// Stages of a query that ran on several machines.
+    /// Report of the stages, if the query ran on several machines.
     stages: Option<String>,
-    /// Temporary files that it wrote into the pool.
+    /// Temporary files that it wrote.
     spilled: Spilled,
-    /// What the cache of local files did for it.
+    /// Counts of the file cache for this statement; `None` without a cache.
     cached: Option<Counts>,
 }
 
 impl Runner {
-    /// Runs statements one after another, up to the first that fails.
+    /// Runs statements one after another. Stops at the first that fails.
     pub(crate) async fn statements(&mut self, text: &str) -> Result<(), Failure> {
         let statements = DFParser::parse_sql(text).map_err(failed)?;
         for statement in statements {
@@ -317,7 +317,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs a plan that came as Substrait.
+    /// Runs a Substrait plan.
     async fn plan(&mut self, bytes: Vec<u8>) -> Result<(), Failure> {
         self.ask_workers().await;
         let begun = Instant::now();
@@ -327,7 +327,7 @@ impl Runner {
         self.tell(&done)
     }
 
-    /// Finds out who takes part in the next statement, and says who does not, once.
+    /// Asks the workers which of them are available for the next statement. Reports each that is not, once.
     async fn ask_workers(&mut self) {
         let Some(workers) = &self.workers else { return };
         let left_out = workers.refresh().await;
@@ -358,17 +358,17 @@ impl Runner {
         Ok(Done { rows, elapsed, plan, tasks, stages, spilled, cached })
     }
 
-    /// What the cache of local files did for all statements.
+    /// Returns the counts of the file cache over all statements.
     fn cached(&self) -> Option<Counts> {
         self.cache.as_ref().map(BlockCache::counts)
     }
 
-    /// What all statements wrote into the pool.
+    /// Returns the totals of temporary files over all statements.
     fn spilled(&self) -> Spilled {
         self.files.as_ref().map_or_else(Spilled::default, FarTempFiles::spilled)
     }
 
-    /// Writes rows as they come.
+    /// Writes rows as they arrive, and shows the progress bar meanwhile. Returns the number of rows.
     async fn write(
         &mut self,
         mut stream: SendableRecordBatchStream,
@@ -400,7 +400,7 @@ impl Runner {
         Ok(rows)
     }
 
-    /// Says what was done, where people or `--explain` want it.
+    /// Reports what the statement did, if `--explain` asks for it or a person is watching.
     fn tell(&self, done: &Done) -> Result<(), Failure> {
         if self.args.explain && self.args.json {
             told::explain_json(done)?;

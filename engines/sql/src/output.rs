@@ -1,4 +1,4 @@
-//! Rows as people and programs read them.
+//! Writes rows in several formats.
 
 use arrow::csv::WriterBuilder;
 use arrow::datatypes::{Schema, SchemaRef};
@@ -14,25 +14,25 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How rows are written.
+/// Format of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// A table for people
     Table,
-    /// With a header
+    /// CSV with a header
     Csv,
-    /// An object for each row, on a line of its own
+    /// A JSON object for each row, one per line
     Json,
-    /// A stream of Arrow's interprocess format, one for each query
+    /// A stream of Arrow's IPC format for each query
     Arrow,
 }
 
-/// Where rows go. What is written is seen at the end of each query.
+/// Output for rows. It is flushed at the end of each query.
 pub(crate) struct Out {
     to: Option<Box<dyn Write>>,
     format: Format,
     shown_max: usize,
-    /// Of a table: what is shown, all at once, as columns are as wide as what is in them.
+    /// Rows to show in a table. They are collected, because the width of a column depends on all of its values.
     shown: Vec<RecordBatch>,
     shown_rows: usize,
     schema: SchemaRef,
@@ -72,7 +72,7 @@ impl Out {
         self.to.as_mut().ok_or_else(gone)
     }
 
-    /// Rows of these columns follow.
+    /// Begins a result with these columns.
     pub(crate) fn begin(&mut self, schema: &SchemaRef) -> Result<(), Failure> {
         self.schema = Arc::clone(schema);
         (self.shown, self.shown_rows, self.has_header) = (Vec::new(), 0, true);
@@ -113,10 +113,10 @@ impl Out {
         }
     }
 
-    /// Those were all of them.
+    /// Ends a result that had this many rows.
     pub(crate) fn end(&mut self, rows: usize) -> Result<(), Failure> {
         match self.format {
-            // What only does something leaves no columns, and needs no frame.
+            // A statement without a result has no columns, and no table is drawn.
             Format::Table if !self.schema.fields().is_empty() => {
                 let shown = std::mem::take(&mut self.shown);
                 if is_plan(&self.schema) {
@@ -145,14 +145,14 @@ impl Out {
         Ok(())
     }
 
-    /// Writes what is not written yet.
+    /// Writes what is still buffered.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         self.to()?.flush()?;
         Ok(())
     }
 }
 
-/// Whether rows are the plans that EXPLAIN leaves: long lines, which a frame would pull apart.
+/// Reports whether the rows are plans of EXPLAIN. Their long lines would not fit into a table.
 fn is_plan(schema: &SchemaRef) -> bool {
     schema.fields().iter().map(|field| field.name().as_str()).eq(["plan_type", "plan"])
 }
@@ -175,7 +175,7 @@ fn write_plans(to: &mut Box<dyn Write>, shown: &[RecordBatch]) -> Result<(), Fai
     Ok(())
 }
 
-/// Whoever stopped reading is no failure.
+/// A reader that closed the pipe is not a failure of this program.
 fn failed(error: arrow::error::ArrowError) -> Failure {
     match error {
         arrow::error::ArrowError::IoError(_, error) => error.into(),
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use arrow::array::{ArrayRef, StringArray};
 
-    /// Puts what is written into a list of bytes that outlives it.
+    /// Writer whose bytes can be read after it was dropped.
     #[derive(Clone, Default)]
     struct Kept(Arc<farpool_lock::Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! Plans as Substrait: files that they come from and go to.
+//! Reads and writes plans as Substrait.
 
 use farpool_command::exit::Failure;
 use farpool_command::input;
@@ -6,13 +6,13 @@ use farpool_datafusion::PLAN_BYTES_MAX;
 use std::io::Write;
 use std::path::Path;
 
-/// Reads the bytes of a plan.
+/// Reads a plan from a file or the standard input.
 pub(crate) fn read(from: &Path) -> Result<Vec<u8>, Failure> {
     input::file_or_standard(from, PLAN_BYTES_MAX)
         .map_err(|error| Failure::Usage(format!("--substrait {}: {error}", from.display())))
 }
 
-/// Writes the bytes of a plan.
+/// Writes a plan to a file or the standard output.
 pub(crate) fn write(to: &Path, plan: &[u8]) -> Result<(), Failure> {
     if to.as_os_str() == "-" {
         let mut out = std::io::stdout().lock();

@@ -1,11 +1,11 @@
-//! How far the scans of far tables are, on the terminal.
+//! Progress bar for scans of far tables.
 
 use datafusion::physical_plan::ExecutionPlan;
 use farpool_datafusion::FarSource;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::Arc;
 
-/// A bar over the row groups of all scans of a plan.
+/// Progress bar over the row groups of all scans in a plan.
 pub(crate) struct Bar {
     bar: ProgressBar,
     plan: Arc<dyn ExecutionPlan>,
@@ -37,7 +37,7 @@ impl Bar {
         self.bar.set_position(done as u64);
     }
 
-    /// Off the terminal, until it is shown again.
+    /// Removes the bar from the terminal until it is shown again.
     pub(crate) fn hide(&self) {
         self.bar.finish_and_clear();
         self.bar.reset();

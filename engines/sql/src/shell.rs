@@ -1,4 +1,4 @@
-//! Statements from a terminal.
+//! Interactive shell.
 
 use crate::Runner;
 use farpool_command::exit::{self, Failure};
@@ -8,7 +8,7 @@ use rustyline::error::ReadlineError;
 const FIRST: &str = "farpool> ";
 const NEXT: &str = "    ...> ";
 
-/// Reads and runs statements until the end of input or `\q`. What fails is said, and the shell goes on.
+/// Reads and runs statements until the end of the input or `\q`. Failures are reported, and the shell continues.
 pub(crate) async fn run(runner: &mut Runner) -> Result<(), Failure> {
     let mut editor = DefaultEditor::new().map_err(Failure::failed)?;
     eprintln!(

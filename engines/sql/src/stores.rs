@@ -1,4 +1,5 @@
-//! Where files that are no far tables lie: on this machine, or in buckets of S3 and of what speaks its protocol.
+//! Object stores of files that are no far tables: this machine's file system, and buckets of S3 and compatible
+//! services.
 
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::object_store::{DefaultObjectStoreRegistry, ObjectStoreRegistry, ObjectStoreUrl};
@@ -11,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
 
-/// How long a bucket is believed to have what it had; whether a local file has changed is soon asked.
+/// Time for which the version of an object in a bucket is trusted. Local files are checked before each read.
 const BUCKET_FRESH_FOR: Duration = Duration::from_secs(1);
-/// A local file that changed as short a time ago may be changing still, or change again at the same time of a coarse
-/// clock.
+/// Age of its last change from which a local file is cached. A younger file may still be changing, or may change again
+/// without a new timestamp if the clock is coarse.
 const FILES_SETTLE: Duration = Duration::from_millis(2_100);
 
-/// Buckets are reached as the environment says (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT` and so on), when a query first
-/// names them.
+/// Registry of object stores. A bucket is opened when a query first names it, configured by the environment
+/// (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT` and so on).
 #[derive(Debug)]
 struct Stores {
     known: DefaultObjectStoreRegistry,
@@ -68,7 +69,7 @@ impl ObjectStoreRegistry for Stores {
     }
 }
 
-/// The same runtime, whose files are read through a cache if there is one.
+/// Returns the runtime with these stores, whose reads are cached if there is a cache.
 pub(crate) fn with_stores(runtime: &RuntimeEnv, cache: Option<&BlockCache>) -> Result<Arc<RuntimeEnv>> {
     let stores = Stores { known: DefaultObjectStoreRegistry::new(), cache: cache.cloned() };
     let files = ObjectStoreUrl::local_filesystem();

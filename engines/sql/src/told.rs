@@ -1,4 +1,4 @@
-//! What a query's scans did, behind its rows.
+//! Reports, after the rows of a query, what its scans did.
 
 use crate::Done;
 use farpool::{shown, shown_lines};
@@ -11,7 +11,7 @@ use farpool_distributed::Assigned;
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// One line: rows, time, and what went over links.
+/// Prints one line: rows, time, and bytes over links.
 pub(crate) fn line(done: &Done) -> Result<(), Failure> {
     let scans = farpool_datafusion::scans(&done.plan);
     let bytes: u64 = scans.iter().filter_map(|scan| scan["actual"]["link_bytes"].as_u64()).sum();
@@ -21,7 +21,7 @@ pub(crate) fn line(done: &Done) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All of it, for machines.
+/// Prints the whole report as JSON.
 pub(crate) fn explain_json(done: &Done) -> Result<(), Failure> {
     let task = |task: &Assigned| {
         json!({
@@ -50,7 +50,7 @@ pub(crate) fn explain_json(done: &Done) -> Result<(), Failure> {
     Ok(writeln!(std::io::stderr(), "{}", Line(&told))?)
 }
 
-/// A table of the scans, and what was not shipped.
+/// Prints a table of the scans, and the operators that were not pushed down.
 pub(crate) fn explain(done: &Done) -> Result<(), Failure> {
     let mut out = std::io::stderr().lock();
     let scans = farpool_datafusion::scans(&done.plan);

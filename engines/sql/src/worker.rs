@@ -1,4 +1,4 @@
-//! `farpool sql worker`: runs its part of other sessions' queries.
+//! `farpool sql worker`: runs parts of other sessions' queries.
 
 use farpool::{Pool, PoolOptions};
 use farpool_command::exit::Failure;
@@ -8,19 +8,19 @@ use std::io::Write;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Bytes of the name of a memory node, at most.
+/// Longest name of a memory node in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
 /// Flags of a worker.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where plans arrive; port 0 takes one that is free
+    /// Address to receive plans at; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7800")]
     listen: String,
-    /// The pool
+    /// Address of the pool
     #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
     pool: String,
-    /// A memory node of this host, whose row groups are read here; may be given several times
+    /// A memory node on this host, whose row groups this worker should read; may be given several times
     #[arg(long, value_name = "NODE", value_parser = name)]
     near: Vec<String>,
     /// Listen beyond this machine: whoever reaches the port can run plans over every table, and rows travel unencrypted
