@@ -1,12 +1,13 @@
-//! SQLite's interface in C, as far as the extension uses it: the functions that it hands to an extension, and the two
-//! tables of functions that make a file system (sqlite.org/c3ref/vfs.html and sqlite.org/c3ref/io_methods.html).
+//! The part of SQLite's C interface that the extension uses: the functions that SQLite passes to an extension, and the
+//! two tables of functions that make a virtual file system (sqlite.org/c3ref/vfs.html and
+//! sqlite.org/c3ref/io_methods.html).
 //!
-//! SQLite keeps these layouts for ever: it only appends to them.
+//! SQLite never changes these layouts; it only appends fields.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 
-/// A result code of SQLite's. In an `Err`, one that is not [`OK`].
+/// Result code of SQLite. In an `Err` it is never [`OK`].
 pub(crate) type Code = c_int;
 
 pub(crate) const OK: Code = 0;
@@ -26,8 +27,8 @@ pub(crate) const IOERR_FSTAT: Code = IOERR | 7 << 8;
 pub(crate) const IOERR_SHMOPEN: Code = IOERR | 18 << 8;
 
 pub(crate) const OPEN_MAIN_DB: c_int = 0x100;
-/// Temporary databases, the results of queries, and the journals of both and of statements: what SQLite deletes when it
-/// closes it.
+/// Flags of temporary files: temporary databases, materialised results of queries, and the journals of both and of
+/// statements. SQLite deletes all of them when it closes them.
 pub(crate) const OPEN_TEMPORARY: c_int = 0x200 | 0x400 | 0x1000 | 0x2000;
 
 pub(crate) const FCNTL_LOCKSTATE: c_int = 1;
@@ -42,10 +43,10 @@ pub(crate) const LOCK_NONE: c_int = 0;
 pub(crate) const IOCAP_POWERSAFE_OVERWRITE: c_int = 0x1000;
 pub(crate) const IOCAP_BATCH_ATOMIC: c_int = 0x4000;
 
-/// A function that is not used.
+/// Placeholder for a function pointer that the extension does not use.
 type Unused = usize;
 
-/// `sqlite3_api_routines` (sqlite3ext.h), up to the last function that is used.
+/// `sqlite3_api_routines` (sqlite3ext.h), up to the last function that the extension uses.
 #[repr(C)]
 pub(crate) struct ApiRoutines {
     before_libversion_number: [Unused; 67],
@@ -65,10 +66,10 @@ const _: () = assert!(offset_of!(ApiRoutines, mprintf) == 69 * POINTER_BYTES);
 const _: () = assert!(offset_of!(ApiRoutines, vfs_find) == 141 * POINTER_BYTES);
 const _: () = assert!(offset_of!(ApiRoutines, log) == 167 * POINTER_BYTES);
 
-/// `sqlite3_syscall_ptr`, and what `dlsym` finds.
+/// `sqlite3_syscall_ptr`, and the result of `dlsym`.
 pub(crate) type Function = Option<unsafe extern "C" fn()>;
 
-/// `sqlite3_vfs`. Fields that a version lacks are not there at all.
+/// `sqlite3_vfs`. A table of an older version ends before the fields that its version lacks.
 #[repr(C)]
 pub(crate) struct RawVfs {
     pub(crate) version: c_int,
@@ -90,21 +91,21 @@ pub(crate) struct RawVfs {
     pub(crate) sleep: Option<unsafe extern "C" fn(*mut RawVfs, c_int) -> c_int>,
     pub(crate) current_time: Option<unsafe extern "C" fn(*mut RawVfs, *mut f64) -> c_int>,
     pub(crate) last_error: Option<unsafe extern "C" fn(*mut RawVfs, c_int, *mut c_char) -> c_int>,
-    // From version 2 on.
+    // Fields since version 2.
     pub(crate) current_time_ms: Option<unsafe extern "C" fn(*mut RawVfs, *mut i64) -> c_int>,
-    // From version 3 on.
+    // Fields since version 3.
     pub(crate) set_system_call: Option<unsafe extern "C" fn(*mut RawVfs, *const c_char, Function) -> c_int>,
     pub(crate) system_call: Option<unsafe extern "C" fn(*mut RawVfs, *const c_char) -> Function>,
     pub(crate) next_system_call: Option<unsafe extern "C" fn(*mut RawVfs, *const c_char) -> *const c_char>,
 }
 
-/// `sqlite3_file`. What comes behind it is the file system's own.
+/// `sqlite3_file`. The data of the file system follows it in memory.
 #[repr(C)]
 pub(crate) struct RawFile {
     pub(crate) methods: *const RawMethods,
 }
 
-/// `sqlite3_io_methods`. Fields that a version lacks are not there at all.
+/// `sqlite3_io_methods`. A table of an older version ends before the fields that its version lacks.
 #[repr(C)]
 pub(crate) struct RawMethods {
     pub(crate) version: c_int,
@@ -120,13 +121,13 @@ pub(crate) struct RawMethods {
     pub(crate) control: unsafe extern "C" fn(*mut RawFile, c_int, *mut c_void) -> c_int,
     pub(crate) sector_size: unsafe extern "C" fn(*mut RawFile) -> c_int,
     pub(crate) characteristics: unsafe extern "C" fn(*mut RawFile) -> c_int,
-    // From version 2 on. Absent where the file system's locks cannot protect shared memory.
+    // Fields since version 2. They are `None` where the file system's locks cannot protect shared memory.
     pub(crate) shm_map:
         Option<unsafe extern "C" fn(*mut RawFile, c_int, c_int, c_int, *mut *mut c_void) -> c_int>,
     pub(crate) shm_lock: Option<unsafe extern "C" fn(*mut RawFile, c_int, c_int, c_int) -> c_int>,
     pub(crate) shm_barrier: Option<unsafe extern "C" fn(*mut RawFile)>,
     pub(crate) shm_unmap: Option<unsafe extern "C" fn(*mut RawFile, c_int) -> c_int>,
-    // From version 3 on.
+    // Fields since version 3.
     pub(crate) fetch: Option<unsafe extern "C" fn(*mut RawFile, i64, c_int, *mut *mut c_void) -> c_int>,
     pub(crate) unfetch: Option<unsafe extern "C" fn(*mut RawFile, i64, *mut c_void) -> c_int>,
 }

@@ -1,54 +1,56 @@
-//! A temporary file behind a buffer of its own.
+//! Block buffer in front of a temporary file in far memory.
 //!
-//! The idea: SQLite reads and writes temporary files page by page, and waits for each. So blocks of many pages are held
-//! here, and go to far memory and come from there as wholes: what is written goes when its place is needed, and what is
-//! read in order comes ahead.
+//! The idea: SQLite reads and writes temporary files page by page and waits for each, which would be a round trip per
+//! page. Therefore the buffer holds blocks of many pages. A written block goes to far memory when the buffer needs its
+//! space; a small file may never go there. When the file is read in order, the next block is fetched together with the
+//! one that is needed. When it is read at random, only the needed block is.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Bytes that go and come at once.
+/// Bytes of a block.
 const BLOCK_BYTES: u64 = 64 << 10;
-/// Blocks of a file that are held: a merge reads from 16 places at once.
+/// Blocks that the buffer holds for a file. A sort merges from 16 places of a file at the same time.
 const BLOCKS: usize = 64;
-/// Blocks that come at once when a file is read in order.
+/// Blocks fetched in one read when a file is read in order.
 const AHEAD: u64 = 2;
 
-/// Where the file lies.
+/// Storage of the file.
 pub(crate) trait Store {
-    /// Why it did not do what it was asked.
+    /// Error of an operation.
     type Error;
 
-    /// Fills the buffer with what was written there, zeros where nothing was.
+    /// Fills the buffer with the stored bytes. Ranges never written are zeros.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Self::Error>;
 
-    /// Writes all of it.
+    /// Writes all of the data.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Self::Error>;
 
-    /// Cuts it off, or has it grow by zeros.
+    /// Sets the length. Bytes that are added are zeros.
     fn truncate(&self, bytes: u64) -> Result<(), Self::Error>;
 }
 
 struct Block {
     bytes: Box<[u8]>,
-    /// What the store does not have yet.
+    /// Range that the store does not have yet.
     dirty: Range<usize>,
-    /// When it was asked for last.
+    /// Value of [`Buffered::now`] at the last access.
     asked: u64,
 }
 
-/// A file with its buffer. What it was not told to keep, the store need not have.
+/// File with its buffer. Written bytes may be in the buffer only. A failed operation loses none of them.
 pub(crate) struct Buffered<S> {
     store: S,
     blocks: HashMap<u64, Block>,
     length: u64,
-    /// The store has none beyond.
+    /// Length of the file in the store, in bytes.
     stored: u64,
+    /// Counter of block accesses, which orders blocks by their last access.
     now: u64,
 }
 
 impl<S: Store> Buffered<S> {
-    /// An empty file.
+    /// Makes an empty file.
     pub(crate) fn new(store: S) -> Buffered<S> {
         Buffered { store, blocks: HashMap::new(), length: 0, stored: 0, now: 0 }
     }
@@ -57,7 +59,7 @@ impl<S: Store> Buffered<S> {
         self.length
     }
 
-    /// Reads until the buffer is full or the file ends, and says how many bytes.
+    /// Reads until the buffer is full or the file ends. Returns the number of bytes.
     pub(crate) fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, S::Error> {
         let end = self.length.min(offset.saturating_add(into.len() as u64));
         for (number, within, at) in pieces(offset, end) {
@@ -67,7 +69,7 @@ impl<S: Store> Buffered<S> {
         Ok(end.saturating_sub(offset) as usize)
     }
 
-    /// Writes all of it.
+    /// Writes all of the data.
     pub(crate) fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), S::Error> {
         let end = offset.saturating_add(from.len() as u64);
         for (number, within, at) in pieces(offset, end) {
@@ -85,7 +87,7 @@ impl<S: Store> Buffered<S> {
         Ok(())
     }
 
-    /// Cuts it off, or has it grow by zeros.
+    /// Sets the length. Bytes that are added are zeros.
     pub(crate) fn truncate(&mut self, bytes: u64) -> Result<(), S::Error> {
         if bytes < self.stored {
             self.store.truncate(bytes)?;
@@ -101,7 +103,7 @@ impl<S: Store> Buffered<S> {
         Ok(())
     }
 
-    /// A block, with what the store has of it if that is needed.
+    /// Returns a block, fetched if it is not in the buffer. Its stored contents are read only if `is_needed`.
     fn block(&mut self, number: u64, is_needed: bool) -> Result<&mut Block, S::Error> {
         self.now += 1;
         if !self.blocks.contains_key(&number) {
@@ -121,7 +123,7 @@ impl<S: Store> Buffered<S> {
         number * BLOCK_BYTES < self.stored && !self.blocks.contains_key(&number)
     }
 
-    /// Takes blocks in, none of which is here.
+    /// Fetches adjacent blocks, none of which may be in the buffer.
     fn fetch(&mut self, numbers: Range<u64>, is_needed: bool) -> Result<(), S::Error> {
         let count = (numbers.end - numbers.start) as usize;
         self.make_room(count)?;
@@ -137,7 +139,7 @@ impl<S: Store> Buffered<S> {
         Ok(())
     }
 
-    /// Has so many places free: whatever was asked for longest ago goes.
+    /// Makes room for `wanted` blocks. Evicts the least recently used ones, and writes their dirty ranges to the store.
     fn make_room(&mut self, wanted: usize) -> Result<(), S::Error> {
         while self.blocks.len() + wanted > BLOCKS {
             let Some((&number, oldest)) = self.blocks.iter().min_by_key(|(_, block)| block.asked) else {
@@ -154,7 +156,8 @@ impl<S: Store> Buffered<S> {
     }
 }
 
-/// The parts of `offset..end` by blocks: whose number, which of its bytes, and how far from the offset.
+/// Splits `offset..end` at block boundaries: the block's number, the range within the block, and its distance from
+/// `offset`.
 fn pieces(offset: u64, end: u64) -> impl Iterator<Item = (u64, Range<usize>, usize)> {
     let numbers = if offset < end { offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) } else { 0..0 };
     numbers.map(move |number| {
@@ -171,7 +174,7 @@ mod tests {
     use proptest::prelude::*;
     use std::cell::RefCell;
 
-    /// A file of this process; fails while it is told to.
+    /// Store in memory, which fails while `fails` is set.
     #[derive(Default)]
     struct Model {
         bytes: RefCell<Vec<u8>>,
@@ -218,7 +221,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        // Three times what is held.
+        // Three times the capacity of the buffer.
         let anywhere = 0..3 * BLOCKS as u64 * BLOCK_BYTES;
         let length = prop_oneof![Just(4096_usize), 1..300_000_usize];
         prop_oneof![
@@ -241,7 +244,7 @@ mod tests {
                 match step {
                     Step::Write(at, length, byte) => {
                         let bytes: Vec<u8> = (0..length).map(|i| byte.wrapping_add(i as u8)).collect();
-                        // What failed is tried again, as it may be.
+                        // A write that failed may be retried.
                         if file.write(at, &bytes).is_err() {
                             *file.store.fails.borrow_mut() = false;
                             file.write(at, &bytes).expect("written");

@@ -5,14 +5,15 @@
 //! .open big.db
 //! ```
 //!
-//! The idea: databases, their journals and their write-ahead logs stay where they are, and SQLite's own file system
-//! does all that is done to them, locks and shared memory included; only pages that are read of a database are kept in
-//! far memory (`farpool-cache`). Temporary files, to which sorts, indices and temporary tables overflow, lie in far
-//! memory alone.
+//! The idea: the extension puts a layer over SQLite's default file system. Databases, journals and write-ahead logs
+//! stay where they are. SQLite's own file system does all operations on them, including locks and shared memory. The
+//! layer keeps pages that were read from a database in far memory (`farpool-cache`). Temporary files, to which sorts,
+//! indices and temporary tables spill, are in far memory only.
 //!
-//! Settings are in the environment's `FARPOOL_SQLITE`: flags, such as `--pool farpool://10.0.0.2:7700 --cache 8GiB`.
+//! The environment variable `FARPOOL_SQLITE` holds settings as flags, such as
+//! `--pool farpool://10.0.0.2:7700 --cache 8GiB`.
 //!
-//! Never in this crate: a lock, or a rule about journals. They are SQLite's.
+//! Never in this crate: a lock, or a rule about journals. SQLite has both.
 
 mod abi;
 mod beneath;
@@ -30,24 +31,25 @@ use std::panic::catch_unwind;
 use std::sync::OnceLock;
 use vfs::FarVfs;
 
-/// Whether the file system was registered in this process.
+/// True if the file system was registered in this process. The lock is held while it is registered.
 static HAS_BEGUN: Mutex<bool> = Mutex::new(false);
-/// The session of this process.
+/// Session of this process with the pool.
 static POOL: OnceLock<Pool> = OnceLock::new();
 
-/// What SQLite calls when the extension is loaded. The file system is SQLite's default from then on, and stays until
-/// the process ends.
+/// Entry point that SQLite calls when it loads the extension. It makes the file system SQLite's default, until the
+/// process ends.
 ///
 /// # Safety
 ///
-/// `api` is SQLite's table of functions, and `message` is null or takes a string, as SQLite promises an extension.
+/// `api` is SQLite's table of functions. `message` is null or a place for a string. SQLite promises both to an
+/// extension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_extension_init(
     _database: *mut c_void,
     message: *mut *mut c_char,
     api: *const c_void,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises the pointer.
     let api = unsafe { Api::new(api.cast()) };
     let Some(api) = api else { return abi::ERROR };
     let begun = catch_unwind(|| begin(api));
@@ -55,21 +57,21 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     else {
         return abi::OK_LOAD_PERMANENTLY;
     };
-    // SAFETY: as the caller promises. SQLite frees what is put there.
+    // SAFETY: the caller promises the pointer. SQLite frees the text.
     if let Some(message) = unsafe { message.as_mut() } {
         *message = api.text(&why);
     }
     abi::ERROR
 }
 
-/// Gives far memory back when the process ends by itself: nodes would keep it until the session's leases run out.
+/// Closes the session when the process exits. Otherwise nodes would keep its memory until the leases expire.
 extern "C" fn give_back() {
-    // Whatever is wrong, the process ends.
+    // The process ends anyway, so errors and panics are ignored.
     let _ = catch_unwind(|| POOL.get().map(Pool::close));
 }
 
 fn begin(api: Api) -> Result<(), String> {
-    // Programs load it for each of their connections.
+    // Programs load the extension once for each connection.
     let mut has_begun = HAS_BEGUN.lock();
     if *has_begun {
         return Ok(());
@@ -77,7 +79,7 @@ fn begin(api: Api) -> Result<(), String> {
     api.check_version()?;
     let settings = Settings::of_environment()?;
     let beneath = api.default_vfs().ok_or("farpool: this SQLite has no file system of its own")?;
-    // SAFETY: SQLite never takes its default one away.
+    // SAFETY: SQLite never removes its default file system.
     let beneath = unsafe { Beneath::new(beneath) };
     let vfs = FarVfs::new(&settings, api, beneath)?;
     let pool = vfs.pool().clone();
@@ -85,7 +87,8 @@ fn begin(api: Api) -> Result<(), String> {
         .map_err(|code| format!("farpool: SQLite refused the file system: error {code}"))?;
     *has_begun = true;
     if POOL.set(pool).is_ok() {
-        // SAFETY: `give_back` can be called at any time, and stays where it is: SQLite never unloads this extension.
+        // SAFETY: `give_back` can be called at any time. SQLite never unloads this extension, so its code stays in
+        // place.
         unsafe { libc::atexit(give_back) };
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What the environment says.
+//! Settings from the environment.
 
 use clap::Parser;
 use farpool_cache::{BlockCache, CacheOptions};
@@ -8,26 +8,26 @@ use farpool_files::{Pool, PoolOptions, Protection, TransportChoice};
 
 const VARIABLE: &str = "FARPOOL_SQLITE";
 
-/// Flags in the environment's FARPOOL_SQLITE.
+/// Flags in the environment variable FARPOOL_SQLITE.
 #[derive(Parser)]
 #[command(name = VARIABLE, no_binary_name = true, disable_help_flag = true)]
 pub(crate) struct Settings {
-    /// The pool
+    /// Address of the pool
     #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
     pool: String,
-    /// Bytes of databases that are kept in far memory; 0B for none
+    /// Bytes of databases cached in far memory; 0B for none
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "1GiB")]
     cache: u64,
-    /// Bytes of databases that are kept in this process before that, beside SQLite's page cache
+    /// Bytes of databases cached in this process before that, beside SQLite's page cache
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16MiB")]
     near: u64,
-    /// Bytes of a block, which is read and kept as one: 4KiB to 4MiB
+    /// Block size of the cache, which reads and keeps whole blocks: 4KiB to 4MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16KiB")]
     block: u64,
-    /// What keeps temporary files readable when a node is lost: none, mirror or local [default: as the pool allows]
+    /// Protection of temporary files against the loss of a node: none, mirror or local [default: as the pool allows]
     #[arg(long, value_name = "HOW")]
     protection: Option<Protection>,
-    /// How bytes travel: auto, tcp or shm
+    /// Transport to the nodes: auto, tcp or shm
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
     #[command(flatten)]
@@ -35,14 +35,14 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads the environment.
+    /// Parses the environment variable.
     pub(crate) fn of_environment() -> Result<Settings, String> {
         let flags = std::env::var(VARIABLE).unwrap_or_default();
         Settings::try_parse_from(flags.split_whitespace())
             .map_err(|error| format!("the environment's {VARIABLE}: {error}"))
     }
 
-    /// A session with the pool, and a cache there if one is wanted.
+    /// Opens a session with the pool, and a cache unless its sizes are 0.
     pub(crate) fn connect(&self) -> Result<(Pool, Option<BlockCache>), String> {
         let told = |error: &dyn std::fmt::Display| format!("farpool: {error} ({VARIABLE} names the pool)");
         let reach = self.reach.reach().map_err(|failure| told(&failure))?;

@@ -1,9 +1,9 @@
-//! What SQLite calls: the two tables of functions that make a file system, and the functions in them.
+//! The functions that SQLite calls: two tables that make a virtual file system, and the functions in them.
 //!
-//! The idea: each function finds the file system or the file that it was called for, and has it do what was asked
-//! (`vfs`). What the extension does not do in a way of its own goes to SQLite's file system exactly as it came.
+//! The idea: each function finds the file system or file that it was called for, converts the arguments, and calls a
+//! method in `vfs`. Operations that the extension does not change go to SQLite's file system with the same arguments.
 //!
-//! Never here: a decision of what lies where.
+//! Never in this module: a decision where something is stored.
 
 use crate::abi::{self, Function, RawFile, RawMethods, RawVfs};
 use crate::beneath::{Api, Filename};
@@ -12,13 +12,13 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::slice;
 
-/// The name of the file system.
+/// Name of the file system.
 const NAME: &CStr = c"farpool";
 
-/// What files are that lie in far memory: SQLite's file system says the same of its own.
+/// Sector size reported for files in far memory, in bytes. SQLite's file system reports the same for its files.
 const SECTOR_BYTES: c_int = 4096;
 
-/// A file, in memory that SQLite has made for it.
+/// Open file, in memory that SQLite allocated for it.
 #[repr(C)]
 struct OpenFile {
     methods: *const RawMethods,
@@ -26,9 +26,9 @@ struct OpenFile {
     handle: Handle,
 }
 
-// SQLite aligns it so, and no more.
+// SQLite aligns the memory of a file to 8 bytes only.
 const _: () = assert!(align_of::<OpenFile>() <= 8);
-// SQLite calls a file system from all threads at once, and hands a file from one to another.
+// SQLite calls a file system from all threads at the same time, and may pass a file to another thread.
 const _: () = {
     const fn is_shared<T: Sync>() {}
     const fn is_handed_over<T: Send>() {}
@@ -60,15 +60,15 @@ const fn methods(version: c_int, has_shared_memory: bool) -> RawMethods {
     }
 }
 
-/// Of files whose users share memory.
+/// Methods of files whose users can share memory.
 static SHARING: RawMethods = methods(3, true);
-/// Of all others: SQLite asks the table whether there can be a write-ahead log.
+/// Methods of all other files. SQLite decides by the table whether a write-ahead log is possible.
 static NOT_SHARING: RawMethods = methods(3, false);
 
-/// Makes a file system SQLite's default one, for good.
+/// Makes the file system SQLite's default, until the process ends.
 pub(crate) fn register(api: Api, far: FarVfs) -> Result<(), abi::Code> {
     let far: &'static FarVfs = Box::leak(Box::new(far));
-    // SAFETY: SQLite never takes its own file system away.
+    // SAFETY: SQLite never removes its own file system.
     let beneath = unsafe { &*far.beneath().raw() };
     let is_version = |version| beneath.version >= version;
     let mut raw = RawVfs {
@@ -106,33 +106,37 @@ pub(crate) fn register(api: Api, far: FarVfs) -> Result<(), abi::Code> {
     api.register(Box::leak(Box::new(raw)))
 }
 
+/// Returns the file system behind SQLite's pointer.
+///
 /// # Safety
 ///
-/// `vfs` is what [`register`] made.
+/// `vfs` is the table that [`register`] made.
 unsafe fn far(vfs: *mut RawVfs) -> &'static FarVfs {
-    // SAFETY: as the caller promises: neither is ever freed.
+    // SAFETY: the caller promises the pointer. Neither the table nor the file system is ever freed.
     unsafe { &*(*vfs).data.cast::<FarVfs>() }
 }
 
+/// Returns the open file behind SQLite's pointer.
+///
 /// # Safety
 ///
-/// `file` is one that [`open`] has opened, and nobody else uses it now.
+/// `file` was opened by [`open`], and no other reference to it exists.
 unsafe fn opened<'a>(file: *mut RawFile) -> &'a mut OpenFile {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises the pointer.
     unsafe { &mut *file.cast::<OpenFile>() }
 }
 
-/// Has SQLite's own file do what was asked, or answers for a temporary one.
+/// Calls a function of SQLite's own file. Returns `of_temporary` if the file is a temporary one in far memory.
 ///
 /// # Safety
 ///
-/// As for [`opened`].
+/// The conditions of [`opened`].
 unsafe fn pass(
     file: *mut RawFile,
     of_temporary: c_int,
     call: impl FnOnce(&RawMethods, *mut RawFile) -> c_int,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises the pointer.
     let file = unsafe { opened(file) };
     file.handle.own().map_or(of_temporary, |own| own.call(call))
 }
@@ -141,8 +145,8 @@ fn code(result: Result<(), abi::Code>) -> c_int {
     result.err().unwrap_or(abi::OK)
 }
 
-// SAFETY of all functions below: SQLite calls them as its documentation of `sqlite3_vfs` and `sqlite3_io_methods` says,
-// with what this file system and its files are, from one thread at a time for each file.
+// SAFETY of all functions below: SQLite calls them as documented for `sqlite3_vfs` and `sqlite3_io_methods`, with this
+// file system and its files, and uses each file in one thread at a time.
 
 unsafe extern "C" fn open(
     vfs: *mut RawVfs,
@@ -151,9 +155,10 @@ unsafe extern "C" fn open(
     flags: c_int,
     as_opened: *mut c_int,
 ) -> c_int {
-    // SAFETY: memory for a file. SQLite closes what has methods, so there are none until the file is open.
+    // SAFETY: SQLite provides memory for a file. It closes any file that has methods, so they are null until the file
+    // is open.
     unsafe { (*file).methods = ptr::null() };
-    // SAFETY: this file system, and a name that SQLite made for it.
+    // SAFETY: the pointers are this file system and a name that SQLite made for it.
     let (vfs, name) = unsafe { (far(vfs), Filename::new(name)) };
     let (mut handle, flags) = match vfs.open(name, flags) {
         Ok(opened) => opened,
@@ -161,7 +166,7 @@ unsafe extern "C" fn open(
     };
     let is_sharing = handle.own().is_some_and(|own| own.has_shared_memory());
     let methods = if is_sharing { &SHARING } else { &NOT_SHARING };
-    // SAFETY: memory for a file, as large as was said, and a place for the answer or none.
+    // SAFETY: the memory is as large as `file_bytes` says. `as_opened` is null or a place for the answer.
     unsafe {
         ptr::write(file.cast::<OpenFile>(), OpenFile { methods, vfs, handle });
         if let Some(as_opened) = as_opened.as_mut() {
@@ -172,7 +177,7 @@ unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(file: *mut RawFile) -> c_int {
-    // SAFETY: an open file, which SQLite does not use any more.
+    // SAFETY: the file is open, and SQLite does not use it after this.
     unsafe {
         drop(ptr::read(file.cast::<OpenFile>()));
         (*file).methods = ptr::null();
@@ -184,7 +189,7 @@ unsafe extern "C" fn read(file: *mut RawFile, into: *mut c_void, bytes: c_int, o
     let (Ok(bytes), Ok(offset)) = (usize::try_from(bytes), u64::try_from(offset)) else {
         return abi::IOERR_READ;
     };
-    // SAFETY: an open file, and a buffer of that many bytes.
+    // SAFETY: the file is open, and the buffer has this many bytes.
     let (file, into) = unsafe { (opened(file), slice::from_raw_parts_mut(into.cast::<u8>(), bytes)) };
     match file.handle.read(offset, into) {
         Ok(true) => abi::OK,
@@ -197,28 +202,28 @@ unsafe extern "C" fn write(file: *mut RawFile, from: *const c_void, bytes: c_int
     let (Ok(bytes), Ok(offset)) = (usize::try_from(bytes), u64::try_from(offset)) else {
         return abi::IOERR_WRITE;
     };
-    // SAFETY: an open file, and a buffer of that many bytes.
+    // SAFETY: the file is open, and the buffer has this many bytes.
     let (file, from) = unsafe { (opened(file), slice::from_raw_parts(from.cast::<u8>(), bytes)) };
     code(file.handle.write(offset, from))
 }
 
 unsafe extern "C" fn truncate(file: *mut RawFile, bytes: i64) -> c_int {
     let Ok(bytes) = u64::try_from(bytes) else { return abi::IOERR_TRUNCATE };
-    // SAFETY: an open file.
+    // SAFETY: the file is open.
     code(unsafe { opened(file) }.handle.truncate(bytes))
 }
 
 unsafe extern "C" fn sync(file: *mut RawFile, flags: c_int) -> c_int {
-    // Nothing of a temporary file outlives the process.
-    // SAFETY: an open file.
+    // A temporary file need not survive the process.
+    // SAFETY: the file is open.
     unsafe { pass(file, abi::OK, |methods, raw| (methods.sync)(raw, flags)) }
 }
 
 unsafe extern "C" fn size(file: *mut RawFile, bytes: *mut i64) -> c_int {
-    // SAFETY: an open file.
+    // SAFETY: the file is open.
     match unsafe { opened(file) }.handle.size() {
         Ok(size) => {
-            // SAFETY: a place for the answer.
+            // SAFETY: `bytes` is a place for the answer.
             unsafe { *bytes = size as i64 };
             abi::OK
         }
@@ -227,18 +232,18 @@ unsafe extern "C" fn size(file: *mut RawFile, bytes: *mut i64) -> c_int {
 }
 
 unsafe extern "C" fn lock(file: *mut RawFile, level: c_int) -> c_int {
-    // Nobody else can open a temporary file.
-    // SAFETY: an open file.
+    // No other process or connection can open a temporary file.
+    // SAFETY: the file is open.
     unsafe { pass(file, abi::OK, |methods, raw| (methods.lock)(raw, level)) }
 }
 
 unsafe extern "C" fn unlock(file: *mut RawFile, level: c_int) -> c_int {
-    // SAFETY: an open file.
+    // SAFETY: the file is open.
     unsafe { pass(file, abi::OK, |methods, raw| (methods.unlock)(raw, level)) }
 }
 
 unsafe extern "C" fn check_reserved_lock(file: *mut RawFile, is_reserved: *mut c_int) -> c_int {
-    // SAFETY: an open file, and a place for the answer.
+    // SAFETY: the file is open, and `is_reserved` is a place for the answer.
     unsafe {
         *is_reserved = 0;
         pass(file, abi::OK, |methods, raw| (methods.check_reserved_lock)(raw, is_reserved))
@@ -246,37 +251,37 @@ unsafe extern "C" fn check_reserved_lock(file: *mut RawFile, is_reserved: *mut c
 }
 
 unsafe extern "C" fn control(file: *mut RawFile, operation: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: an open file.
+    // SAFETY: the file is open.
     let OpenFile { vfs, handle, .. } = unsafe { opened(file) };
     match operation {
         abi::FCNTL_PRAGMA => {
             let strings = argument.cast::<*mut c_char>();
-            // SAFETY: an answer to be made, a name, and an argument or null.
+            // SAFETY: the argument is an array of the answer, the pragma's name, and its argument or null.
             let name = unsafe { CStr::from_ptr(*strings.add(1)) };
             if let Some(answer) = name.to_str().ok().and_then(|name| vfs.pragma(name)) {
-                // SAFETY: as above. SQLite frees the answer.
+                // SAFETY: the same array. SQLite frees the answer.
                 unsafe { *strings = vfs.text(&answer) };
                 return abi::OK;
             }
         }
         abi::FCNTL_VFSNAME => {
-            // SAFETY: a place for a text, which SQLite frees.
+            // SAFETY: the argument is a place for a text, which SQLite frees.
             unsafe { *argument.cast::<*mut c_char>() = vfs.text(&vfs.full_name()) };
             return abi::OK;
         }
         abi::FCNTL_SIZE_HINT => {
-            // SAFETY: a number of 8 bytes.
+            // SAFETY: the argument is an i64.
             return code(handle.hint_size(unsafe { *argument.cast::<i64>() }));
         }
-        // What is kept of a database would not be undone.
+        // Batch-atomic writes are refused: a rollback would not undo them in the cache.
         abi::FCNTL_BEGIN_ATOMIC_WRITE..=abi::FCNTL_ROLLBACK_ATOMIC_WRITE => return abi::NOTFOUND,
         _ => {}
     }
     match handle {
-        // SAFETY: what SQLite was called with.
+        // SAFETY: operation and argument are those that SQLite passed.
         Handle::Own { file, .. } => unsafe { file.control(operation, argument) },
         Handle::Temporary(_) if operation == abi::FCNTL_LOCKSTATE => {
-            // SAFETY: a place for an int.
+            // SAFETY: the argument is a place for an int.
             unsafe { *argument.cast::<c_int>() = abi::LOCK_NONE };
             abi::OK
         }
@@ -285,12 +290,12 @@ unsafe extern "C" fn control(file: *mut RawFile, operation: c_int, argument: *mu
 }
 
 unsafe extern "C" fn sector_size(file: *mut RawFile) -> c_int {
-    // SAFETY: an open file.
+    // SAFETY: the file is open.
     unsafe { pass(file, SECTOR_BYTES, |methods, raw| (methods.sector_size)(raw)) }
 }
 
 unsafe extern "C" fn characteristics(file: *mut RawFile) -> c_int {
-    // SAFETY: an open file.
+    // SAFETY: the file is open.
     let flags =
         unsafe { pass(file, abi::IOCAP_POWERSAFE_OVERWRITE, |methods, raw| (methods.characteristics)(raw)) };
     flags & !abi::IOCAP_BATCH_ATOMIC
@@ -303,7 +308,7 @@ unsafe extern "C" fn shm_map(
     is_made: c_int,
     at: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: an open file, and a place for the answer.
+    // SAFETY: the file is open, and `at` is a place for the answer.
     unsafe {
         pass(file, abi::IOERR_SHMOPEN, |methods, raw| {
             methods.shm_map.map_or(abi::IOERR_SHMOPEN, |map| map(raw, region, bytes, is_made, at))
@@ -312,7 +317,7 @@ unsafe extern "C" fn shm_map(
 }
 
 unsafe extern "C" fn shm_lock(file: *mut RawFile, offset: c_int, count: c_int, flags: c_int) -> c_int {
-    // SAFETY: an open file.
+    // SAFETY: the file is open.
     unsafe {
         pass(file, abi::IOERR_SHMOPEN, |methods, raw| {
             methods.shm_lock.map_or(abi::IOERR_SHMOPEN, |lock| lock(raw, offset, count, flags))
@@ -322,27 +327,27 @@ unsafe extern "C" fn shm_lock(file: *mut RawFile, offset: c_int, count: c_int, f
 
 unsafe extern "C" fn shm_barrier(file: *mut RawFile) {
     let barrier = |methods: &RawMethods, raw| {
-        // SAFETY: an open file of SQLite's own.
+        // SAFETY: the file of SQLite's file system is open.
         methods.shm_barrier.map_or(abi::OK, |barrier| unsafe {
             barrier(raw);
             abi::OK
         })
     };
-    // SAFETY: an open file.
+    // SAFETY: the file is open.
     unsafe { pass(file, abi::OK, barrier) };
 }
 
 unsafe extern "C" fn shm_unmap(file: *mut RawFile, is_deleted: c_int) -> c_int {
-    // SAFETY: an open file.
+    // SAFETY: the file is open.
     unsafe {
         pass(file, abi::OK, |methods, raw| methods.shm_unmap.map_or(abi::OK, |unmap| unmap(raw, is_deleted)))
     }
 }
 
 unsafe extern "C" fn fetch(file: *mut RawFile, offset: i64, bytes: c_int, at: *mut *mut c_void) -> c_int {
-    // SAFETY: a place for the answer: null has SQLite read.
+    // SAFETY: `at` is a place for the answer. A null answer makes SQLite read instead of mapping.
     unsafe { *at = ptr::null_mut() };
-    // SAFETY: an open file.
+    // SAFETY: the file is open.
     unsafe {
         pass(file, abi::OK, |methods, raw| match methods.fetch {
             Some(fetch) if methods.version >= 3 => fetch(raw, offset, bytes, at),
@@ -352,7 +357,7 @@ unsafe extern "C" fn fetch(file: *mut RawFile, offset: i64, bytes: c_int, at: *m
 }
 
 unsafe extern "C" fn unfetch(file: *mut RawFile, offset: i64, at: *mut c_void) -> c_int {
-    // SAFETY: an open file, and what `fetch` has answered or null.
+    // SAFETY: the file is open, and `at` is null or an answer of `fetch`.
     unsafe {
         pass(file, abi::OK, |methods, raw| match methods.unfetch {
             Some(unfetch) if methods.version >= 3 => unfetch(raw, offset, at),
@@ -361,12 +366,11 @@ unsafe extern "C" fn unfetch(file: *mut RawFile, offset: i64, at: *mut c_void) -
     }
 }
 
-/// Defines functions that have SQLite's own file system do what was asked. One that it lacks is not in the table
-/// ([`register`]).
+/// Defines functions that call SQLite's own file system. [`register`] leaves functions that it lacks out of the table.
 macro_rules! passed_on {
     ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty, $otherwise:expr)?;)*) => {$(
         unsafe extern "C" fn $name(vfs: *mut RawVfs, $($argument: $kind),*) $(-> $answer)? {
-            // SAFETY: this file system, and what SQLite's own takes as well.
+            // SAFETY: `vfs` is this file system, and the other arguments are valid for SQLite's own too.
             unsafe {
                 let beneath = far(vfs).beneath().raw();
                 match (*beneath).$name {
@@ -394,7 +398,7 @@ passed_on! {
 }
 
 unsafe extern "C" fn delete(vfs: *mut RawVfs, path: *const c_char, is_synced: c_int) -> c_int {
-    // SAFETY: this file system, and what SQLite's own takes as well.
+    // SAFETY: `vfs` is this file system, and the other arguments are valid for SQLite's own too.
     unsafe {
         let beneath = far(vfs).beneath().raw();
         ((*beneath).delete)(beneath, path, is_synced)
@@ -402,7 +406,7 @@ unsafe extern "C" fn delete(vfs: *mut RawVfs, path: *const c_char, is_synced: c_
 }
 
 unsafe extern "C" fn access(vfs: *mut RawVfs, path: *const c_char, flags: c_int, may: *mut c_int) -> c_int {
-    // SAFETY: this file system, and what SQLite's own takes as well.
+    // SAFETY: `vfs` is this file system, and the other arguments are valid for SQLite's own too.
     unsafe {
         let beneath = far(vfs).beneath().raw();
         ((*beneath).access)(beneath, path, flags, may)
@@ -415,7 +419,7 @@ unsafe extern "C" fn full_path(
     bytes: c_int,
     into: *mut c_char,
 ) -> c_int {
-    // SAFETY: this file system, and what SQLite's own takes as well.
+    // SAFETY: `vfs` is this file system, and the other arguments are valid for SQLite's own too.
     unsafe {
         let beneath = far(vfs).beneath().raw();
         ((*beneath).full_path)(beneath, path, bytes, into)

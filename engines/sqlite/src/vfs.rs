@@ -1,5 +1,11 @@
-//! What the extension does as a file system: databases are SQLite's own files behind a cache, temporary files are far
-//! ones.
+//! Decides where files are stored: databases, journals and logs by SQLite's own file system, with a cache for
+//! databases; temporary files in far memory.
+//!
+//! The idea: SQLite tells a file system at `open` what a file is for. A main database gets a [`CachedFile`], which all
+//! connections of this process to that database share, so that a write by one updates the blocks that the others read.
+//! Changes by other processes are noticed by the file's attributes, which are checked before each read. If far memory
+//! is lost, reads go to the file again. A temporary file becomes a scratch file of the pool behind a buffer
+//! ([`Buffered`]); if its bytes are lost, the statement fails with an I/O error.
 
 use crate::abi::{self, Code};
 use crate::beneath::{Api, Beneath, File, Filename};
@@ -17,7 +23,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Where failures of far memory are told: SQLite's log, and `PRAGMA farpool_error`.
+/// Destination of errors of far memory: SQLite's log, and `PRAGMA farpool_error`.
 #[derive(Clone)]
 struct Log {
     api: Api,
@@ -35,14 +41,14 @@ pub(crate) struct FarVfs {
     beneath: Beneath,
     pool: Pool,
     cache: Option<BlockCache>,
-    /// One for each database that is open, whoever has opened it.
+    /// Cached files of open databases by device and inode, shared by all connections to a database.
     databases: Mutex<HashMap<(u64, u64), Weak<CachedFile>>>,
     next_file: AtomicU64,
     log: Log,
 }
 
 impl FarVfs {
-    /// Errors: what is wrong with the settings, or the pool that does not answer.
+    /// Connects to the pool. Errors are those of the settings and of the connection.
     pub(crate) fn new(settings: &Settings, api: Api, beneath: Beneath) -> Result<FarVfs, String> {
         let (pool, cache) = settings.connect()?;
         Ok(FarVfs {
@@ -55,7 +61,7 @@ impl FarVfs {
         })
     }
 
-    /// Returns the session that far memory is leased by.
+    /// Returns the session with the pool.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -65,7 +71,7 @@ impl FarVfs {
         &self.beneath
     }
 
-    /// Opens a file; one without a name is temporary. Says as well with which flags it was opened.
+    /// Opens a file. A file without a name is temporary. Also returns the flags with which it was opened.
     pub(crate) fn open(&self, name: Option<Filename>, flags: c_int) -> Result<(Handle, c_int), Code> {
         let name = match name {
             Some(name) if flags & abi::OPEN_TEMPORARY == 0 => name,
@@ -73,12 +79,12 @@ impl FarVfs {
         };
         let (mut file, opened) = self.beneath.open(name, flags)?;
         let kept = if flags & abi::OPEN_MAIN_DB != 0 { self.cached(name.path()) } else { None };
-        // What is known must be known of the file that was opened.
+        // The cache looked the file up by its name, so the name must still be that of the opened file.
         let kept = if file.has_moved()? { None } else { kept };
         Ok((Handle::Own { file, kept }, opened))
     }
 
-    /// Answers a pragma of the extension's; nothing if it is none.
+    /// Answers a pragma of this extension; `None` for other pragmas.
     pub(crate) fn pragma(&self, name: &str) -> Option<String> {
         match name {
             "farpool_error" => Some(self.log.last.lock().clone().unwrap_or_else(|| "none".to_owned())),
@@ -96,12 +102,12 @@ impl FarVfs {
         }
     }
 
-    /// Returns the names of this file system and of those beneath, as `sqlite3_file_control` tells them.
+    /// Returns the names of this file system and the ones below it, in the form of `sqlite3_file_control`.
     pub(crate) fn full_name(&self) -> String {
         format!("farpool/{}", self.beneath.name())
     }
 
-    /// Returns a copy of a text that SQLite frees, or null if there is no memory.
+    /// Returns a copy of a text in memory that SQLite frees; null if there is no memory.
     pub(crate) fn text(&self, text: &str) -> *mut c_char {
         self.log.api.text(text)
     }
@@ -117,11 +123,11 @@ impl FarVfs {
         Ok(Handle::Temporary(Buffered::new(store)))
     }
 
-    /// What is known of a database's file, if it can be told when others change it.
+    /// Returns the cached file of a database. `None` if there is no cache, or the file's attributes cannot be read.
     fn cached(&self, path: &Path) -> Option<Kept> {
         let cache = self.cache.clone()?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        // Opened so, it can be closed again without the locks of this process on the file going with it.
+        // `O_PATH`: closing any other descriptor of the file would release this process's POSIX locks on it.
         let place = openat(CWD, path, flags, Mode::empty()).ok()?;
         let stat = statat(&place, "", AtFlags::EMPTY_PATH).ok()?;
         let key = (stat.st_dev, stat.st_ino);
@@ -136,7 +142,7 @@ impl FarVfs {
     }
 }
 
-/// How a database's reads are kept.
+/// Cache of a database, as one open file uses it.
 pub(crate) struct Kept {
     cache: BlockCache,
     file: Arc<CachedFile>,
@@ -150,7 +156,7 @@ impl Kept {
     }
 }
 
-/// A database's file for the time of a call.
+/// Open database and its cache, borrowed for one call.
 struct Beside<'a> {
     file: RefCell<&'a mut File>,
     kept: &'a Kept,
@@ -167,7 +173,7 @@ impl Source for Beside<'_> {
         if self.file.borrow_mut().read(offset, into)? {
             return Ok(into.len());
         }
-        // SQLite's file system does not say how much it read.
+        // SQLite's file system does not return how many bytes it read.
         let left = self.identity()?.size.saturating_sub(offset);
         Ok(into.len().min(usize::try_from(left).unwrap_or(usize::MAX)))
     }
@@ -177,7 +183,7 @@ impl Source for Beside<'_> {
     }
 }
 
-/// A temporary file in far memory. Dropped, it is gone.
+/// Temporary file in far memory. Dropping it deletes it.
 pub(crate) struct Temporary {
     far: FarFile,
     pool: Pool,
@@ -216,16 +222,16 @@ impl Drop for Temporary {
     }
 }
 
-/// An open file.
+/// Open file.
 pub(crate) enum Handle {
-    /// A database, a journal or a log, as SQLite has it. Of databases, pages that were read are kept.
+    /// Database, journal or log in SQLite's file system. `kept` is the cache of a database.
     Own { file: File, kept: Option<Kept> },
-    /// A temporary file.
+    /// Temporary file in far memory.
     Temporary(Buffered<Temporary>),
 }
 
 impl Handle {
-    /// Returns SQLite's own file; nothing if the file is temporary.
+    /// Returns the file of SQLite's file system; `None` if the file is temporary.
     pub(crate) fn own(&mut self) -> Option<&mut File> {
         match self {
             Handle::Own { file, .. } => Some(file),
@@ -233,7 +239,7 @@ impl Handle {
         }
     }
 
-    /// Says whether the buffer was filled: if the file ends before, the rest is zeroed.
+    /// Reads into the buffer. Returns false if the file ended first; the rest of the buffer is then zeroed.
     pub(crate) fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<bool, Code> {
         let count = match self {
             Handle::Own { file, kept: Some(kept) } => {
@@ -247,7 +253,7 @@ impl Handle {
         Ok(count == into.len())
     }
 
-    /// Writes all of it.
+    /// Writes all of the data.
     pub(crate) fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), Code> {
         match self {
             Handle::Own { file, kept: Some(kept) } => {
@@ -259,7 +265,7 @@ impl Handle {
         }
     }
 
-    /// Gives it another length.
+    /// Sets the length of the file.
     pub(crate) fn truncate(&mut self, bytes: u64) -> Result<(), Code> {
         match self {
             Handle::Own { file, kept: Some(kept) } => {
@@ -270,7 +276,7 @@ impl Handle {
         }
     }
 
-    /// Returns its length, in bytes.
+    /// Returns the length of the file in bytes.
     pub(crate) fn size(&mut self) -> Result<u64, Code> {
         match self {
             Handle::Own { file, .. } => file.size(),
@@ -278,8 +284,8 @@ impl Handle {
         }
     }
 
-    /// Hints that the file will grow to so many bytes. A database that grows by chunks
-    /// (sqlite.org/c3ref/c_fcntl_begin_atomic_write.html) does so now.
+    /// Hints that the file will grow to this many bytes. A database with a chunk size (`SQLITE_FCNTL_CHUNK_SIZE`,
+    /// sqlite.org/c3ref/c_fcntl_begin_atomic_write.html) grows at once.
     pub(crate) fn hint_size(&mut self, bytes: i64) -> Result<(), Code> {
         match self {
             Handle::Own { file, kept: Some(kept) } => {

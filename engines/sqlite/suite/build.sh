@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the program that SQLite's own tests run in, of the source of this machine's SQLite. Leaves that in FOLDER/source, and the
-# program as FOLDER/testfixture.
+# Builds the program that SQLite's own tests run in, from the source of this machine's SQLite version.
+# Leaves the source in FOLDER/source and the program as FOLDER/testfixture.
 #   build.sh FOLDER
 set -euo pipefail
 folder=$1

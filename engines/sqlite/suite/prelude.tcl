@@ -1,4 +1,4 @@
-# What each test runs under: the extension is loaded first and is SQLite's default file system from then on.
+# Runs before each test: loads the extension, which is SQLite's default file system from then on.
 #   testfixture prelude.tcl EXTENSION TEST ..
 set extension [lindex $::argv 0]
 set ::argv0 [lindex $::argv 1]
@@ -10,8 +10,8 @@ loading eval {SELECT load_extension($extension)}
 loading close
 unset extension
 
-# Tests shut SQLite down and begin anew, which makes its own file system the default again. These two commands of the suite note
-# the order of file systems, and set it up again.
+# Some tests shut SQLite down and initialise it again, which makes its own file system the default. The suite's commands
+# vfs_unregister_all and vfs_reregister_all record the order of the file systems and restore it.
 vfs_unregister_all
 vfs_reregister_all
 set ::is_shut_down 0
@@ -23,7 +23,7 @@ proc sqlite3_shutdown {} {
 rename sqlite3_initialize sqlite3_initialize_alone
 proc sqlite3_initialize {} {
   set code [sqlite3_initialize_alone]
-  # Not where nothing was shut down: a test counts the mutexes that are taken then.
+  # Not without a shutdown before: one test counts the mutexes that are taken meanwhile.
   if {$code eq "SQLITE_OK" && $::is_shut_down} {
     set ::is_shut_down 0
     vfs_reregister_all
@@ -31,7 +31,8 @@ proc sqlite3_initialize {} {
   return $code
 }
 
-# Tests of system calls that fail are left out where the default file system is not called so. The extension passes them on.
+# Tests of failing system calls only run if the default file system is called "unix". The extension
+# passes those calls on.
 rename test_syscall test_syscall_alone
 proc test_syscall {args} {
   if {$args eq "defaultvfs"} {return unix}

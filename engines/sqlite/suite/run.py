@@ -1,7 +1,7 @@
-"""Runs SQLite's own tests on its own file system and on the extension, and compares what fails with what is known to.
+"""Runs SQLite's own tests on its own file system and on the extension, and compares the failures with a list.
 
-A test that fails on the extension and not on SQLite's own file system must be listed in differences.txt, and a test
-that is listed there must fail so. Each file has a process and a folder of its own.
+A test that fails on the extension and passes on SQLite's own file system must be listed in differences.txt. A test that
+is listed there must fail in this way. Each file runs in its own process and folder.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# Each runs many of the others (SQLite's test/permutations.test leaves the same ones out).
+# Each of these test files runs many others. SQLite's test/permutations.test leaves out the same ones.
 DRIVERS = set(
     "all async extraquick fts3 full mallocAll memleak permutations quick rbu rtree session soak veryquick".split()
 )
-# Names of what is wrong with a file as a whole.
+# Names of failures that concern a whole test file.
 LATE, UNFINISHED, LEFT_OPEN, UNFREED = "(deadline)", "(no summary)", "(files left open)", "(unfreed memory)"
-# Some tests take rights away from files, and expect that this holds: not for root, unless it gives these up.
+# Some tests remove permissions of files and expect errors. Root must drop these capabilities to get the errors.
 UNPRIVILEGED = [
     "setpriv",
     "--inh-caps",
@@ -41,7 +41,7 @@ FAILED = re.compile(r"^!Failures on these tests:(.*)$", re.MULTILINE)
 
 @dataclass
 class Outcome:
-    """What a file's tests came to on one of the two file systems."""
+    """Result of a test file on one of the two file systems."""
 
     tests: int = 0
     failed: set[str] = field(default_factory=set)
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def outcome(told: str, seconds: float, is_late: bool) -> Outcome:
-    """Reads what a file's process has printed."""
+    """Parses the output of a test file's process."""
     summary = SUMMARY.search(told)
     failed = FAILED.search(told)
     names = set(failed.group(1).split()) if failed else set()
@@ -65,7 +65,7 @@ def outcome(told: str, seconds: float, is_late: bool) -> Outcome:
 
 
 def run(command: list[str], environment: dict[str, str], log: Path, deadline: float) -> Outcome:
-    """Runs a file in a folder of its own, which is gone afterwards."""
+    """Runs a test file in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="sqlite-suite-"))
     began = time.monotonic()
     is_late = False
@@ -85,7 +85,7 @@ def run(command: list[str], environment: dict[str, str], log: Path, deadline: fl
             except subprocess.TimeoutExpired:
                 is_late = True
             finally:
-                # Some tests start others, which would outlive them.
+                # Some tests start processes, which would outlive them.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, 9)
                 process.wait()
@@ -95,7 +95,7 @@ def run(command: list[str], environment: dict[str, str], log: Path, deadline: fl
 
 
 def known_differences() -> dict[str, dict[str, str]]:
-    """Reads differences.txt: by file, the tests that fail on the extension alone, with the reason."""
+    """Reads differences.txt. Returns, by file, the tests that fail on the extension only, with the reason."""
     known: dict[str, dict[str, str]] = {}
     reason = ""
     for line in (HERE / "differences.txt").read_text().splitlines():
@@ -113,7 +113,7 @@ def known_differences() -> dict[str, dict[str, str]]:
 
 @contextlib.contextmanager
 def pool(farpool: Path) -> Iterator[str]:
-    """A pool of one node on this machine. Tests sort more than 2 GiB."""
+    """Starts a pool with one node of 6 GiB, because tests sort more than 2 GiB. Yields its URL."""
     processes: list[subprocess.Popen] = []
 
     def start(*arguments: str) -> str:
@@ -135,7 +135,7 @@ def pool(farpool: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Runs what it is told to, prints a table, and fails if it is not what differences.txt says."""
+    """Runs the tests, prints a table, and fails if the result differs from differences.txt."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", type=Path, required=True, help="the folder that build.sh made")
     parser.add_argument("--extension", type=Path, required=True, help="libfarpool_sqlite.so")
@@ -174,7 +174,8 @@ def main() -> None:
 
 
 def compare(file: str, stock: Outcome, far: Outcome, listed: set[str]) -> list[str]:
-    """Says what differs between the file systems and is not listed, and what is listed and does not differ."""
+    """Returns a line for each failure on the extension only that is not listed, and for each listed one that did not
+    occur."""
     alone = far.failed - stock.failed
     new = (f"{file} {test}: fails on the extension alone, and is not listed" for test in sorted(alone - listed))
     gone = (f"{file} {test}: is listed, and does not fail on the extension alone" for test in sorted(listed - alone))
@@ -182,7 +183,7 @@ def compare(file: str, stock: Outcome, far: Outcome, listed: set[str]) -> list[s
 
 
 def report(files: list[str], outcomes: dict[tuple[str, str], Outcome], kinds: tuple[str, ...]) -> None:
-    """Prints a table of the files in which something failed, and ends with 1 if a difference is new or is gone."""
+    """Prints a table of the files with failures. Ends with exit code 1 if a difference is new or gone."""
     known = known_differences()
     print(f"{'file':<20}" + "".join(f"{kind + ' tests':>16}{'failed':>8}{'seconds':>9}" for kind in kinds))
     for file in files:
