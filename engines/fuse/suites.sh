@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Runs what others test file systems with on a scratch mount, on a cached one and on one that is alone with its folder: fsx (so many
-# operations on each), pjdfstest, and fio, which verifies what it wrote. Takes root, /dev/fuse, and a GiB or three of memory.
+# Runs public test suites for file systems: fsx (OPERATIONS operations), pjdfstest, and fio, which verifies
+# what it wrote.
+# Each runs on a scratch mount, on a cached mount, and on a cached mount with --alone.
+# Needs root, /dev/fuse, and about 3 GiB of memory.
 #   suites.sh OPERATIONS
 set -euo pipefail
-# Other users go through what is made here.
+# Other users must be able to enter the folders made here.
 umask 022
 operations=$1
 suites=$CACHE/suites
 
 export CARGO_TARGET_DIR=$suites/target
 for suite in fsx@0.3.2 pjdfstest@0.2.2; do
-  # Others' code is not linted, as `make test` has the workspace's.
+  # `make test` wraps rustc with a linter; it must not check this foreign code.
   [ -x "$suites/bin/${suite%@*}" ] || env -u RUSTC_WORKSPACE_WRAPPER cargo install --quiet --locked --root "$suites" "$suite"
 done
 command -v fio > /dev/null || { echo "suites.sh: fio is not installed (Debian: fio)" >&2; exit 1; }
@@ -26,7 +28,7 @@ finish() {
 }
 trap finish EXIT
 
-# Starts a process of Farpool and waits until it says that it is ready.
+# Starts a process of Farpool and waits until it reports that it is ready.
 start() {
   local said="$stage/said-${#pids[@]}"
   mkfifo "$said"
@@ -67,7 +69,7 @@ for mount in scratch cached alone; do
     --do_verify=1 --verify_fatal=1 --fallocate=none --end_fsync=1 | grep -E "err=|READ:|WRITE:"
   rm "$stage/$mount"/verified.*
   echo "== fsx, $operations operations, $mount"
-  # Many runs: fsx keeps what it maps, and is the slower the longer it runs.
+  # Many short runs: fsx keeps its mappings, and becomes slower the longer it runs.
   for ((seed = 1; seed * 20000 <= operations; seed++)); do
     "$suites/bin/fsx" -q -N 20000 -S "$seed" -P "$stage" "$stage/$mount/fsx" > /dev/null
     rm "$stage/$mount/fsx"

@@ -1,4 +1,4 @@
-"""Runs PostgreSQL's own regression tests with all of its files on a scratch mount, and then on a cached one."""
+"""Runs PostgreSQL's own regression tests with all of its files on a scratch mount, and then on a cached mount."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "python" / "tests"))
 import postgres
 
 PG_REGRESS = Path("/usr/lib/postgresql/15/lib/pgxs/src/test/regress/pg_regress")
-# The tests expect what a new server has, and these answer as all do where UTF-8 is sorted by its bytes.
+# The tests expect the locale of a new server. In C.UTF-8 text is sorted by its bytes.
 os.environ["LC_ALL"] = "C.UTF-8"
 
 
 def start(stack: ExitStack, *command: str) -> str:
-    """Starts a process of Farpool, which ends with the stack, and says what it is reached by."""
+    """Starts a process of Farpool, which ends with the `ExitStack`, and returns the address from its "ready" line."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     stack.callback(process.wait)
     stack.callback(process.kill)
@@ -34,9 +34,9 @@ def start(stack: ExitStack, *command: str) -> str:
 
 
 def run(kind: str, farpool: str, suite: Path, tests: list[str]) -> bool:
-    """Runs the tests on one kind of mount, and says whether all have passed."""
+    """Runs the tests on one kind of mount. Reports whether all passed."""
     with ExitStack() as stack:
-        # PostgreSQL's user may go there.
+        # PostgreSQL's user may enter this folder.
         folder = Path(tempfile.mkdtemp(prefix="farpool-pg-suite-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o755)
@@ -82,7 +82,7 @@ def run(kind: str, farpool: str, suite: Path, tests: list[str]) -> bool:
 
 
 def main() -> None:
-    """Runs what it is told to on both kinds of mount, and fails if a test did."""
+    """Runs the tests on both kinds of mount. Fails if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", type=Path, required=True, help="the folder that build.sh made")
     parser.add_argument("--farpool", required=True, help="the farpool command")

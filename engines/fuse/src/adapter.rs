@@ -1,8 +1,8 @@
-//! What the kernel asks of a mount, put to the files in it.
+//! Adapter between the kernel's FUSE requests and the two kinds of folders.
 //!
-//! The idea: the kernel's questions have many parameters, and each takes its own kind of reply. [`Adapter`] is the only
-//! place that knows them, and keeps what folders held when they were opened. A kind of folder is what implements
-//! [`Files`], with plain values and errors.
+//! The idea: a FUSE request has many parameters, and a reply type of its own. [`Adapter`] is the only place that
+//! handles them. It also keeps the listings of open folders. A kind of folder implements [`Files`], with plain values
+//! and errors.
 
 use crate::listings::{Entry, Listings};
 use crate::tree::{Ino, Kind, Name, TYPE_BITS};
@@ -19,26 +19,27 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// A write or a read of the kernel's, at most.
+/// Bytes of one read or write of the kernel, at most.
 const TRANSFER_BYTES: u32 = 1 << 20;
-/// Writes and reads ahead that may be under way at once.
+/// Background requests (writes and read-ahead) that the kernel may have in flight.
 const UNDER_WAY: u16 = 64;
 const GENERATION: Generation = Generation(0);
 const NO_ATTRIBUTES: Errno = Errno::NOSYS;
 
-/// How something is made, and for whom.
+/// New file or folder: its name, permissions and owner.
 #[derive(Clone, Copy)]
 pub(crate) struct New<'a> {
     pub(crate) at: Name<'a>,
-    /// Its rights, as in `st_mode`.
+    /// Permissions, as in `st_mode`.
     pub(crate) mode: u32,
-    /// Rights that it does not get, where the kernel leaves that to the files ([`InitFlags::FUSE_DONT_MASK`]).
+    /// Permission bits to remove. Only used where the kernel leaves that to the file system
+    /// ([`InitFlags::FUSE_DONT_MASK`]).
     pub(crate) umask: u32,
     pub(crate) user: u32,
     pub(crate) group: u32,
 }
 
-/// What `setattr` asks for, and who.
+/// Arguments of `setattr`, and the user who asks.
 pub(crate) struct Changes {
     pub(crate) by_user: u32,
     pub(crate) mode: Option<u32>,
@@ -48,21 +49,21 @@ pub(crate) struct Changes {
     pub(crate) accessed: Option<TimeOrNow>,
     pub(crate) modified: Option<TimeOrNow>,
     pub(crate) changed: Option<SystemTime>,
-    /// By which whoever asks has the file open.
+    /// Handle by which the file is open, if the request came through one.
     pub(crate) handle: Option<FileHandle>,
 }
 
-/// What `write` asks for.
+/// Arguments of `write`.
 pub(crate) struct Write<'a> {
     pub(crate) offset: u64,
     pub(crate) data: &'a [u8],
-    /// The file is open for appending.
+    /// True if the file is open for appending.
     pub(crate) appends: bool,
-    /// The file is no longer to run as its owner or group.
+    /// True if the write removes the set-user-ID and set-group-ID bits.
     pub(crate) drops_set_ids: bool,
 }
 
-/// What `fallocate` asks for, and who.
+/// Arguments of `fallocate`, and the user who asks.
 pub(crate) struct Allocation {
     pub(crate) by_user: u32,
     pub(crate) offset: u64,
@@ -70,24 +71,26 @@ pub(crate) struct Allocation {
     pub(crate) mode: i32,
 }
 
-/// A file that was opened.
+/// Handle of an opened file.
 pub(crate) struct Opened {
     pub(crate) handle: FileHandle,
-    /// Whether what the kernel holds of the file is what is in it.
+    /// True if the kernel may keep its cached pages of the file.
     pub(crate) is_as_held: bool,
 }
 
-/// The files of a mount. The kernel checks who may do what, and keeps locks. It remembers a node once more for each
-/// [`FileAttr`] that a name gives it.
+/// Operations of a mount. The kernel checks permissions and handles file locks before it calls them. Each returned
+/// [`FileAttr`] of a name counts as one more reference that the kernel holds to the node; [`Files::forget`] takes them
+/// back.
 pub(crate) trait Files: Send + Sync + 'static {
-    /// What the kernel is to do, if it can. What it cannot makes it slower, and no more.
+    /// Returns the kernel features to use where the kernel has them. All are optional: without one, operations are only
+    /// slower.
     fn wishes(&self) -> InitFlags;
-    /// How long the kernel believes what it was told of names and attributes.
+    /// Returns how long the kernel may cache names and attributes.
     fn fresh_for(&self) -> Duration;
 
-    /// What a name leads to. Number 0 is nothing, for which the kernel need not ask again.
+    /// Returns the node of a name. Inode number 0 means that the name does not exist, which the kernel may cache too.
     fn look_up(&self, at: Name<'_>) -> Result<FileAttr, Errno>;
-    /// The kernel forgets a node so many times.
+    /// Drops this number of the kernel's references to a node.
     fn forget(&self, ino: Ino, times: u64);
     fn attributes(&self, ino: Ino) -> Result<FileAttr, Errno>;
     fn change(&self, ino: Ino, changes: Changes) -> Result<FileAttr, Errno>;
@@ -103,10 +106,10 @@ pub(crate) trait Files: Send + Sync + 'static {
     fn create(&self, new: New<'_>, flags: i32) -> Result<(FileAttr, Opened), Errno>;
     /// Reads until the buffer is full or the file ends.
     fn read(&self, ino: Ino, handle: FileHandle, offset: u64, into: &mut [u8]) -> Result<usize, Errno>;
-    /// Writes all of it.
+    /// Writes all of the data.
     fn write(&self, ino: Ino, handle: FileHandle, write: Write<'_>) -> Result<(), Errno>;
     fn allocate(&self, ino: Ino, handle: FileHandle, allocation: Allocation) -> Result<(), Errno>;
-    /// One of the descriptors of an open file is closed, of which there may be more.
+    /// Called when a descriptor of an open file is closed; others may remain.
     fn flush(&self, handle: FileHandle) -> Result<(), Errno>;
     fn sync(&self, handle: FileHandle, data_only: bool) -> Result<(), Errno>;
     fn sync_folder(&self, ino: Ino) -> Result<(), Errno>;
@@ -129,12 +132,14 @@ pub(crate) trait Files: Send + Sync + 'static {
     }
 }
 
+/// Implements the kernel's interface over a kind of folder.
 pub(crate) struct Adapter<F> {
     files: F,
     listings: Listings,
 }
 
 thread_local! {
+    // Read buffer of the thread.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -169,7 +174,7 @@ fn answer(outcome: Result<(), Errno>, reply: ReplyEmpty) {
     }
 }
 
-/// What an extended attribute's reply takes: its size, or itself if it fits.
+/// Replies to a request for an extended attribute: with its size if `size` is 0, or with the value if it fits.
 fn answer_xattr(found: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
     match found {
         Ok(value) if size == 0 => reply.size(value.len() as u32),
@@ -194,7 +199,7 @@ fn cache_flags(opened: &Opened) -> FopenFlags {
 impl<F: Files> Filesystem for Adapter<F> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let _ = config.add_capabilities(self.files.wishes() & config.capabilities());
-        // It is to ask for much at once.
+        // Large requests mean fewer of them, each of which waits for the pool.
         for set in [KernelConfig::set_max_write, KernelConfig::set_max_readahead] {
             if let Err(nearest) = set(config, TRANSFER_BYTES) {
                 let _ = set(config, nearest);

@@ -1,9 +1,13 @@
-//! A folder of this machine whose reads are kept in far memory.
+//! A mounted folder of this machine whose reads are cached in far memory.
 //!
-//! The idea: everything passes through to the folder; what is read of a file is kept, block by block, and is read from
-//! far memory the next time. Writes go to the folder first, and what is kept is renewed before they return. Every read
-//! asks what the file is now, so that what changed behind the mount's back is read as it is. Far memory that is gone
-//! makes reads as slow as they were, and nothing else.
+//! The idea: all operations pass through to the folder. Blocks of a file that were read are kept, and read from far
+//! memory the next time. A write goes to the folder first, and the kept blocks are updated before it returns. Before
+//! each read the file's attributes are checked, so a change that did not come through the mount is noticed. If far
+//! memory is lost, reads come from the folder again, as slow as without the cache; nothing else changes.
+//!
+//! Two caches hold bytes of a file: the kernel's page cache and [`CachedFile`]. [`BlockCache`] holds blocks by version
+//! and cannot go stale. The page cache can, so it is kept across an open only if the file is provably the same as at
+//! the last one.
 
 use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::listings::Entry;
@@ -29,20 +33,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Bytes of an extended attribute, or of all names of one node's (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// Longest extended attribute, and longest list of their names, in bytes (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// The rights of a node, and those of what is made in it, beyond those of its mode (acl(5)).
+/// Extended attributes with the access control list of a node, and with the default one for what is made in a folder
+/// (acl(5)).
 const ACCESS_ACL: &str = "system.posix_acl_access";
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 
-/// How a cached folder behaves.
+/// Options of a cached folder.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedOptions {
-    /// How long the kernel believes what it was told of names, attributes and contents.
+    /// Time for which the kernel may cache names, attributes and contents.
     pub fresh_for: Duration,
-    /// Whether nobody changes files but through the mount. Otherwise, on file systems whose times are coarse, each
-    /// write has nothing of its file kept ([`Times`]).
+    /// True if files change only through the mount. If false, and the file system has coarse timestamps, each write
+    /// drops all cached blocks of its file ([`Times`]).
     pub is_alone: bool,
 }
 
@@ -52,17 +57,18 @@ impl Default for CachedOptions {
     }
 }
 
-/// A file, folder or whatever is in the folder, for as long as the kernel remembers it.
+/// File, folder or other node, as long as the kernel holds a reference to it.
 struct Node {
-    /// Refers to it, whatever its name becomes.
+    /// Descriptor (`O_PATH`) of the node, which stays valid if the node is renamed.
     place: OwnedFd,
     kept: CachedFile,
-    /// What it was when it was last opened, if that had settled: what the kernel holds of it is of then.
+    /// Identity of the file when it was last opened; `None` if it had changed too recently to be distinguished from a
+    /// later version. The kernel's cached pages are of that identity.
     opened: Mutex<Option<Identity>>,
 }
 
 impl Node {
-    /// What opens it again.
+    /// Returns a path that opens the node again.
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.place.as_raw_fd()))
     }
@@ -108,7 +114,7 @@ pub(crate) struct Cached {
     cache: BlockCache,
     options: CachedOptions,
     times: Times,
-    /// Of the folder.
+    /// Device number of the folder.
     device: u64,
     nodes: Mutex<Nodes>,
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
@@ -117,7 +123,7 @@ pub(crate) struct Cached {
 }
 
 impl Cached {
-    /// What is in this folder.
+    /// Makes the file system that shows this folder.
     pub(crate) fn new(folder: &Path, cache: &BlockCache, options: CachedOptions) -> io::Result<Cached> {
         let times = if options.is_alone { Times::Alone } else { Times::of(folder) };
         let place =
@@ -146,10 +152,10 @@ impl Cached {
         self.handles.lock().get(&handle.0).cloned().ok_or(Errno::BADF)
     }
 
-    /// Gives what was made to whoever asked for it, with the rights asked for.
+    /// Gives a new node to the user who asked for it, with the permissions asked for.
     fn hand_over(&self, made: BorrowedFd<'_>, folder: &Node, new: New<'_>, then: Then) -> Result<(), Errno> {
         if self.is_root {
-            // In a folder of a group it belongs to the group already.
+            // The new node has the folder's group already if the folder has the set-group-ID bit.
             let is_shared = folder.stat()?.st_mode & 0o2000 != 0;
             let group = (!is_shared).then(|| Gid::from_raw(new.group));
             let user = Some(Uid::from_raw(new.user));
@@ -160,7 +166,7 @@ impl Cached {
             Then::Gains(more) => sys::fstat(made)?.st_mode | more,
             Then::Gets(mode) => mode,
         };
-        // By its descriptor, since others may have given its name to something else.
+        // The path refers to the descriptor: the node's name may by now belong to another node.
         let path = format!("/proc/self/fd/{}", made.as_raw_fd());
         sys::chmod(path, Mode::from_raw_mode(mode & 0o7777))
     }
@@ -184,7 +190,7 @@ impl Cached {
                     sys::ftruncate(file, size)
                 };
                 match &open {
-                    // It may be open for reading alone.
+                    // The handle may be open for reading only.
                     Some(handle) => sys::ftruncate(&handle.file, size).or_else(|error| match error {
                         Errno::INVAL => by_name(),
                         error => Err(error),
@@ -200,7 +206,7 @@ fn errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// Writes all of it to where the file ends by then.
+/// Appends all of the data at the end of the file, wherever that is at the time.
 fn append(file: &File, mut data: &[u8]) -> Result<(), Errno> {
     while !data.is_empty() {
         match rustix::io::pwritev2(file, &[IoSlice::new(data)], 0, ReadWriteFlags::APPEND) {
@@ -289,14 +295,14 @@ fn timespec(wished: Option<TimeOrNow>) -> Timespec {
 
 impl Files for Cached {
     fn wishes(&self) -> InitFlags {
-        // Before each write the kernel would ask for what `drop_set_ids` knows.
+        // `FUSE_HANDLE_KILLPRIV_V2` saves a query for extended attributes before each write; `drop_set_ids` does the
+        // work.
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
-        // The rights that the folder's files have are checked whole, and what is made has those that its folder says
-        // (acl(5)).
+        // Access control lists are checked by the kernel, and new nodes get the default list of their folder (acl(5)).
         wanted |= InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
         if !self.options.is_alone {
-            // The kernel asks when a file changed before it reads what it holds of it, and drops that after each
-            // change, also those by writes through the mount.
+            // The kernel checks the modification time before it uses cached pages, and drops them after each change.
+            // That includes changes by writes through the mount.
             wanted |= InitFlags::FUSE_AUTO_INVAL_DATA;
         }
         wanted
@@ -317,7 +323,7 @@ impl Files for Cached {
             None => {
                 let ino = nodes.next;
                 nodes.next += 1;
-                // Another file system below may have other times.
+                // Another file system mounted below the folder may have coarser timestamps.
                 let times = if self.options.is_alone || stat.st_dev == self.device {
                     self.times
                 } else {
@@ -402,7 +408,7 @@ impl Files for Cached {
                 let shared = folder.stat()?.st_mode & 0o2000;
                 match then {
                     Then::Gets(mode) => Then::Gets(mode | shared),
-                    // Of folders they mean something else, and are passed on.
+                    // These bits have another meaning on folders, and the file system passes them on.
                     _ => Then::Keeps,
                 }
             }
@@ -436,7 +442,7 @@ impl Files for Cached {
         let identity = node.kept.look(&self.cache, || sys::fstat(&file).map(|stat| Identity::from(&stat)))?;
         let now = node.kept.is_settled(identity).then_some(identity);
         let before = std::mem::replace(&mut *node.opened.lock(), now);
-        // What the kernel holds of it stays right as long as the file does.
+        // The kernel's pages are still right if the file is the same as at the last open.
         Ok(Opened { is_as_held: before == Some(identity), handle: self.keep(file, node) })
     }
 
@@ -446,7 +452,8 @@ impl Files for Cached {
         let how = open_flags(flags) | OFlags::NOFOLLOW | OFlags::CREATE | OFlags::EXCL;
         let file = match sys::openat(&folder.place, new.at.name, how, first) {
             Ok(file) => file,
-            // Somebody else has made it since the kernel looked: it looks again, and asks who may open it.
+            // Another program made the file since the kernel looked. With `STALE` the kernel looks again, and checks
+            // who may open it.
             Err(Errno::EXIST) if !OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL) => {
                 return Err(Errno::STALE);
             }
@@ -470,7 +477,7 @@ impl Files for Cached {
         if write.drops_set_ids {
             drop_set_ids(node)?;
         }
-        // The kernel says where the file ended when it last looked, and others may have appended since.
+        // The kernel passes the end of the file that it knows, but other programs may have appended since.
         if write.appends {
             let append = || append(&handle.file, write.data);
             return node.kept.change(&self.cache, || handle.identity(), append);
@@ -478,7 +485,7 @@ impl Files for Cached {
         let before = handle.identity()?;
         node.kept.write(&self.cache, &*handle, write.offset, write.data)?;
         let after = handle.identity()?;
-        // What the kernel holds of it is what was written.
+        // The kernel's pages contain this write, so they match the new version.
         let mut opened = node.opened.lock();
         if *opened == Some(before) && node.kept.is_settled(after) {
             *opened = Some(after);
@@ -498,8 +505,8 @@ impl Files for Cached {
     }
 
     fn flush(&self, handle: FileHandle) -> Result<(), Errno> {
-        // Some file systems, such as NFS, say at a close what did not get there: one descriptor more has them say it
-        // now, as nobody hears what `close` says.
+        // Some file systems, such as NFS, report failed writes at `close`. No program sees the result when FUSE closes
+        // the file later, so a duplicate descriptor is closed now.
         let handle = self.handle(handle)?;
         let again = rustix::io::fcntl_dupfd_cloexec(&handle.file, 0)?;
         nix::unistd::close(again).map_err(|error| errno(error.into()))
@@ -527,7 +534,7 @@ impl Files for Cached {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
             let kind = match entry.file_type() {
-                // Some file systems do not tell it here.
+                // Some file systems do not return types in a listing.
                 sys::FileType::Unknown => {
                     match sys::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
                         Ok(stat) => sys::FileType::from_raw_mode(stat.st_mode),
@@ -548,7 +555,8 @@ impl Files for Cached {
     fn attribute(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>, Errno> {
         let mut value = vec![0; XATTR_BYTES_MAX];
         match sys::getxattr(self.node(ino)?.path(), name, &mut value[..]) {
-            // A file system that has no lists: the kernel, which asks for them by itself, would refuse everything.
+            // The file system has no access control lists. The kernel queries them by itself, and would fail each
+            // request on this error.
             Err(Errno::OPNOTSUPP) if name == ACCESS_ACL || name == DEFAULT_ACL => Err(Errno::NODATA),
             found => found.map(|count| value[..count].to_vec()),
         }
@@ -569,29 +577,30 @@ impl Files for Cached {
     }
 }
 
-/// Refers to what a name leads to, a link itself if it is one.
+/// Opens the node of a name with `O_PATH`. A symbolic link is not followed.
 fn place(folder: &Node, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     sys::openat(&folder.place, name, flags, Mode::empty())
 }
 
-/// Opens a folder, for what is in it.
+/// Opens a folder to read its entries.
 fn open_folder(folder: &Node) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     sys::openat(&folder.place, ".", flags, Mode::empty())
 }
 
-/// What becomes of the rights of what was made, once it is its maker's.
+/// Change of the permissions of a new node after it got its owner.
 #[derive(Clone, Copy)]
 enum Then {
     Keeps,
-    /// Those whose programs run as their owner or group lost that when they were given away.
+    /// Adds the set-user-ID and set-group-ID bits: changing the owner cleared them.
     Gains(u32),
     Gets(u32),
 }
 
-/// With which rights something is made in a folder, so that nobody else uses it before it is its maker's, and what
-/// becomes of them then. In a folder with default rights, its file system knows which they are (acl(5)).
+/// Returns the permissions to make a node with, and the change to make after it got its owner. The first ones keep all
+/// other users out until then. In a folder with a default access control list the file system computes the permissions
+/// (acl(5)).
 fn rights(folder: &Node, new: New<'_>, alone: Mode) -> (Mode, Then) {
     match sys::getxattr_query(folder.path(), DEFAULT_ACL) {
         Ok(bytes) if bytes > 0 => (Mode::from_raw_mode(new.mode & 0o1777), Then::Gains(new.mode & 0o6000)),
@@ -599,11 +608,11 @@ fn rights(folder: &Node, new: New<'_>, alone: Mode) -> (Mode, Then) {
     }
 }
 
-/// A program that others but root change does not run as its owner or group any more (chmod(2)): the kernel leaves that
-/// to whoever tells it so (`FUSE_HANDLE_KILLPRIV_V2`).
+/// Clears the set-user-ID and set-group-ID bits of a file that a user other than root changes (chmod(2)). With
+/// `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves that to the file system.
 fn drop_set_ids(node: &Node) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode(node.stat()?.st_mode & 0o7777);
-    // With no right to execute it, the group's bit means something else.
+    // The set-group-ID bit has another meaning without group execute permission.
     let set_ids = if mode.contains(Mode::XGRP) { Mode::SUID | Mode::SGID } else { Mode::SUID };
     if mode.intersects(set_ids) {
         sys::chmodat(CWD, node.path(), mode.difference(set_ids), AtFlags::empty())?;
@@ -611,7 +620,8 @@ fn drop_set_ids(node: &Node) -> Result<(), Errno> {
     Ok(())
 }
 
-/// How a file is opened for the kernel, which says at which offset it writes, and caches by itself.
+/// Returns the flags to open a file with. The kernel handles appending, caching and truncation itself, so those flags
+/// are removed.
 fn open_flags(flags: i32) -> OFlags {
     let flags = OFlags::from_bits_retain(flags as u32);
     let without =

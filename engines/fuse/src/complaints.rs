@@ -1,14 +1,14 @@
-//! What goes wrong, told without drowning whoever listens.
+//! Rate limit for messages about failures.
 
 use farpool_lock::Mutex;
 use std::time::{Duration, Instant};
 
-/// At most one line in this time.
+/// Interval in which at most one message is passed on.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Complaints {
     say: Box<dyn Fn(&str) + Send + Sync>,
-    /// When something was said last, and how much has been kept back since.
+    /// Time of the last message, and the number of messages suppressed since.
     last: Mutex<Option<(Instant, u64)>>,
 }
 

@@ -1,9 +1,9 @@
-//! Far memory as a folder, for programs that know files and nothing else.
+//! Far memory as a folder, for any program that reads and writes files.
 //!
-//! The idea: there are two kinds. A scratch folder begins empty and ends with its process. What is in it lies in
-//! scratch files of a pool; names and attributes are kept here. Nothing survives, so `fsync` has nothing to wait for;
-//! nothing that was lost reads as anything but an error. A cached folder is one of this machine: everything passes
-//! through to it, and what is read of files is kept in far memory.
+//! The idea: there are two kinds of folders. A *scratch folder* is empty at first and ends with its process. File
+//! contents are scratch files of a pool; names and attributes are kept in this process. Nothing survives the process,
+//! so `fsync` returns at once. Reading contents that were lost is an error. A *cached folder* shows a folder of this
+//! machine. All operations pass through to it, and blocks of files that were read are kept in far memory.
 //!
 //! Never in this crate: a rule about leases, a socket, a clock in `tree.rs`.
 #![forbid(unsafe_code)]
@@ -32,21 +32,21 @@ use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Threads that answer the kernel. What they wait for is the pool.
+/// Threads that answer the kernel. More than one, because they block while they wait for the pool.
 const THREADS: usize = 4;
-/// Source by which mounts of this crate are known: this, or this and a colon before more.
+/// Source name of mounts made by this crate: exactly this, or this followed by a colon and more.
 const NAME: &str = "farpool";
 
-/// Why a folder was not mounted.
+/// Reason why a folder was not mounted.
 #[derive(Debug)]
 pub enum MountError {
-    /// It is not there, or is no folder.
+    /// The path does not exist or is no folder.
     NoFolder(PathBuf, io::Error),
-    /// It has something in it, which would be hidden.
+    /// The folder is not empty, and the mount would hide its contents.
     NotEmpty(PathBuf),
-    /// A mount is there whose process has ended, and it stays there because of this.
+    /// The folder has a mount whose process has ended, and which could not be removed for this reason.
     Dead(PathBuf, String),
-    /// The kernel, or `fusermount3`, did not do it.
+    /// The kernel or `fusermount3` refused the mount.
     Refused(PathBuf, io::Error),
 }
 
@@ -78,31 +78,31 @@ impl fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
-/// How a folder is mounted, whatever is in it.
+/// Options of both kinds of mounts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MountOptions {
-    /// Whether users other than the one who mounts may use it; their rights are checked as anywhere.
+    /// True if users other than the one who mounts may use the mount. Their permissions are checked as usual.
     pub allow_other: bool,
-    /// Whether what is in the folder already may be hidden.
+    /// True if the mount may hide what is in the folder already.
     pub over_non_empty: bool,
 }
 
-/// A folder while it is mounted. Dropped, it is unmounted as by [`Self::unmount`].
+/// A mounted folder. Dropping it unmounts it as [`Self::unmount`] does.
 #[derive(Debug)]
 pub struct Mounted {
     session: Option<BackgroundSession>,
-    /// Canonical.
+    /// Canonical path of the folder.
     at: PathBuf,
 }
 
 impl Mounted {
-    /// Unmounts it. In use, it is detached: its folder is free, and what is open in it is served until this process
-    /// ends.
+    /// Unmounts the folder. If it is in use it is detached: its path is free at once, and files that are open in it are
+    /// served until this process ends.
     pub fn unmount(mut self) -> io::Result<Unmounted> {
         self.end()
     }
 
-    /// Tells whether it has ended, as it does when somebody else unmounts it.
+    /// Reports whether the mount has ended, for example because another program unmounted it.
     pub fn is_over(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
@@ -115,8 +115,8 @@ impl Mounted {
         } else {
             unmounting::unmount(&self.at, || !session.guard.is_finished())
         };
-        // Dropped, it would unmount whatever is at that path by now, such as the volume that a folder was mounted over
-        // itself on.
+        // Dropping the session would unmount whatever is mounted at that path now. That may be another mount, such as
+        // the volume below a folder that was mounted over itself.
         std::mem::forget(session);
         ended
     }
@@ -128,10 +128,10 @@ impl Drop for Mounted {
     }
 }
 
-/// Mounts an empty file system over a folder, whose owner and permissions it takes on. `say` hears of failures, at most
-/// one a second.
+/// Mounts an empty file system over a folder, with the owner and permissions of the folder. Failures are passed to
+/// `say`, at most one a second.
 ///
-/// Errors: the folder is not there or not empty, or nothing can be mounted here.
+/// Errors: the folder does not exist or is not empty, or nothing can be mounted here.
 pub fn mount_scratch(
     pool: &Pool,
     at: &Path,
@@ -144,11 +144,11 @@ pub fn mount_scratch(
     begin(scratch, at, NAME, mount)
 }
 
-/// Mounts a folder of this machine, whose reads are kept in a cache, over another or over itself. What others
-/// change in the folder is read as it is once [`CachedOptions::fresh_for`] is over, but by programs that mapped it into
-/// their memory before.
+/// Mounts a folder of this machine, whose reads are cached, over another folder or over itself. Changes that other
+/// programs make in the folder are seen after [`CachedOptions::fresh_for`], except by programs that mapped the file
+/// into their memory before.
 ///
-/// Errors: one of the folders is not there, the one to mount over is not empty, or nothing can be mounted here.
+/// Errors: one of the folders does not exist, the one to mount over is not empty, or nothing can be mounted here.
 pub fn mount_cached(
     folder: &Path,
     at: &Path,
@@ -159,7 +159,7 @@ pub fn mount_cached(
     let no_folder = |error| MountError::NoFolder(folder.to_owned(), error);
     let is_itself = folder.canonicalize().map_err(no_folder)?
         == at.canonicalize().map_err(|error| MountError::NoFolder(at.to_owned(), error))?;
-    // What is mounted over itself hides nothing.
+    // A folder mounted over itself hides nothing.
     check_folder(at, MountOptions { over_non_empty: mount.over_non_empty || is_itself, ..mount })?;
     let cached = Cached::new(folder, cache, options).map_err(no_folder)?;
     begin(cached, at, &format!("{NAME}:{}", folder.display()), mount)
@@ -191,7 +191,8 @@ fn begin(files: impl Files, at: &Path, from: &str, mount: MountOptions) -> Resul
     let session = Session::new(Adapter::new(files), at, &config).and_then(Session::spawn);
     let session = session.map_err(|error| MountError::Refused(at.to_owned(), error))?;
     let mounted = Mounted { session: Some(session), at: place };
-    // Until somebody asks, the kernel takes its root for root's, and lets nobody else change it.
+    // Reads the attributes of the root once. Before the first such request the kernel treats the root folder as owned
+    // by root, and refuses others to change it.
     std::fs::metadata(at).map_err(|error| MountError::Refused(at.to_owned(), error))?;
     Ok(mounted)
 }

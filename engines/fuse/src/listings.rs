@@ -1,4 +1,4 @@
-//! What folders held when they were opened.
+//! Listings of open folders.
 
 use farpool_lock::Mutex;
 use fuser::{Errno, FileHandle, FileType, INodeNo, ReplyDirectory};
@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A name, its number, and what it is.
+/// Name, inode number and type of an entry.
 pub(crate) type Entry = (OsString, u64, FileType);
 
-/// What is told of folders that are open: each as it was when it was opened.
+/// Entries of each open folder, as they were when it was opened.
 #[derive(Default)]
 pub(crate) struct Listings {
     open: Mutex<HashMap<u64, Vec<Entry>>>,
@@ -23,7 +23,7 @@ impl Listings {
         FileHandle(number)
     }
 
-    /// As many entries from there on as fit.
+    /// Replies with as many entries from `offset` on as fit.
     pub(crate) fn read(&self, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let open = self.open.lock();
         let Some(entries) = open.get(&handle.0) else { return reply.error(Errno::EBADF) };

@@ -1,9 +1,13 @@
-//! An empty file system in far memory, for temporary files.
+//! A scratch folder: an empty file system in far memory, for temporary files.
 //!
-//! The idea: names and attributes are here ([`Tree`]), contents are scratch files of the pool, one for each file once
-//! something is written. The kernel's page cache stands before it: it gathers small writes and sends them behind the
-//! writer's back, and reads ahead. What it sent and the pool did not take is known by the far file, which refuses to
-//! read it: such a file answers `EIO`, never other bytes.
+//! The idea: names and attributes are in this process ([`Tree`]). The contents of each file are a scratch file of the
+//! pool, which is made at the first write. In front of both is the kernel's page cache. It gathers small writes, sends
+//! them in the background and reads ahead, so an idle or small file costs no round trip.
+//!
+//! The bad case is a write that the kernel has already acknowledged and the pool then refuses. A later read must not
+//! return the old bytes or zeros. Therefore the file is marked as damaged, and reads of it fail with `EIO` until it is
+//! truncated to length 0. `write_through` avoids that: a write then returns only when the pool has the bytes, at the
+//! price of a round trip each.
 
 use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::complaints::Complaints;
@@ -23,36 +27,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Nobody but the kernel changes anything here, so what it was told stays true.
+/// Time for which the kernel may cache names and attributes. It is long because only the kernel changes them.
 const REMEMBERED: Duration = Duration::from_secs(3600);
-/// Blocks of `statfs` and `stat`.
+/// Block size that `stat` and `statfs` report, in bytes.
 const BLOCK_BYTES: u64 = 4096;
+/// Unit of `st_blocks`, in bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
-/// What files are opened as: what the kernel has of them is what they are, and their numbers say which they are.
+/// Result of every open. The kernel may keep its pages, as nobody else changes files, and no handle is needed beside
+/// the inode number.
 const OPENED: Opened = Opened { handle: FileHandle(0), is_as_held: true };
-/// Bytes that are zeroed at once.
+/// Zeros to write in one operation.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// How a scratch folder behaves.
+/// Options of a scratch folder.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScratchOptions {
-    /// Bytes that its files may hold, all together. Nothing: as many as the pool has.
+    /// Bytes that all files together may hold; `None` means as many as the pool has.
     pub quota_bytes: Option<u64>,
-    /// How its files are made; their class is always scratch.
+    /// Options of the far files. Their class is always scratch.
     pub create: CreateOptions,
-    /// Whether a write is in the pool when it returns. Otherwise the kernel gathers writes, and one that fails is told
-    /// of when the file is flushed, closed or read.
+    /// True if a write is in the pool when it returns. If false, the kernel gathers writes, and a failed one is
+    /// reported when the file is flushed, closed or read.
     pub write_through: bool,
 }
 
-/// What a file holds.
+/// Contents of a file.
 struct Contents {
-    /// Made once something is written.
+    /// Far file; `None` before the first write.
     far: Option<FarFile>,
     length: u64,
-    /// Bytes before this one count as used.
+    /// End of the range that is counted against the quota.
     used_to: u64,
-    /// A write that the kernel had promised to somebody failed: what was there is not what should be.
+    /// True if a write that the kernel had acknowledged failed. The file cannot be read until it is truncated to length
+    /// 0.
     is_damaged: bool,
 }
 
@@ -66,11 +73,11 @@ pub(crate) struct Scratch {
     complaints: Complaints,
 }
 
-/// Tells the mounts of one process apart, whose far files share a namespace.
+/// Number of the next mount in this process. It keeps the names of their far files apart.
 static MOUNTS: AtomicU64 = AtomicU64::new(0);
 
 impl Scratch {
-    /// An empty folder with the owner and the permissions of this one.
+    /// Makes an empty folder with the owner and permissions of `folder`.
     pub(crate) fn new(
         pool: &Pool,
         options: ScratchOptions,
@@ -115,7 +122,7 @@ impl Scratch {
         Ok(ino)
     }
 
-    /// Frees what a file held.
+    /// Deletes the contents of a file and frees its quota.
     fn drop_contents(&self, ino: Ino) {
         let Some(contents) = self.contents.lock().remove(&ino) else { return };
         let mut contents = contents.lock();
@@ -128,7 +135,7 @@ impl Scratch {
         }
     }
 
-    /// Counts bytes up to there as used, if the quota leaves them.
+    /// Counts the file's bytes up to `end` against the quota. Fails if the quota is used up.
     fn use_to(&self, contents: &mut Contents, end: u64) -> Result<(), Errno> {
         let more = end.saturating_sub(contents.used_to);
         let limit = self.options.quota_bytes.unwrap_or(u64::MAX);
@@ -162,7 +169,7 @@ impl Scratch {
                 let made = self.pool.create(&name, FileClass::Scratch, self.options.create);
                 let far = made.map_err(|error| self.failed(&error))?;
                 if let Err(error) = far.truncate(held.length) {
-                    // Its name is free again for the next try.
+                    // Frees the name for the next attempt.
                     drop(self.pool.delete(&name));
                     return Err(self.failed(&error));
                 }
@@ -171,11 +178,11 @@ impl Scratch {
         };
         let before = held.length;
         held.length = before.max(end);
-        // Writes to one file at once go to different places: the kernel sees to it.
+        // Concurrent writes to one file go to different ranges, because the kernel serialises overlapping ones.
         drop(held);
         let Err(error) = far.write_at(offset, data) else { return Ok(()) };
         let mut held = contents.lock();
-        // Whoever waits for it is told, and may try again at the same end.
+        // The writer sees the error and may retry at the same end of the file, so the length is restored.
         if self.options.write_through && held.length == end && before < end && far.truncate(before).is_ok() {
             held.length = before;
         }
@@ -196,7 +203,8 @@ impl Scratch {
         Ok(())
     }
 
-    /// Notes that what somebody was told is written is not: it must not read as if nothing had been there.
+    /// Marks a file as damaged: an acknowledged write failed, and the file must not be read as if the write had never
+    /// been made.
     fn damage(&self, ino: Ino) {
         if !self.options.write_through
             && let Ok(contents) = self.contents(ino)
@@ -216,7 +224,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// What `fallocate` does.
+    /// Implements `fallocate`.
     fn reserve(&self, ino: Ino, offset: u64, bytes: u64, mode: i32) -> Result<(), Errno> {
         let mode = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
         let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
@@ -230,7 +238,7 @@ impl Scratch {
         if !keeps_size {
             let contents = self.contents(ino)?;
             let mut held = contents.lock();
-            // What is written meanwhile may have it longer than this.
+            // A concurrent write may have made the file longer already.
             if end > held.length {
                 self.use_to(&mut held, end)?;
                 if let Some(far) = &held.far {
@@ -400,14 +408,15 @@ impl Files for Scratch {
         let left = usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX);
         let count = into.len().min(left);
         let into = &mut into[..count];
-        // What was never written is zero, and so is what is on its way behind the far file's end.
+        // Two kinds of ranges are zero: those never written, and those beyond the far file's end, whose write is still
+        // in flight.
         into.fill(0);
         let Some(far) = far else { return Ok(count) };
         loop {
             let there = far.length().saturating_sub(offset).min(count as u64);
             match far.read_at(offset, &mut into[..there as usize]) {
                 Ok(_) => return Ok(count),
-                // It was cut off meanwhile.
+                // The file was truncated meanwhile; reads again up to the new end.
                 Err(error) if error.kind() == ErrorKind::Invalid && far.length() < offset + there => {}
                 Err(error) => return Err(self.failed(&error)),
             }
@@ -430,7 +439,7 @@ impl Files for Scratch {
         Ok(())
     }
 
-    // Whatever was written is in the pool, which is all that a scratch file promises.
+    // Writes are in the pool already, and a scratch file promises no more.
     fn flush(&self, _: FileHandle) -> Result<(), Errno> {
         Ok(())
     }
@@ -444,7 +453,7 @@ impl Files for Scratch {
     }
 
     fn close(&self, ino: Ino, _: FileHandle) {
-        // Apart, or the tree would stay locked.
+        // A separate statement, so that the lock on the tree is released.
         let is_over = self.tree.lock().close(ino);
         if is_over {
             self.drop_contents(ino);

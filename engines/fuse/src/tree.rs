@@ -1,51 +1,51 @@
-//! Names, folders and attributes of a file system whose contents are elsewhere.
+//! Names, folders and attributes of a file system whose contents are kept elsewhere.
 //!
-//! The idea: the kernel checks who may do what (`default_permissions`) and holds the locks of folders; what is left is
-//! a map of numbers to nodes, and rules about counts. A node lives while a name leads to it, a handle is open on it, or
-//! the kernel remembers its number; its contents live while a name or a handle does. No clock and no contents here:
-//! every change is told when it happens, and whose contents are over is returned.
+//! The idea: the kernel checks permissions (`default_permissions`) and locks folders. A map from inode numbers to nodes
+//! remains, with rules for reference counts. A node lives while it has a name, an open handle, or a reference held by
+//! the kernel. Its contents live while it has a name or an open handle. The module has no clock and no contents:
+//! callers pass the time, and methods return the node whose contents must be deleted.
 
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::time::SystemTime;
 
-/// The number of a node.
+/// Inode number.
 pub(crate) type Ino = u64;
 
-/// The folder that is mounted.
+/// Inode number of the mounted folder.
 pub(crate) const ROOT: Ino = 1;
-/// Bytes of a name (`NAME_MAX`).
+/// Longest name in bytes (`NAME_MAX`).
 pub(crate) const NAME_BYTES_MAX: usize = 255;
-/// Names of one node.
+/// Names of one node, at most.
 const LINKS_MAX: u32 = 65_000;
 
 const SET_GROUP_ID: u16 = 0o2000;
-/// Bits of `st_mode` that say what a node is.
+/// Bits of `st_mode` with the type of a node.
 pub(crate) const TYPE_BITS: u32 = 0o170_000;
 
-/// A name in a folder.
+/// Name within a folder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name<'a> {
     pub(crate) parent: Ino,
     pub(crate) name: &'a OsStr,
 }
 
-/// What a node is.
+/// Type of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
     Folder,
     Link(OsString),
-    /// A pipe, a socket or a device: its type as in `st_mode`, and its number. The kernel does the rest.
+    /// Pipe, socket or device: its type as in `st_mode`, and its device number. The kernel implements them.
     Special(u32, u32),
 }
 
-/// What `stat` tells, but for the length of a file, which its contents know.
+/// Attributes that `stat` returns, except the length of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) kind: Kind,
-    /// The twelve bits that `chmod` sets.
+    /// Permission bits: the twelve bits that `chmod` sets.
     pub(crate) permissions: u16,
     pub(crate) user: u32,
     pub(crate) group: u32,
@@ -56,14 +56,14 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// Those of no node: what there is to say of a name that leads nowhere.
+    /// Returns placeholder attributes, for a name that does not exist.
     pub(crate) fn of_nothing() -> Attributes {
         let then = SystemTime::UNIX_EPOCH;
         node(Kind::File, Maker { user: 0, group: 0, permissions: 0, now: then }, ROOT).attributes
     }
 }
 
-/// What `setattr` asks for, but for the length.
+/// Arguments of `setattr`, except the length. `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wish {
     pub(crate) permissions: Option<u16>,
@@ -74,7 +74,7 @@ pub(crate) struct Wish {
     pub(crate) changed: Option<SystemTime>,
 }
 
-/// Who makes a node, and how.
+/// Owner, permissions and time of a new node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Maker {
     pub(crate) user: u32,
@@ -83,7 +83,7 @@ pub(crate) struct Maker {
     pub(crate) now: SystemTime,
 }
 
-/// How a rename treats what has the new name.
+/// Treatment of a node that already has the new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rename {
     Replaces,
@@ -94,15 +94,16 @@ pub(crate) enum Rename {
 #[derive(Debug)]
 struct Node {
     attributes: Attributes,
-    /// Of a folder: what is in it, and what it is in.
+    /// Names in a folder; empty for other nodes.
     entries: BTreeMap<OsString, Ino>,
+    /// Folder that contains this folder; not kept up to date for other nodes.
     parent: Ino,
     open: u64,
-    /// How often the kernel was told its number and has not forgotten it.
+    /// References held by the kernel: each lookup adds one, `forget` takes them back.
     known: u64,
 }
 
-/// All nodes.
+/// All nodes, by inode number.
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: HashMap<Ino, Node>,
@@ -110,7 +111,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// An empty folder.
+    /// Makes a tree with an empty root folder.
     pub(crate) fn new(maker: Maker) -> Tree {
         let mut tree = Tree { nodes: HashMap::new(), next: ROOT + 1 };
         tree.nodes.insert(ROOT, node(Kind::Folder, maker, ROOT));
@@ -135,7 +136,7 @@ impl Tree {
         self.folder(at.parent)?.entries.get(at.name).copied().ok_or(Errno::NOENT)
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub(crate) fn count(&self) -> usize {
         self.nodes.len()
     }
@@ -144,14 +145,14 @@ impl Tree {
         Ok(&self.node(ino)?.attributes)
     }
 
-    /// What a name leads to; the kernel remembers it from now on.
+    /// Returns the node of a name. The kernel gets a reference to it.
     pub(crate) fn look_up(&mut self, at: Name<'_>) -> Result<Ino, Errno> {
         let ino = self.entry(at)?;
         self.node_mut(ino)?.known += 1;
         Ok(ino)
     }
 
-    /// The kernel forgets a node so many times.
+    /// Drops this number of the kernel's references to a node.
     pub(crate) fn forget(&mut self, ino: Ino, times: u64) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.known = node.known.saturating_sub(times);
@@ -161,7 +162,7 @@ impl Tree {
 
     pub(crate) fn open(&mut self, ino: Ino) -> Result<(), Errno> {
         let node = self.node_mut(ino)?;
-        // Its contents are gone already. Told so, the kernel looks its name up anew.
+        // The contents are deleted already. On `STALE` the kernel looks the name up again.
         if node.attributes.links == 0 && node.open == 0 {
             return Err(Errno::STALE);
         }
@@ -169,7 +170,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A handle is closed; whether the contents are over.
+    /// Closes a handle. Returns true if the contents must be deleted.
     pub(crate) fn close(&mut self, ino: Ino) -> bool {
         let Some(node) = self.nodes.get_mut(&ino) else { return false };
         node.open = node.open.saturating_sub(1);
@@ -178,7 +179,7 @@ impl Tree {
         is_over
     }
 
-    /// Removes a node that nothing leads to.
+    /// Removes a node that has no name, handle or reference left.
     fn tidy(&mut self, ino: Ino) {
         let is_over = |node: &Node| node.attributes.links == 0 && node.open == 0 && node.known == 0;
         if ino != ROOT && self.nodes.get(&ino).is_some_and(is_over) {
@@ -186,7 +187,7 @@ impl Tree {
         }
     }
 
-    /// Makes a node with a name. The kernel remembers it.
+    /// Makes a node with a name. The kernel gets a reference to it.
     pub(crate) fn make(&mut self, at: Name<'_>, kind: Kind, maker: Maker) -> Result<Ino, Errno> {
         match self.entry(at) {
             Ok(_) => return Err(Errno::EXIST),
@@ -196,7 +197,7 @@ impl Tree {
         let is_folder = kind == Kind::Folder;
         let ino = self.next;
         let folder = self.node_mut(at.parent)?;
-        // Whoever unlinked a folder may still stand in it.
+        // A process may still have a removed folder as its working directory.
         if folder.attributes.links == 0 {
             return Err(Errno::NOENT);
         }
@@ -219,7 +220,7 @@ impl Tree {
         Ok(ino)
     }
 
-    /// Takes the name of anything but a folder away; whose contents are over.
+    /// Removes a name of a node that is no folder. Returns the node if its contents must be deleted.
     pub(crate) fn unlink(&mut self, at: Name<'_>, now: SystemTime) -> Result<Option<Ino>, Errno> {
         let ino = self.entry(at)?;
         if self.node(ino)?.attributes.kind == Kind::Folder {
@@ -231,7 +232,7 @@ impl Tree {
         Ok(self.lose_name(ino, now))
     }
 
-    /// One name less leads to what is no folder; it, if its contents are over.
+    /// Counts one name less. Returns the node if its contents must be deleted.
     fn lose_name(&mut self, ino: Ino, now: SystemTime) -> Option<Ino> {
         let node = self.nodes.get_mut(&ino)?;
         node.attributes.links = node.attributes.links.saturating_sub(1);
@@ -262,7 +263,7 @@ impl Tree {
         }
     }
 
-    /// One more name for what is no folder.
+    /// Adds a name for a node that is no folder. The kernel gets a reference to it.
     pub(crate) fn link(&mut self, ino: Ino, at: Name<'_>, now: SystemTime) -> Result<(), Errno> {
         match self.entry(at) {
             Ok(_) => return Err(Errno::EXIST),
@@ -273,7 +274,7 @@ impl Tree {
         match attributes.kind {
             Kind::Folder => return Err(Errno::PERM),
             _ if attributes.links >= LINKS_MAX => return Err(Errno::MLINK),
-            // Its contents are over once its handles are.
+            // The last name was removed, and the contents will be deleted when the last handle is closed.
             _ if attributes.links == 0 => return Err(Errno::NOENT),
             _ => {}
         }
@@ -290,7 +291,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether a folder is the other, or above it.
+    /// Reports whether `folder` is `other` or one of the folders above it.
     fn is_above(&self, folder: Ino, mut other: Ino) -> bool {
         while other != folder && other != ROOT {
             let Some(node) = self.nodes.get(&other) else { return false };
@@ -299,7 +300,7 @@ impl Tree {
         other == folder
     }
 
-    /// Gives what has one name another; whose contents are over.
+    /// Renames a node. Returns the node whose contents must be deleted: the one that had the new name.
     pub(crate) fn rename(
         &mut self,
         from: Name<'_>,
@@ -329,13 +330,13 @@ impl Tree {
                 }
                 self.put(from, there, other_is_folder, now)?;
                 self.put(to, ino, is_folder, now)?;
-                // Each folder lost one and got the other.
+                // Each folder lost one entry and got the other.
                 self.count_folder(from.parent, is_folder, other_is_folder);
                 self.count_folder(to.parent, other_is_folder, is_folder);
                 return Ok(None);
             }
             (Rename::Refuses, Some(_)) => return Err(Errno::EXIST),
-            // Two names of one node: nothing happens (POSIX).
+            // POSIX: renaming to another name of the same node does nothing.
             (Rename::Replaces, Some(there)) if there == ino => return Ok(None),
             (Rename::Replaces, Some(there)) => {
                 let other = self.node(there)?;
@@ -364,7 +365,7 @@ impl Tree {
         })
     }
 
-    /// Leads a name to a node, whatever it led to before.
+    /// Sets the node of a name, which may have had another.
     fn put(&mut self, at: Name<'_>, ino: Ino, is_folder: bool, now: SystemTime) -> Result<(), Errno> {
         let folder = self.node_mut(at.parent)?;
         folder.entries.insert(at.name.to_owned(), ino);
@@ -377,7 +378,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Counts folders in a folder: it has a name in each of them.
+    /// Adjusts the link count of a folder, which counts one for each folder in it.
     fn count_folder(&mut self, ino: Ino, lost: bool, got: bool) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.attributes.links = node.attributes.links + u32::from(got) - u32::from(lost);
@@ -396,14 +397,14 @@ impl Tree {
         Ok(())
     }
 
-    /// The contents of a file have changed.
+    /// Sets the times of a file whose contents changed.
     pub(crate) fn written(&mut self, ino: Ino, now: SystemTime) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             touch(&mut node.attributes, now);
         }
     }
 
-    /// Names in a folder with what they lead to, itself and its parent first.
+    /// Returns the entries of a folder, `.` and `..` first.
     pub(crate) fn entries(&self, ino: Ino) -> Result<Vec<(OsString, Ino)>, Errno> {
         let folder = self.folder(ino)?;
         let own = [(OsString::from("."), ino), (OsString::from(".."), folder.parent)];

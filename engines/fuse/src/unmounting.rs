@@ -1,9 +1,10 @@
-//! Taking mounts away: this process's own, in use or not, and those that a process that was killed has left behind.
+//! Unmounting: mounts of this process, in use or not, and mounts left by a process that was killed.
 //!
-//! The idea: a mount in use cannot be unmounted, but it can be detached: its folder is free at once, and what is open
-//! in it lasts as long as the process that serves it. Root asks the kernel; anybody else asks `fusermount3`.
+//! The idea: a mount in use cannot be unmounted, but it can be detached. Its path is free at once, and files that are
+//! open in it work as long as the process that serves it. Root asks the kernel directly; other users need
+//! `fusermount3`.
 //!
-//! Never in this module: unmounting what is not Farpool's.
+//! Never in this module: unmounting a mount that is not Farpool's.
 
 use crate::{MountError, NAME};
 use nix::errno::Errno;
@@ -15,35 +16,35 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A mount that is unmounted has nobody left to serve, and its threads end within this time.
+/// Time to wait for the threads of an unmounted session. If they are still running then, the mount counts as in use.
 const ENDING: Duration = Duration::from_secs(5);
-/// Time between two looks whether they have.
+/// Interval between two checks whether they have ended.
 const LOOK: Duration = Duration::from_millis(2);
-/// Mounts whose processes were killed that may lie over each other on one folder.
+/// Dead mounts stacked on one folder, at most.
 const DEAD_MAX: usize = 64;
 
-/// How a mount ended.
+/// Result of unmounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// Nobody used it.
+    /// The mount was not in use.
     Unused,
-    /// Somebody uses it: its folder is free, and what is open in it answers `ENOTCONN` from the end of this process on.
+    /// The mount was in use and is detached. Files that are open in it fail with `ENOTCONN` after this process ends.
     InUse,
 }
 
-/// Unmounts what is mounted at a canonical path, or detaches it if it is in use. `is_served` tells whether anybody can
-/// still reach it.
+/// Unmounts the mount at a canonical path, or detaches it if it is in use. `is_served` reports whether the session
+/// still runs.
 pub(crate) fn unmount(at: &Path, is_served: impl Fn() -> bool) -> io::Result<Unmounted> {
     match take_away(at, How::IfUnused) {
         Ok(()) => {}
-        // Somebody else has just done it.
+        // Another program has just unmounted it.
         Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {}
         Err(_) => {
             take_away(at, How::Detached)?;
             return Ok(Unmounted::InUse);
         }
     }
-    // Another mount namespace may have it still.
+    // Another mount namespace may still have the mount.
     let give_up = Instant::now() + ENDING;
     while is_served() {
         if Instant::now() >= give_up {
@@ -54,14 +55,14 @@ pub(crate) fn unmount(at: &Path, is_served: impl Fn() -> bool) -> io::Result<Unm
     Ok(Unmounted::Unused)
 }
 
-/// Detaches mounts of Farpool's from a folder whose processes have ended without unmounting them: how many there were.
+/// Detaches Farpool's mounts on a folder whose processes ended without unmounting. Returns their number.
 ///
-/// Errors: [`MountError::Dead`] if one cannot be detached, or is another program's.
+/// Errors: [`MountError::Dead`] if one cannot be detached, or belongs to another program.
 pub fn detach_dead(at: &Path) -> Result<usize, MountError> {
-    // A slash behind it would have it looked into.
+    // A trailing slash would make the kernel enter the dead mount.
     let at: PathBuf = at.components().collect();
     for detached in 0..DEAD_MAX {
-        // Attributes the kernel may still know; this it asks for each time.
+        // The kernel may have cached the attributes of the folder, but it asks for `statvfs` each time.
         match rustix::fs::statvfs(&at) {
             Err(rustix::io::Errno::NOTCONN) => {}
             _ => return Ok(detached),
@@ -82,7 +83,7 @@ pub fn detach_dead(at: &Path) -> Result<usize, MountError> {
     Err(MountError::Dead(at, format!("it lies over {DEAD_MAX} others")))
 }
 
-/// A mount, as the kernel lists it.
+/// Mount, as the kernel lists it.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
     kind: OsString,
@@ -90,7 +91,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// Tells whether this program made it. One that root mounts has no kind of its own.
+    /// Reports whether this crate made the mount. If root mounted it, its type is plain `fuse`, so the source decides.
     fn is_ours(&self) -> bool {
         let source = self.source.as_bytes().strip_prefix(NAME.as_bytes());
         let is_from_us = source.is_some_and(|rest| rest.is_empty() || rest.starts_with(b":"));
@@ -98,12 +99,12 @@ impl Listed {
     }
 }
 
-/// Finds what was mounted last at a canonical path, in what proc_pid_mountinfo(5) describes.
+/// Returns the last mount at a canonical path, from the contents of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 fn mounted_at(mounts: &[u8], place: &Path) -> Option<Listed> {
     let listed = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b' ');
         let at = unescaped(fields.nth(4)?);
-        // Behind fields that may be missing, and a dash.
+        // Optional fields end with a dash; type and source follow it.
         let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
         let mut next = || fields.next().map(|field| OsString::from_vec(unescaped(field)));
         let (kind, source) = (next()?, next()?);
@@ -112,7 +113,7 @@ fn mounted_at(mounts: &[u8], place: &Path) -> Option<Listed> {
     mounts.split(|byte| *byte == b'\n').filter_map(listed).next_back()
 }
 
-/// Puts spaces, tabs, ends of lines and backslashes back in, which stand there as `\` and three octal digits.
+/// Decodes `\` with three octal digits, which stands for a space, tab, line feed or backslash.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -127,9 +128,9 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// `EBUSY` if it is in use.
+    /// Fails with `EBUSY` if the mount is in use.
     IfUnused,
-    /// Also if it is in use.
+    /// Removes the path even if the mount is in use.
     Detached,
 }
 
@@ -142,7 +143,7 @@ fn take_away(at: &Path, how: How) -> io::Result<()> {
     }
 }
 
-/// Has the program that may do it for users without rights do it.
+/// Runs `fusermount3`, which may unmount for users without privileges.
 fn by_helper(at: &Path, how: How) -> io::Result<()> {
     let names = match std::env::var_os("FUSERMOUNT_PATH") {
         Some(path) => vec![path],

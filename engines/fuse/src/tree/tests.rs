@@ -1,4 +1,4 @@
-//! The tree beside a folder of this machine: whatever is asked of both, they answer the same.
+//! Compares the tree with a folder on tmpfs: the same operations must succeed or fail on both.
 
 use super::*;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ enum Step {
     Rename(PathBuf, PathBuf, Rename),
 }
 
-/// Few names, at most three deep, so that they meet.
+/// Generates paths of few names, at most three deep, so that operations often meet the same nodes.
 fn path() -> impl Strategy<Value = PathBuf> {
     prop::collection::vec(prop::sample::select(vec!["a", "b", "c"]), 1..4)
         .prop_map(|parts| parts.iter().collect())
@@ -38,12 +38,12 @@ fn step() -> impl Strategy<Value = Step> {
 const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 const MAKER: Maker = Maker { user: 0, group: 0, permissions: 0o755, now: NOW };
 
-/// A name in the folder that is mounted.
+/// Returns a name in the root folder.
 fn top(name: &str) -> Name<'_> {
     Name { parent: ROOT, name: OsStr::new(name) }
 }
 
-/// A folder and a name in it, as the kernel finds them.
+/// Resolves a path as the kernel does, by one lookup for each folder.
 fn find<'a>(tree: &mut Tree, path: &'a Path) -> Result<Name<'a>, Errno> {
     let mut parent = ROOT;
     for part in path.parent().into_iter().flat_map(Path::iter) {
@@ -112,7 +112,7 @@ fn ask_kernel(root: &Path, step: &Step) -> Result<(), Errno> {
     }
 }
 
-/// Paths, how many names what they lead to has, and which of them lead to the same.
+/// Entries by path: whether it is a folder, its number of links, and the first path of the same node.
 type Shape = BTreeSet<(PathBuf, bool, u64, PathBuf)>;
 
 fn shape_of_tree(tree: &Tree) -> Shape {
@@ -165,11 +165,11 @@ proptest! {
         let mut tree = Tree::new(MAKER);
         for step in &steps {
             let (here, there) = (ask_tree(&mut tree, step), ask_kernel(folder.path(), step));
-            // The kernel looks at names before it asks a file system; which of two reasons it gives is its own.
+            // The error codes may differ: the kernel checks names before it asks the file system.
             prop_assert_eq!(here.is_ok(), there.is_ok(), "{:?}: {:?}, and {:?}", step, here, there);
         }
         prop_assert_eq!(shape_of_tree(&tree), shape_of_folder(folder.path()));
-        // Nothing that no name leads to is kept.
+        // Nodes without a name are gone.
         let reachable: BTreeSet<_> = shape_of_tree(&tree).into_iter().map(|one| one.3).collect();
         prop_assert_eq!(tree.count(), 1 + reachable.len());
     }
