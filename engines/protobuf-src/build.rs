@@ -1,4 +1,5 @@
-//! Two programs: without arguments, Cargo's build script of this crate; with some, `protoc`, as prost-build runs it.
+//! Two programs in one: without arguments it is Cargo's build script of this crate; with arguments it is the `protoc`
+//! that prost-build runs.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     compile(args)
 }
 
-/// Writes the descriptors of some files, of what they import too, and their comments.
+/// Writes the descriptors of some files and of all files that they import, with comments.
 fn compile(args: Vec<String>) -> Result<(), Box<dyn Error>> {
     let mut args = args.into_iter();
     let (mut to, mut folders, mut files) = (None, Vec::new(), Vec::new());
