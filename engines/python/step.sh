@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs a command as one step of `make demo`: a line that says what it does, how long it takes, and how long it took the
-# last time. The command's own output goes to a file; its end is shown if the command fails.
+# Runs a command as one step of `make demo`. Shows its title and the time of the last run, then the time that it took.
+# The command's output goes to a file; the end of the file is shown if the command fails.
 #
-#   engines/python/step.sh FOLDER NAME TITLE COMMAND ..     FOLDER keeps the times and the output, in files called NAME
+#   engines/python/step.sh FOLDER NAME TITLE COMMAND ..     FOLDER holds the times and the output, in files named NAME
 set -uo pipefail
 folder=$1 name=$2 title=$3
 shift 3

@@ -9,11 +9,11 @@
     FOLDER/{tpch,hits}/queries/qNN.sql
     FOLDER/{tpch,hits}/answers/qNN.parquet
 
-The idea: far tables are put from the same Parquet files that DuckDB reads for its answers, so there is nothing else
-that the rows could differ by. A part that is there already, of the same sources, sizes and versions, is left alone; one
-that was interrupted is not there. Answers keep the order of their query, which is total.
+The idea: far tables are put from the same Parquet files that DuckDB reads for its answers, so the rows cannot differ
+for any other reason. A part that exists already, from the same sources, sizes and versions, is kept. A part that was
+interrupted is made again. Answers keep the order of their query, which is total.
 
-TPC-H is made by tpchgen-cli, as for `farpool demo`; hits/table.sql says what the hits are.
+TPC-H is made by tpchgen-cli, as for `farpool demo`. hits/table.sql describes the hits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from suite import tables
 
 HERE = Path(__file__).parent
 TPCH_TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
-# What two sums of floating-point numbers in different orders may differ by, relatively.
+# Relative difference that two sums of floats in different orders may have.
 TOLERANCE = 1e-9
 MADE = "made.json"
 
@@ -70,7 +70,7 @@ def write_hits(folder: Path, rows: int) -> None:
 
 
 def queries(kind: str, scale: float) -> dict[str, str]:
-    # Written as a decimal: so small, a number of Python's would have an exponent.
+    # Formatted as a decimal: Python would write such a small float with an exponent.
     fraction = f"{Decimal('0.0001') / Decimal(str(scale)):f}"
     paths = sorted((HERE / kind).glob("q*.sql"))
     return {path.stem: path.read_text().replace("{fraction}", fraction) for path in paths}
@@ -89,7 +89,7 @@ def write_answers(folder: Path, statements: dict[str, str]) -> None:
 
 
 def make(folder: Path, what: dict[str, object], write: Callable[[Path], None]) -> bool:
-    """Has `write` fill the folder, unless it was filled for the same `what`. Whether there was something to do."""
+    """Fills the folder with `write`, unless it was filled for the same `what`. Reports whether it did."""
     made = json.dumps(what, sort_keys=True)
     if (folder / MADE).exists() and (folder / MADE).read_text() == made:
         return False
@@ -112,7 +112,8 @@ def digest(*paths: Path) -> str:
 
 
 def is_alike(one: object, other: object) -> bool:
-    """Exactly, but for floating-point numbers; a decimal beside one of those is right to its last digit."""
+    """Reports whether two values are equal. Floats may differ by `TOLERANCE`. A decimal beside a float may differ in
+    its last digit."""
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=TOLERANCE)
     for exact, rounded in ((one, other), (other, one)):
@@ -138,7 +139,7 @@ def difference(found: pa.Table, wanted: pa.Table) -> str | None:
 
 
 def ask_datafusion(folder: Path) -> int:
-    """How many answers stock DataFusion does not agree with; these are named."""
+    """Returns the number of answers that differ from stock DataFusion's. Prints the names of these queries."""
     from datafusion import SessionContext
 
     context = SessionContext()
@@ -149,7 +150,7 @@ def ask_datafusion(folder: Path) -> int:
         wanted = pq.read_table(folder / "answers" / f"{path.stem}.parquet")
         try:
             why = difference(context.sql(path.read_text()).to_arrow_table(), wanted)
-        except Exception as error:  # Whatever it raises is its answer.
+        except Exception as error:  # Any exception is its answer.
             why = str(error)
         if why:
             faults += 1

@@ -1,4 +1,4 @@
-"""`farpool sql` over a bucket of S3, of a server that speaks its protocol (moto), behind a cache in far memory."""
+"""`farpool sql` over an S3 bucket (served by moto) behind a cache in far memory."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def put(bucket: fs.FileSystem, step: int) -> dict[str, int]:
 
 
 def ask(cluster: Cluster, environment: dict[str, str], *more: str) -> tuple[list[dict[str, int]], list[dict]]:
-    """The rows of each query, and what was told of it."""
+    """Returns the rows of each query, and the messages of the program."""
     done = subprocess.run(
         [
             os.environ["FARPOOL_SQL_BIN"],
@@ -95,10 +95,10 @@ def test_a_bucket_is_read_once_and_from_far_memory_from_then_on(cluster, environ
     wanted = put(bucket, 3)
     table = ("--parquet", "t=s3://bucket/t.parquet")
     assert ask(cluster, environment, *table, "-c", QUERY)[0] == [wanted]
-    # Far memory counts as slow after a minute: on a busy machine the usual 200 ms are over soon, and it is not asked.
+    # Far memory counts as slow only after a minute here. With the usual 200 ms, a busy machine would skip it.
     cache = ("--cache", "64MiB", "--cache-near", "0B", "--cache-patience", "60s")
-    # Blocks are written to far memory while queries go on, so that the next query may still read some from the bucket.
-    # A busy machine gets more queries to do it in.
+    # Blocks are written to far memory in the background, so the next query may still read some from the bucket. A busy
+    # machine gets more queries to finish the writes.
     for times in TIMES:
         rows, told = ask(cluster, environment, *table, *cache, *["-c", QUERY] * times)
         assert rows == [wanted] * times

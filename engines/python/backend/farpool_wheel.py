@@ -1,8 +1,8 @@
-"""Builds the wheel: what maturin makes, and beside it the programs `farpool` and `farpool-sandbox`.
+"""Builds the wheel: the module built by maturin, and the programs `farpool` and `farpool-sandbox`.
 
-A backend of PEP 517, so that `pip install ./engines/python` brings all of it. Cargo builds the programs unless the
-environment variable FARPOOL_PROGRAMS names a folder that has them; they are put where maturin takes a wheel's scripts
-from.
+This is a build backend of PEP 517, so `pip install ./engines/python` installs all of it. Cargo builds the programs,
+unless the environment variable FARPOOL_PROGRAMS names a folder with them. They are copied to the folder from which
+maturin takes a wheel's scripts.
 """
 
 import json
@@ -15,7 +15,7 @@ import maturin
 
 PYTHON = Path(__file__).resolve().parents[1]
 SCRIPTS = PYTHON / "farpool.data" / "scripts"
-# Of these packages, the programs of these names.
+# Names of the programs, by cargo package.
 PROGRAMS = {"farpool-cli": "farpool", "farpool-sandbox": "farpool-sandbox"}
 
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
@@ -45,13 +45,13 @@ def bring_programs() -> None:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"no {name} in {folder}, which FARPOOL_PROGRAMS names: `make sandbox` builds it")
         shutil.copy2(folder / name, SCRIPTS / name)
-        # Symbols are half of them. Without the tool they are just larger.
+        # Symbols are half of their size. Without `strip` the programs are only larger.
         if strip := shutil.which("strip"):
             subprocess.run([strip, SCRIPTS / name], check=True)
 
 
 def build_programs() -> Path:
-    """The folder where cargo puts them."""
+    """Builds the programs and returns cargo's output folder."""
     packages = [word for package in PROGRAMS for word in ("--package", package)]
     subprocess.run(["cargo", "build", "--release", "--locked", *packages], cwd=PYTHON.parent, check=True)
     told = subprocess.run(

@@ -7,10 +7,12 @@
             file.write_at(0, b"more than this machine can hold")
             print(file.read_at(0, 4))
 
-A far file belongs to the session that created it, and dies with it, until `Pool.publish`
-gives it to its name. Scratch files survive the loss of a memory node, by a second copy on another
-host or on a local disk (`protection`). `farpool.duckdb.attach` makes a DuckDB database spill into a
-pool. `Pool.put_table` makes a far table of Arrow, Parquet or CSV, and `Pool.scan` queries it:
+A far file belongs to the session that created it and is deleted with it, unless `Pool.publish` makes it available to
+every session. Scratch files survive the loss of a memory node, because a second copy is kept on another host or on a
+local disk (`protection`).
+
+`farpool.duckdb.attach` makes a DuckDB database spill into a pool. `Pool.put_table` makes a far table of Arrow, Parquet
+or CSV data, and `Pool.scan` queries it:
 
     pool.scan("t").filter(farpool.col("a") > 1).group_by("b").agg(farpool.col("a").sum()).collect()
 """

@@ -1,10 +1,12 @@
-"""The compiled half of Farpool.
+"""Types and docstrings of the compiled module of Farpool.
 
-Sizes and offsets are bytes, as `int` or, where a parameter says `Size`, also as text such as
-"64MiB" or "4GiB". Times are text such as "250ms" or "5s". All calls that may leave the process
-release the GIL and wait for one peer no longer than the pool's `timeout`; a broker that does not answer is
-asked again for 10 s. Objects may be shared by threads; they
-may not be used in a forked child, which gets `ForkError`: connect again there.
+Sizes and offsets are in bytes: an `int` or, for parameters of type `Size`, also text such as "64MiB" or "4GiB". Times
+are text such as "250ms" or "5s".
+
+Every call that may contact another process releases the GIL. It waits for one peer no longer than the pool's `timeout`.
+A request to a broker that does not answer is retried for 10 s.
+
+Threads may share objects. A forked child may not use them: they raise `ForkError`. Call `connect` again in the child.
 """
 
 import builtins
@@ -25,68 +27,75 @@ PathLike: TypeAlias = str | os.PathLike[str]
 FileClass: TypeAlias = Literal["scratch", "cache", "pinned"]
 Transport: TypeAlias = Literal["auto", "tcp", "shm"]
 Protection: TypeAlias = Literal["none", "mirror", "local"]
-"""What keeps a scratch file readable when a node is lost.
+"""Protection of a scratch file against the loss of a memory node.
 
-"mirror": two copies, on nodes of different host labels; a lost copy is made anew in the background.
-"local": a copy on a disk of this machine, written behind; it also takes what finds no room in the pool.
-"none": nothing; what lay on a lost node raises LostError.
+- "mirror": two copies, on nodes with different host labels. A lost copy is made again in the background.
+- "local": a copy on a disk of this machine, written in the background. The disk also takes data that does not fit in
+  the pool.
+- "none": no copy. Reading bytes of a lost node raises LostError.
 """
 
 Value: TypeAlias = None | bool | int | float | str | bytes | decimal.Decimal | datetime.date
-"""What a query may compare with; a `datetime` is a `date`. One with a time zone is an instant, one without the reading
-of a clock."""
+"""Python values that a query can compare a column with. A `datetime` is also a `date`. With a time zone it is an
+instant, without one a local time."""
 Column: TypeAlias = str | Expr
 JoinKeys: TypeAlias = str | list[str | tuple[str, str]] | dict[str, str]
-"""Columns that are compared: one of both tables, several, pairs (mine, theirs), or {mine: theirs}."""
+"""Columns that a join compares: a column of both tables, a list of columns or of pairs (mine, theirs), or a dict {mine:
+theirs}."""
 Placement: TypeAlias = Literal["auto", "fetch", "ship", "split"]
-"""Where a query runs: here over columns that are fetched, at the nodes that hold them, or both at once: nodes begin
-from the front, and fetching from the back, until they meet. "auto": where it is expected to take least, by the rates of
-links, nodes and this process that were seen, and by earlier runs of the same query; of a query that is new, a few row
-groups are run first. The rows are the same."""
+"""Placement of a query.
+
+- "fetch": columns are fetched, and the query runs in this process.
+- "ship": the query runs at the nodes that store the columns.
+- "split": both at once. Nodes start at the front of the table and this process at the back, until they meet.
+- "auto": the placement with the shortest estimated time. The estimate uses the speeds of links, nodes and this process
+  that were measured before, and earlier runs of the same query. If the query is new, a few row groups are run first.
+
+The rows are the same with every placement.
+"""
 
 __version__: str
 
 class Error(OSError):
-    """Base of all errors of this package. The text says what was refused, by whom, and what helps."""
+    """Base class of all errors of this package. The text says what was refused, by whom, and what you can do."""
 
 class LostError(Error):
-    """Bytes are gone because the named memory node is, and no other copy is left. Writing the file anew is
-    the only cure."""
+    """The bytes are lost: the memory node that is named lost them, and there is no other copy. Write the file again."""
 
 class ExhaustedError(Error):
-    """The pool has no more bytes to lease to this session. Delete files, wait, or add a node."""
+    """The pool has no free memory for this session. Delete files, wait, or add a node."""
 
 class LeaseError(Error):
-    """The bytes cannot be read because the last write to them failed: write them anew."""
+    """The bytes cannot be read because the last write to them failed. Write them again."""
 
 class NotFoundError(Error, FileNotFoundError):
-    """No file of this name, published or of this session."""
+    """Neither this session nor the pool has a file of this name."""
 
 class ExistsError(Error, FileExistsError):
-    """The name is taken."""
+    """A file or table of this name exists already."""
 
 class ForkError(Error):
-    """The object was made before a fork and is used in the child."""
+    """The object was made before a fork and is used in the child process."""
 
 class InvalidError(Error, ValueError):
-    """An argument is wrong; the text names it, its value and what is permitted."""
+    """An argument is wrong. The text names the argument, its value and the permitted values."""
 
 class ClosedError(Error):
-    """The pool or file was closed, by us or with its session."""
+    """The pool or file was closed, by `close` or with its session."""
 
 class UnreachableError(Error):
-    """Broker or node did not answer within the timeout. The bytes may still be there: try again."""
+    """A broker or node did not answer within the timeout. The bytes may still be there: retry later."""
 
 class TamperedError(Error):
-    """A node answered with other bytes than were written to a sealed file, and no other copy is left. Write
-    the file anew; nothing is leased from that node any more."""
+    """A node returned other bytes than were written to an encrypted file, and there is no other copy. Write the file
+    again. This session leases no more memory from that node."""
 
 class FunctionError(Error):
-    """A shipped function did not end well; the text says how, and where in it."""
+    """A function that ran beside the data failed. The text says how, and where in the function."""
 
 class RefusedError(Error):
-    """The address is beyond this machine and `plaintext` was not asked for; or a peer refused what its other
-    errors have no name for, or broke the protocol."""
+    """The address is on another machine, and neither certificates nor `plaintext` were given. Also raised if a peer
+    refused a request for a reason that has no class of its own, or broke the protocol."""
 
 class FileInfo(NamedTuple):
     name: str
@@ -95,83 +104,86 @@ class FileInfo(NamedTuple):
     published: bool
 
 class TableInfo(NamedTuple):
+    """Name and size in bytes of a far table. `lost` is True if a node lost some of its bytes."""
+
     name: str
     size: int
     lost: bool
 
 class ArrowStream(Protocol):
-    """Batches by the Arrow PyCapsule interface."""
+    """Object that exports batches by the Arrow PyCapsule interface."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 class PoolStats(TypedDict):
-    """Counters of this session since it connected, and gauges. Reading them asks nobody."""
+    """Counters of this session since it connected, and gauges. Reading them contacts no other process."""
 
     read_ops: int
     bytes_read: int
     write_ops: int
     bytes_written: int
     broker_calls: int
-    """Requests to the broker, renewals excepted."""
+    """Requests to the broker, without renewals of leases."""
     leased_bytes: int
-    """Gauge: what this session holds on nodes, in whole regions."""
+    """Gauge: bytes that this session has leased from nodes, in whole regions."""
     used_bytes: int
-    """Gauge: how much of it files occupy, in whole extents. A mirrored extent counts twice."""
+    """Gauge: leased bytes that files occupy, in whole extents. A mirrored extent counts twice."""
     leased_bytes_total: int
     failed_ops: int
-    """Reads and writes that raised."""
+    """Reads and writes that raised an error."""
     nodes_lost: int
     dropped_copy_bytes: int
-    """Copies given up because a write did not reach them."""
+    """Bytes of copies that were dropped because a write did not reach them or their node was lost."""
     unprotected_bytes: int
-    """Gauge: bytes of protected files whose next loss would be for good, because their second copy is
-    still to be made or the local disk has not taken them."""
+    """Gauge: bytes of protected files that have one copy only. The second copy is not made yet, or the local disk does
+    not have the bytes yet."""
     repaired_bytes: int
-    """Copies made anew in the background."""
+    """Bytes of lost copies that were made again in the background."""
     disk_bytes_written: int
-    """Local copies: bytes that reached the disk's file."""
+    """Bytes written to local copies on disk."""
     disk_bytes_read: int
-    """Local copies: bytes read back, because no node had them."""
+    """Bytes read from local copies on disk, because no node had them."""
     spun_ns: int
-    """CPU time that threads of this process have spun while they waited for nodes, in all pools together."""
+    """CPU time, in ns, that threads of this process spent spinning while they waited for nodes. Sum over all pools of
+    the process."""
     row_groups_read: int
-    """Row groups of far tables that queries needed."""
+    """Row groups of far tables that queries read."""
     row_groups_skipped: int
-    """Row groups that queries passed over: their statistics show that no row passes the filters."""
+    """Row groups of far tables that queries skipped: their statistics show that no row passes the filters."""
 
 class NodeStatus(TypedDict):
     name: str
     address: str
     host_label: str
-    """Its failure domain."""
+    """Failure domain of the node."""
     donated_bytes: int
     leased_bytes: int
     free_bytes: int
     away_bytes: int
-    """Given back to its host, which needs the memory; not among those donated."""
+    """Bytes that the node returned to its host, which needs the memory. They are not part of `donated_bytes`."""
 
 class NamedFileStatus(TypedDict):
     name: str
     size: int
     file_class: FileClass
     lost: bool
-    """Whether a node that held some of it has restarted since."""
+    """True if a node that stored some of its bytes has restarted since."""
 
 class PoolStatus(TypedDict):
-    """The pool as its broker sees it."""
+    """State of the pool, as its broker knows it."""
 
     url: str
     term: int
-    """The life of its broker: greater with each start, and with each of several brokers that comes to lead."""
+    """Term of the broker: a number that increases when a broker starts or becomes the leader."""
     nodes: list[NodeStatus]
-    """Nodes that are serving; a lost node leaves this list."""
+    """Nodes that are serving. A lost node is not in this list."""
     sessions: int
-    """Sessions heard of lately."""
+    """Sessions that the broker heard of recently."""
     files: list[NamedFileStatus]
-    """Published files only: files of a session are known to that session alone."""
+    """Published files. The broker does not know the unpublished files of sessions."""
     donated_bytes: int
     leased_bytes: int
-    """By all sessions and names; 0 when everything has been given back."""
+    """Bytes leased by all sessions and published files. 0 when all memory has been given back."""
 
 def _shown(text: str) -> str: ...
 def _size_bytes(what: str, value: Size) -> int: ...
@@ -194,23 +206,27 @@ def connect(
 ) -> Pool:
     """Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
 
-    Without a URL, it is an embedded pool of this process. `auto` takes shared memory to nodes on
-    this machine and TCP to all others. `reserve` bytes are leased before this returns.
+    Without `url` it starts an embedded pool in this process (see `embedded`). `transport="auto"` uses shared memory to
+    nodes on this machine and TCP to all others. A call waits for one peer no longer than `timeout`. `reserve` bytes
+    (default 0) are leased before this returns.
 
-    Beyond this machine both sides prove who they are by certificates, and everything is encrypted: `ca`,
-    `cert` and `key` are PEM files, or `certs` is a folder that `farpool certs init` made, of which the
-    administrator's certificate is used, or that of `tenant`. Brokers and nodes beyond this machine are
-    refused without them, unless `plaintext` says that everybody on the network may read and change what
-    is stored.
+    Connections to other machines are encrypted, and both sides prove their identity by certificates. Pass `ca`, `cert`
+    and `key` (PEM files); or pass `certs`, a folder made by `farpool certs init`, which uses the administrator's
+    certificate or that of `tenant`. Without certificates, brokers and nodes on other machines are refused, unless you
+    set `plaintext`. Then everybody on the network may read and change what is stored.
 
-    `protection` is that of scratch files whose creation does not say: "mirror" (two nodes of different
-    host labels), "local" (a copy in `local_folder`, by default the system's folder for temporary files)
-    or "none". Default: "mirror" if the pool has nodes of two host labels, otherwise "local"; in an
-    embedded pool "none". `sealed` scratch files are encrypted and authenticated before they leave this
-    process, so that memory nodes can neither read them nor change them unnoticed; local copies are not.
+    `protection` is the default for scratch files: "mirror" (copies on two nodes of different host labels), "local" (a
+    copy in `local_folder`, by default the system's folder for temporary files) or "none". If it is not given: "mirror"
+    if the pool has nodes of two host labels, otherwise "local"; in an embedded pool "none".
 
-    Raises UnreachableError, RefusedError (beyond this machine, or one side does not trust the other),
-    InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
+    With `sealed`, scratch files are encrypted and authenticated before they leave this process: memory nodes can
+    neither read them nor change them unnoticed. Local copies are not encrypted.
+
+    Raises UnreachableError, RefusedError (on another machine without certificates, or one side does not trust the
+    other), InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
+
+        with farpool.connect("farpool://127.0.0.1:7700") as pool:
+            pool.reserve("1GiB")
     """
 
 def embedded(
@@ -222,21 +238,22 @@ def embedded(
     protection: Protection | None = None,
     local_folder: PathLike | None = None,
 ) -> Pool:
-    """Starts a broker and `nodes` memory nodes inside this process, `memory` bytes in all.
+    """Starts a broker and `nodes` memory nodes inside this process, with `memory` bytes in total.
 
-    For tests and for trying things out: it lends this process its own memory. Its nodes end with this
-    process, all on one host, so `protection` is "none" unless given (see `connect`).
+    Use it for tests and to try things out: the memory is that of this process. Each node divides its memory into
+    regions of `region_size` bytes. The nodes end with this process and share one host, so `protection` is "none" unless
+    given. `transport` and `local_folder` are those of `connect`.
     """
 
 class Pool:
-    """A session with a pool. Closing it gives back every byte that is not published."""
+    """A session with a pool. Closing it gives back all memory that no published file holds."""
 
     @property
-    def url(self) -> str: ...
+    def url(self) -> str:
+        """Address of the pool: "farpool://host:port" of its broker."""
     @property
     def local_folder(self) -> str:
-        """Where local copies of scratch files lie."""
-
+        """Folder for local copies of scratch files."""
     @property
     def closed(self) -> bool: ...
     def __enter__(self) -> Self: ...
@@ -244,8 +261,7 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def close(self) -> None:
-        """Ends the session. Its unpublished files are gone; their `File` objects raise ClosedError."""
-
+        """Ends the session. Its unpublished files are deleted, and their `File` objects raise ClosedError."""
     def create(
         self,
         name: str,
@@ -254,45 +270,43 @@ class Pool:
         size_hint: Size = 0,
         protection: Protection | None = None,
     ) -> File:
-        """Makes an empty file, seen by this session alone until it is published.
+        """Makes an empty file, which only this session sees until it is published.
 
-        Takes no far memory yet and asks nobody, so it may hide a published file of the same name from this
-        session; `size_hint` bytes may be leased ahead. `protection` of a scratch file is the session's
-        unless given (see `connect`).
-        Raises ExistsError if this session has a file of this name, InvalidError (also: no file can be made
-        in the folder for local copies).
+        It takes no far memory yet and contacts no broker, so it may hide a published file of the same name from this
+        session. With `size_hint`, this many bytes may be leased ahead. `protection` applies to scratch files; the
+        default is the session's (see `connect`).
+
+        Raises ExistsError if this session has a file of this name, InvalidError (also if no file can be made in the
+        folder for local copies).
+
+            with pool.create("runs/0", size_hint="1MiB") as file:
+                file.write_at(0, b"more than this machine can hold")
         """
 
     def open(self, name: str) -> File:
-        """Opens a file of this session, or a published one (for reading). Raises NotFoundError."""
-
-    def exists(self, name: str) -> bool: ...
+        """Opens a file of this session, or a published file for reading. Raises NotFoundError."""
+    def exists(self, name: str) -> bool:
+        """Reports whether this session has a file of this name, or the pool a published one."""
     def delete(self, name: str) -> None:
-        """Removes a file and gives its bytes back. Raises NotFoundError, UnreachableError (published)."""
-
+        """Deletes a file and gives its memory back. Raises NotFoundError, UnreachableError (published file)."""
     def rename(self, old: str, new: str) -> None:
-        """Gives a file another name. Raises NotFoundError, ExistsError (this session or, for a published
-        file, the pool has one of that name)."""
-
+        """Renames a file. Raises NotFoundError, ExistsError (this session or, for a published file, the pool has a file
+        of the new name)."""
     def publish(self, name: str, *, replace: bool = False) -> None:
-        """Seals a file of this session and gives it to its name: any session may open it, nobody may write it.
-
-        Raises NotFoundError, ExistsError (without `replace`), LostError, UnreachableError.
-        """
-
+        """Publishes a file of this session under its name: any session may open it, and nobody can write to it any
+        more. With `replace`, a published file of that name is replaced. Raises NotFoundError, ExistsError (without
+        `replace`), LostError, UnreachableError."""
     def rebuild_with(self, prefix: str, function: Callable[[Pool, str], object]) -> None:
-        """Says how published files whose names start with `prefix` are built anew after a node took their
-        bytes away: `function(pool, name)` publishes, with `replace`, a file of that name with the very same
-        bytes.
+        """Sets a function that rebuilds published files whose names start with `prefix`, after a node lost their bytes.
 
-        It is called in the thread that opens such a file, or reads it by a `File` opened before, and that
-        thread waits for it. What it raises ends in the text of that thread's LostError. Of two prefixes that
-        fit, the one given last counts.
+        `function(pool, name)` must publish, with `replace`, a file of that name with exactly the same bytes. It is
+        called in the thread that opens such a file or reads it by an earlier `File`, and that thread waits for it. If
+        it raises an exception, the text becomes part of that thread's LostError. If two prefixes match, the later call
+        of `rebuild_with` wins.
         """
 
     def list(self, prefix: str = "") -> builtins.list[FileInfo]:
-        """The files of this session and the published ones whose names start with `prefix`."""
-
+        """Returns the files of this session and the published files whose names start with `prefix`."""
     def put_table(
         self,
         name: str,
@@ -302,43 +316,43 @@ class Pool:
         layout: Literal["columns", "rows"] = "columns",
         key: bytes | None = None,
     ) -> None:
-        """Makes a far table of anything that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB,
-        readers of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv,
-        .arrow, .feather, folders of .parquet). With `replace` it takes the place of a table of that name at once, when
-        all of it is there; until then the old one is read as before.
+        """Makes a far table of Arrow data, or of files that pyarrow can read.
 
-        With `layout="rows"` its rows lie one behind the other, each of the same width, as in row stores: no text, no
-        nulls. A query beside them reads the cache lines that its columns lie in; whoever fetches them fetches all.
+        `data` is any object with `__arrow_c_stream__` (tables of pyarrow, Polars, pandas and DuckDB, readers of
+        batches), a dataset or Parquet file of pyarrow, or a path (.parquet, .csv, .arrow, .feather, folders of
+        .parquet). With `replace` it atomically replaces a table of that name once it is complete. Until then the old
+        table can be read.
 
-        With a `key` of 16 bytes it is encrypted: only who has the key reads it, and whoever changes it is found out.
-        Names and types of columns, and how many rows and nulls there are, can be read without.
+        With `layout="rows"` the values of a row lie together, as in row stores, and all rows have the same width: no
+        text, no nulls. A query beside the data then reads only the cache lines of its columns, but a client that
+        fetches rows fetches all columns.
+
+        With a `key` of 16 bytes the table is encrypted: nobody can read it without the key, and changes are detected.
+        The names and types of columns, and the numbers of rows and nulls, are not encrypted.
 
         Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
         not have, a row larger than a region, a file that cannot be read, a key of another length), ExhaustedError.
+
+            pool.put_table("sales", "sales.parquet")
         """
 
     def table(self, name: str, *, key: bytes | None = None, seal_answers: bool = False) -> Table:
-        """Opens a far table; one that is encrypted with its `key`, without which nothing of it can be read.
-        `seal_answers` has nodes encrypt what queries leave, beside whatever protects the way.
-
-        Raises NotFoundError, LostError, InvalidError (a file that is no table has its name, it has another key or
-        none), RefusedError (it was changed).
-        """
-
+        """Opens a far table. An encrypted one can be read only with its `key`. With `seal_answers`, nodes also encrypt
+        the results of queries, even if the connection is encrypted. Raises NotFoundError, LostError, InvalidError (the
+        file of this name is no table, or the key is wrong or missing), RefusedError (the table was modified)."""
     def scan(self, name: str, *, key: bytes | None = None, seal_answers: bool = False) -> Scan:
-        """A query over a far table, to be narrowed step by step; nothing of it is read yet. `key` and `seal_answers`
-        are those of `table`.
+        """Returns a query over a far table, to be refined step by step. It reads nothing yet.
 
-        Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know, or is
-        encrypted and no key is given).
+        `key` and `seal_answers` are those of `table`. Raises the errors of `table`, and InvalidError (it has columns of
+        a type that queries do not support, or is encrypted and no key is given).
+
+            pool.scan("sales").filter(col("price") > 2.7).select("item").to_arrow()
         """
 
     def tables(self) -> builtins.list[TableInfo]:
-        """The far tables of the pool."""
-
+        """Returns the far tables of the pool."""
     def drop_table(self, name: str) -> None:
         """Drops a far table. Raises NotFoundError."""
-
     @overload
     def run(
         self,
@@ -364,86 +378,87 @@ class Pool:
         output_size: Size | None = None,
         fresh: bool = False,
     ) -> Called:
-        """Runs a function where the bytes of a published file, or the columns of a far table, lie.
+        """Runs a function where the bytes of a published file, or the columns of a far table, are stored.
 
-        `function` is a `Function`, the name of one that the pool keeps, or "resident:NAME". On a table it runs once at
-        every node that has row groups of it, and finds `columns`, in this order. `placement` is "ship" (where the bytes
-        lie), "fetch" (here, over bytes that are fetched), "split" (of a table: at nodes and here at once, whose output
-        comes last) or "auto" (whichever takes least, as was seen). Resident and native functions run at nodes alone.
+        `function` is a `Function`, the name of one stored in the pool, or "resident:NAME". `on` is a File, the name of
+        one, or a Table. For a table the function runs once at every node that has row groups of it, and sees `columns`
+        in this order. `args` are bytes that the function gets.
 
-        A call is not made again when its node dies, unless `rebuild_with` says how the file is built anew.
+        `placement` is "ship" (at the node that holds the bytes), "fetch" (here, over fetched bytes), "split" (tables
+        only: at nodes and here at once; the output of this process comes last) or "auto" (the one that was fastest so
+        far). Resident and native functions run at nodes only.
 
-        Raises FunctionError (it did not end well), RefusedError (it cannot be used, or functions are not run there),
-        LostError (bytes of the window were lost, as when its node died), UnreachableError (the node does not answer),
-        NotFoundError, InvalidError.
+        The call is stopped after `deadline` (1 ms to 1 h). Its output has at most `output_size` bytes (default 16 MiB).
+        With `fresh`, a module starts with a new heap, without data of earlier calls.
+
+        Returns a `Called`, or a list of them for a table. A call is not retried when its node dies, unless
+        `rebuild_with` defines how to rebuild the file.
+
+        Raises FunctionError (the function failed), RefusedError (the function cannot be used, or nodes do not run
+        functions), LostError (bytes that the function was to read were lost, for example because their node died),
+        UnreachableError (the node does not answer), NotFoundError, InvalidError.
         """
 
     def put_function(self, name: str, function: Function, *, replace: bool = False) -> None:
-        """Keeps a function in the pool under a name, for everybody.
-
-        Raises ExistsError unless it may replace another, InvalidError (a resident one), ExhaustedError.
-        """
-
+        """Stores a function in the pool under a name, for all sessions. Raises ExistsError (without `replace`),
+        InvalidError (a resident function), ExhaustedError."""
     def function(self, name: str) -> Function:
-        """A function that the pool keeps. Raises NotFoundError, LostError, InvalidError."""
-
+        """Returns a function stored in the pool. Raises NotFoundError, LostError, InvalidError."""
     def functions(self) -> builtins.list[str]:
-        """The names of the functions that the pool keeps."""
-
+        """Returns the names of the functions stored in the pool."""
     def drop_function(self, name: str) -> None:
-        """Forgets a function. Raises NotFoundError."""
-
+        """Drops a function from the pool. Raises NotFoundError."""
     def reserve(self, nbytes: Size) -> None:
-        """Leases this much ahead of use, so that writing it needs no broker. Raises ExhaustedError."""
-
-    def stats(self) -> PoolStats: ...
+        """Leases this many bytes ahead of use, so that writing them needs no broker. Raises ExhaustedError."""
+    def stats(self) -> PoolStats:
+        """Returns the counters of this session and what it holds. Contacts no other process."""
     def status(self) -> PoolStatus:
-        """Asks the broker. Raises UnreachableError."""
+        """Returns the state of the pool, as the broker knows it. Raises UnreachableError."""
 
 class Table:
-    """A far table, opened for reading. Anything that reads Arrow streams takes it, such as `pyarrow.table`."""
+    """A far table, opened for reading. Any library that reads Arrow streams can take it, such as `pyarrow.table`."""
 
     @property
     def name(self) -> str: ...
     @property
     def num_rows(self) -> int: ...
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes that the table takes in the pool."""
     @property
     def column_names(self) -> list[str]: ...
     @property
-    def encrypted(self) -> bool: ...
+    def encrypted(self) -> bool:
+        """True if the table can be read only with a key."""
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
-        """All of it, or some columns, as a `pyarrow.Table`. Nothing else is fetched.
-
-        Raises LostError, ClosedError (it was dropped or replaced), UnreachableError, InvalidError (no such column).
-        """
-
+        """Fetches all columns, or only these, as a `pyarrow.Table`. Raises LostError, ClosedError (the table was
+        dropped or replaced), UnreachableError, InvalidError (no such column)."""
     def scan(self) -> Scan:
-        """A query over it, to be narrowed step by step.
-
-        Raises InvalidError (it has columns of a type that queries do not know).
-        """
-
+        """Returns a query over the table, to be refined step by step. Raises InvalidError (it has columns of a type
+        that queries do not support)."""
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 def col(name: str) -> Expr:
-    """The column of this name."""
+    """Returns the column of this name."""
 
 def lit(value: Value) -> Expr:
-    """A value. It takes the type of what it stands beside if it is the same value there. Raises InvalidError."""
+    """Returns a value as an expression. The value takes the type of the other side of a comparison or computation, if
+    it is the same value in that type. Raises InvalidError."""
 
 def len() -> Expr:
-    """The number of rows, for `agg` and `select`; its name is "len"."""
+    """Returns the number of rows, for `agg` and `select`. The column of the result is called "len"."""
 
 class Expr:
     """A value of each row, or an aggregate over rows.
 
-    Comparisons, `+ - * / %`, `&`, `|` and `~` give others; values of Python may stand on one side. Null is that of SQL.
-    `/` gives a float64 (of whole numbers too), `%` the sign of its left side. Floats: NaN equals NaN of the same bits
-    and is greater than all numbers, or less if its sign is set; -0.0 equals 0.0. Whole numbers and decimals that
-    overflow raise InvalidError when the query runs.
-    An expression has the name of its leftmost column, until `alias` or a keyword gives it one.
+    Comparisons, `+ - * / %`, `&`, `|` and `~` make other expressions. One side may be a Python value. NULL follows the
+    rules of SQL.
+
+    `/` returns a float64, also for integers. The result of `%` has the sign of the left side. A NaN equals a NaN of the
+    same bits; it is greater than all numbers, or less than all if its sign bit is set. -0.0 equals 0.0. If integers or
+    decimals overflow, the query raises InvalidError when it runs.
+
+    The name of an expression is that of its leftmost column, unless `alias` or a keyword argument sets one.
     """
 
     __hash__: None  # type: ignore[assignment]
@@ -470,134 +485,129 @@ class Expr:
     def __mod__(self, other: Expr | Value) -> Expr: ...
     def __rmod__(self, other: Value) -> Expr: ...
     def is_in(self, values: Iterable[Value]) -> Expr:
-        """Whether it is one of these values. With None among them: true or unknown, as in SQL."""
-
+        """Reports whether the value is one of these. If None is among them: true or unknown, as in SQL."""
     def between(self, least: Expr | Value, most: Expr | Value) -> Expr:
-        """Whether it lies between two values, both included."""
-
+        """Reports whether the value lies between two values, both included."""
     def is_null(self) -> Expr: ...
     def is_not_null(self) -> Expr: ...
     def like(self, pattern: str) -> Expr:
-        """Whether text is like SQL's pattern as a whole: `%` is any text, `_` any character, `\\` takes the meaning of
-        the next."""
-
+        """Reports whether the whole text matches SQL's pattern: `%` is any text, `_` any character, and `\\` makes the
+        next character literal."""
     def ilike(self, pattern: str) -> Expr:
-        """Likewise, whatever the case of letters."""
-
+        """Reports whether the whole text matches SQL's pattern as `like` does, without regard to case."""
     def matches(self, pattern: str) -> Expr:
-        """Whether a regular expression (of the Rust crate `regex`) is found anywhere in text."""
-
+        """Reports whether a regular expression (of the Rust crate `regex`) matches anywhere in the text."""
     def cast(self, to: object) -> Expr:
-        """As another type: its name, such as "int32", "decimal(12, 2)" or "timestamp(us)", or a type of pyarrow.
-
-        A value that does not fit ends the query with InvalidError. Raises InvalidError (no type of this name).
+        """Converts to another type: its name, such as "int32", "decimal(12, 2)" or "timestamp(us)", or a type of
+        pyarrow. A value that does not fit ends the query with InvalidError. Raises InvalidError (no type of this name).
         """
 
     def alias(self, name: str) -> Expr:
-        """The same under another name."""
-
+        """Returns the same expression under another name."""
     def sum(self) -> Expr:
-        """Of whole numbers a decimal(38, 0), of decimals one of 38 digits, of floats a float64."""
-
+        """Sums the values. The sum of integers is a decimal(38, 0), that of decimals a decimal of 38 digits, that of
+        floats a float64."""
     def min(self) -> Expr: ...
     def max(self) -> Expr: ...
     def mean(self) -> Expr:
-        """A float64."""
-
+        """Returns the mean, as a float64."""
     def count(self) -> Expr:
-        """Rows in which it is not null."""
+        """Counts the rows in which the value is not null."""
 
 class Scan:
-    """A query over a far table. Each step gives another query; nothing is read before `collect`, `to_arrow` or `count`.
+    """A query over a far table. Each step returns a new query. Nothing is read before `collect`, `to_arrow`, `stream`
+    or `count`.
 
-    A grouping, `distinct`, or a `sort` or `top_k` with its limit may be there once; what follows sees its rows.
-    Steps raise InvalidError, which says what is wrong and what there is.
+    A query may have one grouping, `distinct`, or `sort` or `top_k` with its limit. Later steps see the rows of that
+    result. A step raises InvalidError if it is wrong; the text lists what is permitted.
+
+        scan = pool.scan("sales").filter(col("year") > 2024)
+        scan.group_by("item").agg(total=col("price").sum()).collect()
     """
 
     @property
     def column_names(self) -> list[str]: ...
     @property
     def schema(self) -> dict[str, str]:
-        """The types of its columns, in words."""
-
+        """Types of the query's columns, as text, by name."""
     def filter(self, *conditions: Expr) -> Scan:
-        """Rows for which all of these are true."""
-
+        """Keeps the rows for which all conditions are true."""
     def semi_join(self, other: ArrowStream | Scan, on: JoinKeys, *, placement: Placement = "auto") -> Scan:
-        """Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run at
-        once, in `placement` as `collect` says. NULL is like nothing. Keys of other types are compared as this scan's where
-        that loses nothing. What the keys are is sent to the nodes of this scan's table, unless it is fetched.
+        """Keeps the rows whose keys occur in another table.
 
-        Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
+        `other` is any object that can be read as Arrow, or a scan, which is run at once with this `placement` (see
+        `collect`). `on` is a column of both tables, a list of columns or of pairs (mine, theirs), or a dict {mine:
+        theirs}. NULL matches nothing. Keys of another type are converted to the type of this scan's key if that loses
+        nothing. The keys are sent to the nodes of this scan's table, unless the query is fetched.
+
+        Raises InvalidError (no such column, types that cannot be compared), and the errors of `collect` if `other` is a
+        scan.
         """
 
     def anti_join(self, other: ArrowStream | Scan, on: JoinKeys, *, placement: Placement = "auto") -> Scan:
-        """Rows whose keys are those of no row of another table, or have a NULL among them. As `semi_join` otherwise."""
-
+        """Keeps the rows whose keys do not occur in another table, or contain a NULL. The arguments are those of
+        `semi_join`."""
     def select(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
-        """These columns instead; if all of them are aggregates, one row of them."""
-
+        """Keeps only these columns, or computes new ones. If all of them are aggregates, the result is one row."""
     def with_columns(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
-        """Its columns and these, which take the place of columns of their names."""
-
+        """Adds these columns. They replace columns of the same name."""
     def group_by(self, *keys: Column | list[Column], **named: Expr | Value) -> GroupBy:
-        """One row for each combination of these that there is, once `agg` says what is computed."""
-
+        """Groups by these keys: the result has one row for each combination that occurs. Call `agg` on it to set the
+        aggregates."""
     def distinct(self) -> Scan:
-        """Each row once."""
-
+        """Removes duplicate rows."""
     def sort(
         self,
         *by: Column | list[Column],
         descending: bool | Sequence[bool] = False,
         nulls_last: bool | Sequence[bool] = False,
     ) -> Scan:
-        """All rows in an order, which the client gives them; with a `limit` behind it, only the first are kept, on the
-        way as well. NaN comes behind all numbers, and before them if its sign is set. Only `limit` may follow."""
-
+        """Sorts all rows, in the client. If `limit` follows, only the first rows are kept, at the nodes too. NULL comes
+        first unless `nulls_last`. NaN comes after all numbers, or before them if its sign bit is set. Only `limit` may
+        follow."""
     def top_k(self, k: int, *, by: Column | list[Column], reverse: bool = False) -> Scan:
-        """The `k` rows that are greatest by these columns, greatest first, null last; with `reverse` the least."""
-
+        """Returns the `k` rows with the greatest values of these columns, the greatest first and NULL last; with
+        `reverse` those with the least."""
     def limit(self, rows: int) -> Scan:
-        """No more than so many rows: the first ones behind `sort`, otherwise any."""
-
+        """Keeps at most this many rows: the first ones after `sort`, otherwise any."""
     def count(self, *, placement: Placement = "auto") -> int:
-        """Runs it and counts its rows. Raises what `collect` raises."""
-
+        """Runs the query and returns its number of rows, without keeping them. Raises the errors of `collect`."""
     def collect(self, *, placement: Placement = "auto") -> Rows:
-        """Runs it where `placement` says. Groups come in the order of their keys, null first; other rows in that of the
-        table.
+        """Runs the query and returns its rows.
+
+        `placement` chooses the placement: at the nodes ("ship"), here over fetched columns ("fetch"), both at once
+        ("split"), or the one with the shortest estimated time ("auto"). `report` of the result says what was chosen.
+        The rows are the same in each case. Groups are sorted by their keys, null first; other rows are in the order of
+        the table.
 
         Raises LostError, ClosedError (the table was dropped or replaced), UnreachableError, InvalidError (a value that
         does not fit its type, a pattern that is no regular expression).
         """
 
     def to_arrow(self, *, placement: Placement = "auto") -> pyarrow.Table:
-        """Runs it, and gives its rows as a `pyarrow.Table`. Raises what `collect` raises."""
-
+        """Runs the query and returns its rows as a `pyarrow.Table`. Raises the errors of `collect`."""
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Runs it as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a table of
-        it."""
-
+        """Runs the query as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a
+        table of it."""
     def stream(self, *, placement: Placement = "auto") -> Stream:
-        """Its rows as they come, so that they need not all be here at once. What groups, sorts the rows or joins comes
-        as a whole. They are the rows of `collect`, in its order; what `collect` raises, whoever takes them raises."""
-
+        """Returns the rows as a stream, some row groups at a time, so that they need not all be in memory at once. The
+        result of a grouping, sort or join comes as a whole. Rows and order are those of `collect`. An error is raised
+        when the rows are read."""
     def __arrow_c_schema__(self) -> object:
-        """The names and types of its columns, for any library that reads Arrow, such as `pyarrow.schema`."""
-
+        """Exports the names and types of the columns to any library that reads Arrow, such as `pyarrow.schema`."""
     def explain(self, *, format: Literal["text", "json"] = "text") -> str:
-        """What it would read, where each step would run, and what each placement is expected to take. Reads nothing."""
+        """Describes what the query would read, where each step would run, and the estimates for each placement. Reads
+        nothing."""
 
 class GroupBy:
-    """A query and the keys it groups by."""
+    """A query and the keys that it is grouped by."""
 
     def agg(self, *aggregates: Expr | list[Expr], **named: Expr) -> Scan:
-        """What is computed over the rows of each group."""
+        """Sets the aggregates to compute over the rows of each group."""
 
 class Rows:
-    """The rows of a query, in this process. Anything that reads Arrow streams takes them, such as `pyarrow.table` and
-    DuckDB, as often as it likes and without a copy."""
+    """Rows of a query, in the memory of this process. Any library that reads Arrow streams can take them, such as
+    `pyarrow.table` and DuckDB, any number of times and without a copy."""
 
     @property
     def num_rows(self) -> int: ...
@@ -605,113 +615,114 @@ class Rows:
     def column_names(self) -> list[str]: ...
     @property
     def report(self) -> Report:
-        """What was done for them."""
-
+        """Report of the query: placement, row groups, bytes and times."""
     def explain(self) -> str:
-        """The same in words: what was expected beside what it took."""
-
+        """Returns the report as text: the estimates beside the measured values."""
     def __len__(self) -> int: ...
     def to_arrow(self) -> pyarrow.Table: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 class Report(TypedDict):
-    """What was done for rows: where row groups of the table were seen to, bytes, seconds."""
+    """Report of a query: where row groups were processed, bytes, and times in seconds."""
 
     placement: Placement | None
-    """What was asked for. Nothing as long as nothing was done."""
+    """Placement that was asked for. `None` if the query has not run yet."""
     chosen: Placement | None
-    """What was done: the placement itself, or what was chosen for "auto"."""
+    """Placement that was used: `placement` itself, or the choice for "auto". `None` if the query has not run yet."""
     why: NotRequired[str]
-    """The reason of the choice."""
+    """Reason of the choice."""
     sure: NotRequired[bool]
-    """Whether what the query takes was known from earlier runs."""
+    """True if the costs of the query were known from earlier runs."""
     expected: NotRequired[dict[str, dict[str, float]]]
-    """Of each placement: `seconds`, `link_bytes`, `node_seconds`, `client_seconds`."""
+    """Estimates for each placement: `seconds`, `link_bytes`, `node_seconds`, `client_seconds`."""
     tried: int
-    """Row groups that were run first, to see."""
+    """Row groups that nodes ran as a trial, before the placement was chosen."""
     corrected: bool
-    """Whether they changed the choice."""
+    """True if the trial changed the choice."""
     row_groups: int
-    """Of the table."""
+    """Row groups of the table."""
     shipped: int
-    """Row groups that a node ran the query over."""
+    """Row groups that nodes processed."""
     fetched: int
+    """Row groups that this process fetched and processed."""
     skipped: int
-    """Row groups in which no row can be of use, by their statistics."""
+    """Row groups that were skipped: their statistics show that no row is needed."""
     rows: int
     result_bytes: int
-    """What nodes sent of results."""
+    """Bytes of results that nodes sent."""
     fetched_bytes: int
+    """Bytes of columns that were fetched."""
     lookup_bytes: int
-    """What nodes were sent for semi-joins."""
+    """Bytes of keys and filters that were sent to nodes for semi-joins."""
     link_bytes: int
-    """All three."""
+    """Sum of `result_bytes`, `fetched_bytes` and `lookup_bytes`."""
     node_bytes: int
-    """What nodes read of columns."""
+    """Bytes of columns that nodes read."""
     node_seconds: float
-    """Of all nodes together."""
+    """Seconds that nodes worked, sum over all nodes."""
     client_seconds: float
-    """Without waiting."""
+    """Seconds that this process worked, without waiting."""
     seconds: float
     refusals: list[tuple[str, str]]
-    """Why nodes did not do what they were asked for, by node. It was done here."""
+    """Pairs (node, reason) of nodes that did not run their part. This process ran it instead."""
 
 class Stream:
-    """The rows of a query, as they come. Anything that reads Arrow streams takes them, once; the query runs from then
-    on, some row groups ahead of whoever takes them, and ends when nobody does."""
+    """Rows of a query, as they arrive. They can be read once, by any library that reads Arrow streams. The query starts
+    with the first read, runs some row groups ahead of the reader, and ends when the reader is dropped."""
 
     @property
     def report(self) -> Report:
-        """What was done so far."""
-
+        """Report of the query so far."""
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Raises InvalidError the second time."""
+        """Exports the rows to any library that reads Arrow, once. Raises InvalidError the second time."""
 
 class Function:
-    """A function to be run beside far memory."""
+    """A function that can be run beside far memory."""
 
     @staticmethod
     def wasm(module: bytes, entry: str) -> Function:
-        """A WebAssembly module, and which of its exports to call."""
-
+        """Makes a function of a WebAssembly module and the name of one of its exports."""
     @staticmethod
     def resident(name: str) -> Function:
-        """A function that nodes were built with: `walk`, `checksum` and `find` are everywhere."""
-
+        """Names a function that nodes were built with. All nodes have `walk`, `checksum` and `find`."""
     @staticmethod
     def native(object: bytes, entry: str, key: bytes, signature: bytes) -> Function:
-        """A shared object, its symbol, and the Ed25519 public key and signature that vouch for it."""
-
+        """Makes a function of a shared object, the name of one of its symbols, and the Ed25519 public key and signature
+        that authorise it."""
     @property
     def form(self) -> Literal["resident", "wasm", "native"]: ...
     @property
-    def entry(self) -> str: ...
+    def entry(self) -> str:
+        """Name of the export or symbol that is called, or of the resident function."""
     @property
-    def digest(self) -> bytes: ...
+    def digest(self) -> bytes:
+        """SHA-256 of the function's bytes."""
 
 class Called:
-    """What a call of a function gave."""
+    """Result of a call of a function."""
 
     @property
     def output(self) -> bytes: ...
     def numpy(self, dtype: object) -> Any:
-        """The output as a NumPy array of this type."""
-
+        """Returns the output as a NumPy array of this type, which shares the bytes of `output`."""
     def arrow(self) -> Any:
-        """The output, which must be an Arrow IPC stream, as a `pyarrow.Table`."""
-
+        """Returns the output as a `pyarrow.Table`. It must be an Arrow IPC stream."""
     @property
-    def ran(self) -> float: ...
+    def ran(self) -> float:
+        """Seconds for which the function itself ran."""
     @property
-    def hops(self) -> int: ...
+    def hops(self) -> int:
+        """Number of times that the call moved to another node."""
     @property
-    def supplied(self) -> int: ...
+    def supplied(self) -> int:
+        """Number of 64 KiB blocks that were not where the function ran and had to be loaded."""
     @property
-    def node(self) -> str | None: ...
+    def node(self) -> str | None:
+        """Name of the node where the call ended; None for this machine."""
 
 class File:
-    """A far file. Offsets need no alignment; operations on different ranges may run at once."""
+    """A far file. Offsets need no alignment. Operations on different ranges may run at the same time."""
 
     @property
     def name(self) -> str: ...
@@ -723,41 +734,30 @@ class File:
     def file_class(self) -> FileClass: ...
     @property
     def protection(self) -> Protection:
-        """What keeps it readable when a node is lost. "none" for files that are not scratch."""
-
+        """Protection of the file against the loss of a node. "none" for files that are not scratch."""
     @property
     def sealed(self) -> bool:
-        """Whether it is encrypted and authenticated before it leaves this process."""
-
+        """True if the file is encrypted and authenticated before it leaves this process."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def read_at(self, offset: int, n: int) -> bytes:
-        """`n` bytes from `offset`, fewer only at the end of the file. Bytes never written are zeros.
-
-        Raises LostError, LeaseError, UnreachableError, ClosedError, InvalidError (negative argument).
-        """
-
+        """Returns `n` bytes from `offset`, or fewer at the end of the file. Bytes that were never written are zeros.
+        Raises LostError, LeaseError, UnreachableError, ClosedError, InvalidError (negative argument)."""
     def read_into(self, offset: int, buffer: Buffer) -> int:
-        """Fills a writable, contiguous buffer; returns how many bytes there were. Errors as `read_at`."""
-
+        """Fills a writable, contiguous buffer from `offset`. Returns the number of bytes read. Raises the errors of
+        `read_at`."""
     def write_at(self, offset: int, buffer: Buffer) -> int:
-        """Writes all of a contiguous buffer, growing the file as needed; returns its length in bytes.
-
-        Raises ExhaustedError, LostError, LeaseError, UnreachableError, ClosedError, InvalidError
-        (buffer not contiguous, negative offset, published file). After an error the range must be
-        written again before it can be read.
-        """
-
+        """Writes all of a contiguous buffer at `offset`, and grows the file as needed. Returns the number of bytes
+        written. Raises ExhaustedError, LostError, LeaseError, UnreachableError, ClosedError, InvalidError (buffer not
+        contiguous, negative offset, published file). After an error, write the range again before you read it."""
     def read_batch(self, requests: Iterable[tuple[int, Buffer]]) -> builtins.list[int]:
-        """`read_into` for many ranges with one wait; returns their counts."""
-
+        """Does `read_into` for many ranges, and waits only once. Returns the number of bytes of each."""
     def write_batch(self, requests: Iterable[tuple[int, Buffer]]) -> builtins.list[int]:
-        """`write_at` for many ranges with one wait; returns their counts. Ranges should not overlap."""
-
+        """Does `write_at` for many ranges, and waits only once. Returns the number of bytes of each. Ranges should not
+        overlap."""
     def truncate(self, size: int) -> None:
-        """Sets the size. Freed extents are given back; bytes added read as zeros."""
-
+        """Sets the size. Memory that is freed is given back; bytes that are added read as zeros."""
     def close(self) -> None:
-        """Lets go of the file, which stays in the pool until it is deleted or the session ends."""
+        """Closes this handle. The file stays in the pool until it is deleted or the session ends."""

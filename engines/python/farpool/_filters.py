@@ -1,12 +1,13 @@
-"""Filters of pyarrow as conditions of queries.
+"""Converts filters of pyarrow to conditions of queries.
 
-The idea: an expression of pyarrow can be written down (that is how it is pickled) as a list of tokens in the metadata
-of a small Arrow file, beside its literals as columns with their types. So nothing is lost and nothing is guessed from
-text. What is understood becomes a condition that runs beside the data; whatever is not is said so, and filtered by
-pyarrow itself.
+The idea: pyarrow pickles an expression as a small Arrow file. The metadata of its schema is a list of tokens, and its
+columns are the literals with their types. This module reads that file, so it loses nothing and does not parse text.
+Every part of a filter that it understands becomes a condition that runs beside the data. It reports each other part,
+and pyarrow then applies the filter itself.
 
-A condition that is made here is true, false or null exactly where pyarrow's is: comparisons with NaN are false there,
-and above or below all else in queries, so floats have conditions of their own."""
+A condition made here is true, false or null for exactly the same rows as pyarrow's filter. In pyarrow a comparison with
+NaN is false. In a query NaN is greater or less than all numbers. Conditions on floats therefore exclude NaN explicitly.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ import pyarrow.compute as pc
 
 import farpool
 
-# A program holds so many values in one list.
+# Values in one list of a program, at most.
 _LIST_VALUES_MAX = 1_024
 _LISTS_MAX = 8
-# Deeper than queries nest.
+# Levels of nesting at which a filter is left to pyarrow. Queries do not nest that deep.
 _DEPTH_MAX = 48
 
 _FLIPPED = {
@@ -34,17 +35,17 @@ _FLIPPED = {
     "greater": "less",
     "greater_equal": "less_equal",
 }
-# Of which options a call of theirs means the same without being looked at.
+# Functions of pyarrow without options that change their meaning. A call with options is left to pyarrow.
 _PLAIN = {"and_kleene", "or_kleene", "invert", "is_valid", "if_else", *_FLIPPED}
 
 
 class NotUnderstood(Exception):
-    """Why an expression is no condition of a query."""
+    """Raised for an expression that cannot become a condition of a query. The text says why."""
 
 
 @dataclass
 class Node:
-    """A call, a field (`name`), or a literal (`value`)."""
+    """A node of an expression: a call, a field (`name`) or a literal (`value`)."""
 
     kind: str
     name: str = ""
@@ -54,7 +55,7 @@ class Node:
 
 
 def decode(expression: pc.Expression) -> Node:
-    """An expression as a tree. Raises NotUnderstood."""
+    """Decodes an expression into a tree. Raises NotUnderstood."""
     try:
         buffer = expression.__reduce__()[1][0]
         tokens = _tokens(memoryview(buffer))
@@ -66,7 +67,7 @@ def decode(expression: pc.Expression) -> Node:
 
 
 def fields(node: Node) -> set[str]:
-    """The columns that it names."""
+    """Returns the names of the columns that an expression uses."""
     found, left = set(), [node]
     while left:
         node = left.pop()
@@ -77,7 +78,7 @@ def fields(node: Node) -> set[str]:
 
 
 def conjuncts(node: Node) -> list[Node]:
-    """What all has to be true."""
+    """Splits an expression at its ANDs. It is true if all parts are true."""
     parts, left = [], [node]
     while left:
         node = left.pop()
@@ -89,7 +90,7 @@ def conjuncts(node: Node) -> list[Node]:
 
 
 def condition(node: Node, schema: pa.Schema) -> farpool.Expr:
-    """The same as a condition of a query over these columns. Raises NotUnderstood."""
+    """Converts an expression to a condition of a query over the columns of `schema`. Raises NotUnderstood."""
     return _condition(node, schema, 0)
 
 
@@ -122,7 +123,7 @@ def _condition(node: Node, schema: pa.Schema, depth: int) -> farpool.Expr:
                 raise NotUnderstood("is_null of NaN")
             return _column(arguments[0], schema).is_null()
         case "is_in", 1:
-            # Where there is no value, it is false and not unknown.
+            # pyarrow's `is_in` of null is false, not null.
             return _column(arguments[0], schema).is_not_null() & _is_in(node, schema)
         case "if_else", 3:
             asked, found, other = arguments
@@ -179,7 +180,8 @@ def _comparison(name: str, left: Node, right: Node, schema: pa.Schema) -> farpoo
             found = column > other
         case _:
             found = column >= other
-    # In queries NaN is above or below all else, by its sign. In pyarrow it is neither.
+    # NaN is greater than all numbers in a query, or less if its sign bit is set. In pyarrow every comparison with it is
+    # false.
     if not pa.types.is_floating(of):
         return found
     return found & (column >= -math.inf) & (column <= math.inf)
@@ -204,7 +206,7 @@ def _is_in(node: Node, schema: pa.Schema) -> farpool.Expr:
 
 
 def value(scalar: pa.Scalar, of: pa.DataType) -> Any:
-    """A literal as a value beside a column of this type: the same value there. Raises NotUnderstood."""
+    """Converts a literal to a Python value that is the same in a column of this type. Raises NotUnderstood."""
     if not scalar.is_valid:
         raise NotUnderstood("a comparison with null")
     try:
@@ -229,7 +231,7 @@ def value(scalar: pa.Scalar, of: pa.DataType) -> Any:
 
 
 def _tree(tokens: list[tuple[str, str]], values: list[pa.Array]) -> Node:
-    # As calls are opened; what stands alone is in none.
+    # The last element is the innermost call that has not ended. `root` holds an expression that is in no call.
     root = Node("call", "", arguments=[])
     open_calls = [root]
     for key, text in tokens:
@@ -257,14 +259,14 @@ def _tree(tokens: list[tuple[str, str]], values: list[pa.Array]) -> Node:
 
 
 def _told(options: dict[str, pa.Scalar]) -> dict[str, Any]:
-    """Options that say something: not the name of their own type."""
+    """Returns the options without the name of their own type."""
     told = {name: one for name, one in options.items() if name != "_type_name"}
     if "nan_is_null" in told:
         told["nan_is_null"] = told["nan_is_null"].as_py()
     return told
 
 
-# Where the tables of the two forms have what is looked for: org.apache.arrow.flatbuf's Message.fbs and Schema.fbs.
+# Field numbers in the FlatBuffers tables of Message.fbs and Schema.fbs, namespace org.apache.arrow.flatbuf.
 _MAGIC = b"ARROW1\0\0"
 _CONTINUED = 0xFFFF_FFFF
 _MESSAGE_HEADER = 2
@@ -272,13 +274,14 @@ _SCHEMA_METADATA = 2
 
 
 def _tokens(file: memoryview) -> list[tuple[str, str]]:
-    """The metadata of an Arrow file's schema, in order: pyarrow gives it as a dict, where a key is there once."""
+    """Returns the metadata of an Arrow file's schema as pairs, in order. pyarrow returns it as a dict, which drops
+    repeated keys."""
 
     def u32(at: int) -> int:
         return struct.unpack_from("<I", file, at)[0]
 
     def field(table: int, number: int) -> int:
-        """Where a field of a table lies."""
+        """Returns the position of a field of a table."""
         vtable = table - struct.unpack_from("<i", file, table)[0]
         (size,) = struct.unpack_from("<H", file, vtable)
         place = 4 + 2 * number

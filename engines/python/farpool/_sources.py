@@ -1,16 +1,16 @@
-"""What else than Arrow streams can become a far table: files, and what pyarrow and DuckDB read them with."""
+"""Sources of far tables that do not export Arrow streams: files and datasets, read by pyarrow or DuckDB."""
 
 import os
 from typing import Any
 
 from farpool._farpool import InvalidError
 
-# How a file's name ends, and what pyarrow calls its form.
+# pyarrow's name of the file format, by the end of the file's name.
 _FORMS = {".parquet": "parquet", ".csv": "csv", ".arrow": "ipc", ".feather": "feather"}
 
 
 def stream_of(data: Any) -> Any:
-    """An object with `__arrow_c_stream__` that has the rows of `data`. Raises InvalidError."""
+    """Returns an object with `__arrow_c_stream__` that has the rows of `data`. Raises InvalidError."""
     if isinstance(data, str | os.PathLike):
         return _of_path(os.fspath(data))
     if hasattr(data, "scanner"):  # pyarrow.dataset.Dataset
@@ -19,7 +19,7 @@ def stream_of(data: Any) -> Any:
         return data.to_reader()
     if hasattr(data, "iter_batches") and hasattr(data, "schema_arrow"):  # pyarrow.parquet.ParquetFile
         return _pyarrow("pyarrow").RecordBatchReader.from_batches(data.schema_arrow, data.iter_batches())
-    if hasattr(data, "to_arrow_reader"):  # duckdb.DuckDBPyConnection, behind execute
+    if hasattr(data, "to_arrow_reader"):  # duckdb.DuckDBPyConnection, after execute
         return data.to_arrow_reader()
     raise InvalidError(
         f"a {type(data).__name__} has no rows that can be put: anything with __arrow_c_stream__ (tables of pyarrow, "

@@ -1,15 +1,15 @@
-"""Far tables as datasets of pyarrow, for engines that read such: DuckDB, Polars, pyarrow itself.
+"""Far tables as datasets of pyarrow, for engines that read datasets: DuckDB, Polars and pyarrow.
 
     lineitem = farpool.dataset.FarDataset(pool, "lineitem")
     duckdb.sql("SELECT count(*) FROM lineitem WHERE l_quantity < 10")
 
-The idea: such engines hand the columns and the filter of a scan to the dataset, and do not look at the filter again.
-What is understood of it becomes a query, which reads only the columns, row groups and rows that it needs; if a part is
-not understood, pyarrow applies all of the filter to the rows that are left.
+The idea: these engines push the columns and the filter of a scan down to the dataset and do not check the filter again.
+The parts of the filter that are understood become a query, which reads only the columns, row groups and rows that it
+needs. If a part is not understood, pyarrow applies the whole filter to the rows of that query.
 
-Rows come while the query runs, some row groups at a time, so a table need not fit in memory.
+Rows arrive while the query runs, some row groups at a time. A table need not fit in memory.
 
-Never here: a filter that is forgotten.
+Never here: a filter that is ignored.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from farpool._farpool import _shown
 
 __all__ = ["FarDataset", "FarScanner"]
 
-# Of so many scans it is remembered what was done.
+# Scans whose reports are kept. Older reports are dropped.
 _REPORTS_MAX = 64
 
 
 class FarDataset(ds.Dataset):
     """A far table, or a query over one, as a dataset of pyarrow. It has no fragments.
 
-    Each scan reads the table that the name means then, which must have the columns that it had when this was made.
-    `placement` says where scans run (see `farpool.Scan.collect`); `key` and `seal_answers` are those of `Pool.table`.
+    Each scan opens the table by its name. If the table was replaced, the new one must have the same columns.
+    `placement` is that of scans (see `farpool.Scan.collect`; default "auto"). `key` and `seal_answers` are those of
+    `Pool.table`.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class FarDataset(ds.Dataset):
         seal_answers: bool = False,
         placement: str | None = None,
     ):
-        """Raises what `Pool.scan` raises, and InvalidError (no such placement)."""
+        """Opens the table. Raises the errors of `Pool.scan`, and InvalidError (unknown `placement`)."""
         self.pool = pool
         self.table = table
         self.placement = placement
@@ -57,16 +58,22 @@ class FarDataset(ds.Dataset):
         self._begin(self._open())
 
     @classmethod
-    def _of_query(cls, base: FarDataset, query: Callable[[farpool.Scan], farpool.Scan], placement: str | None) -> FarDataset:
-        """What a query over another one leaves."""
+    def _of_query(
+        cls, base: FarDataset, query: Callable[[farpool.Scan], farpool.Scan], placement: str | None
+    ) -> FarDataset:
+        """Returns the result of a query over `base` as a dataset."""
         self = cls.__new__(cls)
-        self.pool, self.table, self.placement = base.pool, base.table, base.placement if placement is None else placement
+        self.pool, self.table, self.placement = (
+            base.pool,
+            base.table,
+            base.placement if placement is None else placement,
+        )
         self._open = lambda: query(base._scan())
         self._begin(self._open())
         return self
 
     def _begin(self, scan: farpool.Scan) -> None:
-        scan.stream(**self._how)  # Raises if there is no such placement.
+        scan.stream(**self._how)  # Refuses an unknown placement.
         self._schema = pa.schema(scan)
         self._lock = threading.Lock()
         self._streams: deque[farpool.Stream] = deque(maxlen=_REPORTS_MAX)
@@ -82,14 +89,14 @@ class FarDataset(ds.Dataset):
 
     @property
     def reports(self) -> list[dict[str, Any]]:
-        """What was done for the last scans, the oldest first: row groups, bytes, seconds. See
+        """Returns the reports of the last 64 scans, the oldest first: row groups, bytes, seconds. See
         `farpool.Stream.report`."""
         with self._lock:
             streams = list(self._streams)
         return [stream.report for stream in streams]
 
     def _scan(self) -> farpool.Scan:
-        """A query over the table as it is now."""
+        """Opens the table and returns the query. Raises InvalidError if the table has other columns now."""
         scan = self._open()
         found = pa.schema(scan)
         if not found.equals(self._schema):
@@ -109,8 +116,8 @@ class FarDataset(ds.Dataset):
     def scanner(
         self, columns: list[str] | dict[str, pc.Expression] | None = None, filter: pc.Expression | None = None, **kwargs
     ) -> FarScanner:
-        """A scan of these columns, of the rows for which the filter is true. Other arguments of pyarrow's, such as
-        sizes of batches, are wishes that are not fulfilled."""
+        """Returns a scan of these columns, with the rows for which the filter is true. Other arguments of pyarrow, such
+        as batch sizes, are ignored."""
         return FarScanner(self, columns, filter)
 
     def to_table(self, columns=None, filter=None, **kwargs) -> pa.Table:
@@ -131,7 +138,7 @@ class FarDataset(ds.Dataset):
     def __reduce__(self):
         raise TypeError("a far dataset belongs to the session of this process: make another one there")
 
-    # The rest of pyarrow's reaches for an object of C++ that is not there.
+    # The other methods of pyarrow's class need a C++ object that this class does not have.
     def _refused(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("a far dataset has no fragments and is scanned as a whole: scanner() does that")
 
@@ -141,7 +148,7 @@ class FarDataset(ds.Dataset):
 
 
 class FarScanner:
-    """One scan of a far dataset, as pyarrow's scanners are used."""
+    """One scan of a far dataset. It has the methods of pyarrow's scanners."""
 
     def __init__(
         self, dataset: FarDataset, columns: list[str] | dict[str, pc.Expression] | None, filter: pc.Expression | None
@@ -150,7 +157,7 @@ class FarScanner:
         asked = schema.names if columns is None else columns
         self.dataset = dataset
         self.filter = filter
-        # What of the filter pyarrow has to do, in words.
+        # Parts of the filter that pyarrow has to apply, with the reasons.
         self.left: list[str] = []
         self._columns = asked if isinstance(asked, dict) else list(asked)
         needed = _needed(asked, schema)
@@ -171,7 +178,8 @@ class FarScanner:
             self.projected_schema = pa.schema([schema.field(name) for name in self._columns])
 
     def _filtered(self, scan: farpool.Scan, schema: pa.Schema) -> tuple[farpool.Scan, set[str]]:
-        """As much of the filter as is understood; and if that is not all, the columns that it needs."""
+        """Adds the understood parts of the filter to the scan. If parts are left, also returns the columns that the
+        filter needs."""
         try:
             tree = _filters.decode(self.filter)
         except _filters.NotUnderstood as why:
@@ -188,7 +196,7 @@ class FarScanner:
         try:
             scan = scan.filter(*conditions)
         except farpool.InvalidError as why:
-            # Each by itself is a query, and all of them are too large for one.
+            # Each condition alone is a valid query, but all of them together are too large for one.
             self.left.append(str(why))
         return scan, _filters.fields(tree) if self.left else set()
 
@@ -196,7 +204,7 @@ class FarScanner:
         return ds.Scanner.from_batches(reader, columns=self._columns, filter=self.filter if self.left else None)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Its rows as they come. The query begins."""
+        """Starts the query and returns its rows as they arrive."""
         reader = pa.RecordBatchReader.from_stream(self.dataset._stream(self._scan))
         return reader if self._is_exact else self._by_pyarrow(reader).to_reader()
 
@@ -225,7 +233,7 @@ class FarScanner:
 
 
 def _needed(columns: list[str] | dict[str, pc.Expression], schema: pa.Schema) -> set[str]:
-    """The columns that a projection reads."""
+    """Returns the columns that a projection reads."""
     if not isinstance(columns, dict):
         unknown = [name for name in columns if name not in schema.names]
         if unknown:

@@ -1,16 +1,16 @@
 """A DuckDB beside the data: runs queries that others send as SQL over the far tables of a pool.
 
     python -m farpool.duckdb_worker --pool farpool://10.0.0.1:7700        on a host of the pool, beside its node
-    farpool.duckdb.ship("grpc://127.0.0.1:7810", "SELECT ...")            from anywhere that reaches it
+    farpool.duckdb.ship("grpc://127.0.0.1:7810", "SELECT ...")            from any machine that can connect to it
 
-The idea: where a host that donates memory has this wheel, with DuckDB and pyarrow, the query moves instead of the
-rows. Results leave as Arrow record batches over Arrow Flight, as DuckDB makes them, so no value is written a second
-time. A worker keeps nothing: each query has a connection of its own to one database in memory, which knows the far
-tables that the query names, and nothing else. Queries cannot write, and DuckDB opens no file, no address and no
-extension.
+The idea: if a host that donates memory has this wheel with DuckDB and pyarrow, the query moves instead of the rows.
+Results are sent as Arrow record batches over Arrow Flight. DuckDB produces such batches, so values are not converted.
 
-Connections are plaintext and whoever reaches the port can query every table, so it stays on this machine unless told
-otherwise.
+A worker stores nothing. Each query has its own connection to one in-memory database, which knows only the far tables
+that the query names. Queries cannot write. DuckDB opens no file, no network address and no extension.
+
+Connections are not encrypted, and anybody who can connect to the port can query every table. A worker therefore listens
+on this machine only, unless `--insecure-listen` is given.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from pyarrow import flight
 import farpool
 from farpool.duckdb.relations import register, unregister
 
-# Bytes of a query.
+# Bytes of a query, at most.
 SQL_BYTES_MAX = 1 << 20
-# Rows of a batch that leaves.
+# Rows of a result batch, at most.
 BATCH_ROWS = 65_536
 
 
 class Worker(flight.FlightServerBase):
-    """Serves queries from the moment it is made. `port` is where."""
+    """Flight server that starts to serve queries when it is constructed. `port` is its TCP port."""
 
     def __init__(self, pool: farpool.Pool, location: str, memory_limit: str | None, threads: int | None):
         self.pool = pool
-        # Without a place to spill to: what does not fit ends its query, by name.
+        # A query that does not fit in memory fails with DuckDB's out-of-memory error, because there is no temporary
+        # directory.
         config = {"temp_directory": "", "python_enable_replacements": False, "autoinstall_known_extensions": False}
         config |= {"memory_limit": memory_limit} if memory_limit else {}
         config |= {"threads": threads} if threads else {}
@@ -101,7 +102,7 @@ def _is_of_this_machine(host: str) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serves until SIGINT or SIGTERM."""
+    """Serves until SIGINT or SIGTERM. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m farpool.duckdb_worker", description=__doc__.splitlines()[0])
     parser.add_argument("--pool", default="farpool://127.0.0.1:7700", metavar="URL", help="[default: %(default)s]")
     listen = "where queries arrive; port 0 takes one that is free [default: 127.0.0.1:7810]"

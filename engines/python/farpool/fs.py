@@ -1,15 +1,16 @@
-"""Published far files as an fsspec file system, for whatever reads and writes by fsspec.
+"""Published far files as an fsspec file system, for every library that reads and writes by fsspec.
 
     import pandas as pd
 
     frame.to_parquet("farpool://127.0.0.1:7700/sales/2026.parquet")
     pd.read_parquet("farpool://127.0.0.1:7700/sales/2026.parquet")
 
-A path begins with the pool's address; what follows is the name of a file. There are no folders: a
-name with slashes is listed as if it lay in some, as in object stores. A file is written once, from
-its beginning to its end, and is there for everybody, at once and as a whole, when it is closed; one
-of that name is replaced; an empty one cannot be had. It stays until it is removed, or its node is
-gone: then reading it raises `farpool.LostError`, and whoever has its source writes it anew.
+A path starts with the pool's address, followed by the name of a file. There are no directories. A name with slashes is
+listed as if it were in directories, as in object stores.
+
+A file is written once, from start to end. It becomes visible to every session, complete, when it is closed. It replaces
+a file of the same name. An empty file is refused. A file stays until it is deleted or its node is lost. After that,
+reading it raises `farpool.LostError`, and it must be written again from its source.
 
 Keywords of `farpool.connect` are storage options:
 
@@ -32,12 +33,14 @@ __all__ = ["FarpoolFileSystem"]
 
 _PROTOCOL = "farpool"
 _BLOCK_BYTES = 4 << 20
-# A round trip to far memory takes as long as this much does on its way: what is read ahead of small reads is little.
+# Bytes read ahead of small reads. The value is small because a round trip to far memory takes only as long as the
+# transfer of this many bytes.
 _READ_AHEAD_BYTES = 64 << 10
 
 
 class _OfOneSession(type(AbstractFileSystem)):
-    """fsspec hands out one file system for the same arguments, and pools of one address look the same to it."""
+    """Metaclass that keeps file systems of different `pool` objects apart. fsspec caches one instance per set of
+    arguments, and two pools with the same address look equal to it."""
 
     def __call__(cls, *args: Any, pool: farpool.Pool | None = None, **kwargs: Any) -> Any:
         if pool is not None:
@@ -46,11 +49,11 @@ class _OfOneSession(type(AbstractFileSystem)):
 
 
 class FarpoolFileSystem(AbstractFileSystem, metaclass=_OfOneSession):
-    """The published files of the pool at `address`, such as "127.0.0.1:7700" or, of several brokers,
+    """The published files of the pool at `address`, such as "127.0.0.1:7700". With several brokers:
     "10.0.0.2:7700,10.0.0.3:7700".
 
-    All else are keywords of `farpool.connect`. One session serves all that use the same options in
-    this process. A `pool` that is open already is used instead of one, and stays its opener's to close.
+    Other keywords are those of `farpool.connect`. All uses with the same options in this process share one session. If
+    you pass an open `pool`, it is used instead of a new session, and you close it yourself.
     """
 
     protocol = _PROTOCOL
@@ -113,13 +116,13 @@ class FarpoolFileSystem(AbstractFileSystem, metaclass=_OfOneSession):
         return list(found.values()) if detail else list(found)
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Nothing: names need no folders."""
+        """Does nothing: names need no directories."""
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Nothing: names need no folders."""
+        """Does nothing: names need no directories."""
 
     def rmdir(self, path: str) -> None:
-        """Nothing: what looks like a folder is gone with the last file below it."""
+        """Does nothing: a directory disappears with the last file below it."""
 
     def rm_file(self, path: str) -> None:
         self.pool.delete(self._strip_protocol(path))
@@ -128,7 +131,7 @@ class FarpoolFileSystem(AbstractFileSystem, metaclass=_OfOneSession):
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
         for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
-            # What looks like a folder is gone with the last file below it.
+            # A directory disappears with the last file below it.
             if not recursive or self.isfile(name):
                 self.rm_file(name)
 
@@ -173,7 +176,7 @@ class FarpoolFileSystem(AbstractFileSystem, metaclass=_OfOneSession):
 
 
 class FarpoolFile(AbstractBufferedFile):
-    """A far file that is read, or written anew."""
+    """A published far file that is read, or a new one that is written."""
 
     def __init__(self, fs: FarpoolFileSystem, path: str, mode: str, block_size: int, **kwargs: Any):
         self.far: farpool.File | None = None
@@ -190,7 +193,7 @@ class FarpoolFile(AbstractBufferedFile):
     def readinto(self, buffer: Any) -> int:
         if self.mode != "rb":
             raise io.UnsupportedOperation("the file is written")
-        # Large ones need no copy of their own.
+        # Large reads go straight into the caller's buffer, past the read-ahead buffer.
         if memoryview(buffer).nbytes < self.blocksize:
             return super().readinto(buffer)
         count = self.far.read_into(self.loc, buffer)
@@ -198,7 +201,7 @@ class FarpoolFile(AbstractBufferedFile):
         return count
 
     def _initiate_upload(self) -> None:
-        # Under a name of its own until all of it is there.
+        # The file has a temporary name until it is complete.
         self.far = self.fs.pool.create(f".writing/{uuid.uuid4().hex}", file_class="pinned")
 
     def _upload_chunk(self, final: bool = False) -> bool:
@@ -214,7 +217,7 @@ class FarpoolFile(AbstractBufferedFile):
         return True
 
     def commit(self) -> None:
-        """Gives the file to its name, for everybody."""
+        """Publishes the file under its name."""
         pool = self.fs.pool
         try:
             pool.rename(self.far.name, self.path)
@@ -224,14 +227,14 @@ class FarpoolFile(AbstractBufferedFile):
             raise
 
     def discard(self) -> None:
-        """Gives back what was written."""
+        """Deletes what was written."""
         far, self.far = self.far, None
         if far is not None:
             self.fs.pool.delete(far.name)
             far.close()
 
     def abandon(self) -> None:
-        """Ends without giving the file to its name: what was there stays as it was."""
+        """Closes the file without publishing it. A published file of the same name stays unchanged."""
         if not self.closed and self.mode != "rb":
             self.closed = True
             self.discard()
@@ -242,7 +245,8 @@ class FarpoolFile(AbstractBufferedFile):
         self.close()
 
     def __del__(self) -> None:
-        # Whoever wants the file closes it. The pool may be closed by now, and what was written gone with it.
+        # A file that was not closed is not published. The pool may be closed already; then the bytes are gone with its
+        # session.
         with contextlib.suppress(farpool.Error, AttributeError):
             self.abandon()
 

@@ -1,7 +1,7 @@
-//! Arrow streams in PyCapsules: how tables pass between libraries of one process without a copy (the Arrow PyCapsule
-//! interface).
+//! Arrow streams in PyCapsules: the Arrow PyCapsule interface, which passes tables between libraries of one process
+//! without a copy.
 //!
-//! What another library hands over is trusted as it is itself: the C data interface is made of pointers.
+//! The C data interface consists of raw pointers, so the library that hands a stream over must be trusted.
 #![allow(unsafe_code)]
 
 use crate::errors;
@@ -16,7 +16,7 @@ use std::ffi::CStr;
 const NAME: &CStr = c"arrow_array_stream";
 const SCHEMA_NAME: &CStr = c"arrow_schema";
 
-/// The batches of any object that has `__arrow_c_stream__`, or of what pyarrow reads as such.
+/// Returns the batches of any object that has `__arrow_c_stream__`, or that `farpool._sources` can read with pyarrow.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<ArrowArrayStreamReader> {
     let py = object.py();
     let method = match object.getattr_opt("__arrow_c_stream__")? {
@@ -34,8 +34,8 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<ArrowArrayStreamR
         .map_err(|error| errors::invalid(py, format!("the Arrow stream cannot be read: {error}")))
 }
 
-/// What `__arrow_c_stream__` answers: a capsule that hands batches over. Another schema is a wish, which need not be
-/// fulfilled.
+/// Returns a capsule with these batches, as `__arrow_c_stream__` must. The requested schema is ignored, which the
+/// interface permits.
 pub(crate) fn capsule_of<'py>(
     py: Python<'py>,
     _requested_schema: Option<Bound<'py, PyAny>>,
@@ -44,7 +44,7 @@ pub(crate) fn capsule_of<'py>(
     PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(batches), NAME)
 }
 
-/// A capsule that hands the names and types of columns over.
+/// Returns a capsule with the names and types of columns.
 pub(crate) fn schema_capsule_of<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyCapsule>> {
     let schema = FFI_ArrowSchema::try_from(schema)
         .map_err(|error| errors::invalid(py, format!("the schema cannot be handed over: {error}")))?;

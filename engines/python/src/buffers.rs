@@ -1,18 +1,18 @@
 //! Python buffers as byte slices, without a copy.
 //!
-//! While a buffer is exported, Python neither frees nor moves it. What it cannot promise is that no other
-//! thread writes it meanwhile: as with `socket.recv_into`, that is the caller's to avoid, and only the bytes
-//! of that buffer can come out mixed.
+//! While a buffer is exported, Python neither frees nor moves it. It does not keep other threads from writing to it. As
+//! with `socket.recv_into`, the caller must avoid that; otherwise the bytes of that buffer may be a mixture of old and
+//! new, and nothing else is affected.
 #![allow(unsafe_code)]
 
 use crate::errors;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 
-/// A contiguous buffer to read from.
+/// Contiguous buffer to read from.
 pub(crate) struct Source(PyUntypedBuffer);
 
-/// A contiguous, writable buffer.
+/// Contiguous buffer to write to.
 pub(crate) struct Target(PyUntypedBuffer);
 
 fn contiguous(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {

@@ -1,11 +1,11 @@
-//! The arguments of `connect` that say who we are and whom we trust.
+//! Arguments of `connect` that name certificates.
 
 use crate::errors;
 use farpool::{Tls, TlsFiles};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
-/// The certificates that the arguments name; nothing if they name none.
+/// Loads the certificates that the arguments name; `None` if they name none.
 pub(crate) fn tls(
     py: Python<'_>,
     [ca, cert, key]: [Option<PathBuf>; 3],

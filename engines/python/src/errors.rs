@@ -1,5 +1,5 @@
-//! The exceptions. Each is an `OSError`, so that engines which expect file errors get them; some are a
-//! builtin's kind as well, so that `except FileNotFoundError` works.
+//! Exceptions of the package. Each is an `OSError`, because engines expect errors of files to be one. Some also derive
+//! from a builtin class, so that for example `except FileNotFoundError` works.
 
 use farpool::ErrorKind;
 use pyo3::exceptions::{PyFileExistsError, PyFileNotFoundError, PyOSError, PyValueError};
@@ -86,7 +86,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         )?,
         error,
     };
-    // The module is initialised once in a process.
+    // It fails only if it was set before, and the module is initialised once in a process.
     let _ = KINDS.set(py, kinds);
     Ok(())
 }

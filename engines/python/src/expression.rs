@@ -5,40 +5,41 @@ use farpool::operators::{Agg, Expr, Literal};
 use pyo3::basic::CompareOp;
 use pyo3::prelude::*;
 
-/// A value of each row, or an aggregate over rows, with the name it has in a result.
+/// A value of each row, or an aggregate over rows. Its name is the name of its column in a result.
 #[pyclass(name = "Expr", module = "farpool", frozen)]
 #[derive(Clone)]
 pub(crate) struct PyExpr {
     pub(crate) what: What,
     pub(crate) name: String,
-    /// Whether it was named by `alias`.
+    /// True if `alias` or a keyword argument gave the name.
     is_named: bool,
 }
 
-/// What an expression is.
+/// Kind of an expression.
 #[derive(Clone)]
 pub(crate) enum What {
-    /// Of each row.
+    /// Value of each row.
     Value(Expr),
-    /// Over rows.
+    /// Aggregate over rows.
     Aggregate(Agg),
 }
 
-/// The column of this name.
+/// Returns the column of this name.
 #[pyfunction]
 pub(crate) fn col(name: String) -> PyExpr {
     PyExpr { what: What::Value(farpool::operators::col(name.clone())), name, is_named: false }
 }
 
-/// A value: None, bool, int, float, str, bytes, Decimal, date or datetime.
+/// Returns a value as an expression: None, bool, int, float, str, bytes, Decimal, date or datetime.
 ///
-/// It takes the type of what it stands beside if it is the same value there. Raises InvalidError.
+/// The value takes the type of the other side of a comparison or computation, if it is the same value in that type.
+/// Raises InvalidError.
 #[pyfunction]
 pub(crate) fn lit(value: &Bound<'_, PyAny>) -> PyResult<PyExpr> {
     Ok(of_literal(literal::literal(value)?))
 }
 
-/// The number of rows, for `agg` and `select`.
+/// Returns the number of rows, for `agg` and `select`.
 #[pyfunction]
 pub(crate) fn len() -> PyExpr {
     PyExpr { what: What::Aggregate(Agg::Rows), name: "len".to_owned(), is_named: false }
@@ -48,7 +49,7 @@ fn of_literal(literal: Literal) -> PyExpr {
     PyExpr { what: What::Value(Expr::Literal(literal)), name: "literal".to_owned(), is_named: false }
 }
 
-/// An expression as it stands, or a value.
+/// Returns an expression unchanged, or a value as a literal.
 pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<PyExpr> {
     match value.cast::<PyExpr>() {
         Ok(expr) => Ok(expr.get().clone()),
@@ -56,7 +57,7 @@ pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<PyExpr> {
     }
 }
 
-/// An expression as it stands, or the column of a name.
+/// Returns an expression unchanged, or the column of this name.
 pub(crate) fn of_column(value: &Bound<'_, PyAny>) -> PyResult<PyExpr> {
     match value.extract::<String>() {
         Ok(name) => Ok(col(name)),
@@ -71,7 +72,7 @@ pub(crate) fn of_column(value: &Bound<'_, PyAny>) -> PyResult<PyExpr> {
 }
 
 impl PyExpr {
-    /// The value that it is of each row; `what` names what wants it.
+    /// Returns the expression if it is a value of each row. `what` names the operation in the error for aggregates.
     pub(crate) fn value(&self, py: Python<'_>, what: &str) -> PyResult<Expr> {
         match &self.what {
             What::Value(expr) => Ok(expr.clone()),
@@ -95,7 +96,8 @@ impl PyExpr {
         Ok(PyExpr { what: What::Value(expr), name: self.name.clone(), is_named: false })
     }
 
-    /// With another side: a name is that of the left one, unless it is a literal.
+    /// Combines this expression with `other`. The result has the name of the left side, or of the right side if the
+    /// left one is a literal without an alias.
     fn beside(
         &self,
         other: &Bound<'_, PyAny>,
@@ -201,78 +203,79 @@ impl PyExpr {
         self.beside(other, "%", true, |left, right| left % right)
     }
 
-    /// Whether it is one of these values. With None among them: true or unknown, as in SQL.
+    /// Reports whether the value is one of these. If None is among them: true or unknown, as in SQL.
     fn is_in(&self, values: &Bound<'_, PyAny>) -> PyResult<PyExpr> {
         let list = values.try_iter()?.map(|value| literal::literal(&value?)).collect::<PyResult<Vec<_>>>()?;
         self.with(values.py(), "is_in", |expr| expr.in_list(list))
     }
 
-    /// Whether it lies between two values, both included.
+    /// Reports whether the value lies between two values, both included.
     fn between(&self, least: &Bound<'_, PyAny>, most: &Bound<'_, PyAny>) -> PyResult<PyExpr> {
         let py = least.py();
         let ends = (of(least)?.value(py, "between")?, of(most)?.value(py, "between")?);
         self.with(py, "between", |expr| expr.between(ends.0, ends.1))
     }
 
-    /// Whether it is null; never null itself.
+    /// Reports whether the value is null. The result is never null.
     fn is_null(&self, py: Python<'_>) -> PyResult<PyExpr> {
         self.with(py, "is_null", |expr| expr.is_null())
     }
 
-    /// Whether it is not null; never null itself.
+    /// Reports whether the value is not null. The result is never null.
     fn is_not_null(&self, py: Python<'_>) -> PyResult<PyExpr> {
         self.with(py, "is_not_null", |expr| expr.is_not_null())
     }
 
-    /// Whether text is like SQL's pattern as a whole: `%` is any text, `_` any character, `\` takes the meaning of
-    /// the next.
+    /// Reports whether the whole text matches SQL's pattern: `%` is any text, `_` any character, and `\` makes the next
+    /// character literal.
     fn like(&self, py: Python<'_>, pattern: String) -> PyResult<PyExpr> {
         self.with(py, "like", |expr| expr.like(pattern))
     }
 
-    /// Likewise, whatever the case of letters.
+    /// Reports whether the whole text matches SQL's pattern as `like` does, without regard to case.
     fn ilike(&self, py: Python<'_>, pattern: String) -> PyResult<PyExpr> {
         self.with(py, "ilike", |expr| expr.ilike(pattern))
     }
 
-    /// Whether a regular expression (of the Rust crate `regex`) is found anywhere in text.
+    /// Reports whether a regular expression (of the Rust crate `regex`) matches anywhere in the text.
     fn matches(&self, py: Python<'_>, pattern: String) -> PyResult<PyExpr> {
         self.with(py, "matches", |expr| expr.matches(pattern))
     }
 
-    /// As another type: its name, such as "int32" or "decimal(12, 2)", or a type of pyarrow. A value that does not fit
-    /// ends the query with InvalidError.
+    /// Converts to another type: its name, such as "int32" or "decimal(12, 2)", or a type of pyarrow. A value that does
+    /// not fit ends the query with InvalidError.
     fn cast(&self, to: &Bound<'_, PyAny>) -> PyResult<PyExpr> {
         let of = literal::type_of(to)?;
         self.with(to.py(), "cast", |expr| expr.cast(of))
     }
 
-    /// The same under another name.
+    /// Returns the same expression under another name.
     fn alias(&self, name: String) -> PyExpr {
         self.clone().named(name)
     }
 
-    /// The sum: of whole numbers a decimal(38, 0), of decimals one of 38 digits, of floats a float64.
+    /// Sums the values. The sum of integers is a decimal(38, 0), that of decimals a decimal of 38 digits, that of
+    /// floats a float64.
     fn sum(&self, py: Python<'_>) -> PyResult<PyExpr> {
         self.aggregate(py, Agg::Sum)
     }
 
-    /// The least.
+    /// Returns the least value.
     fn min(&self, py: Python<'_>) -> PyResult<PyExpr> {
         self.aggregate(py, Agg::Min)
     }
 
-    /// The greatest.
+    /// Returns the greatest value.
     fn max(&self, py: Python<'_>) -> PyResult<PyExpr> {
         self.aggregate(py, Agg::Max)
     }
 
-    /// The mean, a float64.
+    /// Returns the mean, as a float64.
     fn mean(&self, py: Python<'_>) -> PyResult<PyExpr> {
         self.aggregate(py, Agg::Avg)
     }
 
-    /// Rows in which it is not null.
+    /// Counts the rows in which the value is not null.
     fn count(&self, py: Python<'_>) -> PyResult<PyExpr> {
         self.aggregate(py, Agg::Count)
     }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A far file. Offsets need no alignment; operations on different ranges may run at once.
+/// A far file. Offsets need no alignment. Operations on different ranges may run at the same time.
 #[pyclass(name = "File", module = "farpool", frozen)]
 pub(crate) struct PyFile {
     file: FarFile,
@@ -31,7 +31,7 @@ impl PyFile {
     }
 }
 
-/// A Python number as an offset or count.
+/// Converts a Python number to an offset or count, which must not be negative.
 fn natural(py: Python<'_>, what: &str, number: i64) -> PyResult<u64> {
     u64::try_from(number)
         .map_err(|_| errors::invalid(py, format!("{what} is {number}; 0 or more is permitted")))
@@ -39,7 +39,7 @@ fn natural(py: Python<'_>, what: &str, number: i64) -> PyResult<u64> {
 
 #[pymethods]
 impl PyFile {
-    /// Its name.
+    /// Name of the file.
     #[getter]
     fn name(&self, py: Python<'_>) -> PyResult<String> {
         if self.forks != forks() {
@@ -48,31 +48,31 @@ impl PyFile {
         Ok(self.file.name())
     }
 
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.usable(py)?.length())
     }
 
-    /// Whether this handle was closed.
+    /// True if this handle was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// `scratch`, `cache` or `pinned`.
+    /// Class of the file: `scratch`, `cache` or `pinned`.
     #[getter]
     fn file_class(&self) -> &'static str {
         self.file.class().word()
     }
 
-    /// What keeps it readable when a node is lost: `none`, `mirror` or `local`.
+    /// Protection of the file against the loss of a node: `none`, `mirror` or `local`.
     #[getter]
     fn protection(&self) -> &'static str {
         self.file.protection().word()
     }
 
-    /// Whether it is encrypted and authenticated before it leaves this process.
+    /// True if the file is encrypted and authenticated before it leaves this process.
     #[getter]
     fn sealed(&self) -> bool {
         self.file.is_sealed()
@@ -95,7 +95,7 @@ impl PyFile {
         format!("<farpool.File {:?}, {}, {size}>", self.file.name(), self.file.class())
     }
 
-    /// `n` bytes from `offset`, fewer only at the end of the file. Bytes never written are zeros.
+    /// Returns `n` bytes from `offset`, or fewer at the end of the file. Bytes that were never written are zeros.
     ///
     /// Raises LostError, LeaseError, UnreachableError, ClosedError, InvalidError (negative argument).
     ///
@@ -113,11 +113,12 @@ impl PyFile {
             read = done.map_err(|error| errors::of(py, &error))?;
             Ok(())
         })?;
-        // Shorter only if the file was cut in the meantime.
+        // Fewer bytes were read only if the file was truncated meanwhile.
         if read < count { Ok(PyBytes::new(py, &bytes.as_bytes()[..read])) } else { Ok(bytes) }
     }
 
-    /// Fills a writable, contiguous buffer; returns how many bytes there were. Errors as `read_at`.
+    /// Fills a writable, contiguous buffer from `offset`. Returns the number of bytes read. Raises the errors of
+    /// `read_at`.
     ///
     /// >>> buffer = bytearray(4)
     /// >>> with pool.open("runs/0") as file:
@@ -131,7 +132,8 @@ impl PyFile {
         py.detach(|| file.read_at(offset, into)).map_err(|error| errors::of(py, &error))
     }
 
-    /// Writes all of a contiguous buffer, growing the file as needed; returns its length in bytes.
+    /// Writes all of a contiguous buffer at `offset`, and grows the file as needed. Returns the number of bytes
+    /// written.
     ///
     /// Raises ExhaustedError, LostError, LeaseError, UnreachableError, ClosedError, InvalidError
     /// (buffer not contiguous, negative offset, published file). After an error the range must be
@@ -149,7 +151,7 @@ impl PyFile {
         Ok(from.len())
     }
 
-    /// `read_into` for many ranges with one wait; returns their counts.
+    /// Does `read_into` for many ranges, and waits only once. Returns the number of bytes of each.
     ///
     /// >>> first, second = bytearray(4), bytearray(4)
     /// >>> with pool.open("runs/0") as file:
@@ -177,7 +179,8 @@ impl PyFile {
         Ok(counts)
     }
 
-    /// `write_at` for many ranges with one wait; returns their counts. Ranges should not overlap.
+    /// Does `write_at` for many ranges, and waits only once. Returns the number of bytes of each. Ranges should not
+    /// overlap.
     ///
     /// >>> with pool.create("runs/2") as file:
     /// ...     file.write_batch([(0, b"one"), (3, b"two")])
@@ -197,7 +200,7 @@ impl PyFile {
         Ok(ranges.iter().map(|range| range.from.len()).collect())
     }
 
-    /// Sets the size. Freed extents are given back; bytes added read as zeros.
+    /// Sets the size. Memory that is freed is given back; bytes that are added read as zeros.
     ///
     /// >>> with pool.create("runs/3") as file:
     /// ...     file.truncate(2)
@@ -209,7 +212,7 @@ impl PyFile {
         py.detach(|| file.truncate(size)).map_err(|error| errors::of(py, &error))
     }
 
-    /// Lets go of the file, which stays in the pool until it is deleted or the session ends.
+    /// Closes this handle. The file stays in the pool until it is deleted or the session ends.
     fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
     }

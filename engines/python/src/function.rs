@@ -12,16 +12,17 @@ use pyo3::types::PyBytes;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The program in which a session runs functions on this machine. The interpreter of an environment is often a link to
-/// one elsewhere, so the program is not beside what this process runs.
+/// Name of the program in which a session runs functions on this machine. It cannot be searched for beside the running
+/// executable: the interpreter of a virtual environment is often a link into another folder.
 const SANDBOX: &str = "farpool-sandbox";
-/// Where the environment says that it is, before anything else.
+/// Environment variable with the path of that program. It takes precedence.
 const SANDBOX_VARIABLE: &str = "FARPOOL_SANDBOX";
-/// Where the wheel's installer has put it.
+/// Path of the program that was installed with this package, looked up once.
 static INSTALLED: PyOnceLock<Option<PathBuf>> = PyOnceLock::new();
 
-/// Returns the sandbox program that was installed with this package. Nothing if the environment names one, or if the
-/// package is not one that an installer keeps a list of files of: then it is looked for as other programs look for it.
+/// Returns the path of the sandbox program that was installed with this package. Returns `None` if the environment
+/// variable names one, or if the package was installed without a list of its files: then it is searched for as other
+/// programs do.
 pub(crate) fn installed_sandbox(py: Python<'_>) -> Option<PathBuf> {
     if std::env::var_os(SANDBOX_VARIABLE).is_some() {
         return None;
@@ -39,25 +40,26 @@ pub(crate) fn installed_sandbox(py: Python<'_>) -> Option<PathBuf> {
     INSTALLED.get_or_init(py, || find().ok().flatten().filter(|file| file.is_file())).clone()
 }
 
-/// A function to be run beside far memory.
+/// A function that can be run beside far memory.
 #[pyclass(name = "Function", module = "farpool", frozen)]
 pub(crate) struct PyFunction(pub(crate) Function);
 
 #[pymethods]
 impl PyFunction {
-    /// A WebAssembly module, and which of its exports to call.
+    /// Makes a function of a WebAssembly module and the name of one of its exports.
     #[staticmethod]
     fn wasm(py: Python<'_>, module: Vec<u8>, entry: &str) -> PyResult<PyFunction> {
         Function::wasm(module, entry).map(PyFunction).map_err(|error| errors::of(py, &error))
     }
 
-    /// A function that nodes were built with: `walk`, `checksum` and `find` are everywhere.
+    /// Names a function that nodes were built with. All nodes have `walk`, `checksum` and `find`.
     #[staticmethod]
     fn resident(py: Python<'_>, name: &str) -> PyResult<PyFunction> {
         Function::resident(name).map(PyFunction).map_err(|error| errors::of(py, &error))
     }
 
-    /// A shared object, which of its symbols to call, and the Ed25519 public key and signature that vouch for it.
+    /// Makes a function of a shared object, the name of one of its symbols, and the Ed25519 public key and signature
+    /// that authorise it.
     #[staticmethod]
     fn native(
         py: Python<'_>,
@@ -70,19 +72,19 @@ impl PyFunction {
         function.map(PyFunction).map_err(|error| errors::of(py, &error))
     }
 
-    /// `resident`, `wasm` or `native`.
+    /// Form of the function: `resident`, `wasm` or `native`.
     #[getter]
     fn form(&self) -> &'static str {
         self.0.form().word()
     }
 
-    /// What it is called by where it runs.
+    /// Name of the export or symbol that is called, or of the resident function.
     #[getter]
     fn entry(&self) -> &str {
         self.0.entry()
     }
 
-    /// SHA-256 of its bytes.
+    /// SHA-256 of the function's bytes.
     #[getter]
     fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.digest())
@@ -93,47 +95,47 @@ impl PyFunction {
     }
 }
 
-/// What a call of a function gave.
+/// Result of a call of a function.
 #[pyclass(name = "Called", module = "farpool", frozen)]
 pub(crate) struct PyCalled(Called);
 
 #[pymethods]
 impl PyCalled {
-    /// The bytes of the output.
+    /// Output of the function.
     #[getter]
     fn output<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.output)
     }
 
-    /// The output as a NumPy array of this type, without its own copy of what `output` would be.
+    /// Returns the output as a NumPy array of this type, which shares the bytes of `output`.
     fn numpy<'py>(&self, py: Python<'py>, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         py.import("numpy")?.call_method1("frombuffer", (self.output(py), dtype))
     }
 
-    /// The output, which must be an Arrow IPC stream, as a `pyarrow.Table`.
+    /// Returns the output as a `pyarrow.Table`. It must be an Arrow IPC stream.
     fn arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.import("pyarrow.ipc")?.call_method1("open_stream", (self.output(py),))?.call_method0("read_all")
     }
 
-    /// Seconds that the function itself ran.
+    /// Seconds for which the function itself ran.
     #[getter]
     fn ran(&self) -> f64 {
         self.0.ran.as_secs_f64()
     }
 
-    /// How often it went on at another node.
+    /// Number of times that the call moved to another node.
     #[getter]
     fn hops(&self) -> u32 {
         self.0.hops
     }
 
-    /// Pieces of 64 KiB that it loaded from elsewhere.
+    /// Number of 64 KiB blocks that were not where the function ran and had to be loaded.
     #[getter]
     fn supplied(&self) -> u32 {
         self.0.supplied
     }
 
-    /// The node where it ended; None for this machine.
+    /// Name of the node where the call ended; None for this machine.
     #[getter]
     fn node(&self) -> Option<&str> {
         self.0.node.as_deref()
@@ -146,7 +148,7 @@ impl PyCalled {
     }
 }
 
-/// How a call is to be, as Python says it.
+/// Arguments of a call, as Python passed them.
 pub(crate) struct Asked<'a> {
     pub(crate) columns: Option<Vec<String>>,
     pub(crate) placement: &'a str,
@@ -155,7 +157,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) fresh: bool,
 }
 
-/// The function that was named, or given.
+/// Returns the function, looked up by its name if a name was given.
 fn find(py: Python<'_>, pool: &Pool, function: &Bound<'_, PyAny>) -> PyResult<Function> {
     if let Ok(function) = function.cast::<PyFunction>() {
         return Ok(function.get().0.clone());
@@ -170,7 +172,7 @@ fn find(py: Python<'_>, pool: &Pool, function: &Bound<'_, PyAny>) -> PyResult<Fu
     found.map_err(|error| errors::of(py, &error))
 }
 
-/// `Pool.run`: one `Called` for a file, a list of them for a table.
+/// Implements `Pool.run`: returns one `Called` for a file, and a list of them for a table.
 pub(crate) fn run<'py>(
     py: Python<'py>,
     pool: &Pool,

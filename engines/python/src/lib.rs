@@ -1,9 +1,9 @@
-//! The compiled half of the Python wheel: the client library with Python's manners.
+//! The compiled half of the Python wheel: the crate `farpool` as Python classes.
 //!
-//! The GIL is released around everything that may wait or copy; buffers are read and written in place.
-//! Objects made before a fork refuse to work in the child, whose threads and connections they do not have.
+//! The GIL is released around every call that may wait or copy. Python buffers are read and written in place. An object
+//! that was made before a fork raises an error in the child, which has neither its threads nor its connections.
 //!
-//! Never in this crate: a decision. Arguments are turned into the library's, results and errors back.
+//! Never in this crate: a decision. It converts arguments, results and errors between Python and the library.
 #![deny(unsafe_code)]
 
 mod arrow;
@@ -24,14 +24,14 @@ mod units;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often this process image has been forked into.
+/// Number of forks between the first process and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Called in the child, right behind the fork.
+/// Runs in the child after each fork. Registered with `os.register_at_fork`.
 #[pyfunction]
 fn _after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Values and types as Python gives them, as those of queries.
+//! Converts Python's values and types to those of queries.
 
 use crate::errors;
 use farpool::operators::limits::DECIMAL_DIGITS_MAX;
@@ -8,10 +8,10 @@ use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyTuple};
 
 const PERMITTED: &str = "None, bool, int, float, str, bytes, Decimal, date and datetime are permitted";
 
-/// Days from 0001-01-01, which is day 1 of Python's, to 1970-01-01.
+/// Python's ordinal of 1970-01-01: the number of days since 0001-01-01, which is day 1.
 const EPOCH_ORDINAL: i128 = 719_163;
 
-/// A value as a literal.
+/// Converts a Python value to a literal.
 pub(crate) fn literal(value: &Bound<'_, PyAny>) -> PyResult<Literal> {
     let py = value.py();
     let wrong = |why: &str| {
@@ -21,7 +21,7 @@ pub(crate) fn literal(value: &Bound<'_, PyAny>) -> PyResult<Literal> {
     if value.is_none() {
         return Ok(Literal::Null);
     }
-    // A bool is an int as well, and a datetime a date.
+    // The order matters: bool is a subclass of int, and datetime of date.
     if value.is_instance_of::<PyBool>() {
         return Ok(Literal::Boolean(value.extract()?));
     }
@@ -49,7 +49,7 @@ pub(crate) fn literal(value: &Bound<'_, PyAny>) -> PyResult<Literal> {
             ))
         });
     }
-    // Also numbers of NumPy, which are no int but count as one.
+    // Integers of NumPy are not `int`, but have `__index__`.
     if value.is_instance_of::<PyInt>() || value.hasattr("__index__")? {
         let number = value.extract::<i128>().map(Literal::Integer);
         return number.map_err(|_| wrong("whole numbers of 128 bits are permitted"));
@@ -61,14 +61,15 @@ fn settled(of: Type, value: Value) -> Literal {
     Literal::Scalar(Scalar { of, value: Some(value) })
 }
 
-/// A value as a message shows it.
+/// Returns the `repr` of a value for a message, at most 80 characters of it.
 fn shown(value: &Bound<'_, PyAny>) -> String {
     let text = value.repr().map(|text| text.to_string()).unwrap_or_default();
     let is_long = text.chars().count() > 80;
     if is_long { text.chars().take(80).chain("...".chars()).collect() } else { text }
 }
 
-/// Microseconds since 1970-01-01 of a datetime: of a clock, or of an instant if it knows its time zone.
+/// Converts a datetime to microseconds since 1970-01-01. With a time zone it becomes an instant, without one a local
+/// time.
 fn moment(value: &Bound<'_, PyAny>, datetime: &Bound<'_, PyModule>) -> PyResult<Literal> {
     let is_zoned = !value.call_method0("utcoffset")?.is_none();
     let zone = match is_zoned {
@@ -76,7 +77,7 @@ fn moment(value: &Bound<'_, PyAny>, datetime: &Bound<'_, PyModule>) -> PyResult<
         false => value.py().None().into_bound(value.py()),
     };
     let epoch = datetime.getattr("datetime")?.call1((1970, 1, 1, 0, 0, 0, 0, zone))?;
-    // A zone without an offset leaves the reading of a clock.
+    // A `tzinfo` without an offset counts as no time zone, and must be removed for the subtraction.
     let value = match is_zoned {
         true => value.clone(),
         false => {
@@ -91,11 +92,12 @@ fn moment(value: &Bound<'_, PyAny>, datetime: &Bound<'_, PyModule>) -> PyResult<
     Ok(settled(Type::Timestamp { unit: TimeUnit::Microsecond, is_zoned }, Value::Integer(micros)))
 }
 
-/// With as many digits behind the point as it is written with.
+/// Converts a `Decimal`, with as many digits after the point as it was written with. `None` if it is not finite or has
+/// too many digits.
 fn decimal(value: &Bound<'_, PyAny>) -> Option<Literal> {
     let parts = value.call_method0("as_tuple").ok()?;
     let sign: u8 = parts.getattr("sign").ok()?.extract().ok()?;
-    // Of NaN and infinity it is text.
+    // The exponent of NaN and infinity is a text, so this returns `None`.
     let exponent: i32 = parts.getattr("exponent").ok()?.extract().ok()?;
     let digits = parts.getattr("digits").ok()?.cast_into::<PyTuple>().ok()?;
     let mut number: i128 = 0;
@@ -113,7 +115,7 @@ fn decimal(value: &Bound<'_, PyAny>) -> Option<Literal> {
     scalar.is_valid().then_some(Literal::Scalar(scalar))
 }
 
-/// A type by its name here, or by that of Arrow's: text, or anything whose `str` is such.
+/// Parses the name of a type, either ours or Arrow's. Any object whose `str` is such a name will do.
 pub(crate) fn type_of(value: &Bound<'_, PyAny>) -> PyResult<Type> {
     let text = value.str()?.to_string();
     named(text.trim()).filter(|of| of.is_valid()).ok_or_else(|| {

@@ -19,13 +19,13 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A session with a pool. Closing it gives back every byte that is not published.
+/// A session with a pool. Closing it gives back all memory that no published file holds.
 #[pyclass(name = "Pool", module = "farpool", frozen, weakref)]
 pub(crate) struct PyPool {
-    /// Dropped by hand: in a forked child it is another process's session.
+    /// Never dropped automatically: in a forked child it is the session of another process.
     pool: ManuallyDrop<Pool>,
-    /// What `rebuild_with` was given. Kept here and not in the session, so that Python sees the cycle when a
-    /// function holds its own pool.
+    /// Functions passed to `rebuild_with`. They are kept here and not in the session, so that Python's garbage
+    /// collector sees the reference cycle if a function holds its own pool.
     rebuilders: Mutex<Vec<Py<PyAny>>>,
     local_folder: PathBuf,
     is_closed: AtomicBool,
@@ -37,11 +37,11 @@ impl Drop for PyPool {
         if self.forks == forks() {
             self.pool.close();
         }
-        // The session behind it is closed or not ours, so nothing is lost by leaving the rest to the process.
+        // The session is closed or belongs to the parent process, so not dropping the rest leaks nothing that matters.
     }
 }
 
-/// `FileInfo(name, size, file_class, published)`.
+/// Returns the type `FileInfo(name, size, file_class, published)`.
 pub(crate) fn file_info_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let kwargs = PyDict::new(py);
     kwargs.set_item("module", "farpool")?;
@@ -63,23 +63,22 @@ fn local_folder(folder: Option<PathBuf>) -> PathBuf {
 
 /// Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
 ///
-/// Without a URL, it is an embedded pool of this process. `auto` takes shared memory to nodes on
+/// An embedded pool is started in this process if no URL is given. `transport="auto"` uses shared memory to nodes on
 /// this machine and TCP to all others. `reserve` bytes are leased before this returns.
 ///
-/// Beyond this machine both sides prove who they are by certificates, and everything is encrypted: `ca`,
-/// `cert` and `key` are PEM files, or `certs` is a folder that `farpool certs init` made, of which the
-/// administrator's certificate is used, or that of `tenant`. Brokers and nodes beyond this machine are
-/// refused without them, unless `plaintext` says that everybody on the network may read and change what
-/// is stored.
+/// Connections to other machines are encrypted, and both sides prove their identity by certificates. Pass `ca`, `cert`
+/// and `key` (PEM files); or pass `certs`, a folder made by `farpool certs init`, which uses the administrator's
+/// certificate or that of `tenant`. Without certificates, brokers and nodes on other machines are refused, unless you
+/// set `plaintext`. Then everybody on the network may read and change what is stored.
 ///
-/// `protection` is that of scratch files whose creation does not say: "mirror" (two nodes of different
-/// host labels), "local" (a copy in `local_folder`, by default the system's folder for temporary files)
-/// or "none". Default: "mirror" if the pool has nodes of two host labels, otherwise "local"; in an
-/// embedded pool "none". `sealed` scratch files are encrypted and authenticated before they leave this
-/// process, so that memory nodes can neither read them nor change them unnoticed; local copies are not.
+/// `protection` is the default for scratch files: "mirror" (copies on two nodes of different host labels), "local" (a
+/// copy in `local_folder`, by default the system's folder for temporary files) or "none". If it is not given: "mirror"
+/// if the pool has nodes of two host labels, otherwise "local"; in an embedded pool "none". With `sealed`, scratch
+/// files are encrypted and authenticated before they leave this process: memory nodes can neither read them nor change
+/// them unnoticed. Local copies are not encrypted.
 ///
-/// Raises UnreachableError, RefusedError (beyond this machine, or one side does not trust the other),
-/// InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
+/// Raises UnreachableError, RefusedError (on another machine without certificates, or one side does not trust the
+/// other), InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
 ///
 /// >>> with farpool.connect("farpool://127.0.0.1:7700") as pool:     # doctest: +SKIP
 /// ...     pool.reserve("1GiB")
@@ -127,10 +126,10 @@ pub(crate) fn connect(
     opened.map(|pool| PyPool::new(pool, local_folder)).map_err(|error| errors::of(py, &error))
 }
 
-/// Starts a broker and `nodes` memory nodes inside this process, `memory` bytes in all.
+/// Starts a broker and `nodes` memory nodes inside this process, with `memory` bytes in total.
 ///
-/// For tests and for trying things out: it lends this process its own memory. Its nodes end with this
-/// process, all on one host, so `protection` is "none" unless given (see `connect`).
+/// Use it for tests and to try things out: the memory is that of this process. The nodes end with this process and
+/// share one host, so `protection` is "none" unless given (see `connect`).
 ///
 /// >>> with farpool.embedded("128MiB", nodes=2) as small:
 /// ...     [node["donated_bytes"] >> 20 for node in small.status()["nodes"]]
@@ -177,7 +176,7 @@ impl PyPool {
         }
     }
 
-    /// Runs a library call without the GIL.
+    /// Runs a call of the library without the GIL.
     fn run<T: Send>(
         &self,
         py: Python<'_>,
@@ -194,7 +193,7 @@ impl PyPool {
     }
 }
 
-/// The key of encrypted tables.
+/// Converts the key of encrypted tables.
 fn table_key(py: Python<'_>, key: Option<&[u8]>) -> PyResult<Option<TableKey>> {
     let key = key.map(TableKey::try_from).transpose();
     key.map_err(|wrong| errors::invalid(py, format!("key is {wrong}")))
@@ -210,12 +209,12 @@ fn opened(
     Ok(if seal_answers { table.sealing_answers() } else { table })
 }
 
-/// What `replace` says.
+/// Converts the argument `replace`.
 fn if_taken(replace: bool) -> IfTaken {
     if replace { IfTaken::Replace } else { IfTaken::Refuse }
 }
 
-/// Calls what `rebuild_with` was given, with the pool it was given to.
+/// Calls a function passed to `rebuild_with`, with the pool that it was passed to.
 fn call_rebuilder(py: Python<'_>, pool: &Py<PyWeakrefReference>, place: usize, name: &str) -> PyResult<()> {
     let pool = pool.bind(py).upgrade_as::<PyPool>()?;
     let pool = pool.ok_or_else(|| errors::closed(py, "the pool is closed"))?;
@@ -226,19 +225,19 @@ fn call_rebuilder(py: Python<'_>, pool: &Py<PyWeakrefReference>, place: usize, n
 
 #[pymethods]
 impl PyPool {
-    /// Where the pool is: `farpool://host:port` of its broker.
+    /// Address of the pool: `farpool://host:port` of its broker.
     #[getter]
     fn url(&self) -> String {
         self.pool.url().to_owned()
     }
 
-    /// Where local copies of scratch files lie.
+    /// Folder for local copies of scratch files.
     #[getter]
     fn local_folder(&self) -> String {
         self.local_folder.display().to_string()
     }
 
-    /// Whether `close` was called.
+    /// True if `close` was called.
     #[getter]
     fn closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
@@ -258,7 +257,7 @@ impl PyPool {
         format!("<farpool.Pool {}{state}>", self.pool.url())
     }
 
-    /// Ends the session. Its unpublished files are gone; their `File` objects raise ClosedError.
+    /// Ends the session. Its unpublished files are deleted, and their `File` objects raise ClosedError.
     fn close(&self, py: Python<'_>) {
         if self.forks == forks() && !self.is_closed.swap(true, Ordering::Relaxed) {
             let pool = &*self.pool;
@@ -266,13 +265,12 @@ impl PyPool {
         }
     }
 
-    /// Makes an empty file, seen by this session alone until it is published.
+    /// Makes an empty file, which only this session sees until it is published.
     ///
-    /// Takes no far memory yet and asks nobody, so it may hide a published file of the same name from this
-    /// session; `size_hint` bytes may be leased ahead. `protection` of a scratch file is the session's
-    /// unless given (see `connect`).
-    /// Raises ExistsError if this session has a file of this name, InvalidError (also: no file can be made
-    /// in the folder for local copies).
+    /// It takes no far memory yet and contacts no broker, so it may hide a published file of the same name from this
+    /// session. With `size_hint`, this many bytes may be leased ahead. `protection` applies to scratch files; the
+    /// default is the session's (see `connect`). Raises ExistsError if this session has a file of this name,
+    /// InvalidError (also if no file can be made in the folder for local copies).
     ///
     /// >>> with pool.create("runs/0", size_hint="1MiB") as file:
     /// ...     file.write_at(0, b"more than this machine can hold")
@@ -300,7 +298,7 @@ impl PyPool {
         self.run(py, |pool| pool.create(name, class, options)).map(PyFile::new)
     }
 
-    /// Opens a file of this session, or a published one (for reading). Raises NotFoundError.
+    /// Opens a file of this session, or a published file for reading. Raises NotFoundError.
     ///
     /// >>> with pool.open("runs/0") as file:
     /// ...     file.read_at(5, 4)
@@ -309,7 +307,7 @@ impl PyPool {
         self.run(py, |pool| pool.open(name)).map(PyFile::new)
     }
 
-    /// Whether this session has, or the pool has published, a file of this name.
+    /// Reports whether this session has a file of this name, or the pool a published one.
     ///
     /// >>> pool.exists("runs/0"), pool.exists("runs/9")
     /// (True, False)
@@ -317,7 +315,7 @@ impl PyPool {
         self.run(py, |pool| pool.exists(name))
     }
 
-    /// Removes a file and gives its bytes back. Raises NotFoundError, UnreachableError (published).
+    /// Deletes a file and gives its memory back. Raises NotFoundError, UnreachableError (published file).
     ///
     /// >>> pool.create("left over").close()
     /// >>> pool.delete("left over")
@@ -325,8 +323,8 @@ impl PyPool {
         self.run(py, |pool| pool.delete(name))
     }
 
-    /// Gives a file another name. Raises NotFoundError, ExistsError (this session or, for a published
-    /// file, the pool has one of that name).
+    /// Renames a file. Raises NotFoundError, ExistsError (this session or, for a published file, the pool has a file of
+    /// the new name).
     ///
     /// >>> pool.create("draft").close()
     /// >>> pool.rename("draft", "final")
@@ -336,7 +334,7 @@ impl PyPool {
         self.run(py, |pool| pool.rename(old, new))
     }
 
-    /// Seals a file of this session and gives it to its name: any session may open it, nobody may write it.
+    /// Publishes a file of this session under its name: any session may open it, and nobody can write to it any more.
     ///
     /// Raises NotFoundError, ExistsError (without `replace`), LostError, UnreachableError.
     ///
@@ -349,13 +347,12 @@ impl PyPool {
         self.run(py, |pool| pool.publish(name, if_taken(replace)))
     }
 
-    /// Says how published files whose names start with `prefix` are built anew after a node took their
-    /// bytes away: `function(pool, name)` publishes, with `replace`, a file of that name with the very same
-    /// bytes.
+    /// Sets a function that rebuilds published files whose names start with `prefix`, after a node lost their bytes.
+    /// `function(pool, name)` must publish, with `replace`, a file of that name with exactly the same bytes.
     ///
-    /// It is called in the thread that opens such a file, or reads it by a `File` opened before, and that
-    /// thread waits for it. What it raises ends in the text of that thread's LostError. Of two prefixes that
-    /// fit, the one given last counts.
+    /// It is called in the thread that opens such a file or reads it by an earlier `File`, and that thread waits for
+    /// it. If it raises an exception, the text becomes part of that thread's LostError. If two prefixes match, the
+    /// later call wins.
     fn rebuild_with(slf: &Bound<'_, Self>, prefix: &str, function: Bound<'_, PyAny>) -> PyResult<()> {
         let py = slf.py();
         if !function.is_callable() {
@@ -369,7 +366,7 @@ impl PyPool {
             rebuilders.push(function.unbind());
             rebuilders.len() - 1
         };
-        // The thread that needs the file has let go of the GIL to wait for this.
+        // The thread that needs the file has released the GIL while it waits.
         let rebuild = move |_: &Pool, name: &str| {
             Python::attach(|py| call_rebuilder(py, &pool, place, name))
                 .map_err(|error| farpool::Error::not_rebuilt(error.to_string()))
@@ -381,7 +378,7 @@ impl PyPool {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Whoever has it locked is using the functions: then they are not garbage.
+        // If the lock is taken, a thread is using the functions, so they are not garbage.
         match self.rebuilders.try_lock() {
             Some(rebuilders) => rebuilders.iter().try_for_each(|function| visit.call(function)),
             None => Ok(()),
@@ -393,7 +390,7 @@ impl PyPool {
         drop(functions);
     }
 
-    /// The files of this session and the published ones whose names start with `prefix`.
+    /// Returns the files of this session and the published files whose names start with `prefix`.
     ///
     /// >>> pool.list("answers")
     /// [FileInfo(name='answers', size=2, file_class='pinned', published=True)]
@@ -408,14 +405,14 @@ impl PyPool {
         Ok(list)
     }
 
-    /// Makes a far table of anything that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB,
-    /// readers of batches; of a dataset or Parquet file of pyarrow; or of a path, which pyarrow reads (.parquet, .csv,
-    /// .arrow, .feather, folders of .parquet). With `replace` it takes the place of a table of that name at once, when
-    /// all of it is there; until then the old one is read as before.
+    /// Makes a far table of any object that has `__arrow_c_stream__`: tables of pyarrow, Polars, pandas and DuckDB, and
+    /// readers of batches. It also takes a dataset or Parquet file of pyarrow, or a path that pyarrow can read
+    /// (.parquet, .csv, .arrow, .feather, folders of .parquet). With `replace` it atomically replaces a table of that
+    /// name once it is complete; until then the old table can be read.
     ///
-    /// With `layout="rows"` its rows lie one behind the other, each of the same width: no text, no nulls. With a `key`
-    /// of 16 bytes it is encrypted: only who has the key reads it, and whoever changes it is found out. Names and types
-    /// of columns, and how many rows and nulls there are, can be read without.
+    /// The values of a row lie together with `layout="rows"`, and all rows have the same width: no text, no nulls. With
+    /// a `key` of 16 bytes the table is encrypted: nobody can read it without the key, and changes are detected. The
+    /// names and types of columns, and the numbers of rows and nulls, are not encrypted.
     ///
     /// Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
     /// not have, a row larger than a region, a file that cannot be read, a key of another length), ExhaustedError.
@@ -446,11 +443,11 @@ impl PyPool {
         self.run(py, |pool| pool.put_table_with(name, batches.schema(), batches, &options))
     }
 
-    /// Opens a far table; one that is encrypted with its `key`, without which nothing of it can be read. `seal_answers`
-    /// has nodes encrypt what queries leave, beside whatever protects the way.
+    /// Opens a far table. An encrypted one can be read only with its `key`. With `seal_answers`, nodes also encrypt the
+    /// results of queries, even if the connection is encrypted, under a key for each scan.
     ///
-    /// Raises NotFoundError, LostError, InvalidError (a file that is no table has its name, it has another key or
-    /// none), RefusedError (it was changed).
+    /// Raises NotFoundError, LostError, InvalidError (the file of this name is no table, or the key is wrong or
+    /// missing), RefusedError (the table was modified).
     ///
     /// >>> table = pool.table("sales")
     /// >>> table.num_rows, table.column_names
@@ -461,11 +458,11 @@ impl PyPool {
         self.run(py, |pool| opened(pool, name, key.as_ref(), seal_answers)).map(PyTable::new)
     }
 
-    /// A query over a far table, to be narrowed step by step; nothing of it is read yet. `key` and `seal_answers` are
+    /// Returns a query over a far table, to be refined step by step. It reads nothing yet. `key` and `seal_answers` are
     /// those of `table`.
     ///
-    /// Raises what `table` raises, and InvalidError (it has columns of a type that queries do not know, or is encrypted
-    /// and no key is given).
+    /// Raises the errors of `table`, and InvalidError (it has columns of a type that queries do not support, or is
+    /// encrypted and no key is given).
     ///
     /// >>> from farpool import col
     /// >>> pool.scan("sales").filter(col("price") > 2.7).select("item", "year").to_arrow().to_pylist()
@@ -476,7 +473,7 @@ impl PyPool {
         self.run(py, |pool| PyScan::new(opened(pool, name, key.as_ref(), seal_answers)?))
     }
 
-    /// The far tables of the pool.
+    /// Returns the far tables of the pool.
     ///
     /// >>> [table.name for table in pool.tables()]
     /// ['sales']
@@ -490,19 +487,19 @@ impl PyPool {
         Ok(list)
     }
 
-    /// Runs a function where the bytes of a published file, or the columns of a far table, lie.
+    /// Runs a function where the bytes of a published file, or the columns of a far table, are stored.
     ///
-    /// `function` is a `Function`, the name of one that the pool keeps, or "resident:NAME". `on` is a File, the name of
-    /// one, or a Table: then it runs once at every node that has row groups of it, and finds `columns`, in this order.
-    /// `placement` is "ship" (where the bytes lie), "fetch" (here, over bytes that are fetched) or "auto" (whichever takes
-    /// less, as was seen). Resident and native functions run at nodes alone.
+    /// `function` is a `Function`, the name of one stored in the pool, or "resident:NAME". `on` is a File, the name of
+    /// one, or a Table. For a table it runs once at every node that has row groups of it, and sees `columns` in this
+    /// order. `place` is "ship" (at the node that holds the bytes), "fetch" (here, over fetched bytes) or "auto"
+    /// (whichever was faster so far). Resident and native functions run at nodes only.
     ///
-    /// Returns a `Called`, or of a table a list of them. A call is not made again when its node dies, unless
-    /// `rebuild_with` says how the file is built anew.
+    /// Returns a `Called`, or a list of them for a table. A call is not retried when its node dies, unless
+    /// `rebuild_with` defines how to rebuild the file.
     ///
-    /// Raises FunctionError (it did not end well), RefusedError (it cannot be used, or functions are not run there),
-    /// LostError (bytes of the window were lost, as when its node died), UnreachableError (the node does not answer),
-    /// NotFoundError, InvalidError.
+    /// Raises FunctionError (the function failed), RefusedError (the function cannot be used, or nodes do not run
+    /// functions), LostError (bytes of the window were lost, for example because their node died), UnreachableError
+    /// (the node does not answer), NotFoundError, InvalidError.
     ///
     /// >>> import struct
     /// >>> called = pool.run("resident:checksum", on="answers", args=struct.pack("<QQ", 0, 2))
@@ -525,30 +522,30 @@ impl PyPool {
         fresh: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let asked = Asked { columns, placement, deadline, output_size, fresh };
-        // Whether it may be used, before anything else is said of the arguments.
+        // Checks first that the pool is open and of this process, before errors in the arguments are reported.
         self.run(py, |_| Ok(()))?;
         function::run(py, &self.pool, function, on, &args, asked)
     }
 
-    /// Keeps a function in the pool under a name, for everybody. Raises ExistsError unless it may `replace` another,
-    /// InvalidError (a resident one), ExhaustedError.
+    /// Stores a function in the pool under a name, for all sessions. Raises ExistsError (without `replace`),
+    /// InvalidError (a resident function), ExhaustedError.
     #[pyo3(signature = (name, function, *, replace=false))]
     fn put_function(&self, py: Python<'_>, name: &str, function: &PyFunction, replace: bool) -> PyResult<()> {
         self.run(py, |pool| pool.put_function(name, &function.0, if_taken(replace)))
     }
 
-    /// A function that the pool keeps. Raises NotFoundError, LostError, InvalidError.
+    /// Returns a function stored in the pool. Raises NotFoundError, LostError, InvalidError.
     fn function(&self, py: Python<'_>, name: &str) -> PyResult<PyFunction> {
         self.run(py, |pool| pool.function(name)).map(PyFunction)
     }
 
-    /// The names of the functions that the pool keeps.
+    /// Returns the names of the functions stored in the pool.
     fn functions(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let found = self.run(py, Pool::functions)?;
         Ok(found.into_iter().map(|info| info.name).collect())
     }
 
-    /// Forgets a function. Raises NotFoundError.
+    /// Drops a function from the pool. Raises NotFoundError.
     fn drop_function(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         self.run(py, |pool| pool.drop_function(name))
     }
@@ -558,7 +555,7 @@ impl PyPool {
         self.run(py, |pool| pool.drop_table(name))
     }
 
-    /// Leases this much ahead of use, so that writing it needs no broker. Raises ExhaustedError.
+    /// Leases this many bytes ahead of use, so that writing them needs no broker. Raises ExhaustedError.
     ///
     /// >>> pool.reserve("1MiB")
     fn reserve(&self, py: Python<'_>, nbytes: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -566,7 +563,7 @@ impl PyPool {
         self.run(py, |pool| pool.reserve(bytes))
     }
 
-    /// Counters of this session, and what it holds. Asks nobody.
+    /// Returns the counters of this session and what it holds. Contacts no other process.
     ///
     /// >>> pool.stats()["bytes_written"] > 0
     /// True
@@ -581,7 +578,7 @@ impl PyPool {
         Ok(stats)
     }
 
-    /// Asks the broker. Raises UnreachableError.
+    /// Returns the state of the pool, as the broker knows it. Raises UnreachableError.
     ///
     /// >>> sorted(file["name"] for file in pool.status()["files"])[0]
     /// 'answers'

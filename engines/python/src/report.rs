@@ -1,4 +1,4 @@
-//! Reports of queries, and what was expected of them, as Python reads them.
+//! Reports and estimates of queries as Python dictionaries.
 
 use farpool::Way;
 use farpool::table::{Estimates, Report};
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::Duration;
 
-/// A report as Python reads it; of no step so far, zeros.
+/// Returns a report as a dictionary. Its numbers are zero if no step has run.
 pub(crate) fn told<'py>(py: Python<'py>, report: Option<&Report>, rows: u64) -> PyResult<Bound<'py, PyDict>> {
     let told = PyDict::new(py);
     told.set_item("placement", report.map(|report| report.placement.name()))?;
@@ -37,7 +37,7 @@ pub(crate) fn told<'py>(py: Python<'py>, report: Option<&Report>, rows: u64) -> 
     Ok(told)
 }
 
-/// What each way to run a query was expected to take.
+/// Returns the estimates for each placement as a dictionary.
 pub(crate) fn expected<'py>(py: Python<'py>, estimates: &Estimates) -> PyResult<Bound<'py, PyDict>> {
     let told = PyDict::new(py);
     for way in Way::ALL {

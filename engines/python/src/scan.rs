@@ -1,4 +1,5 @@
-//! `farpool.Scan`: a query over a far table, written step by step and run when it is collected; and what it leaves.
+//! `farpool.Scan`, a query over a far table that is built step by step and runs when it is collected, and
+//! `farpool.Rows`, its result.
 
 mod methods;
 
@@ -16,22 +17,22 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyString, PyTuple};
 use std::sync::Arc;
 
-/// A query over a far table. Each step gives another query; nothing is read before it is collected.
+/// A query over a far table. Each step returns a new query. Nothing is read until it is collected.
 #[pyclass(name = "Scan", module = "farpool", frozen)]
 #[derive(Clone)]
 pub(crate) struct PyScan {
     table: FarTable,
     query: Query,
-    /// An order that the whole result gets in the client, and how many of its rows are kept.
+    /// Sort order that the client applies to the whole result, and the number of rows to keep.
     order: Option<(Vec<By>, Option<u64>)>,
     forks: u64,
 }
 
-/// Expressions by place and by name.
+/// Returns the expressions of positional and of keyword arguments.
 fn expressions(list: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<PyExpr>> {
     let mut all = Vec::new();
     for one in list.iter() {
-        // A list of columns is as good as columns.
+        // A list of columns may be passed for several arguments.
         match one.cast::<PyList>() {
             Ok(inner) => {
                 for one in inner.iter() {
@@ -47,7 +48,7 @@ fn expressions(list: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> 
     Ok(all)
 }
 
-/// Each with its own name.
+/// Returns each expression with its name. Aggregates are refused.
 fn values(py: Python<'_>, list: Vec<PyExpr>, what: &str) -> PyResult<Vec<(String, Expr)>> {
     list.into_iter().map(|one| Ok((one.name.clone(), one.value(py, what)?))).collect()
 }
@@ -62,7 +63,7 @@ fn check_names<'a>(py: Python<'_>, names: impl Iterator<Item = &'a String>) -> P
     Ok(())
 }
 
-/// Whether each of several columns is sorted so: one word for all, or one for each.
+/// Returns a flag for each of `count` columns: one value for all, or a list.
 fn flags(value: &Bound<'_, PyAny>, count: usize, what: &str) -> PyResult<Vec<bool>> {
     if let Ok(one) = value.extract::<bool>() {
         return Ok(vec![one; count]);
@@ -76,13 +77,13 @@ fn flags(value: &Bound<'_, PyAny>, count: usize, what: &str) -> PyResult<Vec<boo
     }
 }
 
-/// Columns of this query and those of another table that they are compared with.
+/// Returns the pairs of columns to join by: one of this query, one of the other table.
 fn pairs(on: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
     let same = |name: &Bound<'_, PyAny>| name.extract::<String>().map(|name| (name.clone(), name));
     let pairs = match on.cast::<PyDict>() {
         _ if on.is_instance_of::<PyString>() => same(on).map(|pair| vec![pair]),
         Ok(named) => named.extract::<std::collections::BTreeMap<String, String>>().map(|_| {
-            // In the order in which they were written.
+            // `named` keeps the order in which the pairs were written.
             named.iter().filter_map(|(mine, theirs)| mine.extract().ok().zip(theirs.extract().ok())).collect()
         }),
         Err(_) => on.try_iter().and_then(|list| {
@@ -103,7 +104,7 @@ fn pairs(on: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
     })
 }
 
-/// Returns the placement of this name.
+/// Parses the name of a placement.
 pub(crate) fn placement_of(py: Python<'_>, name: &str) -> PyResult<Placement> {
     name.parse().map_err(|unknown: UnknownPlacement| errors::invalid(py, unknown.to_string()))
 }
@@ -121,18 +122,18 @@ impl PyScan {
         &self.table
     }
 
-    /// Whether its rows get an order in the client.
+    /// Reports whether the client sorts the rows.
     pub(crate) fn is_ordered(&self) -> bool {
         self.order.is_some()
     }
 
-    /// Its columns as Arrow names them.
+    /// Returns the Arrow schema of the result.
     pub(crate) fn arrow_schema(&self) -> SchemaRef {
         let field = |(name, of): &(String, _)| Field::new(name, data_type(*of), true);
         Arc::new(Schema::new(self.query.columns().iter().map(field).collect::<Vec<_>>()))
     }
 
-    /// One step further. Behind an order of all rows there is none.
+    /// Adds a step. No step may follow a sort of all rows.
     fn step(&self, py: Python<'_>, act: impl FnOnce(Query) -> Query) -> PyResult<PyScan> {
         self.usable(py)?;
         if self.order.is_some() {
@@ -140,7 +141,7 @@ impl PyScan {
             return Err(errors::invalid(py, text));
         }
         let query = act(self.query.clone());
-        // What is wrong is said where it was written.
+        // Errors in a step are raised here, and not when the query runs.
         query.clone().plan().map_err(|error| errors::invalid(py, error.to_string()))?;
         Ok(PyScan { query, ..self.clone() })
     }
@@ -150,7 +151,7 @@ impl PyScan {
         self.query.clone().plan().map_err(|error| errors::invalid(py, error.to_string()))
     }
 
-    /// Rows that have, or do not have, a partner in another table.
+    /// Returns the rows that have a partner in another table; the rows that have none if `is_anti`.
     fn joined(
         &self,
         other: &Bound<'_, PyAny>,
@@ -172,7 +173,7 @@ impl PyScan {
             Err(_) => {
                 let stream = arrow::stream_of(other)?;
                 let schema = stream.schema();
-                // Nothing but keys is kept. Who asks for a column that is not there is told so behind that.
+                // Only the key columns are kept. A missing column is reported by the step below.
                 let mut places: Vec<usize> =
                     on.iter().filter_map(|(_, name)| schema.index_of(name).ok()).collect();
                 places.sort_unstable();
@@ -183,7 +184,7 @@ impl PyScan {
                     Ok::<_, ArrowError>((schema.project(&places)?, batches))
                 };
                 let read = if on.iter().all(|(_, name)| schema.index_of(name).is_ok()) {
-                    // Other libraries may want the interpreter for the next batch.
+                    // Not detached from the interpreter: the library that makes the batches may need the GIL.
                     read().map(|(schema, batches)| (Arc::new(schema), batches))
                 } else {
                     Ok((Arc::clone(&schema), Vec::new()))
@@ -234,7 +235,7 @@ impl PyScan {
         keys.into_iter().zip(descending).zip(nulls_last).map(key).collect()
     }
 
-    /// Groups by keys and aggregates; without keys one row.
+    /// Groups by keys and computes aggregates. Without keys the result is one row.
     fn aggregated(&self, py: Python<'_>, keys: Vec<PyExpr>, list: Vec<PyExpr>) -> PyResult<PyScan> {
         check_names(py, keys.iter().chain(&list).map(|one| &one.name))?;
         let aggregate = |one: PyExpr| match one.what {
@@ -252,7 +253,7 @@ impl PyScan {
         self.step(py, |query| query.group_by(keys, aggregates))
     }
 
-    /// What was done for it, and its rows in their order. Waits, and so holds no interpreter.
+    /// Runs the query. Returns the report and the sorted rows. It blocks, so the caller must not hold the GIL.
     pub(crate) fn answer(
         &self,
         plan: &Plan,
@@ -281,7 +282,7 @@ impl PyScan {
     }
 }
 
-/// A query and the keys it groups by.
+/// A query and the keys that it is grouped by.
 #[pyclass(name = "GroupBy", module = "farpool", frozen)]
 pub(crate) struct PyGroupBy {
     scan: PyScan,
@@ -290,7 +291,7 @@ pub(crate) struct PyGroupBy {
 
 #[pymethods]
 impl PyGroupBy {
-    /// What is computed over the rows of each group.
+    /// Sets the aggregates to compute over the rows of each group.
     ///
     /// >>> groups = pool.scan("sales").group_by("item").agg(total=col("price").sum(), rows=farpool.len())
     /// >>> groups.to_arrow().to_pylist()
@@ -302,8 +303,8 @@ impl PyGroupBy {
     }
 }
 
-/// The rows of a query, in this process. Anything that reads Arrow streams takes them, as often as it likes and without
-/// a copy.
+/// Rows of a query, in the memory of this process. Any library that reads Arrow streams can take them, any number of
+/// times and without a copy.
 #[pyclass(name = "Rows", module = "farpool", frozen)]
 pub(crate) struct PyRows {
     schema: SchemaRef,
@@ -313,25 +314,25 @@ pub(crate) struct PyRows {
 
 #[pymethods]
 impl PyRows {
-    /// What was done for them: the placement asked for and the one chosen, and why; row groups, bytes and times; and what
-    /// each way was expected to take before.
+    /// Report of the query: the placement asked for and the one chosen, and why; row groups, bytes and times; and the
+    /// estimates for each placement.
     #[getter]
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         told(py, Some(&self.report), self.num_rows())
     }
 
-    /// The same in words.
+    /// Returns the report as text.
     fn explain(&self) -> String {
         self.report.to_string()
     }
 
-    /// How many there are.
+    /// Number of rows.
     #[getter]
     fn num_rows(&self) -> u64 {
         self.batches.iter().map(|batch| batch.num_rows() as u64).sum()
     }
 
-    /// The names of their columns.
+    /// Names of the columns.
     #[getter]
     fn column_names(&self) -> Vec<&str> {
         self.schema.fields().iter().map(|field| field.name().as_str()).collect()
@@ -345,12 +346,12 @@ impl PyRows {
         format!("<farpool.Rows {} of {}>", self.num_rows(), farpool::shown(&self.column_names().join(", ")))
     }
 
-    /// As a `pyarrow.Table`.
+    /// Returns the rows as a `pyarrow.Table`.
     fn to_arrow<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("pyarrow")?.getattr("table")?.call1((slf,))
     }
 
-    /// For any library that reads Arrow.
+    /// Exports the rows to any library that reads Arrow.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,

@@ -1,10 +1,11 @@
-//! `farpool.Stream`: the rows of a query while they come, step by step, and what was done for them.
+//! `farpool.Stream`: the rows of a query, as they arrive.
 //!
-//! The idea: rows that leave a query as they are may leave some row groups at a time, so whoever takes them needs
-//! memory for two steps and not for the table. One thread runs the next step while the last one is taken, and waits
-//! until it is. What needs all rows before it leaves one (groups, the first in an order) is one step.
+//! The idea: a query without grouping or sort can be run on some row groups at a time, so its result needs memory for
+//! two steps and not for the whole table. A thread runs the next step while the reader takes the rows of the last one.
+//! If the reader is slow, the thread waits, and no more than one step is ahead. If the reader stops, the query ends
+//! with the current step. A query that needs all rows before it returns one (a grouping or a top-k) is a single step.
 //!
-//! Never here: touching the interpreter from that thread, or ending rows early without an error.
+//! Never in this module: a use of the interpreter in that thread, or an early end of the rows without an error.
 
 use crate::report::told;
 use crate::scan::PyScan;
@@ -22,12 +23,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Row groups of the first steps, so that the first rows come soon, and whoever wants few of them causes little work.
+/// Row groups of the first step. It is small, so that the first rows arrive soon, and little work is wasted if the
+/// reader wants only a few.
 const FIRST_GROUPS: usize = 2;
-/// Row groups of a step, at most.
+/// Row groups of a step, at most. Steps double from [`FIRST_GROUPS`] up to this.
 const STEP_GROUPS: usize = 16;
 
-/// What was done so far, by all steps together.
+/// Sum over all steps so far.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     report: Option<Report>,
@@ -44,37 +46,37 @@ impl Done {
     }
 }
 
-/// What a step leaves, or that there is none behind it.
+/// Message from the thread that runs the steps.
 enum Sent {
     Batches(Vec<RecordBatch>),
     Failed(ArrowError),
     End,
 }
 
-/// How the rows of a query come.
+/// Division of a query into steps.
 enum Course {
-    /// All at once.
+    /// A single step.
     Whole,
-    /// Some row groups at a time, until there are so many rows, if that is bounded.
+    /// Several steps, until this many rows were returned; `None` means no limit.
     Steps(Option<u64>),
 }
 
 fn course(plan: &Plan, is_ordered: bool) -> Course {
     let near = plan.near.operators();
-    // Keys of semi-joins travel with each run: once is enough.
+    // The keys of semi-joins are sent with each run, so a query with keys is one step.
     if is_ordered || !plan.key_sets.is_empty() {
         return Course::Whole;
     }
     match near.last() {
         Some(Operator::Group { .. } | Operator::Top { .. }) => Course::Whole,
-        // What follows a limit may keep fewer rows than it takes.
+        // A step after the limit may drop rows, so the limit cannot be applied to each step.
         Some(Operator::Limit(_)) if !plan.finish.operators().is_empty() => Course::Whole,
         Some(Operator::Limit(rows)) => Course::Steps(Some(*rows)),
         _ => Course::Steps(None),
     }
 }
 
-/// Runs the steps, as long as somebody takes what they leave.
+/// Runs the steps while the reader takes rows. Runs on its own thread.
 fn run(scan: &PyScan, plan: &Plan, placement: Placement, done: &Mutex<Done>, sender: &SyncSender<Sent>) {
     let note = |report: &Report, batches: &[RecordBatch]| {
         let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
@@ -100,7 +102,7 @@ fn run(scan: &PyScan, plan: &Plan, placement: Placement, done: &Mutex<Done>, sen
     };
     let groups: Vec<usize> = (0..scan.table().row_groups().len()).collect();
     let (mut from, mut count) = (0, FIRST_GROUPS);
-    // A table without row groups has a step as well, which leaves nothing.
+    // A table without row groups still gets one step, which returns no rows.
     while from < groups.len().max(1) {
         let step = &groups[from..groups.len().min(from + count)];
         let mut answer = match scan.table().run_groups(plan, placement, step) {
@@ -119,7 +121,7 @@ fn run(scan: &PyScan, plan: &Plan, placement: Placement, done: &Mutex<Done>, sen
         }
         note(&answer.report, &answer.batches);
         if sender.send(Sent::Batches(answer.batches)).is_err() {
-            // Nobody wants more.
+            // The reader was dropped.
             return;
         }
         if left == Some(0) {
@@ -131,7 +133,7 @@ fn run(scan: &PyScan, plan: &Plan, placement: Placement, done: &Mutex<Done>, sen
     let _ = sender.send(Sent::End);
 }
 
-/// Batches as steps leave them.
+/// Batches of the steps, as a reader.
 struct Steps {
     schema: SchemaRef,
     ready: VecDeque<RecordBatch>,
@@ -155,7 +157,7 @@ impl Iterator for Steps {
                     self.receiver = None;
                     return Some(Err(error));
                 }
-                // Rows that are missing are no end.
+                // The thread panicked. That must not look like the end of the rows.
                 Err(_) => {
                     self.receiver = None;
                     let text = "the thread that ran the query ended before its rows did";
@@ -172,12 +174,12 @@ impl RecordBatchReader for Steps {
     }
 }
 
-/// The rows of a query, as they come. They are taken once, by anything that reads Arrow streams; the query runs from
-/// then on, some row groups ahead of whoever takes them.
+/// Rows of a query, as they arrive. They can be read once, by any library that reads Arrow streams. The query starts
+/// with the first read, and runs some row groups ahead of the reader.
 #[pyclass(name = "Stream", module = "farpool", frozen)]
 pub(crate) struct PyStream {
     schema: SchemaRef,
-    /// Until they are taken.
+    /// Query to run; `None` once the rows are being read.
     query: Mutex<Option<(PyScan, Plan, Placement)>>,
     done: Arc<Mutex<Done>>,
 }
@@ -194,7 +196,7 @@ impl PyStream {
 
 #[pymethods]
 impl PyStream {
-    /// What was done for the rows so far: row groups, bytes and times.
+    /// Report of the steps so far: row groups, bytes and times.
     #[getter]
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let done = self.done.lock();
@@ -205,7 +207,7 @@ impl PyStream {
         arrow::schema_capsule_of(py, &self.schema)
     }
 
-    /// For any library that reads Arrow, once. Raises InvalidError the second time.
+    /// Exports the rows to any library that reads Arrow, once. Raises InvalidError the second time.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -217,7 +219,7 @@ impl PyStream {
             return Err(errors::invalid(py, "the rows of this stream were taken already: make another"));
         };
         scan.usable(py)?;
-        // A step is made while the one before it is taken, and no more than that.
+        // A capacity of 0 makes the thread run one step ahead of the reader, and no more.
         let (sender, receiver) = sync_channel(0);
         let done = Arc::clone(&self.done);
         std::thread::Builder::new()

@@ -17,7 +17,7 @@ pub(crate) struct PyTable {
     forks: u64,
 }
 
-/// `TableInfo(name, size, lost)`.
+/// Returns the type `TableInfo(name, size, lost)`.
 pub(crate) fn table_info_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let kwargs = PyDict::new(py);
     kwargs.set_item("module", "farpool")?;
@@ -26,7 +26,7 @@ pub(crate) fn table_info_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         .call(("TableInfo", ["name", "size", "lost"]), Some(&kwargs))
 }
 
-/// Batches as they are fetched.
+/// Batches of a table, as they are fetched.
 struct Fetched(TableReader);
 
 impl Iterator for Fetched {
@@ -52,7 +52,7 @@ impl PyTable {
         if self.forks != forks() { Err(errors::forked(py)) } else { Ok(&self.table) }
     }
 
-    /// The places of columns by their names.
+    /// Returns the indices of columns by their names.
     fn places(&self, py: Python<'_>, names: Option<Vec<String>>) -> PyResult<Option<Vec<usize>>> {
         let schema = self.table.schema();
         let place = |name: String| {
@@ -68,31 +68,31 @@ impl PyTable {
 
 #[pymethods]
 impl PyTable {
-    /// Its name.
+    /// Name of the table.
     #[getter]
     fn name(&self) -> &str {
         self.table.name()
     }
 
-    /// Its rows.
+    /// Number of rows.
     #[getter]
     fn num_rows(&self) -> u64 {
         self.table.rows()
     }
 
-    /// Bytes that it takes in the pool.
+    /// Bytes that the table takes in the pool.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.usable(py)?.bytes())
     }
 
-    /// The names of its columns.
+    /// Names of the columns.
     #[getter]
     fn column_names(&self) -> Vec<&str> {
         self.table.schema().fields().iter().map(|field| field.name().as_str()).collect()
     }
 
-    /// Whether it can be read only with a key.
+    /// True if the table can be read only with a key.
     #[getter]
     fn encrypted(&self) -> bool {
         self.table.is_encrypted()
@@ -103,7 +103,7 @@ impl PyTable {
         format!("<farpool.Table {:?}, {} rows, {size}>", self.table.name(), self.table.rows())
     }
 
-    /// All of it, or some columns, as a `pyarrow.Table`. Nothing else is fetched.
+    /// Fetches all columns, or only these, as a `pyarrow.Table`.
     ///
     /// Raises LostError, ClosedError (it was dropped or replaced), UnreachableError, InvalidError (no such column).
     ///
@@ -123,14 +123,14 @@ impl PyTable {
         py.import("pyarrow")?.getattr("table")?.call1((stream,))
     }
 
-    /// A query over it, to be narrowed step by step.
+    /// Returns a query over the table, to be refined step by step.
     ///
-    /// Raises InvalidError (it has columns of a type that queries do not know).
+    /// Raises InvalidError (it has columns of a type that queries do not support).
     fn scan(&self, py: Python<'_>) -> PyResult<PyScan> {
         PyScan::new(self.usable(py)?.clone()).map_err(|error| errors::of(py, &error))
     }
 
-    /// For any library that reads Arrow: its batches, fetched ahead of whoever takes them.
+    /// Exports the rows to any library that reads Arrow. Batches are fetched ahead of the reader.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -142,7 +142,7 @@ impl PyTable {
     }
 }
 
-/// Batches on their way to pyarrow.
+/// Batches to be read by pyarrow, once.
 #[pyclass(frozen)]
 struct PyStream {
     batches: farpool_lock::Mutex<Option<Box<dyn RecordBatchReader + Send>>>,

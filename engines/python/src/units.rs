@@ -1,9 +1,9 @@
-//! Sizes and times as Python gives them, and sizes as people read them.
+//! Parses the sizes and times that Python passes, and formats sizes for people.
 
 use crate::errors;
 use pyo3::prelude::*;
 
-/// Bytes as a number, or as text with a unit.
+/// Converts a number, or text with a unit, to bytes.
 pub(crate) fn bytes(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = value.py();
     let permitted = "a whole number of bytes, or one with KiB, MiB, GiB or TiB such as '64MiB', is permitted";
@@ -24,7 +24,7 @@ pub(crate) fn bytes(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
     number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(wrong)
 }
 
-/// Milliseconds of text such as `250ms` or `5s`.
+/// Converts text such as `250ms` or `5s` to milliseconds.
 pub(crate) fn millis(py: Python<'_>, what: &str, text: &str) -> PyResult<u64> {
     let (number, unit) =
         text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
@@ -44,19 +44,19 @@ pub(crate) fn millis(py: Python<'_>, what: &str, text: &str) -> PyResult<u64> {
     Ok(millis as u64)
 }
 
-/// `value` in bytes: what every parameter called a `Size` takes. `what` names it in the error.
+/// Converts `value` to bytes, as every parameter of type `Size` does. `what` names the parameter in the error.
 #[pyfunction]
 pub(crate) fn _size_bytes(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
     bytes(what, value)
 }
 
-/// Returns `text` with each character escaped that a terminal would obey, but for line feeds.
+/// Returns `text` with the control characters that a terminal would interpret escaped, except line feeds.
 #[pyfunction]
 pub(crate) fn _shown(text: &str) -> String {
     farpool::shown_lines(text).to_string()
 }
 
-/// Bytes for a message: three digits and a unit, such as `1.5 GiB`.
+/// Formats bytes for a message: three digits and a unit, such as `1.5 GiB`.
 #[pyfunction]
 pub(crate) fn _size_text(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

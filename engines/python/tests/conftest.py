@@ -1,7 +1,7 @@
-"""Real brokers and nodes for the tests: the binary named by FARPOOL_BIN, and no stand-in for it.
+"""Fixtures that start real brokers and nodes, with the binary that FARPOOL_BIN names.
 
-Leases and answers may take as long here as a machine with much other work needs: what a test is not about must not
-fail it. Every test that asks for a `cluster` is also a test that nothing is left in it: see the end of the fixture.
+Leases and timeouts are long, so that a test does not fail because the machine is busy with other work. Every test that
+uses `cluster` also checks that no memory stays leased: see the end of the fixture.
 """
 
 import functools
@@ -15,7 +15,8 @@ import pytest
 import farpool
 from farpool.demo.cluster import Cluster
 
-# Long for a client that is late to renew, and short for a test that waits for what a killed one held.
+# Long enough for a client that renews late. Short enough for a test that waits until the memory of a killed client is
+# free.
 LEASE_TTL = "30s"
 PATIENT_TIMEOUT = "300s"
 PATIENCE_SECONDS = 300
@@ -33,7 +34,7 @@ def farpool_binary() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_sessions() -> Iterator[None]:
-    """Sessions wait long for an answer, unless their test says how long."""
+    """Gives sessions a long timeout, unless a test sets its own."""
     connect = farpool.connect
 
     @functools.wraps(connect)
@@ -57,7 +58,7 @@ def stop_cluster(cluster: Cluster) -> None:
 
 @pytest.fixture
 def cluster(farpool_binary: str) -> Iterator[Cluster]:
-    """A broker and two nodes for one test, which may kill them."""
+    """Starts a broker and two nodes for one test, which may kill them."""
     with start_cluster(farpool_binary) as cluster:
         yield cluster
         stop_cluster(cluster)
@@ -65,7 +66,8 @@ def cluster(farpool_binary: str) -> Iterator[Cluster]:
 
 @pytest.fixture
 def short_lease_cluster(farpool_binary: str) -> Iterator[Cluster]:
-    """A broker and two nodes for one test, which kills clients: nodes have back within seconds what these held."""
+    """Starts a broker and two nodes for one test that kills clients. Nodes have the memory of killed clients back
+    within seconds."""
     with start_cluster(farpool_binary, ttl="5s") as cluster:
         yield cluster
         stop_cluster(cluster)
@@ -73,7 +75,7 @@ def short_lease_cluster(farpool_binary: str) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def shared_cluster(farpool_binary: str) -> Iterator[Cluster]:
-    """A broker and two nodes for all tests that leave them as they are, and kill no client of theirs."""
+    """Starts a broker and two nodes for all tests that kill neither them nor their clients."""
     with start_cluster(farpool_binary) as cluster:
         yield cluster
         stop_cluster(cluster)
@@ -81,7 +83,7 @@ def shared_cluster(farpool_binary: str) -> Iterator[Cluster]:
 
 @pytest.fixture(params=TRANSPORTS)
 def pool(request: pytest.FixtureRequest) -> Iterator[farpool.Pool]:
-    """A session with a pool, over each transport in turn."""
+    """Connects to a pool, over each transport in turn."""
     if request.param == "embedded":
         opened = farpool.embedded("512MiB", nodes=2)
     else:
@@ -92,13 +94,13 @@ def pool(request: pytest.FixtureRequest) -> Iterator[farpool.Pool]:
 
 @pytest.fixture
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database in memory, with a limit under which `SPILLING_QUERY` must spill."""
+    """Opens an in-memory database with a memory limit at which `SPILLING_QUERY` must spill."""
     with duckdb.connect(config={"threads": 2, "memory_limit": "100MB"}) as con:
         yield con
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Waits for a condition; fails the test if it does not come."""
+    """Waits until a condition is true. Fails the test if it does not become true."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > give_up:

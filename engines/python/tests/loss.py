@@ -1,11 +1,11 @@
-"""Memory nodes are lost while DuckDB spills, again and again, and every answer is compared row for row.
+"""Loses memory nodes while DuckDB spills, many times, and compares every answer row for row.
 
     make loss RUNS=100                                     runs of each protection
-    make loss LOSS="--event stall --seed 17 --runs 1"      one run again; --help lists the rest
+    make loss LOSS="--event stall --seed 17 --runs 1"      repeats one run; --help lists the other options
 
-One run starts a pool, lets a query spill into it, and kills a node as `kill -9` would when the query
-has moved so many bytes as the run's seed says: while it writes, while it reads back, or in between. With
-`--event stall` the node is stopped instead and goes on later. The ordinary tests use the same runs.
+One run starts a pool and lets a query spill into it. When the query has moved a number of bytes that the seed
+determines, a node is killed with SIGKILL: while the query writes, while it reads back, or in between. With `--event
+stall` the node is stopped instead and continues later. The ordinary tests use the same runs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import farpool
 import farpool.duckdb
 from farpool.demo.cluster import Cluster
 
-# Limit, least bytes moved (written and read back), text. Each answer is ordered down to a unique key, and each
-# query spills at its limit with two threads.
+# Memory limit, least number of bytes written and read back, and SQL, by name. Each answer is ordered by a unique key,
+# and each query spills at its limit with two threads.
 QUERIES = {
     "sort": (
         "100MB",
@@ -56,7 +56,7 @@ NODE_MEMORY_BYTES = 384 << 20
 QUERY_SECONDS_MAX = 90
 ROWS_PER_BATCH = 100_000
 UNDISTURBED_RUNS = 3
-# A stall of these is shorter or longer than a request may wait and than a lease lives.
+# Range of a stall, in seconds. It includes stalls shorter and longer than the timeout of a request and than a lease.
 STALL_SECONDS = (0.05, 2.5)
 STALL_TIMEOUT = "500ms"
 STALL_LEASES = ("--ttl", "1s", "--grace", "500ms")
@@ -64,7 +64,7 @@ STALL_LEASES = ("--ttl", "1s", "--grace", "500ms")
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run is about."""
+    """Parameters of a run."""
 
     protection: str
     transport: str
@@ -75,23 +75,24 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of it."""
+    """Result of a run."""
 
-    verdict: str  # "right", "wrong" or "failed"; "early": the query ended before the moment came
+    verdict: str  # "right", "wrong", "failed", or "early": the query ended before the event
     seconds: float
     stats: dict[str, int]
-    text: str = ""  # of whatever was not right
+    text: str = ""  # reason, unless the answer is right
 
 
 @cache
 def expected(query: str) -> pa.Table:
-    """The answer of a query that has all the memory it wants."""
+    """Returns the answer of a query that has enough memory."""
     with duckdb.connect(config={"temp_directory": ""}) as con:
         return con.sql(QUERIES[query][2]).to_arrow_reader(ROWS_PER_BATCH).read_all()
 
 
 def difference(batches: Iterable[pa.RecordBatch], table: pa.Table) -> str:
-    """The first row in which an answer differs from what it should be, in words; empty if none does."""
+    """Returns a text about the first row in which an answer differs from the expected table. Empty if they are
+    equal."""
     row = 0
     for batch in batches:
         found, wanted = pa.Table.from_batches([batch]), table.slice(row, batch.num_rows)
@@ -105,7 +106,7 @@ def difference(batches: Iterable[pa.RecordBatch], table: pa.Table) -> str:
 
 
 def run(binary: str, setting: Setting, seed: int | None) -> Run:
-    """Runs a query, and loses a node under it at a moment that the seed says; without one, lets it be."""
+    """Runs a query and loses a node at a moment that the seed determines. Without a seed no node is lost."""
     rng = random.Random(f"{setting} {seed}")
     limit, moved_bytes, sql = QUERIES[setting.query]
     moment_bytes = None if seed is None else round(rng.uniform(0.02, 1) * moved_bytes)
@@ -140,7 +141,7 @@ def run(binary: str, setting: Setting, seed: int | None) -> Run:
         try:
             text = query.result(QUERY_SECONDS_MAX)
             verdict = "wrong" if text else "right"
-        except Exception as error:  # whatever it is, it is the result of this run
+        except Exception as error:  # any exception is the result of this run
             verdict, text = "failed", f"{type(error).__name__}: {error}"
         seconds = time.monotonic() - start
         stats = pool.stats()
@@ -158,7 +159,7 @@ def _moved_bytes(pool: farpool.Pool) -> int:
 
 
 def _wait(query: Future, pool: farpool.Pool, moved_bytes: float = float("inf"), seconds: float = 90) -> bool:
-    """Waits until a query has moved so much, or for so long. Whether it was still running then."""
+    """Waits until a query has moved this many bytes, or until the time is over. Reports whether it is still running."""
     give_up = time.monotonic() + seconds
     while not query.done() and _moved_bytes(pool) < moved_bytes and time.monotonic() < give_up:
         time.sleep(0.001)
@@ -196,7 +197,7 @@ def main() -> int:
 
 
 def _many(binary: str, settings: list[Setting], run_count: int, seed: int) -> list[tuple]:
-    """So many runs over some settings in turn; one row of the report for each transport."""
+    """Runs the settings in turn, and returns a row of the report for each transport."""
     quiet = {setting: [run(binary, setting, None) for _ in range(UNDISTURBED_RUNS)] for setting in settings}
     for setting, runs in quiet.items():
         for one in runs:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests, and folders in far memory for it."""
+"""Starts a PostgreSQL server for tests, with folders in far memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tool(name: str) -> str:
 
 
 class Mount:
-    """A `farpool mount`, which is ended as a crash would end it, or with the test."""
+    """A `farpool mount`. It can be killed as in a crash, and otherwise ends with the test."""
 
     def __init__(self, binary: str, *arguments: str):
         self._arguments = [binary, "mount", *arguments, "--allow-other"]
@@ -59,9 +59,9 @@ class Mount:
 
 
 class Postgres:
-    """A server with checksums, whose files lie below a folder of its own."""
+    """A server with checksums, whose files are below its own folder."""
 
-    # Until one of its programs must have ended.
+    # Seconds within which each of its programs must end.
     patience_seconds = PATIENCE_SECONDS
 
     def __init__(self, folder: Path, **settings: str | int):
@@ -97,7 +97,7 @@ class Postgres:
         self._run("pg_ctl", "stop", "-w", "-t", START_SECONDS, "-m", mode, "-D", str(self.data), check=False)
 
     def kill(self) -> None:
-        """Kills the postmaster and all behind it, and waits until the next one would not see them any more."""
+        """Kills the postmaster and its processes, and waits until a new postmaster does not find them any more."""
         pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
         command = ["ps", "-o", "pid=", "--ppid", str(pid)]
         children = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout
@@ -124,7 +124,7 @@ class Postgres:
         return (self.folder / "log").read_text()
 
     def folder_for(self, path: Path) -> Path:
-        """Makes a folder that the server owns."""
+        """Makes a folder that the server's user owns."""
         path.mkdir(parents=True)
         path.chmod(0o700)
         shutil.chown(path, USER, USER)
@@ -133,7 +133,8 @@ class Postgres:
 
 @contextlib.contextmanager
 def postgres(**settings: str | int) -> Iterator[Postgres]:
-    """A server for a while. Its folder lies where its user may go, which pytest's folders do not."""
+    """Runs a server within a `with` block. Its folder is readable by the server's user, which pytest's folders are
+    not."""
     pwd.getpwnam(USER)
     folder = Path(tempfile.mkdtemp(prefix="farpool-pg-"))
     server = None

@@ -1,7 +1,7 @@
-"""Random tables, and random queries over them: each as a scan and as SQL that means the same.
+"""Random tables and random queries over them. Each query is made as a scan and as equivalent SQL.
 
-A query is made step by step. Each step wraps the SQL of the one before it, so that both sides do the same in the same
-order. All of it follows from a number.
+A query is made step by step. Each step wraps the SQL of the step before, so that both sides do the same in the same
+order. A number is the seed of a table or query.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ EPOCH = datetime.datetime(1970, 1, 1)
 
 @dataclasses.dataclass(frozen=True)
 class Expression:
-    """What one means on either side; `kind` is a family of types."""
+    """An expression as a scan and as SQL. `kind` is a family of types."""
 
     far: Any
     sql: str
@@ -32,9 +32,12 @@ class Expression:
 
 @dataclasses.dataclass
 class Query:
-    """A scan and its SQL. Rows are in an order that is the same on both sides if `is_ordered`; `limit` says that any so
-    many of them are right. `computed` has SQL that computes what the query does, used or not. `others` are the tables
-    that it joins with, by name."""
+    """A scan and its SQL.
+
+    With `is_ordered`, both sides have their rows in the same order. With `limit`, any rows of that number are right.
+    `computed` is SQL that computes every expression of the query, used or not. `others` are the tables that it joins
+    with, by name.
+    """
 
     scan: Any
     sql: str
@@ -62,7 +65,7 @@ FLOATS = [0.0, -0.0, 1.5, -2.25, 8.0, 0.125, 1e6, -1e6]
 SPECIAL = [float("nan"), float("inf"), float("-inf")]
 SECOND = datetime.timedelta(seconds=1_700)
 
-# Kind, Arrow type, random value. Of what is computed with, `small` keeps clear of the ends.
+# Kind, Arrow type and random value, by column. Values of kind `small` are used in arithmetic and cannot overflow.
 COLUMNS: dict[str, tuple[str, pa.DataType, Any]] = {
     "i8": ("int", pa.int8(), integers(-128, 127)),
     "i16": ("int", pa.int16(), integers(-(2**15), 2**15 - 1)),
@@ -93,19 +96,19 @@ COLUMNS: dict[str, tuple[str, pa.DataType, Any]] = {
 
 
 def fits_rows(values: pa.Array) -> bool:
-    """Whether a column may be in a table of rows."""
+    """Reports whether a column may be in a table with `layout="rows"`."""
     is_text = pa.types.is_string(values.type) or pa.types.is_binary(values.type) or pa.types.is_boolean(values.type)
     return values.null_count == 0 and not is_text
 
 
 def layout(seed: int, table: pa.Table) -> str:
-    """How the table of this number lies."""
+    """Returns the layout of the table with this seed."""
     can_be_rows = all(fits_rows(column) for column in table.columns)
     return "rows" if can_be_rows and seed % 3 > 0 else "columns"
 
 
 def table(seed: int) -> pa.Table:
-    """A table with a number for each row, and some columns, of which some are sorted or have no nulls."""
+    """Returns a table with a row number and some columns. Some of these are sorted or have no nulls."""
     rng = random.Random(f"table {seed}")
     rows = rng.choice([0, 1, 7, 60, 300, 1_500])
     names = rng.sample(sorted(COLUMNS), rng.randint(3, 8))
@@ -120,12 +123,12 @@ def table(seed: int) -> pa.Table:
     if rng.random() < 0.2:
         return pa.table({name: values for name, values in columns.items() if fits_rows(values)})
     if rng.random() < 0.5:
-        # So wide that a small table has several row groups in regions of 1 MiB.
+        # A wide column, so that a small table has several row groups in regions of 1 MiB.
         columns["pad"] = pa.array([f"{row:08}" * 400 for row in range(rows)], pa.string())
     return pa.table(columns)
 
 
-# Types that keys may come as, beside the column's own.
+# Other types that the keys of a join may have, by the column's type.
 OTHER_TYPES: dict[str, list[pa.DataType]] = {
     "int": [pa.int64(), pa.int32(), pa.uint8(), pa.uint64(), pa.decimal128(30, 2)],
     "small": [pa.int8(), pa.int32(), pa.decimal128(20, 0)],
@@ -138,12 +141,12 @@ OTHER_TYPES: dict[str, list[pa.DataType]] = {
     "bytes": [pa.large_binary()],
     "bool": [],
 }
-# So many that they travel as a Bloom filter where that can be.
+# So many keys that they are sent as a Bloom filter where that is possible.
 MANY = pa.table({"many": pa.array(range(-300_000, 300_000), pa.int64())})
 
 
 def literal(value: Any) -> str:
-    """A value in SQL."""
+    """Returns a value as SQL."""
     match value:
         case None:
             return "NULL"
@@ -169,7 +172,7 @@ def literal(value: Any) -> str:
 
 
 class Writer:
-    """Makes one query over a table. `columns`: name and kind of those that there are now."""
+    """Makes one query over a table. `columns` maps the current column names to kinds."""
 
     def __init__(self, rng: random.Random, scan: Any, columns: dict[str, str]) -> None:
         self.rng = rng
@@ -188,7 +191,7 @@ class Writer:
         return Expression(farpool.col(name), f'"{name}"', self.columns[name])
 
     def value(self, kind: str) -> Any:
-        """A value to compare a column of this kind with."""
+        """Returns a value to compare a column of this kind with."""
         if kind == "decimal":
             return decimals(self.rng.choice([0, 1, 2, 4]))(self.rng)
         if kind == "instant":
@@ -204,7 +207,7 @@ class Writer:
         return Expression(farpool.lit(value), literal(value), kind)
 
     def number(self, depth: int) -> Expression | None:
-        """Something that is computed. Only of the columns of kind int it may overflow, which both sides refuse."""
+        """Returns a computed number. Only columns of kind `int` may overflow, which both sides refuse."""
         kind = self.rng.choice(["small", "small", "float", "decimal", "int", "cast"])
         if kind == "cast":
             return self.cast()
@@ -233,13 +236,13 @@ class Writer:
             case _:
                 far = left.far % right.far
         result = "float" if sign == "/" else kind
-        # A quotient is a float64 here, whatever is divided.
+        # A quotient is always a float64 in a scan.
         left = Expression(left.far, f"{left.sql}::DOUBLE", left.kind) if sign == "/" else left
-        # What has been computed once is not computed with again: products would grow.
+        # A computed value is not an operand again, because products would grow.
         return Expression(far, f"({left.sql} {sign} {right.sql})", "computed" if result != "float" else "ratio")
 
     def cast(self) -> Expression | None:
-        """A column as another type. Halves are left out: DuckDB rounds floats to even ones."""
+        """Returns a column as another type. Halves do not occur: DuckDB rounds half to even."""
         one = self.column("int", "small", "decimal", "date", "moment", "bool")
         if one is None:
             return None
@@ -329,7 +332,7 @@ class Writer:
         self.query.sql = f"SELECT * FROM ({self.query.sql}) WHERE {condition.sql}"
 
     def keys(self, name: str, rows: int) -> pa.Array:
-        """Keys to be found in a column, of which some are."""
+        """Returns keys to look up in a column. Some of them occur in it."""
         kind, own, make = COLUMNS[name] if name in COLUMNS else ("small", pa.int64(), lambda rng: rng.randint(0, 1_600))
         values = [None if self.rng.random() < 0.05 else make(self.rng) for _ in range(rows)]
         of = self.rng.choice([own, *OTHER_TYPES[kind]])
@@ -339,7 +342,7 @@ class Writer:
             return pa.array(values, own)
 
     def join(self) -> None:
-        """Rows with or without a partner in another table."""
+        """Keeps the rows with or without a partner in another table."""
         names = [name for name in self.columns if name in COLUMNS or name == "id"]
         if not names:
             return
@@ -380,7 +383,7 @@ class Writer:
     def group(self) -> None:
         self.is_grouped = True
         keys = self.rng.sample(sorted(self.columns), min(self.rng.choice([0, 1, 1, 1, 2, 3]), len(self.columns)))
-        # What was divided may differ in its last digit.
+        # Quotients may differ in their last digit.
         keys = [key for key in keys if self.columns[key] != "ratio"]
         aggregates, texts, columns = [farpool.len().alias("rows")], ['count(*) AS "rows"'], {"rows": "count"}
         for index in range(self.rng.randint(0, 4)):
@@ -390,7 +393,7 @@ class Writer:
             if function in ("sum", "mean") and kind not in ("int", "small", "float", "decimal", "computed", "ratio"):
                 function = "max"
             if function in ("min", "max") and kind == "ratio":
-                # NaN that was computed may have a sign, which DuckDB does not look at.
+                # A computed NaN may have its sign bit set, which DuckDB ignores.
                 function = "count"
             result = f"a{index}"
             aggregates.append(getattr(farpool.col(name), function)().alias(result))
@@ -399,7 +402,7 @@ class Writer:
             texts.append(f"{word}({of}) AS {result}")
             columns[result] = {"count": "count", "sum": "sum", "mean": "ratio"}.get(function, kind)
             if kind in ("float", "ratio") and function != "count":
-                # Of both zeros DuckDB has either as the least, so that an order by it may be another.
+                # DuckDB may return either zero as the minimum, so an order by it may differ.
                 columns[result] = "ratio"
         if keys:
             self.query.scan = self.query.scan.group_by(*keys).agg(*aggregates)
@@ -419,7 +422,7 @@ class Writer:
         self.columns = {name: self.columns[name] for name in names}
 
     def order(self, unique: list[str]) -> None:
-        """By some columns, and by those that no two rows have in common behind them."""
+        """Sorts by some columns, and then by columns that are unique together."""
         names = [name for name, kind in self.columns.items() if kind != "ratio" and name not in unique]
         names = self.rng.sample(names, min(len(names), self.rng.randint(0, 2))) + unique
         if not names:
@@ -430,11 +433,11 @@ class Writer:
         for name, down, last in zip(names, descending, nulls_last, strict=True):
             words.append(f"{quoted(name)} {'DESC' if down else 'ASC'} NULLS {'LAST' if last else 'FIRST'}")
             if self.columns[name] == "float" and not self.is_grouped:
-                # DuckDB's order takes -0.0 for 0.0. As a key it is 0.0 on both sides.
+                # DuckDB sorts -0.0 and 0.0 as equal. As a key it is 0.0 on both sides.
                 words.append(f"signbit({quoted(name)}) {'ASC' if down else 'DESC'}")
         self.query.scan = self.query.scan.sort(*names, descending=descending, nulls_last=nulls_last)
         self.query.sql = f"SELECT * FROM ({self.query.sql}) ORDER BY {', '.join(words)}"
-        # Among equal rows either side takes the ones it likes.
+        # Each side may return any of several equal rows.
         self.query.is_ordered = bool(unique)
         if unique and self.rng.random() < 0.6:
             rows = self.rng.choice([0, 1, 3, 10, 100, 70_000])
@@ -447,7 +450,7 @@ def quoted(name: str) -> str:
 
 
 def query(seed: int, scan: Any) -> Query:
-    """The query of this number over a table."""
+    """Returns the query with this seed over a table."""
     rng = random.Random(f"query {seed}")
     kinds = {
         name: COLUMNS[name][0] if name in COLUMNS else {"id": "id", "pad": "pad"}[name] for name in scan.column_names

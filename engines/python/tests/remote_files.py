@@ -1,4 +1,4 @@
-"""A folder as DuckDB's "s3://", which counts what is read of it."""
+"""A folder that DuckDB sees as "s3://", and that counts how much is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fsspec import AbstractFileSystem
 
 
 class CountedFolder(AbstractFileSystem):
-    """What the files of a folder are to DuckDB when they lie in a bucket."""
+    """File system over a folder, as DuckDB would see a bucket."""
 
     protocol = "s3"
     cachable = False
@@ -43,7 +43,7 @@ class CountedFolder(AbstractFileSystem):
 
 
 class CountedFile:
-    """One handle for all threads of DuckDB, each of which seeks before it reads."""
+    """An open file. All threads of DuckDB share it, and each seeks before it reads."""
 
     mode = "rb"
 

@@ -1,11 +1,11 @@
-"""A query that spills a lot for its running time, and its right answer."""
+"""A query that spills much for its running time, and its right answer."""
 
 from functools import cache
 
 import duckdb
 
-# A sort that carries its rows along: about 150 MB of spill per million rows at a limit of 100 MB.
-# The weights make the sum depend on the order of all rows.
+# A sort that spills whole rows: about 150 MB per million rows at a limit of 100 MB. The weights make the sum depend on
+# the order of all rows.
 _QUERY = """
 SELECT sum(place * (weight % 1000)), max(length(padding))
 FROM (SELECT row_number() OVER (ORDER BY weight, padding) AS place, weight, padding
@@ -19,6 +19,6 @@ def spilling_query(rows: int) -> str:
 
 @cache
 def answer_in_memory(rows: int) -> list[tuple]:
-    """What the query gives when it has all the memory it wants."""
+    """Returns the answer of the query when it has enough memory."""
     with duckdb.connect(config={"temp_directory": ""}) as con:
         return con.execute(spilling_query(rows)).fetchall()

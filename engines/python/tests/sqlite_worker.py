@@ -1,8 +1,9 @@
-"""A process with one SQLite connection: answers each line of JSON, a statement, with another, its rows or its error.
+"""A process with one SQLite connection. It reads statements as lines of JSON, and answers each with a line of rows or
+an error.
 
     python3 sqlite_worker.py EXTENSION|stock DATABASE
 
-Run by a Python whose sqlite3 loads extensions, which is not always the one of the tests.
+It is run by a Python whose sqlite3 can load extensions, which may be another Python than that of the tests.
 """
 
 import json
@@ -14,7 +15,8 @@ def connect(extension: str, database: str) -> sqlite3.Connection:
     if extension != "stock":
         with sqlite3.connect(":memory:") as first:
             first.enable_load_extension(True)
-            # As programs do that load it for each connection: once is enough, and more do nothing.
+            # Programs may load the extension for each connection. Loading it once is enough; loading it again does
+            # nothing.
             for _ in range(2):
                 first.load_extension(extension)
     return sqlite3.connect(database, isolation_level=None, timeout=30)

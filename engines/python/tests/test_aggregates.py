@@ -1,5 +1,5 @@
-"""Aggregates over no rows and over groups without values: what DuckDB answers over a table of its own, wherever they
-run, as `sql_pushdown`, as a relation and as `Pool.scan`."""
+"""Aggregates over no rows and over groups without values. DuckDB over its own table gives the expected answers. The
+same query runs as `sql_pushdown`, as a relation and as `Pool.scan`."""
 
 import decimal
 import math
@@ -12,7 +12,7 @@ import farpool
 import farpool.duckdb
 from farpool import col
 
-# Two full row groups and a part.
+# Two full row groups and a partial one.
 ROWS = 140_000
 PLACEMENTS = ("auto", "fetch", "ship", "split")
 NUMBERS = {"whole": pa.int64(), "narrow": pa.float32(), "wide": pa.float64(), "exact": pa.decimal128(15, 2)}
@@ -20,12 +20,13 @@ OTHERS = {"flag": pa.bool_(), "day": pa.date32(), "moment": pa.timestamp("us"), 
 
 
 def has_value(row: int) -> bool:
-    """Groups have no values, every other one, one alone, some in the last row group only, or all."""
+    """Reports whether a row has a value. By group: no row has one, every second, each, a single one, only some in the
+    last row group, each."""
     return [False, row % 4 == 1, True, row == 3, row > 132_000, True][row % 6]
 
 
 def facts() -> pa.Table:
-    """Sums are exact, whatever their order."""
+    """Returns the test table. Its sums are exact in any order."""
     makers = {
         "whole": lambda row: row - 70_000,
         "narrow": lambda row: row % 250 / 4,
@@ -52,7 +53,7 @@ def pool():
 
 @pytest.fixture(scope="module")
 def own(pool):
-    """A database with the same tables as its own."""
+    """Opens a database with copies of the same tables."""
     with duckdb.connect() as con:
         for name in ("facts", "empty"):
             con.register("given", pool.table(name).to_arrow())
@@ -61,7 +62,7 @@ def own(pool):
 
 
 def shown(rows: list[tuple]) -> list[tuple]:
-    """Rows in an order, NaN as a word, and numbers as what they are equal to."""
+    """Returns rows in an order, with NaN as text and numbers in a form in which equal ones compare equal."""
 
     def one(value):
         if isinstance(value, float) and math.isnan(value):
@@ -72,7 +73,7 @@ def shown(rows: list[tuple]) -> list[tuple]:
 
 
 def found(con: duckdb.DuckDBPyConnection, sql: str) -> dict[str, list[tuple]]:
-    """What a connection answers in which far tables are registered."""
+    """Returns the answer of a connection in which the far tables are registered."""
     return {"relation": con.sql(sql).fetchall(), "pushdown": farpool.duckdb.sql_pushdown(con, sql).fetchall()}
 
 

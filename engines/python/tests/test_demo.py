@@ -1,4 +1,4 @@
-"""The demonstration compares what it says it compares, says what it simulated, and ends with nothing left."""
+"""The demonstration compares what it reports, says what it simulated, and leaves nothing behind."""
 
 import io
 import json
@@ -67,7 +67,7 @@ DEMONSTRATION = [sys.executable, "-m", "farpool.demo", "--scale", "0.1", "--quer
 
 
 def demonstrate(farpool_binary: str, tmp_path: Path, command: list[str]) -> tuple[dict, str]:
-    """Runs the demonstration, and returns its figures and what it printed."""
+    """Runs the demonstration, and returns its figures and its output."""
     report = tmp_path / "report.json"
     temporary = tmp_path / "tmp"
     temporary.mkdir()

@@ -104,10 +104,10 @@ def test_max_size_bounds_the_spill(pool, con):
 
 
 def test_memory_that_nodes_have_given_back_is_told_of_and_used_once_it_comes_back(cluster, con):
-    # Found with hosts that were short of memory for a moment: the bound was 0 bytes from then on, without a word.
+    # Regression: hosts were short of memory for a moment, and the limit then stayed at 0 bytes without a warning.
     cluster.kill("node-2")
     cluster.kill("node-1")
-    # No host has so much to spare.
+    # No host has that much memory to spare, so the node donates nothing.
     cluster.start_node(1, "--reserve", "1024GiB")
     with farpool.connect(cluster.url) as pool, duckdb.connect(config={"memory_limit": "100MB"}) as other:
         wait_until(lambda: [node["donated_bytes"] for node in pool.status()["nodes"]] == [0], "all of it is away")

@@ -1,4 +1,4 @@
-"""What DuckDB reads of files elsewhere: kept in far memory, or published there."""
+"""Files that DuckDB reads from elsewhere: cached in far memory, or published there."""
 
 import os
 import time
@@ -23,7 +23,7 @@ SUMS = f"SELECT {', '.join(f'sum(c{at})::DECIMAL(18, 3)' for at in range(COLUMNS
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A Parquet file that is larger than what the connections of these tests may keep."""
+    """Writes a Parquet file that is larger than the memory limit of these tests' connections."""
     folder = tmp_path_factory.mktemp("bucket")
     rng = numpy.random.default_rng(1)
     columns = {f"c{at}": rng.random(ROWS) for at in range(COLUMNS)}
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 
 def age(path: Path) -> None:
-    """DuckDB keeps nothing of a file that may still be changing."""
+    """Makes a file old. DuckDB does not cache a file that may still be changing."""
     os.utime(path, (time.time() - 3600, time.time() - 3600))
 
 
@@ -47,7 +47,7 @@ def test_what_was_read_of_remote_files_is_read_again_from_far_memory_if_asked(po
         first, bucket.reads = bucket.reads, 0
         assert first > 10
         assert con.execute(SUMS).fetchall() == answer
-        # What is smaller than 256 KiB, such as the footer, is not kept.
+        # Blocks of less than 256 KiB, such as the footer, are not cached.
         assert bucket.reads * 10 < first if cache else bucket.reads * 2 > first
         assert (pool.stats()["bytes_written"] > 0) == cache
     assert pool.stats()["used_bytes"] == 0
@@ -201,7 +201,7 @@ def test_a_name_that_the_database_has_is_not_given_to_a_file(shared_cluster, con
                 assert con.execute("FROM sales").fetchall() == [(2,), (3,)]
                 con.unregister("sales")
                 assert con.execute("FROM sales").fetchall() == [(1,)]
-            # Its own name it may take again.
+            # A name that farpool registered may be registered again.
             for _ in range(2):
                 farpool.duckdb.register_file(con, pool, "few.parquet", as_="few")
             assert con.execute("FROM few").fetchall() == [(2,), (3,)]

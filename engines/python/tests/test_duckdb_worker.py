@@ -1,4 +1,4 @@
-"""`farpool.duckdb.ship`: queries that a DuckDB beside the data runs. The answers are those of a DuckDB here."""
+"""`farpool.duckdb.ship`: a DuckDB beside the data runs queries. A local DuckDB gives the expected answers."""
 
 import subprocess
 import sys

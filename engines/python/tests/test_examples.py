@@ -1,26 +1,20 @@
-"""What docstrings and docs/python.md show is what happens."""
+"""The examples of docstrings run and give the results that they show. Documents: engines/tests/test_documents.py."""
 
 import doctest
 import inspect
-import re
-from pathlib import Path
-
-import fsspec
-import pytest
 
 import farpool
 import farpool.dataset
 import farpool.duckdb
 import farpool.fs
 
-GUIDE = Path(__file__).parents[3] / "docs" / "python.md"
-# In an order in which what one makes is there for the next.
+# Examples that others depend on run first, in this order.
 FIRST = ["connect", "embedded", "Pool.create", "Pool.open", "Pool.exists", "Pool.delete", "Pool.rename", "Pool.publish"]
 FIRST += ["Pool.list", "Pool.put_table", "Pool.table", "Pool.scan"]
 
 
 def documented() -> dict[str, str | None]:
-    """Docstrings by name, of everything that is public."""
+    """Returns the docstrings of all public names."""
     found: dict[str, str | None] = {}
     for name in farpool.__all__:
         if name == "__version__":
@@ -54,19 +48,3 @@ def test_examples_of_docstrings_leave_what_they_say():
             names_there = test.globs
     assert runner.failures == 0
     assert runner.tries > 30
-
-
-def test_the_guide_runs_from_its_beginning_to_its_end(shared_cluster):
-    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) >= 7
-    there: dict[str, object] = {}
-    try:
-        for block in blocks:
-            exec(compile(block.replace("farpool://127.0.0.1:7700", shared_cluster.url), str(GUIDE), "exec"), there)
-    except BaseException as error:
-        pytest.fail(f"{error!r} in\n{block}")
-    finally:
-        with farpool.connect(shared_cluster.url) as pool:
-            pool.drop_table("sales")
-        there["fs"].pool.close()
-        fsspec.get_filesystem_class("farpool").clear_instance_cache()

@@ -1,4 +1,4 @@
-"""Far files, over every transport: they behave like an array of bytes that grows."""
+"""Far files behave like an array of bytes that grows, over every transport."""
 
 import random
 

@@ -1,5 +1,5 @@
-"""NaN of either sign and both zeros, wherever scans run: DuckDB's answers in `sql_pushdown` and in relations, and in
-`Pool.scan` the total order of IEEE 754, with all bits. `spec/pipeline.md` says it under *Floats*."""
+"""NaN of either sign and both zeros, with every placement. `sql_pushdown` and relations answer as DuckDB does.
+`Pool.scan` uses the total order of IEEE 754, with all bits (spec/pipeline.md, *Floats*)."""
 
 import math
 import struct
@@ -18,7 +18,7 @@ def bits(number: int) -> float:
     return struct.unpack("<d", struct.pack("<Q", number))[0]
 
 
-# NaN of both signs and other bits, both zeros, both infinities.
+# NaN of both signs and with other payloads, both zeros, both infinities.
 SPECIAL = [0.0, -0.0, math.nan, bits(0xFFF8 << 48), bits(0x7FF8_0000_2000_0000), math.inf, -math.inf, 1.5, -1.5, None]
 
 
@@ -45,7 +45,7 @@ def pool():
 
 @pytest.fixture(scope="module")
 def own():
-    """A database with the same table as its own."""
+    """Opens a database with a copy of the test table."""
     with duckdb.connect() as con:
         con.register("given", floats())
         con.execute("CREATE TABLE floats AS FROM given")
@@ -54,7 +54,8 @@ def own():
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_nan_and_both_zeros_are_what_duckdb_takes_them_for(pool, own, placement):
-    """DuckDB knows one NaN, above all numbers, and one zero; what it would answer otherwise is left to it."""
+    """DuckDB has one NaN, greater than all numbers, and one zero. Parts of a statement for which that matters are left
+    to DuckDB."""
     signs = ("<", "<=", "=", "<>", ">=", ">")
     conditions = [f"f {sign} {value}" for sign in signs for value in ("0.0", "1.5", "'nan'::DOUBLE")]
     conditions += [f"n {sign} -0.0::FLOAT" for sign in signs]
@@ -108,11 +109,15 @@ def test_scans_have_the_total_order_of_floats_with_their_bits(pool, placement):
 
     given = [number for number in numbers(floats()["f"]) if number is not None]
     least, most = min(given, key=place), max(given, key=place)
-    ends = pool.scan("floats").select(col("f").min().alias("least"), col("f").max().alias("most")).to_arrow(placement=placement)
+    ends = (
+        pool.scan("floats")
+        .select(col("f").min().alias("least"), col("f").max().alias("most"))
+        .to_arrow(placement=placement)
+    )
     assert (numbers(ends["least"]), numbers(ends["most"])) == ([least], [most])
     first = numbers(pool.scan("floats").sort("f", nulls_last=True).limit(60_000).to_arrow(placement=placement)["f"])
     assert first == sorted(given, key=place)[:60_000]
-    # -0.0 is 0.0 as a key.
+    # A key of -0.0 is 0.0.
     keys = numbers(pool.scan("floats").select("f").distinct().to_arrow(placement=placement)["f"])
     negative_zero = struct.unpack("<q", struct.pack("<d", -0.0))[0]
     wanted = {0 if number == negative_zero else number for number in given}

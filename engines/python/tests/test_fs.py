@@ -1,4 +1,4 @@
-"""Published far files by fsspec: fsspec itself, pandas, Polars, pyarrow and DuckDB read what one of them wrote."""
+"""Published far files through fsspec: fsspec, pandas, Polars, pyarrow and DuckDB read files that one of them wrote."""
 
 import re
 
@@ -15,7 +15,7 @@ import farpool
 
 @pytest.fixture
 def at(shared_cluster):
-    """Where the files of a test lie: nothing is there, and nothing is left."""
+    """Returns an empty folder for the files of a test, and removes them afterwards."""
     root = f"{shared_cluster.url}/fs"
     yield root
     fs, path = fsspec.core.url_to_fs(root)

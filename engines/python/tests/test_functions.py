@@ -1,4 +1,4 @@
-"""Functions shipped to real nodes, from Python."""
+"""Functions called from Python that run on real nodes."""
 
 import os
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def pool(shared_cluster: Cluster) -> Iterator[farpool.Pool]:
 
 @pytest.fixture
 def nodes(pool: farpool.Pool) -> Iterator[numpy.ndarray]:
-    """A published list of nodes of 64 bytes, each of which leads to the next but two."""
+    """Publishes a linked list of nodes of 64 bytes, each of which points to the next but two."""
     nodes = numpy.zeros((COUNT, 8), dtype="<u8")
     nodes[:, 0] = (numpy.arange(COUNT) + 3) % COUNT * 64
     nodes[:, 1] = numpy.arange(COUNT) * 5

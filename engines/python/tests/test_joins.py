@@ -1,4 +1,4 @@
-"""Rows kept by the keys of another table: what counts as the same key, how the keys travel, and what is refused how."""
+"""Semi-joins and anti-joins: which keys are equal, how the keys are sent, and which errors are raised."""
 
 import datetime
 import decimal
@@ -24,7 +24,7 @@ def local():
             {
                 "id": pa.array(rows, pa.int64()),
                 "customer": pa.array([row * 7_919 % 50_000 if row % 10 else None for row in rows], pa.int32()),
-                # A prime apart: no filter of bits around the value would do.
+                # Values are a prime apart, so that a bitmap of the range would be too large.
                 "code": pa.array([row * 1_000_003 for row in rows], pa.int64()),
                 "mode": pa.array([["AIR", "RAIL", "SHIP", None][row % 4] for row in rows]),
             }
@@ -73,7 +73,7 @@ def test_keys_come_from_anything_that_reads_as_arrow(local):
             pa.RecordBatchReader.from_batches(other.schema, other.to_batches()),
         ):
             assert orders.semi_join(keys, on={"id": "key"}).count() == 2
-    # Another query, and what came of one.
+    # A query, and the result of a query.
     small = orders.filter(col("id").is_in([7, 8, 9])).select(col("id").alias("key"))
     assert orders.semi_join(small, on={"id": "key"}).count() == 3
     assert orders.semi_join(small.collect(), on={"id": "key"}).count() == 3
@@ -122,7 +122,7 @@ def test_few_keys_travel_and_row_groups_without_any_are_skipped(local):
     assert (told["row_groups"], told["row_groups_total"]) == (2, 5)
     assert [join["by"] for join in told["semi_joins"]] == ["keys"]
     assert [query.count(placement=placement) for placement in PLACEMENTS] == [2] * len(PLACEMENTS)
-    # Between the least and the greatest there is nothing in the other groups; behind them as well.
+    # No other row group has a value between the least and the greatest key, or outside that range.
     apart = local.scan("orders").semi_join(pa.table({"id": [-5, ROWS]}), on="id")
     assert json.loads(apart.explain(format="json"))["row_groups"] == 0
     assert [apart.count(placement=placement) for placement in PLACEMENTS] == [0] * len(PLACEMENTS)
@@ -131,7 +131,7 @@ def test_few_keys_travel_and_row_groups_without_any_are_skipped(local):
 
 
 def test_many_keys_travel_as_a_filter_and_the_rows_are_the_same(local):
-    # Of 600,000 keys every hundredth is that of a row; a filter keeps some more.
+    # Every hundredth of 600,000 keys occurs in the table. A Bloom filter keeps some more rows.
     keys = pa.table({"code": pa.array([at * 10_007 + (at % 100 > 0) for at in range(600_000)], pa.int64())})
     orders = local.scan("orders")
     with duckdb.connect() as con:
@@ -145,7 +145,7 @@ def test_many_keys_travel_as_a_filter_and_the_rows_are_the_same(local):
     assert "Bloom filter" in query.explain()
     for placement in PLACEMENTS:
         assert [(row,) for _, row in rows(query, placement)] == kept
-    # What is counted at the nodes, or kept for having no partner, has to be exact there.
+    # Rows that nodes count, or keep because they have no partner, must be exact there.
     anti = orders.anti_join(keys, on="code")
     counted = orders.semi_join(keys, on="code").select(farpool.len())
     assert [join["by"] for join in joins(anti) + joins(counted)] == ["keys", "keys"]
@@ -186,7 +186,7 @@ def test_joins_stand_anywhere_in_a_query(local, placement):
 
 
 def test_connection_serves_query_after_query_with_lookups(local):
-    # Each would take its share of what the node keeps for lookups, were they not dropped.
+    # Each query's keys take memory for lookups at the node, and would exhaust it if they were not dropped.
     keys = pa.table({"id": pa.array([at * 1_000_003 for at in range(1_000_000)], pa.int64())})
     orders = local.scan("orders")
     counted = orders.semi_join(keys, on="id").select(farpool.len())

@@ -1,7 +1,7 @@
-"""Processes die in the middle of a query: what the user sees, and what is left.
+"""Processes die during a query: what the user sees, and what is left behind.
 
-Each test lets a query spill until it is well under way, kills a process as `kill -9` would (or stops
-it for a while), and compares the answer row for row, or holds a clock against the claim.
+Each test lets a query spill until it is well under way and kills a process with SIGKILL, or stops it for a while. It
+compares the answer row for row, or measures a time.
 """
 
 import signal
@@ -22,7 +22,7 @@ import farpool.duckdb
 
 ROWS = 3_000_000
 UNDER_WAY_BYTES = 20 << 20
-QUERY_SECONDS = 300  # ample for a query that is not disturbed
+QUERY_SECONDS = 300  # ample for an undisturbed query
 TIMEOUT_SECONDS = 120.0
 
 
@@ -35,7 +35,7 @@ def is_under_way(pool: farpool.Pool) -> bool:
 
 
 def lose_a_node(binary: str, setting: loss.Setting) -> None:
-    # A query may move less than it mostly does, and end before the moment comes: then another seed.
+    # A query may move fewer bytes than usual, and end before the event. Then another seed is tried.
     for seed in range(5):
         run = loss.run(binary, setting, seed)
         if run.verdict != "early":
@@ -54,7 +54,7 @@ def test_a_protected_query_survives_a_node_killed_under_it(farpool_binary, prote
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
 @pytest.mark.parametrize("protection", ["mirror", "local"])
 def test_a_protected_query_survives_a_node_that_stalls_and_goes_on(farpool_binary, protection, transport):
-    # More threads than CPUs: some write and read while others wait for the stalled node.
+    # More threads than CPUs: some write and read while others wait for the stopped node.
     lose_a_node(farpool_binary, loss.Setting(protection, transport, "join", event="stall", threads=4))
 
 
@@ -72,12 +72,12 @@ def test_an_unprotected_query_names_the_node_killed_under_it_and_the_connection_
         killed = time.monotonic()
         with pytest.raises(duckdb.Error, match="node-2"):
             query.result(QUERY_SECONDS)
-        # It does not wait until a request is out of time, as it does where a node stalls.
+        # A node that was killed is noticed at once, without waiting for the timeout of a request.
         assert time.monotonic() - killed < TIMEOUT_SECONDS
         assert con.execute("SELECT 42").fetchone() == (42,)
         con.close()
         assert pool.list() == []
-        # A write that broke off keeps its extents out of use until the session knows the node for lost.
+        # An interrupted write keeps its extents out of use until the session knows that the node is lost.
         wait_until(lambda: pool.stats()["used_bytes"] == 0, "every byte is given back")
 
 

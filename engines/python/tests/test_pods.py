@@ -1,4 +1,5 @@
-"""Pods of the demonstration, by the version of cgroups of this machine; `make guest-test` runs them under version 2."""
+"""Pods of the demonstration, with this machine's version of cgroups. `make guest-test` runs the tests under version
+2."""
 
 import contextlib
 import os
@@ -12,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-# The module by itself, which needs nothing of the wheel: a guest takes minutes to load that.
+# The module is imported without the wheel, which takes minutes to load in a guest.
 FOLDER = Path(__file__).resolve().parents[1] / "farpool" / "demo"
 sys.path.insert(0, str(FOLDER))
 from pod import CGROUPS, NotHere, Pod, Pods  # noqa: E402
 
 TAKES = "import sys; b'1' * int(sys.argv[1])"
 NOBODY = 65534
-# What another user runs: this machine's own Python, since that of the tests may lie where nobody may read.
+# Script that another user runs with the system's Python. The Python of the tests may be in a folder that this user
+# cannot read.
 AS_NOBODY = """
 import subprocess, sys
 from pod import Pods
@@ -38,7 +40,7 @@ def groups() -> set[Path]:
 
 @pytest.fixture
 def module_for_all() -> Iterator[Path]:
-    """A folder that every user may read, with the module under test in it."""
+    """Makes a folder that every user may read, with the module under test."""
     folder = Path(tempfile.mkdtemp(dir="/tmp", prefix="farpool-pods-"))
     shutil.copy(FOLDER / "pod.py", folder)
     folder.chmod(0o755)
@@ -49,7 +51,7 @@ def module_for_all() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def group_of_nobody() -> Iterator[Pod]:
-    """A control group that another user owns, as a delegated scope of systemd is; of version 2."""
+    """Makes a control group that another user owns, like a delegated scope of systemd (version 2)."""
     control = CGROUPS / "cgroup.subtree_control"
     enabled = control.read_text().split()
     control.write_text("+memory")

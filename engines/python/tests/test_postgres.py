@@ -1,4 +1,4 @@
-"""PostgreSQL over `farpool mount`: temporary files in far memory, tables behind a cache there."""
+"""PostgreSQL over `farpool mount`: temporary files in far memory, and tables on disk behind a cache in far memory."""
 
 import random
 import re
@@ -24,14 +24,14 @@ MEMORY = {"shared_buffers": "16MB", "work_mem": "1MB", "max_wal_size": "256MB", 
 
 @pytest.fixture
 def server() -> Iterator[Postgres]:
-    # Nothing is left to the planner but what must spill.
+    # The planner can only choose plans that spill with these settings.
     with postgres(**MEMORY, log_temp_files=0, max_parallel_workers_per_gather=0, hash_mem_multiplier=1) as server:
         yield server
 
 
 @pytest.fixture
 def mounts() -> Iterator[list[Mount]]:
-    """Ended with the test, behind the server's folder."""
+    """Collects mounts and ends them after the test, when the server has ended."""
     started: list[Mount] = []
     yield started
     for mount in started:
@@ -39,7 +39,7 @@ def mounts() -> Iterator[list[Mount]]:
 
 
 def scratch(server: Postgres, mounts: list[Mount], binary: str, url: str, *more: str) -> Mount:
-    """Has the server's temporary files lie in far memory."""
+    """Puts the server's temporary files into far memory."""
     at = server.folder_for(server.folder / "scratch")
     mounts.append(Mount(binary, "scratch", str(at), "--pool", url, *more))
     server.sql(f"CREATE TABLESPACE far LOCATION '{at}'")
@@ -48,7 +48,7 @@ def scratch(server: Postgres, mounts: list[Mount], binary: str, url: str, *more:
 
 
 def cached(server: Postgres, mounts: list[Mount], binary: str, url: str, *more: str) -> Mount:
-    """Gives the server a tablespace behind a cache in far memory."""
+    """Gives the server a tablespace that is cached in far memory."""
     folder, at = (server.folder_for(server.folder / name) for name in ("kept", "at"))
     mounts.append(Mount(binary, "cache", str(folder), str(at), "--pool", url, "--near", "0B", "--alone", *more))
     server.sql(f"CREATE TABLESPACE kept LOCATION '{at}'")
@@ -74,7 +74,7 @@ def test_what_overflows_goes_to_far_memory_and_the_answers_are_the_same(farpool_
     scratch(server, mounts, farpool_binary, shared_cluster.url)
     for name, query in SPILLING.items():
         assert server.sql(query) == answers[name], name
-    # PostgreSQL goes back to its own disk without a word where a tablespace cannot be had.
+    # PostgreSQL falls back to its own disk, without a message, if a tablespace cannot be used.
     paths = spilled_paths(server) - before
     assert paths and all(path.startswith("pg_tblspc/") for path in paths)
     table = "CREATE TEMP TABLE s AS SELECT * FROM t; CREATE INDEX ON s (key); SELECT count(*), sum(key) FROM s"
@@ -93,7 +93,7 @@ def test_a_node_or_a_mount_that_dies_never_makes_an_answer_wrong_and_later_queri
     farpool_binary, cluster, server, mounts
 ):
     def right_or_told(query: Future[str]) -> None:
-        # What the kernel still holds of a file is right, and asks nobody.
+        # Pages that the kernel has cached are right and are read without the mount.
         try:
             assert query.result(120) == answer
         except RuntimeError as error:
@@ -116,7 +116,7 @@ def test_a_node_or_a_mount_that_dies_never_makes_an_answer_wrong_and_later_queri
             cluster.start_node(1)
             with farpool.connect(cluster.url) as pool:
                 wait_until(lambda pool=pool: len(pool.status()["nodes"]) == 1, "a node is there again")
-        # Without the mount, in its own folder.
+        # Temporary files are in the server's own folder after the mount has ended.
         assert server.sql(SPILLING["sort"]) == answer
 
 
@@ -164,7 +164,7 @@ def test_tables_behind_a_cache_are_read_from_far_memory_and_written_to_the_disk(
     assert server.sql("SELECT sum(balance) FROM customer") == str(total)
     server.stop()
     mount.stop()
-    # All of it is in the folder itself, which is put where the mount was.
+    # The folder itself has all the data. It is mounted where the far mount was.
     subprocess.run(["mount", "--bind", server.folder / "kept", server.folder / "at"], check=True)
     try:
         checked = server.tool("pg_checksums", "--check", "-D", str(server.data))

@@ -1,4 +1,4 @@
-"""Sessions belong to one process: a forked child is refused, a spawned one has its own."""
+"""Sessions belong to one process: a forked child is refused, a spawned one makes its own."""
 
 import multiprocessing
 import os

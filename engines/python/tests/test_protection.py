@@ -1,4 +1,4 @@
-"""Protection of scratch files and rebuilding of published ones, as Python sees them."""
+"""Protection of scratch files and rebuilding of published files, from Python."""
 
 import ast
 import gc
@@ -22,7 +22,7 @@ ROWS = 1_500_000
 
 @pytest.fixture
 def two_hosts(farpool_binary) -> Iterator[Cluster]:
-    """A broker and two nodes that say they are on two hosts."""
+    """Starts a broker and two nodes with different host labels."""
     with start_cluster(farpool_binary, hosts=True) as cluster:
         yield cluster
         stop_cluster(cluster)
@@ -142,8 +142,8 @@ def test_a_published_file_is_built_anew_by_whoever_opens_or_reads_it(cluster):
         reader = pool.open("views/a")
         [holder] = [node["name"] for node in pool.status()["nodes"] if node["leased_bytes"]]
         cluster.kill(holder)
-        # A handle opened before finds the bytes gone, and again where they are now. Of several that need
-        # them at once, one builds them.
+        # A handle that was opened before finds the bytes lost, and then finds them in the new file. If several threads
+        # need them at once, one of them rebuilds them.
         with ThreadPoolExecutor(4) as executor:
             found = executor.map(lambda _: reader.read_at(0, len(content)), range(4))
             assert list(found) == [content] * 4

@@ -1,4 +1,5 @@
-"""`farpool.duckdb.sql_pushdown`: what runs beside the data, what does not and why. The answers are DuckDB's."""
+"""`farpool.duckdb.sql_pushdown`: which parts run beside the data, which do not, and why. Answers must be those of
+DuckDB."""
 
 import duckdb
 import pyarrow as pa
@@ -42,11 +43,11 @@ def con(pool):
 
 
 def expected(con: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation:
-    """What DuckDB says of the same rows, of a table of its own."""
+    """Returns DuckDB's answer over a table of its own with the same rows."""
     return con.sql(sql.replace("orders", "own"))
 
 
-# A statement, and how what is shipped of each of its blocks begins.
+# Statements, and how the descriptions of the shipped parts of each block start.
 SHIPPED = [
     ("SELECT id FROM orders WHERE word LIKE 'word 1%' AND ratio > 99_990", [["filter", "filter"]]),
     ("SELECT id FROM orders WHERE word NOT LIKE '%!%' ESCAPE '!' OR NOT ok", None),
@@ -100,14 +101,14 @@ def test_blocks_run_beside_the_data_with_the_answers_of_duckdb(con, sql, begins)
         for block, words in zip(pushdown.blocks, begins, strict=True):
             assert len(block.shipped) == len(words), pushdown
             assert all(one.startswith(word) for one, word in zip(block.shipped, words, strict=True)), pushdown
-    # It can be run again, and the report says what it took.
+    # It can run a second time, and the report has both runs.
     assert len(pushdown.fetchall()) == len(found)
     for block in pushdown.blocks:
         if block.shipped:
             assert [report["shipped"] > 0 for report in block.reports] == [True, True], pushdown
 
 
-# A statement, and a part of the reason why something is left to DuckDB.
+# Statements, and a part of the reason why something is left to DuckDB.
 LEFT = [
     ("SELECT id FROM orders WHERE upper(word) = 'WORD 1'", "upper"),
     ("SELECT id FROM orders WHERE few + 1 > 49", "overflow"),
@@ -181,7 +182,7 @@ def test_tables_of_a_pool_need_no_registering(pool, con):
     pushdown = farpool.duckdb.sql_pushdown(con, sql, pool, placement="ship")
     assert pushdown.fetchall() == [(1, 1), (2, 2)] and pushdown.blocks[0].shipped
     assert [report["placement"] for report in pushdown.blocks[0].reports] == ["ship"]
-    # What the database has itself goes first, and behind the call nothing is left in it.
+    # The database's own tables take precedence, and the call leaves no relation of the pool in the database.
     assert farpool.duckdb.sql_pushdown(con, "SELECT count(*) FROM own", pool).fetchall() == [(ROWS,)]
     with pytest.raises(duckdb.CatalogException):
         con.sql(sql)
@@ -193,7 +194,7 @@ def test_tables_of_a_pool_need_no_registering(pool, con):
 
 def test_names_mean_what_they_mean_in_duckdb(pool, con):
     count = "SELECT count(*) FROM"
-    # A name of the statement's own, in its scope only.
+    # A name that the statement defines takes precedence in its scope only.
     pushdown = farpool.duckdb.sql_pushdown(
         con, f"WITH ORDERS AS (SELECT 1 AS id) SELECT (SELECT count(*) FROM orders), ({count} (SELECT 1) orders)"
     )
@@ -202,13 +203,13 @@ def test_names_mean_what_they_mean_in_duckdb(pool, con):
         con, f"SELECT ({count} (WITH orders AS (SELECT 1) FROM orders)), ({count} orders)"
     )
     assert pushdown.fetchall() == [(1, ROWS)] and len(pushdown.blocks) == 1
-    # Variables of whoever calls.
+    # Python variables of the caller.
     variable, local = FarDataset(pool, "orders"), pa.table({"id": [3]})
     pushdown = farpool.duckdb.sql_pushdown(con, "SELECT local.id, n FROM local, (SELECT count(*) n FROM variable)")
     assert pushdown.fetchall() == [(3, ROWS)] and pushdown.blocks[0].shipped
     del variable, local
     assert pushdown.fetchall() == [(3, ROWS)]
-    # What is registered anew as something else is no far table any more.
+    # A name that is registered again as something else is no far table any more.
     con.register("orders", pa.table({"id": [1, 2]}))
     pushdown = farpool.duckdb.sql_pushdown(con, f"{count} orders")
     assert pushdown.fetchall() == [(2,)] and pushdown.blocks == []

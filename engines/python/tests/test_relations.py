@@ -1,4 +1,5 @@
-"""Far tables as relations of DuckDB: what is pushed down, what is not forgotten, and what is said when it cannot be."""
+"""Far tables as relations of DuckDB: which filters are pushed down, that none is ignored, and which errors are
+raised."""
 
 import datetime
 import decimal
@@ -15,13 +16,13 @@ import farpool.duckdb
 from farpool.dataset import FarDataset
 
 ROWS = 600_000
-GROUPS = 10  # of 65,536 rows
+GROUPS = 10  # row groups of 65,536 rows
 LARGE_ROWS = 3_000_000
 TIMEOUT_SECONDS = 2.0
 
 
 def numbers(rows: int = ROWS) -> pa.Table:
-    """Sorted ids, so that row groups can be skipped; eight columns in all."""
+    """Returns a table with sorted ids, so that row groups can be skipped, and eight columns in total."""
     ids = pa.array(range(rows), pa.int64())
     columns = {"id": ids, "few": pc.bit_wise_and(ids, 15), "x": pc.divide(ids.cast(pa.float64()), 7.0)}
     columns["word"] = pa.array([f"word {row}" for row in range(1_000)] * (rows // 1_000))
@@ -36,7 +37,7 @@ def con():
 
 @pytest.fixture
 def far(pool, con):
-    """A table in the pool, and registered; dropped behind the test."""
+    """Registers a table of the pool, and drops it after the test."""
     pool.put_table("relations", numbers())
     yield farpool.duckdb.register(con, pool, "relations", as_="t", placement="fetch")["t"]
     pool.drop_table("relations")
@@ -50,7 +51,7 @@ def test_only_the_columns_and_row_groups_of_a_query_are_read(pool, con, far):
     assert after["row_groups_read"] - before["row_groups_read"] == 1
     assert after["row_groups_skipped"] - before["row_groups_skipped"] == GROUPS - 1
     assert (report["fetched"], report["skipped"], report["rows"]) == (1, GROUPS - 1, len(rows))
-    # One row group of two columns of eight bytes, and no more; the table is a hundred times that.
+    # One row group of two columns of eight bytes each. The table has a hundred times as many bytes.
     assert 0 < report["link_bytes"] <= 2 * 8 * 65_536
     assert pool.table("relations").nbytes > 30 * report["link_bytes"]
 
@@ -77,11 +78,11 @@ def test_a_variable_is_a_relation_as_well(pool, con, far):
 
 
 def test_rows_come_while_the_query_runs(con, far):
-    # DuckDB takes a row group for each of its threads, and more while its buffer has room.
+    # DuckDB reads a row group for each of its threads, and more while its buffer has room.
     con.execute("SET streaming_buffer_size = '64KiB'")
     with con.sql("FROM t").to_arrow_reader(2_048) as reader:
         assert next(reader).num_rows > 0
-        # Two steps are under way at most: the one that is taken, and the next one.
+        # Two steps are in progress at most: the one that is read, and the next one.
         (report,) = far.reports
         assert 0 < report["fetched"] < GROUPS
     assert con.sql("SELECT id FROM t LIMIT 3").fetchall() == [(0,), (1,), (2,)]
@@ -144,7 +145,8 @@ def every_kind(rows: int = 2_000) -> pa.Table:
 
 
 def test_filters_of_pyarrow_keep_the_rows_that_they_keep_there(pool):
-    """Whether they are understood or not. NaN is not greater than a number there, and not unknown either."""
+    """This holds for filters that are understood and for others. In pyarrow, comparing NaN with a number is false, not
+    null."""
     table = every_kind()
     pool.put_table("kinds", table)
     far, near = FarDataset(pool, "kinds"), pyarrow.dataset.dataset(table)
@@ -198,7 +200,7 @@ def test_filters_of_pyarrow_keep_the_rows_that_they_keep_there(pool):
     assert far.to_table(columns=computed).to_pylist() == near.to_table(columns=computed).to_pylist()
     known = {"columns": ["day", "u", "zoned"], "filter": field("i") == 7}
     assert far.to_table(**known).to_pylist() == near.to_table(**known).to_pylist()
-    # A part that is not understood does not keep the rest from being pushed down.
+    # A part that is not understood does not prevent the other parts from being pushed down.
     scanner = far.scanner(filter=left[5])
     assert len(scanner.left) == 1
     scanner.to_table()
@@ -252,7 +254,7 @@ def test_a_name_that_the_connection_has_is_not_hidden_without_a_word(far, pool, 
         if kind not in ("TEMP TABLE", "TEMP VIEW"):
             farpool.duckdb.register(con, pool, "relations", as_="own", replace=True)
             assert con.sql("SELECT count(*) FROM own").fetchall() != [(1,)]
-            # What farpool registered it may register again.
+            # A name that farpool registered may be registered again.
             farpool.duckdb.register(con, pool, "relations", as_="own", placement="ship")
             farpool.duckdb.unregister(con, "own")
             if kind is not None:
@@ -318,8 +320,8 @@ def test_a_node_that_is_lost_in_the_middle_ends_the_query_by_its_name(cluster, c
         reader = con.sql("FROM t").to_arrow_reader(2_048)
         rows = next(reader).num_rows
         cluster.kill("node-2")
-        # Behind what had come there is an error, and never an end too soon. Memory that this process has mapped
-        # outlives its node, with the bytes that were sealed there: then all rows come.
+        # An error is raised after the rows that arrived; the result never just ends early. If this process has mapped
+        # the node's memory, it can read published bytes even after the node has ended. Then all rows arrive.
         try:
             for batch in reader:
                 rows += batch.num_rows

@@ -1,9 +1,9 @@
-"""Random statements over random tables: DuckDB over a far table, and `sql_pushdown` of the same, answer what DuckDB
-answers over a table of its own, in columns of the same names and types.
+"""Random statements over random tables. DuckDB over a far table, and `sql_pushdown`, must answer as DuckDB over its own
+table does, with the same names and types of columns.
 
-Values are the same; of floats that were added or averaged the difference is at most the bound of the scans' tests. A
-statement that DuckDB refuses, because a value does not fit, is passed over. FARPOOL_PIPELINES says how many statements
-there are, FARPOOL_SEED which is the first one.
+Values must be equal. Sums and means of floats may differ by the bound of the scans' tests. A statement that DuckDB
+refuses because a value does not fit is skipped. FARPOOL_PIPELINES sets the number of statements, and FARPOOL_SEED the
+first one.
 """
 
 import random
@@ -12,7 +12,7 @@ import duckdb
 import pytest
 import random_queries
 from random_queries import COLUMNS, Writer, literal, quoted
-from test_scan_differential import FIRST, PLACEMENTS, PIPELINES, QUERIES_OF_A_TABLE, TESTS, difference
+from test_scan_differential import FIRST, PIPELINES, PLACEMENTS, QUERIES_OF_A_TABLE, TESTS, difference
 
 import farpool
 import farpool.duckdb
@@ -40,7 +40,7 @@ class Statement:
         return self.writer.condition(depth=self.rng.choice([0, 1, 2])).sql
 
     def special(self) -> str:
-        """What SQL has beside what queries have: some of it is DuckDB's alone to do."""
+        """Adds SQL that queries do not have. Some of it only DuckDB can run."""
         name = self.rng.choice(sorted(self.kinds))
         kind, column = self.kinds[name], quoted(name)
         value = literal(self.writer.value(kind)) if kind in {of for of, _, _ in COLUMNS.values()} else "3"
@@ -68,7 +68,7 @@ class Statement:
         return sorted(name for name, kind in self.kinds.items() if not kinds or kind in kinds)
 
     def order(self, unique: list[str], by: list[str]) -> str:
-        """ORDER BY, mostly down to what no two rows have in common, and LIMIT."""
+        """Adds ORDER BY, mostly ending in a unique key, and LIMIT."""
         rng, text = self.rng, ""
         if rng.random() < 0.6:
             by = rng.sample(by, min(len(by), rng.randint(0, 2))) + unique
@@ -129,7 +129,7 @@ class Statement:
         return f"SELECT DISTINCT {', '.join(chosen)} FROM t{self.where}" + self.order(chosen, [])
 
     def nested(self) -> str:
-        """Blocks in other statements."""
+        """Puts blocks into other statements."""
         keys, _ = self.grouped()
         key = (keys or ["id"])[0]
         inner = f"SELECT {key} AS k, count(*) AS n, max(id) AS m FROM t{self.where} GROUP BY {key}"
@@ -199,5 +199,5 @@ def test_far_tables_in_duckdb_answer_what_tables_of_its_own_answer(part: int):
     assert refused <= max(8, (after - first) // 4)
     if after - first >= 40:
         assert stats["row_groups_skipped"] > 0
-        # Most of what is written here can be shipped.
+        # Many of the blocks that are made here can be pushed down.
         assert shipped > blocks / 3 and grouped > 3, (blocks, shipped, grouped)

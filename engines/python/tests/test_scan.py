@@ -1,4 +1,4 @@
-"""Queries over far tables from Python: what each step means, what is read for it, and what is refused how."""
+"""Queries over far tables from Python: the meaning of each step, which bytes are read, and which errors are raised."""
 
 import datetime
 import decimal
@@ -19,7 +19,7 @@ DAY = datetime.date(2024, 1, 1)
 
 
 def orders() -> pa.Table:
-    """A table in the order of its days, with four row groups."""
+    """Returns a table sorted by day, with four row groups."""
     rows = range(ROWS)
     return pa.table(
         {
@@ -40,7 +40,7 @@ def local():
 
 
 def few(pool: farpool.Pool, **columns: pa.Array) -> farpool.Scan:
-    """A small table of these columns."""
+    """Puts a small table with these columns."""
     pool.put_table("few", pa.table(columns), replace=True)
     return pool.scan("few")
 
@@ -82,7 +82,7 @@ def test_report_says_what_was_expected_and_what_it_took(local):
     assert report["link_bytes"] > 0 and report["seconds"] > 0
     assert found.explain().startswith(f"auto, {report['chosen']}: of 4 row groups ")
     assert "expected: fetch " in found.explain()
-    # What ran once is known.
+    # The costs of a query that has run once are known.
     told = json.loads(query.explain(format="json"))
     assert told["sure"] and told["choice"] in ("fetch", "ship", "split") and told["expected"]["split"]["seconds"] > 0
     assert "expected: fetch " in query.explain()
@@ -125,7 +125,7 @@ def test_rows_pass_to_other_libraries_as_often_as_they_like(local):
     local.put_table("copy", found)
     assert local.table("copy").scan().count() == 10
     cheapest = local.scan("orders").group_by("mode").agg(col("price").min())
-    local.put_table("copy", cheapest, replace=True)  # a scan that has not been run stays far as well
+    local.put_table("copy", cheapest, replace=True)  # a scan can be put without running it first
     assert local.scan("copy").to_arrow().equals(cheapest.to_arrow())
     assert pa.table(cheapest).equals(cheapest.to_arrow())
     local.drop_table("copy")

@@ -1,10 +1,10 @@
-"""Random queries over random tables: a scan, fetched, shipped or split, answers what DuckDB answers to the same in SQL.
+"""Random queries over random tables. A scan that is fetched, shipped or split must answer as DuckDB does to equivalent
+SQL.
 
-Whole numbers, decimals, texts, times and floats that are passed on are the same. Of floats that were added or divided
-the difference is at most `BOUND` of what was added. A query that both refuse, because a value does not fit, is
-agreed on as well.
+Integers, decimals, text, times, and floats that are not computed must be equal. Floats that were added or divided may
+differ by at most `BOUND` of the sum of their terms. If a value does not fit, both sides must refuse the query.
 
-FARPOOL_PIPELINES says how many queries there are, FARPOOL_SEED which is the first one.
+FARPOOL_PIPELINES sets the number of queries, and FARPOOL_SEED the first one.
 """
 
 import math
@@ -22,7 +22,7 @@ BOUND = 1e-9
 FIRST = int(os.environ.get("FARPOOL_SEED", "1"))
 PIPELINES = int(os.environ.get("FARPOOL_PIPELINES", "400"))
 QUERIES_OF_A_TABLE = 20
-# Each test has so many queries, so that a failure among many is found again soon.
+# Number of tests that the queries are divided into, so that a failing query is found quickly.
 TESTS = 8
 PLACEMENTS = ("auto", "fetch", "ship", "split")
 
@@ -43,7 +43,7 @@ def is_same(one: Any, other: Any, weight: float) -> bool:
 
 
 def key(row: tuple) -> tuple:
-    """Rows in an order in which those that are nearly the same are neighbours."""
+    """Returns a sort key by which nearly equal rows are neighbours."""
 
     def of(value: Any) -> tuple:
         match value:
@@ -66,11 +66,11 @@ def key(row: tuple) -> tuple:
 
 
 def difference(found: list[tuple], expected: list[tuple], is_ordered: bool) -> str | None:
-    """What differs, or nothing."""
+    """Returns a text about the first difference, or `None`."""
     if len(found) != len(expected):
         return f"{len(found)} rows, where DuckDB has {len(expected)}"
     floats = [abs(value) for row in expected for value in row if isinstance(value, float) and math.isfinite(value)]
-    # What cancelled out was at most so large: every value of a float column is below 1e6.
+    # Terms that cancelled out were at most this large: every value of a float column is below 1e6.
     weight = max([1.0, *floats]) if not floats else max(1e6, *floats)
     if not is_ordered:
         found, expected = sorted(found, key=key), sorted(expected, key=key)
@@ -81,7 +81,7 @@ def difference(found: list[tuple], expected: list[tuple], is_ordered: bool) -> s
 
 
 def answer_of_duckdb(con: duckdb.DuckDBPyConnection, sql: str) -> tuple[pa.Table | None, Exception | None]:
-    """Its answer, or its refusal of a value that does not fit."""
+    """Returns DuckDB's answer, or its error if a value does not fit."""
     try:
         return con.sql(sql).to_arrow_table(), None
     except (duckdb.OutOfRangeException, duckdb.ConversionException) as refusal:
@@ -112,13 +112,13 @@ def test_scans_answer_what_duckdb_answers(part: int):
             try:
                 found = query.scan.to_arrow(placement=PLACEMENTS[seed % 3])
             except farpool.InvalidError as error:
-                # DuckDB does not compute what nobody uses: then it refuses when it is made to.
+                # DuckDB does not compute unused expressions. It refuses the value when it must compute all of them.
                 refusals = [answer_of_duckdb(con, sql)[1] for sql in query.computed] + [refusal]
                 assert any(refusals), f"{error}\n{repeat}"
                 refused += 1
                 continue
             if expected is None:
-                # A row that is not needed was not computed here.
+                # The scan did not compute a row that is not needed.
                 refused += 1
                 continue
             assert found.column_names == (expected.column_names), repeat

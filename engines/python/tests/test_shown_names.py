@@ -1,4 +1,4 @@
-"""Names of columns that others chose are obeyed by no terminal, wherever this module shows them."""
+"""Control characters in column names are escaped wherever this module shows the names. Other people choose them."""
 
 import duckdb
 import pyarrow as pa
@@ -8,7 +8,7 @@ import farpool
 import farpool.duckdb
 from farpool.dataset import FarDataset
 
-# Clears the screen, sets a title, and turns the text behind it around.
+# Clears the screen, sets a window title, and reverses the text after it.
 COLUMN = "sum\x1b[2J\x1b]0;title\x07\r\nok\u202e"
 SHOWN = "sum\\u{1b}[2J\\u{1b}]0;title\\u{7}\\u{d}"
 

@@ -1,4 +1,4 @@
-"""SQLite with the loadable extension: its answers are those of SQLite without, whatever else happens."""
+"""SQLite with the loadable extension: its answers are those of SQLite without it, whatever else happens."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ def extension(farpool_binary) -> str:
 
 @pytest.fixture(scope="session")
 def python() -> str:
-    """A Python whose sqlite3 loads extensions."""
+    """Returns a Python whose sqlite3 can load extensions."""
     test = "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)"
     for path in ("/usr/bin/python3", "python3"):
         if subprocess.run([path, "-c", test], capture_output=True, timeout=PATIENCE_SECONDS).returncode == 0:
@@ -39,7 +39,7 @@ def python() -> str:
 
 
 class Worker:
-    """A process with a connection: see sqlite_worker.py."""
+    """A process with a connection, running sqlite_worker.py."""
 
     def __init__(self, python: str, extension: str, database: Path, flags: str = ""):
         environment = {**os.environ, "FARPOOL_SQLITE": flags, "SQLITE_TMPDIR": "/nowhere"}
@@ -65,12 +65,12 @@ class Worker:
             self._process.communicate()
 
     def close(self) -> None:
-        """As programs end that close what they opened."""
+        """Ends the process as a program does that closes its connections."""
         if self._process.poll() is None:
             self._process.communicate(timeout=PATIENCE_SECONDS)
 
     def kill_within(self, seconds: float) -> None:
-        """As `kill -9` does, after so long, or when it answers."""
+        """Kills the process with SIGKILL after this time, or when it answers."""
         select.select([self._process.stdout], [], [], seconds)
         self._process.kill()
         self._process.wait()
@@ -101,7 +101,7 @@ class Worker:
 
 @pytest.fixture
 def far(python, extension, shared_cluster, tmp_path) -> Iterator[Worker]:
-    """A connection through the extension, to a new database."""
+    """Opens a new database through the extension."""
     flags = f"--pool {shared_cluster.url} --near 0B"
     with Worker(python, extension, tmp_path / "far.db", flags) as worker:
         yield worker
@@ -109,7 +109,7 @@ def far(python, extension, shared_cluster, tmp_path) -> Iterator[Worker]:
 
 @pytest.fixture
 def stock(python, far, tmp_path) -> Iterator[Worker]:
-    """A connection of stock SQLite to the same database."""
+    """Opens the same database in a SQLite without the extension."""
     with Worker(python, "stock", tmp_path / "far.db") as worker:
         yield worker
 
@@ -132,7 +132,7 @@ SPILLING = {
 @pytest.mark.parametrize("query", SPILLING)
 def test_what_overflows_goes_to_far_memory_and_the_answer_is_that_of_stock_sqlite(far, stock, query):
     fill(far)
-    # Temporary files go where SQLITE_TMPDIR says, which is nowhere.
+    # SQLITE_TMPDIR names a folder that does not exist.
     for worker in (far, stock):
         worker.run("PRAGMA cache_size = 100")
         worker.run("PRAGMA temp_store = FILE")
@@ -167,7 +167,7 @@ def test_whoever_writes_the_other_reads_what_is_there(far, stock, journal):
     rng = random.Random(5)
     expected = far.run("SELECT sum(key) FROM t")[0][0]
     for worker in (far, stock):
-        # Every read is one of the file.
+        # Every read goes to the file, because the page cache is tiny.
         worker.run("PRAGMA cache_size = 2")
     for turn in range(300):
         writer, reader = rng.sample((far, stock), 2)
@@ -184,7 +184,7 @@ def test_whoever_writes_the_other_reads_what_is_there(far, stock, journal):
         assert far.run("SELECT sum(key) FROM t")[0][0] == expected
         return far.stats()["far_hits"] > 0
 
-    # Where the machine is busy, far memory counts as slow after a while and is passed over for a while.
+    # Far memory may be classified as slow on a busy machine, and is then skipped for a while.
     wait_until(is_read_from_far_memory, "some of it is read from far memory")
 
 
@@ -201,7 +201,7 @@ def test_a_database_larger_than_local_memory_is_read_from_far_memory_once_it_was
         hits, misses = (after[name] - before[name] for name in ("far_hits", "misses"))
         return hits > 0.95 * (hits + misses)
 
-    # Where the machine is busy, far memory counts as slow after a while and is passed over for a while.
+    # Far memory may be classified as slow on a busy machine, and is then skipped for a while.
     wait_until(is_read_from_far_memory, "nearly all of it is read from far memory")
 
 
@@ -216,7 +216,7 @@ def test_a_node_that_dies_costs_the_cache_and_what_was_spilled_and_no_answer_is_
         total = far.run("SELECT sum(key) FROM t")
         spilled = far.stats()["bytes_written"]
         running = executor.submit(far.run, SPILLING["sort"])
-        # The pool knows when it is under way; the worker is busy.
+        # The pool shows when the query is under way. The worker is busy and cannot answer.
         with farpool.connect(cluster.url, protection="none") as pool:
             wait_until(lambda: pool.status()["leased_bytes"] > 0 or running.done(), "something is spilled")
         cluster.kill("node-1")
@@ -307,7 +307,7 @@ def test_a_database_whose_name_another_one_has_taken_leaves_the_log_of_the_other
 
 
 def test_a_process_that_ends_gives_its_far_memory_back_at_once(farpool_binary, python, extension, tmp_path):
-    # Without being told, nodes would keep it for longer than this test waits.
+    # Nodes must be told to free the memory: the TTL is longer than this test waits.
     with start_cluster(farpool_binary, ttl="10m") as cluster, farpool.connect(cluster.url) as pool:
         with Worker(python, extension, tmp_path / "far.db", f"--pool {cluster.url} --near 0B") as far:
             fill(far, 20_000)

@@ -1,4 +1,4 @@
-"""Far tables, over every transport: what pyarrow puts comes back, and other libraries read it."""
+"""Far tables, over every transport: tables of pyarrow come back unchanged, and other libraries read them."""
 
 import datetime
 import decimal
@@ -20,7 +20,7 @@ ROWS = 70_000
 
 
 def column(values: list, kind: pa.DataType) -> pa.Array:
-    """The values again and again, with nulls between."""
+    """Repeats the values, with nulls in between."""
     cycle = [*values, None]
     return pa.array([cycle[row % len(cycle)] for row in range(ROWS)], type=kind)
 
@@ -107,7 +107,7 @@ def test_text_and_bytes_of_every_layout_are_kept_plainly():
         assert pool.scan("t").filter(farpool.col("holes").is_null()).count() == 1
 
 
-# DuckDB would rather be asked for a relation; who has a connection may put its result all the same.
+# DuckDB warns about results of a connection that are read as Arrow. They can be put all the same.
 @pytest.mark.filterwarnings("ignore:Arrow output on a DB-API result")
 def test_files_and_what_reads_them_are_tables(tmp_path):
     table = pa.table({"id": range(150_000), "word": [f"w{row % 7}" for row in range(150_000)]})

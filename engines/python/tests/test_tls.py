@@ -1,4 +1,4 @@
-"""A pool that speaks TLS: who gets in, and what the others are told."""
+"""A pool with TLS: who is admitted, and which errors others get."""
 
 import subprocess
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def certs(farpool_binary, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(farpool_binary, certs) -> Iterator[str]:
-    """A broker and a node with certificates."""
+    """Starts a broker and a node with certificates."""
     started = []
 
     def start(*arguments: str) -> str:

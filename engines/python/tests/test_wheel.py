@@ -1,4 +1,4 @@
-"""The wheel by itself, in an environment of its own: what it brings, and whom it does not talk to."""
+"""The wheel in an environment of its own: its contents, and which versions of peers it refuses."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ VERSION_MISMATCH = 20
 
 
 def run(command: list[str | Path], variables: dict[str, str] | None = None) -> str:
-    """Runs a program to its end, and returns what it printed."""
+    """Runs a program and returns its output."""
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, (command, done.stdout, done.stderr)
     return done.stdout
@@ -27,7 +27,7 @@ def run(command: list[str | Path], variables: dict[str, str] | None = None) -> s
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> Path:
-    """Nothing but the wheel is in it."""
+    """Makes an environment that contains only the wheel."""
     wheels = os.environ.get("FARPOOL_WHEELS")
     if wheels is None:
         pytest.fail("FARPOOL_WHEELS names the folder of the wheel: `make test-python` builds it", pytrace=False)
@@ -49,7 +49,8 @@ def test_the_wheel_brings_the_command_with_which_a_pool_is_run(environment):
 
 
 def test_functions_run_here_in_an_environment_that_is_not_activated(environment):
-    """An interpreter of an environment is a link to another's, beside which there is no sandbox program."""
+    """The interpreter of a virtual environment is a link into another folder, which has no sandbox program beside
+    it."""
     calls = """if True:
         import pathlib, sys, farpool
         walk = farpool.Function.wasm(pathlib.Path(sys.argv[2]).read_bytes(), "walk")
@@ -63,7 +64,7 @@ def test_functions_run_here_in_an_environment_that_is_not_activated(environment)
                 print(placement, "here" if called.node is None else "at a node")
         """
     module = Path(os.environ["FARPOOL_FUNCTIONS"], "walk.wasm")
-    # Nothing leads to the program but where the wheel was installed.
+    # The program can only be found through the wheel's list of files.
     variables = {name: value for name, value in os.environ.items() if name not in ("FARPOOL_SANDBOX", "PATH")}
     with Cluster(str(environment / "farpool"), 64 << 20, node_count=1) as cluster:
         told = run([environment / "python", "-c", calls, cluster.url, module], variables | {"PATH": "/usr/bin:/bin"})
@@ -81,7 +82,7 @@ def crc32c(data: bytes) -> int:
 
 @pytest.mark.parametrize("asker", ["session", "node"])
 def test_a_peer_of_another_version_is_refused_by_both_numbers_and_what_helps(farpool_binary, asker):
-    """As spec/wire.md has it: a greeting that is refused names the newest version that the peer speaks."""
+    """A refused greeting names the newest version that the peer supports (spec/wire.md)."""
 
     def answer() -> None:
         while True:
@@ -115,12 +116,12 @@ def test_a_peer_of_another_version_is_refused_by_both_numbers_and_what_helps(far
                     "--broker",
                     f"farpool://{address}",
                 ]
-                # It goes on trying, as the broker may be upgraded next.
+                # The node keeps retrying, because the broker may be upgraded.
                 with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as node:
                     told = node.stderr.readline()
                     node.kill()
         finally:
-            # An accept that waits hears of it.
+            # Wakes a thread that waits in `accept`.
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
     assert "speaks up to 7" in told and "this side 1 to 1" in told and "upgrade this side" in told, told

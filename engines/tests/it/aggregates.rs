@@ -1,5 +1,5 @@
-//! Every aggregate that is shipped, over no rows, over groups without values, and over groups that have some: what
-//! DataFusion alone answers, in every placement, as SQL and as a query of the library.
+//! Every aggregate that can be pushed down, over no rows, over groups of NULLs only, and over groups with some values.
+//! The results must be those of DataFusion alone, in every placement, by SQL and by queries of the library.
 
 use crate::beside::{Beside, Rows, assert_none, difference, lines};
 use arrow::array::{
@@ -10,14 +10,14 @@ use farpool::Placement;
 use farpool::operators::query::{Agg, Expr, col, lit};
 use std::sync::Arc;
 
-/// Two full row groups and a part.
+/// Two full row groups and part of a third.
 const ROWS: i64 = 140_000;
 /// Columns that have sums.
 const NUMBERS: [&str; 6] = ["tiny", "whole", "positive", "exact", "narrow", "wide"];
 const OTHERS: [&str; 5] = ["flag", "day", "moment", "word", "raw"];
 
-/// Groups by what they have of values: none; each other; all; one alone; some in the last row group only; all, under
-/// NULL.
+/// Number of groups. They differ in their values: group 0 has none, 1 every other, 2 all, 3 a single one, 4 some in the
+/// last row group only, 5 all, under the key NULL.
 const GROUPS: i64 = 6;
 
 fn has_value(row: i64) -> bool {
@@ -30,7 +30,7 @@ fn has_value(row: i64) -> bool {
     }
 }
 
-/// Sums of all of them are exact, whatever their order.
+/// Makes a table whose sums are exact in any order.
 fn facts() -> RecordBatch {
     let values = |make: fn(i64) -> i64| (0..ROWS).map(move |row| has_value(row).then(|| make(row)));
     let exact: Decimal128Array = values(|row| row % 9_000 - 4_500).map(|one| one.map(i128::from)).collect();
@@ -75,7 +75,7 @@ fn facts() -> RecordBatch {
     .expect("a batch")
 }
 
-/// Where rows come from, as SQL and as a condition of the library.
+/// Returns tables and filters, as SQL and as a condition of the library.
 fn sources() -> [(&'static str, &'static str, Option<Expr>); 4] {
     [
         ("facts", "", None),
@@ -104,7 +104,7 @@ async fn shipped_aggregates_are_those_of_datafusion_over_nothing_and_over_null()
                 let all = ["count(*)", "count(#)", "min(#)", "max(#)"];
                 let sums: &[&str] = if NUMBERS.contains(&column) { &["sum(#)", "avg(#)"] } else { &[] };
                 let together = [&all, sums].concat().join(", ");
-                // One beside others may be made from theirs.
+                // These run alone as well: beside others, DataFusion may compute them from the others' results.
                 let distinct: &[&str] = if keys.len() == 2 { &[] } else { &["count(DISTINCT #)"] };
                 let alone = distinct.iter().chain(sums.get(1)).copied();
                 for list in alone.chain([together.as_str()]) {
@@ -139,7 +139,7 @@ async fn aggregates_of_queries_of_the_library_are_those_of_sql_over_nothing_and_
                 if NUMBERS.contains(&column) {
                     list.push(("sum".to_owned(), Agg::Sum(of())));
                     list.push(("mean".to_owned(), Agg::Avg(of())));
-                    // Sums of the library have all digits, and its means are floats.
+                    // The library's sums of integers are decimals, and its means are floats.
                     let exact = ["tiny", "whole", "positive"].contains(&column);
                     let sum = format!("sum({column})");
                     let sum = if exact { format!("CAST({sum} AS DECIMAL(38, 0))") } else { sum };

@@ -1,8 +1,9 @@
-//! TPC-H and the queries over hits: far tables put from the Parquet files that DuckDB answered for, in every placement.
+//! TPC-H and queries over the table `hits`, on far tables made from the Parquet files that DuckDB answered for, in
+//! every placement.
 //!
-//! The idea: what is exact must be equal; of what is not, no more is asked than that it is as good as its type. Sums of
-//! floating-point numbers may differ by their order, and where one engine says a decimal and the other a floating-point
-//! number, the decimal may be cut off behind its last digit.
+//! The idea: exact values must be equal, and inexact ones as close as their types permit. Sums of floats may differ by
+//! the order of additions. Where one engine returns a decimal and the other a float, the decimal may be truncated after
+//! its last digit.
 
 use crate::pools::{embedded, files, put, reference, session_in, stem};
 use crate::{PLACEMENTS, canonical};
@@ -16,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// What two sums in different orders may differ by, relatively.
+/// Largest relative difference of two float sums in different orders.
 const TOLERANCE: f64 = 1e-9;
 
-/// Rows, and how exact their columns are.
+/// Rows as text, and the exactness of each column.
 pub struct Answer {
     pub rows: Vec<Vec<String>>,
     pub columns: Vec<Exactness>,
@@ -28,7 +29,7 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exactness {
     Float,
-    /// Whole numbers have no digits behind the point.
+    /// Decimal. Integers have scale 0.
     Decimal {
         scale: i8,
     },
@@ -49,7 +50,7 @@ impl Answer {
         Ok(Answer { rows: canonical::rows(batches)?, columns })
     }
 
-    /// The first place where it is not what is wanted.
+    /// Returns the first difference from the wanted answer.
     pub fn difference(&self, wanted: &Answer) -> Option<String> {
         let shape = |of: &Answer| (of.rows.len(), of.columns.len());
         if shape(self) != shape(wanted) {
@@ -68,7 +69,7 @@ impl Answer {
     }
 }
 
-/// A value as text, and how exactly it stands for the value.
+/// Value as text, and the exactness of its column.
 struct Cell<'a> {
     text: &'a str,
     exactness: Exactness,
@@ -97,7 +98,7 @@ fn is_alike(one: Cell<'_>, other: Cell<'_>) -> bool {
     }
 }
 
-/// A number without zeros behind its point that say nothing.
+/// Removes trailing zeros after the decimal point.
 fn without_zeros(number: &str) -> &str {
     if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
 }
@@ -120,7 +121,7 @@ pub async fn answer_of(frame: DataFrame) -> Result<Answer, String> {
     Answer::of(&schema, &batches)
 }
 
-/// The queries of a part of the reference, of which there are so many.
+/// Queries in a part of the reference folder.
 pub struct Queries {
     part: &'static str,
     folder: PathBuf,
@@ -135,17 +136,17 @@ impl Queries {
         Queries { part, folder, queries }
     }
 
-    /// What they read.
+    /// Returns the tables that the queries read.
     pub fn tables(&self) -> Vec<PathBuf> {
         files(&self.folder.join("data"), "parquet")
     }
 
-    /// Runs all of them. Returns what is not as it has to be.
+    /// Runs all queries in a session. Returns a line for each wrong answer.
     pub async fn compare(&self, session: &Session, how: &str) -> Vec<String> {
         self.compare_each(how, async |_, sql| answer(session, sql).await).await
     }
 
-    /// The same of the answers that something gives, to a query's name and text.
+    /// Asks for the answer to each query by its name and text. Returns a line for each wrong answer.
     pub async fn compare_each(
         &self,
         how: &str,
@@ -166,7 +167,7 @@ impl Queries {
     }
 }
 
-/// Every query of a part of the reference in every placement. Fails with all that was found.
+/// Compares every query of a part of the reference folder in every placement. Fails with all wrong answers.
 fn compare_all(part: &'static str, queries_min: usize) {
     let queries = Queries::of(part, queries_min);
     let tables = queries.tables();
@@ -186,7 +187,7 @@ fn tpch_has_the_answers_of_duckdb_in_all_placements() {
     compare_all("tpch", 22);
 }
 
-/// Too little for the build sides of most joins: orders alone take more.
+/// Memory limit in bytes. It is too small for the build sides of most joins; the table `orders` alone takes more.
 const LITTLE_MEMORY: usize = 6 << 20;
 
 #[test]
@@ -199,7 +200,7 @@ fn tpch_has_the_answers_of_duckdb_in_little_memory() {
     let runtime = farpool_datafusion::runtime(Some(LITTLE_MEMORY), Some(Arc::new(files.clone())));
     let session = Session::within(&pool, Options::default(), runtime.expect("a runtime")).expect("a session");
     let faults = Runtime::new().expect("a runtime").block_on(async {
-        // Of what sorts keep for their merges, there is not so much.
+        // The default reservation of a sort for its merge is larger than the memory limit.
         let set = session.context().sql("SET datafusion.execution.sort_spill_reservation_bytes = 65536");
         set.await.expect("a setting").collect().await.expect("set");
         queries.compare(&session, "in 6 MiB").await

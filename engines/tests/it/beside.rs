@@ -1,4 +1,4 @@
-//! Tables in far memory, and the same rows in memory for DataFusion alone: what both answer has to be the same.
+//! Far tables, and the same rows in memory for DataFusion alone. Both must give the same results.
 
 use crate::plans::place;
 use crate::{PLACEMENTS, canonical};
@@ -10,19 +10,19 @@ use farpool::{EmbeddedOptions, Pool};
 use farpool_datafusion::{GroupsEach, Options, Session};
 use std::sync::Arc;
 
-/// Streams of a scan, and parts of a table in memory.
+/// Partitions of a scan, and of a table in memory.
 const PARTITIONS: usize = 3;
 
-/// The order in which rows are compared.
+/// Order in which rows are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Any: they are sorted by their text.
+    /// Any order: rows are sorted by their text first.
     InAnyOrder,
-    /// As they come.
+    /// Order in which the query returns them.
     AsTheyCome,
 }
 
-/// Far tables and their rows in memory.
+/// Session over far tables, and a DataFusion context with the same rows in memory.
 pub struct Beside {
     pub pool: Pool,
     far: Session,
@@ -30,11 +30,11 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Puts these tables, by their names. A scan has a stream for each of its row groups, up to three.
+    /// Puts these tables by their names. Each scan has a partition for each row group, up to three.
     pub fn of(tables: &[(&str, &RecordBatch)]) -> Beside {
         let mut options = EmbeddedOptions::new(256 << 20);
         options.node_count = 2;
-        // On a busy machine a node may get no time for a while.
+        // A busy machine may not run a node for a while.
         options.pool.request_timeout_ms = 120_000;
         let pool = Pool::embedded(options).expect("an embedded pool");
         let config = SessionConfig::new().with_target_partitions(PARTITIONS);
@@ -55,7 +55,7 @@ impl Beside {
         Beside { pool, far, near }
     }
 
-    /// Runs a query in all placements. Returns a line for each whose rows are not those of DataFusion alone.
+    /// Runs a query in all placements. Returns a line for each whose rows differ from DataFusion's.
     pub async fn faults(&self, sql: &str, order: Rows) -> Vec<String> {
         let wanted = match answer(&self.near, sql, order).await {
             Ok(wanted) => wanted,
@@ -64,7 +64,7 @@ impl Beside {
         self.faults_beside(sql, order, &wanted).await
     }
 
-    /// The same beside rows as text that are known otherwise.
+    /// Runs a query in all placements. Returns a line for each whose rows, as text, differ from `wanted`.
     pub async fn faults_beside(&self, sql: &str, order: Rows, wanted: &[String]) -> Vec<String> {
         let mut faults = Vec::new();
         for placement in PLACEMENTS {
@@ -78,7 +78,7 @@ impl Beside {
         faults
     }
 
-    /// What DataFusion alone answers, sorted by its text.
+    /// Returns the rows of DataFusion alone, sorted by their text.
     pub async fn wanted(&self, sql: &str) -> Vec<String> {
         answer(&self.near, sql, Rows::InAnyOrder).await.unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
@@ -90,7 +90,7 @@ async fn answer(context: &SessionContext, sql: &str, order: Rows) -> Result<Vec<
     lines(&batches, order)
 }
 
-/// Rows as text, floats with their bits.
+/// Returns rows as text. Floats are followed by their bits.
 pub fn lines(batches: &[RecordBatch], order: Rows) -> Result<Vec<String>, String> {
     let mut lines = Vec::new();
     for batch in batches {
@@ -115,7 +115,7 @@ pub fn lines(batches: &[RecordBatch], order: Rows) -> Result<Vec<String>, String
     Ok(lines)
 }
 
-/// The first row that is another.
+/// Returns the first row that differs.
 pub fn difference(found: &[String], wanted: &[String]) -> Option<String> {
     if found.len() != wanted.len() {
         return Some(format!("{} rows, not {}", found.len(), wanted.len()));
@@ -125,7 +125,7 @@ pub fn difference(found: &[String], wanted: &[String]) -> Option<String> {
     Some(format!("row {row}: {found}, not {wanted}"))
 }
 
-/// Fails with the first of these faults, and says how many there are.
+/// Fails if there are faults. Shows the first of them and their number.
 pub fn assert_none(faults: &[String]) {
     let shown = &faults[..faults.len().min(12)];
     assert!(faults.is_empty(), "{} faults, of which the first:\n{}", faults.len(), shown.join("\n"));

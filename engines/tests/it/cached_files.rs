@@ -1,4 +1,5 @@
-//! Local files read through a cache in far memory: the same bytes, whatever happens to files, nodes and the cache.
+//! Local files read through a cache in far memory: the bytes are the same, whatever happens to files, nodes and the
+//! cache.
 
 use crate::pools::Cluster;
 use datafusion::object_store::local::LocalFileSystem;
@@ -19,7 +20,7 @@ fn cache(pool: &Pool, near_bytes: u64) -> BlockCache {
         block_bytes: BLOCK,
         near_bytes,
         far_bytes: 8 << 20,
-        // Of this machine nothing is asked but that it answers in the end.
+        // The test must not depend on the speed of this machine.
         patience: Duration::from_secs(60),
     };
     BlockCache::new(&options, Some(pool)).expect("a cache")

@@ -1,7 +1,7 @@
-//! The one text form of a value, by which answers of different engines are compared.
+//! Canonical text form of values, by which the answers of different engines are compared.
 //!
-//! The idea: what two engines say is the same if it reads the same. `suite/canonical.py` writes the same form;
-//! `suite/README.md` is the specification of both.
+//! The idea: two values are the same if their text is the same. `suite/canonical.py` writes the same form, and
+//! `suite/README.md` specifies it.
 
 use arrow::array::{Array, ArrayAccessor, ArrayIter, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
@@ -15,14 +15,14 @@ use sqllogictest::DefaultColumnType;
 use std::fmt::Write;
 use std::ops::RangeInclusive;
 
-/// What is missing.
+/// Text of NULL.
 pub const NULL: &str = "NULL";
 const EMPTY: &str = "(empty)";
-/// Exponents of ten within which a floating-point number is written without one.
+/// Exponents of ten for which a float is written without an exponent.
 const PLAIN_EXPONENTS: RangeInclusive<i32> = -5..=15;
 const SECONDS_OF_A_DAY: i64 = 86_400;
 
-/// Rows as texts, of all batches in their order. Errors name the type that has no text form.
+/// Returns the rows of all batches as texts. The error names a type that has no text form.
 pub fn rows(batches: &[RecordBatch]) -> Result<Vec<Vec<String>>, String> {
     let mut rows = Vec::new();
     for batch in batches {
@@ -32,7 +32,7 @@ pub fn rows(batches: &[RecordBatch]) -> Result<Vec<Vec<String>>, String> {
     Ok(rows)
 }
 
-/// The letter of sqllogictest for each column.
+/// Returns the type letter of sqllogictest for each column.
 pub fn letters(schema: &Schema) -> Vec<DefaultColumnType> {
     schema.fields().iter().map(|field| letter(field.data_type())).collect()
 }
@@ -75,7 +75,7 @@ fn column(array: &ArrayRef) -> Result<Vec<String>, String> {
         DataType::UInt16 => digits!(UInt16Type),
         DataType::UInt32 => digits!(UInt32Type),
         DataType::UInt64 => digits!(UInt64Type),
-        // Of that width: as a wider number it would have more digits.
+        // Not widened to f64, which would have more digits.
         DataType::Float32 => {
             each(array.as_primitive::<Float32Type>(), |value| float_text(&format!("{value:e}")))
         }
@@ -109,7 +109,7 @@ fn column(array: &ArrayRef) -> Result<Vec<String>, String> {
     }
 }
 
-/// Of the shortest digits that read back as the same number, as Rust's `{:e}` writes them.
+/// Formats a float from its shortest exact digits, as Rust's `{:e}` writes them.
 fn float_text(shortest: &str) -> Result<String, String> {
     let (sign, number) = match shortest.strip_prefix('-') {
         Some(number) => ("-", number),
@@ -123,7 +123,7 @@ fn float_text(shortest: &str) -> Result<String, String> {
     let unexpected = || format!("{shortest:?} is no floating-point number");
     let (mantissa, power) = number.split_once('e').ok_or_else(unexpected)?;
     let power: i32 = power.parse().map_err(|_| unexpected())?;
-    // One digit before the point, which is zero only for zero itself.
+    // There is one digit before the point. It is 0 only for the number 0.
     let digits: String = mantissa.chars().filter(|char| *char != '.').collect();
     if digits == "0" {
         return Ok(format!("{sign}0"));
@@ -159,9 +159,9 @@ fn decimal_text(unscaled: &str, scale: i8) -> Result<String, String> {
     Ok(format!("{sign}{whole}.{fraction}"))
 }
 
-/// Year, month and day of a day since 1970-01-01, in the Gregorian calendar.
+/// Formats a day since 1970-01-01 as year, month and day of the Gregorian calendar.
 ///
-/// Counted in eras of 400 years that begin on the first of March, so that the leap day comes last.
+/// It counts in eras of 400 years that begin on the first of March, so that the leap day comes last.
 fn date_text(days: i64) -> Result<String, String> {
     let since = days + 719_468;
     let era = since.div_euclid(146_097);
@@ -194,7 +194,7 @@ fn timestamp_text(value: i64, per_second: i64, has_zone: bool) -> Result<String,
     Ok(text)
 }
 
-/// As it is, but visible.
+/// Makes invisible characters of a text visible.
 fn text_text(text: &str) -> String {
     if text.is_empty() {
         return EMPTY.to_owned();

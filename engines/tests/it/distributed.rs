@@ -1,5 +1,5 @@
-//! Queries over two workers, which are processes: the rows of one session, tasks where the row groups lie, and a worker
-//! that is killed, stopped or asked for what it must not do.
+//! Queries over two worker processes: they give the rows of a single session, and tasks go where the row groups are.
+//! Workers are also killed, stopped, and sent plans that they must refuse.
 
 use crate::answers::Queries;
 use crate::plans::{lines, sales};
@@ -23,12 +23,12 @@ use std::fs::File;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Rows of the second table: some row groups.
+/// Rows of the second table, which make several row groups.
 const ITEMS: i64 = 300_000;
 
 const NODES: [&str; 2] = ["one", "two"];
 
-/// Two nodes, a worker near each, a session that has both and one that has none.
+/// Two nodes, a worker near each, a session that uses both workers and one that uses none.
 struct Bench {
     cluster: Cluster,
     processes: Vec<Process>,
@@ -56,7 +56,7 @@ impl Bench {
         Bench { cluster, processes, workers, far, near }
     }
 
-    /// With tables whose row groups lie at both nodes.
+    /// Starts with tables whose row groups are on both nodes.
     fn with_tables() -> Bench {
         let bench = Bench::start("256MiB");
         let items = RecordBatch::try_from_iter([
@@ -76,7 +76,7 @@ impl Bench {
         bench
     }
 
-    /// The URL of a worker, as errors have it.
+    /// Returns the URL of a worker as it appears in errors.
     fn url(&self, worker: usize) -> &str {
         &self.processes[worker].ready
     }
@@ -86,7 +86,7 @@ async fn rows(session: &Session, sql: &str) -> Result<Vec<String>> {
     Ok(lines(&session.context().sql(sql).await?.collect().await?))
 }
 
-/// Each of them is divided.
+/// Queries that are divided among the workers.
 const DIVIDED: [&str; 14] = [
     "SELECT count(*) FROM sales WHERE item < 900",
     "SELECT count(*), sum(item), min(day), max(price), avg(exact) FROM sales WHERE item < 500",
@@ -120,7 +120,7 @@ async fn queries_over_two_workers_have_the_rows_of_one_session() {
                 bench.workers.assigned().into_iter().map(|task| task.worker).collect();
             assert_eq!(took_part.len(), 2, "{placement}: both work on {sql}");
         }
-        // Any so many rows will do.
+        // Any 100,000 rows are correct.
         let some = soon(rows(&bench.far, "SELECT id FROM sales WHERE item > 3 LIMIT 100000")).await;
         let ids: BTreeSet<String> = some.expect("rows").into_iter().collect();
         assert_eq!(ids.len(), 100_000, "{placement}: as many rows as the limit, each once");
@@ -186,7 +186,7 @@ async fn a_worker_that_is_killed_between_queries_is_an_error_by_name_and_then_le
         assert_eq!(soon(rows(&bench.far, sql)).await.expect("rows"), wanted, "one worker: {sql}");
     }
 
-    // Without any, queries run here.
+    // Queries run in this process when no worker is left.
     bench.processes[1].kill();
     assert_eq!(soon(bench.workers.refresh()).await.len(), 2);
     assert_eq!(soon(rows(&bench.far, sql)).await.expect("rows"), wanted);
@@ -204,14 +204,14 @@ async fn a_worker_that_is_killed_while_a_query_runs_is_an_error_by_name_or_no_lo
     let mut lost = 0;
     for round in 0..9 {
         let sql = queries[round % queries.len()];
-        // What is not taken of the first stays with the workers, so that they are at work when one of them is killed.
-        // The others merge streams in an order, or join them, and would wait for ever if one were not read.
+        // A small buffer keeps workers busy with rows of the first query, so that one is killed at work. The other
+        // queries merge or join streams and could deadlock with a bounded buffer.
         let budget = if round % queries.len() == 0 { 1 << 16 } else { usize::MAX };
         let set = format!("SET distributed.worker_connection_buffer_budget_bytes = {budget}");
         rows(&bench.far, &set).await.expect("set");
         let wanted = rows(&bench.near, sql).await.expect("rows");
         assert_eq!(soon(bench.workers.refresh()).await, [], "both answer");
-        // Before the first batch, behind it, and behind some.
+        // The worker is killed before the first batch, after it, or after some.
         let (victim, batches) = (round % 2, round / queries.len() * 2);
         let outcome = soon(async {
             let mut stream = bench.far.context().sql(sql).await?.execute_stream().await?;
@@ -236,7 +236,7 @@ async fn a_worker_that_is_killed_while_a_query_runs_is_an_error_by_name_or_no_lo
                 lost += 1;
             }
         }
-        // The other one does it alone.
+        // The other worker runs the query alone.
         assert_eq!(soon(bench.workers.refresh()).await.len(), 1);
         assert!(soon(rows(&bench.far, sql)).await.expect("rows") == wanted, "round {round}: alone");
         let listen = bench.url(victim).rsplit('/').next().expect("an address");
@@ -302,7 +302,7 @@ async fn a_query_that_reads_local_tables_stays_in_its_process() {
     assert_eq!(bench.workers.assigned(), []);
 }
 
-/// A session of somebody else's, that sends whatever it likes to our worker.
+/// Acts as a foreign session that sends arbitrary plans to a worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_refuses_plans_that_read_its_files() {
     struct Both(Vec<WorkerAddress>);

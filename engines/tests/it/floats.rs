@@ -1,15 +1,15 @@
-//! NaN of either sign and any bits, and both zeros: one rule, DataFusion's, and the same bits in every placement.
-//! `spec/pipeline.md` says it under *Floats*.
+//! Floats: NaNs of both signs with any bits, and both zeros. All placements follow DataFusion's rules and return the
+//! same bits. `spec/pipeline.md` specifies that under *Floats*.
 
 use crate::beside::{Beside, Rows, assert_none, lines};
 use arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch};
 use std::sync::Arc;
 
 const ROWS: i64 = 140_000;
-/// Groups of rows, each of which has a few of the values below.
+/// Number of groups. Each has a few of the values below.
 const GROUPS: i64 = 19;
 
-/// Values that engines differ on, and some between them.
+/// Returns values that engines treat differently, and some ordinary ones.
 fn values() -> Vec<Option<f64>> {
     let bits = |bits| Some(f64::from_bits(bits));
     vec![
@@ -17,7 +17,7 @@ fn values() -> Vec<Option<f64>> {
         Some(-0.0),
         Some(f64::NAN.copysign(1.0)),
         Some(f64::NAN.copysign(-1.0)),
-        // Others than what a CPU makes: quiet ones of both signs.
+        // Quiet NaNs with bits that a CPU does not produce.
         bits(0x7ff8_0000_2000_0000),
         bits(0xfff8_0000_2000_0000),
         Some(f64::INFINITY),
@@ -29,14 +29,14 @@ fn values() -> Vec<Option<f64>> {
     ]
 }
 
-/// The value of a row: a group has the values from its own number on, as many as it is large.
+/// Returns the value of a row. Group n has 1 to 5 different values, from number n of the list on.
 fn value(row: i64) -> Option<f64> {
     let values = values();
     let (group, turn) = (row % GROUPS, row / GROUPS);
     values[((group + turn % (1 + group % 5)) % values.len() as i64) as usize]
 }
 
-/// The same as a float of 32 bits, bit by bit where it is NaN.
+/// Converts to f32, and keeps the upper bits of a NaN.
 fn narrow(value: f64) -> f32 {
     let bits = value.to_bits();
     match value.is_nan() {
@@ -48,7 +48,7 @@ fn narrow(value: f64) -> f32 {
 fn table() -> RecordBatch {
     let rows = || 0..ROWS;
     let wide: Float64Array = rows().map(value).collect();
-    // In step with another number, so that pairs of both are many.
+    // Offset from the other column, so that many pairs of both occur.
     let thin: Float32Array = rows().map(|row| value(row * 3 + 1).map(narrow)).collect();
     RecordBatch::try_from_iter_with_nullable([
         ("id", Arc::new(Int64Array::from_iter_values(rows())) as ArrayRef, true),
@@ -59,7 +59,7 @@ fn table() -> RecordBatch {
     .expect("a batch")
 }
 
-/// Each value once, to be joined with.
+/// Makes a table with each value once, to join with.
 fn few() -> RecordBatch {
     let wide: Float64Array = values().into_iter().collect();
     let thin: Float32Array = values().into_iter().map(|value| value.map(narrow)).collect();
@@ -74,7 +74,7 @@ fn beside() -> Beside {
     Beside::of(&[("t", &table()), ("few", &few())])
 }
 
-/// Literals that floats are compared with.
+/// Literals to compare floats with.
 const LITERALS: [&str; 7] =
     ["0.0", "-0.0", "1.5", "-1.5", "'NaN'::double", "-('NaN'::double)", "'-Infinity'::double"];
 
@@ -156,7 +156,8 @@ async fn comparisons_and_joins_are_those_of_datafusion() {
     assert_none(&faults);
 }
 
-/// DataFusion's own answer depends on the order of rows here: it keeps whatever stands beside NaN last.
+/// The wanted values are computed here. DataFusion's own depend on the order of the rows, because it compares by `<`,
+/// where NaN is neither less nor greater than other values.
 #[tokio::test(flavor = "multi_thread")]
 async fn extremes_of_groups_are_those_of_the_total_order() {
     let beside = beside();
@@ -177,7 +178,7 @@ async fn extremes_of_groups_are_those_of_the_total_order() {
     let mut faults = Vec::new();
     for sql in [
         "SELECT k, min(f), max(f) FROM t GROUP BY k",
-        // What is computed by DataFusion is grouped by it.
+        // DataFusion computes this key, so it also does the grouping.
         "SELECT k % 19, min(f), max(f) FROM t GROUP BY k % 19",
     ] {
         faults.extend(beside.faults_beside(sql, Rows::InAnyOrder, &wanted).await);

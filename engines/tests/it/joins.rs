@@ -1,4 +1,5 @@
-//! Joins whose build side does not fit: the rows of a join with memory enough, from temporary files in far memory.
+//! Joins whose build side does not fit into memory: with temporary files in far memory they give the same rows as with
+//! enough memory.
 
 use crate::plans::lines;
 use crate::pools::{Cluster, soon};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 pub const MIB: usize = 1 << 20;
 
-/// Random numbers that are the same each time (SplitMix64).
+/// Deterministic random numbers (SplitMix64).
 pub struct Random(pub u64);
 
 impl Random {
@@ -30,16 +31,16 @@ impl Random {
     }
 }
 
-/// How keys of a side are drawn.
+/// Distribution of the keys of a side.
 #[derive(Clone, Copy, Debug)]
 pub enum Keys {
-    /// Each as often as any.
+    /// All keys are equally frequent.
     Even { keys: u64 },
-    /// Every other row has the same.
+    /// Half of the rows have the same key.
     Heavy { keys: u64 },
 }
 
-/// Rows of a number, a text and a decimal as keys, NULL now and then, and a number of the row.
+/// Makes rows with an integer, a text and a decimal as keys, some of them NULL, and the number of the row.
 pub fn rows(random: &mut Random, rows: u64, keys: Keys, batch_rows: u64) -> Vec<RecordBatch> {
     let mut batches = Vec::new();
     for start in (0..rows.max(1)).step_by(batch_rows as usize) {
@@ -71,7 +72,7 @@ pub fn pool(memory: usize) -> Pool {
     Pool::embedded(options).expect("an embedded pool")
 }
 
-/// A session over tables `r` and `s`, in so many partitions, with so much memory and temporary files in the pool.
+/// Session over tables `r` and `s` in several partitions, with a memory limit and temporary files in the pool.
 pub struct Tables {
     session: Session,
     pub files: FarTempFiles,
@@ -93,7 +94,7 @@ impl Tables {
             let mut parts: Vec<Vec<RecordBatch>> = vec![Vec::new(); partitions];
             batches.iter().enumerate().for_each(|(at, batch)| parts[at % partitions].push(batch.clone()));
             let table = MemTable::try_new(batches[0].schema(), parts).expect("a table");
-            // In memory of this process, so that what is under test is the join alone.
+            // The tables are in this process's memory, so that only the join is tested.
             let name = format!("datafusion.public.{name}");
             let catalog = Arc::new(datafusion::catalog::MemoryCatalogProvider::new());
             if session.context().catalog("datafusion").is_none() {
@@ -129,7 +130,7 @@ impl Tables {
     }
 }
 
-/// All kinds of joins that DataFusion has a hash join for.
+/// Returns queries with all join types that DataFusion has a hash join for.
 fn queries(on: &str, condition: &str) -> Vec<String> {
     let condition = if condition.is_empty() { String::new() } else { format!(" AND {condition}") };
     let joins = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"]
@@ -247,7 +248,7 @@ async fn numbers_that_differ_are_joined_by_the_kernel_with_the_same_rows() {
         };
         (0..rows).step_by(8_000).map(batch).collect()
     };
-    // Each key once, some of both sides without a partner, some NULL.
+    // Unique keys; some rows of both sides have no partner, and some keys are NULL.
     let build = batches(500_000, |row| (row % 50 > 0).then_some(row * 3 - 100_000));
     let probe = batches(700_000, |row| (row % 70 > 0).then_some(row * 7 % 2_000_003 - 200_000));
     let sides = [build, probe];
@@ -297,7 +298,7 @@ async fn node_lost_under_a_join_that_spilled_is_an_error_by_name_or_no_loss() {
     let lost = soon(async {
         let running = tables.run(sql);
         let losing = async {
-            // Once it has spilled a part.
+            // The node is killed once a part was spilled.
             while tables.files.spilled().since(before).far_bytes < MIB as u64 {
                 tokio::task::yield_now().await;
             }

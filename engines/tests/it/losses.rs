@@ -1,4 +1,5 @@
-//! Nodes that are lost while scans run, and peers of another version: all rows or an error by name, and no hang.
+//! Nodes lost during scans, and peers of another version: the result is all rows or an error that names the cause, and
+//! nothing hangs.
 
 use crate::PLACEMENTS;
 use crate::joins::{Keys, MIB, Random, Tables, rows as rows_of};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const GROUP_ROWS: i64 = 65_536;
-/// So many that no scan has read all of them when its first rows are there.
+/// Row groups of the table: enough that no scan has read all of them when its first rows arrive.
 const GROUPS: i64 = 160;
 
 fn numbers() -> Vec<RecordBatch> {
@@ -45,7 +46,7 @@ async fn rows(session: &Session, sql: &str) -> Result<Vec<String>, DataFusionErr
     Ok(lines(&session.context().sql(sql).await?.collect().await?))
 }
 
-/// What a query leaves if node "two" is lost behind its first rows.
+/// Runs a query, and kills node "two" after its first rows. Returns the rows.
 async fn rows_of_loss(
     cluster: &mut Cluster,
     session: &Session,
@@ -60,7 +61,8 @@ async fn rows_of_loss(
     Ok(lines(&taken))
 }
 
-/// Half of the rows, and rows of a few groups: the first come while the scan runs, the others when it is through.
+/// The first query returns half of all rows, from the start of the scan on. The second returns a few groups, after the
+/// scan ends.
 const QUERIES: [&str; 2] = [
     "SELECT id, part FROM numbers WHERE part < 500",
     "SELECT part, count(*), sum(id) FROM numbers WHERE part < 300 GROUP BY part",
@@ -83,7 +85,7 @@ async fn node_lost_while_a_scan_runs_is_an_error_by_name_or_no_loss() {
                 caught += 1;
             }
         }
-        // And whatever comes behind it.
+        // Later queries fail too.
         for sql in QUERIES {
             let why =
                 soon(rows(&session, sql)).await.expect_err("half of the table is gone").strip_backtrace();
@@ -127,7 +129,7 @@ async fn table_that_is_put_again_when_it_is_lost_has_all_its_rows() {
     }
 }
 
-/// Who dies under a query that spills.
+/// Process that is killed during a query that spills.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Victim {
     NodeTwo,
@@ -170,7 +172,7 @@ async fn query_whose_spill_loses_a_node_or_the_broker_has_what_its_protection_pr
             Ok((found, _)) => assert!(found == wanted, "{at}: {} rows, not {}", found.len(), wanted.len()),
             Err(error) => {
                 let why = error.strip_backtrace();
-                // What is protected needs no node, and what is leased no broker; only more of it does.
+                // A local copy needs no node, and leased memory needs no broker. Only new leases do.
                 assert!((protection, victim) != (Protection::Local, Victim::NodeTwo), "{at}: {why}");
                 assert!(
                     why.contains("two") || why.contains("broker") || why.contains("lease"),
@@ -188,7 +190,7 @@ fn peer_of_another_version_is_refused_by_both_numbers() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("farpool://{}", listener.local_addr().expect("an address"));
     let newer = std::thread::spawn(move || {
-        // Each attempt is told of a version that nobody knows yet, until the command is gone.
+        // Each connection is answered with a version that does not exist yet, until the command exits.
         for stream in listener.incoming() {
             let mut stream = stream.expect("a connection");
             let mut header = [0; HEADER_BYTES];

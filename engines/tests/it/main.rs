@@ -1,4 +1,4 @@
-//! Tests of far tables in engines that are linked with them. What they read is made by `reference.py`.
+//! Tests of far tables in engines that are linked with them. `reference.py` makes the data that they read.
 
 mod aggregates;
 mod answers;
@@ -16,5 +16,5 @@ mod spills;
 mod substrait;
 mod suite;
 
-/// Ways to run a scan.
+/// Placements that queries are run with.
 const PLACEMENTS: [&str; 4] = ["auto", "fetch", "ship", "split"];

@@ -1,4 +1,4 @@
-//! What of a query runs beside the data, what stays and why, and that it makes no difference to the rows.
+//! Which steps of a query are pushed down, which stay and why, and that the rows are the same.
 
 use crate::PLACEMENTS;
 use arrow::array::{
@@ -15,10 +15,10 @@ use serde_json::Value;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// Rows of the table: seven row groups and a bit.
+/// Rows of the table: seven row groups and part of an eighth.
 const ROWS: i64 = 470_000;
 
-/// Whole numbers in order and wrapping round, texts with gaps, floats with NaN, decimals, days.
+/// Makes a table of ascending and of repeating integers, texts with NULLs, floats with NaN, decimals and days.
 pub fn sales() -> RecordBatch {
     let rows = || 0..ROWS;
     let shop: StringArray = rows().map(|row| (row % 7 != 0).then(|| format!("shop {}", row % 23))).collect();
@@ -44,7 +44,7 @@ pub fn sales() -> RecordBatch {
 pub struct Bench {
     pub pool: Pool,
     pub far: Session,
-    /// The same rows, of which DataFusion does all by itself.
+    /// Session with the same rows in memory, in which DataFusion does everything.
     near: Session,
 }
 
@@ -55,7 +55,7 @@ pub fn bench() -> Bench {
     let batch = sales();
     pool.put_table("sales", batch.schema(), [batch.clone()]).expect("put");
     let far = Session::new(&pool, Options::default()).expect("a session");
-    // Over another pool: no far table has its names.
+    // This session uses another pool, so no far table has the same names.
     let empty = Pool::embedded(EmbeddedOptions::new(64 << 20)).expect("an embedded pool");
     let near = Session::new(&empty, Options::default()).expect("a session");
     let few = RecordBatch::try_from_iter([
@@ -81,7 +81,7 @@ pub fn bench() -> Bench {
     Bench { pool, far, near }
 }
 
-/// Rows as text, in order of that text, and what the scans did.
+/// Returns the rows as sorted text, and the reports of the scans.
 async fn run(session: &Session, sql: &str) -> Result<(Vec<String>, Vec<Value>), String> {
     let said = |error: datafusion::error::DataFusionError| error.strip_backtrace();
     let frame = session.context().sql(sql).await.map_err(said)?;
@@ -118,7 +118,8 @@ pub fn texts(scan: &Value, what: &str) -> Vec<String> {
     list.iter().map(|text| text.as_str().expect("text").to_owned()).collect()
 }
 
-/// Runs it in all placements, compares each with what DataFusion alone says, and shows the last one's scan of sales.
+/// Runs a query in all placements, and compares each with DataFusion alone. Returns the last report of the scan of
+/// `sales`.
 async fn shown(bench: &Bench, sql: &str) -> Value {
     let (wanted, _) = run(&bench.near, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
     let mut last = Value::Null;
@@ -177,7 +178,7 @@ async fn conditions_that_are_not_known_there_stay_and_the_scan_says_why() {
         let scan = shown(&bench, &format!("SELECT id FROM sales WHERE id < 90000 AND {condition}")).await;
         let stays = texts(&scan, "not_shipped");
         assert!(stays.iter().any(|line| line.contains(why)), "{condition}: {stays:?}");
-        // The part that is known is shipped all the same.
+        // The rest of the condition is pushed down all the same.
         assert!(texts(&scan, "beside_the_data").iter().any(|step| step.contains("filter")), "{condition}");
     }
 }
@@ -203,7 +204,7 @@ async fn groupings_are_shipped_and_few_rows_leave() {
         let scan = shown(&bench, sql).await;
         let steps = texts(&scan, "beside_the_data");
         match sql.contains('%') {
-            // Arithmetic of whole numbers stays, and so does what is grouped by it.
+            // Integer arithmetic stays in DataFusion, and so does a grouping by its result.
             true => assert!(!texts(&scan, "not_shipped").is_empty(), "{sql}: {steps:?}"),
             false => assert!(steps.iter().any(|step| is_grouping(step)), "{sql}: {steps:?}"),
         }
@@ -285,7 +286,7 @@ async fn rows_without_a_partner_among_many_keys_do_not_leave() {
 #[tokio::test(flavor = "multi_thread")]
 async fn filter_of_a_top_above_narrows_the_scan_while_it_runs() {
     let bench = bench();
-    // What the order is by is computed here, so that the top itself is not shipped.
+    // The sort key is computed here, so the top-k itself cannot be pushed down.
     let sql = "SELECT sales.id FROM sales JOIN few ON sales.item = few.item + 0 ORDER BY sales.id LIMIT 3";
     shown(&bench, sql).await;
     place(&bench.far, "ship").await;
@@ -345,7 +346,7 @@ async fn tables_are_put_and_dropped_by_statements() {
     run("CREATE TABLE IF NOT EXISTS cheap AS SELECT 1 / 0 AS one").await.expect("it is there");
     run("CREATE OR REPLACE TABLE cheap AS SELECT 1 AS one").await.expect("put");
     assert_eq!(lines(&run("SELECT * FROM cheap").await.expect("rows")), ["1"]);
-    // What only this session has does not hide what everybody has.
+    // A table of this session must not hide a far table, which all sessions see.
     for sql in [
         "CREATE VIEW cheap AS SELECT 2 AS two",
         "CREATE OR REPLACE VIEW cheap AS SELECT 2 AS two",
@@ -361,7 +362,7 @@ async fn tables_are_put_and_dropped_by_statements() {
     assert_eq!(lines(&run("SELECT * FROM cheap").await.expect("rows")), ["1"]);
     run("DROP TABLE cheap").await.expect("dropped");
     assert!(bench.pool.table("cheap").is_err());
-    // Rows come with a statement, and none later.
+    // A far table gets its rows from the statement that makes it, so a table without a query is refused.
     for sql in
         ["CREATE TABLE later (a INT)", "CREATE OR REPLACE TABLE later (a INT, b TEXT)", "CREATE TABLE later"]
     {

@@ -1,4 +1,4 @@
-//! Pools to run SQL over, and the tables that `reference.py` made put into them.
+//! Pools to run SQL over, filled with the tables that `reference.py` made.
 
 use arrow::array::RecordBatchReader;
 use arrow::ipc::reader::FileReader;
@@ -14,21 +14,21 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Large enough for a full row group of any table here, so that row groups end at 65,536 rows.
+/// Region size in bytes: large enough for a full row group of any table here, so that row groups have 65,536 rows.
 const REGION_BYTES: u64 = 16 << 20;
-/// What tables take at least: some regions each, of every node.
+/// Memory in bytes that tables take at least: some regions for each table, on every node.
 const MEMORY_BYTES_MIN: u64 = 1 << 30;
-/// Parquet is packed; this much more may lie in memory.
+/// Memory for each byte of a Parquet file, which is compressed.
 const MEMORY_PER_FILE_BYTE: u64 = 6;
-/// Names the farpool binary.
+/// Environment variable with the path of the `farpool` binary.
 const FARPOOL: &str = "FARPOOL_BIN";
-/// Names the farpool-sql binary.
+/// Environment variable with the path of the `farpool-sql` binary.
 pub const FARPOOL_SQL: &str = "FARPOOL_SQL_BIN";
-/// No query here takes so long: what does hangs.
+/// Time limit of a query. None takes that long unless it hangs.
 const PATIENCE_WITH_QUERIES: Duration = Duration::from_secs(120);
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A part of the folder that `reference.py` made.
+/// Returns a subfolder of the folder that `reference.py` made.
 pub fn reference(part: &str) -> PathBuf {
     let folder = std::env::var_os("FARPOOL_SUITE")
         .expect("FARPOOL_SUITE names the folder that engines/tests/reference.py made: run `make test-sql`");
@@ -37,7 +37,7 @@ pub fn reference(part: &str) -> PathBuf {
     part
 }
 
-/// The files of a folder that end so, by name. There is at least one.
+/// Returns the files of a folder with this extension, sorted by name. Fails if there are none.
 pub fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<_> = entries
@@ -53,18 +53,18 @@ pub fn stem(path: &Path) -> String {
     path.file_stem().expect("a name").to_string_lossy().into_owned()
 }
 
-/// What these files take as far tables, in all.
+/// Returns the memory in bytes that these files take as far tables.
 fn memory_bytes(tables: &[PathBuf]) -> u64 {
     let file_bytes: u64 = tables.iter().map(|path| path.metadata().expect("a file").len()).sum();
     MEMORY_BYTES_MIN + file_bytes * MEMORY_PER_FILE_BYTE
 }
 
-/// The same for each of two nodes, as commands take it.
+/// Returns that memory for each of two nodes, as a command-line argument.
 pub fn memory_of_each(tables: &[PathBuf]) -> String {
     format!("{}MiB", memory_bytes(tables).div_ceil(2 << 20))
 }
 
-/// A pool of two nodes inside this process, large enough for these files.
+/// Makes a pool of two nodes in this process, large enough for these files.
 pub fn embedded(tables: &[PathBuf]) -> Pool {
     let mut options = EmbeddedOptions::new(memory_bytes(tables));
     options.node_count = 2;
@@ -87,7 +87,7 @@ pub fn put(pool: &Pool, tables: &[PathBuf]) {
     }
 }
 
-/// A session whose scans run so.
+/// Makes a session with this placement.
 pub fn session_in(pool: &Pool, placement: &str, runtime: &Runtime) -> Session {
     let session = Session::new(pool, Options::default()).expect("a session");
     let set = format!("SET farpool.placement = '{placement}'");
@@ -96,7 +96,7 @@ pub fn session_in(pool: &Pool, placement: &str, runtime: &Runtime) -> Session {
     session
 }
 
-/// A broker and two nodes as processes, which end with this value.
+/// Broker and two nodes as processes, which end when this value is dropped.
 pub struct Cluster {
     pub pool: Pool,
     nodes: [Process; 2],
@@ -104,7 +104,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Reached over tcp, with so much memory of each node.
+    /// Starts a cluster that is reached over TCP. Each node has this much memory.
     pub fn start(memory: &str) -> Cluster {
         let broker = Process::start(FARPOOL, &["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
         let node = |name| {
@@ -126,7 +126,7 @@ impl Cluster {
         Cluster { pool, nodes, broker }
     }
 
-    /// Another session, whose temporary files are protected so.
+    /// Opens another session, whose temporary files have this protection.
     pub fn connect(&self, protection: Protection) -> Pool {
         let options = PoolOptions {
             transport: TransportChoice::Tcp,
@@ -136,7 +136,7 @@ impl Cluster {
         Pool::connect_with(&self.broker.ready, options).expect("a session")
     }
 
-    /// Ends node "two" without any notice.
+    /// Kills node "two".
     pub fn lose_two(&mut self) {
         self.nodes[1].kill();
     }
@@ -146,19 +146,19 @@ impl Cluster {
     }
 }
 
-/// The outcome, unless it hangs.
+/// Waits for the result. Fails if it takes so long that it must hang.
 pub async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE_WITH_QUERIES, work).await.expect("an answer or an error, and no hang")
 }
 
-/// A process that says when it is ready.
+/// Process that reports when it is ready.
 pub struct Process {
     child: Child,
-    /// What it said then.
+    /// Address that it reported.
     pub ready: String,
 }
 
-/// The command that this variable names.
+/// Returns a command for the binary that this environment variable names.
 pub fn command(variable: &str) -> Command {
     let binary = std::env::var(variable);
     Command::new(binary.unwrap_or_else(|_| panic!("{variable} names a binary: run `make test-sql`")))
@@ -179,7 +179,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Without any notice; when this returns, it is gone.
+    /// Kills the process, and waits until it is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,5 +1,5 @@
 //! Projections that a scan takes over: columns renamed, swapped, repeated and computed, under ORDER BY, DISTINCT, GROUP
-//! BY and LIMIT. Rows and their order are those of DataFusion alone.
+//! BY and LIMIT. The rows and their order must be those of DataFusion alone.
 
 use crate::beside::{Beside, Rows, assert_none};
 use crate::joins::Random;
@@ -7,9 +7,9 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray}
 use std::sync::Arc;
 
 const ROWS: i64 = 70_000;
-/// A statement is made by its number alone.
+/// Number of generated statements. Each depends on its number only.
 const STATEMENTS: u64 = 150;
-/// Names of the table's columns, which subqueries give each other.
+/// Names of the table's columns. Subqueries rename columns to one another's names.
 const NAMES: [&str; 4] = ["g", "h", "word", "price"];
 
 fn table() -> RecordBatch {
@@ -29,7 +29,7 @@ fn table() -> RecordBatch {
     .expect("a batch")
 }
 
-/// Returns one of these.
+/// Returns a random element of the list.
 fn any_of<T: Clone>(random: &mut Random, list: &[T]) -> T {
     list[random.below(list.len() as u64) as usize].clone()
 }
@@ -39,14 +39,15 @@ fn shuffled(random: &mut Random, mut list: Vec<String>) -> Vec<String> {
     list
 }
 
-/// A column as a subquery leaves it.
+/// Column of a subquery.
 #[derive(Clone)]
 struct Named {
     name: String,
     is_float: bool,
 }
 
-/// Columns of a relation under other names, each name once: of the table's, so that they swap, and others.
+/// Returns a random list of columns of a relation, under distinct names: those of the table, so that columns swap
+/// names, and new ones.
 fn projected(random: &mut Random, from: &[Named], level: u64) -> (Vec<String>, Vec<Named>) {
     let names = NAMES.iter().map(|name| (*name).to_owned()).chain([format!("x{level}"), format!("y{level}")]);
     let names = shuffled(random, names.collect());
@@ -74,7 +75,7 @@ fn order(random: &mut Random, names: Vec<String>) -> String {
     format!(" ORDER BY {}", by.join(", "))
 }
 
-/// A statement, and how its rows are compared.
+/// Returns a statement, and the order in which its rows are compared.
 fn statement(number: u64) -> (String, Rows) {
     let random = &mut Random(number);
     let mut columns: Vec<Named> =
@@ -96,15 +97,15 @@ fn statement(number: u64) -> (String, Rows) {
         _ => String::new(),
     };
     match random.below(4) {
-        // By all that leaves: equal rows are the same rows.
+        // Ordered by all columns: rows in a tie are equal.
         0 => {
             let order = order(random, outputs);
             (format!("SELECT DISTINCT {} FROM {from}{order}{limit}", list.join(", ")), Rows::AsTheyCome)
         }
-        // By what they are of, which has another name there.
+        // Ordered by the columns that the subquery renamed.
         1 => {
             let sources = list.iter().filter_map(|one| one.rsplit_once(" AS "));
-            // DataFusion does not find what is computed again.
+            // DataFusion does not recognise a computed expression there.
             let sources: Vec<_> =
                 sources.map(|(of, _)| of.to_owned()).filter(|of| !of.contains('+')).collect();
             let order = if sources.is_empty() { String::new() } else { order(random, sources) };
@@ -122,7 +123,7 @@ fn statement(number: u64) -> (String, Rows) {
             (sql, Rows::AsTheyCome)
         }
         _ => {
-            // Each row is there thousands of times: of those that are equal, any.
+            // Each row occurs thousands of times, so any of the equal ones may be returned.
             let order = order(random, outputs);
             (format!("SELECT {} FROM {from}{order} LIMIT 2000", list.join(", ")), Rows::AsTheyCome)
         }

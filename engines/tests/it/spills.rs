@@ -1,4 +1,4 @@
-//! Operators that put what does not fit into temporary files: the rows of memory enough, from files in far memory.
+//! Operators that spill: with temporary files in far memory they give the same rows as with enough memory.
 
 use crate::joins::{Keys, MIB, Random, Tables, pool, rows};
 use crate::plans::lines;
@@ -12,22 +12,23 @@ use datafusion::physical_plan::{ExecutionPlan, collect};
 use farpool_datafusion::{FarTempFiles, Spilled, runtime, spills};
 use std::sync::Arc;
 
-/// An operator, and what makes it spill: statements before, and a query.
+/// Operator, the statements that make it spill, and a query.
 struct Case {
     operator: &'static str,
     before: &'static [&'static str],
     sql: &'static str,
 }
 
-// What a sort keeps aside for its merge would by itself be more than there is.
+// The default reservation of a sort for its merge is larger than the memory limit.
 const SMALL_MERGES: &[&str] = &["SET datafusion.execution.sort_spill_reservation_bytes = 65536"];
 
-/// Of DataFusion's own; hash joins are ours, in `joins`. Repartitioning and nested-loop joins never spill.
+/// Operators of DataFusion that spill. Hash joins are tested in `joins`. Repartitionings and nested-loop joins never
+/// spill.
 const CASES: &[Case] = &[
     Case {
         operator: "SortExec",
         before: SMALL_MERGES,
-        // Places are those of the order that the sort left.
+        // `place` shows the order of the sort, although rows are compared in any order.
         sql: "SELECT row_number() OVER (ORDER BY t DESC, n) AS place, k, d, n FROM s",
     },
     Case {
@@ -49,7 +50,7 @@ async fn every_operator_that_spills_has_the_rows_of_memory_enough() {
     for (number, case) in CASES.iter().enumerate() {
         let mut random = Random(number as u64);
         let sides = [0, 200_000].map(|count| rows(&mut random, count, Keys::Even { keys: 150_000 }, 2_000));
-        // Sorts of several partitions fight for what they cannot spill.
+        // Sorts of several partitions would compete for memory that they cannot spill.
         let partitions: &[usize] = if case.operator == "SortExec" { &[1] } else { &[1, 3] };
         for &partitions in partitions {
             let wanted = Tables::new(&pool, None, partitions, &sides);
@@ -74,7 +75,8 @@ async fn every_operator_that_spills_has_the_rows_of_memory_enough() {
     assert_eq!(pool.list_private("datafusion/").len(), 0, "temporary files are deleted");
 }
 
-// Planned from SQL it would compete with sorts and repartitioning for the same memory, and now and then not get any.
+// The join is built by hand: planned from SQL, sorts and repartitionings would compete with it for memory, and it would
+// sometimes get none.
 #[tokio::test(flavor = "multi_thread")]
 async fn join_by_merging_has_the_rows_of_memory_enough_where_the_rows_of_one_key_do_not_fit() {
     let pool = pool(64 * MIB);
@@ -99,7 +101,7 @@ async fn join_by_merging_has_the_rows_of_memory_enough_where_the_rows_of_one_key
         JoinType::RightSemi,
         JoinType::RightAnti,
     ] {
-        // The side of many rows is the one that is held, or is the one that is streamed.
+        // The side with many rows is once the buffered one and once the streamed one.
         for [left, right] in [[&inputs[0], &inputs[1]], [&inputs[1], &inputs[0]]] {
             let mut found = Vec::new();
             for memory in [None, Some(MIB)] {

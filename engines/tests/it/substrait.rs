@@ -1,7 +1,7 @@
-//! Plans as Substrait: those of other producers have the values of their own engines, those of SQL are shipped as SQL
-//! is, and bytes that are no plan are an error by name.
+//! Plans as Substrait. Plans of other producers give the values of their own engines, plans of SQL are pushed down as
+//! the SQL is, and bytes that are no plan give an error that names the fault.
 //!
-//! `substrait/make.py` wrote the plans of others and the answers to them.
+//! `substrait/make.py` wrote the plans of other producers, and the answers to them.
 
 use crate::PLACEMENTS;
 use crate::answers::{Answer, Exactness, Queries, answer_of};
@@ -39,21 +39,21 @@ use std::process::Stdio;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// What is other than its producer's own engine says, and why. Nothing else is.
+/// Plans whose result differs from that of their producer's engine, with the reason. There are no others.
 const KNOWN: [(&str, &str, Known); 7] = [
-    // ibis writes no arguments of a variadic function.
+    // ibis writes no arguments for a variadic function.
     ("ibis", "coalesce", Known::Error("coalesce must have at least one argument")),
-    // Named so in Substrait, `stddev` in DataFusion, which looks for no other name.
+    // Substrait calls it `std_dev` and DataFusion `stddev`, and DataFusion looks for no other name.
     ("ibis", "deviation", Known::Error("std_dev")),
-    // ibis leaves the columns out that are chosen right behind a join, and names fewer than there are.
+    // ibis omits columns that are selected right after a join, and lists fewer names than there are columns.
     ("ibis", "join_then_select", Known::Error("names for all fields")),
-    // DuckDB's product is cut to the scale that ibis expects; the plan's is whole.
+    // DuckDB truncates the product to the scale that ibis expects; the plan keeps all digits.
     ("ibis", "decimal_product", Known::Values),
-    // A backslash is an escape to DataFusion's LIKE, and a backslash to DuckDB's.
+    // A backslash is an escape in DataFusion's LIKE, and an ordinary character in DuckDB's.
     ("ibis", "like_backslash", Known::Values),
-    // ibis asks for NULLs first in its plans, and for NULLs last in its SQL.
+    // ibis asks for NULLs first in plans, and for NULLs last in SQL.
     ("ibis", "order_with_nulls", Known::Values),
-    // ibis counts from zero, its plan's function from one.
+    // ibis counts from zero, but the function in its plan counts from one.
     ("ibis", "substring", Known::Values),
 ];
 
@@ -74,7 +74,7 @@ fn answer_in(path: &Path) -> (Answer, bool) {
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     let kind = |kind: &Value| match kind.as_str() {
         Some("float") => Exactness::Float,
-        // How many digits it has shows where it is compared with no other decimal.
+        // The scale matters only when a decimal is compared with a float.
         Some("decimal") => Exactness::Decimal { scale: 0 },
         _ => Exactness::Text,
     };
@@ -141,14 +141,14 @@ fn tpch_by_its_plans_has_the_answers_of_duckdb() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// What the scans of a plan have beside the data and what not, after it ran, and its rows.
+/// Runs a plan. Returns its rows, and for each scan the steps that were pushed down and those that were not.
 async fn shipped(session: &Session, plan: LogicalPlan) -> (Vec<[Vec<String>; 2]>, Vec<String>) {
     let frame = session.execute(plan).await.expect("a plan");
     let task = Arc::new(frame.task_ctx());
     let plan = frame.create_physical_plan().await.expect("a plan");
     let rows = lines(&collect(Arc::clone(&plan), task).await.expect("rows"));
     let found = scans(&plan);
-    // In which order ands and ors are taken is no part of what they mean.
+    // The nesting of ANDs and ORs may differ, and has no meaning.
     let flat =
         |steps: Vec<String>| steps.into_iter().map(|step| step.replace(['(', ')'], "")).collect::<Vec<_>>();
     let steps = |scan| [flat(texts(scan, "beside_the_data")), flat(texts(scan, "not_shipped"))];
@@ -160,7 +160,7 @@ async fn shipped(session: &Session, plan: LogicalPlan) -> (Vec<[Vec<String>; 2]>
 async fn steps_of_a_plan_are_shipped_as_those_of_its_sql() {
     let Bench { far, .. } = bench();
     place(&far, "ship").await;
-    // Each with a word of what has to be beside the data.
+    // Each query comes with a word that must occur in the pushed-down steps.
     for (sql, step) in [
         ("SELECT id, price FROM sales WHERE item < 9 AND price > 2.5", "filter"),
         ("SELECT id FROM sales WHERE shop LIKE 'shop 1%' AND day >= DATE '1971-01-01'", "filter"),
@@ -275,7 +275,7 @@ fn project(input: Rel, expressions: Vec<Expression>, leaves: Vec<i32>) -> Rel {
     })))
 }
 
-/// A read of `few`, of two columns.
+/// Returns a read of two columns of the table `few`.
 async fn few(session: &Session) -> Rel {
     let bytes = session.to_substrait("SELECT item, name FROM few").await.expect("a plan");
     let plan = Plan::decode(&bytes[..]).expect("a plan");
@@ -321,7 +321,7 @@ async fn bytes_that_are_no_plan_for_here_are_an_error_by_name() {
             SetRel { inputs: vec![few.clone(); inputs], op: SetOp::MinusPrimary as i32, ..SetRel::default() };
         root(Some(rel(RelType::Set(set))), &["item", "name"])
     };
-    // Each projection adds its only column to itself: written out, the last has two to the power of forty.
+    // Each projection adds its only column to itself, so the last expression has 2^40 nodes when it is expanded.
     let doubling = (0..40).fold(project(few.clone(), vec![column(0)], vec![2]), |input, _| {
         project(input, vec![call(1, vec![column(0), column(0)])], vec![1])
     });
@@ -416,7 +416,7 @@ async fn the_deepest_and_widest_plans_that_are_permitted_run() {
     assert_eq!(run(root(Some(rel(RelType::Set(set))), &["item", "name"])).await.len(), 3_600);
     let set = SetRel { inputs: vec![few; 400], op: SetOp::MinusPrimary as i32, ..SetRel::default() };
     assert_eq!(run(root(Some(rel(RelType::Set(set))), &["item", "name"])).await.len(), 0);
-    // Ands and ors are written flat, or nobody could read them.
+    // ANDs and ORs must be written flat; nested ones would exceed the nesting limit.
     let conditions: Vec<String> = (0..300).map(|at| format!("item + id <> {at}")).collect();
     let sql = format!("SELECT count(*) FROM sales WHERE id < 1000 AND {}", conditions.join(" AND "));
     let wanted = lines(&far.context().sql(&sql).await.expect("a query").collect().await.expect("rows"));
@@ -424,7 +424,7 @@ async fn the_deepest_and_widest_plans_that_are_permitted_run() {
     assert_eq!(lines(&far.execute(plan).await.expect("a plan").collect().await.expect("rows")), wanted);
 }
 
-/// Plans with a few bytes changed, cut off or put in twice: each is read or refused, and what is read is planned or
+/// Plans with some bytes changed, cut off or repeated must be read or refused. A plan that is read must be planned or
 /// refused.
 #[test]
 fn bytes_that_were_changed_are_read_or_refused() {
@@ -485,7 +485,7 @@ fn the_command_writes_a_plan_and_runs_one() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("it starts");
-        // Whoever refuses at once reads nothing.
+        // A command that refuses its arguments does not read its input.
         let _ = child.stdin.take().expect("piped").write_all(input);
         let output = programs::output_of(child, &format!("farpool sql {args:?}"));
         (output.status.code(), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// Fewer queries than this, and something is wrong with the files.
+/// Least number of queries. Fewer mean that files are missing.
 const QUERIES_MIN: usize = 500;
-/// Faults that are shown.
+/// Faults shown, at most.
 const SHOWN_MAX: usize = 20;
 
 #[derive(Debug)]
@@ -49,12 +49,12 @@ impl DB for FarTables {
     }
 }
 
-/// Texts are compared as they are: the default one would fold blanks.
+/// Compares rows exactly. The default comparison of sqllogictest would fold blanks.
 fn is_answer(_: Normalizer, actual: &[Vec<String>], expected: &[String]) -> bool {
     actual.len() == expected.len() && actual.iter().zip(expected).all(|(row, line)| row.join("\t") == *line)
 }
 
-/// Runs all files, and fails with what all of them found.
+/// Runs all files, and fails with the faults of all of them.
 fn run_suite(pool: &Pool, placement: &str) {
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
     let session = session_in(pool, placement, &runtime);
@@ -87,7 +87,7 @@ fn run_embedded(placement: &str) {
     run_suite(&pool, placement);
 }
 
-// One test each, so that a report says which.
+// One test for each placement, so that a report names the placement.
 
 #[test]
 fn suite_has_the_answers_of_duckdb_where_the_planner_chooses() {

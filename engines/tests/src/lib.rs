@@ -1,1 +1,1 @@
-//! Tests.
+//! Empty library; the crate consists of tests.

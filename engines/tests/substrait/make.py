@@ -1,4 +1,5 @@
-"""Makes the plans that the tests of Substrait run, as other producers write them, and what their own engines answer.
+"""Makes the plans that the tests of Substrait run, as other producers write them, and the answers of the producers' own
+engines.
 
     pip install -r requirements.txt
     python make.py
@@ -7,14 +8,15 @@
     ibis/NAME.bin, .json     ibis-substrait 4.0.1; answers of ibis on DuckDB
     datafusion/NAME.bin, .json
                              the Python package of DataFusion 55; its own answers
-    */not_written.txt        what a producer has no plan for, and what it says
+    */not_written.txt        queries for which a producer has no plan, and its message
 
 An answer is {"columns": [KIND, ..], "rows": [[TEXT, ..], ..], "is_ordered": BOOL}: values in the text form of
-../suite/README.md, of kinds "decimal" (whole numbers too), "float" and "text". What is committed is what this program
-wrote; plans of ibis are the same bytes each time, those of DataFusion number their functions as a hash map has them.
+../suite/README.md, of kinds "decimal" (also for integers), "float" and "text". The committed files are the output of
+this program. Plans of ibis have the same bytes in each run. Plans of DataFusion number their functions in the order of
+a hash map.
 
-The idea: a producer and its own engine agree on what a query means. So a plan that is read as something else shows as
-other values, wherever the mistake is.
+The idea: a producer and its own engine agree about the meaning of a query. If a plan is read with another meaning, its
+values differ, wherever the mistake is.
 """
 
 from __future__ import annotations
@@ -159,7 +161,7 @@ def ibis_queries(sales: ibis.Table, customers: ibis.Table, nations: ibis.Table) 
     }
 
 
-# What each query of DataFusion is. Order is total where it is asked for.
+# SQL of the queries for DataFusion, by name. If a query has an ORDER BY, the order is total.
 SQL = {
     "filter_project": "SELECT id, kind, price FROM sales WHERE quantity > 20 AND price < 5",
     "arithmetic": "SELECT id, quantity + 3, price * 2.5 - quantity, -price, id % 7, amount / 3 FROM sales",
@@ -232,14 +234,15 @@ def write_answer(path: Path, told: dict[str, object]) -> None:
 
 
 def each(producer: str, names: list[str], make: Callable[[str], tuple[bytes, pa.Table]]) -> None:
-    """Plan and answer of each query. What a producer does not write, or its engine does not answer, is listed."""
+    """Writes the plan and answer of each query. Lists queries that a producer cannot write or its engine cannot
+    answer."""
     folder, failed = HERE / producer, []
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name in names:
         try:
             plan, found = make(name)
-        except Exception as error:  # Whatever it raises is its answer.
+        except Exception as error:  # Any exception is its answer.
             why = re.sub(r" object at 0x[0-9a-f]+", "", str(error))
             failed.append(f"{name}: {type(error).__name__}: {why}".splitlines()[0].strip())
             continue
@@ -260,7 +263,7 @@ def main() -> None:
     engine = ibis.duckdb.connect()
     for name, table in made.items():
         engine.create_table(name, table)
-    # Plans name tables; they are not bound to an engine.
+    # Plans refer to tables by name only.
     unbound = [ibis.table(ibis.Schema.from_pyarrow(made[name].schema), name=name) for name in made]
     queries = ibis_queries(*unbound)
 

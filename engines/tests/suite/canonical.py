@@ -1,8 +1,8 @@
-"""The one text form of a value, by which answers of different engines are compared.
+"""The canonical text form of a value, by which answers of different engines are compared.
 
-The idea: what two engines say is the same if it reads the same, so there is one form for each type, and it keeps all
-of the value. `engines/tests/it/canonical.rs` writes the same form from Arrow arrays; README.md beside this file is
-the specification of both.
+The idea: two values are equal if and only if their texts are equal. There is one form for each type, and it keeps the
+whole value. `engines/tests/it/canonical.rs` writes the same form from Arrow arrays. README.md beside this file is the
+specification of both.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ NULL = "NULL"
 EMPTY = "(empty)"
 EPOCH = date(1970, 1, 1)
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-# Exponents of ten within which a floating-point number is written without one.
+# Exponents of ten for which a float is written without an exponent.
 PLAIN_EXPONENTS = range(-5, 16)
 
 
 def float_text(shortest: str) -> str:
-    """Of the shortest digits that read back as the same number, in whatever notation: `1.5`, `-0`, `1e21`, `NaN`."""
+    """Returns the shortest digits that read back as the same number, from any notation: `1.5`, `-0`, `1e21`, `NaN`."""
     sign, digits = ("-", shortest[1:]) if shortest.startswith("-") else ("", shortest)
     if digits in ("nan", "inf"):
         return {"nan": "NaN", "inf": f"{sign}Infinity"}[digits]
@@ -34,7 +34,7 @@ def float_text(shortest: str) -> str:
     significant = significant.rstrip("0")
     if not significant:
         return f"{sign}0"
-    # The number is 0.significant times ten to the power of `point`.
+    # The number is 0.significant * 10 ** point.
     power = point - 1
     if power not in PLAIN_EXPONENTS:
         rest = f".{significant[1:]}" if len(significant) > 1 else ""
@@ -47,8 +47,8 @@ def float_text(shortest: str) -> str:
 
 
 def text_text(text: str) -> str:
-    """Text as it is, but visible: a backslash before a backslash, and `\\xHH` for control characters and for blanks at
-    either end."""
+    """Returns text with its invisible characters escaped: a backslash as two, and `\\xHH` for control characters and
+    for blanks at either end."""
     if not text:
         return EMPTY
     shown = []
@@ -67,7 +67,7 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(value: int, unit: str, zone: str | None) -> str:
-    """UTC, without zeros at the end of the fraction; `Z` behind it if the type has a zone."""
+    """Returns UTC, without zeros at the end of the fraction, and with a final `Z` if the type has a time zone."""
     seconds, part = divmod(value, PER_SECOND[unit])
     day, second = divmod(seconds, 86_400)
     fraction = str(part).rjust(len(str(PER_SECOND[unit])) - 1, "0").rstrip("0") if part else ""
@@ -76,7 +76,7 @@ def timestamp_text(value: int, unit: str, zone: str | None) -> str:
 
 
 def decimal_text(value: Decimal, scale: int) -> str:
-    # Not by arithmetic, which rounds to the digits of the context.
+    # No arithmetic: it would round to the digits of the decimal context.
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or exponent != -scale:
         raise ValueError(f"{value} has not the scale {scale} of its column")
@@ -86,7 +86,7 @@ def decimal_text(value: Decimal, scale: int) -> str:
 
 
 def column_letter(of: pa.DataType) -> str:
-    """The letter of sqllogictest for a column: I for whole numbers, R for others, T for everything else."""
+    """Returns sqllogictest's letter for a column: I for integers, R for other numbers, T for everything else."""
     if pa.types.is_integer(of) or (pa.types.is_decimal(of) and of.scale == 0):
         return "I"
     return "R" if pa.types.is_floating(of) or pa.types.is_decimal(of) else "T"
@@ -97,7 +97,7 @@ def column_texts(column: pa.ChunkedArray) -> list[str]:
     if pa.types.is_null(of):
         return [NULL] * len(column)
     if pa.types.is_float32(of) or pa.types.is_float16(of):
-        # `str` of a number of that width has its shortest digits; as a Python float it would have more.
+        # `str` of a float32 has its shortest digits. As a Python float it would have more.
         values = [None if v is None else str(np.float32(v)) for v in column.to_pylist()]
         write = float_text
     elif pa.types.is_float64(of):

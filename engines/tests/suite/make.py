@@ -1,22 +1,22 @@
 """Writes the `.slt` files of this folder: the statements of `statements/*.sql` with DuckDB's answers.
 
-    python make.py                     writes all files anew
-    python make.py joins nulls         some of them
-    python make.py --check             compares instead, and fails if a file is not what would be written
+    python make.py                     writes all files
+    python make.py joins nulls         writes some of them
+    python make.py --check             compares instead, and fails if a file differs from what would be written
     python make.py --datafusion        also asks DataFusion; needs `pip install datafusion==55.0.0`
     python make.py --data FOLDER       writes the tables as FOLDER/NAME.arrow, for the tests in Rust
 
-The idea: people write statements, DuckDB answers, and what is kept is only what has one answer. Each statement is run
-on the tables as they are with one thread and on the tables upside down with several; whatever depends on the order of
-rows, such as ties, limits without an order and sums that round, is refused here and not found out later. With
-`--datafusion` the same holds for stock DataFusion over Arrow in memory: what remains is SQL that both engines
-understand alike, so that a difference found through far tables is a fault of theirs.
+The idea: people write statements, DuckDB answers them, and only statements with exactly one answer are accepted. Each
+statement runs on the tables with one thread, and on the tables in reverse row order with several threads. A statement
+whose answer depends on the order of rows is therefore refused here: ties, limits without an order, sums that round.
+With `--datafusion`, stock DataFusion over Arrow in memory must give the same answer. The remaining SQL means the same
+in both engines, so a difference found with far tables is a fault of far tables.
 
-Sources are SQL. Lines that begin with `--!` say how the statement behind them is meant:
+Sources are SQL. Lines that begin with `--!` are directives for the statement that follows:
 
     --! error                          both engines refuse it
     --! rowsort                        its ORDER BY leaves ties: compare the rows in any order
-    --! for op: < | <= | =             once for each, in the place of {op}
+    --! for op: < | <= | =             repeat the statement for each value, in the place of {op}
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Statement:
 
 
 def statements(source: str) -> Iterator[Statement]:
-    """The statements of a source file, loops unrolled."""
+    """Yields the statements of a source file, with loops expanded."""
     lines, start, loops, fails, unsorted = [], 0, [], False, False
     for number, line in enumerate(source.splitlines(), 1):
         if line.startswith("--! "):
@@ -81,7 +81,7 @@ def statements(source: str) -> Iterator[Statement]:
 
 
 def is_ordered(sql: str) -> bool:
-    """Whether there is an ORDER BY outside of all brackets and texts."""
+    """Reports whether a statement has an ORDER BY outside of parentheses and string literals."""
     flat = re.sub(r"'(?:[^']|'')*'|\"[^\"]*\"", "''", sql)
     depth, outside = 0, []
     for char in flat:
@@ -123,16 +123,16 @@ def upside_down(table: pa.Table) -> pa.Table:
 
 
 def sort_key(row: tuple[str, ...]) -> tuple[bytes, ...]:
-    """As Rust compares texts."""
+    """Returns a sort key by which Python orders rows as Rust orders strings: by bytes."""
     return tuple(value.encode() for value in row)
 
 
 def answer(run: Callable[[str], pa.Table], statement: Statement) -> Answer | str:
-    """Letters and rows, or the first line of an error."""
+    """Returns the letters and rows of an answer, or the first line of an error."""
     try:
         table = run(statement.sql)
         letters, found = canonical.letters(table), canonical.rows(table)
-    except Exception as error:  # Whatever an engine raises is its answer.
+    except Exception as error:  # Any exception of an engine is its answer.
         return f"error: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
     if statement.sort == "rowsort":
         found.sort(key=sort_key)
@@ -146,7 +146,7 @@ def shown(of: Answer | str) -> str:
 
 
 def fault(statement: Statement, answers: dict[str, Answer | str]) -> str | None:
-    """Why this statement may not be in the suite."""
+    """Returns the reason why a statement may not be in the suite."""
     first = next(iter(answers.values()))
     if statement.fails:
         accepted = [engine for engine, of in answers.items() if not isinstance(of, str)]

@@ -1,11 +1,11 @@
-"""The tables that the statements of this folder speak of, made by arithmetic: the same bytes everywhere.
+"""The tables that the statements of this folder use, computed: the same bytes on every machine.
 
-The idea: every value follows from its row number, so a table needs neither a file in the repository nor a random
-source. Floating-point values are multiples of 1/8 below 2^40, so that sums are exact in any order and no placement, no
-number of threads and no engine has an excuse. `numbers` is large enough for four row groups of a far table, and its
-columns `id` and `day` grow with the row, so that statistics rule row groups out; the others are small.
+The idea: every value is computed from its row number, so a table needs neither a file in the repository nor a random
+source. Floats are multiples of 1/8 below 2^40. Their sums are therefore exact in any order, with any placement, number
+of threads and engine. `numbers` has enough rows for four row groups of a far table. Its columns `id` and `day` grow
+with the row, so that statistics rule row groups out. The other tables are small.
 
-Types are those of Arrow that far tables keep; the files are Arrow IPC because Parquet has no seconds.
+Types are those that far tables support. The files are Arrow IPC because Parquet has no timestamps in seconds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import numpy as np
 import pyarrow as pa
 
 NUMBERS_ROWS = 200_000
-# So that each batch is another slice of a row group.
+# Rows of a batch. The number does not divide a row group, so that each batch is another slice of one.
 BATCH_ROWS = 25_000
 
 
 def _every(count: int, value: Callable[[int], object], null_each: int = 0, null_at: int = 0) -> list:
-    """`value(row)` for each row, but NULL in each `null_each`th."""
+    """Returns `value(row)` for each row, and NULL for each `null_each`th row."""
     return [None if null_each and i % null_each == null_at else value(i) for i in range(count)]
 
 
 def _decimal(unscaled: int, scale: int) -> Decimal:
-    """Not by arithmetic, which rounds to 28 digits."""
+    """Makes decimals without arithmetic, which would round to 28 digits."""
     return Decimal((int(unscaled < 0), tuple(int(digit) for digit in str(abs(unscaled))), -scale))
 
 
@@ -38,7 +38,7 @@ def _table(columns: dict[str, tuple[pa.DataType, Iterable]]) -> pa.Table:
 
 
 def kinds() -> pa.Table:
-    """A column of every type, 300 rows; the first rows hold the ends of its range."""
+    """Returns a table of 300 rows with a column of every type. The first rows have the limits of the type's range."""
     rows = 300
     start = datetime(2001, 1, 1)
 
@@ -109,7 +109,7 @@ def kinds() -> pa.Table:
 
 
 def floats() -> pa.Table:
-    """What is special about floating-point numbers."""
+    """Returns a table of special floating-point values."""
     nan, inf = float("nan"), float("inf")
     least, most = 5e-324, 1.7976931348623157e308
     special = [0.0, -0.0, 1.0, -1.0, nan, inf, -inf, None, least, -least, most, -most, 0.1, -0.1, 1e-7, 1e21, 0.5, nan]
@@ -130,7 +130,7 @@ def floats() -> pa.Table:
 
 
 def texts() -> pa.Table:
-    """Text of every sort. Order is that of bytes; no locale, no case folding."""
+    """Returns a table of texts of every kind. They are ordered by bytes, without locale or case folding."""
     words = [
         "apple", "Apple", "APPLE", "apples", "banana", "Banana", "", " ", " apple", "apple ", "a", "A", "b",
         "B", "Z", "z", "_", "%", "100%", "50% off", "under_score", "underXscore", "back\\slash", "a\\%b",
@@ -158,7 +158,7 @@ def texts() -> pa.Table:
 
 
 def logic() -> pa.Table:
-    """All pairs of true, false and NULL, and of small integers with NULL."""
+    """Returns a table of all pairs of true, false and NULL, and of small integers with NULL."""
     three = [True, False, None]
     four = [0, 1, 2, None]
     return _table(
@@ -174,7 +174,7 @@ def logic() -> pa.Table:
 
 
 def days() -> pa.Table:
-    """Days and moments over two leap years, a turn of the century and the epoch."""
+    """Returns a table of dates and timestamps over two leap years, the end of a century and the epoch."""
     rows = 400
     first, midnight = date(1999, 11, 29), datetime(1999, 12, 31, 23, 0, 0)
     old = [
@@ -207,7 +207,7 @@ def days() -> pa.Table:
 
 
 def amounts() -> pa.Table:
-    """Decimals of several widths, 64 rows."""
+    """Returns a table of 64 rows with decimals of several widths."""
     rows = 64
 
     def digits(scale: int, value: Callable[[int], int], precision: int) -> tuple[pa.DataType, list]:
@@ -228,7 +228,8 @@ def amounts() -> pa.Table:
 
 
 def numbers() -> pa.Table:
-    """Four row groups. `id` and `day` grow with the row; `k` and `f` are strewn; `seldom` is NULL but for few rows."""
+    """Returns a table of four row groups. `id` and `day` grow with the row; `k` and `f` are scattered; `seldom` is NULL
+    in all but a few rows."""
     i = np.arange(NUMBERS_ROWS, dtype=np.int64)
     strewn = (i * 2_654_435_761) % 2**32
     tags = np.array(["red", "green", "blue", "cyan", "magenta", "yellow", "black", "white"])
@@ -259,7 +260,7 @@ def numbers() -> pa.Table:
 
 
 def customers() -> pa.Table:
-    """500, of whom some have no city, and most were brought by another one."""
+    """Returns 500 customers. Some have no city, and most were referred by another customer."""
     rows = 500
     cities = ["Oslo", "Lima", "Cairo", "Quito", "Osaka", "Perth", "Turin"]
     return _table(
@@ -275,7 +276,7 @@ def customers() -> pa.Table:
 
 
 def products() -> pa.Table:
-    """60, of whom some were never sold."""
+    """Returns 60 products, of which some were never sold."""
     rows = 60
     return _table(
         {
@@ -288,7 +289,7 @@ def products() -> pa.Table:
 
 
 def sales() -> pa.Table:
-    """3000. Some customers are NULL, some do not exist, and many customers bought nothing."""
+    """Returns 3000 sales. Some customers are NULL, some do not exist, and many customers bought nothing."""
     rows = 3000
     return _table(
         {
@@ -303,12 +304,12 @@ def sales() -> pa.Table:
 
 
 def single() -> pa.Table:
-    """One row."""
+    """Returns a table of one row."""
     return _table({"a": (pa.int32(), [42]), "t": (pa.string(), ["only"]), "missing": (pa.int64(), [None])})
 
 
 def nothing() -> pa.Table:
-    """No rows."""
+    """Returns a table without rows."""
     return _table(
         {"a": (pa.int32(), []), "t": (pa.string(), []), "x": (pa.float64(), []), "d": (pa.decimal128(10, 2), [])}
     )
@@ -321,7 +322,7 @@ TABLES: dict[str, Callable[[], pa.Table]] = {
 
 
 def write(folder: Path) -> None:
-    """All tables as `NAME.arrow` in this folder."""
+    """Writes all tables as `NAME.arrow` into this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, of in TABLES.items():
         table = of()

@@ -1,7 +1,6 @@
 """`python -m farpool.demo`: arguments, the order of the runs, and the exit code.
 
-Exit codes: 0 if all answers are equal and nothing is left behind, 1 if not, 2 for wrong arguments,
-130 after Ctrl-C.
+Exit codes: 0 if all answers are equal and nothing is left behind, 1 if not, 2 for wrong arguments, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ from farpool.demo.report import WIDTH, QueryResult, Setting, as_json, file_syste
 from farpool.demo.run import CLOUD_VOLUME, DISK, MODES, Mode, Outcome, Runner, Task
 from farpool.demo.steps import Step, Steps
 
-# Hash+Sort writes the most: about 1.3 GB at a time per scale factor, over two nodes.
+# Hash+Sort spills the most: about 1.3 GB at a time per scale factor, over two nodes.
 NODE_MEMORY_BASE_BYTES = 512 << 20
 NODE_MEMORY_PER_SCALE_BYTES = 1 << 30
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-# A pod has so much for the process itself, the files that it reads and the page cache of its spill.
+# Memory of a pod beyond DuckDB's limit, for the process itself, the files that it reads and the page cache of its
+# spill.
 POD_MARGIN_BYTES = 256 << 20
-CAPPED_DISK_BYTES = 8 << 30  # of a sparse file, by scale
+CAPPED_DISK_BYTES = 8 << 30  # bytes of a sparse file, by scale
 
 
 def main() -> int:
@@ -132,10 +132,10 @@ def _demonstrate(arguments: argparse.Namespace, console: Console, work_dir: Path
 
 @dataclass
 class CloudVolume:
-    """A folder with the rates of a cloud volume, or why there is none."""
+    """A folder with the rates of a cloud volume, or the reason why there is none."""
 
     folder: Path | None = None
-    is_pod_throttled: bool = False  # the pod that uses it has the rates, not the folder
+    is_pod_throttled: bool = False  # the pod limits the rates, not the folder's file system
     how: str = ""
     why_not: str = ""
 
@@ -163,7 +163,7 @@ def _cloud_volume(pods: Pods, arguments: argparse.Namespace, spill_dir: Path) ->
 
 @dataclass
 class Runs:
-    """All that runs of queries have in common."""
+    """State that all runs of queries share."""
 
     threads: int
     database: Path
@@ -174,7 +174,8 @@ class Runs:
     runner: Runner = field(default_factory=Runner)
 
     def run_all_modes(self, result: QueryResult, step: Step) -> None:
-        """Runs a query in each mode once. The disk comes first: it tells how much a small volume is."""
+        """Runs a query in each mode once. The disk comes first, because its spill determines the size of the small
+        volume."""
         for mode in [DISK, *(mode for mode in MODES.values() if mode is not DISK)]:
             if mode is CLOUD_VOLUME and not self.cloud.folder:
                 continue

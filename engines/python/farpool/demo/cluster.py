@@ -1,4 +1,4 @@
-"""Broker and memory nodes as processes of this machine, and the proof that they leave nothing."""
+"""Runs a broker and memory nodes as processes of this machine, and checks that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from farpool._farpool import _size_text
 
 READY_SECONDS = 300
 STOP_SECONDS = 60
-# A clean client gives back at once; the rest is what a lost one may take (TTL, grace) on a machine that is busy.
+# Seconds until all memory must be given back. A client that ends cleanly gives it back at once. One that is lost takes
+# TTL and grace, longer on a busy machine.
 GIVEN_BACK_SECONDS = 120
 
 
@@ -31,7 +32,7 @@ class Cluster:
         broker_arguments: tuple[str, ...] = (),
         hosts: bool = False,
     ):
-        """With `hosts`, each node says that it runs on a host of its own, as a mirror needs."""
+        """Sets the arguments; starts nothing. With `hosts`, each node has a host label of its own, as mirrors need."""
         # An address of the loopback device that no other process of this machine takes: whatever else starts, nobody
         # answers where a broker or a node was killed. A process id has 22 bits at most.
         pid = os.getpid()
@@ -42,7 +43,7 @@ class Cluster:
         self._binary = binary
         self._node_memory_bytes = node_memory_bytes
         self._node_count = node_count
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}  # in starting order
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}  # in the order in which they were started
         self._logs = Path(tempfile.mkdtemp(prefix="farpool-demo-logs-"))
 
     def __enter__(self) -> Cluster:
@@ -57,7 +58,7 @@ class Cluster:
         self.stop()
 
     def what_is_left(self) -> list[str]:
-        """What clients have not given back, in words; waits a little for it to become nothing."""
+        """Returns what clients have not given back, as text. Waits up to 120 s until that is nothing."""
         deadline = time.monotonic() + GIVEN_BACK_SECONDS
         with farpool.connect(self.url, transport="tcp") as pool:
             while True:
@@ -72,18 +73,18 @@ class Cluster:
                 time.sleep(0.05)
 
     def kill(self, name: str) -> None:
-        """Ends one process as a crash would: "broker", "node-1", ..."""
+        """Kills one process with SIGKILL, as a crash would: "broker", "node-1", ..."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()
         process.stdout.close()
 
     def stall(self, name: str) -> None:
-        """Stops one process where it is, as a host that hangs would; `go_on` lets it run again."""
+        """Stops one process with SIGSTOP, as a host that hangs would. `go_on` continues it."""
         self._processes[name].send_signal(signal.SIGSTOP)
 
     def start_node(self, number: int, *arguments: str) -> None:
-        """Starts "node-1", "node-2", ... with further arguments. One that was killed comes back empty."""
+        """Starts "node-1", "node-2", ... with further arguments. A node that was killed starts empty."""
         name = f"node-{number}"
         memory = str(self._node_memory_bytes)
         host = ["--host-label", f"host-{number}"] if self._hosts else []
@@ -99,13 +100,13 @@ class Cluster:
         return name in self._processes and self._processes[name].poll() is None
 
     def stop(self) -> list[str]:
-        """Ends all processes, nodes first. Returns what did not end as it should, in words."""
+        """Ends all processes, nodes first. Returns what did not end as it should, as text."""
         left = []
         while self._processes:
             name, process = self._processes.popitem()
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-                process.send_signal(signal.SIGCONT)  # or a stalled one would never hear of it
+                process.send_signal(signal.SIGCONT)  # a stopped process gets SIGTERM only after SIGCONT
             try:
                 code = process.wait(STOP_SECONDS)
                 if code != 0:
@@ -125,9 +126,9 @@ class Cluster:
             self.start_node(number)
 
     def _start(self, name: str, arguments: list[str]) -> list[str]:
-        """Starts a process and returns the words of its ready line."""
+        """Starts a process and returns the words of its "ready" line."""
         with self._log_path(name).open("wb") as log:
-            # A session of its own: Ctrl-C must not end the pool under the running query.
+            # A process session of its own, so that Ctrl-C does not end the pool while the query runs.
             process = subprocess.Popen(
                 [self._binary, *arguments], stdout=subprocess.PIPE, stderr=log, bufsize=0, start_new_session=True
             )
@@ -145,7 +146,7 @@ class Cluster:
 
 
 def read_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> str:
-    """The next line of an unbuffered process, or what there was of it at its end or the timeout."""
+    """Returns the next line of an unbuffered process, or the part of it that came before its end or the timeout."""
     line = b""
     deadline = time.monotonic() + timeout_seconds
     with selectors.DefaultSelector() as selector:

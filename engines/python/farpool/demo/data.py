@@ -24,7 +24,8 @@ def database_path(data_dir: Path, scale: float) -> Path:
 
 
 def ensure_database(path: Path, scale: float, now: Callable[[str], None]) -> None:
-    """Makes `path` exist. An interrupted call leaves nothing behind; `now(what)` hears what is being done."""
+    """Generates the database `path` if it is missing. An interrupted call leaves no file. Calls `now(text)` to report
+    progress."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +42,7 @@ def ensure_database(path: Path, scale: float, now: Callable[[str], None]) -> Non
 
 
 def warm_page_cache(path: Path) -> None:
-    """Reads the file once, so that the mode which runs first does not pay for the disk."""
+    """Reads the file once, so that the mode that runs first does not pay for the disk."""
     buffer = bytearray(16 << 20)
     with path.open("rb", buffering=0) as file:
         while file.readinto(buffer):

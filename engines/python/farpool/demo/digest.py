@@ -1,8 +1,7 @@
-"""A digest per column of a result in row order, whatever the batches it arrives in.
+"""Digests of a result: one per column, in row order, independent of batch boundaries.
 
-Each column feeds up to three hashes as rows arrive: the numbers of its null rows, the lengths of
-its strings, its values. None of them sees a batch boundary. Two results are equal row for row if
-and only if (but for a SHA-256 collision) all their digests are.
+Each column feeds up to three hashes as rows arrive: the numbers of its null rows, the lengths of its strings, and its
+values. Two results have equal digests if and only if they are equal row for row, unless SHA-256 collides.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# How string offsets are stored, as a memoryview format.
+# Formats of string offsets, for `memoryview.cast`.
 _OFFSET_FORMATS = {pa.string(): "i", pa.binary(): "i", pa.large_string(): "q", pa.large_binary(): "q"}
 
 
@@ -29,7 +28,7 @@ class ResultDigest:
         self.row_count += batch.num_rows
 
     def columns(self) -> list[tuple[str, str]]:
-        """Name and digest of each column, in column order."""
+        """Returns the name and digest of each column, in column order."""
         return [(column.name, column.hexdigest(self.row_count)) for column in self._columns]
 
 
@@ -52,7 +51,7 @@ class _ColumnDigest:
                 self._nulls.update(struct.pack("<Q", rows_before + index))
             column = pc.fill_null(column, _zero(self._type))
         if pa.types.is_boolean(self._type):
-            column = column.cast(pa.uint8())  # bits would not meet at byte boundaries
+            column = column.cast(pa.uint8())  # because bits of two batches do not meet at byte boundaries
         if self._offset_format:
             self._add_strings(column)
         else:
@@ -75,7 +74,7 @@ class _ColumnDigest:
 
 
 def _zero(type_: pa.DataType) -> pa.Scalar:
-    """What stands in for null values, whose own bytes are undefined."""
+    """Returns a replacement for null values, because the bytes of nulls are undefined."""
     if pa.types.is_decimal(type_):
         return pa.scalar(Decimal(0), type_)
     if pa.types.is_temporal(type_):

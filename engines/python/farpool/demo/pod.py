@@ -1,11 +1,11 @@
-"""The walls of a pod on this machine: a limit of memory that counts the page cache, and a slow volume.
+"""Limits of a pod on this machine: a memory limit that includes the page cache, and a slow volume.
 
-A pod's processes run in a control group (cgroup) whose memory limit covers their own memory and the page cache of the
-files that they read and write. This module makes such groups, by version 1 or 2 of cgroups, where this process may, and
-says why where it may not. It needs the standard library alone.
+The processes of a pod run in a control group (cgroup). Its memory limit covers their own memory and the page cache of
+the files that they read and write. This module makes such groups with version 1 or 2 of cgroups. If this process may
+not make them, the module says why. It needs only the standard library.
 
-Version 2 permits processes only in groups without controlled children. Where this process does not sit in the root
-group, the processes of its group therefore move into a child of it for as long as `Pods` is open.
+Version 2 permits processes only in groups that have no children with controllers. If this process is not in the root
+group, the processes of its group are therefore moved to a child group while `Pods` is open.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ REMOVE_SECONDS = 10
 
 
 class NotHere(Exception):
-    """This machine does not let this process do it; the text says why."""
+    """Raised if this machine does not let this process do something. The text says why."""
 
 
 @dataclass(frozen=True)
 class Pod:
-    """One control group with a memory limit."""
+    """A control group with a memory limit."""
 
     path: Path
 
     def command(self, command: list[str]) -> list[str]:
-        """Returns the command that runs `command` inside this group from its first instruction on."""
-        # The shell enters the group by itself, so that nothing of the command is charged elsewhere.
+        """Returns a command that runs `command` inside this group from its first instruction on."""
+        # The shell enters the group before it executes the command, so that all memory of the command counts.
         return ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(self.path), *command]
 
     def oom_kills(self) -> int:
-        """Returns how many of its processes the kernel has killed for want of memory."""
+        """Returns the number of processes of the group that the kernel killed because it was out of memory."""
         events = self.path / ("memory.events" if (self.path / "memory.events").exists() else "memory.oom_control")
         words = (line.split() for line in events.read_text().splitlines())
         return next((int(count) for name, count in words if name == "oom_kill"), 0)
 
     def remove(self) -> None:
-        """Removes the group once its processes have ended, and forgets the files that it kept in memory."""
+        """Removes the group once its processes have ended, and drops its page cache."""
         deadline = time.monotonic() + REMOVE_SECONDS
         with contextlib.suppress(OSError):
             (self.path / "memory.force_empty").write_text("0")
@@ -62,7 +62,7 @@ class Pod:
 
 
 class Pods:
-    """Makes pods below one control group. A context manager; leaving it removes what it made."""
+    """Makes pods below one control group. A context manager; leaving it removes the groups."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -89,7 +89,8 @@ class Pods:
         return self._parent is not None
 
     def make(self, memory_bytes: int, slow_folder: Path | None = None) -> Pod:
-        """Makes a group of `memory_bytes`; with `slow_folder`, its disk has the rates of a cloud volume (version 2)."""
+        """Makes a pod with `memory_bytes`. With `slow_folder`, the disk of that folder has the rates of a cloud volume
+        (version 2)."""
         if self._parent is None:
             raise NotHere(self.why_not)
         self._count += 1
@@ -115,7 +116,7 @@ class Pods:
         return pod
 
     def check_slow_volume(self, folder: Path) -> None:
-        """Raises NotHere unless groups can hold the disk below `folder` to a rate."""
+        """Raises NotHere unless groups can limit the rates of the disk below `folder`."""
         if self._parent is None:
             raise NotHere(self.why_not)
         if not self.is_v2:
@@ -136,7 +137,7 @@ class Pods:
             return self._made(memory / _own_group("memory") / name)
         own = CGROUPS / _own_group("")
         for parent in (CGROUPS, own):
-            # The root group alone may hold processes beside controlled children; it has no type.
+            # Only the root group may have processes beside children with controllers. It has no `cgroup.type`.
             is_root = not (parent / "cgroup.type").exists()
             if parent == own or (is_root and os.access(parent, os.W_OK)):
                 break
@@ -162,7 +163,7 @@ class Pods:
         return path
 
     def _enable(self, group: Path) -> None:
-        """Hands the memory controller, and io where it is there, on to the children of a group."""
+        """Enables the memory controller, and io if there is one, for the children of a group."""
         control = group / "cgroup.subtree_control"
         there = (group / "cgroup.controllers").read_text().split()
         for controller in ("memory", "io"):
@@ -172,7 +173,7 @@ class Pods:
 
 
 class CappedDisk:
-    """A folder on a file system of its own behind a throttle, by `bench/capped-disk.sh`. A context manager."""
+    """A folder on its own file system with limited rates, made by `bench/capped-disk.sh`. A context manager."""
 
     def __init__(self, script: Path, size_bytes: int, folder: Path):
         self._command = [str(script), str(VOLUME_IOPS), str(VOLUME_MB_PER_SECOND), str(size_bytes)]
@@ -181,7 +182,7 @@ class CappedDisk:
         self.path = Path()
 
     def __enter__(self) -> CappedDisk:
-        # The disk is there for as long as the command that the script runs: until our end of the pipe closes.
+        # The disk exists while the script's command runs, which ends when this process closes its end of the pipe.
         self._process = subprocess.Popen(
             [*self._command, "/bin/sh", "-c", 'echo "$0"; exec cat', "{}"],
             stdin=subprocess.PIPE,
@@ -204,7 +205,7 @@ class CappedDisk:
 
 
 def disk_of(folder: Path) -> str:
-    """Returns the major and minor number of the whole disk that `folder` lies on, as `io.max` wants them."""
+    """Returns the numbers "major:minor" of the whole disk that stores `folder`, as `io.max` needs them."""
     number = os.stat(folder).st_dev
     device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     if (device / "partition").exists():
@@ -213,7 +214,7 @@ def disk_of(folder: Path) -> str:
 
 
 def _own_group(controller: str) -> str:
-    """Returns the group of this process below the root of a hierarchy; version 2 has the empty controller."""
+    """Returns the path of this process's group in a hierarchy. `controller` is empty for version 2."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -223,6 +224,6 @@ def _own_group(controller: str) -> str:
 
 def _move_processes(source: Path, target: Path) -> None:
     for process in (source / "cgroup.procs").read_text().split():
-        # Whoever has ended meanwhile need not move.
+        # A process may have ended in the meantime.
         with contextlib.suppress(ProcessLookupError):
             (target / "cgroup.procs").write_text(process)

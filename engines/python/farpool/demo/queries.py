@@ -1,8 +1,8 @@
-"""The queries of the demonstration and the memory limits under which each must spill.
+"""The queries of the demonstration, and the memory limits under which each one must spill.
 
-Every query is ordered down to a unique key, so that one answer has one row order. The limits were
-found by experiment with DuckDB 2.0.0, two threads, at scale 0.1 and 1: below them, a query cannot
-finish even when it spills; without spill none of them finishes at its limit.
+Every query is ordered by a unique key, so that its rows have one order. The limits were found by experiment with DuckDB
+2.0.0 and two threads, at scales 0.1 and 1. Below its limit a query fails even if it may spill. At its limit it fails if
+it may not spill.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Query:
     name: str
     title: str
     sql: str
-    limit_base_mb: int  # what two threads need at any scale
+    limit_base_mb: int  # MB that two threads need at any scale
     limit_per_scale_mb: int
 
     def limit_bytes(self, scale: float) -> int:
@@ -53,9 +53,9 @@ ORDER BY l_extendedprice, l_orderkey, l_linenumber
 """,
 )
 
-# The Hash+Sort query of the remote-memory paper: a hash join, then the first 100,000 rows by
-# price. The limit is a subquery on purpose. With a constant DuckDB may keep only the best rows
-# in a heap, which never spills; without one it sorts everything, as the paper's engine did.
+# The Hash+Sort query of the remote-memory paper: a hash join, then the first 100,000 rows by price. The limit is a
+# subquery on purpose. With a constant, DuckDB may keep only the best rows in a heap, which never spills. With a
+# subquery it sorts everything, as the paper's engine did.
 HASH_SORT = Query(
     name="hash-sort",
     title="Hash+Sort: join, then top 100,000",
@@ -87,8 +87,8 @@ LIMIT 100
 """,
 )
 
-# Q21 asks about one nation, and then DuckDB needs about 30 MB at scale 1 and never spills. Over
-# all nations the same joins have 25 times the rows.
+# The original Q21 selects one nation. DuckDB then needs about 30 MB at scale 1 and never spills. Over all nations the
+# same joins have 25 times the rows.
 Q21 = Query(
     name="q21",
     title="TPC-H Q21 over all nations",

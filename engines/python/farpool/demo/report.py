@@ -1,4 +1,4 @@
-"""The table and the sentences at the end of the demonstration. Every word about speed is computed from the runs."""
+"""The table and the sentences at the end of the demonstration. Statements about speed are computed from the runs."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ CELLS = {"memory": "memory full", "volume": "volume full", "other": "[red]error[
 
 @dataclass(frozen=True)
 class Setting:
-    """What the runs were made with."""
+    """Conditions of the runs."""
 
     scale: float
     threads: int
     repeat: int
     node_memory_bytes: int
-    pod_margin_bytes: int  # of a pod's memory, beyond DuckDB's own limit
-    why_no_pods: str  # "" where queries ran in pods
-    why_no_cloud_volume: str  # "" where there was one
-    cloud_volume: str  # how it was made
+    pod_margin_bytes: int  # bytes of a pod's memory beyond DuckDB's limit
+    why_no_pods: str  # empty if queries ran in pods
+    why_no_cloud_volume: str  # empty if there was one
+    cloud_volume: str  # how the volume was made
     spill_folder: str
 
 
@@ -56,7 +56,7 @@ class QueryResult:
     outcomes: dict[str, list[Outcome]] = field(default_factory=dict)  # by mode
 
     def seconds(self, mode: Mode) -> float | None:
-        """Returns the median over the repeats; None unless all of them finished."""
+        """Returns the median time of the repeats. `None` unless all of them finished."""
         outcomes = self.outcomes.get(mode.name, [])
         if not outcomes or any(outcome.error for outcome in outcomes):
             return None
@@ -70,7 +70,7 @@ class QueryResult:
         return median(outcome.spill_written_bytes for outcome in self.outcomes[mode.name])
 
     def problems(self) -> list[str]:
-        """Returns why the answers are not all the same, or why a run failed that must not, in words."""
+        """Returns texts that say which answers differ, and which runs failed that must not."""
         problems = []
         answers: dict[tuple, list[str]] = {}
         for name, outcomes in self.outcomes.items():
@@ -107,7 +107,7 @@ def print_report(console: Console, results: Sequence[QueryResult], setting: Sett
 
 
 def sentences(results: Sequence[QueryResult], setting: Setting) -> list[str]:
-    """Returns where far memory won, where it lost, and what was simulated: a sentence each."""
+    """Returns sentences that say where far memory was faster, where it was slower, and what was simulated."""
     won, lost = [], []
     for base in (CLOUD_VOLUME, DISK, ENOUGH):
         for kind, is_it in ((won, lambda ratio: ratio < 1), (lost, lambda ratio: ratio >= 1)):
@@ -156,7 +156,7 @@ def machine_line() -> str:
 
 
 def file_system_of(path: Path) -> str:
-    """Returns the device and kind of file system that `path` lies on, such as '/dev/vda (ext4)'."""
+    """Returns the device and type of the file system that stores `path`, such as '/dev/vda (ext4)'."""
     path = path.resolve()
     best = ("?", "?", "")
     for line in Path("/proc/self/mounts").read_text().splitlines():

@@ -1,6 +1,6 @@
-"""One query in one mode, in a process of its own: so that no mode finds the state of another.
+"""Runs one query in one mode, in its own process, so that no mode is affected by the state of another.
 
-Started by the demonstration as `python -m farpool.demo.run JSON`; answers with one line of JSON.
+The demonstration starts it as `python -m farpool.demo.run JSON`. It prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Mode:
     name: str
     title: str
     spills_to: Literal["nothing", "folder", "far"]
-    transport: Literal["auto", "tcp", "shm"] = "auto"  # of far memory
-    is_limited: bool = True  # to little memory
-    must_fail: bool = False  # for want of memory, or of room in the volume
+    transport: Literal["auto", "tcp", "shm"] = "auto"  # transport to far memory
+    is_limited: bool = True  # False if the query has enough memory
+    must_fail: bool = False  # True if it must run out of memory, or out of space in the volume
 
 
 NO_SPILL = Mode("no-spill", "no spill", "nothing", must_fail=True)
@@ -45,30 +45,30 @@ MODES = {mode.name: mode for mode in (NO_SPILL, SMALL_VOLUME, CLOUD_VOLUME, DISK
 
 @dataclass(frozen=True)
 class Task:
-    """What the process is told. JSON on its command line."""
+    """Arguments of the process: JSON on its command line."""
 
     mode: str
     sql: str
     database: str
     threads: int
     limit_bytes: int
-    spill_directory: str  # of modes that spill to a folder
-    spill_limit_bytes: int  # of the small volume
-    pool_url: str  # of the far modes
+    spill_directory: str  # for modes that spill to a folder
+    spill_limit_bytes: int  # size of the small volume
+    pool_url: str  # for modes with far memory
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What it answers. Either an `error`, or everything else."""
+    """Result of the process: an `error`, or all other fields."""
 
     error: str = ""
     failed_for: Literal["", "memory", "volume", "other"] = ""
     seconds: float = 0.0  # from the start of the query to its last row, without the digest
     rows: int = 0
     columns: tuple[tuple[str, str], ...] = ()  # name and digest
-    spill_written_bytes: int = 0  # as counted by the kernel (disk) or the pool (far)
+    spill_written_bytes: int = 0  # counted by the kernel (disk) or the pool (far)
     spill_read_bytes: int = 0
-    spill_peak_bytes: int = 0  # as reported by DuckDB
+    spill_peak_bytes: int = 0  # reported by DuckDB
     files_left: int = 0
 
 
@@ -80,7 +80,7 @@ class Runner:
 
     def run(self, task: Task, pod: Pod | None) -> Outcome:
         command = [sys.executable, "-m", "farpool.demo.run", json.dumps(asdict(task))]
-        # A session of its own: Ctrl-C reaches the demonstration only, which then ends the child.
+        # A process session of its own: Ctrl-C reaches only the demonstration, which then ends the child.
         self._child = subprocess.Popen(
             pod.command(command) if pod else command,
             stdout=subprocess.PIPE,
@@ -111,7 +111,7 @@ def execute(task: Task) -> Outcome:
     con = duckdb.connect(task.database, read_only=True, config={"threads": task.threads})
     if mode.is_limited:
         con.execute(f"SET memory_limit = '{task.limit_bytes}B'")
-    # The coverage setting adds the peak of the temporary directory to what DuckDB reports.
+    # DuckDB's report includes the peak size of the temporary directory with this coverage only.
     con.execute("SET enable_profiling = 'no_output'; SET profiling_coverage = 'ALL'")
     if mode.spills_to == "nothing":
         con.execute("SET temp_directory = ''")
@@ -166,15 +166,15 @@ def _measure(con: duckdb.DuckDBPyConnection, task: Task, spill_io: Any) -> Outco
 def _reason(error: Exception, text: str) -> Literal["memory", "volume", "other"]:
     if not isinstance(error, duckdb.OutOfMemoryException) and not text.startswith("Out of Memory Error"):
         return "other"
-    # DuckDB gives both the same type; this setting is named when the folder for spill is full.
+    # DuckDB raises the same type for both. The text names this setting if the folder for spill is full.
     return "volume" if "max_temp_directory_size" in text else "memory"
 
 
 def _process_io_bytes() -> tuple[int, int]:
-    """Returns the bytes that this process has given to write calls, and 0.
+    """Returns the bytes that this process has passed to write calls, and 0.
 
-    The database is open for reading only, so what DuckDB writes here is spill. What it reads is
-    spill and table data together, hence no figure.
+    The database is opened read-only, so all bytes that DuckDB writes here are spill. The bytes that it reads are spill
+    and table data together, so 0 stands for the bytes of spill read.
     """
     for line in Path("/proc/self/io").read_text().splitlines():
         if line.startswith("wchar:"):

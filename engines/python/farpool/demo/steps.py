@@ -1,4 +1,4 @@
-"""One line for each step: what it is doing, how long it takes, and how long it took the last time."""
+"""Prints one line for each step: its title, its time, and the time that it took in the last run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLEAR_LINE = "\r\x1b[2K"
 
 
 class Steps:
-    """Prints the steps of a run, and keeps how long each took in a folder of small files for the next run."""
+    """Prints the steps of a run. Stores the time of each in a folder of small files, for the next run."""
 
     def __init__(self, folder: Path, out: TextIO = sys.stderr):
         self._folder = folder
@@ -23,7 +23,7 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self, title: str, key: str) -> Iterator[Step]:
-        """Prints `title` with the time of the block below it; `key` tells apart what takes different times."""
+        """Prints `title` with the time of the `with` block. Times are stored by `key`."""
         path = self._folder / re.sub(r"[^A-Za-z0-9.]+", "-", key)
         step = Step(title, self, _read_seconds(path))
         step.now("")
@@ -50,7 +50,7 @@ class Step:
         self._last_seconds = last_seconds
 
     def now(self, what: str) -> None:
-        """Shows what the step is at, on a terminal only."""
+        """Shows the current activity of the step, on a terminal only."""
         doing = f": {what}" if what else ""
         self._steps._write(f"{self._title}{doing} ..{self.last_time()}", is_last=False)
 

@@ -1,7 +1,7 @@
-"""What DuckDB says of the parts of a statement.
+"""Asks DuckDB about the parts of a statement.
 
-The idea: DuckDB is asked rather than imitated. It says the type of each expression, the value of each constant, and
-what kind of function a name stands for.
+The idea: DuckDB is asked rather than imitated. It reports the type of each expression, the value of each constant, and
+the kind of function that a name stands for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import farpool
 if TYPE_CHECKING:
     from farpool.dataset import FarDataset
 
-# A part of a statement, as DuckDB writes it in JSON.
+# A part of a statement, as `json_serialize_sql` of DuckDB returns it.
 Node = dict[str, Any]
 
 INTEGERS = {
@@ -37,16 +37,16 @@ INTEGERS = {
 FLOATS = {"FLOAT": "float", "DOUBLE": "double"}
 ZONED = "TIMESTAMP WITH TIME ZONE"
 _DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
-# Parts of a node that say where it was written, or what it is called.
+# Keys of a node that do not change its meaning: its position in the text, and its alias.
 _ASIDE = {"query_location", "query_location_length", "alias"}
 
 
 class NotShipped(Exception):
-    """Why a part of a statement is left to DuckDB."""
+    """Raised for a part of a statement that is left to DuckDB. The text says why."""
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two parts of statements are the same, wherever they were written."""
+    """Reports whether two parts of statements are equal, apart from their positions in the text."""
 
     def plain(part: Any) -> Any:
         if isinstance(part, dict):
@@ -61,7 +61,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def nodes(part: Any, into_subqueries: bool = False) -> Iterator[Node]:
-    """A part of a statement and the parts of it; not those of subqueries unless asked for."""
+    """Yields a part of a statement and all parts within it. Enters subqueries only with `into_subqueries`."""
     left = [part]
     while left:
         part = left.pop()
@@ -74,14 +74,18 @@ def nodes(part: Any, into_subqueries: bool = False) -> Iterator[Node]:
 
 
 def decimal_digits(of: str) -> tuple[int, int] | None:
-    """Digits, and those behind the point."""
+    """Returns the number of digits of a DECIMAL type, and how many are after the point. `None` for other types."""
     found = _DECIMAL.fullmatch(of)
     return None if found is None else (int(found[1]), int(found[2]))
 
 
 class Binder:
-    """Of one block. `table` is the table that it reads, `base` what stands behind it; `bind` makes a relation of SQL,
-    and `written` makes SQL of a statement. `functions` says what kinds of function those of the statement are."""
+    """Answers questions about one block, a SELECT over one far table.
+
+    `table` is the table in the statement and `base` its far dataset. `bind` makes a relation from SQL text, and
+    `written` makes SQL text from a statement in JSON. `functions` maps names of functions in the statement to their
+    kinds.
+    """
 
     def __init__(
         self,
@@ -101,16 +105,16 @@ class Binder:
             raise NotShipped("names of columns that differ by case alone")
         self._select = json.loads(self._ask("SELECT json_serialize_sql('SELECT 1')"))
         self._types: dict[str, str] = {}
-        # Columns, and whether statistics say that none of their values is NaN or infinite.
+        # True if the table's statistics show that a column has neither NaN nor infinity, by column.
         self._finite: dict[str, bool] = {}
 
     def _ask(self, sql: str, *parameters: Any) -> Any:
         return self.con.sql(sql, params=list(parameters)).fetchall()[0][0]
 
-    # What DuckDB says.
+    # Questions to DuckDB.
 
     def text(self, node: Node) -> str:
-        """An expression as SQL."""
+        """Returns an expression as SQL."""
         return self.written(self._statement(node)).removeprefix("SELECT ")
 
     def _statement(self, node: Node, table: Node | None = None) -> Any:
@@ -122,7 +126,7 @@ class Binder:
         return statement
 
     def type_of(self, node: Node) -> str:
-        """The type that DuckDB gives it."""
+        """Returns DuckDB's type of an expression."""
         known = self.normal(node)
         if known not in self._types:
             try:
@@ -133,7 +137,7 @@ class Binder:
         return self._types[known]
 
     def kinds(self, function: str) -> set[str]:
-        """What a function is: words of DuckDB."""
+        """Returns the kinds of a function, as DuckDB lists them, such as "scalar CONSISTENT"."""
         return self.functions.get(function.lower(), set())
 
     def is_scalar(self, node: Node) -> bool:
@@ -149,21 +153,22 @@ class Binder:
         return str(self._ask("SELECT current_setting($1)", name)).lower()
 
     def check_comparable(self, node: Node) -> None:
-        """Text compares by its bytes only without a collation."""
+        """Raises NotShipped for text under a collation: nodes compare text by its bytes."""
         if self.type_of(node) == "VARCHAR" and self.setting("default_collation"):
             raise NotShipped("text under a collation")
 
     def check_no_nan(self, node: Node) -> None:
-        """DuckDB knows one NaN, above all numbers; queries know one of each bits, above or below them by its sign."""
+        """Raises NotShipped if a value may be NaN. DuckDB has one NaN, greater than all numbers. Queries tell NaNs
+        apart by their bits and order them by their sign."""
         if self.may_be_nan(node):
             raise NotShipped(f"{self.text(node)} may be NaN, which DuckDB sorts and groups otherwise")
 
     def may_be_nan(self, node: Node) -> bool:
-        """Whether a value may be NaN, as far as the table's statistics tell."""
+        """Reports whether a value may be NaN. It uses the table's statistics."""
         if self.type_of(node) not in FLOATS:
             return False
         parts = list(nodes(node))
-        # One operation on finite numbers may leave an infinity, and two of them NaN.
+        # One operation on finite numbers may return infinity; a second operation may turn that into NaN.
         is_simple = sum(part.get("class") == "FUNCTION" for part in parts) <= 1
         columns = {self.column(part) for part in parts if self.column(part) is not None}
         return not (is_simple and all(map(self._is_finite, columns)))
@@ -178,10 +183,10 @@ class Binder:
             self._finite[column] = is_finite
         return self._finite[column]
 
-    # What is there.
+    # Columns and constants.
 
     def column(self, node: Node) -> str | None:
-        """The column of the table that it is."""
+        """Returns the name of the table's column that a node refers to. `None` if it is no column of the table."""
         if node.get("class") != "COLUMN_REF":
             return None
         names = node["column_names"]
@@ -190,19 +195,20 @@ class Binder:
         return self.columns.get(names[-1].lower())
 
     def columns_of(self, block: Node) -> list[str]:
-        """The columns that anything in a block may mean, in subqueries as well."""
+        """Returns the columns that a block may refer to, subqueries included. Returns the first column if it refers to
+        none."""
         named = set()
         for node in nodes(block, into_subqueries=True):
             if node.get("class") in ("STAR", "LAMBDA"):
                 return self.base.schema.names
             if node.get("class") == "COLUMN_REF":
-                # The first name may be that of a table, or of a column that has parts.
+                # The first of several names is a table, or a column with fields.
                 named |= {name.lower() for name in node["column_names"]}
         found = [name for name in self.base.schema.names if name.lower() in named]
         return found or self.base.schema.names[:1]
 
     def normal(self, node: Any) -> str:
-        """A form in which the same expressions are the same text."""
+        """Returns a text that is the same for equal expressions."""
 
         def plain(part: Any) -> Any:
             if isinstance(part, dict):
@@ -215,7 +221,7 @@ class Binder:
         return json.dumps(plain(node), sort_keys=True)
 
     def is_constant(self, node: Node) -> bool:
-        """Whether it is the same for all rows and at all times."""
+        """Reports whether an expression has the same value for all rows and in every run."""
         for part in nodes(node):
             kind = part.get("class")
             if kind == "FUNCTION" and self.kinds(part["function_name"]) != {"scalar CONSISTENT"}:
@@ -225,7 +231,8 @@ class Binder:
         return True
 
     def constant(self, node: Node, of: str | None = None) -> Any:
-        """Its value, as this type."""
+        """Returns the value of a constant expression, cast to the type `of` if given. Raises NotShipped (also for
+        NULL)."""
         text = self.text(node)
         text = text if of is None else f"CAST({text} AS {of})"
         is_zoned = (of or self.type_of(node)) == ZONED
@@ -237,13 +244,13 @@ class Binder:
             raise NotShipped(f"the value of {text}: {error}") from error
         if found is None:
             raise NotShipped(f"{text} is NULL")
-        # Of all clocks DuckDB hands infinity over as one of these.
+        # DuckDB returns an infinite date or timestamp as the least or greatest value of Python's type.
         if isinstance(found, datetime.date) and found in (type(found).min, type(found).max):
             raise NotShipped(f"{text} may be infinite")
         return found
 
     def whole(self, node: Node) -> int:
-        """A number of rows."""
+        """Returns the value of a constant that gives a number of rows. Raises NotShipped if it gives none."""
         found = self.constant(node) if self.is_constant(node) else None
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
             raise NotShipped(f"{self.text(node)} is no number of rows")

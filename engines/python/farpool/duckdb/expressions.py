@@ -1,10 +1,12 @@
-"""Expressions of DuckDB as those of queries over one far table.
+"""Converts expressions of DuckDB to expressions of queries over one far table.
 
-The idea: only what means the same on both sides is taken, and what is computed here must have the type that DuckDB
-gives it. Comparisons are taken where both sides compare the values themselves (whole numbers of any width, decimals of
-any scale, dates and times), whatever type each turns them into. All else raises `NotShipped`, which says why.
+The idea: only expressions with the same meaning on both sides are converted, and each computed value must have the type
+that DuckDB gives it. A comparison is converted if both sides compare the values themselves, even if they first convert
+them to different types. That holds for integers of any width, decimals of any scale, dates and times. All other
+expressions raise `NotShipped` with the reason.
 
-Never here: arithmetic in a filter that may overflow. DuckDB may not look at rows that another part of the filter drops.
+Never here: arithmetic in a filter that may overflow. DuckDB may not evaluate it for rows that another part of the
+filter drops.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 import farpool
 from farpool.duckdb.binder import FLOATS, INTEGERS, ZONED, Binder, Node, NotShipped, decimal_digits, nodes
 
-# Deeper than queries nest.
+# Levels of nesting at which an expression is left to DuckDB. Queries do not nest that deep.
 _DEPTH_MAX = 48
 _LIST_VALUES_MAX = 1_024
 
@@ -44,14 +46,15 @@ _CLOCKS = {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS"}
 
 
 def _is_text(node: Node) -> bool:
+    """Reports whether a node is a string literal."""
     return node.get("class") == "CONSTANT" and node["literal"]["kind"] == "STRING"
 
 
 class Expressions(Binder):
-    """Values and conditions of each row of one block's table."""
+    """Converts values and conditions of one block's table."""
 
     def value(self, node: Node, depth: int = 0) -> farpool.Expr:
-        """What it is of each row. Raises NotShipped."""
+        """Converts an expression to a value of each row. Raises NotShipped."""
         if depth > _DEPTH_MAX:
             raise NotShipped(f"it nests deeper than {_DEPTH_MAX}")
         column = self.column(node)
@@ -73,7 +76,8 @@ class Expressions(Binder):
         return made
 
     def _check_type(self, made: farpool.Expr, node: Node) -> None:
-        """That it has the type which DuckDB gives it; of decimals as many digits behind the point."""
+        """Raises NotShipped unless a value has the type that DuckDB gives the expression. For decimals the digits after
+        the point must be the same."""
         wanted = self.type_of(node)
         try:
             found = self.scan.select(made.alias("x")).schema["x"]
@@ -112,7 +116,7 @@ class Expressions(Binder):
         return made[0] / made[1]
 
     def _number(self, node: Node, beside: str, sign: str) -> farpool.Expr:
-        """A constant in arithmetic beside a type."""
+        """Converts a constant in arithmetic with a value of type `beside`."""
         own = self.type_of(node)
         if beside in FLOATS:
             return farpool.lit(self.constant(node, beside))
@@ -120,13 +124,13 @@ class Expressions(Binder):
             return farpool.lit(self.constant(node))
         if decimal_digits(beside) and (own in INTEGERS or decimal_digits(own)):
             number = farpool.lit(self.constant(node))
-            # Of a product the digits behind the point add up, those that it is written with.
+            # The scale of a product is the sum of both scales, so the constant needs the scale that it is written with.
             digits, scale = decimal_digits(own) or (19, 0)
             return number.cast(f"decimal({digits}, {scale})") if sign == "*" else number
         raise NotShipped(f"{self.text(node)} beside {beside}")
 
     def _cast(self, node: Node, depth: int) -> farpool.Expr:
-        """As a wider type, which every value fits."""
+        """Converts a cast to a wider type, which can hold every value."""
         child, to = node["child"], self.type_of(node)
         of = self.type_of(child)
         made = self.value(child, depth + 1)
@@ -143,7 +147,7 @@ class Expressions(Binder):
     # Conditions.
 
     def condition(self, node: Node, depth: int = 0) -> farpool.Expr:
-        """What is true, false or unknown of each row. Raises NotShipped."""
+        """Converts an expression to a condition: true, false or unknown for each row. Raises NotShipped."""
         if depth > _DEPTH_MAX:
             raise NotShipped(f"it nests deeper than {_DEPTH_MAX}")
         kind = node.get("type")
@@ -163,7 +167,7 @@ class Expressions(Binder):
         if kind == "COMPARE_BETWEEN":
             compared = [node["input"], node["lower"], node["upper"]]
             self._check_texts(compared)
-            # All three are compared as what holds all of them, which of large numbers is less than they are.
+            # DuckDB casts all three to one type. If that is DOUBLE, large integers lose digits.
             of = [self.type_of(one) in FLOATS for one in compared]
             if not of[0] and of[1] != of[2]:
                 raise NotShipped("whole numbers between whole and other ones")
@@ -183,7 +187,7 @@ class Expressions(Binder):
         raise NotShipped(f"{node.get('class', kind)} is not known here")
 
     def _compared(self, node: Node) -> farpool.Expr:
-        """A value in a filter."""
+        """Converts a value in a filter."""
         if any(part.get("class") == "FUNCTION" for part in nodes(node)) and self.type_of(node) in INTEGERS:
             raise NotShipped(f"{self.text(node)} may overflow in rows that DuckDB does not look at")
         self.check_comparable(node)
@@ -202,7 +206,7 @@ class Expressions(Binder):
                 return compared
             if isinstance(value, float) and math.isnan(value):
                 raise NotShipped("a comparison of NaN with NaN")
-            # What is below all numbers here is NaN with a sign, which DuckDB has above them.
+            # A NaN with its sign bit set is less than all numbers in queries, and greater than all in DuckDB.
             if kind in ("COMPARE_GREATERTHAN", "COMPARE_GREATERTHANOREQUALTO"):
                 return compared | (made < -math.inf)
             if kind in ("COMPARE_LESSTHAN", "COMPARE_LESSTHANOREQUALTO"):
@@ -225,16 +229,17 @@ class Expressions(Binder):
         return _COMPARISONS[kind](made, self._compared(right))
 
     def _check_texts(self, compared: list[Node]) -> None:
-        """That a text among several has the type of the first of them, as all of them take one type."""
+        """Raises NotShipped if string literals stand among values of different types. DuckDB casts all of them to one
+        type; the first value must be no literal, and the others of one type."""
         texts = [_is_text(one) for one in compared]
         others = {self.type_of(one) for one, is_text in zip(compared, texts, strict=True) if not is_text}
         if texts[0] or any(texts) and len(others) > 1:
             raise NotShipped("texts and other values side by side")
 
     def _beside(self, node: Node, of: str) -> Any:
-        """A constant that is compared with values of a type."""
+        """Returns the value of a constant that is compared with values of type `of`."""
         if _is_text(node):
-            # It takes the type of what it stands beside.
+            # A string literal takes the type of the other side.
             own = of
         else:
             own = self.type_of(node)
@@ -263,7 +268,7 @@ class Expressions(Binder):
         if not all(self.is_constant(one) for one in listed):
             raise NotShipped("a list of what is computed")
         found = [self._beside(one, of) for one in listed]
-        # A list has values of the type itself.
+        # The values of a list must have the type of the column.
         if of in INTEGERS and not all(isinstance(one, int) for one in found):
             raise NotShipped(f"a list of other numbers for {of}")
         if of == "DATE" and any(isinstance(one, datetime.datetime) for one in found):
@@ -278,7 +283,8 @@ class Expressions(Binder):
         return made
 
     def _like(self, node: Node) -> farpool.Expr:
-        """LIKE and what can be said as such. DuckDB's has no escape of its own; that of queries is a backslash."""
+        """Converts LIKE, and functions that can be written as LIKE. In DuckDB, LIKE has no default escape; in queries
+        the escape is a backslash."""
         name = node["function_name"]
         arguments = [argument["expression"] for argument in node["arguments"]]
         if name not in (
@@ -310,7 +316,7 @@ class Expressions(Binder):
 
 
 def _escaped(pattern: str, escape: str) -> str:
-    """A pattern with its own escape as one with a backslash."""
+    """Rewrites a pattern with another escape character so that its escape is a backslash."""
     if len(escape) != 1:
         raise NotShipped(f"the escape {escape!r}")
     made, left = [], iter(pattern)

@@ -1,7 +1,7 @@
 """Published far files of known formats as relations of DuckDB connections.
 
-Parquet and Arrow files that anybody wrote, such as through `farpool.fs`; far tables, whose scans run beside the data,
-are in `relations`.
+These are Parquet and Arrow files, written for example through `farpool.fs`. Far tables, whose scans run beside the
+data, are in `relations`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ _FORMATS = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc", ".ipc": "
 def register_file(
     con: duckdb.DuckDBPyConnection, pool: farpool.Pool, name: str, *, as_: str, replace: bool = False
 ) -> Dataset:
-    """Makes a published file a relation of `con` by the name `as_`, and returns what stands behind it.
+    """Makes a published file a relation of `con` with the name `as_`, and returns its dataset.
 
-    The format is told by the end of its name: .parquet, or .arrow, .feather and .ipc (Arrow's IPC file format). A name
-    that others continue behind a slash stands for all of them, which must be of one format and one schema:
-    `register_file(con, pool, "sales", as_="sales")` has "sales/2025.parquet" and "sales/2026.parquet".
+    The end of the file's name gives the format: .parquet, or .arrow, .feather and .ipc (Arrow's IPC file format). If
+    `name` is a prefix of several names, up to a slash, the relation has the rows of all these files. They must have the
+    same format and schema: `register_file(con, pool, "sales", as_="sales")` reads "sales/2025.parquet" and
+    "sales/2026.parquet".
 
-    DuckDB hands the columns and most filters of a scan on. Of Parquet files only these columns are read, in the row
-    groups that filters leave by their statistics; of Arrow files only these columns. The file is another one when it
-    was replaced: register it again. `con.unregister(as_)` takes the name away. A name that is a table or a view of
-    `con` already is refused, unless farpool registered it; with `replace` that is hidden meanwhile.
+    DuckDB pushes the columns and most filters of a scan down. Of Parquet files only these columns are read, and only
+    row groups that can pass the filters according to their statistics. Of Arrow files only these columns are read.
+    After a file was replaced, register it again. `con.unregister(as_)` removes the relation.
+
+    If `as_` is a table or view of `con` already, it is refused, unless farpool registered it. With `replace` the
+    relation hides that table or view.
 
     Raises NotFoundError (there is no such file), ExistsError (the name is taken, and no `replace`), InvalidError
-    (another format, no name).
+    (unknown format, empty `as_`).
     """
     try:
         from pyarrow import dataset

@@ -1,13 +1,12 @@
-"""`sql_pushdown`: a statement of DuckDB of which the parts over one far table run beside it.
+"""`sql_pushdown`: runs the parts of a DuckDB statement that read one far table beside that table.
 
-The idea: DuckDB says how it reads a statement (`json_serialize_sql`), we take a SELECT over one far table apart, and
-write the statement anew (`json_deserialize_sql`) with the table replaced by a relation of which less is left to do:
-rows that pass the filter, the first ones in an order, or groups with their aggregates. Whatever is not understood
-stays in the statement, word by word, so it is DuckDB's to do. What the parts of an expression mean is asked of DuckDB,
-not known here: constants are computed by it, and types are those it gives.
+The idea: DuckDB parses the statement (`json_serialize_sql`). This module analyses each SELECT over one far table, and
+replaces the table by a relation that leaves less work to DuckDB: rows that pass the filter, the first rows in an order,
+or groups with their aggregates. DuckDB writes the new statement (`json_deserialize_sql`). Every part that is not
+understood stays in the statement, unchanged. Types of expressions and values of constants are asked of DuckDB.
 
-A statement written anew is used only if DuckDB reads it as what it was meant to be, and gives it columns of the same
-names and types. Otherwise the statement runs as it was, over relations.
+The new statement is used only if DuckDB parses it back to the same tree, and gives it columns of the same names and
+types. Otherwise the original statement runs over the relations.
 
 Never here: a guess at what a function of DuckDB does; rows.
 """
@@ -32,13 +31,16 @@ from farpool.duckdb.terms import Aggregate, Terms
 if TYPE_CHECKING:
     from farpool.dataset import FarDataset
 
-# First rows in an order that nodes hold.
+# Rows that nodes keep for ORDER BY with LIMIT, at most. A larger limit is left to DuckDB.
 _TOP_ROWS_MAX = 65_536
 
 
 @dataclass
 class Block:
-    """A SELECT over one far table: what of it runs beside the table, and what DuckDB does behind that, and why."""
+    """A SELECT over one far table: which parts run beside the table, and which parts DuckDB runs, with the reasons.
+
+    `shipped` and `left` describe these parts as text. `dataset` is `None` if no part runs beside the table.
+    """
 
     table: str
     sql: str
@@ -48,7 +50,7 @@ class Block:
 
     @property
     def reports(self) -> list[dict[str, Any]]:
-        """What was done for it, each time it was run. See `farpool.Stream.report`."""
+        """Returns the reports of the block's scans, one for each run. See `farpool.Stream.report`."""
         return [] if self.dataset is None else self.dataset.reports
 
     def __str__(self) -> str:
@@ -67,19 +69,21 @@ class Block:
 
 
 class Pushdown:
-    """A statement that is ready to run: a relation of DuckDB, and what is known about its blocks. Whatever a relation
-    does, this does as well; each time it is asked for rows it runs."""
+    """A statement that is ready to run: a relation of DuckDB, and reports about its blocks.
+
+    It has all methods of a DuckDB relation. It runs each time rows are requested.
+    """
 
     def __init__(self, relation: Any, sql: str, blocks: list[Block], left: list[str]):
         self.relation = relation
         self.sql = sql
         self.blocks = blocks
-        # Why the statement as a whole runs as it was.
+        # Reasons why the original statement runs unchanged.
         self.left = left
 
     @property
     def report(self) -> dict[str, Any]:
-        """The same as `str` says, in parts."""
+        """Returns the contents of `str` as a dictionary."""
         blocks = [
             {
                 "table": block.table,
@@ -114,21 +118,24 @@ def sql_pushdown(
     placement: str | None = None,
     explain: bool = False,
 ) -> Pushdown:
-    """Runs a SELECT of DuckDB, and as much of it as can be beside the far tables that it reads: filters, GROUP BY with
-    count, sum, min, max and avg, DISTINCT, ORDER BY with LIMIT, and LIMIT, of each SELECT over one table, wherever it
-    stands. DuckDB does the rest. Names and types of the columns, and the rows, are those that DuckDB gives by itself;
-    floats that were added or averaged may differ in their last digits, and where there is no order, which rows a LIMIT
-    leaves is not said.
+    """Runs a SELECT of DuckDB, and as much of it as possible beside the far tables that it reads.
 
-    Far tables are those of `register`; with a `pool`, also its tables that no relation of `con` has the name of. `placement`
-    says where their parts run (see `farpool.Scan.collect`), instead of what was registered. With `explain` it prints
-    what would run where, and nothing is read.
+    Of each SELECT over one table, wherever it stands, these parts run beside the data: filters, GROUP BY with count,
+    sum, min, max and avg, DISTINCT, ORDER BY with LIMIT, and LIMIT. DuckDB does the rest. The rows, and the names and
+    types of columns, are those of plain DuckDB. Sums and averages of floats may differ in their last digits. Without an
+    ORDER BY, any rows may remain after a LIMIT.
 
-    Returns a relation with a report of its blocks. Nothing runs before rows are asked for.
+    Far tables are those of `register`. With a `pool`, its tables can be used too, if `con` has no relation of the same
+    name. `placement` (see `farpool.Scan.collect`) overrides the one that was registered. With `explain` it
+    prints where each part would run, and reads nothing.
 
-    Raises what DuckDB raises of the statement, and what `Pool.scan` raises.
+    Returns a relation with a report of its blocks. Nothing runs before rows are requested.
+
+    Raises DuckDB's errors for the statement, and the errors of `Pool.scan`.
+
+        farpool.duckdb.sql_pushdown(con, "SELECT item, sum(price) FROM sales GROUP BY item").fetchall()
     """
-    # Names of Python that the statement may read from are those of whoever calls.
+    # DuckDB lets a statement read from Python variables. These are the variables of the caller.
     frame = sys._getframe(1)
     names = {**frame.f_globals, **frame.f_locals}
     statement = _Statement(con, sql, pool, placement, names)
@@ -139,6 +146,8 @@ def sql_pushdown(
 
 
 class _Statement:
+    """One statement while it is analysed and rewritten."""
+
     def __init__(
         self,
         con: duckdb.DuckDBPyConnection,
@@ -154,21 +163,22 @@ class _Statement:
         self._known: dict[str, FarDataset | None] = {}
 
     def bind(self, sql: str) -> Any:
-        """A relation of it. Names of Python are looked up by DuckDB in the frame that calls it, and kept with the
-        relation: here in one that has them all."""
+        """Makes a relation from SQL text. DuckDB looks up Python variables in the calling frame and keeps them with the
+        relation. `eval` provides a frame that has all of them."""
         return eval("_farpool_con.sql(_farpool_sql)", {**self.names, "_farpool_con": self.con, "_farpool_sql": sql})
 
     def one(self, sql: str, *parameters: Any) -> Any:
         return self.con.sql(sql, params=list(parameters)).fetchall()[0][0]
 
     def written(self, ast: Any) -> str:
-        """A statement as text."""
+        """Returns a statement as SQL text."""
         return self.one("SELECT json_deserialize_sql($1::JSON)", json.dumps(ast))
 
     def pushdown(self) -> Pushdown:
+        """Rewrites the statement, or returns the original if that is not possible."""
         read = json.loads(self.one("SELECT json_serialize_sql($1)", self.sql))
         if read.get("error"):
-            # What is no statement at all, DuckDB says better.
+            # DuckDB's own error describes best what is wrong with the text.
             return self.as_it_was(str(read.get("error_message")))
         if len(read["statements"]) != 1:
             return self.as_it_was("several statements")
@@ -192,12 +202,12 @@ class _Statement:
         return Pushdown(after, text, self.blocks, [])
 
     def functions_of(self, ast: Any) -> dict[str, set[str]]:
-        """What kinds of function there are of each name in a statement, macros among them."""
+        """Returns the kinds of each function in a statement, by name. Macros are included."""
         called = {node["function_name"].lower() for node in nodes(ast, into_subqueries=True) if "function_name" in node}
         if not called:
             return {}
         found: dict[str, set[str]] = {}
-        # One look for all: DuckDB lists all that it has for each.
+        # A single query for all names, because `duckdb_functions()` builds the full list each time.
         rows = self.con.sql(
             "SELECT DISTINCT lower(function_name), function_type || ' ' || coalesce(stability, '') "
             "FROM duckdb_functions() WHERE lower(function_name) IN (SELECT unnest($1))",
@@ -208,13 +218,14 @@ class _Statement:
         return found
 
     def as_it_was(self, why: str) -> Pushdown:
+        """Returns the original statement, with the reason."""
         for block in self.blocks:
             block.left += block.shipped
             block.shipped, block.dataset = [], None
         return Pushdown(self.bind(self.sql), self.sql, self.blocks, [why])
 
     def offer_tables_of_pool(self, ast: Any) -> None:
-        """Tables of the pool that nothing else has the name of are there under their names."""
+        """Makes tables of the pool available by their names, unless a Python variable or the database has the name."""
         if self.pool is None:
             return
         there = {table.name for table in self.pool.tables()}
@@ -225,11 +236,11 @@ class _Statement:
                     self.names[name] = self._known[name] = _dataset_type()(self.pool, name, placement=self.placement)
 
     def far(self, name: str) -> FarDataset | None:
-        """The far table of a name."""
+        """Returns the far table of a name, or `None`."""
         if name not in self._known:
             found = registered(self.con, name)
             if found is None:
-                # A variable of whoever calls, which DuckDB would find as well.
+                # A Python variable of the caller, which DuckDB would find too.
                 variable = self.names.get(name)
                 is_far = type(variable).__module__ == "farpool.dataset" and self.is_unknown(name)
                 found = variable if is_far else None
@@ -237,7 +248,7 @@ class _Statement:
         return self._known[name]
 
     def is_unknown(self, name: str) -> bool:
-        """Whether the database has nothing of this name."""
+        """Reports whether the database has no table or view of this name."""
         return not self.one(
             "SELECT count(*) FROM (SELECT table_name FROM duckdb_tables() UNION ALL "
             "SELECT view_name FROM duckdb_views()) WHERE lower(table_name) = lower($1)",
@@ -245,7 +256,7 @@ class _Statement:
         )
 
     def visit(self, node: Any, ctes: frozenset[str]) -> None:
-        """Looks for blocks, from the outside. `ctes`: names that mean something of the statement's own there."""
+        """Finds the blocks, the outermost first. `ctes` are names that the statement itself defines at that point."""
         left = [(node, ctes)]
         while left:
             node, ctes = left.pop()
@@ -263,6 +274,7 @@ class _Statement:
             left += [(one, ctes) for one in node.values() if isinstance(one, dict | list)]
 
     def block(self, node: dict[str, Any], ctes: frozenset[str]) -> None:
+        """Rewrites a SELECT if it reads one far table."""
         table = node["from_table"]
         if table["type"] != "BASE_TABLE" or table["table_name"].lower() in ctes:
             return
@@ -289,7 +301,7 @@ class _Statement:
 
 
 class _Rewriting:
-    """One block, taken apart. What is changed in it is changed at the end."""
+    """Rewrites one block. The block is changed only after all checks have passed."""
 
     def __init__(self, statement: _Statement, block: Block, node: dict[str, Any], base: FarDataset, terms: Terms):
         self.statement, self.block, self.node, self.base, self.terms = statement, block, node, base, terms
@@ -323,7 +335,7 @@ class _Rewriting:
             self.replace(query, self.words)
 
     def replace(self, query: Any, words: list[str]) -> None:
-        """Has the block read from a query in place of the table."""
+        """Makes the block read from a query instead of the table."""
         block, statement, table = self.block, self.statement, self.node["from_table"]
         block.dataset = type(self.base)._of_query(self.base, query, statement.placement)
         block.shipped = words
@@ -337,7 +349,8 @@ class _Rewriting:
         return scan.filter(*self.conditions)
 
     def filter(self) -> dict[str, Any] | None:
-        """Takes what is understood out of the filter, and returns the rest."""
+        """Collects the conditions that are understood, and returns the rest of the filter: `None` if nothing is
+        left."""
         where = self.node["where_clause"]
         if where is None:
             return None
@@ -360,7 +373,8 @@ class _Rewriting:
         return [modifier for modifier in self.node["modifiers"] if modifier["type"] == kind]
 
     def first_rows(self) -> tuple[Any, str] | None:
-        """The first rows in an order, or any so many. No rows if there is no limit."""
+        """Returns a query for the first rows in an order, or for any rows if there is no ORDER BY, and its description.
+        `None` if the block has no limit."""
         node, terms = self.node, self.terms
         limits = self.modifiers("LIMIT_MODIFIER")
         if not limits:
@@ -377,7 +391,7 @@ class _Rewriting:
         columns = terms.columns_of(node)
 
         def narrowed(scan: farpool.Scan) -> farpool.Scan:
-            # Whole rows leave; nobody asks for the other columns behind that.
+            # Only the columns of the block are sent. Nothing after the limit needs the others.
             return self.narrowed(scan).select(columns)
 
         orders = [one for modifier in self.modifiers("ORDER_MODIFIER") for one in modifier["orders"]]
@@ -386,7 +400,7 @@ class _Rewriting:
         if rows > _TOP_ROWS_MAX:
             raise NotShipped(f"the first {rows} rows in an order: nodes hold {_TOP_ROWS_MAX} at most")
         keys = [terms.order(one, node["select_list"]) for one in orders]
-        # Both zeros are one to DuckDB: -0.0 + 0.0 is 0.0.
+        # DuckDB sorts -0.0 and 0.0 as equal. Adding 0.0 turns -0.0 into 0.0.
         zeros = {
             f"farpool_o{index}": farpool.col(key.column) + 0.0
             for index, key in enumerate(keys)
@@ -407,8 +421,8 @@ class _Rewriting:
         return query, f"first {rows} rows by {', '.join(key.column for key in keys)}"
 
     def grouping(self, is_whole: bool) -> tuple[Any, list[str]] | None:
-        """Groups with their aggregates, or each row once; and has the block compute what is left over these. Nothing if
-        the block does not group."""
+        """Returns a query for groups with their aggregates, or for distinct rows, and its description. Rewrites the
+        block to compute the remaining expressions over the query's columns. `None` if the block does not group."""
         node, terms = self.node, self.terms
         outside = [node["select_list"], node["having"], node["modifiers"], node["qualify"]]
         aggregates = terms.aggregates(outside)
@@ -481,7 +495,7 @@ class _Rewriting:
         return query, words
 
     def check(self, changed: dict[str, Any], query: Any, before: Any) -> None:
-        """That what is left of the block has the columns that it had."""
+        """Raises NotShipped if the rewritten block has other columns than before."""
         statement = self.statement
         name = f"farpool_block_{secrets.token_hex(6)}"
         tried = copy.deepcopy(changed)

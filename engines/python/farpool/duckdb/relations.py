@@ -1,9 +1,9 @@
-"""Far tables as relations of DuckDB connections, and which ones a connection has.
+"""Registers far tables as relations of DuckDB connections, and keeps track of them.
 
-DuckDB makes a temporary view of what is registered, in which it names the object by a number of its own. By that
-number it is known later whether a name still means the far table, or was registered anew as something else.
+DuckDB makes a temporary view for each registered object, and the view's SQL contains a number of that object. By this
+number the module can tell whether a name still refers to the far table or was registered again as something else.
 
-Never here: rows. `farpool.dataset` has them.
+Never here: rows. `farpool.dataset` reads them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from farpool.dataset import FarDataset
 
 _VIEW = "SELECT sql FROM duckdb_views() WHERE temporary AND lower(view_name) = lower($1)"
-# What a name means in a connection: its own temporary tables and views, and those of the database that it uses.
+# Tables and views that a name refers to in a connection: its temporary ones, and those of the current schema.
 _MEANINGS = """
     SELECT 'table', '' FROM duckdb_tables() WHERE lower(table_name) = lower($1)
         AND (temporary OR database_name = current_database() AND schema_name = current_schema())
@@ -34,9 +34,9 @@ _MEANINGS = """
 
 @dataclass
 class _Registered:
-    # A far table, or a dataset of pyarrow's over published files.
+    # A far table, or a dataset of pyarrow over published files.
     relation: FarDataset | Dataset
-    # What DuckDB's view of it says.
+    # SQL of DuckDB's temporary view.
     view: str
 
 
@@ -56,19 +56,22 @@ def register(
     placement: str | None = None,
     replace: bool = False,
 ) -> dict[str, FarDataset]:
-    """Makes far tables relations of `con`, and returns what stands behind each, by its name there.
+    """Registers far tables as relations of `con`, and returns their datasets by their names in DuckDB.
 
-    `name` is a table, several, a mapping of tables to the names that they get, or None for all tables of the pool. One
-    table may be given another name by `as_`. Other connections do not know such a name. One that is a table or a view
-    of `con` already is refused, unless farpool registered it; with `replace` that is hidden until `unregister`.
+    `name` is a table, several tables, a mapping of tables to names in DuckDB, or None for all tables of the pool. `as_`
+    gives one table another name. Other connections do not see the names. If a name is a table or view of `con` already,
+    it is refused, unless farpool registered it. With `replace` that table or view is hidden until `unregister`.
 
-    DuckDB hands the columns and most filters of a scan on, and only what they need is read; rows come while the query
-    runs. What DuckDB computes itself, such as groups, `sql_pushdown` runs beside the data. Each query reads the table
-    that there is then, if it has the same columns. `placement` says where scans run (see `farpool.Scan.collect`); `key` and
-    `seal_answers` are those of `Pool.table`.
+    DuckDB pushes the columns and most filters of a scan down, and only the data that they need is read. Rows arrive
+    while the query runs. DuckDB computes everything else itself, such as groups; use `sql_pushdown` to run that beside
+    the data. Each query reads the current table of that name, if it has the same columns. `placement` is that of
+    scans (see `farpool.Scan.collect`; default "auto"). `key` and `seal_answers` are those of `Pool.table`.
 
-    Raises ExistsError (a name that is taken, and no `replace`), and what `Pool.scan` raises; then nothing is
-    registered.
+    Raises ExistsError (a name is taken, and no `replace`), InvalidError (two tables with one name), and the errors of
+    `Pool.scan`. Then no table is registered.
+
+        farpool.duckdb.register(con, pool, "sales")
+        con.sql("SELECT max(price) FROM sales WHERE year = 2026")
     """
     dataset = _dataset_type()
     if isinstance(name, str):
@@ -86,7 +89,8 @@ def register(
             raise farpool.InvalidError(f"far tables {other!r} and {table!r} would both be {local!r} in DuckDB")
         known[local.lower()] = table
     made = {
-        local: dataset(pool, table, key=key, seal_answers=seal_answers, placement=placement) for table, local in names.items()
+        local: dataset(pool, table, key=key, seal_answers=seal_answers, placement=placement)
+        for table, local in names.items()
     }
     for local in made:
         check_free(con, local, replace)
@@ -96,12 +100,13 @@ def register(
 
 
 def check_free(con: duckdb.DuckDBPyConnection, name: str, replace: bool) -> None:
-    """Raises ExistsError if a name means something in `con` that farpool did not register, unless it may be hidden."""
+    """Raises ExistsError if a name refers to something in `con` that farpool did not register. Does nothing with
+    `replace`."""
     if replace:
         return
     ours = _of_connection.get(con, {}).get(name.lower())
     meanings = con.sql(_MEANINGS, params=[name]).fetchall()
-    # What was hidden by permission is hidden already.
+    # If farpool's view is among them, an earlier `replace` hid the others already.
     if not meanings or ours is not None and any(view == ours.view for _, view in meanings):
         return
     raise farpool.ExistsError(
@@ -111,18 +116,18 @@ def check_free(con: duckdb.DuckDBPyConnection, name: str, replace: bool) -> None
 
 
 def put(con: duckdb.DuckDBPyConnection, name: str, relation: FarDataset | Dataset) -> None:
-    """Has a name mean a relation in `con`, and remembers that."""
+    """Registers a relation in `con` under a name, and records it."""
     try:
         con.register(name, relation)
     except duckdb.CatalogException as error:
-        # DuckDB hides no temporary table.
+        # DuckDB cannot hide a temporary table.
         raise farpool.ExistsError(f"{name!r} cannot be hidden ({error}): choose another name by as_") from error
     view = con.sql(_VIEW, params=[name]).fetchall()[0][0]
     _of_connection.setdefault(con, {})[name.lower()] = _Registered(relation, view)
 
 
 def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Takes a far table's name away from `con`. Raises InvalidError if it has none of this name."""
+    """Removes a far table from `con`. Raises InvalidError if `con` has no far table of this name."""
     if registered(con, name) is None:
         raise farpool.InvalidError(f"{name!r} is no far table of this connection: {_names(con)} are")
     con.unregister(name)
@@ -130,7 +135,7 @@ def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
 
 
 def registered(con: duckdb.DuckDBPyConnection, name: str) -> FarDataset | None:
-    """The far table that a name means in a connection."""
+    """Returns the far table that a name refers to in a connection. `None` if there is none."""
     found = _of_connection.get(con, {}).get(name.lower())
     if found is None or not isinstance(found.relation, _dataset_type()):
         return None

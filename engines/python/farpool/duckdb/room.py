@@ -1,7 +1,8 @@
-"""How much a database may spill into a pool whose nodes give memory back to their hosts and take it again.
+"""Limits how much a database may spill into a pool whose nodes return memory to their hosts and take it back.
 
-DuckDB never asks: it has one bound, which is set. So whoever attaches while memory is away gets the bound of what is
-there, and a thread of its own that raises the bound as memory comes back, until all of it is there.
+DuckDB has a single limit, `max_temp_directory_size`, and never asks the pool. A database that attaches while memory is
+away therefore gets a limit for the memory that is there. A background thread raises the limit as memory comes back,
+until all of it is there.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from farpool._farpool import _size_text
 if TYPE_CHECKING:
     from farpool.duckdb.spill import FarFileSystem
 
-# DuckDB may fill this share of what is free on the disk of local copies: its own rule for spilling there.
+# Share of the free disk space that local copies may fill. DuckDB uses the same share when it spills to a disk.
 _DISK_SHARE = 0.9
-# A broker that has just begun hears from its nodes within moments, and so does one whose nodes take memory again.
+# Seconds to wait for memory. A broker that has just started hears from its nodes within moments, and nodes take memory
+# back as fast.
 _ROOM_SECONDS = 10.0
 _LOOK_SECONDS = 0.05
-# Between two looks whether memory has come back: nodes take it again once a second.
+# Seconds between two checks whether memory has come back. Nodes take memory back once a second.
 _GROW_SECONDS = 1.0
 
 
 class Room:
-    """The memory that a pool has for files of a protection, at one moment."""
+    """Memory that a pool has for files of one protection, at one moment."""
 
     def __init__(self, pool: farpool.Pool, protection: str):
         nodes = pool.status()["nodes"]
@@ -54,12 +56,12 @@ class Room:
 
     @property
     def is_whole(self) -> bool:
-        """True if nothing is away that could make it more."""
+        """True if there is memory and no more can come back."""
         return self.bytes > 0 and self.away_bytes == 0
 
 
 def wait_for_room(pool: farpool.Pool, protection: str) -> Room:
-    """Waits until there is room, and returns it; warns if there is none for a while."""
+    """Waits until the pool has memory, at most 10 s, and returns the result. Warns if there is none after that."""
     until = time.monotonic() + _ROOM_SECONDS
     while (room := Room(pool, protection)).bytes == 0 and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)
@@ -76,12 +78,12 @@ def wait_for_room(pool: farpool.Pool, protection: str) -> Room:
 
 
 class Bound:
-    """The bound of a database's spilling, where the user has set none."""
+    """The limit of a database's spilling, if the user has set none."""
 
     NAME = "max_temp_directory_size"
 
     def __init__(self, con: duckdb.DuckDBPyConnection, fs: FarFileSystem, room: Room):
-        """Sets it, and raises it in the background for as long as something of the pool's memory is away."""
+        """Sets the limit. Raises it in the background as long as memory of the pool is away."""
         self._con = weakref.ref(con)
         self._fs = weakref.ref(fs)
         self._bytes = room.bytes
@@ -93,7 +95,7 @@ class Bound:
             threading.Thread(target=self._grow, name="farpool-room", daemon=True).start()
 
     def leave(self) -> None:
-        """Does not touch the setting from here on."""
+        """Stops changing the setting, for good."""
         self._over.set()
         with self._changing:
             pass
@@ -106,12 +108,12 @@ class Bound:
         return cursor.execute(f"SELECT current_setting('{self.NAME}')").fetchone()[0]
 
     def _grow(self) -> None:
-        # Between two looks nothing of the user's is held.
+        # No reference to the user's objects is held between two checks.
         while not self._over.wait(_GROW_SECONDS) and self._look():
             pass
 
     def _look(self) -> bool:
-        """Raises the bound if there is more room; False once there is nothing to wait for."""
+        """Raises the limit if there is more memory. Returns False once there is nothing to wait for."""
         fs = self._fs()
         if fs is None or fs.closed:
             return False
@@ -122,12 +124,12 @@ class Bound:
         except farpool.ClosedError:
             return False
         except farpool.Error:
-            return True  # The broker is not there now.
+            return True  # The broker does not answer now.
         except duckdb.Error:
             return False  # The database is closed.
 
     def _raise_to(self, count: int) -> bool:
-        """Returns False if the bound is not ours any more: the user has set another, or dropped the database."""
+        """Raises the limit to `count` bytes. Returns False if the user changed the setting or dropped the database."""
         con = self._con()
         with self._changing:
             if con is None or self._over.is_set():

@@ -1,21 +1,19 @@
 """A DuckDB database whose temporary files are far files.
 
-DuckDB asks a registered fsspec file system for its temporary files, so no extension, mount or
-root right is needed. What it asks for was established by tracing DuckDB 2.0.0, and three of its
-habits shape this module:
+DuckDB can keep its temporary files in a registered fsspec file system, so it needs no extension, mount or root
+privilege. Its calls were found by tracing DuckDB 2.0.0. Three of its habits shape this module:
 
-* It shares one handle among its threads and seeks before every block. Far reads and writes let go
-  of the GIL, so a seek must hold for the thread that asked for it and for no other.
-* It asks whether a file exists once per spilled block. The answer is a look into a dictionary
-  here; nothing outside this process is asked.
-* It shortens a file with `touch(truncate=True)` and does not say to which length. We keep the
-  bytes until DuckDB removes the file, which it does as soon as the file holds no block.
+* Its threads share one handle and seek before every block. Far reads and writes release the GIL, so a seek must hold
+  only for the thread that made it.
+* It asks whether a file exists once per spilled block. The answer is a dictionary lookup here; no other process is
+  asked.
+* It shortens a file with `touch(truncate=True)` and does not say to which length. The bytes are kept until DuckDB
+  removes the file, which it does when the file holds no more blocks.
 
-A memory node that dies under a query does not end it when the far files are protected, which they
-are unless asked otherwise. Whatever else the pool raises ends the query that met it, with the text
-of the `farpool.Error`, and the connection stays usable.
+If the far files are protected, which is the default, a query survives the loss of a memory node. Any other error of the
+pool ends the query with the text of the `farpool.Error`. The connection stays usable.
 
-Never here: reading, writing or mending a copy. That is the client library's, for all its users.
+Never here: reading, writing or repairing a copy. The client library does that for all its users.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ from farpool.duckdb.room import Bound, wait_for_room
 
 _PREFIX = "farpool://"
 
-# What is set beside the temporary directory.
+# Settings that `attach` changes in addition to the temporary directory.
 _BESIDE = (Bound.NAME, "external_file_cache_spill")
-# How DuckDB shows a bound that nobody has set, and does not read.
+# End of the text that DuckDB shows for a limit that was never set. DuckDB does not accept this text as a value.
 _OF_THE_DISK = "% of available disk space"
 
-# Attached file systems by the temporary directory each one serves; no two share a directory.
+# Attached file systems, by the temporary directory that each one serves. No two share a directory.
 _attached: weakref.WeakValueDictionary[str, FarFileSystem] = weakref.WeakValueDictionary()
 
 
@@ -55,40 +53,41 @@ def attach(
     max_size: int | str | None = None,
     cache: bool = False,
 ) -> FarFileSystem:
-    """Makes the database behind `con` spill into `pool`, and returns the file system it uses.
+    """Makes the database of `con` spill into `pool`, and returns the file system that it uses.
 
-    The setting covers every connection to that database. Several databases may share a pool:
-    each gets its own subdirectory of `directory`. `protection` is that of all its far files: "mirror",
-    "local" or "none"; without it, the pool's (see `farpool.connect`). With the first two a query goes
-    on when a memory node is lost.
+    This covers every connection to that database. Several databases may share a pool: each gets its own subdirectory of
+    `directory`. `protection` applies to all its far files: "mirror", "local" or "none"; the default is the pool's (see
+    `farpool.connect`). With the first two, queries survive the loss of a memory node.
 
-    `max_size` (such as "10GiB") bounds what DuckDB asks for; it reserves nothing, `Pool.reserve` does.
-    Without it, the bound is
+    `max_size` (such as "10GiB") limits how much DuckDB spills. It reserves nothing; use `Pool.reserve` for that. The
+    default depends on the protection:
 
-    * without protection, the memory that the pool's nodes donate;
-    * with "mirror", as much as can lie on two hosts at once: half of that memory, or less if one host
-      donates most of it;
-    * with "local", the larger of that memory and nine tenths of what is free on the disk of
-      `Pool.local_folder`. Not their sum, because the disk gets a copy of everything. What finds no room
-      in the pool lies on the disk alone, and what finds none on the disk in the pool alone, unprotected.
+    * "none": the memory that the pool's nodes donate.
+    * "mirror": as much as fits on two hosts at once. That is half of the memory, or less if one host donates most of
+      it.
+    * "local": the memory, or nine tenths of the free space on the disk of `Pool.local_folder`, whichever is larger. It
+      is not their sum, because the disk gets a copy of everything. Data that does not fit in the pool is on the disk
+      only. Data that does not fit on the disk is in the pool only, unprotected.
 
-    Memory that nodes have given back to their hosts does not count. When they take it again, the bound grows within
-    seconds, unless `max_temp_directory_size` was set to something else meanwhile. If there is no memory at all for
-    10 s, this warns (RuntimeWarning), and queries that spill fail until there is some.
+    Memory that nodes have returned to their hosts does not count. When they take it back, the limit grows within
+    seconds, unless `max_temp_directory_size` was changed in the meantime. If there is no memory at all for 10 s, a
+    RuntimeWarning is issued, and queries that spill fail until there is some.
 
-    `cache` also keeps there what DuckDB has read of remote files (s3://, https:// and so on) and has no room
-    for any more, so that it need not be fetched again (DuckDB's `external_file_cache_spill`; blocks of 256 KiB
-    and more, each of them a far file). DuckDB still asks the source whether a file has changed. It takes room from
-    queries that spill, as DuckDB drops nothing of it to make room: what is read in turn has to fit. Where it does not,
-    queries of remote files and queries that spill fail, except that with "local" the disk has room as well. With
-    protection "none", the queries that need a block of a lost node fail too. `SET enable_external_file_cache = false`
-    drops what was kept, and `true` begins anew.
+    With `cache`, blocks of remote files (s3://, https:// and so on) that DuckDB evicts from memory are also kept in the
+    pool, so that they need not be fetched again. This sets DuckDB's `external_file_cache_spill`. Each block of at least
+    256 KiB is a far file. DuckDB still asks the source whether a file has changed. DuckDB evicts none of these blocks
+    to make room, so the files that are read repeatedly must fit in the pool. If they do not, queries of remote files
+    and queries that spill fail; with "local" the disk has room as well. With "none", queries that need a block of a
+    lost node fail too. `SET enable_external_file_cache = false` drops the blocks, and `true` starts again.
 
-    Far files disappear when DuckDB removes them, which it does at the latest when the database is
-    closed, or with `detach`. Keep `pool` open until then.
+    DuckDB removes its far files at the latest when the database is closed. `detach` removes them too. Keep `pool` open
+    until then.
 
-    Raises `farpool.InvalidError` if the database has a pool already or has spilled elsewhere:
-    DuckDB cannot move its temporary directory once it has used it.
+    Raises `farpool.InvalidError` if the database is attached already or has spilled elsewhere: DuckDB cannot move its
+    temporary directory once it has used it.
+
+        con.execute("SET memory_limit = '200MB'")
+        farpool.duckdb.attach(con, pool)
     """
     parent = directory.strip("/")
     if not parent:
@@ -127,11 +126,13 @@ def attach(
 
 
 def detach(con: duckdb.DuckDBPyConnection) -> None:
-    """Deletes every far file of the database behind `con` and gives the memory back.
+    """Deletes all far files of the database of `con` and gives the memory back.
 
-    A database that has not spilled yet gets its former temporary directory back, with the bound that it had.
-    One that has cannot: from here on its queries must fit in memory, and what it still kept in far memory
-    (temporary tables) is lost. Closing the connection instead needs no detach.
+    If the database has not spilled, its former temporary directory and limit are restored. If it has, they cannot be
+    restored: its queries must fit in memory from now on, and temporary tables in far memory are lost. You need no
+    `detach` if you close the connection.
+
+    Raises `farpool.InvalidError` if `attach` was not called on the database.
     """
     with con.cursor() as cursor:
         fs = _attached.pop(_setting(cursor, "temp_directory"), None)
@@ -145,18 +146,18 @@ def detach(con: duckdb.DuckDBPyConnection) -> None:
             for name, value in fs._settings_before.items():
                 _set(cursor, name, value)
         except duckdb.NotImplementedException:
-            pass  # Used already. It stays registered, so that a later spill meets our ClosedError.
+            pass  # The directory was used. The file system stays registered, so that a later spill raises ClosedError.
     fs.close()
 
 
 class FarFileSystem(AbstractFileSystem):
     """The far files of one attached database, as an fsspec file system for `farpool://` paths.
 
-    Which files exist is known here and nowhere else, so only reads and writes leave the process.
+    The list of files is kept only in this object. Therefore only reads and writes contact another process.
     """
 
     protocol = "farpool"
-    cachable = False  # fsspec would hand one database the files of another
+    cachable = False  # fsspec would share a cached instance between databases
 
     def __init__(self, pool: farpool.Pool, directory: str, protection: str | None = None, **storage_options: Any):
         super().__init__(**storage_options)
@@ -174,11 +175,11 @@ class FarFileSystem(AbstractFileSystem):
 
     @property
     def url(self) -> str:
-        """The path to give to an engine."""
+        """Path of the far directory, for use as a temporary directory."""
         return f"{_PREFIX}/{self.directory}"
 
     def close(self) -> None:
-        """Deletes all files. Opening one afterwards raises `farpool.ClosedError`."""
+        """Deletes all files. Creating a file afterwards raises `farpool.ClosedError`."""
         self.closed = True
         self._release()
 
@@ -206,7 +207,7 @@ class FarFileSystem(AbstractFileSystem):
             names = [parent]
         else:
             names = [name for name in [*self._files, *self._directories] if name.rpartition("/")[0] == parent]
-            # DuckDB lists its directory before it has made it, for `duckdb_temporary_files()`.
+            # DuckDB lists its directory before it creates it, for `duckdb_temporary_files()`.
             if not names and parent not in self._directories and parent != self.directory:
                 raise farpool.NotFoundError(f"no far directory '{parent}' in this file system")
         return [self.info(name) for name in names] if detail else names
@@ -230,7 +231,7 @@ class FarFileSystem(AbstractFileSystem):
         self._directories.discard(_key(path))
 
     def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
-        """Creates a missing file. Never shortens one: DuckDB means "to a length I did not tell you"."""
+        """Creates a missing file. Never shortens a file, because DuckDB does not say to which length."""
         key = _key(path)
         if key not in self._files:
             self._create(key)
@@ -264,7 +265,7 @@ class FarFileSystem(AbstractFileSystem):
         if file is None:
             if mode == "rb":
                 raise farpool.NotFoundError(f"no far file '{key}' in this file system")
-            # DuckDB says "rb+" for "read, write, create if missing".
+            # DuckDB opens with "rb+" to read and write, and to create the file if it is missing.
             file = self._create(key)
         elif "w" in mode:
             file.truncate(0)
@@ -292,19 +293,19 @@ class FarFileSystem(AbstractFileSystem):
 
 
 class FarFileHandle(io.RawIOBase):
-    """An open far file. Closing it keeps the file.
+    """An open far file. Closing the handle keeps the file.
 
-    A seek is kept for the next read or write of the same thread, so that threads may share a
-    handle for blocks at known places. Whoever reads or writes without a seek goes on where the
-    last operation ended, whichever thread that was: so DuckDB writes a Parquet file.
+    A seek applies to the next read or write of the same thread. Threads may therefore share a handle for blocks at
+    known offsets. A read or write without a seek continues where the last operation of any thread ended. DuckDB writes
+    Parquet files that way.
     """
 
     def __init__(self, file: farpool.File, mode: str):
         self.mode = mode
         self._file = file
         self._position = 0
-        # By thread number and not threading.local: Python forgets the locals of a thread that
-        # it did not start (DuckDB's) whenever that thread returns from Python.
+        # Offsets by thread id. `threading.local` does not work: Python drops the locals of a thread that it did not
+        # start (DuckDB's) whenever that thread returns from Python.
         self._seeks: dict[int, int] = {}
 
     def readable(self) -> bool:
@@ -334,7 +335,7 @@ class FarFileHandle(io.RawIOBase):
         return self._seeks.get(threading.get_ident(), self._position)
 
     def _start(self) -> int:
-        """Where this thread's operation begins. Its seek is used up by it."""
+        """Returns where this thread's operation begins, and uses up its seek."""
         return self._seeks.pop(threading.get_ident(), self._position)
 
     def read(self, size: int | None = -1) -> bytes:
@@ -367,13 +368,13 @@ class FarFileHandle(io.RawIOBase):
 
 
 def _key(path: str) -> str:
-    """The name of a far file or directory, which is its path without protocol and outer slashes."""
+    """Returns the name of a far file or directory: its path without protocol and outer slashes."""
     return path.removeprefix(_PREFIX).strip("/")
 
 
 def _protection(pool: farpool.Pool, directory: str, asked: str | None) -> str:
-    """What the files of a database get, decided once by making one: a folder for local copies that is
-    missing is told here and not under the first query that spills."""
+    """Returns the protection of the database's files. It creates a file to find out. A missing folder for local copies
+    is therefore reported by `attach` and not by the first query that spills."""
     with pool.create(f"{directory}/first", protection=asked) as file:
         protection = file.protection
     pool.delete(file.name)
@@ -385,8 +386,8 @@ def _delete_file(pool: farpool.Pool, key: str, file: farpool.File) -> None:
         file.close()
         pool.delete(key)
     except farpool.Error:
-        # The node or our session is gone, and with it these bytes; or the lease runs out soon.
-        # Raising here would make DuckDB keep the file in its books and fail the next query too.
+        # The node or the session is lost, and the bytes with it; or the lease ends soon. If this raised an error,
+        # DuckDB would keep the file in its list and fail the next query too.
         pass
 
 

@@ -1,4 +1,4 @@
-"""Groups, orders and aggregates of a block over one far table."""
+"""Converts groups, orders and aggregates of a block, a SELECT over one far table."""
 
 from __future__ import annotations
 
@@ -24,39 +24,44 @@ _AGGREGATES: dict[str, Callable[[farpool.Expr], farpool.Expr]] = {
 
 @dataclass
 class Aggregate:
+    """An aggregate of the statement, and its expression in the query."""
+
     node: Node
     expression: farpool.Expr
 
 
 @dataclass
 class Order:
+    """A sort key."""
+
     column: str
     is_descending: bool
     nulls_first: bool
 
 
 def _is_plain(star: Node) -> bool:
-    """Whether all that a star stands for are columns, by their own names."""
+    """Reports whether a star stands for all columns, by their own names."""
     return not (star["columns"] or star["replace_list"] or star["rename_list"])
 
 
 class Terms(Expressions):
-    """All that a block may say of its rows. Raises NotShipped for what does not mean the same at the nodes."""
+    """Converts the clauses of a block. Raises NotShipped for clauses that have another meaning at the nodes."""
 
     def check_rows(self, select_list: Iterable[Node]) -> None:
-        """That each row leaves one row, whatever is computed of it."""
+        """Raises NotShipped unless each row of the table gives one row of the result."""
         for node in nodes(list(select_list)):
             kind = node.get("class")
             if kind == "WINDOW" or kind == "FUNCTION" and not self.is_scalar(node):
                 raise NotShipped(f"{self.text(node)} is not of each row by itself")
 
     def check_functions(self, parts: Any) -> None:
-        """That each function is of a row or of a group. A macro may be either."""
+        """Raises NotShipped unless each function is scalar or an aggregate. A macro may be either and is refused."""
         for node in nodes(parts):
             if node.get("class") == "FUNCTION" and not self.is_scalar(node) and not self.is_aggregate(node):
                 raise NotShipped(f"the function {node['function_name']}")
 
     def order(self, order: Node, select_list: list[Node]) -> Order:
+        """Converts a sort key, which must be a column. Applies DuckDB's settings for the default order."""
         plain = [one for one in select_list if one.get("class") == "STAR" and _is_plain(one)]
         if any(one.get("class") == "STAR" and not any(one is star for star in plain) for one in nodes(select_list)):
             raise NotShipped("an order beside a star that computes or renames columns")
@@ -76,12 +81,13 @@ class Terms(Expressions):
         return Order(column, kind == "DESCENDING", nulls == "nulls_first")
 
     def key(self, node: Node, select_list: list[Node]) -> Node:
-        """What a group is made of, which may be said by its place or name among what is selected."""
+        """Returns the expression of a group key. The key may be written as a position or name in the SELECT list."""
         if self.column(node) is not None:
             return node
         return self._chosen(node, select_list, by_name=True)
 
     def _chosen(self, node: Node, select_list: list[Node], by_name: bool) -> Node:
+        """Resolves a position or alias in the SELECT list. Returns any other node unchanged."""
         if node.get("class") == "CONSTANT":
             place = self.whole(node)
             if any(one.get("class") == "STAR" for one in select_list) or not 1 <= place <= len(select_list):
@@ -97,9 +103,11 @@ class Terms(Expressions):
         return node
 
     def aggregates(self, parts: Any) -> list[Node]:
+        """Returns the calls of aggregates in these parts of a statement."""
         return [node for node in nodes(parts) if self.is_aggregate(node)]
 
     def aggregate(self, node: Node) -> Aggregate:
+        """Converts an aggregate. Raises NotShipped for one with FILTER, DISTINCT or ORDER BY."""
         name = node["function_name"]
         if self.kinds(name) != {"aggregate CONSISTENT"}:
             raise NotShipped(f"{name} is a name of something else as well")
@@ -122,7 +130,8 @@ class Terms(Expressions):
         return Aggregate(node, _AGGREGATES[name](self.value(arguments[0])))
 
     def reference(self, name: str, leaves: farpool.Scan, node: Node) -> Node:
-        """What stands for an expression that a query has computed, with the type that DuckDB gives it."""
+        """Returns a reference to a column that the query computed, cast to the type that DuckDB gives the original
+        expression."""
         wanted, found = self.type_of(node), leaves.schema[name]
         text = f'"{name}"'
         have = decimal_digits(found.upper())
@@ -135,7 +144,8 @@ class Terms(Expressions):
         return statement["statements"][0]["node"]["select_list"][0]
 
     def replace(self, node: Node, replaced: list[tuple[Node, Node]], names: list[str], is_grouped: bool) -> None:
-        """Has a block compute what is left over what was computed: each of the first by each of the second."""
+        """Rewrites a block to compute its remaining expressions over the result of the query. Each first element of
+        `replaced` is replaced by the second."""
         known = {self.normal(one): reference for one, reference in replaced}
         called = {name.lower() for name in names}
 

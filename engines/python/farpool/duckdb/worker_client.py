@@ -1,4 +1,4 @@
-"""Queries that a DuckDB beside the data runs: see `farpool.duckdb_worker`."""
+"""Client of `farpool.duckdb_worker`: sends queries to a DuckDB beside the data."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ if TYPE_CHECKING:
 
 
 def ship(worker: str, sql: str) -> pyarrow.RecordBatchReader:
-    """Has a worker run a query, and returns its rows while they come.
+    """Sends a query to a worker and returns its rows as they arrive.
 
-    `worker` is what `python -m farpool.duckdb_worker` printed behind "ready", such as "grpc://10.0.0.2:7810". `sql` is
-    one SELECT over far tables of the worker's pool, by their names there. DuckDB takes the result as it takes any
-    reader: `con.sql("SELECT ... FROM rows")`.
+    `worker` is the address that `python -m farpool.duckdb_worker` printed after "ready", such as
+    "grpc://10.0.0.2:7810". `sql` is one SELECT over far tables of the worker's pool, by their names in the pool. DuckDB
+    can read the result: `con.sql("SELECT ... FROM rows")`.
 
-    Raises `farpool.InvalidError` if the worker refuses the query, with what its DuckDB says, and
-    `farpool.UnreachableError` if it is not there. What goes wrong once rows come is raised by the reader, as pyarrow's.
+    Raises `farpool.InvalidError` with the worker's message if it refuses the query, and `farpool.UnreachableError` if
+    it does not answer. Errors after the first rows are raised by the reader, as errors of pyarrow.
+
+        rows = farpool.duckdb.ship("grpc://10.0.0.2:7810", "SELECT item, sum(price) FROM sales GROUP BY item")
     """
     try:
         import pyarrow
@@ -41,7 +43,7 @@ def ship(worker: str, sql: str) -> pyarrow.RecordBatchReader:
         raise farpool.InvalidError(f"worker {worker!r}: {_words_of(error)}") from error
 
     def batches() -> Iterator[pyarrow.RecordBatch]:
-        # Holds the client for as long as there are rows.
+        # Keeps the client open until all rows are read.
         with client:
             for chunk in stream:
                 yield chunk.data
@@ -50,5 +52,5 @@ def ship(worker: str, sql: str) -> pyarrow.RecordBatchReader:
 
 
 def _words_of(error: Exception) -> str:
-    """What the worker says; behind it gRPC says where it came from."""
+    """Returns the worker's message, without the details that gRPC appends."""
     return str(error).split(". Detail:")[0].removesuffix(". gRPC client debug context: UNKNOWN")

@@ -1,4 +1,4 @@
-//! What a scan can do in Python.
+//! Methods of `farpool.Scan`.
 
 use super::{PyGroupBy, PyRows, PyScan, check_names, expressions, placement_of, values};
 use crate::expression::{self, What};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 #[pymethods]
 impl PyScan {
-    /// The names of its columns.
+    /// Names of the query's columns.
     #[getter]
     fn column_names(&self) -> Vec<&str> {
         self.query.columns().iter().map(|(name, _)| &**name).collect()
     }
 
-    /// The types of its columns, by name, in words.
+    /// Types of the query's columns, as text, by name.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let schema = PyDict::new(py);
@@ -30,7 +30,7 @@ impl PyScan {
         Ok(schema)
     }
 
-    /// Rows for which all of these are true.
+    /// Keeps the rows for which all conditions are true.
     ///
     /// >>> pool.scan("sales").filter(col("item") == "cup", col("year") > 2024).count()
     /// 1
@@ -45,12 +45,14 @@ impl PyScan {
         }
     }
 
-    /// Rows whose keys are those of a row of another table: anything that reads as Arrow, or a scan, which is run at
-    /// once, in `placement` as `collect` says. `on` is a column of both, a list of such or of pairs (mine, theirs), or a
-    /// dict {mine: theirs}. NULL is like nothing. Keys of other types are compared as this scan's where that loses
-    /// nothing. What the keys are is sent to the nodes of this scan's table, unless it is fetched.
+    /// Keeps the rows whose keys occur in another table: any object that can be read as Arrow, or a scan, which is run
+    /// at once with this `placement` (see `collect`). `on` is a column of both tables, a list of columns or of pairs (mine,
+    /// theirs), or a dict {mine: theirs}. NULL matches nothing. Keys of another type are converted to the type of this
+    /// scan's key if that loses nothing. The keys are sent to the nodes of this scan's table, unless the query is
+    /// fetched.
     ///
-    /// Raises InvalidError (no such column, types that do not compare), and what `collect` raises if `other` is a scan.
+    /// Raises InvalidError (no such column, types that cannot be compared), and the errors of `collect` if `other` is a
+    /// scan.
     #[pyo3(signature = (other, on, *, placement="auto"))]
     fn semi_join(
         &self,
@@ -61,7 +63,8 @@ impl PyScan {
         self.joined(other, on, placement, false)
     }
 
-    /// Rows whose keys are those of no row of another table, or have a NULL among them. As `semi_join` otherwise.
+    /// Keeps the rows whose keys do not occur in another table, or contain a NULL. The arguments are those of
+    /// `semi_join`.
     #[pyo3(signature = (other, on, *, placement="auto"))]
     fn anti_join(
         &self,
@@ -72,7 +75,7 @@ impl PyScan {
         self.joined(other, on, placement, true)
     }
 
-    /// These columns instead; if all of them are aggregates, one row of them.
+    /// Returns these columns only. If all of them are aggregates, the result is one row.
     ///
     /// >>> pool.scan("sales").select(col("price").sum()).to_arrow().to_pylist()
     /// [{'price': 14.5}]
@@ -91,7 +94,7 @@ impl PyScan {
         self.step(py, |query| query.select(list))
     }
 
-    /// Its columns and these, which take the place of columns of their names.
+    /// Adds these columns. They replace columns of the same name.
     #[pyo3(signature = (*columns, **named))]
     fn with_columns(
         &self,
@@ -113,7 +116,8 @@ impl PyScan {
         self.step(py, |query| query.select(all))
     }
 
-    /// One row for each combination of these that there is, once `agg` says what is computed.
+    /// Groups by these keys: the result has one row for each combination that occurs. Call `agg` on it to set the
+    /// aggregates.
     #[pyo3(signature = (*keys, **named))]
     fn group_by(&self, keys: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<PyGroupBy> {
         let py = keys.py();
@@ -127,13 +131,13 @@ impl PyScan {
         Ok(PyGroupBy { scan: self.clone(), keys })
     }
 
-    /// Each row once.
+    /// Removes duplicate rows.
     fn distinct(&self, py: Python<'_>) -> PyResult<PyScan> {
         self.step(py, Query::distinct)
     }
 
-    /// All rows in an order, which the client gives them; with a `limit` behind it, only the first are kept, on the way
-    /// as well. NULL comes first unless `nulls_last`; NaN comes behind all numbers, and before them if its sign is set.
+    /// Sorts all rows, in the client. If `limit` follows, only the first rows are kept, at the nodes too. NULL comes
+    /// first unless `nulls_last`. NaN comes after all numbers, or before them if its sign bit is set.
     #[pyo3(signature = (*by, descending=None, nulls_last=None))]
     fn sort(
         &self,
@@ -148,7 +152,8 @@ impl PyScan {
         Ok(PyScan { order: Some((by, None)), ..sorted })
     }
 
-    /// The `k` rows that are greatest by these columns, greatest first, NULL last; with `reverse` the least.
+    /// Returns the `k` rows with the greatest values of these columns, the greatest first and NULL last; with `reverse`
+    /// those with the least.
     ///
     /// >>> pool.scan("sales").top_k(1, by="price").to_arrow()["item"].to_pylist()
     /// ['jug']
@@ -165,11 +170,11 @@ impl PyScan {
         PyScan { order: Some((by, None)), ..sorted }.limit(py, k)
     }
 
-    /// No more than so many rows: the first ones behind `sort`, otherwise any.
+    /// Keeps at most this many rows: the first ones after `sort`, otherwise any.
     fn limit(&self, py: Python<'_>, rows: u64) -> PyResult<PyScan> {
         match &self.order {
             None => self.step(py, |query| query.limit(rows)),
-            // What is too long to be held by memory nodes is sorted as a whole.
+            // Memory nodes do not hold so many rows of a top-k: the client sorts all rows.
             Some((by, None)) if rows == 0 || rows > u64::from(TOP_ROWS_MAX) => {
                 Ok(PyScan { order: Some((by.clone(), Some(rows))), ..self.clone() })
             }
@@ -183,14 +188,14 @@ impl PyScan {
         }
     }
 
-    /// Runs it and counts its rows, which are not kept.
+    /// Runs the query and returns its number of rows, without keeping them.
     ///
     /// Raises what `collect` raises.
     #[pyo3(signature = (*, placement="auto"))]
     fn count(&self, py: Python<'_>, placement: &str) -> PyResult<u64> {
         self.usable(py)?;
         let count = [("len".to_owned(), Agg::Rows)];
-        // A query groups once: behind a grouping, top or limit its rows are there to be counted.
+        // A query can group only once. After a grouping, top-k or limit the rows are collected and counted.
         let plan = match self.query.clone().group_by([], count).plan() {
             Ok(plan) if self.order.is_none() => plan,
             _ => return Ok(self.collect(py, placement)?.num_rows()),
@@ -205,9 +210,9 @@ impl PyScan {
         Ok(counted.map_or(0, |counted| counted.value(0).cast_unsigned()))
     }
 
-    /// Runs it: at the nodes ("ship"), here over columns that are fetched ("fetch"), both at once ("split"), or where
-    /// it is expected to take least ("auto"), which `report` of the rows tells of. The rows are the same. Groups come
-    /// in the order of their keys, null first; other rows in that of the table.
+    /// Runs the query: at the nodes ("ship"), here over fetched columns ("fetch"), both at once ("split"), or wherever
+    /// it is estimated to be fastest ("auto"). `report` of the result says what was chosen. The rows are the same in
+    /// each case. Groups are sorted by their keys, null first; other rows are in the order of the table.
     ///
     /// Raises LostError, ClosedError (the table was dropped or replaced), UnreachableError, InvalidError (a value that
     /// does not fit its type, a pattern that is no regular expression).
@@ -222,9 +227,9 @@ impl PyScan {
         self.run(py, &plan, placement)
     }
 
-    /// Its rows as they come: some row groups at a time, so that they need not all be here at once. What groups, sorts,
-    /// or joins comes as a whole. Rows are those of `collect`, in its order; what it raises, whoever takes the rows
-    /// raises.
+    /// Returns the rows as a stream, some row groups at a time, so that they need not all be in memory at once. The
+    /// result of a grouping, sort or join comes as a whole. Rows and order are those of `collect`. An error is raised
+    /// when the rows are read.
     #[pyo3(signature = (*, placement="auto"))]
     fn stream(&self, py: Python<'_>, placement: &str) -> PyResult<PyStream> {
         let placement = placement_of(py, placement)?;
@@ -232,19 +237,19 @@ impl PyScan {
         Ok(PyStream::new(self.clone(), plan, placement))
     }
 
-    /// The names and types of its columns, for any library that reads Arrow, such as `pyarrow.schema`.
+    /// Exports the names and types of the columns to any library that reads Arrow, such as `pyarrow.schema`.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         arrow::schema_capsule_of(py, &self.arrow_schema())
     }
 
-    /// Runs it, and gives its rows as a `pyarrow.Table`. Raises what `collect` raises.
+    /// Runs the query and returns its rows as a `pyarrow.Table`. Raises the errors of `collect`.
     #[pyo3(signature = (*, placement="auto"))]
     fn to_arrow<'py>(&self, py: Python<'py>, placement: &str) -> PyResult<Bound<'py, PyAny>> {
         PyRows::to_arrow(&Bound::new(py, self.collect(py, placement)?)?)
     }
 
-    /// Runs it as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a table of
-    /// it.
+    /// Runs the query as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a
+    /// table of it.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -254,8 +259,8 @@ impl PyScan {
         self.collect(py, "auto")?.__arrow_c_stream__(py, requested_schema)
     }
 
-    /// What it would read, where each step would run, and what each placement is expected to take, in words, or with
-    /// `format="json"` as JSON. Reads nothing.
+    /// Describes what the query would read, where each step would run, and the estimates for each `placement`, as text or
+    /// with `format="json"` as JSON. Reads nothing.
     ///
     /// >>> query = pool.scan("sales").filter(col("price") > 5).select("item")
     /// >>> print(query.explain().splitlines()[2])
