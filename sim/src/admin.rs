@@ -1,4 +1,4 @@
-//! The administrator: empties nodes, moves published files off them, and takes the nodes back into use.
+//! Simulated administrator: drains nodes, moves published files off them, and takes the nodes back into use.
 
 use crate::host::SimHost;
 use crate::kernel::{ProcessId, rest, world};
@@ -19,7 +19,7 @@ struct Admin {
     pool: Option<Pool>,
 }
 
-/// Until the world ends. When the faults are over, every node is taken back into use.
+/// Runs the administrator until the world ends. Takes every node back into use once the faults are over.
 pub(crate) fn run(process: ProcessId) {
     let random = world(|world| world.random.fork(u64::from(process.0)));
     let mut admin = Admin { process, random, pool: None };
@@ -48,7 +48,7 @@ pub(crate) fn run(process: ProcessId) {
 impl Admin {
     fn pause(&mut self) {
         let life_ns = world(|world| world.plan.life_ns());
-        // In steps, so that the end of the faults is not missed.
+        // Rests in steps, to notice soon that the faults are over.
         for _ in 0..self.random.range(1, 12) {
             if world(|world| world.parties.phase) == Phase::Faulty {
                 rest(life_ns / 3 + MS);
@@ -64,7 +64,7 @@ impl Admin {
         let order = Request::Drain(DrainNode { node: name, drain, stop });
         let ask = || brokers.dial(&host, deadline())?.call(&order, deadline());
         let mut answer = ask();
-        // Whoever leads is one of them.
+        // One of the brokers leads; try each.
         for _ in 1..brokers.count() {
             if brokers.heard(&answer) {
                 answer = ask();
@@ -89,7 +89,7 @@ impl Admin {
             return;
         }
         let stop = self.random.one_in(2);
-        // Noted first: the order may have arrived though no answer came.
+        // Noted before sending: the order may arrive although its answer is lost.
         world(|world| world.parties.drained.insert(node));
         let ordered = self.order(node, true, stop).is_ok();
         world(|world| {

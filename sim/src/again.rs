@@ -1,10 +1,10 @@
-//! What comes a second time, or from somebody who may not: requests that were answered and arrive again, perhaps
-//! at another life of the broker or node, and operations under rights that are over or were never given.
+//! Replays of requests and of data operations: requests that were answered already, perhaps by an earlier life of the
+//! broker or node, and operations whose rights have ended or never existed.
 //!
-//! The idea: inside a connection nothing is repeated, but whoever lost an answer asks again, on a new connection
-//! and at any time later. `spec/lease.md` says that every question may be asked twice and that an old right is
-//! refused for ever, so whatever a client once asked is asked again here under its own identity, and nobody
-//! hears the answer. What must not be let in, the oracle notices as with any other operation.
+//! The idea: within a connection nothing is repeated, but a client that lost an answer retries, on a new connection
+//! and at any later time. `spec/lease.md` says that every request may be sent twice and that an old right is refused
+//! for ever. This module therefore sends copies of the clients' requests under the identity of their senders, and
+//! discards the answers. The oracle sees these requests like all others, and reports what must not be admitted.
 
 use crate::faults::Chore;
 use crate::kernel::{World, world};
@@ -16,26 +16,26 @@ use farpool_wire::{Handle, Incarnation, NodeId, Request};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Something to be asked again.
+/// Request or operation to replay.
 #[derive(Debug)]
 pub(crate) enum Again {
-    /// Of whichever broker is there then.
+    /// Request to the broker that runs when it is replayed.
     OfBroker(Peer, Request),
-    /// Of whichever life of the node is there then.
+    /// Request to the life of the node that runs when it is replayed.
     OfNode(NodeId, Peer, Request),
-    /// An operation on a node's bytes.
+    /// Operation on the bytes of a node.
     OnBytes(Incarnation, Span, Intent),
 }
 
-/// Those under way, each known to its chore by a number.
+/// Replays that are scheduled, by the number that their chore carries.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
     waiting: BTreeMap<u64, Again>,
     next: u64,
 }
 
-/// Of a million requests of a kind, how many come again. Those that change nothing, and those whose sender asks
-/// for what others then have not, do not.
+/// Returns how many of a million requests of a kind are replayed. It is 0 for requests that change nothing. It is
+/// also 0 for requests that would take resources which their sender would then not know of.
 fn per_million(request: &Request) -> u32 {
     match request {
         Request::Lease(_) | Request::Seal(_) | Request::Publish(_) => 60_000,
@@ -47,11 +47,12 @@ fn per_million(request: &Request) -> u32 {
     }
 }
 
-/// The same peer over another connection.
+/// Returns the same peer on another connection.
 fn anew(peer: &Peer) -> Peer {
     Peer { connection: 0, ..peer.clone() }
 }
 
+/// Share of data operations that are replayed, in millionths.
 const OPERATIONS_PER_MILLION: u32 = 1_500;
 
 impl World {
@@ -68,17 +69,17 @@ impl World {
         self.chore_in(after, Chore::AskAgain(number));
     }
 
-    /// A request was answered by a broker.
+    /// Schedules perhaps a replay of a request that a broker answered.
     pub(crate) fn broker_was_asked(&mut self, peer: &Peer, request: &Request) {
         self.comes_again(per_million(request), || Again::OfBroker(anew(peer), request.clone()));
     }
 
-    /// A request was answered by a node.
+    /// Schedules perhaps a replay of a request that a node answered.
     pub(crate) fn node_was_asked(&mut self, node: NodeId, peer: &Peer, request: &Request) {
         self.comes_again(per_million(request), || Again::OfNode(node, anew(peer), request.clone()));
     }
 
-    /// An operation was let in by a node.
+    /// Schedules perhaps a replay of an operation that a node admitted.
     pub(crate) fn node_let_in(&mut self, incarnation: Incarnation, span: &Span, intent: Intent) {
         self.comes_again(OPERATIONS_PER_MILLION, || Again::OnBytes(incarnation, *span, intent));
     }
@@ -104,7 +105,7 @@ impl World {
     }
 }
 
-/// The time of a request has come again.
+/// Replays a request or operation. Called by its chore.
 pub(crate) fn ask(number: u64) {
     world(|world| {
         let Some(again) = world.parties.again.waiting.remove(&number) else { return };
@@ -140,8 +141,8 @@ pub(crate) fn ask(number: u64) {
 }
 
 impl World {
-    /// The same span under a right that is over: as it was if it is over by now, otherwise with another handle.
-    /// Whoever guesses epochs shows his old handle at the present one.
+    /// Returns a small part of the span under a right that has ended. If the right of the span is still valid, uses a
+    /// random handle instead; if the region has a newer epoch, may show the old handle with that epoch.
     fn without_right(&mut self, incarnation: Incarnation, span: Span) -> Span {
         let span = Span { bytes: 16, offset: span.offset & !15, ..span };
         let Some((epoch, handle)) = self.oracle.right_of(incarnation, span.region) else { return span };

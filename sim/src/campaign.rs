@@ -1,4 +1,4 @@
-//! Many worlds, on as many threads as asked for, until the budget is used up or something is found.
+//! Campaign: runs many worlds on several threads, until the budget is used up or a violation is found.
 
 use crate::profile::Profile;
 use crate::run::{Outcome, run_world};
@@ -8,55 +8,56 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// What to run, and for how long. The first limit that is reached ends it.
+/// Worlds to run. The campaign ends when the first limit is reached; a limit that is `None` does not apply.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// The first world's seed; the next ones follow.
+    /// Seed of the first world. The next worlds use the seeds that follow.
     pub first_seed: u64,
-    /// How hard.
+    /// Severity of the worlds.
     pub profile: Profile,
-    /// So many worlds.
+    /// Number of worlds.
     pub worlds: Option<u64>,
-    /// So many simulated hours.
+    /// Number of simulated hours, over all worlds.
     pub hours: Option<f64>,
-    /// So much real time.
+    /// Real time that the campaign may take.
     pub time: Option<Duration>,
-    /// Worlds at a time.
+    /// Worlds that run at once, each on a thread of its own.
     pub threads: usize,
 }
 
-/// What came of it.
+/// Result of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Worlds that came to their end.
+    /// Number of worlds that ended.
     pub worlds: u64,
-    /// All of them together.
+    /// Counts, summed over these worlds.
     pub tally: Tally,
-    /// Real time.
+    /// Real time that the campaign took.
     pub took: Duration,
-    /// The first world in which something was found.
+    /// First world with a violation; `None` if there was none.
     pub found: Option<Outcome>,
-    /// A world that came to a standstill: a lock is held where it must not be.
+    /// Seed of a world that made no progress; `None` if there was none. Usually a lock is held across a pause.
     pub stuck: Option<u64>,
 }
 
-/// A world that takes longer than this in real time does not end.
+/// Real time after which a world counts as stuck.
 const STUCK: Duration = Duration::from_secs(300);
 
-/// How far a campaign is.
+/// Progress of a campaign.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Worlds that came to their end.
+    /// Number of worlds that ended.
     pub worlds: u64,
     /// Simulated hours.
     pub hours: f64,
-    /// Faults.
+    /// Number of faults.
     pub faults: u64,
-    /// Of the budget, 0 to 1.
+    /// Used share of the budget, 0 to 1.
     pub share: f64,
 }
 
-/// Runs worlds. `show` is told now and then how far it is.
+/// Runs worlds until the budget is used up, or one fails or is stuck. Calls `show` from time to time with the
+/// progress.
 pub fn run(budget: &Budget, mut show: impl FnMut(Progress)) -> Report {
     let start = Instant::now();
     let next = AtomicU64::new(0);
@@ -110,7 +111,7 @@ pub fn run(budget: &Budget, mut show: impl FnMut(Progress)) -> Report {
         }
         report.took = start.elapsed();
         if report.stuck.is_some() {
-            // Its thread will never end, and the scope would wait for it.
+            // The thread of the stuck world never ends, and leaving the scope would wait for it.
             finish_stuck(&report, budget);
         }
     });

@@ -1,11 +1,12 @@
-//! The clock of one machine: offset, drift, steps, standstills. None of them agrees with another.
+//! Clock of one simulated machine, with offset, drift, steps and pauses. The clocks of two machines do not agree.
 
 use farpool_wire::MonoNs;
 
-/// A clock that ticks right.
+/// Rate of a clock without drift.
 pub(crate) const RATE_TRUE: u64 = 4096;
 
-/// Counts from `host_base` since `true_base`, `rate` ticks for each [`RATE_TRUE`] nanoseconds.
+/// Clock that showed `host_base` at the true time `true_base`, and has since advanced `rate` ticks for each
+/// [`RATE_TRUE`] nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     true_base: u64,
@@ -15,21 +16,21 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows `shows` at the true time `now`. `rate` from 0.9 to 1.1 of [`RATE_TRUE`].
+    /// Makes a clock that shows `shows` at the true time `now`. `rate` is 0.9 to 1.1 times [`RATE_TRUE`].
     pub(crate) fn new(now: u64, shows: u64, rate: u64) -> Clock {
         Clock { true_base: now, host_base: shows, rate, stopped: false }
     }
 
-    /// What it shows at a true time.
+    /// Returns what the clock shows at a true time.
     pub(crate) fn at(&self, now: u64) -> MonoNs {
         if self.stopped {
             return MonoNs(self.host_base);
         }
-        // A world lasts for hours, so this stays far below the limit.
+        // A world lasts for hours, so the product stays far below the limit of u64.
         MonoNs(self.host_base + (now - self.true_base) * self.rate / RATE_TRUE)
     }
 
-    /// The first true time at which it shows `host` or more, if it goes on as it does.
+    /// Returns the first true time at which the clock shows `host` or more, if its rate does not change until then.
     pub(crate) fn when(&self, host: MonoNs) -> u64 {
         let ahead = host.0.saturating_sub(self.host_base);
         if ahead > 1 << 50 {
@@ -46,19 +47,19 @@ impl Clock {
         self.true_base = now;
     }
 
-    /// It jumps forward.
+    /// Moves the clock forward by a step.
     pub(crate) fn step(&mut self, now: u64, by_ns: u64) {
         self.rebase(now);
         self.host_base += by_ns;
     }
 
-    /// It goes at another rate from now on.
+    /// Changes the rate from now on.
     pub(crate) fn set_rate(&mut self, now: u64, rate: u64) {
         self.rebase(now);
         self.rate = rate;
     }
 
-    /// It stands still, or goes on.
+    /// Stops the clock, or starts it again.
     pub(crate) fn set_stopped(&mut self, now: u64, stopped: bool) {
         self.rebase(now);
         self.stopped = stopped;

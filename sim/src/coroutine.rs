@@ -1,11 +1,12 @@
-//! What blocks a thread in life suspends a coroutine here: its stack stays as it is until it is resumed.
+//! Coroutines, which take the place of threads: where real code would block its thread, the coroutine pauses and
+//! keeps its stack until it is resumed.
 //!
-//! The idea: a coroutine that runs leaves the address of its way out in a thread-local cell, so that
-//! [`pause`] can be called from any depth of code that knows nothing of coroutines.
+//! The idea: [`Coroutine::resume`] leaves the address of the running coroutine's `Yielder` in a thread-local cell.
+//! [`pause`] can then be called from any depth of code that knows nothing of coroutines.
 //!
-//! It never decides what runs next: that is the kernel's business.
+//! The kernel decides which coroutine runs next, not this module.
 //!
-//! Invariant: the cell holds the way out of the coroutine that runs, or nothing.
+//! Invariant: the cell holds the yielder of the coroutine that runs, or null.
 #![allow(unsafe_code)]
 
 use corosensei::stack::DefaultStack;
@@ -15,9 +16,9 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-/// Most of it is never touched, so it is never there.
+/// Size of a stack in bytes. Most pages are never touched, so they take no memory.
 const STACK_BYTES: usize = 512 << 10;
-/// Stacks kept for the next coroutine.
+/// Number of unused stacks that are kept for the next coroutines.
 const STACKS_MAX: usize = 256;
 
 type Ways = Yielder<(), ()>;
@@ -29,13 +30,13 @@ thread_local! {
 
 pub(crate) struct Coroutine(corosensei::Coroutine<(), (), ()>);
 
-/// How far a coroutine got.
+/// Outcome of running a coroutine.
 pub(crate) enum Progress {
     /// It called [`pause`].
     Paused,
     /// It returned.
     Ended,
-    /// It panicked with this.
+    /// It panicked with this payload.
     Panicked(Box<dyn Any + Send>),
 }
 
@@ -50,7 +51,7 @@ impl Coroutine {
         }))
     }
 
-    /// Runs it until it pauses or ends.
+    /// Runs the coroutine until it pauses or ends.
     pub(crate) fn resume(&mut self) -> Progress {
         let result = catch_unwind(AssertUnwindSafe(|| self.0.resume(())));
         WAY_OUT.set(ptr::null());
@@ -61,7 +62,7 @@ impl Coroutine {
         }
     }
 
-    /// Ends it: what lies on its stack is dropped, in order. It must not pause on the way.
+    /// Ends the coroutine: unwinds its stack and drops its values in order. Their destructors must not pause.
     pub(crate) fn end(mut self) {
         self.0.force_unwind();
         WAY_OUT.set(ptr::null());
@@ -74,17 +75,17 @@ impl Coroutine {
     }
 }
 
-/// Whether a coroutine runs that may pause.
+/// Reports whether a coroutine runs that may pause.
 pub(crate) fn may_pause() -> bool {
     !WAY_OUT.get().is_null()
 }
 
-/// Suspends the coroutine that runs. Must be called inside one.
+/// Suspends the running coroutine. Panics outside of one.
 pub(crate) fn pause() {
     let way_out = WAY_OUT.get();
     assert!(!way_out.is_null(), "only a coroutine can pause");
-    // SAFETY: `resume` nulls the cell when the coroutine that set it pauses or ends, and each sets it anew as
-    // soon as it runs, so the yielder is that of the coroutine running now and lives on its stack.
+    // SAFETY: `resume` nulls the cell when the coroutine that set it pauses or ends, and each coroutine sets it as
+    // soon as it runs. So the yielder belongs to the coroutine that runs now and lives on its stack.
     unsafe { (*way_out).suspend(()) };
     WAY_OUT.set(way_out);
 }

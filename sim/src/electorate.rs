@@ -1,9 +1,10 @@
-//! What the brokers of some worlds agree by: a cluster with etcd's semantics, over the disk of the world.
+//! Simulated cluster by which the brokers of some worlds elect a leader. It has etcd's semantics and stores its data
+//! on the world's disk.
 //!
-//! The idea: it gives no more than etcd does. A lease ends early, or late, or is prolonged by a change of the cluster's
-//! own leader; the key of a leader may go while its lease lives on; the cluster does not answer, or not everybody; a
-//! transaction takes so long that another leads when it is carried out. What it does keep to is its revisions: whoever
-//! was elected by an earlier one writes nothing.
+//! The idea: it promises no more than etcd does. A lease may end early or late, or be prolonged when the cluster
+//! changes its own leader. The leader's key may vanish while its lease lives on. The cluster may not answer at all,
+//! or not answer some machines. A transaction may take so long that another broker leads when it is executed. Only
+//! revisions are reliable: a broker that was elected by an earlier revision writes nothing.
 
 use crate::kernel::{MachineId, ProcessId, World, rest, world};
 use farpool_broker::election::{Electorate, Lead, Won};
@@ -11,37 +12,37 @@ use farpool_broker::stores::StoreError;
 use std::collections::BTreeMap;
 
 const MS: u64 = 1_000_000;
-/// Whoever asks the cluster waits so long for an answer.
+/// Time that a broker waits for an answer of the cluster, in ns.
 const PATIENCE_NS: u64 = 3_000 * MS;
 
-/// The keys and leases of a cluster that have to do with leading.
+/// The cluster's keys and leases that concern the election.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
-    /// The lease of the leader's key; nothing: there is no such key.
+    /// Lease of the leader's key. `None` if there is no such key.
     key: Option<u64>,
-    /// When leases end, by the world's time.
+    /// End of each lease, in ns of the world's time.
     leases: BTreeMap<u64, u64>,
     next_lease: u64,
-    /// It answers nobody until then.
+    /// Time until which the cluster answers nobody, in ns of the world's time.
     stalled_until: u64,
-    /// Machines that it does not answer.
+    /// Machines that the cluster does not answer.
     cut: Vec<MachineId>,
 }
 
-/// What may befall a cluster.
+/// Faults of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// All leases end now.
+    /// All leases end at once.
     LeasesEnd,
-    /// The leader's key goes, and its lease lives on.
+    /// The leader's key vanishes, and its lease lives on.
     KeyGoes,
-    /// All leases begin anew, as if they had just been kept.
+    /// All leases start over, as if they had just been renewed.
     LeasesBeginAnew,
-    /// Nobody is answered for so many nanoseconds.
+    /// The cluster answers nobody for this many nanoseconds.
     Stalls(u64),
-    /// A machine is not answered.
+    /// The cluster does not answer this machine.
     Cuts(MachineId),
-    /// It is again.
+    /// The cluster answers this machine again.
     Mends(MachineId),
 }
 
@@ -63,14 +64,14 @@ impl Cluster {
         self.tidy(now);
     }
 
-    /// Answers everybody again.
+    /// Ends all faults: the cluster answers everybody again.
     pub(crate) fn heal(&mut self) {
         self.stalled_until = 0;
         self.cut.clear();
     }
 }
 
-/// A question's way to the cluster, and the answer's back: it takes its time, or there is no answer.
+/// Spends the time that a request to the cluster and its answer take. Fails if there is no answer.
 pub(crate) fn ask(process: ProcessId) -> Result<(), StoreError> {
     rest(world(|world| world.random.skewed(20_000, world.plan.commit_ns_max)));
     let wait = |world: &mut World| {
@@ -89,7 +90,7 @@ pub(crate) fn ask(process: ProcessId) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A broker's way to the cluster.
+/// Connection of one broker to the cluster.
 pub(crate) struct SimElectorate(pub(crate) ProcessId);
 
 impl Electorate for SimElectorate {

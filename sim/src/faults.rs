@@ -1,7 +1,7 @@
-//! What goes wrong, and how it comes to an end.
+//! Faults, and how each of them ends.
 //!
-//! The idea: every fault is a thing that happens in machine rooms, done to the simulated one by a chore, and
-//! most of them leave a second chore in the queue that undoes them.
+//! The idea: every fault is something that happens in data centres. A chore applies it to the simulated pool, and
+//! most faults schedule a second chore that undoes them.
 
 mod heads;
 mod ways;
@@ -18,15 +18,15 @@ use crate::pressure;
 use crate::profile::{Profile, Theme};
 use crate::store::Mishap;
 
-/// Something the world does by itself.
+/// Event that the world itself causes, at a time in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Chore {
     NextFault,
-    /// A request that was answered comes again.
+    /// Replays a request that was answered.
     AskAgain(u64),
-    /// A process ends; its machine lives on.
+    /// Ends a process. Its machine keeps running.
     Kill(ProcessId),
-    /// A broker whose store failed answers nothing more: somebody starts it again.
+    /// Restarts a broker whose store failed and which answers nothing more, as an operator would.
     RestartFailedBroker(ProcessId),
     StartBroker(MachineId),
     StartNode(usize),
@@ -35,28 +35,28 @@ pub(crate) enum Chore {
     Thaw(ProcessId),
     Wake(MachineId),
     Boot(MachineId),
-    /// The next directions to be opened again are known by their own times; this only counts.
+    /// Ends the fault of a full disk of the broker.
     DiskHasSpace,
     LocalDiskWorks(MachineId),
-    /// A node may have all its memory again.
+    /// Lets a node use all its memory again.
     MemoryIsBack(usize),
-    /// The older of two brokers ends.
+    /// Ends the older of two brokers.
     EndOlder(ProcessId),
-    /// A machine is led to the older broker, though it may have spoken with the newer.
+    /// Leads a machine to the older of two brokers, although it may have spoken with the newer one.
     Mislead(MachineId),
-    /// The brokers' cluster answers a machine again.
+    /// Lets the cluster that elects the leader answer a machine again.
     MendCluster(MachineId),
-    /// A machine is led to the newer broker again.
+    /// Leads a machine to the newer broker again.
     Lead(MachineId),
-    /// No more faults from here on.
+    /// Ends the faults of this world.
     Heal,
-    /// The next phase begins.
+    /// Begins the next phase.
     Begin(Phase),
 }
 
 const MS: u64 = 1_000_000;
 
-/// Carries out a chore. Called without a borrow of the world.
+/// Carries out a chore. The caller must not have borrowed the world.
 pub(crate) fn carry_out(chore: Chore) {
     match chore {
         Chore::NextFault => next_fault(),
@@ -110,7 +110,7 @@ pub(crate) fn carry_out(chore: Chore) {
         Chore::MemoryIsBack(index) => world(|world| pressure::end(world, index)),
         Chore::EndOlder(process) => {
             parties::end(process, Ending::HangsUp);
-            // The newer one may have ended first.
+            // The newer broker may have ended first.
             carry_out(Chore::StartBroker(BROKER_MACHINE));
         }
         Chore::Mislead(machine) => world(|world| heads::mislead(world, machine)),
@@ -203,10 +203,10 @@ fn starts_on(world: &World, machine: MachineId) -> Vec<Chore> {
     starts
 }
 
-/// What starts a process's successor.
+/// Returns the chore that starts the successor of a process.
 fn successor(world: &World, process: ProcessId) -> Option<Chore> {
     let mut brokers = world.parties.brokers.iter().rev();
-    // Of two heads the newer one.
+    // Only the newest broker has a successor, unless brokers elect a leader.
     let is_started = match world.plan.stands {
         true => brokers.any(|life| life.process == process),
         false => brokers.next().is_some_and(|life| life.process == process),
@@ -250,7 +250,7 @@ fn restart_broker(process: ProcessId) {
     }
 }
 
-/// Everything that is broken is put right, and nothing breaks from here on.
+/// Repairs everything that is broken. No faults happen after this.
 fn heal() {
     let (asleep, down, frozen, older) = world(|world| {
         world.parties.phase = Phase::Mending;
@@ -325,13 +325,13 @@ enum Fault {
     ClusterTrouble,
 }
 
-/// What befalls the broker or its disk, or more than one machine.
+/// Reports whether a fault hits the broker, its disk, or more than one machine.
 fn is_for_everybody(fault: Fault) -> bool {
     use Fault::*;
     matches!(fault, BrokerDies | BrokerFreezes | DiskFull | CommitMishap | TwoHeads | ClusterTrouble)
 }
 
-/// How often each happens, beside the others.
+/// Relative frequency of each fault.
 const WEIGHTS: [(Fault, u64); 25] = [
     (Fault::CutConnection, 24),
     (Fault::StallConnection, 20),
@@ -487,7 +487,7 @@ fn word(fault: Fault) -> &'static str {
     }
 }
 
-/// The machines that faults befall.
+/// Returns the machines that faults may hit in this world.
 fn scope(world: &World) -> Vec<MachineId> {
     match world.plan.theme {
         Theme::Everybody => (0..world.machines.len()).collect(),
@@ -539,7 +539,8 @@ fn befall_clock(world: &mut World, fault: Fault) {
             world.chore_in(ns, Chore::Wake(machine));
         }
         Fault::ClockSteps => {
-            // In life a clock that counts suspend steps by a suspend: everybody runs again after it.
+            // A real clock that counts suspended time steps when the machine wakes up, so everybody runs right after
+            // the step.
             world.machines[machine].clock.step(now, ns);
             for process in world.alive_on(machine) {
                 tell_oracle_it_runs(world, process);
@@ -574,7 +575,7 @@ fn machine_dies() {
     });
 }
 
-/// Plans a world's faults and their end.
+/// Schedules the faults of a world, and their end.
 pub(crate) fn plan(world: &mut World) {
     let (every, faulty_ns) = (world.plan.fault_every_ns, world.plan.faulty_ns);
     if every > 0 && world.plan.profile != Profile::Still {

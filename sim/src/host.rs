@@ -1,4 +1,4 @@
-//! The host of a simulated process, and its side of a connection.
+//! Host of a simulated process, and the client side of its connections.
 
 use crate::kernel::{self, ProcessId, Wait, world, world_if_free};
 use crate::localdisk::SimFile;
@@ -13,16 +13,17 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a process stands on. When the process is dead everything fails at once, and time is over.
+/// Host of a simulated process. Once the process is dead, every call fails at once, and its clock shows a time past
+/// every deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimHost(pub(crate) ProcessId);
 
-/// Past every deadline, yet far enough from the end of time to add to.
+/// Time that a dead process reads: past every deadline, yet small enough to add to.
 const NEVER_AGAIN: MonoNs = MonoNs(1 << 62);
 
 impl SimHost {
     fn is_alive(self) -> bool {
-        // A panic unwinds with nothing to wait for, as a dead process does.
+        // A panic unwinds without waiting, as a dead process does.
         !std::thread::panicking() && world(|world| world.is_alive(self.0))
     }
 
@@ -42,7 +43,7 @@ impl SimHost {
                 Asked::Connected(_, ns) | Asked::Refused(ns) => MonoNs(self.now().0 + ns),
                 Asked::Lost => deadline.min(self.now().plus_ms(again_ms)),
             };
-            // Held from here on, so that giving up closes it.
+            // Owned from here on, so that giving up closes the connection.
             let stream = match asked {
                 Asked::Connected(conn, _) => Some(SimStream { host: self, conn }),
                 _ => None,
@@ -139,7 +140,7 @@ impl Dialer for SimHost {
     }
 }
 
-/// The asking end of a connection.
+/// Client end of a connection.
 pub(crate) struct SimStream {
     host: SimHost,
     conn: ConnId,

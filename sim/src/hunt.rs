@@ -1,7 +1,7 @@
-//! The hunt for deliberate mistakes: does the simulator find each of [`Mutant`], and how soon?
+//! Hunt for deliberate mistakes: reports whether the simulator finds each [`Mutant`], and how soon.
 //!
-//! A world counts as a catch only if the very same world, without the mistake, comes to a good end. So what is
-//! caught is the mistake, and not something that is wrong anyway.
+//! A world counts as a catch only if the same world without the mistake ends well. Otherwise the hunt could have
+//! found something that is wrong anyway.
 
 use crate::profile::Profile;
 use crate::run::run_world;
@@ -10,31 +10,31 @@ use farpool_wire::mutants::{Mutant, choose};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// One search that ended with a catch.
+/// Search that found its mistake.
 #[derive(Clone, Debug)]
 pub struct Catch {
-    /// Worlds that it took.
+    /// Number of worlds that it took.
     pub worlds: u64,
     /// Real time that it took on one CPU.
     pub took: Duration,
-    /// The seed of the world in which it was caught.
+    /// Seed of the world in which the mistake was caught.
     pub seed: u64,
-    /// The check that noticed.
+    /// Name of the check that failed.
     pub invariant: String,
 }
 
-/// What came of the hunt for one mistake.
+/// Results of the hunt for one mistake.
 #[derive(Clone, Debug)]
 pub struct Hunted {
-    /// Which.
+    /// The mistake.
     pub mutant: Mutant,
-    /// One for each try that succeeded.
+    /// Catches, one for each try that succeeded.
     pub catches: Vec<Catch>,
-    /// Tries in all.
+    /// Number of tries.
     pub tries: u32,
 }
 
-/// Hunts for mistakes on so many threads; each try ends after `limit` at the latest.
+/// Hunts for mistakes on several threads. Each try ends after `limit` at the latest.
 pub fn hunt(
     mutants: &[Mutant],
     tries: u32,
@@ -64,7 +64,7 @@ pub fn hunt(
 fn hunt_one(mutant: Mutant, tries: u32, limit: Duration, profile: Profile) -> Hunted {
     let mut hunted = Hunted { mutant, catches: Vec::new(), tries };
     for attempt in 0..u64::from(tries) {
-        // Far from one another, so that no try profits from another's worlds.
+        // Seeds of the tries are far apart, so that no two tries run the same world.
         let first = 1 + attempt * 1_000_000;
         let begun = Instant::now();
         for worlds in 1.. {

@@ -1,11 +1,12 @@
-//! Processes, what runs in them, and time.
+//! Kernel of a simulated world: its processes, their tasks, and time.
 //!
-//! The idea: everything that happens is an event at a virtual time, ties broken by chance. Running a task is
-//! an event like any other; a task runs until it pauses, and only then does anything else happen. The world
-//! lies in a thread-local cell, so that a process's [`Host`](crate::host::SimHost) reaches it from anywhere.
+//! The idea: everything that happens is an event at a virtual time, and events at the same time come in random order.
+//! A task is a coroutine. Running it is an event like any other: it runs until it pauses, and nothing else happens
+//! meanwhile. The world is in a thread-local cell, so a process's [`Host`](crate::host::SimHost) reaches it from
+//! anywhere.
 //!
-//! A process that is killed has its tasks' stacks unwound, newest first, with its host already dead: what it
-//! tries on the way (saying goodbye over its links, waiting) fails at once and reaches nobody.
+//! Killing a process unwinds the stacks of its tasks, newest first, when its host is dead already. Whatever its
+//! destructors try (close messages on its links, waits) fails at once and reaches nobody.
 //!
 //! Invariant: the cell is never borrowed while a task runs or is unwound.
 
@@ -29,12 +30,13 @@ thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
 }
 
-/// Does something with the world of this thread.
+/// Calls `with` with the world of this thread. Panics if the world is borrowed already.
 pub(crate) fn world<T>(with: impl FnOnce(&mut World) -> T) -> T {
     WORLD.with_borrow_mut(|world| with(world.as_mut().expect("a world on this thread")))
 }
 
-/// The same for destructors, which may run when there is none, or in its hands.
+/// Calls `with` with the world if there is one and it is not borrowed. For destructors, which may run without a
+/// world, or while it is borrowed.
 pub(crate) fn world_if_free(with: impl FnOnce(&mut World)) {
     WORLD.with(|cell| {
         if let Ok(mut world) = cell.try_borrow_mut()
@@ -53,14 +55,14 @@ pub(crate) fn take_world() -> Option<World> {
     WORLD.take()
 }
 
-/// A process, never used again after its end.
+/// Number of a process. Numbers are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ProcessId(pub(crate) u32);
 
-/// A machine, by its number.
+/// Number of a machine.
 pub(crate) type MachineId = usize;
 
-/// A task: a place in the table, and which of those that were there.
+/// Handle of a task: its slot in the table of tasks, and a serial number, because slots are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskId {
     slot: u32,
@@ -70,13 +72,13 @@ pub(crate) struct TaskId {
 #[derive(Debug)]
 pub(crate) struct MachineState {
     pub(crate) clock: Clock,
-    /// Which boot of it; another one after a crash.
+    /// Number of the boot. A crash changes it.
     pub(crate) boot: u128,
-    /// Off: nothing on it runs, nothing answers.
+    /// False while the machine is off: nothing on it runs or answers.
     pub(crate) is_up: bool,
-    /// Its disk refuses everything.
+    /// True if the local disk refuses every access.
     pub(crate) disk_is_broken: bool,
-    /// Asleep: as off, but everything is still there when it wakes.
+    /// True while the machine sleeps: nothing runs, but processes and connections are still there when it wakes.
     pub(crate) is_asleep: bool,
 }
 
@@ -85,17 +87,17 @@ pub(crate) struct Process {
     pub(crate) name: String,
     pub(crate) machine: MachineId,
     pub(crate) is_alive: bool,
-    /// What its certificate says, in a pool that asks for them.
+    /// Identity in its certificate. `None` in a pool without certificates.
     pub(crate) identity: Option<Identity>,
-    /// Stopped by a signal: it runs not, but its connections stand.
+    /// True while it is stopped by a signal: nothing runs, but its connections stay open.
     pub(crate) is_frozen: bool,
     tasks: Vec<TaskId>,
 }
 
-/// What a paused task waits for.
+/// Conditions that end the pause of a task. The first one that holds ends it.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    /// Until this on its machine's clock, at the latest.
+    /// Deadline on the clock of the task's machine.
     pub(crate) until: MonoNs,
     pub(crate) bell: Option<(Bell, u64)>,
     pub(crate) conn: Option<ConnId>,
@@ -107,9 +109,9 @@ struct Task {
     process: ProcessId,
     coroutine: Option<Coroutine>,
     wait: Option<Wait>,
-    /// A `Run` of it is in the queue, or will be when its process thaws.
+    /// True if the queue holds a `Run` of the task, or will when its process thaws.
     is_called: bool,
-    /// When the queue holds a timer of it, at the earliest.
+    /// True time of the earliest timer of the task in the queue, in ns.
     timer_at: u64,
 }
 
@@ -117,7 +119,7 @@ struct Task {
 pub(crate) enum Event {
     Run(TaskId),
     Timer(TaskId),
-    /// The next bytes of one direction of a connection are there.
+    /// The next bytes in one direction of a connection are due.
     Deliver(ConnId, usize),
     Chore(Chore),
 }
@@ -146,7 +148,15 @@ impl Ord for Entry {
     }
 }
 
-/// A whole pool, its machines and its net.
+/// A whole pool, with its machines and network.
+///
+/// Three kinds of methods. *Queries*: [`World::now`], [`World::process`], [`World::runs`]. *Changes by chores and by
+/// the tasks' hosts*: [`World::start_process`], [`World::spawn`], [`World::thawed`] and the methods of the network;
+/// they schedule events and run no task. *Steps*: [`step`] pops the next event, sets the time to that of the event,
+/// and handles it to its end: a task runs until it pauses, bytes arrive, a timer wakes a task, or a chore is carried
+/// out. [`run_world`](crate::run_world) calls [`step`] in a loop, and after each step shows the oracle the nodes in
+/// `touched`. One thread owns the world, and there is no lock. Whoever borrows it with [`world`] must return before a
+/// task runs.
 pub(crate) struct World {
     now: u64,
     queue: BinaryHeap<Reverse<Entry>>,
@@ -164,7 +174,7 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     pub(crate) tally: Tally,
     pub(crate) parties: crate::parties::Parties,
-    /// Processes something happened to since the oracle last looked.
+    /// Processes whose state may have changed since the oracle last checked.
     pub(crate) touched: Vec<ProcessId>,
     pub(crate) steps: u64,
 }
@@ -174,7 +184,7 @@ impl World {
         let mut random = Random::new(seed);
         let ties = random.fork(1);
         World {
-            // Not 0, which the real code takes for "never".
+            // It is not 0, which the real code takes for "never".
             now: 1_000_000_000,
             queue: BinaryHeap::new(),
             next_serial: 0,
@@ -221,7 +231,7 @@ impl World {
         Some(entry.event)
     }
 
-    /// Notes something for the hash and the report.
+    /// Notes an event for the hash of the run and for the report.
     pub(crate) fn note(&mut self, who: ProcessId, what: &'static str, numbers: [u64; 3]) {
         self.note_text(who, what, numbers, None);
     }
@@ -251,7 +261,7 @@ impl World {
         self.process(id).is_alive
     }
 
-    /// Whether a process takes part in what happens: alive, and neither it nor its machine stopped.
+    /// Reports whether a process runs: it is alive, and neither it nor its machine is stopped.
     pub(crate) fn runs(&self, id: ProcessId) -> bool {
         let process = self.process(id);
         process.is_alive && !process.is_frozen && !self.machines[process.machine].is_asleep
@@ -303,7 +313,7 @@ impl World {
         self.task(id).is_none()
     }
 
-    /// Has a task run soon: a little later, for a scheduler takes its time.
+    /// Schedules a task to run soon. The small random delay stands for the scheduler of a real machine.
     pub(crate) fn call(&mut self, id: TaskId) {
         let Some(task) = self.task(id) else { return };
         if task.is_called {
@@ -317,7 +327,7 @@ impl World {
         }
     }
 
-    /// A process, or its machine, goes on.
+    /// Reschedules the tasks of a process that runs again after it, or its machine, was stopped.
     pub(crate) fn thawed(&mut self, process: ProcessId) {
         if !self.runs(process) {
             return;
@@ -347,7 +357,7 @@ impl World {
         all.map(|(index, _)| ProcessId(index as u32)).collect()
     }
 
-    /// The clock of a machine has changed: everybody on it looks again.
+    /// Reschedules all waiting tasks of a machine whose clock has changed, since their deadlines may have come.
     pub(crate) fn clock_changed(&mut self, machine: MachineId) {
         for process in self.alive_on(machine) {
             for id in self.processes[process.0 as usize].tasks.clone() {
@@ -358,7 +368,7 @@ impl World {
         }
     }
 
-    /// The time of a task's wait may have come.
+    /// Handles the timer of a task: schedules the task if its deadline has come, and sets a new timer if not.
     fn timer(&mut self, id: TaskId) {
         let now = self.now;
         let Some(task) = self.task(id) else { return };
@@ -389,7 +399,7 @@ impl World {
             || wait.task.is_some_and(|task| self.has_ended(task))
     }
 
-    /// Begins a wait of the task that runs. Whether it should pause at all.
+    /// Starts a wait of the running task. Returns false if the task must not pause, because the wait is over already.
     fn begin_wait(&mut self, wait: Wait) -> bool {
         let Some(id) = self.running else { return false };
         if self.is_over(&wait) {
@@ -403,13 +413,13 @@ impl World {
         true
     }
 
-    /// The process of the task that runs.
+    /// Returns the process of the running task.
     pub(crate) fn running_process(&mut self) -> Option<ProcessId> {
         let id = self.running?;
         self.task(id).map(|task| task.process)
     }
 
-    /// Wakes the tasks of a process whose bells have rung or whose tasks have ended.
+    /// Schedules the tasks of a process whose events have been signalled, or whose awaited tasks have ended.
     fn look_at_bells(&mut self, process: ProcessId) {
         let tasks = std::mem::take(&mut self.processes[process.0 as usize].tasks);
         for id in &tasks {
@@ -430,7 +440,7 @@ impl World {
         self.processes[process.0 as usize].tasks.extend(newer);
     }
 
-    /// Wakes whoever waits for a connection.
+    /// Schedules the task that waits for a connection.
     pub(crate) fn wake_reader(&mut self, process: ProcessId, conn: ConnId) {
         let waits = |task: &Task| task.wait.as_ref().is_some_and(|wait| wait.conn == Some(conn));
         let tasks = &self.processes[process.0 as usize].tasks;
@@ -456,8 +466,8 @@ impl World {
     }
 }
 
-/// Pauses the task that runs until its process's bell rings, or something else it waits for happens. Returns
-/// at once in a process that is dead or being unwound.
+/// Pauses the running task until its process's event is signalled or another condition of `wait` holds. Returns at
+/// once if the process is dead or being unwound.
 pub(crate) fn wait(process: ProcessId, wait: Wait) {
     if !coroutine::may_pause() || std::thread::panicking() {
         return;
@@ -468,7 +478,7 @@ pub(crate) fn wait(process: ProcessId, wait: Wait) {
     }
 }
 
-/// Lets the others go on for so long on the true clock.
+/// Pauses the running task for a duration of the true clock, in ns, while others run.
 pub(crate) fn rest(ns: u64) {
     if !coroutine::may_pause() || std::thread::panicking() {
         return;
@@ -491,7 +501,7 @@ fn run(id: TaskId) {
         let task = world.task(id)?;
         let process = task.process;
         if !world.runs(process) {
-            // It stays called, and runs when its process does.
+            // It stays scheduled, and runs when its process does.
             return None;
         }
         let task = world.task(id)?;
@@ -535,7 +545,7 @@ fn run(id: TaskId) {
     }
 }
 
-/// Ends a process: its tasks are unwound, newest first, and nothing of that reaches anybody.
+/// Kills a process: unwinds its tasks, newest first. Nothing that they do meanwhile reaches anybody.
 pub(crate) fn kill(process: ProcessId) {
     let coroutines = world(|world| {
         if !world.is_alive(process) {
@@ -555,7 +565,7 @@ pub(crate) fn kill(process: ProcessId) {
     }
 }
 
-/// Lets the next thing happen. False if nothing is left to happen until `end`.
+/// Handles the next event. Returns false if no event is left before the time `end`.
 pub(crate) fn step(end: u64) -> bool {
     let Some(event) = world(|world| world.pop(end)) else { return false };
     match event {

@@ -1,13 +1,13 @@
-//! A whole pool in one thread, from one seed: the real client, broker, node, lease rules and framing, over
-//! simulated time, net, disks, memory and failures.
+//! Simulator of a whole pool in one thread, from one seed. It runs the real client, broker, node, lease rules and
+//! framing over simulated time, network, disks, memory and failures.
 //!
-//! The idea: what blocks a thread in life suspends a coroutine here, so the real code runs as it is; every clock,
-//! every draw of chance, every journey of bytes and every fault comes from the seed. After every step the oracle
-//! compares what was answered and copied with what the invariants of `spec/lease.md` permit. The same seed gives
-//! the same run, so a finding is a number.
+//! The idea: where real code would block its thread, a coroutine pauses, so the real code runs unchanged. Every
+//! clock, every random choice, every transfer of bytes and every fault comes from the seed. After every step the
+//! oracle compares what was answered and copied with the invariants of `spec/lease.md`. The same seed gives the same
+//! run, so a finding is reported as one number.
 //!
-//! Never in this crate: a second implementation of a rule. What it simulates is what lies under the rules: time,
-//! net, disk, memory.
+//! Never in this crate: a second implementation of a rule. It simulates only what lies below the rules: time,
+//! network, disk, memory.
 
 mod admin;
 mod again;

@@ -1,11 +1,12 @@
-//! The disk of a client's machine: an unnamed file for each local copy, gone with the process that made it.
+//! Local disk of a client's machine: an unnamed file for each local copy, which is lost with the process that made
+//! it.
 
 use crate::kernel::{ProcessId, rest, world};
 use farpool_host::DiskFile;
 use farpool_lock::Mutex;
 use std::io;
 
-/// A file without a name.
+/// Unnamed file of one process.
 #[derive(Debug)]
 pub(crate) struct SimFile {
     process: ProcessId,
@@ -17,7 +18,7 @@ impl SimFile {
         SimFile { process, bytes: Mutex::default() }
     }
 
-    /// A disk takes its time, and may refuse.
+    /// Spends the time of a disk access. Fails if the disk is broken.
     fn access(&self, what: &'static str) -> io::Result<()> {
         let (takes, is_broken) = world(|world| {
             let takes = world.random.skewed(5_000, world.plan.commit_ns_max);

@@ -1,4 +1,4 @@
-//! `farpool-sim`: worlds by the thousand, or one of them again.
+//! `farpool-sim`: runs thousands of simulated worlds, or replays one of them.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -10,48 +10,47 @@ use std::time::{Duration, SystemTime};
 
 /// Simulates whole pools under faults, and checks the invariants of spec/lease.md after every step.
 ///
-/// Without a budget it runs for a minute. Exit code 1: something was found, and the command that replays it was
-/// printed.
+/// The default budget is one minute. Exit code 1: a violation was found; the command that replays it is printed.
 #[derive(Parser)]
 #[command(name = "farpool-sim", after_help = "Example:  cargo xtask sim --minutes 10 --profile hell")]
 struct Args {
-    /// Run this one world
+    /// Run only the world of this seed
     #[arg(long)]
     seed: Option<u64>,
-    /// Print everything that happens in it
+    /// Print every event of that world
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// How hard the worlds are: still, calm, rough, hell, or mixed
+    /// Severity of the faults: still, calm, rough, hell, or mixed
     #[arg(long, default_value = "mixed")]
     profile: Profile,
-    /// Stop after so many worlds
+    /// Stop after this number of worlds
     #[arg(long)]
     worlds: Option<u64>,
-    /// Stop after so many simulated hours
+    /// Stop after this many simulated hours
     #[arg(long)]
     hours: Option<f64>,
-    /// Stop after so many minutes of real time
+    /// Stop after this many minutes of real time
     #[arg(long)]
     minutes: Option<f64>,
-    /// Seed of the first world; by default one that depends on the time
+    /// Seed of the first world; the default depends on the time
     #[arg(long)]
     from: Option<u64>,
-    /// Worlds at a time; by default one for each CPU
+    /// Worlds that run at once; by default one for each CPU
     #[arg(long)]
     threads: Option<usize>,
-    /// Hunt for deliberate mistakes instead, so many times each
+    /// Hunt for deliberate mistakes instead, with this many tries for each
     #[cfg(feature = "mutants")]
     #[arg(long, value_name = "TRIES", num_args = 0..=1, default_missing_value = "5")]
     mutants: Option<u32>,
-    /// Only this mistake
+    /// Hunt only for this mistake
     #[cfg(feature = "mutants")]
     #[arg(long, requires = "mutants")]
     only: Option<String>,
-    /// A try gives up after so many seconds
+    /// Give up a try after this many seconds
     #[cfg(feature = "mutants")]
     #[arg(long, default_value_t = 60.0, requires = "mutants")]
     seconds: f64,
-    /// For machines
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
@@ -68,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Hunts for mistakes, and prints a table in Markdown. Exit code 1: one got away.
+/// Hunts for mistakes, and prints a table in Markdown. Exit code 1: at least one was not found.
 #[cfg(feature = "mutants")]
 fn hunt(args: &Args, tries: u32) -> ExitCode {
     use farpool_wire::mutants::Mutant;

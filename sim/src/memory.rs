@@ -1,12 +1,13 @@
-//! A node's memory without pages: the contract of [`farpool_region::Arena`], kept by plain values.
+//! Memory of a simulated node: the contract of [`farpool_region::Arena`], implemented with plain values.
 //!
-//! The idea: bytes are real but sparse, so that a region costs what was written to it. Whatever takes time in
-//! life may let others run here: before a gate is entered, in the middle of a copy, while a gate drains, while
-//! memory is wiped or moved. What a client has mapped is a file object of its own, which it keeps writing to
-//! though the region has long gone elsewhere.
+//! The idea: bytes are real but sparse, so a region costs only what was written to it. Wherever a real node may be
+//! interrupted, other tasks may run here: before a gate is entered, in the middle of a copy, while a gate drains,
+//! while memory is wiped or moved. A file that a client has mapped is an object of its own: the client can still
+//! write to it after the region has moved to another file.
 //!
-//! It never decides who is let in. It tells the oracle what no code under test could be asked about itself:
-//! a copy that ran at another epoch than it was admitted at, an epoch that went back, a region opened dirty.
+//! This module does not decide which accesses are admitted. It reports to the oracle what the code under test cannot
+//! see: a copy that ran at another epoch than it was admitted at, an epoch that went back, a region that was opened
+//! dirty.
 
 use crate::kernel::{rest, world};
 use crate::profile::Theme;
@@ -26,7 +27,7 @@ const PAGE_BYTES: usize = 4096;
 const WORD_STRIDE_BYTES: u64 = 64;
 const DRAIN_NS: u64 = 50_000;
 
-/// Bytes, of which only those ever written take memory.
+/// Sparse bytes: only pages that were written take memory.
 #[derive(Debug, Default)]
 struct Pages(Vec<Option<Box<[u8; PAGE_BYTES]>>>);
 
@@ -81,11 +82,11 @@ impl Pages {
     }
 }
 
-/// A memory file: what a client maps.
+/// Memory file that a client can map.
 #[derive(Debug)]
 struct File {
     pages: Mutex<Pages>,
-    /// The region and epoch it serves at the moment, epoch * 2, plus 1 if sealed; 0 once it serves nobody.
+    /// Epoch that the file serves: epoch * 2, plus 1 if the region is sealed; 0 once it serves none.
     serves: AtomicU64,
 }
 
@@ -105,31 +106,32 @@ enum GateState {
 #[derive(Debug)]
 struct Region {
     state: GateState,
-    /// The epoch and the handles it was opened with; kept until a close has drained.
+    /// Epoch and handles that it was opened with. They are kept until a close has drained the gate.
     opened: Option<(Epoch, Option<Handle>, Option<Handle>)>,
     in_flight: u32,
     dirty_bytes: u64,
     backing: Backing,
-    /// Counts what only a drained gate may see: a copy that lives through one is a violation.
+    /// Count of changes that may happen only while the gate is drained. If it changes during a copy, that is a
+    /// violation.
     changes: u64,
 }
 
 #[derive(Debug)]
 struct Words(Vec<AtomicU64>);
 
-/// See the module.
+/// Simulated memory of one node, see [`Memory`].
 #[derive(Debug)]
 pub(crate) struct SimMemory {
     region_bytes: u64,
     regions: Vec<Mutex<Region>>,
     words: Arc<Words>,
-    /// Asked for memory, the system has none: so many times from now.
+    /// Number of requests for fresh memory that the system will still refuse.
     refusals: AtomicU64,
-    /// Something about a gate has changed since the oracle last looked.
+    /// 1 if a gate has changed since the oracle last checked.
     changed: AtomicU64,
 }
 
-/// What the oracle looks at.
+/// State of a gate, for the oracle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateView {
     pub(crate) epoch: Epoch,
@@ -142,17 +144,19 @@ fn violated(invariant: &'static str, what: impl FnOnce() -> String) {
     world(|world| world.oracle.violated(invariant, what()));
 }
 
-/// Lets others run in the middle of something, now and then, perhaps for long.
+/// Lets other tasks run now and then in the middle of an operation, perhaps for long.
 fn interrupted() {
     interrupted_for(u64::MAX);
 }
 
-/// The same inside a gate, which must not be held for long: its node has real-time threads there.
+/// Does the same as [`interrupted`] for code inside a gate, which must not be held for long: real-time threads of the
+/// node wait for it.
 fn interrupted_inside() {
     interrupted_for(20_000_000);
 }
 
-/// The same between two looks at a fence word, where a client may be put aside for as long as its machine likes.
+/// Does the same as [`interrupted`] for a client between two checks of a fence word. It may be interrupted for as long
+/// as its machine likes.
 fn interrupted_in_mapping() {
     let ns = world(|world| {
         let plan = &world.plan;
@@ -202,7 +206,7 @@ impl SimMemory {
         }
     }
 
-    /// The next so many wishes for fresh memory are refused.
+    /// Refuses the next `times` requests for fresh memory.
     pub(crate) fn refuse(&self, times: u64) {
         self.refusals.store(times, Ordering::Relaxed);
     }
@@ -223,7 +227,7 @@ impl SimMemory {
         }
     }
 
-    /// The bytes as they are, whoever may see them.
+    /// Copies bytes of a region without any check, for the oracle.
     pub(crate) fn peek(&self, region: u32, offset: u64, into: &mut [u8]) -> Option<()> {
         let region = self.regions.get(region as usize)?.lock();
         match &region.backing {
@@ -280,7 +284,7 @@ impl SimMemory {
         Ok(())
     }
 
-    /// Puts a fresh file behind a closed gate.
+    /// Replaces the memory behind a closed gate by a fresh file.
     fn move_to_file(&self, region: &mut Region, keep_bytes: usize, access: SharedAccess) {
         let pages = match &region.backing {
             Backing::Anonymous(pages) => pages.copied(keep_bytes),
@@ -294,7 +298,7 @@ impl SimMemory {
     }
 }
 
-/// A file left behind gives its pages up, though a zombie may map it still.
+/// Frees the pages of a file that the region has left. A zombie may still have it mapped.
 fn leave_file(backing: &Backing) {
     if let Backing::Shared(file, _) = backing {
         file.pages.lock().clear();
@@ -503,7 +507,7 @@ impl SimMemory {
     }
 }
 
-/// Being inside a region's gate.
+/// Passage through a region's gate, held during an access.
 pub(crate) struct Entered<'a> {
     memory: &'a SimMemory,
     index: RegionIndex,
@@ -522,7 +526,7 @@ impl Entered<'_> {
         Ok(())
     }
 
-    /// The region, for one half of a copy: it must be as it was when the gate was entered.
+    /// Locks the region for one half of a copy. Reports a violation if the region changed since the gate was entered.
     fn region(&self) -> MutexGuard<'_, Region> {
         let region = self.memory.regions[self.index.0 as usize].lock();
         if region.changes != self.changes {
@@ -579,13 +583,13 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A client's mapping of a region's file.
+/// Mapping of a region's file by a client.
 #[derive(Debug)]
 struct Mapping {
     file: Arc<File>,
     is_writable: bool,
     region_bytes: u64,
-    /// The epoch it was handed out at, for the oracle.
+    /// Epoch that it was handed out at, for the oracle.
     epoch: Epoch,
     index: RegionIndex,
 }
@@ -647,7 +651,7 @@ impl MappedBytes for Mapping {
     }
 }
 
-/// A client's view of a node's fence words.
+/// Mapping of a node's fence words by a client.
 #[derive(Debug)]
 struct MappedWords(Arc<Words>);
 

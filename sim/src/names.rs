@@ -1,9 +1,9 @@
-//! What each published name stood for, and when.
+//! History of each published name: its values, and when they changed.
 //!
-//! The idea: the disk is the truth. Whenever a record reaches it, the book notes what the name stands for from
-//! then on, by looking at the very bytes in the nodes' memory. Whoever opens a name must find something it stood
-//! for at some moment of the opening; whoever is told that a name was given or dropped must find that in the book
-//! (I5).
+//! The idea: the disk is the truth. Whenever a record reaches the disk, the book compares the bytes in the nodes'
+//! memory with the known contents, and notes which one the name has from then on. A client that opens a name must
+//! find a value that the name had at some moment of the opening. A client that was told that a name was published or
+//! dropped must find this in the book (I5).
 
 use crate::kernel::World;
 use crate::store::Disk;
@@ -12,31 +12,31 @@ use farpool_wire::{Epoch, Incarnation, RegionIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A region of a node's life at an epoch.
+/// Region of a node's life, at an epoch.
 pub(crate) type Place = (Incarnation, RegionIndex, Epoch);
 
-/// What a name stands for.
+/// Value of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Value {
     /// There is no such name.
     Nothing,
-    /// The content of this number.
+    /// It has the content of this number.
     Content(u64),
-    /// Its node was gone when the name was given, so nobody can say.
+    /// A node with its bytes was gone when it was published, so its content is unknown.
     Unknown,
 }
 
-/// See the module.
+/// Contents that were published, and the history of each name.
 #[derive(Debug, Default)]
 pub(crate) struct NameBook {
-    /// What a name stood for since when, in order.
+    /// Values of each name with the times at which they began, in ns, in order.
     names: BTreeMap<String, Vec<(u64, Value)>>,
     contents: Vec<Arc<Vec<u8>>>,
     by_length: BTreeMap<usize, Vec<u64>>,
 }
 
 impl NameBook {
-    /// A content that is about to be published.
+    /// Adds a content that is about to be published. Returns its number.
     pub(crate) fn add_content(&mut self, bytes: Vec<u8>) -> u64 {
         let number = self.contents.len() as u64;
         self.by_length.entry(bytes.len()).or_default().push(number);
@@ -48,7 +48,8 @@ impl NameBook {
         Arc::clone(&self.contents[number as usize])
     }
 
-    /// The contents among these values that are so long.
+    /// Returns the contents among these values that have this length. If one of them is unknown, returns all of this
+    /// length.
     pub(crate) fn contents(&self, values: &BTreeSet<Value>, length: usize) -> Vec<Arc<Vec<u8>>> {
         if values.contains(&Value::Unknown) {
             let all = self.by_length.get(&length).into_iter().flatten();
@@ -65,7 +66,7 @@ impl NameBook {
         self.names.entry(name.to_owned()).or_default().push((now, value));
     }
 
-    /// Everything the name has stood for from a time on.
+    /// Returns every value that the name has had since a time.
     pub(crate) fn since(&self, name: &str, from: u64) -> BTreeSet<Value> {
         let Some(history) = self.names.get(name) else { return BTreeSet::from([Value::Nothing]) };
         let later = history.iter().filter(|(at, _)| *at >= from).map(|(_, value)| *value);
@@ -74,14 +75,14 @@ impl NameBook {
         later.chain([before]).collect()
     }
 
-    /// Every name that was ever given.
+    /// Returns every name that ever existed.
     pub(crate) fn all(&self) -> Vec<String> {
         self.names.keys().cloned().collect()
     }
 }
 
 impl World {
-    /// Notes what a record on the disk means.
+    /// Notes the effect of a record on the disk.
     pub(crate) fn recorded(&mut self, record: &Record) {
         let now = self.now();
         match record {
@@ -94,12 +95,12 @@ impl World {
         }
     }
 
-    /// Which content lies where a named file says.
+    /// Returns which content the bytes of a named file are.
     fn value_of(&self, named: &NamedFile) -> Value {
         let Some(bytes) = self.bytes_of(named) else { return Value::Unknown };
         let candidates = self.parties.names.by_length.get(&bytes.len()).into_iter().flatten();
         let mut found = candidates.filter(|number| *self.parties.names.contents[**number as usize] == bytes);
-        // Bytes that are nobody's content are found by whoever reads them.
+        // Bytes that are no known content are reported when a client reads them.
         found.next().map_or(Value::Unknown, |number| Value::Content(*number))
     }
 
@@ -115,7 +116,7 @@ impl World {
         Some(bytes)
     }
 
-    /// Whether all nodes that hold a name's bytes live on.
+    /// Reports whether all nodes that hold a name's bytes are alive.
     pub(crate) fn is_whole(&self, name: &str, disk: &Disk) -> bool {
         let ended = &self.parties.ended;
         disk.with_durable(|durable| {
@@ -124,7 +125,7 @@ impl World {
         })
     }
 
-    /// What names have in a life of a node, as the disk says.
+    /// Returns the regions of a node's life that belong to names, according to the disk.
     pub(crate) fn named_in(&self, incarnation: Incarnation) -> Vec<(RegionIndex, Epoch)> {
         self.parties.disk.with_durable(|durable| {
             let extents = durable.names.values().flat_map(|named| &named.extents);
@@ -134,7 +135,7 @@ impl World {
     }
 }
 
-/// Everything that names have, as a disk says.
+/// Returns all regions that belong to names, according to a disk.
 pub(crate) fn places(durable: &Durable) -> BTreeSet<Place> {
     let extents = durable.names.values().flat_map(|named| &named.extents);
     extents.map(|extent| (extent.incarnation, extent.region, extent.epoch)).collect()

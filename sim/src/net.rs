@@ -1,11 +1,11 @@
-//! The net between the machines: connections as ordered byte streams, and everything that befalls them.
+//! Network between the machines: connections as ordered byte streams, and their faults.
 //!
-//! The idea: inside a connection bytes arrive in order or not at all, as TCP has it; what goes wrong goes wrong
-//! at its edges. A request may be delivered and answered though whoever asked has long hung up and connected
-//! anew; one side may have seen the end while the other waits; a direction between two machines may be blocked
-//! while the other is not; a peer may accept and never answer.
+//! The idea: as with TCP, the bytes of a connection arrive in order or not at all. Trouble happens at its edges. A
+//! request may be delivered and answered after its sender has hung up and reconnected. One side may have seen the end
+//! while the other still waits. One direction between two machines may be blocked while the other is not. A peer may
+//! accept a connection and never answer.
 //!
-//! It never reorders, repeats or damages bytes inside a connection: TCP and the frames' checksums exclude that.
+//! It never reorders, repeats or damages bytes inside a connection: TCP and the checksums of frames exclude that.
 
 use crate::kernel::{Event, MachineId, ProcessId, World};
 use farpool_transport::serve::{Conversation, Next};
@@ -16,23 +16,23 @@ use farpool_wire::limits::HEADER_BYTES;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// A connection, never used again after its end.
+/// Handle of a connection: its slot, and a serial number, because slots are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ConnId {
     slot: u32,
     serial: u32,
 }
 
-/// The end that asked for the connection, and its direction.
+/// Index of the client's end of a connection, and of the direction from client to server.
 pub(crate) const CALLER: usize = 0;
-/// The end that answers.
+/// Index of the server's end.
 const SERVER: usize = 1;
 
 enum Content {
     Bytes(Vec<u8>, Option<Mapped>),
-    /// The sender sends nothing more.
+    /// The sender sends no more.
     End,
-    /// The sender knows nothing of this connection.
+    /// The sender does not know this connection (TCP RST).
     Reset,
 }
 
@@ -45,13 +45,13 @@ struct Segment {
 struct Direction {
     under_way: VecDeque<Segment>,
     last_due: u64,
-    /// Whatever is sent is lost, and no end is told.
+    /// True if everything sent in this direction is lost, without notice to either end.
     is_dead: bool,
 }
 
 struct End {
     process: ProcessId,
-    /// Its process still has it.
+    /// True until its process closes it.
     is_held: bool,
     has_end: bool,
     is_reset: bool,
@@ -75,14 +75,15 @@ struct Listener {
     service: Arc<dyn Service>,
 }
 
-/// What one machine's bytes suffer on their way to another.
+/// Faults of the path from one machine to another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Path {
-    /// Nothing passes until then.
+    /// Time until which nothing passes, in ns of the world's time.
     pub(crate) blocked_until: u64,
-    /// Slower by this.
+    /// Extra delay in ns.
     pub(crate) slow_ns: u64,
-    /// Until then it is congested: some things are slower by twice this, some by this, most by a little.
+    /// End of the congestion, in ns of the world's time. Until then some transfers are delayed by twice
+    /// `congested_ns`, some by once, most by a little.
     pub(crate) congested_until: u64,
     pub(crate) congested_ns: u64,
 }
@@ -92,26 +93,26 @@ pub(crate) struct Net {
     conns: Vec<Option<Conn>>,
     free_slots: Vec<u32>,
     next_serial: u32,
-    /// Newest last.
+    /// Processes that listen at each address, newest last.
     listeners: BTreeMap<String, Vec<Listener>>,
-    /// Which machine an address leads to.
+    /// Machine of each address.
     addresses: BTreeMap<String, MachineId>,
     paths: BTreeMap<(MachineId, MachineId), Path>,
-    /// Machines that are still led to the older of two listeners of one address.
+    /// Machines that still reach the older of two listeners at one address.
     pub(crate) misled: Vec<MachineId>,
 }
 
-/// What comes of asking for a connection.
+/// Result of asking for a connection.
 pub(crate) enum Asked {
-    /// It stands, so long from now.
+    /// It will be established after this many ns.
     Connected(ConnId, u64),
-    /// Nobody listens there: known so long from now.
+    /// Nobody listens there. The caller learns so after this many ns.
     Refused(u64),
-    /// Nothing comes back.
+    /// No answer comes.
     Lost,
 }
 
-/// One request to answer.
+/// Request to be answered by a server.
 pub(crate) struct Work {
     pub(crate) conversation: Conversation,
     pub(crate) service: Arc<dyn Service>,
@@ -150,7 +151,7 @@ impl Net {
         self.misled.clear();
     }
 
-    /// Connections that stand, for faults to choose from.
+    /// Returns the open connections between machines, for faults to choose from.
     pub(crate) fn open(&self) -> Vec<ConnId> {
         let is_open = |conn: &&Option<Conn>| {
             conn.as_ref().is_some_and(|conn| conn.ends.iter().all(|end| end.is_held) && !conn.is_local)
@@ -162,19 +163,19 @@ impl Net {
         .collect()
     }
 
-    /// The two processes of a connection.
+    /// Returns the processes at both ends of a connection.
     pub(crate) fn ends_of(&self, id: ConnId) -> Option<(ProcessId, ProcessId)> {
         let conn = self.conns.get(id.slot as usize)?.as_ref().filter(|conn| conn.serial == id.serial)?;
         Some((conn.ends[CALLER].process, conn.ends[SERVER].process))
     }
 }
 
-/// How a process ends, as its peers see it.
+/// End of a process, as its peers notice it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Its kernel lives on and hangs up.
+    /// Its kernel lives on and closes the connections.
     HangsUp,
-    /// Its machine goes with it, and nobody hears of it.
+    /// Its machine ends too, and no peer is notified.
     FallsSilent,
 }
 
@@ -184,7 +185,7 @@ impl World {
         machine.is_up && !machine.is_asleep
     }
 
-    /// How long bytes take from one machine to another.
+    /// Draws the time in ns that bytes take from one machine to another.
     fn journey(&mut self, from: MachineId, to: MachineId, bytes: usize) -> u64 {
         if from == to {
             return self.random.range(2_000, 20_000);
@@ -203,7 +204,7 @@ impl World {
         self.random.range(low, high) + path.slow_ns + congested_ns + bytes as u64 * self.plan.byte_ns
     }
 
-    /// Until when nothing passes; 0 if it does.
+    /// Returns the time until which nothing passes between two machines; 0 if the path is not blocked.
     fn blocked_until(&self, from: MachineId, to: MachineId) -> u64 {
         self.net.paths.get(&(from, to)).map_or(0, |path| path.blocked_until)
     }
@@ -235,7 +236,7 @@ impl World {
         if !self.is_reachable(there) || blocked > self.now() {
             return Asked::Lost;
         }
-        // A local socket shows the user only.
+        // A local socket shows only the user.
         let identity = self.process(caller).identity.clone().filter(|_| !is_local);
         let round = self.journey(here, there, 0) + self.journey(there, here, 0);
         self.net.next_serial += 1;
@@ -286,7 +287,7 @@ impl World {
         let (from, to) = (conn.ends[from_end].process, conn.ends[1 - from_end].process);
         let (from, to) = (self.process(from).machine, self.process(to).machine);
         let blocked_until = self.blocked_until(from, to);
-        // What is lost is sent again by and by.
+        // TCP resends lost bytes some time after the block ends.
         let sent = if blocked_until > now { blocked_until + self.random.below(200_000_000) } else { now };
         let due = sent + self.journey(from, to, bytes);
         let Some(conn) = self.net.conn(id) else { return };
@@ -297,7 +298,7 @@ impl World {
         self.at(due, Event::Deliver(id, from_end));
     }
 
-    /// The next bytes of a direction arrive.
+    /// Delivers the next bytes of a direction.
     pub(crate) fn deliver(&mut self, id: ConnId, from_end: usize) {
         let now = self.now();
         let Some(conn) = self.net.conn(id) else { return };
@@ -308,7 +309,7 @@ impl World {
         let to = conn.ends[1 - from_end].process;
         let machine = self.process(to).machine;
         if !self.machines[machine].is_up {
-            // Nobody there, and nobody to say so.
+            // The machine is off, so nobody answers with a reset either.
             self.lose_direction(id, from_end);
             return;
         }
@@ -359,7 +360,7 @@ impl World {
         }
     }
 
-    /// Whatever is under way, or will be sent this way, is lost; nobody is told.
+    /// Loses whatever is in flight or sent later in one direction, without notice to either end.
     pub(crate) fn lose_direction(&mut self, id: ConnId, from_end: usize) {
         if let Some(conn) = self.net.conn(id) {
             conn.directions[from_end].is_dead = true;
@@ -368,7 +369,7 @@ impl World {
         self.forget_if_over(id);
     }
 
-    /// One end learns that the connection is over; what was under way to it is lost.
+    /// Resets one end of a connection. Bytes in flight to it are lost.
     pub(crate) fn reset_end(&mut self, id: ConnId, end: usize) {
         self.lose_direction(id, 1 - end);
         let Some(conn) = self.net.conn(id) else { return };
@@ -381,7 +382,7 @@ impl World {
         }
     }
 
-    /// Everything sent this way from now on comes later by so much.
+    /// Delays everything sent in one direction from now on.
     pub(crate) fn delay_direction(&mut self, id: ConnId, from_end: usize, by_ns: u64) {
         let now = self.now();
         if let Some(conn) = self.net.conn(id) {
@@ -398,7 +399,7 @@ impl World {
         }
     }
 
-    /// Answers what has arrived whole, in a task of the serving process.
+    /// Answers the complete requests that have arrived, in a task of the serving process.
     fn serve(&mut self, id: ConnId) {
         let Some(conn) = self.net.conn(id) else { return };
         let end = &conn.ends[SERVER];
@@ -450,7 +451,7 @@ impl World {
                 Mappable::Simulated(mapped) => beside = Some(mapped),
                 Mappable::Files { .. } => is_over = true,
             },
-            // No process is there to go on.
+            // There is no tenant process to hand the connection to.
             Next::HandOver(_) | Next::HangUp => is_over = true,
         }
         self.send(id, SERVER, Content::Bytes(bytes, beside));
@@ -459,11 +460,11 @@ impl World {
         }
     }
 
-    /// One end is closed by its process.
+    /// Closes one end of a connection, for its process.
     pub(crate) fn hang_up(&mut self, id: ConnId, end: usize) {
         let Some(conn) = self.net.conn(id) else { return };
         if std::mem::take(&mut conn.ends[end].is_held) {
-            // To one that was reset there is nobody to say it to.
+            // An end that was reset has no peer to notify.
             let is_heard = conn.ends[end].has_end || !conn.ends[end].is_reset;
             conn.ends[end].inbox = Vec::new();
             if is_heard {
@@ -483,7 +484,7 @@ impl World {
         }
     }
 
-    /// Closes the ends of a process that is no more.
+    /// Closes the connections and listeners of a process that has ended.
     pub(crate) fn close_all(&mut self, process: ProcessId, ending: Ending) {
         for listeners in self.net.listeners.values_mut() {
             listeners.retain(|listener| listener.process != process);
@@ -509,7 +510,7 @@ impl World {
         }
     }
 
-    /// Bytes for the caller of a connection: how many were copied out, or what is the matter.
+    /// Copies bytes to the client end of a connection. Reports how many were copied, or why none were.
     pub(crate) fn read(&mut self, id: ConnId, mut copy: impl FnMut(&[u8]) -> usize) -> Read {
         let Some(conn) = self.net.conn(id) else { return Read::Reset };
         let end = &mut conn.ends[CALLER];
@@ -535,12 +536,12 @@ impl World {
         })
     }
 
-    /// Memory that came beside bytes already read.
+    /// Takes the mapped memory that came with bytes already read.
     pub(crate) fn take_beside(&mut self, id: ConnId) -> Option<Mapped> {
         self.net.conn(id)?.ends[CALLER].beside.take()
     }
 
-    /// Bytes from the caller. False if the connection is over.
+    /// Sends bytes from the client end. Returns false if the connection is over.
     pub(crate) fn write(&mut self, id: ConnId, bytes: Vec<u8>) -> bool {
         let Some(conn) = self.net.conn(id) else { return false };
         if conn.ends[CALLER].is_reset {
@@ -551,7 +552,7 @@ impl World {
     }
 }
 
-/// What a read found.
+/// Result of a read.
 pub(crate) enum Read {
     Some,
     Nothing,
@@ -586,7 +587,7 @@ impl Conn {
     }
 }
 
-/// Answers everything that waits in a connection.
+/// Answers all requests that wait in a connection.
 fn answer(id: ConnId) {
     use crate::kernel::world;
     let mut out = Outgoing::default();

@@ -1,8 +1,8 @@
-//! The oracle: what must hold, whatever happened. One named check for each invariant of `spec/lease.md`.
+//! Oracle: checks what must hold whatever happens, with one named check for each invariant of `spec/lease.md`.
 //!
-//! The idea: it believes nobody's bookkeeping. It sees what nodes and brokers answer, what memory was really
-//! copied where, and what is on the disk, and compares. The checks on bytes a client reads are in `workload`
-//! and `names`, those on memory in `memory`; all of them report here.
+//! The idea: it relies on no bookkeeping of the code under test. It sees what nodes and brokers answer, which memory
+//! was copied, and what is on the disk, and compares them. The checks of bytes that clients read are in `workload`
+//! and `names`, those of memory in `memory`; all of them report their findings here.
 
 use crate::memory::{GateView, SimMemory};
 use crate::names::Place;
@@ -18,15 +18,16 @@ use farpool_wire::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Something that must never be.
+/// Broken invariant.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which invariant.
+    /// Name of the invariant, such as `I5`.
     pub invariant: &'static str,
-    /// What was found.
+    /// Description of the finding.
     pub what: String,
 }
 
+/// Right to a region, as a node granted it.
 #[derive(Clone, Copy, Debug)]
 struct Right {
     epoch: Epoch,
@@ -35,7 +36,7 @@ struct Right {
     is_writable: bool,
 }
 
-/// What a node had been told of its broker at some moment.
+/// State of a node's knowledge of its broker, at the moment that it began a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Known {
     term: Term,
@@ -45,25 +46,31 @@ pub(crate) struct Known {
 #[derive(Debug, Default)]
 struct NodeView {
     node: NodeId,
-    /// The last right given at each region.
+    /// Newest right granted for each region.
     rights: BTreeMap<RegionIndex, Right>,
     handles: BTreeSet<u128>,
-    /// Last sign of life of each session, on the node's clock.
+    /// Time of the last sign of life of each session, on the node's clock.
     signs: BTreeMap<SessionId, MonoNs>,
-    /// Calls of each session under way: what they leave behind is not known yet.
+    /// Number of requests in progress of each session. While there are any, the state of its regions may be changing.
     calls: BTreeMap<SessionId, u32>,
     redeemed: BTreeSet<(Term, TicketId)>,
-    /// The highest term it is known to have seen.
+    /// Highest term that the node has certainly seen.
     term: Term,
-    /// A ruling the broker has sent it, which it has not shown to have.
+    /// Term and broker's clock of a ruling that the broker has sent. `None` once the node has certainly received it.
     sent_ruling: Option<(Term, u64)>,
-    /// The broker's clock in the last ruling it is known to have, of its term.
+    /// Broker's clock in ms, in the last ruling of this term that the node has certainly received.
     broker_ms: u64,
-    /// Since when, on its clock, it has run without a stop.
+    /// Time on the node's clock since which it has run without being stopped.
     runs_since: MonoNs,
 }
 
-/// See the module.
+/// State of all checks, and the first violation.
+///
+/// Three kinds of methods. *Events*: [`Oracle::node_begins`], [`Oracle::node_called`], [`Oracle::node_moved`],
+/// [`Oracle::broker_answers`], [`Oracle::names_changed`] and their like are called by the observed services, the
+/// store and the kernel as things happen, before the answer leaves. *Checks of a state*: [`Oracle::node_as_a_whole`],
+/// after each step, for nodes that have changed. *Results*: [`Oracle::violation`] and the number of `checks`. Nothing
+/// is locked: the oracle is part of the world, which one thread owns.
 pub(crate) struct Oracle {
     violation: Option<Violation>,
     pub(crate) checks: u64,
@@ -71,11 +78,11 @@ pub(crate) struct Oracle {
     grace_ms: u64,
     tick_ms: u64,
     nodes: BTreeMap<Incarnation, NodeView>,
-    /// What names had and have let go of since the disk was opened last.
+    /// Regions that a name has released since the disk was last opened.
     let_go: BTreeSet<Place>,
 }
 
-/// I6: this much later than TTL and grace.
+/// Delay in ms that I6 permits beyond TTL and grace.
 const LATE_MS: u64 = 1_000;
 
 impl Oracle {
@@ -91,7 +98,7 @@ impl Oracle {
         }
     }
 
-    /// Only the first one counts: what follows from it is noise.
+    /// Notes a violation. Only the first one is kept, since later ones may follow from it.
     pub(crate) fn violated(&mut self, invariant: &'static str, what: String) {
         self.violation.get_or_insert(Violation { invariant, what });
     }
@@ -107,7 +114,8 @@ impl Oracle {
         }
     }
 
-    /// How late a node may be: it looks at its leases every tick.
+    /// Returns the permitted delay in ms. It depends on the node's tick, because a node checks its leases once a
+    /// tick.
     fn late_ms(&self) -> u64 {
         LATE_MS.max(2 * self.tick_ms + 500)
     }
@@ -119,29 +127,29 @@ impl Oracle {
     }
 
     pub(crate) fn node_ends(&mut self, incarnation: Incarnation) {
-        // Its memory is gone; only that it must not come again is remembered.
+        // Its memory is gone. The entry stays, so that a second node of this incarnation is noticed.
         self.nodes.insert(incarnation, NodeView::default());
     }
 
-    /// A node, or its machine, goes on after a stop.
+    /// Notes that a node, or its machine, runs again after a stop.
     pub(crate) fn node_runs_again(&mut self, incarnation: Incarnation, clock: MonoNs) {
         if let Some(view) = self.nodes.get_mut(&incarnation) {
             view.runs_since = clock;
         }
     }
 
-    /// The last right that a node has given for a region.
+    /// Returns the newest right that a node has granted for a region.
     pub(crate) fn right_of(&self, incarnation: Incarnation, region: RegionIndex) -> Option<(Epoch, Handle)> {
         let right = self.nodes.get(&incarnation)?.rights.get(&region)?;
         Some((right.epoch, Handle(right.handle)))
     }
 
-    /// A broker has opened the disk: what its predecessors have given up it need not know.
+    /// Notes that a broker has opened the disk. It need not know which regions its predecessors released.
     pub(crate) fn disk_opened(&mut self) {
         self.let_go.clear();
     }
 
-    /// I5: what a name had and has let go of, the same broker gives to no name again.
+    /// Checks I5: a broker never gives a name a region that a name has released.
     pub(crate) fn names_changed(&mut self, before: &BTreeSet<Place>, after: &BTreeSet<Place>) {
         let again = after.difference(before).find(|place| self.let_go.contains(*place)).copied();
         self.check(again.is_none(), "I5", || {
@@ -150,13 +158,13 @@ impl Oracle {
         self.let_go.extend(before.difference(after));
     }
 
-    /// Nodes say aloud what they do not understand about themselves.
+    /// Checks I1: no node logs a contradiction between its leases and gates.
     pub(crate) fn said(&mut self, line: &str) {
         let disagree = line.contains("the gate of region") || line.contains("was not clean");
         self.check(!disagree, "I1", || format!("leases and gates disagree: {line}"));
     }
 
-    /// What the node knows as it begins to answer.
+    /// Notes the start of a request. Returns what the node knows of its broker at that moment.
     pub(crate) fn node_called(&mut self, incarnation: Incarnation, request: &Request) -> Known {
         let Some(view) = self.nodes.get_mut(&incarnation) else { return Known::default() };
         if let Some(session) = session_of(request) {
@@ -208,7 +216,8 @@ impl Oracle {
         }
     }
 
-    /// Tickets: redeemed once, by the life that was meant, not of a deposed broker, not past their time.
+    /// Checks that a ticket is redeemed once, by the life of the node that it names, before it expires, and not for a
+    /// deposed broker.
     fn ticket_is_good(&mut self, incarnation: Incarnation, known: Known, lease: &Lease) {
         let ticket = &lease.ticket;
         let Some(view) = self.nodes.get_mut(&incarnation) else { return };
@@ -232,7 +241,7 @@ impl Oracle {
         });
     }
 
-    /// I2 and I4: epochs of a region only grow, and no capability is given out twice.
+    /// Checks I2 and I4: epochs of a region only grow, and no handle is granted twice.
     fn right_is_new(
         &mut self,
         incarnation: Incarnation,
@@ -243,12 +252,12 @@ impl Oracle {
         is_writable: bool,
     ) {
         let Some(view) = self.nodes.get_mut(&incarnation) else { return };
-        // A seal that is asked for again gets the same answer.
+        // A repeated request to seal gets the same answer.
         let is_repeated = !is_writable
             && view.rights.get(&region).is_some_and(|right| right.epoch == epoch && right.handle == handle);
         let is_fresh = (view.handles.insert(handle) || is_repeated) && handle != 0;
         let before = view.rights.get(&region).map(|right| right.epoch);
-        // An older one whose answer comes late must not displace a newer.
+        // An older right whose answer comes late must not displace a newer one.
         if before.is_none_or(|before| epoch > before) {
             view.rights.insert(region, Right { epoch, handle, session, is_writable });
         }
@@ -258,7 +267,7 @@ impl Oracle {
         });
     }
 
-    /// I1, I2, I6 of a data operation that a node let in.
+    /// Checks I1, I2 and I6: a data operation is admitted only under a valid right.
     pub(crate) fn node_moved(
         &mut self,
         incarnation: Incarnation,
@@ -276,7 +285,7 @@ impl Oracle {
         let sign =
             right.and_then(|right| right.session).and_then(|session| view.signs.get(&session)).copied();
         let Some(right) = right else {
-            // The answer that gives the right may not have left yet, but then nobody can have the handle.
+            // The answer with the right may still be on its way, but then nobody can have the handle.
             self.violated(
                 "I1",
                 format!("an operation of region {} was let in before any lease", span.region),
@@ -313,7 +322,7 @@ impl Oracle {
                 }
             }
             Request::Inventory(inventory) => {
-                // It asks one question at a time, so it has the answer to the one before.
+                // The node sends one request at a time, so it has received the answer to the one before.
                 if let Some(view) = self.nodes.get_mut(&inventory.incarnation)
                     && let Some((term, broker_ms)) = view.sent_ruling.take()
                     && term >= view.term
@@ -326,7 +335,7 @@ impl Oracle {
         }
     }
 
-    /// I5: what is answered is on the disk.
+    /// Checks I5: everything that a broker acknowledges is on the disk.
     pub(crate) fn broker_answers(&mut self, request: &Request, answer: &Result<Reply, Refusal>, disk: &Disk) {
         match (request, answer) {
             (Request::Inventory(inventory), Ok(Reply::Inventory(ruling))) => {
@@ -350,7 +359,7 @@ impl Oracle {
         }
     }
 
-    /// A node as a whole: its leases, its gates and its time.
+    /// Checks a node's leases and gates against each other and against its clock.
     pub(crate) fn node_as_a_whole(
         &mut self,
         incarnation: Incarnation,
@@ -359,7 +368,7 @@ impl Oracle {
         named: &[(RegionIndex, Epoch)],
     ) {
         self.invariant_i5_what_names_have_is_kept(incarnation, service.memory(), named);
-        // While they are being changed they need not agree.
+        // While the node changes them, they need not agree.
         let Some(leases) = service.try_leases() else { return };
         let inventory = leases.inventory(Traffic::default(), 0);
         let suspended: BTreeSet<SessionId> = inventory
@@ -398,7 +407,7 @@ impl Oracle {
         }
     }
 
-    /// I5: the bytes of a name stay until it lets them go.
+    /// Checks I5: the bytes of a name stay until the name releases them.
     fn invariant_i5_what_names_have_is_kept(
         &mut self,
         incarnation: Incarnation,
@@ -413,7 +422,7 @@ impl Oracle {
         }
     }
 
-    /// A session that is not silent any more is let in again, everywhere.
+    /// Checks that a session that is not silent any more is admitted again, at all its regions.
     fn invariant_gates_are_suspended_as_sessions_are(
         &mut self,
         incarnation: Incarnation,
@@ -424,7 +433,7 @@ impl Oracle {
     ) {
         let Some(view) = self.nodes.get(&incarnation) else { return };
         let is_in = gate.is_open || gate.is_suspended;
-        // What is being granted is opened by and by.
+        // The regions of a request in progress are opened one after the other.
         if is_in && !view.calls.contains_key(&session) {
             self.check(gate.is_suspended == is_suspended, "suspension", || {
                 format!("session {session} is suspended: {is_suspended}; its region {region}: {gate:?}")
@@ -432,7 +441,7 @@ impl Oracle {
         }
     }
 
-    /// Quotas hold.
+    /// Checks that a tenant holds no more than its quota.
     pub(crate) fn holds_no_more_than(&mut self, tenant: &str, bytes: u64, quota_bytes: u64) {
         self.check(bytes <= quota_bytes, "quota", || {
             format!("tenant {tenant} holds {bytes} bytes, its quota is {quota_bytes}")
@@ -455,7 +464,7 @@ impl Oracle {
         match owner {
             None => self.check(!is_in, "I1", || format!("region {region} is nobody's and open: {gate:?}")),
             Some((epoch, RegionOwner::Session(_))) => {
-                // Closed while it is being made ready.
+                // Closed while it is being prepared.
                 let agrees = if is_in {
                     gate.epoch == *epoch && gate.write_handle.is_some()
                 } else {
@@ -470,7 +479,7 @@ impl Oracle {
         }
     }
 
-    /// I6, on the node's own clock.
+    /// Checks I6: a session without a sign of life for TTL and grace, on the node's own clock, owns no region.
     fn invariant_i6_silent_sessions_own_nothing(
         &mut self,
         incarnation: Incarnation,

@@ -1,4 +1,5 @@
-//! Panics of simulated processes are findings, not ends of this one: they are caught, and said in the report.
+//! Panics of simulated processes. They are findings: they are caught and become part of the report, and do not end
+//! the simulator.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -8,7 +9,7 @@ thread_local! {
     static QUIET: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Keeps the place of panics on this thread instead of printing them, for as long as worlds run on it.
+/// Records the location of panics on this thread instead of printing them, while `quiet` is true.
 pub(crate) fn quiet(quiet: bool) {
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
@@ -24,7 +25,7 @@ pub(crate) fn quiet(quiet: bool) {
     QUIET.set(quiet);
 }
 
-/// What a panic said, and where.
+/// Returns the message of a panic, and its location.
 pub(crate) fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload
         .downcast_ref::<String>()

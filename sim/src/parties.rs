@@ -1,7 +1,7 @@
-//! Who is in a world: its broker (now and then two of them), nodes, clients; starting and ending them.
+//! Processes of a world: its broker (now and then two), nodes and clients; starting and ending them.
 //!
-//! Each is a process on a machine, made of the real code: [`BrokerService`], [`NodeService`] with its three
-//! loops, [`farpool_files::Pool`] under a workload. What they answer passes the oracle on its way out.
+//! Each is a process on a machine, made of the real code: [`BrokerService`], [`NodeService`] with its three loops,
+//! [`farpool_files::Pool`] under a workload. The oracle sees their answers before they are sent.
 
 use crate::again::UnderWay;
 use crate::clock::{Clock, RATE_TRUE};
@@ -27,39 +27,39 @@ use farpool_wire::{Incarnation, Name, NodeId, Text};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Where the pool is, whoever serves there.
+/// Address of the pool, whichever broker serves there.
 const BROKER: &str = "10.0.0.1:7700";
-/// The second of two brokers that stand in for each other.
+/// Address of the second of two brokers that elect a leader.
 const STANDING: &str = "10.0.0.2:7700";
-/// Machine of the first broker; the next one is there for a second.
+/// Machine of the first broker. The next machine is for a second one.
 pub(crate) const BROKER_MACHINE: MachineId = 0;
 pub(crate) const SPARE_MACHINE: MachineId = 1;
 
-/// How far a world is.
+/// Phase of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// Faults happen.
     #[default]
     Faulty,
-    /// No more faults; what they broke may mend.
+    /// No more faults; the pool recovers from earlier ones.
     Mending,
-    /// Every name must be there.
+    /// Clients prove that every published name is still there.
     Proving,
-    /// All names are dropped, everybody must be able to write, and nothing may stay.
+    /// All names are dropped, every client must be able to write, and no region may stay in use.
     Clearing,
 }
 
-/// A running broker.
+/// Broker process that runs now.
 pub(crate) struct BrokerLife {
     pub(crate) process: ProcessId,
     pub(crate) machine: MachineId,
-    /// Which opening of the disk its store is.
+    /// Number of the opening of the disk that its store made.
     pub(crate) opening: u64,
-    /// Once it has begun its term.
+    /// Service of the broker. `None` until it has begun its term.
     pub(crate) service: Option<Arc<dyn Service>>,
 }
 
-/// A running node.
+/// Node process that runs now, in one life.
 pub(crate) struct NodeLife {
     pub(crate) process: ProcessId,
     pub(crate) node: NodeId,
@@ -76,56 +76,57 @@ pub(crate) struct ClientPlace {
     pub(crate) machine: MachineId,
     pub(crate) process: Option<ProcessId>,
     pub(crate) lives: u64,
-    /// In the last phases: whether it has seen every name that must be there.
+    /// True once it has seen every name that must exist. For the last phases.
     pub(crate) has_seen_names: bool,
-    /// In the last phase: whether it has written and read again.
+    /// True once it has written and read a file in the last phase.
     pub(crate) has_written: bool,
-    /// The last thing that kept it from that.
+    /// Last error that kept it from this.
     pub(crate) trouble: String,
 }
 
-/// See the module.
+/// Processes of a world, and what is known about them.
 #[derive(Default)]
 pub(crate) struct Parties {
     pub(crate) disk: Disk,
     pub(crate) cluster: Cluster,
-    /// Oldest first; more than one while the pool has two heads, or where two stand in for each other.
+    /// Brokers, oldest first. There are two while the pool has two heads, or if two elect a leader.
     pub(crate) brokers: Vec<BrokerLife>,
-    /// When the last one ended that another had deposed.
+    /// Time at which the last deposed broker ended.
     pub(crate) deposed_until: Option<u64>,
     pub(crate) nodes: Vec<NodePlace>,
     pub(crate) clients: Vec<ClientPlace>,
     pub(crate) admin: Option<ProcessId>,
     pub(crate) phase: Phase,
     pub(crate) names: NameBook,
-    /// Requests that will come again.
+    /// Requests that will be replayed.
     pub(crate) again: UnderWay,
-    /// Counts everything that is written, so that no two contents are alike.
+    /// Number of the next content. It makes every content unique.
     pub(crate) next_stamp: u64,
-    /// Counts what is written in storms.
+    /// Number of the next write in a storm.
     pub(crate) next_unit: u32,
-    /// In the last phase: tenants whose names are all dropped.
+    /// Number of tenants whose names are all dropped, in the last phase.
     pub(crate) names_cleared: usize,
-    /// What became of the administrator's work: nodes that were told to be emptied, and no other word since.
+    /// Nodes that the administrator ordered to be drained, and has not taken back.
     pub(crate) drained: BTreeSet<usize>,
-    /// In the last phases: all nodes are in use again.
+    /// True once all nodes are in use again, in the last phases.
     pub(crate) all_in_use: bool,
-    /// Lives of nodes that are over.
+    /// Lives of nodes that have ended.
     pub(crate) ended: Vec<Incarnation>,
 }
 
 impl World {
-    /// Whether since then a broker has lived that another has deposed, and that may have told of the past.
+    /// Reports whether a deposed broker has lived at or after a time. Such a broker may have answered with an old
+    /// state.
     pub(crate) fn had_deposed_broker(&self, since: u64) -> bool {
         let openings = self.parties.disk.openings();
         let lives = self.parties.brokers.iter().any(|life| (1..openings).contains(&life.opening));
         lives || self.parties.deposed_until.is_some_and(|until| until >= since)
     }
 
-    /// Puts up the machines.
+    /// Creates the machines.
     pub(crate) fn set_up(&mut self) {
         let plan = self.plan.clone();
-        // The last one is the administrator's.
+        // The last machine is the administrator's.
         let count = 3 + plan.nodes + plan.clients;
         for _ in 0..count {
             let rate = match plan.drifting_clocks {
@@ -155,7 +156,7 @@ impl World {
     }
 }
 
-/// The pool's brokers.
+/// Returns the addresses of the pool's brokers.
 pub(crate) fn brokers() -> Brokers {
     let text = match world(|world| world.plan.stands) {
         true => format!("{BROKER},{STANDING}"),
@@ -164,7 +165,7 @@ pub(crate) fn brokers() -> Brokers {
     Brokers::new(&text).expect("they are addresses")
 }
 
-/// Starts a broker that stands for election.
+/// Starts a broker that takes part in the election.
 fn start_standing(machine: MachineId) {
     let (process, settings) = world(|world| {
         let process = world.start_process(format!("broker@{machine}"), machine, Some(Identity::Broker));
@@ -193,8 +194,8 @@ fn start_standing(machine: MachineId) {
     world(|world| world.spawn(process, Box::new(begin)));
 }
 
-/// Starts a broker over the disk of the world; whoever had the disk loses it. Where brokers stand in for each other,
-/// one that stands for election.
+/// Starts a broker over the disk of the world. A broker that had the disk open loses it. In a world with an election,
+/// starts a broker that takes part in it.
 pub(crate) fn start_broker(machine: MachineId) {
     if world(|world| world.plan.stands) {
         return start_standing(machine);
@@ -291,7 +292,7 @@ pub(crate) fn start_client(index: usize) {
     });
 }
 
-/// Starts the administrator, who empties nodes and takes them back into use.
+/// Starts the administrator.
 pub(crate) fn start_admin() {
     world(|world| {
         let machine = world.machines.len() - 1;

@@ -1,4 +1,4 @@
-//! Hosts that want their memory back from a node, for a while.
+//! Memory pressure: hosts that reclaim memory from a node for a while.
 
 use crate::faults::Chore;
 use crate::host::SimHost;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 const MS: u64 = 1_000_000;
 
-/// The host of this node wants some or all of its memory; later it has enough again.
+/// Limits a node to part of its memory, or none. A later chore lifts the limit.
 pub(crate) fn begin(world: &mut World, process: ProcessId) {
     let mut lives = world.parties.nodes.iter().map(|place| place.life.as_ref());
     let Some(index) = lives.position(|life| life.is_some_and(|life| life.process == process)) else { return };
@@ -22,13 +22,13 @@ pub(crate) fn begin(world: &mut World, process: ProcessId) {
     world.chore_in(back_ns, Chore::MemoryIsBack(index));
 }
 
-/// A node may have all its memory again.
+/// Lifts the limit of a node.
 pub(crate) fn end(world: &mut World, index: usize) {
     let all = world.plan.regions_of_node[index];
     limit(world, index, all, None);
 }
 
-/// What can be moved has that long.
+/// Limits a node to so many regions. With `evacuate_ms`, files may be moved off within this time.
 fn limit(world: &mut World, index: usize, regions: u32, evacuate_ms: Option<u64>) {
     let Some(life) = &world.parties.nodes[index].life else { return };
     let (process, service) = (life.process, Arc::clone(&life.service));

@@ -1,5 +1,4 @@
-//! What a world is like: how many are in it, by which times they live, how badly it treats them. Drawn from its
-//! seed.
+//! Plan of a world, drawn from its seed: how many processes it has, its timeouts, and its faults.
 
 use crate::random::Random;
 use farpool_broker::{BrokerSettings, LeaseSettings, Quotas};
@@ -7,23 +6,23 @@ use farpool_wire::TENANT_LOCAL;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use std::str::FromStr;
 
-/// How hard worlds are.
+/// Severity of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Profile {
-    /// No faults at all: nothing may fail.
+    /// No faults at all: no operation may fail.
     Still,
-    /// Few faults: a machine room on a quiet week.
+    /// Few faults, as in a data centre in a quiet week.
     Calm,
     /// Faults all the time, one or two at once.
     Rough,
-    /// Everything at once.
+    /// Many faults at once.
     Hell,
-    /// Each world one of the others.
+    /// One of the other profiles for each world, drawn from its seed.
     Mixed,
 }
 
 impl Profile {
-    /// The word on the command line.
+    /// Returns its name on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Profile::Still => "still",
@@ -45,48 +44,48 @@ impl FromStr for Profile {
     }
 }
 
-/// Whom faults befall.
+/// Machines that faults may hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Theme {
-    /// Everybody.
+    /// All machines.
     Everybody,
-    /// One node and its ways to others, and nobody else: no protected file may suffer from that.
+    /// One node and its paths to others, and nothing else: no protected file may suffer from that.
     OneNode(usize),
-    /// Clients and their ways to others: nodes and broker must keep their promises to the letter.
+    /// Clients and their paths to others: nodes and broker must keep their promises exactly.
     Clients,
 }
 
-/// One world's nature. Times in nanoseconds unless they say otherwise.
+/// Properties of one world. Times are in ns unless the name says otherwise.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) profile: Profile,
     pub(crate) theme: Theme,
     pub(crate) settings: LeaseSettings,
-    /// Connections prove who is who.
+    /// True if connections show certificates.
     pub(crate) has_identities: bool,
-    /// Clients belong to one of these, in turn.
+    /// Tenants; clients are assigned to them in turn.
     pub(crate) tenants: Vec<&'static str>,
-    /// What each tenant may hold.
+    /// Quota of each tenant in bytes. `None` if there is none.
     pub(crate) quota_bytes: Option<u64>,
-    /// Nodes are emptied now and then.
+    /// True if the administrator drains nodes now and then.
     pub(crate) drains: bool,
     pub(crate) nodes: usize,
     pub(crate) clients: usize,
     pub(crate) regions_of_node: Vec<u32>,
-    /// Whether a client runs on a node's machine, and which.
+    /// Node on whose machine a client runs, for each client. `None` if the client has a machine of its own.
     pub(crate) client_with_node: Vec<Option<usize>>,
     pub(crate) tick_ms: u64,
     pub(crate) renew_ms_max: u64,
     pub(crate) repair_bytes_per_second: u64,
     pub(crate) request_timeout_ms: u64,
     pub(crate) broker_patience_ms: u64,
-    /// How long faults go on.
+    /// Duration of the phase with faults.
     pub(crate) faulty_ns: u64,
-    /// Mean time between faults; 0: none.
+    /// Mean time between faults; 0 for no faults.
     pub(crate) fault_every_ns: u64,
     /// Mean pause of a client between bursts of operations.
     pub(crate) think_ns: u64,
-    /// One way, least and most.
+    /// Latency of one direction: least and most.
     pub(crate) latency_ns: (u64, u64),
     pub(crate) byte_ns: u64,
     pub(crate) schedule_ns_max: u64,
@@ -94,11 +93,11 @@ pub(crate) struct Plan {
     pub(crate) interrupt_ns_max: u64,
     pub(crate) commit_ns_max: u64,
     pub(crate) drifting_clocks: bool,
-    /// What was asked once may be asked again.
+    /// True if requests are replayed.
     pub(crate) asks_again: bool,
-    /// Two brokers stand in for each other.
+    /// True if two brokers elect a leader.
     pub(crate) stands: bool,
-    /// A leader without a sign of life is given up after this.
+    /// Time after which a leader without a sign of life is replaced, in ms.
     pub(crate) lead_ms: u64,
 }
 
@@ -124,13 +123,14 @@ impl Plan {
             1 => Theme::Clients,
             _ => Theme::Everybody,
         };
-        // A session renews at its nodes in turn: one that hangs must not cost the leases at the others.
+        // A session renews its leases at the nodes one after the other: a node that hangs must not cost it those at
+        // other nodes.
         let is_strict = matches!(theme, Theme::OneNode(_));
         let lease_ttl_ms = random.skewed(if is_strict { 3_000 } else { 300 }, 600_000) as u32;
         let grace_ms =
             if random.one_in(8) { 0 } else { random.skewed(100, u64::from(lease_ttl_ms) * 2) as u32 };
         let grace_ms = grace_ms.min(600_000);
-        // A pool of long leases is a quiet one.
+        // A pool with long leases sends few heartbeats.
         let heartbeat_ms = (u64::from(lease_ttl_ms) / 8).clamp(100, 15_000) as u32;
         let settings = LeaseSettings {
             lease_ttl_ms,
@@ -151,7 +151,7 @@ impl Plan {
         };
         let still = profile == Profile::Still;
         let regions_of_node: Vec<u32> = (0..nodes).map(|_| random.range(3, 12) as u32).collect();
-        // Where quotas hold to the letter they are looked at.
+        // Worlds in which quotas hold exactly have certificates more often, so that quotas are checked.
         let is_exact = theme == Theme::Clients || still;
         let has_identities = random.one_in(2) || is_exact && random.one_in(2);
         let tenants = match (has_identities, random.one_in(2)) {
@@ -186,7 +186,7 @@ impl Plan {
             tick_ms: (u64::from(lease_ttl_ms) / 64).clamp(50, 5_000),
             renew_ms_max: match random.below(4) {
                 0 => 250.max(u64::from(lease_ttl_ms) / 40),
-                // A node is trusted again while questions that it was asked before are under way.
+                // A node is trusted again while earlier requests to it are still in flight.
                 1 | 2 => (request_timeout_ms / 8).max(u64::from(lease_ttl_ms) / 100).max(25),
                 _ => 600_000,
             },
@@ -210,18 +210,18 @@ impl Plan {
         }
     }
 
-    /// What the broker is told.
+    /// Returns the settings of the broker.
     pub(crate) fn broker_settings(&self) -> BrokerSettings {
         let quotas = Quotas { default_bytes: self.quota_bytes, ..Quotas::default() };
         BrokerSettings { lease: self.settings, quotas }
     }
 
-    /// The tenant of a client.
+    /// Returns the tenant of a client.
     pub(crate) fn tenant_of(&self, client: usize) -> &'static str {
         self.tenants[client % self.tenants.len()]
     }
 
-    /// TTL and grace together.
+    /// Returns the sum of TTL and grace.
     pub(crate) fn life_ns(&self) -> u64 {
         (u64::from(self.settings.lease_ttl_ms) + u64::from(self.settings.grace_ms)) * 1_000_000
     }

@@ -1,7 +1,7 @@
-//! One world from its seed to its end.
+//! Run of one world, from its seed to its end.
 //!
-//! Faults go on for a while; then everything is mended, every client must prove that the pool works and that no
-//! published name is lost, every name is dropped, and no region may be left in anybody's hands.
+//! Faults happen for a while. Then everything is repaired, and every client must prove that the pool works and that
+//! no published name is lost. At last every name is dropped, and no region may stay in use.
 
 use crate::faults::{self, Chore};
 use crate::kernel::{self, World, put_world, take_world, world};
@@ -16,18 +16,18 @@ use farpool_wire::control::Traffic;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use std::collections::BTreeMap;
 
-/// What came of a world.
+/// Result of a world.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Its seed.
+    /// Seed of the world.
     pub seed: u64,
-    /// Its profile, as asked for.
+    /// Profile that was asked for.
     pub profile: Profile,
-    /// Of everything that happened in it.
+    /// Hash of everything that happened.
     pub hash: u64,
-    /// What happened how often.
+    /// Counts of what happened.
     pub tally: Tally,
-    /// What must never be, if it was, and the last that happened before.
+    /// Violation of an invariant, with the last events before it. `None` if there was none.
     pub violation: Option<(Violation, Vec<String>)>,
 }
 
@@ -36,7 +36,7 @@ pub fn run_world(seed: u64, profile: Profile) -> Outcome {
     run_traced(seed, profile, Plan::draw(seed, profile), Trace::new())
 }
 
-/// Runs the world of a seed, and prints its plan and everything that happens in it.
+/// Runs the world of a seed. Prints its plan and everything that happens.
 pub fn run_world_printed(seed: u64, profile: Profile) -> Outcome {
     let plan = Plan::draw(seed, profile);
     println!("{plan:#?}");
@@ -57,7 +57,7 @@ fn run_traced(seed: u64, profile: Profile, plan: Plan, trace: Trace) -> Outcome 
     }
     parties::start_admin();
     (0..nodes).for_each(parties::start_node);
-    // Clients come when there is a pool.
+    // Clients start when the pool is up.
     (0..clients).for_each(|index| world(|world| world.chore_in(1_000_000_000, Chore::StartClient(index))));
     go_on_until_the_end();
     world(World::everybody).into_iter().for_each(kernel::kill);
@@ -101,7 +101,7 @@ fn go_on_until_the_end() {
     }
 }
 
-/// Shows the oracle the nodes to which something happened.
+/// Shows the oracle the nodes whose state may have changed.
 fn look() {
     let nodes = world(|world| {
         world.steps += 1;
@@ -135,19 +135,19 @@ impl World {
         2 * self.plan.life_ns() + 5_000_000_000
     }
 
-    /// How long a phase may take.
+    /// Returns the time in ns that a phase may take.
     fn time_for(&self, phase: Phase) -> u64 {
         let patience_ns = (self.plan.request_timeout_ms + self.plan.broker_patience_ms) * 1_000_000;
         match phase {
             Phase::Faulty => u64::MAX,
             Phase::Mending => self.mending_ns() * 2,
-            // A region is given back after four renewals without use, and renewals come three times a TTL.
+            // A region is returned after four renewals without use, and a session renews three times per TTL.
             Phase::Proving => 6 * self.plan.life_ns() + 20 * patience_ns + 120_000_000_000,
             Phase::Clearing => 6 * self.plan.life_ns() + 20 * patience_ns + 60_000_000_000,
         }
     }
 
-    /// No tenant holds more than it may, where broker and nodes always reach each other.
+    /// Checks quotas, in worlds where broker and nodes always reach each other. No tenant may hold more than its own.
     fn check_quota(&mut self) {
         let Some(quota_bytes) = self.plan.quota_bytes else { return };
         let is_exact = self.plan.theme == Theme::Clients || self.plan.profile == Profile::Still;
@@ -174,7 +174,7 @@ impl World {
             && self.parties.all_in_use
     }
 
-    /// A phase took longer than it may.
+    /// Reports a phase that took longer than it may.
     fn late(&mut self, phase: Phase) {
         let places = self.parties.clients.iter().enumerate();
         let is_late = |place: &ClientPlace| match phase {
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// A region that is somebody's, or not clean.
+    /// Returns a description of a region that is in use or not clean. `None` if there is none.
     fn held(&self) -> Option<String> {
         for (index, place) in self.parties.nodes.iter().enumerate() {
             let Some(life) = &place.life else { return Some(format!("node{index} is not there")) };

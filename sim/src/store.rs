@@ -1,11 +1,11 @@
-//! The broker's disk: what is on it survives the broker, and not everything that is written gets there.
+//! Disk of the broker. Its contents survive the broker, and not everything that is written gets there.
 //!
-//! The idea: the disk is an object of the world; a store is one broker's way to it. Whoever opens it takes it
-//! from whoever had it open before, as the lock of a real one's file does: two brokers may be alive over one
-//! disk, but only the newer one writes.
+//! The idea: the disk is an object of the world, and a store is the access of one broker to it. Opening the disk ends
+//! the access of the broker that had it open before, as the lock on a real store's file does. Two brokers may be
+//! alive over one disk, but only the newer one can write.
 //!
-//! Faults: no space (nothing is kept), an error after which nobody knows whether the records are there, the
-//! process dying before the records are there or right behind.
+//! Faults: no space (nothing is kept); an error after which it is unknown whether the records were written; the
+//! process dies right before or right after the records are written.
 
 use crate::electorate;
 use crate::faults::Chore;
@@ -17,29 +17,29 @@ use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::mutant;
 use std::sync::Arc;
 
-/// What befalls the next commit.
+/// Fault of the next commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mishap {
-    /// An error, and nothing is kept.
+    /// An error, and nothing is written.
     Fails,
-    /// An error, though everything is kept.
+    /// An error, although everything is written.
     FailsTooLate,
-    /// The broker dies before anything is kept.
+    /// The broker dies before anything is written.
     DiesBefore,
-    /// The broker dies when all is kept, before it can answer.
+    /// The broker dies when all is written, before it can answer.
     DiesBehind,
 }
 
 #[derive(Debug, Default)]
 struct Content {
     durable: Durable,
-    /// Who has it open: counts openings.
+    /// Number of the last opening. Only the store that made it may write.
     opening: u64,
     is_full: bool,
     mishap: Option<Mishap>,
 }
 
-/// The disk of the world.
+/// Disk of the world.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk(Arc<Mutex<Content>>);
 
@@ -48,14 +48,14 @@ impl Disk {
         self.0.lock()
     }
 
-    /// A way to it, which ends all others.
+    /// Opens the disk, and ends all earlier stores.
     pub(crate) fn open(&self) -> SimStore {
         let mut content = self.content();
         content.opening += 1;
         SimStore { disk: self.clone(), opening: content.opening }
     }
 
-    /// How often it was opened: only the store opened last can write.
+    /// Returns how often the disk was opened. Only the store opened last can write.
     pub(crate) fn openings(&self) -> u64 {
         self.content().opening
     }
@@ -68,13 +68,13 @@ impl Disk {
         self.content().mishap = mishap;
     }
 
-    /// What a restart would find.
+    /// Calls `look` with what a restarted broker would find.
     pub(crate) fn with_durable<T>(&self, look: impl FnOnce(&Durable) -> T) -> T {
         look(&self.content().durable)
     }
 }
 
-/// One broker's way to the disk.
+/// Access of one broker to the disk.
 #[derive(Debug)]
 pub(crate) struct SimStore {
     disk: Disk,
@@ -82,14 +82,14 @@ pub(crate) struct SimStore {
 }
 
 impl SimStore {
-    /// Which opening this is.
+    /// Returns the number of this opening.
     pub(crate) fn opening(&self) -> u64 {
         self.opening
     }
 
     fn failed(what: &str) -> StoreError {
         world(|world| {
-            // One that stands gives up its lead by itself.
+            // A broker that takes part in an election gives up its lead by itself.
             if let Some(process) = world.running_process().filter(|_| !world.plan.stands) {
                 let soon = world.random.range(100_000_000, 3_000_000_000);
                 world.chore_in(soon, Chore::RestartFailedBroker(process));
@@ -98,7 +98,7 @@ impl SimStore {
         StoreError(what.to_owned())
     }
 
-    /// The process ends here. If that is on its way already, this does not return.
+    /// Ends the running process. Does not return if the process is being ended already.
     fn die() {
         world(|world| {
             if let Some(process) = world.running_process() {
@@ -115,7 +115,7 @@ impl Store for SimStore {
     }
 
     fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
-        // A disk takes its time.
+        // A commit takes a while.
         let takes = world(|world| world.random.skewed(20_000, world.plan.commit_ns_max));
         rest(takes);
         if let Some(process) = world(|world| world.running_process().filter(|_| world.plan.stands)) {

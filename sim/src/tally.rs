@@ -1,27 +1,27 @@
-//! Counts of a world, summed over many for the report.
+//! Counts of a world. A report sums them over many worlds.
 
 use std::collections::BTreeMap;
 
-/// What happened how often.
+/// Counts of what happened.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Virtual nanoseconds.
+    /// Simulated time in ns.
     pub virtual_ns: u64,
-    /// Things that happened, each of them an event.
+    /// Number of events.
     pub events: u64,
-    /// Faults by kind.
+    /// Number of faults of each kind.
     pub faults: BTreeMap<&'static str, u64>,
-    /// Operations of clients by kind and whether they succeeded.
+    /// Number of clients' operations, by kind and by whether they succeeded.
     pub operations: BTreeMap<(&'static str, bool), u64>,
-    /// Errors clients got, by kind.
+    /// Number of errors that clients got, by kind.
     pub errors: BTreeMap<String, u64>,
-    /// Comparisons made by the oracle.
+    /// Number of comparisons made by the oracle.
     pub checks: u64,
-    /// Connections made.
+    /// Number of connections made.
     pub connections: u64,
-    /// Copies and other steps in the middle of which others were let run.
+    /// Number of times that other tasks ran in the middle of a copy or another step.
     pub interrupts: u64,
-    /// Bytes read and compared.
+    /// Number of bytes that were read and compared.
     pub bytes_compared: u64,
 }
 
@@ -34,27 +34,27 @@ impl Tally {
         *self.operations.entry((kind, succeeded)).or_default() += 1;
     }
 
-    /// All faults together.
+    /// Returns the number of all faults.
     pub fn fault_count(&self) -> u64 {
         self.faults.values().sum()
     }
 
-    /// All operations together.
+    /// Returns the number of all operations.
     pub fn operation_count(&self) -> u64 {
         self.operations.values().sum()
     }
 
-    /// Operations that did not succeed.
+    /// Returns the number of operations that failed.
     pub fn failures(&self) -> u64 {
         self.operations.iter().filter(|((_, succeeded), _)| !succeeded).map(|(_, count)| count).sum()
     }
 
-    /// Simulated hours.
+    /// Returns the simulated time in hours.
     pub fn hours(&self) -> f64 {
         self.virtual_ns as f64 / 3.6e12
     }
 
-    /// Adds another world's counts.
+    /// Adds the counts of another world.
     pub fn add(&mut self, other: &Tally) {
         self.virtual_ns += other.virtual_ns;
         self.events += other.events;

@@ -1,18 +1,18 @@
-//! What happened, in order: a hash of all of it, and the last of it in words.
+//! Trace of a run: a hash of all events in order, and the last events for the report.
 
 use std::collections::VecDeque;
 
-/// What is kept for a report.
+/// Number of events kept for a report.
 const LAST: usize = 50;
 
-/// One thing that happened. Words are made of it only when somebody wants to read it.
+/// One event. It becomes text only when somebody reads it.
 #[derive(Clone, Debug)]
 pub(crate) struct Happened {
     pub(crate) at: u64,
     pub(crate) who: u32,
     pub(crate) what: &'static str,
     pub(crate) numbers: [u64; 3],
-    /// More than numbers can say; not for what happens all the time.
+    /// Details that numbers cannot express. Frequent events have none.
     pub(crate) text: Option<Box<str>>,
 }
 
@@ -30,12 +30,12 @@ impl Trace {
         Trace { hash: 0xcbf2_9ce4_8422_2325, count: 0, last, is_printed: false }
     }
 
-    /// Prints everything as it happens.
+    /// Makes a trace that prints everything as it happens.
     pub(crate) fn printed() -> Trace {
         Trace { is_printed: true, ..Trace::new() }
     }
 
-    /// FNV-1a over words: good enough to tell two runs apart, and cheap.
+    /// FNV-1a over words: tells two runs apart, and is cheap.
     fn mix(&mut self, word: u64) {
         self.hash = (self.hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
         self.hash ^= self.hash >> 29;
@@ -76,7 +76,7 @@ impl Trace {
     }
 }
 
-/// A line of a report.
+/// Formats an event as a line of a report.
 pub(crate) fn words(happened: &Happened, name: &str) -> String {
     let [a, b, c] = happened.numbers;
     let seconds = happened.at as f64 / 1e9;

@@ -1,4 +1,4 @@
-//! A finding of the simulator is worth something only if its seed brings it back.
+//! Tests that a seed replays its world.
 
 use farpool_sim::{Profile, run_world};
 

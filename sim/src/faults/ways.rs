@@ -1,4 +1,4 @@
-//! What befalls connections, and the ways between machines.
+//! Faults of connections and of the paths between machines.
 
 use super::{Fault, MS, any_machine, scope, word};
 use crate::kernel::{ProcessId, World};
@@ -24,12 +24,12 @@ pub(super) fn befall_connection(world: &mut World, fault: Fault) {
     world.note(caller, word(fault), [way as u64, 0, 0]);
     match fault {
         Fault::CutConnection => match world.random.below(3) {
-            // Both ends are told; what is under way is lost.
+            // Both ends learn of it; bytes in flight are lost.
             0 => {
                 world.reset_end(conn, CALLER);
                 world.reset_end(conn, 1 - CALLER);
             }
-            // Only one is: the other may wait for ever, and what goes to it still arrives.
+            // One end learns of it. The other may wait for ever, and bytes sent to it still arrive.
             _ => world.reset_end(conn, way),
         },
         Fault::StallConnection => {
@@ -75,8 +75,8 @@ pub(super) fn befall_path(world: &mut World, fault: Fault) {
     }
 }
 
-/// The way between a process and a node is congested for as long as a few of its questions may take: requests,
-/// or answers, overtake each other, and some come too late.
+/// Congests the path between a process and a node for as long as a few of its requests may take. Requests, or
+/// answers, overtake each other, and some come too late.
 pub(crate) fn congest(world: &mut World, process: ProcessId) {
     let here = world.process(process).machine;
     let node = world.random.below(world.parties.nodes.len() as u64) as usize;
@@ -92,6 +92,6 @@ pub(crate) fn congest(world: &mut World, process: ProcessId) {
     world.tally.fault("congestion");
     world.note(process, "congestion", [from as u64, to as u64, (until - world.now()) / MS]);
     let path = world.net.path(from, to);
-    // Just in time, or just too late.
+    // Close to the timeout: some arrive just in time, some just too late.
     (path.congested_until, path.congested_ns) = (until, timeout_ns * 3 / 4);
 }

@@ -1,8 +1,8 @@
-//! What a client does with the pool: a seeded mixture of everything the library offers, each byte that comes
-//! back compared with what it must be.
+//! Workload of a client: a seeded mixture of everything that the library offers. Each byte that comes back is
+//! compared with the expected one.
 //!
-//! The idea: an operation may fail, for faults are about; it may never lie. What it must answer is known from a
-//! model of each private file, and for published ones from the [`names`](crate::names). When the faults are
+//! The idea: an operation may fail, because faults happen, but it must never return wrong data. The expected bytes
+//! come from a model of each private file, and from [`names`](crate::names) for published ones. Once the faults are
 //! over, every client must prove that the pool works again.
 
 mod proving;
@@ -28,28 +28,28 @@ const FILES_MAX: usize = 6;
 const FILE_BYTES_MAX: u64 = 3 << 20;
 const MS: u64 = 1_000_000;
 
-/// A private file, and what is in it.
+/// Private file, and its expected contents.
 struct Known {
     file: FarFile,
     bytes: Vec<u8>,
     protection: Protection,
-    /// What a batch on a sealed file that failed may or may not have written: each of its runs of pages succeeds or
-    /// fails by itself.
+    /// Ranges that a failed batch on an encrypted file may or may not have written: each of its runs of pages
+    /// succeeds or fails by itself.
     unsure: RangeSet,
-    /// Up to where it has been written: what lies before that has a place.
+    /// Length up to which the file was written. Memory for these bytes is allocated.
     placed: u64,
-    /// Whether a write has failed, so that some of it may have to be written anew before it can be read.
+    /// True if a write has failed. Part of its range may be unreadable until it is rewritten.
     has_failed: bool,
 }
 
-/// What was known just before an operation, and what follows from it.
+/// Promise about the next operation on a file, made just before it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Promise {
-    /// It may fail for want of memory, and for nothing else.
+    /// True if the operation may fail only for want of memory.
     must_succeed: bool,
 }
 
-/// A published file somebody has open, and which contents it may be.
+/// Open published file, and the contents that it may have.
 struct Seen {
     file: FarFile,
     name: String,
@@ -68,7 +68,7 @@ struct Client {
     storm: Option<Storm>,
 }
 
-/// A client's process, until the world ends.
+/// Runs a client's workload until the world ends.
 pub(crate) fn run(process: ProcessId, index: usize) {
     let random = world(|world| world.random.fork(u64::from(process.0)));
     let mut client = Client {
@@ -101,7 +101,7 @@ pub(crate) fn run(process: ProcessId, index: usize) {
     world(|world| world.parties.clients[index].has_written = true);
 }
 
-/// Bytes like no others.
+/// Returns bytes that occur nowhere else.
 fn stamped(count: usize) -> Vec<u8> {
     let stamp = world(|world| {
         world.parties.next_stamp += 1;
@@ -134,7 +134,7 @@ fn first_difference(found: &[u8], expected: &[u8]) -> String {
     )
 }
 
-/// Counts an operation. In a world without faults nothing may fail but for want of memory.
+/// Counts an operation. In a world without faults, an operation may fail only for want of memory.
 fn note_outcome<T>(process: ProcessId, kind: &'static str, result: Result<T, Error>) -> Option<T> {
     world(|world| {
         world.tally.operation(kind, result.is_ok());
@@ -148,7 +148,7 @@ fn note_outcome<T>(process: ProcessId, kind: &'static str, result: Result<T, Err
         let permitted = [ErrorKind::Exhausted, ErrorKind::NotFound, ErrorKind::Exists, ErrorKind::Invalid];
         let is_still = world.plan.profile == Profile::Still && !world.plan.drains;
         let is_still = is_still && world.parties.phase == Phase::Faulty;
-        // Its client has left the pool, or gives everything up.
+        // The storm's client has left the pool, or the world is ending.
         let is_left =
             kind.ends_with("in a storm") && [ErrorKind::Closed, ErrorKind::Lost].contains(&error.kind());
         let is_small = permitted.contains(&error.kind()) || is_left || is_replaced(kind, error);
@@ -235,7 +235,7 @@ impl Client {
         }
     }
 
-    /// Lets other tasks of this process work beside this one for a while.
+    /// Starts tasks that work on files of their own beside this one for a while.
     fn begin_storm(&mut self) {
         if self.storm.as_ref().is_none_or(Storm::is_over) {
             let pool = self.pool();
@@ -284,15 +284,15 @@ impl Client {
         }
     }
 
-    /// What a file's protection promises for the next operation on it.
+    /// Returns the promise that a file's protection makes for the next operation on it.
     fn promise(&self, name: &str) -> Promise {
         let theme = world(|world| world.plan.theme);
         let Some(known) = self.files.get(name) else { return Promise::default() };
         let must_succeed = match known.protection {
             Protection::None => false,
-            // The disk of this machine keeps it, unless it has been broken.
+            // A copy is on the local disk of this machine, unless that has been broken.
             Protection::Local => !world(|world| world.tally.faults.contains_key("local disk broken")),
-            // Both copies are there, and only one node ever fails.
+            // Both copies exist, and only one node ever fails.
             Protection::Mirror => {
                 matches!(theme, Theme::OneNode(_)) && self.pool().stats().unprotected_bytes == 0
             }
@@ -300,7 +300,7 @@ impl Client {
         Promise { must_succeed }
     }
 
-    /// I7: what is protected does not suffer from a node.
+    /// Checks I7: a protected file does not suffer from the failure of a node.
     fn keep(&self, name: &str, promise: Promise, kind: &str, error: Option<&Error>) {
         let Some(error) = error else { return };
         world(|world| {
@@ -308,7 +308,7 @@ impl Client {
             let is_alive = world.is_alive(self.process);
             let is_old = error.kind() == ErrorKind::Poisoned && self.files[name].has_failed;
             let is_small = error.kind() == ErrorKind::Exhausted || is_old;
-            // It may have broken meanwhile.
+            // The disk may have broken during the operation.
             let has_disk = !world.tally.faults.contains_key("local disk broken");
             let is_promised =
                 promise.must_succeed && (has_disk || self.files[name].protection != Protection::Local);
@@ -328,7 +328,7 @@ impl Client {
         if names.is_empty() { None } else { Some((*self.random.pick(&names)).clone()) }
     }
 
-    /// Where to write and how much: mostly a little, now and then more than a gate lets through at once.
+    /// Draws a range to write: mostly a small one, now and then more than a gate admits at once.
     fn range(&mut self, length: u64) -> (u64, usize) {
         let most = if self.random.one_in(12) { 700 << 10 } else { 8 << 10 };
         let count = self.random.skewed(1, most);
@@ -356,7 +356,7 @@ impl Client {
         let mut promise = self.promise(&name);
         let last = ranges.iter().map(|(offset, from)| offset + from.len() as u64).fold(0, u64::max);
         if last > self.files[&name].placed && self.files[&name].protection == Protection::Mirror {
-            // What is new may find room for one copy only, and on the wrong node.
+            // New memory may be found for one copy only, and on the node that fails.
             promise = Promise::default();
         }
         let result = self.files[&name].file.write_batch(&asked);
@@ -380,7 +380,7 @@ impl Client {
             }
         } else if found == length || found == end || known.file.is_sealed() && (length..=end).contains(&found)
         {
-            // What was there stays there, or cannot be read until it is written anew.
+            // Old bytes stay, or cannot be read until they are rewritten.
             known.bytes.resize(found as usize, 0);
             known.has_failed = true;
             if known.file.is_sealed() && ranges.len() > 1 {
@@ -478,7 +478,7 @@ impl Client {
         self.outcome("list", result);
     }
 
-    /// Deletes the private files, and keeps nothing back from the others.
+    /// Deletes the private files. Leaves the pool if memory was reserved, which releases it.
     fn put_away(&mut self) {
         while self.storm.as_ref().is_some_and(|storm| !storm.is_over()) {
             rest(100 * MS);
@@ -497,7 +497,8 @@ impl Client {
     }
 }
 
-/// A name that was given to another file while this one was read, or dropped: no fault, but no success.
+/// Reports whether an operation failed because the name was published anew or dropped meanwhile. That is neither a
+/// violation nor a success.
 fn is_replaced(kind: &str, error: &Error) -> bool {
     let of_name = ["read published", "publish", "open", "rename", "drop"].contains(&kind);
     of_name

@@ -1,4 +1,4 @@
-//! What every client must be able to do once the faults are over: find every name, read it, drop it, and write.
+//! Proofs that every client must give once the faults are over: it can find, read and drop every name, and write.
 
 use super::{Client, MS, first_difference, stamped, violated};
 use crate::kernel::{rest, world};
@@ -6,7 +6,7 @@ use farpool_files::{CreateOptions, Error, ErrorKind, Pool};
 use farpool_wire::FileClass;
 
 impl Client {
-    /// Tries something until it works, which must not take for ever: the world ends if it does.
+    /// Retries an attempt until it succeeds. If it never does, the world ends with a violation.
     pub(super) fn until_it_works(&mut self, attempt: fn(&mut Client, &Pool) -> Result<(), Error>) {
         loop {
             let result = match self.pool.clone() {
@@ -28,7 +28,7 @@ impl Client {
         }
     }
 
-    /// A file can be created, written, read and deleted.
+    /// Proves that a file can be created, written, read and deleted.
     pub(super) fn prove_writing(&mut self, pool: &Pool) -> Result<(), Error> {
         let _ = pool.delete("own/proof");
         let file = pool.create("own/proof", FileClass::Scratch, CreateOptions::default())?;
@@ -42,7 +42,7 @@ impl Client {
         pool.delete("own/proof")
     }
 
-    /// I5: what was published and not dropped can be opened, and read if its nodes live.
+    /// Proves I5: names that were published and not dropped can be opened, and read if their nodes are alive.
     pub(super) fn prove_names(&mut self, pool: &Pool) -> Result<(), Error> {
         for name in self.own_names() {
             if pool.has_private(&name) {
@@ -84,7 +84,7 @@ impl Client {
         Ok(())
     }
 
-    /// Names that this client's tenant sees.
+    /// Returns the names that belong to this client's tenant.
     fn own_names(&self) -> Vec<String> {
         world(|world| {
             let prefix = format!("{}/", world.plan.tenant_of(self.index));
@@ -92,7 +92,7 @@ impl Client {
         })
     }
 
-    /// Drops every name of its tenant, so that nothing may be left in the pool.
+    /// Drops every name of the client's tenant, so that no region may stay in use.
     pub(super) fn clear_names(&mut self, pool: &Pool) -> Result<(), Error> {
         for name in self.own_names() {
             match pool.delete(&name) {

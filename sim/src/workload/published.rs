@@ -1,5 +1,5 @@
-//! What clients do with published files: publish, open, read, drop, rename, each answer compared with what the
-//! disk has seen.
+//! Operations of clients on published files: publish, open, read, drop, rename. Each answer is compared with the
+//! history of the disk.
 
 use super::{Client, Seen, first_difference, stamped, violated};
 use crate::kernel::world;
@@ -17,7 +17,7 @@ impl Client {
     pub(super) fn publish(&mut self) {
         let name = self.any_name();
         let if_taken = if self.random.one_in(4) { IfTaken::Refuse } else { IfTaken::Replace };
-        // Long enough that no two are alike.
+        // Long enough to be unique.
         let bytes = stamped(self.random.skewed(32, 200 << 10) as usize);
         let pool = self.pool();
         let created = pool.create(&name, FileClass::Pinned, CreateOptions::default());
@@ -50,8 +50,9 @@ impl Client {
         }
     }
 
-    /// Whoever was told that a name was given or dropped must find that on the disk. But who loses the answer to a
-    /// drop, and asks again, takes it for done if there is no such name; of a deposed broker that may be the past.
+    /// Checks I5: a name had this value at some moment since `from`, because a client was told so. One
+    /// exception: a client that loses the answer to a drop and retries takes it for done if there is no such name,
+    /// and the answer of a deposed broker may be outdated.
     fn must_have_been(&self, name: &str, from: u64, value: Value) {
         world(|world| {
             let values = world.parties.names.since(name, from);
@@ -68,7 +69,7 @@ impl Client {
         world(|world| world.now())
     }
 
-    /// What may have been seen since then. A deposed broker may tell of the past.
+    /// Returns the values that a client may have seen since a time. A deposed broker may have shown older ones.
     pub(super) fn values_since(&self, name: &str, from: u64) -> BTreeSet<Value> {
         world(|world| {
             let is_doubtful = world.had_deposed_broker(from);

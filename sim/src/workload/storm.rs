@@ -1,9 +1,10 @@
-//! A storm: several tasks of one client write and read the same few files at once, over one another.
+//! Storm: several tasks of one client write and read the same few files at once, in overlapping ranges.
 //!
-//! The idea: every eight bytes say which write they are of and where they belong, so whatever a read brings can be
-//! held against what the library promises. Nothing that was never written there; nothing that a later write has
-//! replaced for good; and when all is quiet, what is left is what some order of the writes leaves, whichever copy
-//! is asked. Meanwhile the client's other tasks go on, and so do files that come and go and use what others leave.
+//! The idea: every eight bytes hold the number of their write and their own offset, so every read can be checked
+//! against what the library promises. It never returns bytes that were not written there, nor bytes that a later
+//! write had replaced before the read began. When all tasks have ended, the contents are those that some order of the
+//! writes leaves, whichever copy is read. Meanwhile the client's other tasks continue, and other files are created in
+//! memory that earlier files have left.
 
 use super::{note_outcome, violated};
 use crate::faults;
@@ -18,17 +19,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What is written at once: its number, and where it belongs.
+/// Size of a unit in bytes: the number of its write, and its position.
 const UNIT_BYTES: u64 = 8;
-/// Offsets and lengths are multiples of this, so that half a copy holds whole units.
+/// Alignment of offsets and lengths in bytes. Half a copy then holds whole units.
 const ALIGN_BYTES: u64 = 16;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// One write, by moments of the storm.
+/// One write. Times are moments of the storm, which count its operations.
 struct Written {
     range: Range<u64>,
     begun: u64,
-    /// When it ended, and whether it succeeded.
+    /// Moment at which it ended, and whether it succeeded. `None` while it is in progress.
     ended: Option<(u64, bool)>,
 }
 
@@ -54,7 +55,7 @@ struct State {
     running: u32,
 }
 
-/// See the module. Ends by itself when its tasks have done their share.
+/// Storm over a few files of one client. It ends by itself when its tasks have done their share.
 #[derive(Clone)]
 pub(super) struct Storm {
     process: ProcessId,
@@ -62,7 +63,7 @@ pub(super) struct Storm {
     state: Rc<RefCell<State>>,
 }
 
-/// A run of units of one write, or of zeros (number 0).
+/// Adjacent units of one write, or zeros (number 0).
 type Run = (u32, Range<u64>);
 
 fn next_number() -> u32 {
@@ -80,7 +81,7 @@ fn units(number: u32, range: &Range<u64>) -> Vec<u8> {
     bytes
 }
 
-/// Which writes bytes are of. An error where they are of none.
+/// Splits bytes into runs of the same write. Fails if a unit belongs to no write or to another offset.
 fn runs(offset: u64, bytes: &[u8]) -> Result<Vec<Run>, String> {
     let mut runs: Vec<Run> = Vec::new();
     for (index, unit) in bytes.as_chunks::<8>().0.iter().enumerate() {
@@ -103,7 +104,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Target {
-    /// What a read may bring that began at a moment.
+    /// Checks what a read has returned that began at a moment.
     fn check(&self, begun: u64, runs: &[Run]) -> Result<(), String> {
         for (number, range) in runs {
             let found = self.writes.get(number);
@@ -124,7 +125,7 @@ impl Target {
         Ok(())
     }
 
-    /// Whether some order of the writes leaves this behind.
+    /// Checks that some order of the writes leaves these runs.
     fn check_order(&self, runs: &[Run]) -> Result<(), String> {
         let mut before: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (number, write) in self.writes.iter().filter(|(_, write)| write.has_succeeded_before(u64::MAX)) {
@@ -154,7 +155,7 @@ impl Target {
     }
 }
 
-/// Begins a storm over new files. Nothing if they cannot be made.
+/// Begins a storm over new files. Returns `None` if they cannot be made.
 pub(super) fn begin(process: ProcessId, pool: &Pool, random: &mut Random) -> Option<Storm> {
     let state = State { targets: Vec::new(), moment: 0, running: 0 };
     let storm = Storm { process, pool: pool.clone(), state: Rc::new(RefCell::new(state)) };
@@ -188,7 +189,7 @@ impl Storm {
         self.state.borrow().running == 0
     }
 
-    /// One task of it. The last one looks at what is left.
+    /// Runs one task of the storm. The last task checks what is left.
     fn blow(&self, mut random: Random) {
         for _ in 0..random.range(8, 32) {
             if world(|world| world.parties.phase) != Phase::Faulty {
@@ -203,7 +204,7 @@ impl Storm {
                 14..19 => self.come_and_go(&mut random),
                 _ => rest(random.skewed(10_000, 500_000_000)),
             }
-            // So that it lasts for as long as a few questions that are not answered.
+            // Makes the storm last as long as a few requests that time out.
             if random.one_in(6) {
                 rest(random.below(world(|world| world.plan.request_timeout_ms * 1_000_000)));
             }
@@ -213,7 +214,7 @@ impl Storm {
             self.look_at_what_is_left(&mut random);
             let targets = std::mem::take(&mut self.state.borrow_mut().targets);
             for target in targets {
-                // Its handle goes with it.
+                // The handle must be closed before the file is deleted.
                 drop(target.file);
                 let _ = self.pool.delete(&target.name);
             }
@@ -233,7 +234,7 @@ impl Storm {
         state.moment
     }
 
-    /// Few places, so that they meet.
+    /// Draws a range from few places, so that ranges overlap.
     fn range(random: &mut Random) -> Range<u64> {
         let most = if random.one_in(8) { 100 << 10 } else { 8 << 10 };
         let bytes = random.skewed(ALIGN_BYTES, most) & !(ALIGN_BYTES - 1);
@@ -265,7 +266,7 @@ impl Storm {
         }
     }
 
-    /// Reads a range and holds it against the writes. What was read, if it could be.
+    /// Reads a range and checks it against the writes. Returns what was read; `None` if the read failed.
     fn compare(&self, which: usize, file: &FarFile, range: Range<u64>) -> Option<Vec<Run>> {
         let begun = self.moment();
         let mut bytes = vec![0xEE; (range.end - range.start) as usize];
@@ -288,7 +289,7 @@ impl Storm {
         }
     }
 
-    /// A file that takes what others have left, and leaves it to others.
+    /// Creates, uses and deletes a file. It takes memory that others have left, and leaves it to others.
     fn come_and_go(&self, random: &mut Random) {
         let name = format!("storm/{}", next_number());
         let protection = *random.pick(&[Protection::None, Protection::Mirror]);
@@ -311,7 +312,7 @@ impl Storm {
         let _ = self.pool.delete(&name);
     }
 
-    /// All is quiet: what is left, each node in turn out of reach so that each copy is asked.
+    /// Checks the contents after the last task, once with each node unreachable, so that every copy is read.
     fn look_at_what_is_left(&self, random: &mut Random) {
         const PART_BYTES: u64 = 64 << 10;
         let count = self.state.borrow().targets.len();
@@ -346,7 +347,7 @@ impl Storm {
         }
     }
 
-    /// Which nodes to hide in turn: none, and then those that may fail in this world.
+    /// Returns the nodes to hide, one after the other: first none, then those that may fail in this world.
     fn nodes_to_hide(&self, random: &mut Random) -> Vec<Option<usize>> {
         let (nodes, theme, is_faulty) = world(|world| {
             let is_faulty = world.plan.fault_every_ns > 0 && world.parties.phase == Phase::Faulty;
@@ -362,7 +363,7 @@ impl Storm {
         std::iter::once(None).chain(hidden).collect()
     }
 
-    /// For as long as a question may take, nothing passes between this client and a node.
+    /// Blocks the path between this client and a node for as long as a request may take.
     fn hide(&self, node: usize) {
         world(|world| {
             let here = world.process(self.process).machine;
