@@ -1,6 +1,7 @@
 #!/bin/sh
-# Fuzzes every target for SECONDS (default 60) each, or until EXECUTIONS if that is set, guided by coverage; fails at
-# the first crash and says how to replay it. Stable Rust is enough: without a sanitizer, cargo-fuzz needs only LLVM's coverage pass.
+# Fuzzes every target for SECONDS each (default 60), or for EXECUTIONS executions if that is set, guided by coverage.
+# Stops at the first crash and prints how to replay it. Stable Rust suffices: without a sanitizer, cargo-fuzz needs
+# only LLVM's coverage pass.
 set -eu
 seconds=${1:-60}
 executions=${EXECUTIONS:--1}
@@ -13,8 +14,8 @@ log=$state/last.log
 cargo fuzz build --sanitizer none --target-dir "$target"
 for name in header request reply read write conversation answers program table packed lookup; do
     mkdir -p "$state/corpus/$name" "$state/crashes/$name"
-    # -timeout: an input that takes two seconds is a loop. -malloc_limit_mb: one that allocates this much at once
-    # escaped its limit.
+    # -timeout: an input that takes two seconds is taken for an endless loop. -malloc_limit_mb: an input that
+    # allocates this much at once has escaped its limit.
     if ! "$target/$triple/release/$name" -max_total_time="$seconds" -runs="$executions" -max_len=8192 -timeout=2 \
         -malloc_limit_mb=64 -rss_limit_mb=2048 -print_final_stats=1 \
         -artifact_prefix="$state/crashes/$name/" "$state/corpus/$name" >"$log" 2>&1; then

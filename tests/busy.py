@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs all tests again and again on a machine that is busy, and says which failed or hung, and how long each took.
+"""Runs all tests many times on a busy machine, and prints which ones failed or hung, and how long each took.
 
     make test-busy                                    # every test binary and pytest suite, ten times beside four hogs
     make test-busy BUSY="--runs 3 --only lease"       # some of them
 
-Runs what `make test` has built, two suites at a time. A hog is a process that does nothing but count. The environment
-is that of `make test`. Says so where the machine leaves a process without a CPU for long. Exit code: 1 if a test failed
+Runs the tests that `make test` has built, two suites at a time, in the same environment. A hog is a process that only
+counts. Prints a message if the machine leaves a process without a CPU for more than 5 s. Exit code: 1 if a test failed
 or took longer than it may.
 """
 
@@ -21,8 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HOG = "while True: pass"
-# Linux 6.18 was seen to leave sessions without a CPU for up to 60 s while another had both (with autogroups: with
-# kernel.sched_autogroup_enabled=1). Whatever a test waits for is late by as much.
+# Linux 6.18 left process sessions without a CPU for up to 60 s while another session had both. This happened with
+# autogroups (kernel.sched_autogroup_enabled=1). A test then waits that much longer.
 WATCH = """
 import time
 while True:
@@ -32,12 +32,12 @@ while True:
     if late > 5:
         print(f"{time.strftime('%T')}: a process that could run has waited {late:.0f} s for a CPU", flush=True)
 """
-HUNG = 124  # The exit code of tests/run.py for what did not end in time.
+HUNG = 124  # Exit code of tests/run.py for a test that hangs.
 
 
 @dataclass
 class Suite:
-    """One test binary, or one suite of pytest."""
+    """A test binary, or a suite of pytest."""
 
     name: str
     command: list[str]
@@ -46,7 +46,7 @@ class Suite:
     failures: list[str] = field(default_factory=list)
 
     def run(self, log: Path) -> None:
-        """Runs it once, so that it ends; its output is kept in `log` if it fails."""
+        """Runs the suite once, under tests/run.py. Keeps the output in `log` if it fails."""
         begun = time.monotonic()
         with log.open("wb") as out:
             done = subprocess.run(
@@ -65,7 +65,7 @@ class Suite:
 
 
 def binaries(cargo_flags: list[str]) -> list[Suite]:
-    """Returns the test binaries that cargo has built, and builds those that changed since."""
+    """Builds the test binaries with cargo and returns them."""
     command = ["cargo", "test", *cargo_flags, "--no-run", "--message-format=json"]
     said = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     suites = []
@@ -101,7 +101,7 @@ def main() -> int:
     try:
         for run in range(1, args.runs + 1):
             begun = time.monotonic()
-            # The longest first, so that no CPU is left to the hogs at the end.
+            # The longest suite runs first, so that no CPU is left to the hogs at the end.
             suites.sort(key=lambda suite: -suite.seconds[-1] if suite.seconds else 0)
 
             def one(suite: Suite, run: int = run) -> None:

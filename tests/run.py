@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Runs a test program so that it ends: a test that hangs is named, with what it waits for, and all of it is ended.
+"""Runs a test program under a deadline. If a test hangs, prints its name and where it waits, and ends all of its
+processes.
 
     tests/run.py [--seconds N] PROGRAM ARGUMENT...
 
-Made to be cargo's `runner`, and to be put before other commands. What Rust's test harness says is passed on and read:
-from "has been running for over 60 seconds" on, a test has N seconds more (FARPOOL_TEST_SECONDS, or 900). Other programs
-are to say something at least so often. Processes that outlive the program are ended with it, wherever they went, and
-what they had mounted is detached. What root's programs mount they alone see, so that no test meets another's.
+It is used as cargo's `runner`, and before other commands. The output of Rust's test harness is passed on and read. A
+test that "has been running for over 60 seconds" has N seconds more (default: FARPOOL_TEST_SECONDS, or 900). Other
+programs must print something at least every N seconds. When the program ends, processes that it left are ended too,
+whatever their parent is, and their mounts are detached. Run by root, mounts are private to the program, so that tests
+do not see each other's.
 """
 
 from __future__ import annotations
@@ -38,10 +40,10 @@ def read(path: Path) -> str:
 
 
 def parents() -> dict[int, int]:
-    """Returns who started each process."""
+    """Returns the parent of each process."""
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        # The name stands in parentheses, and may have any.
+        # The name of the process is in parentheses and may contain parentheses.
         words = read(stat).rpartition(")")[2].split()
         if len(words) > 1:
             found[int(stat.parent.name)] = int(words[1])
@@ -56,7 +58,7 @@ def descendants() -> list[int]:
 
 
 def what_is_waited_for() -> list[str]:
-    """Names each process of the test with its threads, and what these are in."""
+    """Returns a line for each process of the test and for each thread, with the kernel function in which it waits."""
     lines = []
     for process in descendants():
         folder = Path("/proc", str(process))
@@ -68,7 +70,7 @@ def what_is_waited_for() -> list[str]:
 
 
 def end_all() -> None:
-    """Ends whatever was started, and what those have left behind, which becomes ours."""
+    """Kills all descendants. Orphans are among them, because this process is their subreaper."""
     while left := descendants():
         for one in left:
             try:
@@ -84,24 +86,24 @@ def end_all() -> None:
 
 
 def keep_mounts_apart() -> None:
-    """Gives this process and its children a namespace for what they mount, if it may."""
+    """Moves this process and its children into their own mount namespace, if that is permitted."""
     libc = ctypes.CDLL(None)
     if libc.unshare(CLONE_NEWNS) == 0:
         libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
 
 
 def mounts() -> set[str]:
-    """Returns the folders over which file systems in user space are mounted, as the kernel writes them."""
+    """Returns the mount points of FUSE file systems, escaped as the kernel writes them."""
     lines = [line.split() for line in read(Path("/proc/self/mounts")).splitlines()]
     return {words[1] for words in lines if words[2].startswith("fuse")}
 
 
 def detach_dead(before: set[str]) -> None:
-    """Takes away mounts whose processes were ended."""
+    """Detaches new mounts whose processes were ended."""
     for written in mounts() - before:
         place = written.encode().decode("unicode_escape").encode("latin-1").decode()
         try:
-            os.statvfs(place)  # Attributes the kernel may still know.
+            os.statvfs(place)  # `stat` could still be answered from the kernel's cache.
         except OSError as error:
             if error.errno == errno.ENOTCONN:
                 subprocess.run(["umount", "--lazy", place], timeout=10)
@@ -116,7 +118,7 @@ class Run:
         self.line = b""
 
     def reap(self) -> None:
-        """Reaps processes whose parents have ended: a server that was killed must not look alive to the next one."""
+        """Reaps orphans that have ended: a killed server must not look alive to the next one."""
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 if ended.si_pid == self.process.pid:
@@ -133,7 +135,7 @@ class Run:
                 self.late.pop(done[1], None)
 
     def overdue(self) -> str:
-        """Names what has not ended in time; empty if all has."""
+        """Returns a text that names the tests that did not end in time. Empty if there are none."""
         now = time.monotonic()
         names = [name.decode() for name, since in self.late.items() if now - since > self.seconds]
         if names:
@@ -143,7 +145,7 @@ class Run:
         return ""
 
     def follow(self) -> int:
-        """Passes on what is said until the program ends; its exit code."""
+        """Passes the output on until the program ends, and returns its exit code."""
         signal.signal(signal.SIGCHLD, lambda *_: self.reap())
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
@@ -156,12 +158,12 @@ class Run:
                     sys.stdout.buffer.flush()
                     self.hear(said)
                 elif self.process.poll() is not None:
-                    break  # Somebody that it has left behind has its output still.
+                    break  # An orphan still has the output open.
                 if overdue := self.overdue():
                     print(f"tests/run.py: {overdue}. What runs, and what it waits in:", file=sys.stderr)
                     print("\n".join(what_is_waited_for()), file=sys.stderr, flush=True)
                     return 124
-        # The output may be closed before the end, which is soon.
+        # The output is closed shortly before the process ends.
         try:
             code = self.process.wait(self.seconds)
         except subprocess.TimeoutExpired:

@@ -1,5 +1,5 @@
-//! A peer that answers what it likes. A link takes no more of it than it asked for, and what it hands to its caller
-//! is what the frame said.
+//! Fuzzes a link with a peer that answers anything. The link must accept no more than it asked for, and return
+//! exactly the bytes of the frames.
 #![no_main]
 
 use farpool_transport::socket::{Interest, Stream};
@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 
-/// Gives what it was given, in pieces of a size, and takes everything.
+/// Stream that delivers the script in reads of at most `piece` bytes, and accepts all writes.
 struct Script {
     bytes: Vec<u8>,
     taken: usize,
@@ -40,7 +40,7 @@ impl Stream for Script {
     }
 }
 
-/// What the link asked for, as the input says.
+/// Operation that the link asks for, drawn from the input.
 #[derive(Clone, Copy)]
 struct Asked {
     is_read: bool,
@@ -70,7 +70,7 @@ impl Asked {
     }
 }
 
-/// One frame of the script; the input chooses how wrong it is.
+/// Appends an answer to the script. `how` chooses what is wrong with it.
 fn put_answer(asked: Asked, id: u64, how: u8, rest: &mut &[u8], out: &mut Vec<u8>) {
     let mut take = |most: usize| {
         let (front, behind) = rest.split_at(most.min(rest.len()));
@@ -84,7 +84,7 @@ fn put_answer(asked: Asked, id: u64, how: u8, rest: &mut &[u8], out: &mut Vec<u8
         2 => (Some(refusal), vec![]),
         3 => (Some(refusal), take(4).to_vec()),
         4 => (None, take(usize::from(how)).to_vec()),
-        // No frame at all.
+        // These bytes are not a frame.
         _ => return out.extend(take(usize::from(how))),
     };
     let request_id = if how & 0x40 != 0 { id } else { id.wrapping_add(u64::from(how & 0x20)) };
@@ -97,14 +97,15 @@ fn put_answer(asked: Asked, id: u64, how: u8, rest: &mut &[u8], out: &mut Vec<u8
     out.extend(body);
 }
 
-/// The frame that begins here, if it is one.
+/// Returns the frame at the beginning of `bytes`; `None` if there is none.
 fn frame(bytes: &[u8]) -> Option<(Header, &[u8])> {
     let header = Header::decode(bytes.first_chunk::<HEADER_BYTES>()?).ok()?;
     let body = bytes[HEADER_BYTES..].get(..header.body_bytes as usize)?;
     Some((header, body))
 }
 
-// Two bytes on the stream; then each operation: kind, ranges, bytes of a range, how it is answered.
+// Two bytes configure the stream. Then follows each operation: kind, number of ranges, bytes of a range, how it is
+// answered.
 fuzz_target!(|input: &[u8]| {
     let [piece, flags, rest @ ..] = input else { return };
     let mut bytes = Vec::new();
@@ -120,10 +121,10 @@ fuzz_target!(|input: &[u8]| {
             ranges: 1 + usize::from(*ranges) % 4,
             range_bytes: 1 + usize::from(*range_bytes) % 32,
         };
-        // The greeting was number 1.
+        // The greeting has id 1.
         let id = 2 + operations.len() as u64;
         put_answer(asked, id, *how, &mut rest, &mut bytes);
-        // How many are asked for ahead.
+        // The second number is how many operations are asked for ahead of their answers.
         operations.push((asked, 1 + usize::from(*kind >> 1) % 4));
     }
     bytes.extend(rest);

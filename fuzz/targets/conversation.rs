@@ -1,5 +1,5 @@
-//! A peer that says anything to the answering side, frame after frame, over a service with one small region.
-//! Whatever it says, each frame gets exactly one reply that its own decoder accepts, or the line goes dead.
+//! Fuzzes the answering side with a peer that sends any frames, over a service with one small region. Each frame must
+//! get exactly one reply that its own decoder accepts, or the connection must end.
 #![no_main]
 
 use farpool_lock::Mutex;
@@ -45,7 +45,7 @@ impl Service for OneRegion {
     }
 }
 
-/// The first frame of `out`, which must be whole and well-formed, and what is behind it.
+/// Checks the first frame of `out`, which must be complete and well-formed. Returns the bytes after it.
 fn check_reply<'a>(out: &'a [u8], asked: &Header) -> &'a [u8] {
     let (head, rest) = out.split_at_checked(HEADER_BYTES).expect("a whole header");
     let reply = Header::decode(head.try_into().expect("40 bytes")).expect("our own reply is well-formed");

@@ -1,4 +1,4 @@
-//! Any 40 bytes: as they are, and with magic and checksum made right.
+//! Fuzzes the decoder of headers with any 40 bytes: unchanged, and with a correct magic and checksum.
 #![no_main]
 
 use farpool_wire::Header;

@@ -1,4 +1,4 @@
-//! Any bytes as what semi-joins look up in, which comes from clients.
+//! Fuzzes the lookup tables of semi-joins, which clients send.
 #![no_main]
 
 use farpool_operators::Lookup;

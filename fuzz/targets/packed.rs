@@ -1,4 +1,4 @@
-//! Any bytes as the batches of a chunk, which come from a node.
+//! Fuzzes the decoder of record batches in a `NextChunk` reply, which nodes send.
 #![no_main]
 
 use arrow_array::Array;

@@ -1,4 +1,4 @@
-//! Any bytes as a program of near-data operators.
+//! Fuzzes the decoder of programs of near-data operators.
 #![no_main]
 
 use farpool_operators::Program;

@@ -1,4 +1,4 @@
-//! Any bytes as a read, a batch of reads, or the index in a refused batch.
+//! Fuzzes the decoders of a read, of a batch of reads, and of the index in a refused batch.
 #![no_main]
 
 use farpool_wire::data::{Operations, decode_read, decode_refused_index, put_spans};

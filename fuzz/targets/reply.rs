@@ -1,4 +1,4 @@
-//! Any bytes as the reply of any opcode.
+//! Fuzzes the decoder of replies of every opcode.
 #![no_main]
 
 use farpool_wire::{Opcode, Reply};

@@ -1,4 +1,4 @@
-//! Any bytes as the request of any opcode.
+//! Fuzzes the decoder of requests of every opcode.
 #![no_main]
 
 use farpool_wire::{Opcode, Request};

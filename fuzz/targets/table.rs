@@ -1,14 +1,14 @@
-//! Any bytes as the footer of a far table.
+//! Fuzzes the decoder of footers of far tables.
 #![no_main]
 
 use farpool_tables::Footer;
 use libfuzzer_sys::fuzz_target;
 
-/// Where the footer is taken to lie: everything before may be row groups.
+/// Offset of the footer in the file, in bytes. Everything before it may be row groups.
 const FOOTER_OFFSET: u64 = 1 << 34;
 
 fuzz_target!(|input: &[u8]| {
-    // An encrypted table has another form, and statistics that come as bytes of their own.
+    // The footer of an encrypted table has another form, and its statistics are bytes of their own.
     if let Ok(mut footer) = Footer::take_sealed(input, FOOTER_OFFSET) {
         let mut again = Vec::new();
         footer.put(&mut again);

@@ -1,4 +1,4 @@
-//! Any bytes as a write or a batch of writes.
+//! Fuzzes the decoders of a write and of a batch of writes.
 #![no_main]
 
 use farpool_wire::data::{Operations, decode_write, put_spans};

@@ -1,4 +1,5 @@
-//! Bad input: each kind is an error that names the value and what is permitted, and nothing is lost.
+//! Tests of bad input: each kind is refused with an error that names the value and what is permitted, and no data is
+//! lost.
 
 use crate::processes::{Process, binary};
 use crate::programs::{PATIENCE, ended, output};
@@ -13,13 +14,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-/// Runs the command. Its exit code and what it said on stderr.
+/// Runs the command. Returns its exit code and its standard error.
 fn farpool(args: &[&str]) -> (Option<i32>, String) {
     let output = output(Command::new(binary()).args(args));
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// The command fails with this code, and its message has all these parts.
+/// Asserts that the command fails with this code, and that its message has all these parts.
 fn fails(args: &[&str], code: i32, parts: &[&str]) {
     let (found, said) = farpool(args);
     assert_eq!(found, Some(code), "{args:?} said {said}");
@@ -112,7 +113,7 @@ fn command_store_file_of_another_version_is_refused_and_left_as_it_is() {
     assert_eq!(std::fs::read(&other).expect("read"), b"this is no store");
 }
 
-/// A device never ends, so each file that is read whole has a bound.
+/// A device such as /dev/zero never ends, so every file that is read whole needs a size limit.
 #[test]
 fn command_file_that_never_ends_is_refused_with_the_bytes_that_are_permitted() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -121,7 +122,7 @@ fn command_file_that_never_ends_is_refused_with_the_bytes_that_are_permitted() {
         std::os::unix::fs::symlink("/dev/zero", &link).expect("a link");
         link.display().to_string()
     };
-    // Without a bound it would take all memory of this machine.
+    // The limit of 4 GiB protects this machine if the command reads without a bound.
     let refuses = |args: &[&str], bytes: &str| {
         let limited = "ulimit -v 4194304; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");
@@ -175,12 +176,12 @@ fn command_status_of_a_closed_pipe_is_no_error() {
     assert_eq!(ended.code(), Some(0));
 }
 
-/// What a node answers to raw bytes, until it hangs up.
+/// Returns what a node answers to raw bytes, until it closes the connection.
 fn answer(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("connected");
     stream.write_all(bytes).expect("sent");
     let mut answer = Vec::new();
-    // A reset is a way of hanging up.
+    // The node may also close the connection with a reset.
     let _ = stream.read_to_end(&mut answer);
     answer
 }
@@ -208,7 +209,7 @@ fn node_given_bytes_that_are_no_frame_hangs_up_and_serves_on() {
     let mut torn = Header::request(Opcode::Read, 1, &[0; 40]).encode();
     torn[9] ^= 1;
     assert_eq!(rejection(&answer(&address, &torn)), Code::Malformed);
-    // Before a greeting nothing is answered but that.
+    // A frame before the greeting is refused too.
     let early = Header::request(Opcode::Status, 1, &[]);
     assert_eq!(rejection(&answer(&address, &early.encode())), Code::Malformed);
     let mut link = pool.link(Transport::Tcp);
@@ -230,7 +231,7 @@ fn session_options_outside_their_range_are_refused() {
     }
 }
 
-/// More empty ranges than one call takes, before one that is not.
+/// The batch has more empty ranges than one request may hold, and then a range with bytes.
 #[test]
 fn batches_of_empty_ranges_are_answered() {
     let node = one_node(2, LeaseSettings::default());

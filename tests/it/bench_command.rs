@@ -1,11 +1,11 @@
-//! `farpool bench io` and `bench cache`, as short as they can be: that it works, not how fast.
+//! Tests that `farpool bench io` and `bench cache` work, with runs as short as possible. They do not measure speed.
 
 use crate::processes::binary;
 use crate::programs::output;
 use serde_json::Value;
 use std::process::Command;
 
-/// Runs it for two clients; what it found.
+/// Runs the benchmark for two clients. Returns its results.
 fn bench(more: &[&str]) -> Value {
     let fixed = ["bench", "io", "--size", "16MiB", "--seconds", "0.01", "--rounds", "1", "--json"];
     let fixed = fixed.into_iter().chain(["--clients", "2", "--depths", "1,16"]);
@@ -16,7 +16,7 @@ fn bench(more: &[&str]) -> Value {
 
 #[test]
 fn bench_of_equal_seeds_does_equal_work_whoever_is_measured() {
-    // An emulated link of 500 us is never faster than that.
+    // An operation over a link of 500 us can never be faster than that.
     let first = bench(&["--access", "8k-read,8k-write", "--shape", "500,10"]);
     let points = first["points"].as_array().expect("points");
     assert_eq!(points.len(), 2 * 2 * 4, "two accesses at two depths for memcpy, shm, tcp, and tcp emulated");
@@ -26,7 +26,7 @@ fn bench_of_equal_seeds_does_equal_work_whoever_is_measured() {
         assert!(!is_emulated || point["p50_us"].as_f64() >= Some(500.0), "{point}");
         assert_eq!(point["server_cpu_us"].is_null(), point["target"] == "memcpy", "{point}");
     }
-    // The ceiling does the same work beside others.
+    // The work is the same when other targets are measured.
     let again = bench(&["--access", "8k-read,8k-write", "--beside", "tmpfs"]);
     assert_eq!(first["work"], again["work"]);
     let other = bench(&["--access", "8k-read,8k-write", "--seed", "2"]);
@@ -52,7 +52,7 @@ fn bench_of_a_cache_reads_every_byte_right_and_says_where_it_was_found() {
     }
 }
 
-// The run itself ends if the program did other work than memory.
+// The benchmark itself fails if the program did other work than far memory.
 #[test]
 fn bench_beside_a_program_has_it_do_the_same_work_and_counts_its_cpu_time() {
     let found = bench(&["--access", "8k-read,8k-write", "--beside", "tokio"]);

@@ -1,4 +1,4 @@
-//! Reads of much go over connections of their own: what is small does not wait for them.
+//! Tests of bulk connections: large reads go over connections of their own, so that small reads do not wait for them.
 
 use crate::protected_files::Cluster;
 use crate::queue::block_on;
@@ -90,7 +90,7 @@ fn bulk_links_beyond_what_is_permitted_are_refused() {
     }
 }
 
-/// Of 6 connections at once, one after the other has the most to do.
+/// Each of 6 connections in turn has the most bytes to transfer.
 #[test]
 fn reads_of_mixed_sizes_give_every_read_its_own_bytes() {
     for (links, sealed) in [(1, false), (5, false), (5, true)] {

@@ -1,4 +1,4 @@
-//! A CA in memory that issues whatever a test wants, mistakes included.
+//! CA in memory that issues any certificate a test needs, including invalid ones.
 
 use farpool_node::node_id;
 use farpool_transport::{Identity, Reach, Tls};
@@ -14,14 +14,14 @@ pub struct Ca {
     pub pem: String,
 }
 
-/// A certificate as it is asked for.
+/// Properties of a certificate to issue.
 pub struct Wish<'n> {
     pub names: &'n [&'n str],
-    /// From and until so many days from now.
+    /// Start and end of its validity, in days from now.
     pub days: (i32, i32),
 }
 
-/// A certificate and its key, in PEM.
+/// Certificate and key, in PEM.
 pub struct Issued {
     pub cert: String,
     pub key: String,
@@ -33,7 +33,7 @@ impl Ca {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.distinguished_name = DistinguishedName::new();
-        // All test CAs are called the same: only the signature tells them apart.
+        // All test CAs have the same name, so only the signature tells them apart.
         params.distinguished_name.push(DnType::CommonName, "Farpool test CA");
         let pem = params.self_signed(&key).expect("signed").pem();
         Ca { issuer: Issuer::new(params, key), pem }
@@ -54,7 +54,7 @@ impl Ca {
         Issued { cert, key: key.serialize_pem() }
     }
 
-    /// Valid today, in the name of this identity.
+    /// Issues a certificate for this identity that is valid today.
     pub fn tls(&self, identity: &Identity) -> Tls {
         let Issued { cert, key } = self.issue(&Wish { names: &[&identity.dns_name()], days: (-1, 1) });
         Tls::from_pem(&self.pem, &cert, &key).expect("a good certificate")

@@ -1,4 +1,4 @@
-//! `farpool certs`, and pools of real processes that run with what it makes.
+//! Tests of `farpool certs`, and of pools of real processes that use its certificates.
 
 use crate::processes::{Process, binary};
 use crate::programs::output;
@@ -14,14 +14,14 @@ fn certs(args: &[&str]) -> Output {
     output(Command::new(binary()).arg("certs").args(args))
 }
 
-/// The command does it. What it printed.
+/// Runs the command, which must succeed. Returns its standard output.
 fn done(args: &[&str]) -> String {
     let output = certs(args);
     assert!(output.status.success(), "{args:?} said {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The command fails with this code. What it said.
+/// Runs the command, which must fail with this code. Returns its message.
 fn fails(args: &[&str], code: i32) -> String {
     let output = certs(args);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -29,7 +29,7 @@ fn fails(args: &[&str], code: i32) -> String {
     said
 }
 
-/// Every file of a folder and what is in it.
+/// Returns every file of a folder, with its contents.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
     entries
@@ -116,7 +116,7 @@ fn certs_arguments_without_meaning_are_refused() {
     assert!(contents(parent.path()).is_empty());
 }
 
-/// A broker and a node with certificates of a folder.
+/// Starts a broker and a node with certificates of a folder.
 fn pool_of(dir: &str) -> (Process, Process) {
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--certs", dir]);
     let node = Process::start(&[

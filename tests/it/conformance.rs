@@ -1,5 +1,5 @@
-//! One suite for all transports: each claim is made over tcp, tcp with TLS, shared memory and the simulated
-//! net, against a real node.
+//! Test suite for all transports: each test runs over tcp, tcp with TLS, shared memory and the simulated network,
+//! against a real node.
 
 use crate::random::Random;
 use crate::raw_client::*;
@@ -8,7 +8,7 @@ use farpool_transport::{Link, LinkError, ReadOp, Transport, WriteOp, wait_writab
 use farpool_wire::limits::IO_BYTES_MAX;
 use farpool_wire::{Code, Handle, MonoNs};
 
-/// A way to a node.
+/// Transport under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Tcp,
@@ -20,7 +20,7 @@ enum Way {
 impl Way {
     const ALL: [Way; 4] = [Way::Tcp, Way::Tls, Way::Shm, Way::Sim];
 
-    /// A pool whose node is reached so.
+    /// Starts a pool whose node is reached over this transport.
     fn pool(self, regions: u64, settings: LeaseSettings) -> OneNode {
         if self == Way::Tls { one_tls_node(regions, settings).0 } else { one_node(regions, settings) }
     }
@@ -73,7 +73,7 @@ fn link_random_writes_and_reads_agree_with_an_array_of_bytes() {
     });
 }
 
-/// As much at a time as the node takes.
+/// Writes all operations, as many at a time as the node accepts.
 fn write_bit_by_bit(link: &mut dyn Link, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
     while !link.post_write_some(ops, deadline)? {
         let socket = link.descriptor().expect("what is not sent at once can be polled for");
@@ -87,7 +87,7 @@ fn link_batches_of_any_size_do_what_single_operations_would() {
     over_each_transport(|pool, link, way| {
         let grants = pool.session().lease(pool, link, 2).expect("leases");
         let mut random = Random(11);
-        // More operations than one frame takes, and more bytes.
+        // The sizes include more operations, and more bytes, than one frame can hold.
         let sizes = [(600, 100), (9, 300_000), (1, 0), (40, 64 << 10), (30, MIB - 1)];
         for (number, (count, bytes)) in sizes.into_iter().cycle().take(2 * sizes.len()).enumerate() {
             let ops: Vec<(usize, u64)> =
@@ -119,7 +119,7 @@ fn link_batches_of_any_size_do_what_single_operations_would() {
                 })
                 .collect();
             link.read(&mut reads, deadline).expect("a batch of reads");
-            // Where writes overlap, the later one counts: compare with what a byte-wise replay leaves.
+            // If writes overlap, the later one wins. The model applies them byte by byte.
             let mut model = vec![vec![None; MIB as usize]; 2];
             for ((region, offset), from) in ops.iter().zip(&pieces) {
                 for (at, byte) in from.iter().enumerate() {
@@ -148,7 +148,7 @@ fn link_refused_batch_names_its_operation_and_the_link_goes_on() {
             }
             other => panic!("{way}: {other:?}"),
         }
-        // Those before it were done, those behind it were not.
+        // Operations before the refused one were carried out, later ones were not.
         assert_eq!(read(link, &grant, 0, 12).expect("a read"), b"goodgood\0\0\0\0");
         let (mut one, mut two) = ([0; 4], [0; 4]);
         let mut reads = [
@@ -216,7 +216,7 @@ fn link_lease_in_grace_refuses_until_it_is_renewed_and_keeps_its_bytes() {
         let grant = session.lease(&pool, &mut *link, 1).expect("a lease").remove(0);
         write(&mut *link, &grant, 0, b"kept").expect("a write");
         let give_up = soon();
-        // No renewal: time makes the lease expire.
+        // The lease is not renewed, so it expires.
         while let Ok(found) = read(&mut *link, &grant, 0, 4) {
             assert_eq!(found, b"kept");
             assert!(farpool_host::clock::now() < give_up, "{way}: the lease expires");

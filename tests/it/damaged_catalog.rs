@@ -1,5 +1,5 @@
-//! A broker that believes a damaged catalog serves no file's bytes under the name of another, for the nodes know
-//! better; and what `farpool broker` says and does with a damaged store.
+//! Tests of damaged catalogs: a broker with a damaged catalog never serves the bytes of one file under the name of
+//! another, because the nodes check them; and `farpool broker` reports a damaged store.
 
 use crate::processes::{Process, binary, until};
 use crate::programs::{PATIENCE, output, reserved_address};
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-/// A store that outlives its broker, and that a test may damage.
+/// Store that outlives its broker. Tests may damage it.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<MemoryStore>>);
 
@@ -54,7 +54,7 @@ fn read(pool: &Pool, name: &str) -> Result<Vec<u8>, farpool::Error> {
     Ok(bytes)
 }
 
-/// Of single flipped bits in a store some answered `x/00014` with the bytes of `x/00015`.
+/// Single bits were flipped in a store. Sometimes `x/00014` then returned the bytes of `x/00015`.
 #[test]
 fn bytes_of_one_name_are_not_read_under_another_whatever_the_catalog_says() {
     let store = Kept::default();
@@ -119,7 +119,7 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("it is whole"), "{said}");
 
-    // One name less: every copy of one record has a flipped bit.
+    // One name is lost: every copy of its record has a flipped bit.
     let mut bytes = std::fs::read(&path).expect("read");
     let wanted = b"names/name 7";
     let places: Vec<usize> =
@@ -147,14 +147,14 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
             _ => assert_eq!(read(&pool, &name).expect("its record was whole"), b"bytes"),
         }
     }
-    // The session proves itself by the key, which was whole as well.
+    // The session is proved with the key, whose record was intact.
     publish(&pool, "name 7", b"again");
     assert_eq!(read(&pool, "name 7").expect("published again"), b"again");
     drop(donor);
 }
 
-/// What the message about a damaged store says to do works: nodes had seen later terms, and refused all tickets of an
-/// earlier one.
+/// Follows the advice of the message about a damaged store: put a copy back. Nodes that had seen later terms used to
+/// refuse all tickets of an earlier one.
 #[test]
 fn copy_of_a_store_that_is_put_back_serves_on_where_nodes_have_seen_later_terms() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -176,7 +176,7 @@ fn copy_of_a_store_that_is_put_back_serves_on_where_nodes_have_seen_later_terms(
         until(&pool, PATIENCE, "the node is back", |status| {
             status.term > before && status.nodes.iter().any(|node| node.alive)
         });
-        // By a session that ends: what one that lives has sealed, it may still publish.
+        // A session that ends is used: one that lives could still publish what it has sealed.
         publish(&connect(&url, TransportChoice::Tcp), &format!("later {round}"), b"later");
     }
     let file = pool.open("later 2").expect("opened");
@@ -187,7 +187,7 @@ fn copy_of_a_store_that_is_put_back_serves_on_where_nodes_have_seen_later_terms(
     assert_eq!(read(&pool, "kept").expect("in the copy"), b"bytes");
     assert_eq!(read(&pool, "later 0").expect_err("not in the copy").kind(), ErrorKind::NotFound);
     publish(&pool, "later 2", b"other");
-    // The bytes that it was opened with are gone, and those of the new file of its name are another file's.
+    // The bytes that the file was opened with are gone. The new file of this name has other bytes.
     let mut into = [0; 5];
     until(&pool, PATIENCE, "the former file is gone", |_| file.read_at(0, &mut into.clone()).is_err());
     file.read_at(0, &mut into).expect_err("it is gone");

@@ -1,5 +1,5 @@
-//! Draining under load: `farpool drain` empties one node after the other while every kind of client reads and
-//! writes without a pause. Nobody may notice: every operation succeeds, with the right bytes.
+//! Tests of draining under load: `farpool drain` empties the nodes one after the other while every kind of client
+//! reads and writes without a pause. Every operation must succeed and return the right bytes.
 
 use crate::processes::{Process, binary, until};
 use crate::programs::{PATIENCE, output};
@@ -16,28 +16,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// What each client's file holds at most.
+/// Largest size of each client's file, in bytes.
 const FILE_BYTES: u64 = 4 * MIB;
 
 fn node(number: u32, url: &str) -> Process {
     let (name, label) = (format!("n{number}"), format!("rack-{number}"));
-    // Two of them hold what all sessions lease ahead, which they keep for longer than a full pool is asked.
+    // Two nodes have room for everything that sessions lease ahead of use. Sessions keep such leases longer than a
+    // client of a full pool waits.
     let own = ["node", "--name", &name, "--host-label", &label, "--memory", "1GiB", "--region-size", "1MiB"];
-    // Pre-faulting would take the two processors of a small machine from the clients.
+    // Prefaulting would take the two CPUs of a small machine from the clients.
     Process::start(&[&own[..], &["--no-prefault", "--no-lock", "--broker", url]].concat())
 }
 
-/// What all clients share.
+/// State that all clients share.
 #[derive(Default)]
 struct Load {
     is_over: AtomicBool,
-    /// Operations that succeeded, by kind of client.
+    /// Number of operations that succeeded, by kind of client.
     done: Mutex<BTreeMap<String, u64>>,
     operations: AtomicU64,
     failures: Mutex<Vec<String>>,
 }
 
-/// A client's wrong answer or failed operation.
+/// Result of an operation: a message if it failed or returned wrong bytes.
 type Outcome = Result<(), String>;
 
 fn failed(what: &str) -> impl Fn(Error) -> String + '_ {
@@ -65,14 +66,14 @@ impl Load {
 
 fn connect(url: &str, transport: TransportChoice, protection: Protection) -> Pool {
     let protection = Some(protection);
-    // A lease whose answer comes too late for the session that asked is the session's until it ends: the drain would
-    // wait for that (spec/lease.md). What is longer is not permitted.
+    // If the answer to a lease comes after the timeout, the lease stays the session's until it expires, and the drain
+    // would wait for that (spec/lease.md). The timeout is therefore the longest permitted one.
     let request_timeout_ms = PATIENCE.as_millis() as u64;
     let options = PoolOptions { transport, protection, request_timeout_ms, ..PoolOptions::default() };
     Pool::connect_with(url, options).expect("a session")
 }
 
-/// A file and what it must hold.
+/// File, and its expected contents.
 struct Modelled {
     file: FarFile,
     model: Vec<u8>,
@@ -112,7 +113,7 @@ impl Modelled {
     }
 }
 
-/// Writes and reads a file; now and then it is deleted, and another begun.
+/// Writes and reads a file. Now and then deletes it and begins another.
 fn use_a_file(load: &Load, kind: &str, pool: &Pool, class: FileClass, seed: u64) {
     let mut random = Random(seed);
     let mut number = 0;
@@ -136,7 +137,7 @@ fn use_a_file(load: &Load, kind: &str, pool: &Pool, class: FileClass, seed: u64)
             }
         }
     });
-    // Nothing of what was moved was lost.
+    // A moved file has lost no bytes.
     if let Some(file) = current
         && let Err(failure) = file.read_at(0, file.model.len())
     {
@@ -144,7 +145,7 @@ fn use_a_file(load: &Load, kind: &str, pool: &Pool, class: FileClass, seed: u64)
     }
 }
 
-/// Publishes small files, has another session read them, and drops them.
+/// Publishes small files, lets another session read them, and drops them.
 fn publish_and_drop(load: &Load, kind: &str, writer: &Pool, reader: &Pool, seed: u64) {
     let mut random = Random(seed);
     let mut number = 0;
@@ -165,13 +166,13 @@ fn publish_and_drop(load: &Load, kind: &str, writer: &Pool, reader: &Pool, seed:
     });
 }
 
-/// Reads a published file that it has opened once.
+/// Reads a published file that was opened once.
 fn read_published(load: &Load, kind: &str, file: &Modelled, seed: u64) {
     let mut random = Random(seed);
     load.keep_up(kind, || file.read(&mut random));
 }
 
-/// `farpool drain`, until it is over: the object that it ends with, and what it says meanwhile.
+/// Runs `farpool drain` to its end. Returns the JSON object that it prints at last, and its messages.
 fn drain(url: &str, name: &str, more: &[&str]) -> (serde_json::Value, String) {
     let args = ["drain", name, "--pool", url, "--json", "--timeout", "120s"];
     let output = output(Command::new(binary()).args(args).args(more));
@@ -186,15 +187,15 @@ fn drain(url: &str, name: &str, more: &[&str]) -> (serde_json::Value, String) {
 
 #[test]
 fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
-    // All of this, processes included, gives way to the tests beside it, which have leases of 300 ms to keep. It
-    // is a property of this thread that those it starts inherit.
+    // Lowers the priority of this thread, and of all threads and processes that it starts, in favour of other tests,
+    // which have leases of 300 ms to renew.
     rustix::process::nice(10).expect("whoever wants less gets it");
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
     let url = broker.ready.clone();
     let mut nodes: BTreeMap<u32, Process> = (1..=3).map(|number| (number, node(number, &url))).collect();
     let observer = connect(&url, TransportChoice::Tcp, Protection::None);
 
-    // One on each node at least: a region is a MiB.
+    // The file has at least one region, of 1 MiB, on each node.
     let mut shared = Modelled::create(&observer, "shared", FileClass::Pinned).expect("created");
     shared.model = Random(1).bytes(12 * MIB as usize);
     shared.file.write_at(0, &shared.model).expect("a write");
@@ -208,7 +209,7 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
         let file = pool.open("shared").expect("opened");
         (pool, Modelled { file, model: shared.model.clone() })
     };
-    // Sessions that look again only when their node has ended.
+    // These sessions make no requests until their node has ended.
     let rare = transports.map(open_shared);
     let look_again = || {
         rare.iter().for_each(|(_, file)| file.read_at(0, file.model.len()).expect("right bytes"));
@@ -264,8 +265,8 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
     println!("{:?}", load.done.lock());
 }
 
-/// Drains a node under a call of a function that never ends by itself, and does something then with the other node: how
-/// the call ended, and what the command said.
+/// Drains a node while a function runs there that never ends, and then calls `then` with the other node. Returns the
+/// error of the function's call, and the command's JSON and messages.
 fn drain_under_a_call(
     deadline: Duration,
     wait: &str,
@@ -276,7 +277,7 @@ fn drain_under_a_call(
     let first = node(1, &url);
     let pool = connect(&url, TransportChoice::Tcp, Protection::None);
     let file = pool.create("round", FileClass::Pinned, CreateOptions::default()).expect("created");
-    // A list of one node, which is followed by itself.
+    // A linked list of one node that points to itself.
     file.write_at(0, &[0; 4096]).expect("a write");
     pool.publish("round", IfTaken::Refuse).expect("published");
     let second = node(2, &url);
@@ -308,7 +309,7 @@ fn until_it_walks(pool: &Pool, node: &str) {
 
 #[test]
 fn drain_waits_for_calls_of_functions_that_end_in_time() {
-    // Without a terminal it says every 5 seconds what it waits for.
+    // If its output is not a terminal, the command reports every 5 seconds what it waits for.
     let (error, figures, said) = drain_under_a_call(Duration::from_secs(30), "60s", |_, _| ());
     assert_eq!(error.how_it_ended().map(|ended| ended.outcome), Some(function::Outcome::Deadline), "{error}");
     assert!(error.to_string().contains("node n1"), "it was left alone: {error}");

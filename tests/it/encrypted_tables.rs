@@ -1,5 +1,5 @@
-//! Encrypted far tables: the same answers wherever a query runs, and no answer at all with another key or after a
-//! change of any byte.
+//! Tests of encrypted far tables: queries return the same rows wherever they run, and fail with another key or after
+//! a change of any byte.
 
 use crate::protected_files::Cluster;
 use arrow_array::cast::AsArray;
@@ -21,7 +21,7 @@ fn key() -> TableKey {
     TableKey::new(KEY)
 }
 
-/// Numbers, texts of few and of many values, and floats with gaps.
+/// Returns a batch of numbers, texts with few and with many distinct values, and floats with nulls.
 fn batch() -> RecordBatch {
     let numbers = 0..ROWS;
     let shop: StringArray =
@@ -131,7 +131,7 @@ fn wrong_and_missing_keys_name_the_table_and_nothing_is_read() {
     assert!(!message.contains("sixteen"), "{message}");
     let (wrong, message) = kind(pool.table_with_key("plain", &key()));
     assert!(wrong == ErrorKind::Invalid && message.contains("not encrypted"), "{message}");
-    // What anybody sees: columns and rows, and of no value anything.
+    // Columns and the number of rows are visible without the key, but no values.
     let closed = pool.table("sealed").expect("what it says of itself");
     assert_eq!((closed.rows(), closed.schema().fields().len()), (ROWS as u64, 4));
     let statistics = |group: &farpool::table::RowGroup| group.columns.iter().any(|c| c.statistics.is_some());
@@ -144,7 +144,7 @@ fn wrong_and_missing_keys_name_the_table_and_nothing_is_read() {
     assert!(refused == ErrorKind::Invalid && message.contains("is encrypted"), "{message}");
 }
 
-/// The bytes of a table's file.
+/// Returns the bytes of a table's file.
 fn bytes_of(pool: &Pool, name: &str) -> Vec<u8> {
     let file = pool.open(&format!("{TABLE_PREFIX}{name}")).expect("opened");
     let mut bytes = vec![0; file.length() as usize];
@@ -169,7 +169,7 @@ fn no_value_or_bound_lies_in_an_encrypted_file() {
         assert!(holds(&bytes_of(pool, "plain"), value), "{value:?}");
         assert!(!holds(&bytes_of(pool, "sealed"), value), "{value:?}");
     }
-    // Put again, nothing is as it was.
+    // When the table is put again, none of its ciphertext is the same.
     let before = bytes_of(pool, "sealed");
     put(pool, "sealed", Some(key()));
     let group = pool.table("sealed").expect("a table").row_groups()[0].clone();
@@ -214,7 +214,7 @@ fn changed_and_swapped_buffers_and_footers_are_refused_in_all_modes() {
                 assert!(message.contains("\"changed\"") && message.contains("not those that were sealed"));
             }
         }
-        // The footer, with checksums of whoever changed it: one null more in the first row group.
+        // The footer is changed too, with correct checksums: the first row group gets one more null.
         let mut bytes = bytes.clone();
         let trailer = bytes.len() - 32;
         let start = u64::from_le_bytes(bytes[trailer..][..8].try_into().expect("8 bytes")) as usize;
@@ -229,7 +229,7 @@ fn changed_and_swapped_buffers_and_footers_are_refused_in_all_modes() {
     }
 }
 
-/// CRC32C, bit by bit.
+/// Computes CRC32C bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & 0u32.wrapping_sub(crc & 1)))
@@ -260,7 +260,7 @@ fn lost_node_leaves_an_error_and_never_a_wrong_answer_and_the_table_is_put_again
             &PutOptions { key: Some(key()), replace: true, ..PutOptions::default() },
         )
     });
-    // Another salt: who opened the one before is told that it is another.
+    // The new table has another salt. A reader that opened the old one must get an error.
     let (_, message) = kind(table.run(&plan, Placement::Split));
     assert!(message.contains("sealed"), "{message}");
     let table = pool.table_with_key("sealed", &key()).expect("built anew");

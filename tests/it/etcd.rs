@@ -1,4 +1,4 @@
-//! Real etcd clusters: members that can be stopped, continued and killed, and ways to them that can be cut.
+//! Real etcd clusters for tests: members can be stopped, continued and killed, and connections to them can be cut.
 
 use crate::certificates::{Ca, Issued, Wish};
 use crate::programs::{PATIENCE, reserved_address};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Debian's `etcd-server`, or whichever is named.
+/// Returns the path of etcd: `FARPOOL_ETCD`, or Debian's `etcd-server`.
 fn program() -> String {
     std::env::var("FARPOOL_ETCD")
         .expect("FARPOOL_ETCD names an etcd program: run `make test`, or install etcd-server")
@@ -24,16 +24,16 @@ struct Member {
     process: Option<Child>,
 }
 
-/// A cluster on this machine, ended with this value.
+/// Cluster on this machine. Dropping this value ends it.
 pub struct Cluster {
     members: Vec<Member>,
     folder: tempfile::TempDir,
-    /// Speaks TLS with clients whom this one has signed.
+    /// True if clients need TLS and a certificate of the cluster's CA.
     is_tls: bool,
 }
 
 impl Cluster {
-    /// One of so many members, that answers.
+    /// Starts a cluster of `count` members, and waits until it answers.
     pub fn start(count: usize) -> Cluster {
         let member = |index| Member {
             name: format!("e{index}"),
@@ -48,7 +48,7 @@ impl Cluster {
         cluster
     }
 
-    /// One member that speaks TLS, with whom this authority has signed.
+    /// Starts one member that requires TLS and trusts this CA.
     pub fn start_tls(ca: &Ca) -> Cluster {
         let (clients, peers) = (reserved_address(), reserved_address());
         let member = Member { name: "e0".to_owned(), clients, peers, process: None };
@@ -62,7 +62,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a member that was killed, over what it had kept.
+    /// Starts a member that was killed, with the data that it had stored.
     pub fn start_member(&mut self, index: usize) {
         let all: Vec<String> =
             self.members.iter().map(|member| format!("{}=http://{}", member.name, member.peers)).collect();
@@ -95,7 +95,7 @@ impl Cluster {
         member.process = Some(process);
     }
 
-    /// Waits until the cluster takes a write by each member that runs.
+    /// Waits until every running member accepts a write.
     pub fn await_writes(&self) {
         let begun = Instant::now();
         for member in self.members.iter().filter(|member| member.process.is_some()) {
@@ -106,12 +106,12 @@ impl Cluster {
         }
     }
 
-    /// `host:port` of each member, for clients.
+    /// Returns the `host:port` of each member, for clients.
     pub fn members(&self) -> Vec<SocketAddr> {
         self.members.iter().map(|member| member.clients).collect()
     }
 
-    /// Where it is, for a broker.
+    /// Returns the URL of the cluster, for a broker.
     pub fn url(&self) -> String {
         let members: Vec<String> = self.members.iter().map(|member| member.clients.to_string()).collect();
         format!("{}://{}", if self.is_tls { "etcds" } else { "etcd" }, members.join(","))
@@ -124,7 +124,7 @@ impl Cluster {
         }
     }
 
-    /// `kill -9`.
+    /// Kills a member with SIGKILL.
     pub fn kill(&mut self, index: usize) {
         if let Some(mut process) = self.members[index].process.take() {
             process.kill().expect("killed");
@@ -132,7 +132,7 @@ impl Cluster {
         }
     }
 
-    /// Kills the member that leads the others, once there is one; which one that was.
+    /// Waits until the cluster has a leader and kills it. Returns its index.
     pub fn kill_leader(&mut self) -> usize {
         let begun = Instant::now();
         loop {
@@ -153,19 +153,19 @@ impl Cluster {
         }
     }
 
-    /// How many leases live, as the first member that runs has it.
+    /// Returns the number of leases, according to the first running member.
     pub fn leases(&self) -> usize {
         let member = self.members.iter().find(|member| member.process.is_some()).expect("one runs");
         let answer = post(member.clients, "/v3/lease/leases", "{}").expect("etcd answers");
         answer.matches("\"ID\":").count()
     }
 
-    /// Ends the lead of whoever has it, as an operator could, or etcd itself before its time.
+    /// Ends the lead of the current leader, as an operator could, or etcd itself ahead of time.
     pub fn revoke_lead(&self, prefix: &str) {
         self.delete(&format!("{prefix}/leader"));
     }
 
-    /// Returns the value of a key, as etcd's JSON has it.
+    /// Returns the value of a key, in base64 as in etcd's JSON.
     pub fn value(&self, key: &str) -> String {
         let range = format!("{{\"key\":\"{}\"}}", encoded(key));
         let answer = post(self.members[0].clients, "/v3/kv/range", &range).expect("etcd answers");
@@ -174,14 +174,14 @@ impl Cluster {
         value.split_once('"').expect("its end").0.to_owned()
     }
 
-    /// Gives a key such a value.
+    /// Sets the value of a key, in base64.
     pub fn put(&self, key: &str, value: &str) {
         let put = format!("{{\"key\":\"{}\",\"value\":\"{value}\"}}", encoded(key));
         let answer = post(self.members[0].clients, "/v3/kv/put", &put).expect("etcd answers");
         assert!(answer.contains("200 OK"), "{answer}");
     }
 
-    /// Takes a key away.
+    /// Deletes a key.
     pub fn delete(&self, key: &str) {
         let delete = format!("{{\"key\":\"{}\"}}", encoded(key));
         let answer = post(self.members[0].clients, "/v3/kv/deleterange", &delete).expect("etcd answers");
@@ -224,7 +224,7 @@ fn encoded(text: &str) -> String {
     text.as_bytes().chunks(3).map(group).collect()
 }
 
-/// A way to a server that can be cut: then nothing passes either way, and nobody is told.
+/// Proxy to a server. Once it is cut, it drops all bytes in both directions without closing connections.
 pub struct Way {
     pub address: SocketAddr,
     is_cut: Arc<AtomicBool>,
@@ -248,7 +248,7 @@ impl Way {
                     std::thread::spawn(move || {
                         let mut bytes = [0; 64 << 10];
                         while let Ok(count @ 1..) = from.read(&mut bytes) {
-                            // What comes while it is cut is lost, as if the cable were out for good.
+                            // Bytes that arrive during a cut are lost, as if the cable were pulled.
                             if !cut.load(Ordering::Relaxed) && to.write_all(&bytes[..count]).is_err() {
                                 break;
                             }
@@ -265,7 +265,7 @@ impl Way {
         self.is_cut.store(true, Ordering::Relaxed);
     }
 
-    /// Whole again, for new connections: what was lost on the old ones stays lost.
+    /// Ends a cut for new connections. Old connections are closed.
     pub fn mend(&self) {
         for stream in self.streams.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);

@@ -1,4 +1,4 @@
-//! Whoever holds an old epoch is refused, on every operation, however often it tries (I1, I2).
+//! Tests of fencing: a client with an old epoch is refused on every operation, however often it tries (I1, I2).
 
 use crate::raw_client::*;
 use farpool_broker::LeaseSettings;
@@ -8,7 +8,7 @@ use farpool_wire::{Code, Reply, Request};
 
 const TRIES: u32 = 10_000;
 
-/// One try of each kind in turn; whether it was refused as it must be.
+/// Tries one operation with an old right; `kind` selects which. Returns true if the node refused it correctly.
 fn try_old_right(zombie: &RawSession, link: &mut dyn Link, old: &Grant, kind: u32) -> bool {
     let deadline = soon();
     let stale = |code| matches!(code, Code::StaleEpoch);
@@ -30,11 +30,11 @@ fn try_old_right(zombie: &RawSession, link: &mut dyn Link, old: &Grant, kind: u3
         4 => {
             let attach = Attach { region: old.region, epoch: old.epoch, handle: old.handle };
             let code = refused(link.call(&Request::Attach(attach), deadline));
-            // Over a connection that proves no locality, nobody may map anything.
+            // A connection that does not prove locality cannot map anything.
             stale(code) || link.transport() != Transport::Shm && code == Code::NotShared
         }
-        // The zombie's session is known at the node (it holds another region), so these get as far as the
-        // region itself.
+        // The node knows the zombie's session, because it holds another region. These requests are therefore refused
+        // by the region itself.
         5 => stale(refused(zombie.seal(link, std::slice::from_ref(old)))),
         _ => match zombie.release(link, std::slice::from_ref(old)) {
             Ok(Reply::Release(released)) => released.regions == 0,
@@ -51,7 +51,7 @@ fn old_epoch_is_refused_on_every_operation_ten_thousand_times() {
         let mut zombie_link = pool.link(transport);
         let mut grants = zombie.lease(&pool, &mut *zombie_link, 2).expect("leases");
         let (old, _kept) = (grants.remove(0), grants.remove(0));
-        // Touched over this very link, so that with shared memory the zombie has the region mapped.
+        // The write goes over this link, so that with shared memory the zombie has the region mapped.
         write(&mut *zombie_link, &old, 0, b"mine").expect("a write");
         zombie.release(&mut *zombie_link, std::slice::from_ref(&old)).expect("a release");
 
@@ -90,7 +90,7 @@ fn old_epoch_racing_with_its_release_never_shows_anothers_bytes() {
             let reader_grant = grant.clone();
             let expected = pattern.clone();
             let reader = std::thread::spawn(move || {
-                // Until refused: every answer is whole and of this epoch.
+                // Reads until it is refused. Every answer must be complete and of this epoch.
                 let mut answers = 0u32;
                 loop {
                     match read(&mut *reader_link, &reader_grant, 0, 256 << 10) {
@@ -101,7 +101,7 @@ fn old_epoch_racing_with_its_release_never_shows_anothers_bytes() {
                 }
             });
             session.release(&mut *link, std::slice::from_ref(&grant)).expect("a release");
-            // The next owner's bytes must never appear to the reader.
+            // The reader must never see the bytes of the next owner.
             let next_session = pool.session();
             let next = next_session.lease_patiently(&pool, &mut *link, 1).remove(0);
             write(&mut *link, &next, 0, &vec![1; 256 << 10]).expect("a write");

@@ -1,4 +1,5 @@
-//! The file API against an array of bytes, with files created, deleted and cut so that extents are recycled.
+//! Tests of the file API against an array of bytes. Files are created, deleted and truncated, so that extents are
+//! reused.
 
 use crate::random::Random;
 use farpool::{
@@ -134,7 +135,7 @@ fn pool_full_in_the_middle_of_a_file_is_an_error_and_what_was_written_stays() {
     let mut back = vec![0; written as usize];
     assert_eq!(file.read_at(0, &mut back).expect("a read"), written as usize);
     assert!(back.iter().all(|byte| *byte == 7));
-    // Space given back is space again.
+    // Freed memory can be used again.
     pool.delete("growing").expect("deleted");
     let again = pool.create("again", FileClass::Scratch, CreateOptions::default()).expect("created");
     again.write_at(0, &block).expect("a write");
@@ -160,7 +161,7 @@ fn files_on_two_nodes_are_striped_over_both() {
     let file = pool.create("striped", FileClass::Scratch, CreateOptions::default()).expect("created");
     file.write_at(0, &vec![1; 8 << 20]).expect("a write");
     let mut left = 100;
-    // The nodes report twice a second at the slowest.
+    // A node reports its counts at least twice a second.
     let written = loop {
         let written: Vec<u64> =
             pool.status().expect("a status").nodes.iter().map(|node| node.traffic.write_bytes).collect();

@@ -1,5 +1,5 @@
-//! Operations that are held back on their way, as by a node that stalls for a while, and carried out later:
-//! they never meet bytes of another file, and never undo what came after them.
+//! Tests of delayed operations: a read or write is held back on its way, as by a node that stalls, and carried out
+//! later. It must never touch the bytes of another file, nor undo a later operation.
 
 use crate::programs::PATIENCE;
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
@@ -17,29 +17,29 @@ use std::time::{Duration, Instant};
 const KIB: usize = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// What can be held back.
+/// Kind of operation to hold back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
     Write,
-    /// Cutting a file on the local disk off.
+    /// Truncation of a file on the local disk.
     Cut,
 }
 
 #[derive(Default)]
 struct Way {
-    /// Hold back the next of these; on the way there, or anywhere.
+    /// Next operation to hold back: its kind and, if not `None`, its destination.
     wanted: Option<(Kind, Option<String>)>,
-    /// Whoever is held back, or writes there next, is not answered in the end.
+    /// True if the operation that is held back must fail in the end.
     fails: bool,
     fails_at: Option<String>,
-    /// Where the one was going that is held back.
+    /// Destination of the operation that is held back.
     held: Option<String>,
-    /// Who does not answer questions.
+    /// Destination that does not answer requests.
     silent: Option<String>,
 }
 
-/// Where operations are held back.
+/// Gate that can hold operations back.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<Way>, Condvar)>);
 
@@ -56,12 +56,12 @@ impl Gate {
         self.way().wanted = Some((Kind::Write, Some(whom.to_owned())));
     }
 
-    /// The next write there is not answered.
+    /// Lets the next write to this destination fail.
     fn fail_next_write_to(&self, whom: &str) {
         self.way().fails_at = Some(whom.to_owned());
     }
 
-    /// Waits until an operation is held back. Where it was going.
+    /// Waits until an operation is held back. Returns its destination.
     fn held(&self) -> String {
         let way = self.0.1.wait_timeout_while(self.way(), PATIENCE, |way| way.held.is_none());
         way.held.clone().expect("an operation came")
@@ -72,18 +72,18 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Lets it go on without an answer.
+    /// Releases the operation that is held back, and lets it fail.
     fn let_fail(&self) {
         self.way().fails = true;
         self.let_go();
     }
 
-    /// From now on, only this one does not answer questions.
+    /// Lets requests to this destination go unanswered from now on, and to no other.
     fn silence(&self, whom: Option<&str>) {
         self.way().silent = whom.map(str::to_owned);
     }
 
-    /// Whether the operation goes through, sooner or later.
+    /// Waits while the operation is held back. Returns false if it must fail.
     fn pass(&self, kind: Kind, to: &str) -> bool {
         let mut way = self.way();
         let is_wanted = |(wanted, at): &(Kind, Option<String>)| {
@@ -104,7 +104,7 @@ impl Gate {
     }
 }
 
-/// This machine, with the gate on its ways out.
+/// Host whose connections and disk files pass the gate.
 struct Gated(Gate, Arc<dyn Dialer>);
 
 struct GatedLink {
@@ -176,7 +176,7 @@ impl DiskFile for GatedDisk {
     }
 }
 
-/// A pool of nodes in this process, each with a host label of its own, and a session behind a gate.
+/// Pool of nodes in this process, each with a host label of its own, and a session whose host has a gate.
 struct World {
     pool: Pool,
     gate: Gate,
@@ -220,9 +220,9 @@ impl World {
         self.pool.create(name, FileClass::Scratch, options).expect("created")
     }
 
-    /// A node says nothing for a while: its copy of what is written then leaves the file. Then it answers
-    /// again, and another file is written, with a copy there: this one. If mending the first is not held back,
-    /// it has failed before, so that it does not come first.
+    /// Silences a node until its copy of `file` is dropped. Then the node answers again, and another mirrored file is
+    /// created with a copy on it, which is returned. `mends` is true if repairs of `file` are not held back. In that
+    /// case a repair must have failed first, so that it does not take the freed memory before the other file.
     fn stall_past(&self, node: &str, file: &FarFile, mends: bool) -> FarFile {
         self.gate.silence(Some(node));
         let asked = self.pool.stats().broker_calls;
@@ -248,7 +248,7 @@ impl World {
         other.expect("a file")
     }
 
-    /// Loses every node but one, once nothing depends on the others.
+    /// Loses every node but one, after everything has a second copy.
     fn keep_only(&mut self, node: &str) {
         until("everything is kept twice", || self.pool.stats().unprotected_bytes == 0);
         self.nodes.retain(|other| other.address().to_string() == node);
@@ -270,9 +270,8 @@ fn whole(file: &FarFile) -> Vec<u8> {
     bytes
 }
 
-/// While one thread's write waited in the connection to a stalled node, another thread's write had that copy
-/// dropped, its place was given to another file as soon as the node answered again, and then the first write
-/// went through: into the other file.
+/// Regression: thread A's write waited in the connection to a stalled node. Thread B's write dropped that copy. The
+/// node answered again, and the memory was given to another file. Then A's write arrived and changed that file.
 #[test]
 fn write_held_back_until_its_copy_was_dropped_never_reaches_another_file() {
     let mut world = World::new(2);
@@ -293,7 +292,7 @@ fn write_held_back_until_its_copy_was_dropped_never_reaches_another_file() {
     assert!(found[8 * KIB..12 * KIB].iter().all(|byte| *byte == 3), "the write that came after it");
 }
 
-/// The same with a read: it came back with the other file's bytes.
+/// Regression: the same race with a read returned bytes of another file.
 #[test]
 fn read_held_back_until_its_copy_was_dropped_never_shows_another_file() {
     let world = World::new(2);
@@ -310,8 +309,8 @@ fn read_held_back_until_its_copy_was_dropped_never_shows_another_file() {
     assert!(found.iter().all(|byte| matches!(byte, 1 | 3)), "what was in the file before or after");
 }
 
-/// Of two writes at once, one missed the one copy and the other the other. Each had the copy dropped that it
-/// had missed, both were acknowledged, and nobody had the bytes.
+/// Regression: of two concurrent writes, each missed another copy and had that copy dropped. Both were acknowledged,
+/// and no complete copy was left.
 #[test]
 fn writes_that_miss_one_copy_each_are_not_both_acknowledged() {
     let world = World::new(2);
@@ -333,8 +332,8 @@ fn writes_that_miss_one_copy_each_are_not_both_acknowledged() {
     assert!(found.iter().all(|byte| *byte == 3));
 }
 
-/// Truncating cut the local copy off after others could write the file again: their bytes were cut off too,
-/// and read as zeros once the node was lost.
+/// Regression: truncating a file truncated its local copy after others could write again. Their bytes were cut off
+/// too, and read as zeros once the node was lost.
 #[test]
 fn truncate_of_a_local_copy_never_takes_what_was_written_after_it() {
     let mut world = World::new(1);
@@ -348,7 +347,7 @@ fn truncate_of_a_local_copy_never_takes_what_was_written_after_it() {
             file.write_at(0, &[2; 128 * KIB]).expect("a write");
             file.write_at(256 * KIB as u64, &[3; 64 * KIB]).expect("a write");
         });
-        // It has every chance to go first, if it may.
+        // Gives the writer time to go first, if it may.
         let give_up = Instant::now() + Duration::from_millis(300);
         while !(writer.is_finished() && world.pool.stats().disk_bytes_written >= 320 * KIB as u64)
             && Instant::now() < give_up
@@ -363,7 +362,7 @@ fn truncate_of_a_local_copy_never_takes_what_was_written_after_it() {
     assert!(found[256 * KIB..].iter().all(|byte| *byte == 3));
 }
 
-/// Regions were forgotten when their release was said to a node that did not answer: nobody could lease them
+/// Regression: regions were forgotten when their release went to a node that did not answer. Nobody could lease them
 /// until the session ended.
 #[test]
 fn release_that_a_stalled_node_did_not_hear_is_said_again() {
@@ -383,7 +382,7 @@ fn release_that_a_stalled_node_did_not_hear_is_said_again() {
     assert_eq!(world.pool.stats().leased_bytes, 2 * MIB);
 }
 
-/// A node that stalled for longer than its leases was never leased from again, though it answered.
+/// Regression: a node that stalled for longer than its leases was never used again, although it answered.
 #[test]
 fn node_that_stalled_longer_than_its_leases_is_used_again() {
     let world = World::with(2, LeaseSettings { lease_ttl_ms: 300, grace_ms: 0, ..LeaseSettings::default() });

@@ -1,4 +1,4 @@
-//! Nodes that were told what they may spend, and clients that want more.
+//! Tests of nodes with limits of bandwidth and CPU time, and clients that want more.
 
 use crate::on_time::on_time;
 use crate::programs::PATIENCE;
@@ -18,7 +18,7 @@ fn limited_node(limits: Limits) -> OneNode {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let store = Box::new(MemoryStore::default());
     let reach = Reach::default();
-    // Nobody renews.
+    // The lease is long, because nobody renews it.
     let settings = LeaseSettings { lease_ttl_ms: 600_000, ..LeaseSettings::default() };
     let broker = Broker::start(loopback, &reach, settings, store).expect("a broker");
     let mut options =
@@ -30,8 +30,8 @@ fn limited_node(limits: Limits) -> OneNode {
     OneNode { node, broker, reach }
 }
 
-/// An upper bound, so a slow machine cannot break it: what is moved over a span is what the limit permits, a
-/// burst, and a piece in each slot.
+/// The test checks an upper bound, so a slow machine cannot break it: the bytes moved in a time are at most those of
+/// the limit, plus a burst, plus one operation in each of the node's slots (one slot per CPU).
 #[test]
 fn node_with_a_bandwidth_limit_moves_no_more_than_it_permits() {
     const LIMIT: u64 = 20_000_000;
@@ -82,16 +82,17 @@ fn node_with_limits_serves_over_tcp_and_offers_no_shared_memory() {
     }
 }
 
-/// One client with four connections that never pause, each asking for 32 pages at a time, beside seven that ask for
-/// one. The node's limit is what all have to share, whatever CPUs there are. Counted in pages served, until enough
-/// have been.
+/// One client uses four connections without pausing and asks for 32 pages at a time. Seven others ask for one page at
+/// a time. All share the node's limit, which is independent of the number of CPUs. The test ends after a number of
+/// pages, not after a time.
 #[test]
 fn node_with_a_limit_serves_seven_clients_at_depth_1_as_well_as_one_at_depth_128() {
-    // So often each client's turn comes: with 10 MB/s at first, and with less where this machine is late for that.
+    // Time between two pages for each client: at first for a limit of 10 MB/s. `on_time` retries with a lower limit
+    // if this machine is late.
     on_time(Duration::from_micros(6_500), serve_eight_clients);
 }
 
-/// Has a node serve a page to each of eight clients in that time, if it is fair.
+/// Checks that a node serves a page to each of eight clients every `turn`.
 fn serve_eight_clients(turn: Duration) {
     const PAGES: u64 = 2_400;
     const PAGE: usize = 8 << 10;
@@ -133,7 +134,8 @@ fn serve_eight_clients(turn: Duration) {
     }
 }
 
-/// Nobody waits a quarter of an hour for a node to stop because a client is that deep in debt.
+/// Clients of a limited node may owe it a quarter of an hour of its bandwidth. The node must not wait for that when
+/// it stops.
 #[test]
 fn node_with_limits_stops_although_clients_wait_for_them() {
     let pool = limited_node(Limits { bytes_per_second: Some(1_000_000), cpu_milli: None });
@@ -145,7 +147,7 @@ fn node_with_limits_stops_although_clients_wait_for_them() {
             let (grants, begun) = (&grants, begun.clone());
             scope.spawn(move || {
                 begun.send(()).expect("somebody waits");
-                // Until the node is gone.
+                // Reads until the node is gone.
                 while read(&mut **link, &grants[0], 0, MIB as usize).is_ok() {}
             });
         }

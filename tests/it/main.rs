@@ -1,4 +1,4 @@
-//! Tests that need more than one crate. Names are claims: area, situation, what is expected.
+//! Tests that need more than one crate. Their names are claims: area, situation, expected result.
 
 mod bad_input;
 mod bench_command;
@@ -36,5 +36,5 @@ mod tickets;
 mod tls;
 mod zombies;
 
-// For the tests to name them as their own.
+// Lets the test modules name these as `crate::..`.
 use farpool_tests::{canary, programs, random};

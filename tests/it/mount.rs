@@ -1,4 +1,4 @@
-//! `farpool mount` with a real kernel: takes root and /dev/fuse.
+//! Tests of `farpool mount` with a real kernel. They need root and /dev/fuse.
 
 use crate::processes::{Process, binary, until};
 use crate::programs::{PATIENCE, ended, first_line, output};
@@ -18,7 +18,7 @@ use std::time::Instant;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// A pool of one node, and a folder that is mounted over.
+/// Pool of one node, and a folder that is mounted over.
 struct Stage {
     mount: Option<Process>,
     at: PathBuf,
@@ -57,7 +57,7 @@ impl Stage {
         Pool::connect_with(&self.broker.ready, PoolOptions::default()).expect("a session")
     }
 
-    /// As Ctrl-C does.
+    /// Ends the mount, as Ctrl-C does.
     fn end(&mut self) {
         let mount = self.mount.take().expect("it runs");
         mount.signal(Signal::TERM);
@@ -67,13 +67,13 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Of one that was killed the kernel knows until it is told.
+        // If the process was killed, the mount remains until it is detached.
         drop(self.mount.take());
         detach(&self.at);
     }
 }
 
-/// The kinds of file systems that are mounted over a folder, the last one on top.
+/// Returns the types of the file systems mounted over a folder, the topmost last.
 fn mounted_at(at: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mounts").expect("readable");
     let of = |line: &str| {
@@ -88,14 +88,14 @@ fn succeeds(command: &mut Command) {
     assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Takes whatever is mounted over a folder away.
+/// Unmounts everything that is mounted over a folder.
 fn detach(at: &Path) {
     for _ in mounted_at(at) {
         output(Command::new("umount").arg("--lazy").arg(at));
     }
 }
 
-/// Has the kernel forget what it holds of a file, so that reads reach the pool.
+/// Drops a file's pages from the page cache, so that reads reach the pool.
 fn forget(file: &File) {
     file.sync_all().expect("flushed");
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).expect("forgotten");
@@ -166,7 +166,7 @@ fn scratch_folder_keeps_names_links_and_rights_and_the_contents_of_what_is_open(
     assert_eq!((told.nlink(), told.mode() & 0o7777, told.len()), (2, 0o640, 6));
     let names: Vec<_> = fs::read_dir(&at).expect("listed").map(|one| one.expect("one").file_name()).collect();
     assert_eq!(names, ["c", "g", "s"]);
-    // A file without a name lives while it is open, and its memory is the pool's again afterwards.
+    // A deleted file lives while it is open. Then its memory returns to the pool.
     let open = stage.file("open");
     open.write_all_at(&vec![9; 8 * MIB as usize], 0).expect("written");
     forget(&open);
@@ -191,7 +191,7 @@ fn quota_of_a_scratch_folder_is_told_as_a_full_disk_and_room_is_had_again() {
         let file = stage.file("big");
         let written = file.write_all_at(&vec![1; 6 * MIB as usize], 0).and_then(|()| file.sync_all());
         assert_eq!(errno(&written.expect_err("over the quota")), Some(Errno::NOSPC), "{more:?}");
-        // What was not taken never reads as if nothing had been written.
+        // Bytes that were refused must not read as zeros.
         let _ = file.sync_all();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("forgotten");
         let mut back = vec![0; 6 * MIB as usize];
@@ -223,7 +223,7 @@ fn scratch_folder_whose_node_died_answers_an_error_and_never_other_bytes_and_tak
     let killed = Instant::now();
     let error = loop {
         match file.read_exact_at(&mut back, 0) {
-            // Mapped memory outlives its node until the session notices.
+            // Mapped memory outlives its node until the session notices the loss.
             Ok(()) => assert!(back.iter().all(|byte| *byte == 7) && killed.elapsed() < PATIENCE),
             Err(error) => break error,
         }
@@ -309,7 +309,7 @@ fn folder_whose_mounts_were_killed_is_mounted_over_again() {
     }
     scratch.end();
     assert_eq!(mounted_at(&scratch.at), [""; 0]);
-    // Also where a folder is mounted over itself.
+    // A folder that is mounted over itself can be mounted again as well.
     let mut kept = Kept::over_itself();
     fs::write(kept.at.join("f"), b"stays").expect("written");
     kept.mount.take().expect("it runs").kill();
@@ -321,13 +321,13 @@ fn folder_whose_mounts_were_killed_is_mounted_over_again() {
 
 #[test]
 fn block_of_which_the_kernel_holds_half_is_read_short_once_its_mount_was_killed_and_never_wrong() {
-    // PostgreSQL said "read only 4096 of 8192 bytes" when its mount was killed.
+    // PostgreSQL reported "read only 4096 of 8192 bytes" when its mount was killed.
     let mut stage = Stage::new(&[]);
     let block = Random(3).bytes(8192);
     let file = stage.file("f");
     file.write_all_at(&block, 0).expect("written");
     forget(&file);
-    // One page, and nothing ahead of it.
+    // Reads one page, without read-ahead.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).expect("told");
     file.read_exact_at(&mut [0; 4096], 0).expect("read");
     stage.mount.take().expect("it runs").kill();
@@ -342,7 +342,7 @@ fn block_of_which_the_kernel_holds_half_is_read_short_once_its_mount_was_killed_
 fn dead_mount_of_another_program_is_named_and_left_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("letters");
-    // It ends with the shell that holds its descriptor.
+    // The mount ends when the shell that holds its descriptor ends.
     let options = "fd=9,rootmode=40000,user_id=0,group_id=0";
     let mount = format!("exec 9<>/dev/fuse && mount -i -t fuse.other -o {options} other {path}");
     succeeds(Command::new("sh").args(["-c", &mount]));
@@ -369,7 +369,7 @@ fn volume_that_is_mounted_over_itself_stays_when_somebody_unmounts_the_mount() {
     assert_eq!(fs::read(kept.at.join("f")).expect("read"), b"of the volume");
 }
 
-/// A pool of one node, a folder of this machine, and where it is mounted behind a cache.
+/// Pool of one node, a folder of this machine, and a mount of that folder with a cache.
 struct Kept {
     mount: Option<Process>,
     at: PathBuf,
@@ -528,7 +528,7 @@ fn kept_folder_passes_names_rights_and_attributes_through() {
     assert_eq!(fs::read(folder.join("c/b/f")).expect("read"), b"inside");
 }
 
-/// An access control list as the kernel takes it (`posix_acl_xattr_header` and `posix_acl_xattr_entry`).
+/// Encodes an access control list for the kernel (`posix_acl_xattr_header` and `posix_acl_xattr_entry`).
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -560,7 +560,7 @@ fn access_control_lists_of_a_kept_folder_count_and_are_passed_on_to_what_is_made
     let reads = |path: PathBuf, user| output(Command::new("cat").arg(path).uid(user).gid(user)).stdout;
     assert_eq!(reads(kept.at.join("f"), 4_321), b"for one");
     assert_eq!(reads(kept.at.join("f"), 4_322), b"");
-    // Its group's bits are the mask: without the list, whoever is of its group could read it.
+    // The group bits of the mode are the mask. Without the list, every member of the group could read the file.
     assert_eq!(fs::metadata(kept.at.join("f")).expect("stat").mode() & 0o777, 0o640);
 
     set(kept.folder.clone(), "system.posix_acl_default", &list(6));
@@ -580,7 +580,7 @@ fn access_control_lists_of_a_kept_folder_count_and_are_passed_on_to_what_is_made
         let mode = |path: &str| fs::metadata(kept.folder.join(path)).expect("stat").mode();
         assert_eq!(mode(made), mode(direct), "{made}");
     }
-    // Programs keep what they run as.
+    // Set-user-ID and set-group-ID bits are preserved.
     let set_ids = |folder: &Path| {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o4755).open(folder.join("program")).expect("made");
@@ -621,7 +621,7 @@ fn file_of_a_kept_folder_is_cut_when_it_is_opened_for_reading_alone() {
     kept.end();
 }
 
-/// A scratch mount whose process was started with what `env` is told, and whose errors nobody hears.
+/// Starts a scratch mount through `env` with an option, and with a standard error that nobody reads.
 fn unheard_mount(env: &str) -> (Process, tempfile::TempDir, [Process; 2]) {
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
     let size = ["--memory", "16MiB", "--region-size", "1MiB", "--no-reserve"];
@@ -630,7 +630,7 @@ fn unheard_mount(env: &str) -> (Process, tempfile::TempDir, [Process; 2]) {
     let mut command = Command::new("env");
     command.args([env, &binary(), "mount", "scratch"]).arg(folder.path());
     command.args(["--pool", &broker.ready, "--quota", "1MiB", "--write-through"]);
-    // Nobody reads it: what is written to it fails.
+    // The reading end is closed, so writes to standard error fail.
     let (_, unread) = io::pipe().expect("a pipe");
     (Process::begin(command.stderr(unread)), folder, [broker, node])
 }
@@ -644,7 +644,7 @@ fn scratch_folder_goes_on_when_nobody_hears_what_it_has_to_say_and_ends_with_its
     }
     fs::write(folder.path().join("f"), b"fits").expect("written");
     assert_eq!(fs::read(folder.path().join("f")).expect("read"), b"fits");
-    // The terminal goes, and takes it along.
+    // The terminal closes, which ends the mount.
     mount.signal(Signal::HUP);
     assert!(mount.ends_within(PATIENCE).success());
     assert!(fs::read_dir(folder.path()).expect("unmounted").next().is_none());
@@ -652,7 +652,7 @@ fn scratch_folder_goes_on_when_nobody_hears_what_it_has_to_say_and_ends_with_its
 
 #[test]
 fn scratch_folder_outlives_its_terminal_if_it_was_told_to() {
-    // As `nohup` does.
+    // Ignores SIGHUP, as `nohup` does.
     let (mount, folder, _pool) = unheard_mount("--ignore-signal=HUP");
     let status = fs::read_to_string(format!("/proc/{}/status", mount.id())).expect("it runs");
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("told");

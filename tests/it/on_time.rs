@@ -1,5 +1,5 @@
-//! Tests of what lasts a fraction of a second: of leases, of turns. Whoever holds a lease on a busy machine may lose it
-//! because nothing ran for so long, and a test that sees this has learnt nothing.
+//! Support for tests of fractions of a second, such as leases. On a busy machine a client may lose its lease because
+//! it got no CPU time, and then the test has proved nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, park_timeout, spawn};
 use std::time::{Duration, Instant};
 
-/// Leases that last so long are not lost by being late, and turns that take so long are not missed.
+/// Longest leases or intervals to retry with. These are never missed because a machine is busy.
 const LONGEST: Duration = Duration::from_secs(240);
-/// A thread that sleeps for this wakes up so much later as this machine is late.
+/// Duration of a sleep that measures how late this machine wakes up a thread.
 const NAP: Duration = Duration::from_millis(2);
 
-/// Runs a test with leases or turns of `shortest`; if it fails while this machine was late for them, again with longer
-/// ones.
+/// Runs a test with leases or intervals of `shortest`. If it fails while this machine was late by a tenth of that or
+/// more, retries with four times as much, up to `LONGEST`.
 pub fn on_time(shortest: Duration, test: impl Fn(Duration)) {
     let mut lasts = shortest;
     loop {
@@ -29,7 +29,7 @@ pub fn on_time(shortest: Duration, test: impl Fn(Duration)) {
     }
 }
 
-/// Watches how late this machine is.
+/// Thread that measures how late this machine is.
 pub struct Watch {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -51,7 +51,7 @@ impl Watch {
         Watch { is_over, thread }
     }
 
-    /// Ends; returns by how much at most a thread has woken up late.
+    /// Stops measuring. Returns the longest delay of a wake-up.
     pub fn worst(self) -> Duration {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("it only looks")

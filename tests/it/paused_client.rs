@@ -1,5 +1,5 @@
-//! The library in a process that gets no time at the worst moments: stops placed by hand, where the suite of
-//! stopped processes comes by only now and then.
+//! Tests of the library in a process that is paused at the worst moments. The moments are chosen by hand; the tests
+//! of stopped processes hit them only by chance.
 
 use crate::programs::PATIENCE;
 use crate::raw_client::*;
@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 const TTL_MS: u32 = 300;
 const GRACE_MS: u32 = 100;
 
-/// Where a thread can be caught.
+/// Moment at which a thread can be paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// Before it asks this.
+    /// Just before the client sends this request.
     Ask(Opcode),
-    /// Before it reads or writes.
+    /// Just before a read or write.
     Copy,
-    /// Behind a wait.
+    /// Right after a wait.
     Waited,
 }
 
@@ -39,9 +39,9 @@ struct Pauses {
 #[derive(Default)]
 struct State {
     trap: Option<Moment>,
-    /// Who was caught; everybody stops with it, at their next moment.
+    /// The thread that was paused. All other threads pause too, at their next moment.
     caught: Option<ThreadId>,
-    /// Whether the caught one alone goes on.
+    /// True if only that thread continues.
     is_let_go: bool,
 }
 
@@ -57,7 +57,7 @@ impl Pauses {
         drop(self.changed.wait_while(state, stops));
     }
 
-    /// Catches the next thread that comes there. Whoever was caught before goes on, alone.
+    /// Pauses the next thread that reaches this moment. The thread that was paused before continues, alone.
     fn catch(&self, moment: Moment) {
         let mut state = self.state.lock();
         state.trap = Some(moment);
@@ -65,27 +65,27 @@ impl Pauses {
         self.changed.notify_all();
     }
 
-    /// Waits until a thread is in the trap.
+    /// Waits until a thread is paused.
     fn wait_caught(&self) {
         let state =
             self.changed.wait_timeout_while(self.state.lock(), PATIENCE, |state| state.trap.is_some());
         assert_eq!(state.trap, None, "nobody came there within {PATIENCE:?}");
     }
 
-    /// The caught thread goes on, alone.
+    /// Lets the paused thread continue, alone.
     fn let_go(&self) {
         self.state.lock().is_let_go = true;
         self.changed.notify_all();
     }
 
-    /// Everybody goes on.
+    /// Lets all threads continue.
     fn go_on(&self) {
         *self.state.lock() = State::default();
         self.changed.notify_all();
     }
 }
 
-/// This machine, whose threads can be stopped.
+/// Host whose threads can be paused.
 struct Pausing {
     machine: Arc<dyn Dialer>,
     pauses: Arc<Pauses>,
@@ -134,7 +134,7 @@ impl Link for PausingLink {
     }
 }
 
-/// A pool, and a session in it that has written a file.
+/// Starts a pool, and a session that has written a file.
 fn start(regions: u32, transport: TransportChoice, grace_ms: u32) -> (OneNode, Pool, FarFile, Arc<Pauses>) {
     let settings = LeaseSettings { lease_ttl_ms: TTL_MS, grace_ms, ..LeaseSettings::default() };
     let node = one_node(regions.into(), settings);
@@ -150,7 +150,7 @@ fn start(regions: u32, transport: TransportChoice, grace_ms: u32) -> (OneNode, P
     (node, client, old, pauses)
 }
 
-/// Waits until the broker has heard from the node that so many regions are free.
+/// Waits until the number of free regions that the node has reported is as wanted.
 fn wait_until_free(pool: &OneNode, is_so: impl Fn(u32) -> bool) {
     let give_up = Instant::now() + PATIENCE;
     loop {
@@ -177,9 +177,9 @@ fn write_new(client: &Pool, name: &str) -> Result<(), Error> {
     result
 }
 
-/// A laptop slept. When it woke up, the node answered the first renewal at once (that it knew nothing of the
-/// session any more) and was struck off all the same, for "its lease ran out while it did not answer": in a
-/// pool of one node the session could never lease again.
+/// Regression: a laptop slept. When it woke up, the node answered the first renewal at once that it did not know the
+/// session. The client then dropped the node, as if it had not answered during the lease. In a pool of one node the
+/// session could never lease again.
 #[test]
 fn client_that_slept_past_its_lease_leases_anew_at_the_node_that_told_it_so() {
     let (node, client, old, pauses) = start(4, TransportChoice::Tcp, GRACE_MS);
@@ -190,7 +190,7 @@ fn client_that_slept_past_its_lease_leases_anew_at_the_node_that_told_it_so() {
     while slept.elapsed() < Duration::from_millis(2 * u64::from(TTL_MS + GRACE_MS)) {
         std::thread::park_timeout(Duration::from_millis(5));
     }
-    // The thread that renews goes first, and comes round.
+    // The renewing thread runs first, and finishes a round.
     pauses.catch(Moment::Waited);
     pauses.wait_caught();
     pauses.go_on();
@@ -199,10 +199,9 @@ fn client_that_slept_past_its_lease_leases_anew_at_the_node_that_told_it_so() {
     write_new(&client, "new").expect("the node is there");
 }
 
-/// A thread that had found the lease good and was about to lease more got no time until the lease was over.
-/// The node took the session for a new one, and from then on renewed it; so nobody ever told the client that
-/// its older regions were gone, and it went on cutting new files from them: each of them lost at its first
-/// write, for as long as the session lived.
+/// Regression: a thread had checked the lease, and paused before it asked for more until the lease was over. The node
+/// took the session for a new one and renewed it from then on. The client never learned that its older regions were
+/// gone, and allocated new files in them. Each of these was lost at its first write.
 #[test]
 fn lease_that_ended_while_more_was_asked_for_does_not_spoil_new_files() {
     for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
@@ -218,15 +217,15 @@ fn lease_that_ended_while_more_was_asked_for_does_not_spoil_new_files() {
         pauses.go_on();
         let error = old.read_at(0, &mut [0; 16]).expect_err("its bytes are gone");
         assert_eq!(error.kind(), ErrorKind::Lost, "{transport:?}: {error}");
-        // What was held before the pause is one region, which may be met once.
+        // The session held one region before the pause, which may still be used once.
         let failures = (0..10).filter(|number| write_new(&client, &format!("new-{number}")).is_err()).count();
         assert!(failures <= 1, "{transport:?}: {failures} of 10 new files were lost");
     }
 }
 
-/// An operation reached the node in the lease's grace, and its thread then got no time until the grace was
-/// over as well. Renewing over the same link it was told that it is a stranger, and passed that on as a
-/// refusal that nothing can be done about; but the bytes were lost, and a caller must hear that.
+/// Regression: an operation reached the node in the grace of its lease, and its thread then paused until the grace
+/// was over. The renewal was answered that the session is unknown, and the caller got a refusal. The bytes were lost,
+/// so the caller must get `Lost`.
 #[test]
 fn grace_that_ended_before_the_renewal_is_a_loss() {
     for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
@@ -235,7 +234,7 @@ fn grace_that_ended_before_the_renewal_is_a_loss() {
         let result = std::thread::scope(|scope| {
             let reading = scope.spawn(|| old.read_at(0, &mut [0; 16]));
             pauses.wait_caught();
-            // Another lease that begins later ends later.
+            // A second lease begins later and ends later.
             let mut link = node.link(Transport::Tcp);
             let later = node.session().lease(&node, &mut *link, 1).expect("a lease").remove(0);
             let give_up = Instant::now() + PATIENCE;

@@ -1,4 +1,5 @@
-//! Memory that a host needs itself: what goes, in which order, and what clients notice.
+//! Tests of memory pressure: which regions a node gives up when its host needs memory, in which order, and what
+//! clients notice.
 
 use crate::processes::until;
 use crate::programs::PATIENCE;
@@ -20,7 +21,8 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const REGIONS: u64 = 32;
 
-/// A host of 64 GiB of which half are to stay available: what the next looks find; the last is found from then on.
+/// Memory of a simulated host of 64 GiB, of which half must stay available. Each value is the available memory at one
+/// sample; the last one repeats.
 struct Told(Mutex<VecDeque<u64>>);
 
 impl Told {
@@ -40,7 +42,7 @@ impl MemorySource for Told {
     }
 }
 
-/// Nodes of 32 regions, each on a host of its own, whose memory the test tells.
+/// Nodes of 32 regions, each on a host of its own with simulated memory.
 struct Hosts {
     nodes: Vec<Node>,
     told: Vec<Arc<Told>>,
@@ -113,7 +115,7 @@ fn host_that_needs_its_memory_gets_it_and_files_that_can_move_are_readable_throu
                         }
                     });
                 }
-                // 16 GiB too few: all that this node has is not enough.
+                // 16 GiB are missing, which is more than the node has.
                 hosts.told[0].looks([16 * GIB]);
                 until(&pool, PATIENCE, "all of it goes", |status| {
                     u64::from(node(&status.nodes, "n0").counts.away) == REGIONS
@@ -135,7 +137,7 @@ fn host_that_needs_a_little_gets_what_nobody_uses_and_the_rest_stays() {
     let leased = |status: &StatusReport| node(&status.nodes, "n0").counts.leased;
     until(&pool, PATIENCE, "the lease is reported", |status| leased(status) > 0);
     let leased = leased(&pool.status().expect("a status"));
-    // One look that is short, and what it looked ahead from how fast that came.
+    // One sample shows a shortage. The node gives up a little more, for it extrapolates how fast the shortage grew.
     hosts.told[0].looks([32 * GIB - MIB, 32 * GIB]);
     until(&pool, PATIENCE, "some regions go", |status| node(&status.nodes, "n0").counts.away > 0);
     let counts = &node(&pool.status().expect("a status").nodes, "n0").counts.clone();
@@ -157,7 +159,7 @@ fn emergency_takes_everything_and_copies_elsewhere_are_what_is_read() {
         u64::from(node(&status.nodes, "n0").counts.away) == REGIONS
     });
     reads(&file, &bytes);
-    // What may vanish is there, or is said to be gone.
+    // A cached file is either intact or reported as lost.
     let mut found = vec![0; bytes.len()];
     match cached.read_at(0, &mut found) {
         Ok(_) => assert!(found == bytes),

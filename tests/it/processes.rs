@@ -1,4 +1,4 @@
-//! Real processes, ended as a crash ends them.
+//! Tests with real processes that end abruptly, as in a crash.
 
 use crate::on_time::on_time;
 use crate::programs::{self, PATIENCE, reserved_address};
@@ -15,10 +15,10 @@ pub fn binary() -> String {
     std::env::var("FARPOOL_BIN").expect("FARPOOL_BIN names the farpool binary: run `make test`")
 }
 
-/// A farpool process that is killed with this value.
+/// A farpool process. Dropping this value kills it.
 pub struct Process {
     child: Child,
-    /// As it was started.
+    /// Command line, for messages.
     what: String,
     pub ready: String,
 }
@@ -30,7 +30,7 @@ impl Process {
         Process::begin(&mut command)
     }
 
-    /// The same of a command that brings the program's environment along.
+    /// Starts a command that also sets the program's environment.
     pub fn begin(command: &mut Command) -> Process {
         let what = format!("{command:?}");
         let child = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
@@ -50,13 +50,13 @@ impl Process {
         rustix::process::kill_process(pid, signal).expect("signalled");
     }
 
-    /// Stops it, and waits until none of its threads runs any more.
+    /// Stops the process with SIGSTOP. Waits until none of its threads runs.
     pub fn stop(&self) {
         self.signal(rustix::process::Signal::STOP);
         let begun = Instant::now();
         let stands = |thread: std::io::Result<std::fs::DirEntry>| {
             let said = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
-            // Its name, in brackets, may have any character.
+            // The thread's name is in brackets and may contain any character.
             said.is_ok_and(|said| said.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')))
         };
         let tasks = format!("/proc/{}/task", self.id());
@@ -65,12 +65,12 @@ impl Process {
         }
     }
 
-    /// How it ended, by itself.
+    /// Waits until the process ends by itself. Returns its exit status.
     pub fn ends_within(mut self, patience: Duration) -> ExitStatus {
         programs::ended(&mut self.child, &self.what, patience)
     }
 
-    /// `kill -9`.
+    /// Kills the process with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("gone");
@@ -98,7 +98,7 @@ fn connect(url: &str, transport: TransportChoice) -> Pool {
     Pool::connect_with(url, options).expect("a session")
 }
 
-/// Looks at the pool until it is as wanted, or fails.
+/// Polls the pool's status until it is as wanted. Panics after `patience`.
 pub fn until(pool: &Pool, patience: Duration, what: &str, is_so: impl Fn(&StatusReport) -> bool) {
     let start = Instant::now();
     loop {
@@ -123,7 +123,7 @@ fn node_killed_is_named_in_the_error_and_the_rest_of_the_pool_serves_on() {
         let mut into = vec![0; 8 * MIB as usize];
         let error = loop {
             match file.read_at(0, &mut into) {
-                // Mapped memory outlives its node until the session notices.
+                // Mapped memory outlives its node until the session notices the loss.
                 Ok(_) => {
                     assert!(killed.elapsed() < PATIENCE, "{transport:?}: the loss is noticed")
                 }
@@ -169,7 +169,7 @@ fn node_started_again_under_its_name_never_shows_bytes_of_its_former_life() {
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     pool.delete("old").expect("deleted");
     let give_up = Instant::now() + PATIENCE;
-    // Its new life joins the pool in its own time.
+    // Its new life joins the pool some time later.
     loop {
         let new = pool.create("new", FileClass::Scratch, CreateOptions::default()).expect("created");
         match new.write_at(0, b"after") {
@@ -197,7 +197,7 @@ fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() 
     file.write_at(0, &vec![1; MIB as usize]).expect("a write");
 
     broker.kill();
-    // Longer than a lease: it is renewed at the node, without the broker.
+    // Waits longer than a lease. The node renews it without the broker.
     let killed = Instant::now();
     let mut back = vec![0; MIB as usize];
     while killed.elapsed() < Duration::from_millis(2_200) {
@@ -213,7 +213,7 @@ fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() 
     let mut found = vec![0; opened.length() as usize];
     opened.read_at(0, &mut found).expect("a read");
     assert_eq!(found, b"survives the broker");
-    // The session goes on: it can lease more.
+    // The session is still valid and can lease more.
     file.write_at(MIB, &vec![2; 4 * MIB as usize]).expect("more is leased from the new life of the broker");
     assert!(pool.status().expect("a status").term.0 >= 2);
 }
@@ -243,7 +243,7 @@ fn those_who_need_memory_without_a_broker_wait_for_it_once_and_not_one_after_the
         let took = begun.elapsed();
         assert!(took >= patience && took < 30 * patience, "sixty writes took {took:?}");
         let _again = self::broker(&store, &address);
-        // As soon as its node has joined it.
+        // The write succeeds as soon as the node has joined the broker.
         let until = Instant::now() + PATIENCE;
         while let Err(error) = files[0].write_at(0, b"far") {
             assert!(Instant::now() < until, "{error}");
@@ -254,7 +254,7 @@ fn those_who_need_memory_without_a_broker_wait_for_it_once_and_not_one_after_the
     });
 }
 
-/// Run by the next test in a process of its own: holds far memory until killed.
+/// The next test runs this in a process of its own: it holds far memory until it is killed.
 #[test]
 fn client_process_of_the_next_test() {
     let Ok(url) = std::env::var("FARPOOL_TEST_HOLD") else { return };
@@ -284,7 +284,7 @@ fn client_killed_mid_write_frees_its_regions_within_ttl_grace_and_a_second() {
         until(&observer, PATIENCE, "the client holds regions", |status| leased(status) >= 4);
         client.kill().expect("killed");
         client.wait().expect("gone");
-        // How soon, the simulator checks.
+        // The simulator checks how soon.
         until(&observer, PATIENCE, "its regions are free", |status| {
             status.nodes.iter().all(|node| node.counts.free == 32)
         });

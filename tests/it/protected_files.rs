@@ -1,4 +1,4 @@
-//! Files that survive the loss of a node: whatever fails, a read answers with what was written.
+//! Tests of files that survive the loss of a node: whatever fails, a read returns what was written.
 
 use crate::on_time::Watch;
 use crate::processes::{Process, until};
@@ -14,10 +14,10 @@ use farpool_wire::control::{NodeStatus, StatusReport};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// How often an operation may be late by as much as this machine is late at most.
+/// Number of wake-ups in one operation, each of which may be as late as this machine was at most.
 const WAKE_UPS: u32 = 50;
 
-/// A pool of nodes in this process that can be lost one by one.
+/// Pool of nodes in this process, which can be lost one by one.
 pub(crate) struct Cluster {
     broker: Broker,
     nodes: Vec<Node>,
@@ -36,7 +36,7 @@ impl Cluster {
         cluster
     }
 
-    /// Every node has a host label of its own.
+    /// Starts a node with a host label of its own.
     fn start_node(&mut self) {
         self.started += 1;
         let name = Name::new(format!("n{}", self.started)).expect("a name");
@@ -53,7 +53,7 @@ impl Cluster {
         drop(self.nodes.remove(index));
     }
 
-    /// Returns how many regions sessions have leased of the nodes that are not lost, as the broker has heard.
+    /// Returns the number of regions that sessions lease on the remaining nodes, as reported to the broker.
     fn leased_regions(&self, status: &StatusReport) -> u64 {
         let is_here = |node: &&NodeStatus| self.nodes.iter().any(|here| here.info().node == node.info.node);
         status.nodes.iter().filter(is_here).map(|node| u64::from(node.counts.leased)).sum()
@@ -93,7 +93,7 @@ fn create(pool: &Pool, name: &str) -> FarFile {
     pool.create(name, FileClass::Scratch, CreateOptions::default()).expect("created")
 }
 
-/// A file and what it must hold.
+/// File, and its expected contents.
 struct Modelled {
     file: FarFile,
     model: Vec<u8>,
@@ -168,8 +168,8 @@ fn mirror_survives_nodes_lost_one_after_another_while_it_is_used() {
             }
             files.iter().for_each(Modelled::check);
             cluster.start_node();
-            // Before the next loss, what lay on this one must be kept twice again. Mapped memory outlives its node
-            // until the session notices; and then repair begins.
+            // All files must have two copies again before the next loss. Mapped memory outlives its node until the
+            // session notices the loss, and repair begins only then.
             until(&pool, PATIENCE, "nothing is held on lost nodes", |status| {
                 pool.stats().leased_bytes == MIB * cluster.leased_regions(status)
             });
@@ -222,7 +222,7 @@ fn local_copy_survives_every_node_and_the_file_is_used_on_without_any() {
             file.step(&mut random);
         }
         cluster.lose_node(0);
-        // A host that was paused for longer than a lease has none left to lose.
+        // If this host was paused for longer than a lease, the session holds no lease that could be lost.
         while pool.stats().nodes_lost == 0 && pool.stats().leased_bytes > 0 {
             file.step(&mut random);
         }
@@ -231,7 +231,7 @@ fn local_copy_survives_every_node_and_the_file_is_used_on_without_any() {
         }
         file.check();
         assert!(pool.stats().disk_bytes_read > 0, "{transport:?}: the disk answered");
-        // With a node again, the bytes come back to far memory.
+        // When there is a node again, the bytes return to far memory.
         cluster.start_node();
         let give_up = Instant::now() + PATIENCE;
         while pool.stats().repaired_bytes < file.model.len() as u64 / 2 {
@@ -243,9 +243,9 @@ fn local_copy_survives_every_node_and_the_file_is_used_on_without_any() {
     }
 }
 
-/// Two writes left a hole between them in one page of a sealed file. When the file came back to far memory from
-/// the local disk, that page was sealed once for each of them, with zeros in place of the other: the first read
-/// as zeros from then on.
+/// Regression: two writes left a hole between them in one page of an encrypted file. When the file returned to far
+/// memory from the local disk, that page was encrypted once for each write, with zeros in place of the other, and the
+/// first write read as zeros from then on.
 #[test]
 fn local_copy_comes_back_to_far_memory_with_every_run_of_a_sealed_page() {
     let mut cluster = Cluster::new(1);
@@ -328,7 +328,7 @@ fn replica_that_stalls_costs_one_timeout_and_never_answers_with_old_bytes() {
             let limit = Duration::from_millis(if step == 0 { 2_500 } else { 1_500 }) + allowance;
             assert!(took < limit, "step {step} took {took:?}, not less than {limit:?}");
         }
-        // Whatever it does now with what was on its way, no read may show it.
+        // Whatever the node does now with delayed requests, no read may return old bytes.
         for _ in 0..200 {
             file.step(&mut random);
         }
@@ -339,7 +339,8 @@ fn replica_that_stalls_costs_one_timeout_and_never_answers_with_old_bytes() {
     }
 }
 
-/// Every read of a file with a local copy waited for its node as long as a request may, though the disk had it.
+/// Regression: every read of a file with a local copy waited for the stalled node until the timeout, although the
+/// disk had the bytes.
 #[test]
 fn local_copy_answers_at_once_while_its_node_stalls() {
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
@@ -360,7 +361,7 @@ fn local_copy_answers_at_once_while_its_node_stalls() {
     Modelled { file, model }.check();
     let took = begun.elapsed();
     let limit = Duration::from_millis(1_500) + watch.worst() * WAKE_UPS;
-    // Its other extents are thought to be on the node as before.
+    // The session still assumes that the other extents are on the node, but their reads must not wait for it.
     assert!(took < limit, "it took {took:?}, not less than {limit:?}");
     node.signal(rustix::process::Signal::CONT);
 }

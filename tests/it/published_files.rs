@@ -1,4 +1,5 @@
-//! Published files: sealed, owned by their name, read by anybody, gone when dropped.
+//! Tests of published files: they are immutable, belong to their name, can be read by any session, and are freed when
+//! dropped.
 
 use farpool::{
     CreateOptions, EmbeddedOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, TransportChoice,
@@ -29,7 +30,7 @@ fn whole(pool: &Pool, name: &str) -> Vec<u8> {
     found
 }
 
-/// Waits until the pool holds nothing, or fails.
+/// Waits until no region of the pool is in use. Panics after a deadline.
 pub(crate) fn nothing_held(pool: &Pool) {
     for _ in 0..500 {
         let status = pool.status().expect("a status");
@@ -68,7 +69,7 @@ fn published_name_is_refused_twice_and_replaced_when_asked_for() {
     let taken = publish(&writer, "v", b"second", IfTaken::Refuse).expect_err("taken");
     assert_eq!(taken.kind(), ErrorKind::Exists);
     assert_eq!(whole(&reader, "v"), b"first");
-    // The sealed second version may still replace the first.
+    // The second version is sealed already, and may still replace the first.
     writer.publish("v", IfTaken::Replace).expect("replaced");
     assert_eq!(whole(&reader, "v"), b"second");
     writer.rename("v", "w").expect("renamed");

@@ -1,5 +1,5 @@
-//! Many operations under way from one thread, and asynchronous ones, against real nodes: what comes back is what
-//! was written, whatever becomes of a node meanwhile.
+//! Tests of queues and asynchronous operations against real nodes: many operations from one thread return what was
+//! written, whatever happens to a node meanwhile.
 
 use crate::protected_files::Cluster;
 use crate::random::Random;
@@ -24,7 +24,7 @@ fn filled(pool: &Pool, random: &mut Random) -> (FarFile, Vec<u8>) {
     (file, bytes)
 }
 
-/// Where a read begins and how long it is: mostly small, now and then more than one frame holds.
+/// Draws a range to read: mostly a small one, now and then more than one frame can hold.
 fn range(random: &mut Random) -> (usize, usize) {
     let most = if random.below(20) == 0 { 3 << 20 } else { 16 << 10 };
     let count = 1 + random.below(most) as usize;
@@ -40,7 +40,8 @@ fn check(done: Completion, asked: &[(usize, usize)], bytes: &[u8]) {
     );
 }
 
-/// Keeps `depth` reads under way until `count` have come back; `meanwhile` is told how many have.
+/// Keeps `depth` reads in progress until `count` have completed. Calls `meanwhile` with the number of completed
+/// reads.
 fn read_many(
     queue: &mut Queue,
     file: &FarFile,
@@ -87,7 +88,7 @@ fn reads_of_a_queue_come_back_with_what_was_written_at_any_depth() {
     }
 }
 
-/// More requests than go ahead of their answers: what is asked later does not overtake them.
+/// The queue is deeper than the limit of requests in flight. Later requests must not overtake earlier ones.
 #[test]
 fn very_deep_queues_give_every_read_its_own_bytes() {
     let cluster = Cluster::new(1);
@@ -107,7 +108,7 @@ fn very_deep_queues_give_every_read_its_own_bytes() {
     }
 }
 
-/// Writes come to their turn though reads go on.
+/// Writes must complete although reads continue without a pause.
 #[test]
 fn writes_of_a_busy_queue_are_not_put_off_for_ever() {
     let cluster = Cluster::new(1);
@@ -172,7 +173,7 @@ fn what_a_queue_has_written_is_there() {
         let mut random = Random(4);
         let (file, mut bytes) = filled(&pool, &mut random);
         let mut queue = pool.queue();
-        // Apart from each other: of two that overlap, either could be the last.
+        // The writes do not overlap: the order of overlapping writes is not defined.
         for tag in 0..100 {
             let (at, fresh) = (tag * 100_000, random.bytes(1 + tag % 50_000));
             bytes[at..at + fresh.len()].copy_from_slice(&fresh);
@@ -196,7 +197,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The smallest runtime there is.
+/// Runs a future to its end on this thread: the smallest possible runtime.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = pin!(future);

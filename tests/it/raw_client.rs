@@ -1,4 +1,4 @@
-//! A pool of this process, and the sessions made of single messages to use it with.
+//! A pool in this process, and sessions that use it by single messages.
 
 use crate::certificates::Ca;
 use crate::programs::PATIENCE;
@@ -13,14 +13,14 @@ use farpool_wire::Name;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What the one node of these pools is called.
+/// Name of the only node of these pools.
 pub const NODE: &str = "raw";
 
-/// A broker and one node of this process. The node goes first.
+/// A broker and one node in this process. The node is dropped first.
 pub struct OneNode {
     pub node: Node,
     pub broker: Broker,
-    /// How its clients connect.
+    /// Settings with which clients connect.
     pub reach: Reach,
 }
 
@@ -28,14 +28,14 @@ pub fn one_node(regions: u64, settings: LeaseSettings) -> OneNode {
     one_node_within(regions, settings, [Reach::default(), Reach::default(), Reach::default()])
 }
 
-/// The same with certificates, and the CA that issued them.
+/// Starts a pool with certificates. Returns it with the CA that issued them.
 pub fn one_tls_node(regions: u64, settings: LeaseSettings) -> (OneNode, Ca) {
     let ca = Ca::new();
     let reaches = [ca.broker(), ca.node(NODE), ca.tenant("raw-client")].map(Ca::reach);
     (one_node_within(regions, settings, reaches), ca)
 }
 
-/// Of broker, node and clients.
+/// Starts a pool with the settings of the broker, the node and the clients, in this order.
 pub fn one_node_within(regions: u64, settings: LeaseSettings, [broker, node, reach]: [Reach; 3]) -> OneNode {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let store = Box::new(MemoryStore::default());
@@ -50,7 +50,7 @@ pub fn one_node_within(regions: u64, settings: LeaseSettings, [broker, node, rea
 }
 
 impl OneNode {
-    /// A link to the node over a transport, with a virtual clock for `Sim`.
+    /// Connects to the node over a transport. `Sim` has a virtual clock.
     pub fn link(&self, transport: Transport) -> Box<dyn Link> {
         let info = self.node.info();
         match transport {

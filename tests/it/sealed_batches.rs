@@ -1,5 +1,5 @@
-//! Batches and queues of sealed files, against real nodes and a meddler between: as fast as those of plain files, and
-//! not a page that is not what was written.
+//! Tests of batches and queues on encrypted files, against real nodes with a meddler in between: they need as few
+//! requests as those on plain files, and return every page as it was written.
 
 use crate::protected_files::Cluster;
 use crate::random::Random;
@@ -21,22 +21,22 @@ pub(crate) const MIB: usize = 1 << 20;
 const BULK: usize = 128 << 10;
 const NEVER: usize = usize::MAX;
 
-/// What lies between a session and its nodes.
+/// Meddler between a session and its nodes, which counts, delays and damages.
 pub(crate) struct Meddler {
-    /// Requests to read and to write.
+    /// Number of requests to read, and to write.
     reads: AtomicU64,
     writes: AtomicU64,
-    /// Which page of the next answer comes with a bit changed.
+    /// Index of the page of the next answer in which a bit is flipped.
     spoiled: AtomicUsize,
-    /// Reads are sent only when their answer is taken.
+    /// True if reads are sent only when their answer is awaited.
     sends_late: AtomicBool,
-    /// Whose writes are not answered.
+    /// Node that does not answer writes.
     silent: Mutex<Option<String>>,
-    /// Who takes the first write only when another has been sent.
+    /// Node that accepts no write until a write was sent to another node.
     takes_last: Mutex<Option<String>>,
-    /// Whether answers of many bytes are held back.
+    /// True if large answers are held back.
     holds_bulk: (Mutex<bool>, Condvar),
-    /// Connections that much was read over.
+    /// Number of connections that carried large reads.
     bulk_links: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl Meddler {
         })
     }
 
-    /// How many requests to read and to write something takes.
+    /// Returns the number of requests to read and to write that `run` makes.
     fn count(&self, run: impl FnOnce()) -> (u64, u64) {
         let read = || (self.reads.load(Ordering::Relaxed), self.writes.load(Ordering::Relaxed));
         let before = read();
@@ -72,7 +72,7 @@ impl Meddler {
         self.bulk_links.load(Ordering::Relaxed)
     }
 
-    /// Whether an answer of so many bytes is held back now.
+    /// Reports whether an answer of this size is held back now.
     fn holds(&self, bytes: Option<&usize>) -> bool {
         bytes.is_some_and(|bytes| *bytes >= BULK) && *self.holds_bulk.0.lock()
     }
@@ -92,7 +92,7 @@ struct MeddledLink {
     link: Box<dyn Link>,
     to: String,
     meddler: Arc<Meddler>,
-    /// Bytes of each read under way.
+    /// Bytes of each read in progress.
     asked: VecDeque<usize>,
     is_bulk: bool,
 }
@@ -217,7 +217,7 @@ fn filled(pool: &Pool, protection: Protection, bytes: usize, seed: u64) -> (FarF
     (file, bytes)
 }
 
-/// A node and a file of 64 pages on it.
+/// Starts a node, with a file of 64 pages on it.
 fn one_node() -> (Cluster, Arc<Meddler>, Pool, FarFile, Vec<u8>) {
     let (cluster, meddler) = (Cluster::new(1), Meddler::new());
     let pool = connect(&cluster, &meddler, TransportChoice::Tcp);
@@ -225,7 +225,7 @@ fn one_node() -> (Cluster, Arc<Meddler>, Pool, FarFile, Vec<u8>) {
     (cluster, meddler, pool, file, bytes)
 }
 
-/// Ranges of one batch overlap, meet in pages, and leave holes in them.
+/// The ranges of one batch overlap, share pages, and leave holes.
 #[test]
 fn batches_of_sealed_files_hold_what_was_written_last() {
     for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
@@ -276,7 +276,8 @@ fn batches_of_sealed_files_hold_what_was_written_last() {
     }
 }
 
-/// They went one by one: a batch of 64 took 64 round trips, and twice as many for parts of pages.
+/// Regression: pages were transferred one by one. A batch of 64 took 64 round trips, and twice as many for parts of
+/// pages.
 #[test]
 fn batch_of_a_sealed_file_is_one_request_to_each_node() {
     let (cluster, meddler) = (Cluster::new(2), Meddler::new());
@@ -356,7 +357,7 @@ fn reads_of_a_queue_of_a_sealed_file_share_requests() {
     assert_eq!(reads, 2, "16 pages each");
 }
 
-/// Nobody but this thread can take the read back.
+/// The session must not wait for the read, because only this thread can complete it.
 #[test]
 fn read_of_a_queue_that_is_not_taken_back_holds_off_no_write() {
     let (_cluster, meddler, pool, file, bytes) = one_node();
@@ -369,7 +370,7 @@ fn read_of_a_queue_that_is_not_taken_back_holds_off_no_write() {
     let done = queue.wait().expect("under way");
     done.result.expect("read");
     assert!(done.bytes == bytes[..100] || done.bytes == fresh, "as it was, or as it is");
-    // Now the write is at the node before the read, which was begun first: it is no forgery.
+    // The write arrives at the node before the read, which was begun first. That is not reported as forgery.
     meddler.sends_late.store(true, Ordering::Relaxed);
     queue.read(2, &file, 50, vec![0; 100]);
     queue.flush();
@@ -381,7 +382,7 @@ fn read_of_a_queue_that_is_not_taken_back_holds_off_no_write() {
     assert!(done.bytes == fresh[50..150], "as it is now");
 }
 
-/// The second copy was sent when the node of the first had taken all of it.
+/// Regression: the second copy was sent only after the node of the first had received all of it.
 #[test]
 fn write_of_a_mirror_is_sent_to_whichever_node_takes_it() {
     for slow in [0, 1] {
@@ -396,7 +397,7 @@ fn write_of_a_mirror_is_sent_to_whichever_node_takes_it() {
     }
 }
 
-/// They were written one by one: those before the one that failed were there, those behind it not even tried.
+/// Regression: ranges were written one by one. Those before the failed one were written, later ones not even tried.
 #[test]
 fn batch_of_a_sealed_file_that_misses_a_node_has_what_the_other_took() {
     let (cluster, meddler) = (Cluster::new(2), Meddler::new());

@@ -1,5 +1,5 @@
-//! The simulated net replays from its seed, and the shaped link takes the time it should, both in virtual
-//! time.
+//! Tests in virtual time: the simulated network replays from its seed, and the shaped link takes the time that it
+//! should.
 
 use crate::raw_client::*;
 use farpool_broker::LeaseSettings;
@@ -8,7 +8,7 @@ use farpool_transport::sim::{Faults, SimNet};
 use farpool_transport::{Link, LinkError, ReadOp, WriteOp};
 use farpool_wire::control::Grant;
 
-/// A run of operations over a faulty net: what each came to, and when.
+/// Runs operations over a network with faults. Returns the result of each, with its time.
 fn faulty_run(pool: &OneNode, grant: &Grant, seed: u64) -> Vec<(&'static str, u64)> {
     let faults = Faults { delay_ns: 1_000..=90_000, lost_per_million: 60_000, cut_per_million: 60_000 };
     let net = SimNet::new(seed, Faults::none());
@@ -59,7 +59,7 @@ fn shaped_link_takes_latency_and_bytes_over_bandwidth() {
     let pool = one_node(1, LeaseSettings { lease_ttl_ms: 60_000, ..LeaseSettings::default() });
     let net = SimNet::new(5, Faults { delay_ns: 0..=0, lost_per_million: 0, cut_per_million: 0 });
     let inner = net.connect(pool.node.service()).expect("connected");
-    // 100 us and 1 GB/s.
+    // The link has a latency of 100 us and a bandwidth of 1 GB/s.
     let shape = Shape { latency_ns: 100_000, bytes_per_second: 1_000_000_000 };
     let mut link = Shaped::new(inner, shape, net.clone());
     let grant = pool.session().lease(&pool, &mut link, 1).expect("a lease").remove(0);

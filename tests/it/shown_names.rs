@@ -1,4 +1,5 @@
-//! What others named, and what they wrote into columns, is obeyed by no terminal: every place that shows it.
+//! Tests that control characters in names and values of other users are escaped wherever they are shown, so that no
+//! terminal obeys them.
 
 use crate::processes::{Process, binary, until};
 use crate::programs::{PATIENCE, output};
@@ -7,10 +8,11 @@ use farpool::{Pool, PoolOptions, shown};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-/// Names may hold this: it turns the text behind it around.
+/// Name with a character that names may hold: it reverses the direction of the text after it.
 const NAME: &str = "invoice\u{202e}fdp";
 const HOST: &str = "host\u{2066}b\u{200b}";
-/// Columns and values may hold anything: this clears the screen and sets a title.
+/// Column with escape sequences, which columns and values may hold: they clear the screen and set the terminal's
+/// title.
 const COLUMN: &str = "sum\x1b[2J\x1b]0;title\x07\u{9b}31m\r\nok";
 
 fn pool_with_such_names() -> (Process, Process, Pool) {
@@ -50,7 +52,7 @@ fn assert_is_shown(place: &str, text: &str) {
 fn names_columns_and_values_of_others_are_escaped_wherever_the_command_shows_them() {
     let (broker, node, pool) = pool_with_such_names();
     let missing = format!("no{NAME}");
-    // Each place, and what of it has to be seen there, escaped.
+    // Commands, with the escaped text that each must show.
     let places: [(&[&str], &str); 13] = [
         (&["status"], "invoice\\u{202e}fdp"),
         (&["status"], "host\\u{2066}b\\u{200b}"),

@@ -1,5 +1,5 @@
-//! Brokers that stand in for each other over a real etcd cluster: killed, paused and cut off, with etcd's members as
-//! well.
+//! Tests of several brokers that elect a leader through a real etcd cluster. Brokers are killed, paused and cut off,
+//! and so are etcd's members.
 
 #[path = "../../crates/broker/tests/contract/mod.rs"]
 mod contract;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// A lead that lasts longer than any test, however busy the machine is.
+/// Duration of a lead in seconds, longer than any test on a busy machine.
 const LASTING_SECONDS: u64 = 3_600;
 
 fn etcd(cluster: &Cluster, lasts_seconds: u64) -> Etcd {
@@ -32,7 +32,7 @@ fn etcd(cluster: &Cluster, lasts_seconds: u64) -> Etcd {
     Etcd::new(&address, None, "test").expect("no TLS").lasts_seconds(lasts_seconds)
 }
 
-/// Takes the lead, as soon as nobody has it.
+/// Takes the lead as soon as there is no leader.
 fn win(etcd: &Etcd) -> (Box<dyn Lead>, Box<dyn Store>) {
     let begun = Instant::now();
     loop {
@@ -74,7 +74,7 @@ fn damaged_keys_in_etcd_are_refused_with_what_to_do() {
     for (damaged, value) in &records {
         let other =
             records.iter().find(|(key, _)| key != damaged && !key.ends_with("format")).expect("another");
-        // Another record's value, no value, half of a value, and no key.
+        // The value of another record, an empty value, half of the value, and no key.
         for damage in [Some(&*other.1), Some(""), Some(&value[..value.len() / 8 * 4]), None] {
             match damage {
                 Some(damage) => cluster.put(damaged, damage),
@@ -98,7 +98,7 @@ fn leader_that_lost_its_lead_writes_nothing_whatever_it_believes() {
     let (one, other) = (etcd(&cluster, LASTING_SECONDS), etcd(&cluster, LASTING_SECONDS));
     let (mut first, mut store) = win(&one);
     store.commit(&[Record::Term(Term(7))]).expect("it leads");
-    // Its lease lives on: only the key is gone, and made anew by another.
+    // The lease lives on, but the key is deleted, and created again by another broker.
     cluster.revoke_lead("farpool");
     let error = store.commit(&[Record::Term(Term(8))]).expect_err("nobody leads");
     assert!(error.to_string().contains("another broker may lead"), "{error}");
@@ -126,7 +126,7 @@ fn change_of_etcds_own_leader_prolongs_the_lead_of_one_that_lives_and_of_nobody_
         let [one, other] = [(); 2].map(|()| etcd(&cluster, lasts.as_secs()));
         let (mut lead, _store) = win(&one);
         let killed = cluster.kill_leader();
-        // Until etcd has a leader again nobody is answered.
+        // Nobody is answered until etcd has a leader again.
         let begun = Instant::now();
         while lead.keep().is_err() || other.campaign().is_err() {
             assert!(begun.elapsed() < PATIENCE, "etcd does not answer");
@@ -185,7 +185,7 @@ fn address_of_a_cluster_is_read_with_or_without_a_prefix_or_refused_by_what_is_w
     assert!(EtcdAddress::parse("broker.redb").is_none());
 }
 
-/// Three brokers, each with a way of its own to each member of a cluster of three; two nodes.
+/// Three brokers, each with a proxy of its own to each of three etcd members, and two nodes.
 struct Stage {
     cluster: Cluster,
     brokers: Vec<Standing>,
@@ -207,7 +207,7 @@ impl Standing {
         self.process = Some(Process::start(&[&args[..], &["--lead", "2s"]].concat()));
     }
 
-    /// Asks this one alone.
+    /// Asks only this broker whether it leads.
     fn leads(&self) -> bool {
         let options =
             PoolOptions { request_timeout_ms: 500, broker_patience_ms: 0, ..PoolOptions::default() };
@@ -242,7 +242,7 @@ impl Stage {
         Pool::connect_with(&self.url, options).expect("a session")
     }
 
-    /// Which broker leads.
+    /// Returns the index of the broker that leads.
     fn leader(&self) -> usize {
         let begun = Instant::now();
         loop {
@@ -255,7 +255,7 @@ impl Stage {
     }
 }
 
-/// Reads and writes of a file, without a pause, until it is told to end. Any failure ends it.
+/// Thread that reads and writes a file without a pause until it is stopped. Any failure ends it.
 struct Load {
     is_over: Arc<AtomicBool>,
     operations: Arc<AtomicU64>,
@@ -293,7 +293,7 @@ impl Load {
     }
 }
 
-/// What needs a broker goes on: memory is leased, names are given, found and dropped.
+/// Checks operations that need a broker: memory is leased, and names are published, opened and dropped.
 fn check_broker(pool: &Pool, round: usize) {
     let name = format!("file {round}");
     let file = pool.create(&name, FileClass::Pinned, CreateOptions::default()).expect("created");
@@ -332,7 +332,7 @@ fn brokers_killed_paused_and_cut_off_in_turn_cost_no_data_operation_and_no_name(
             1 => stage.brokers[leader].process.as_ref().expect("it runs").signal(Signal::CONT),
             _ => stage.brokers[leader].ways.iter().for_each(Way::mend),
         }
-        // Back, it stands by. It may lead again, if the other gives up; not beside it.
+        // The old leader returns as a standby. It may lead again if the new one resigns, but never beside it.
         until(&pool, PATIENCE, "both nodes have come to the new leader", |status| {
             status.nodes.len() == 2 && status.nodes.iter().all(|node| node.alive)
         });
@@ -359,7 +359,7 @@ fn etcd_members_killed_and_paused_cost_no_data_operation_and_the_pool_goes_on() 
         stage.cluster.start_member(member);
         stage.cluster.await_writes();
     }
-    // Without any etcd nobody leads; what was leased works on.
+    // There is no leader without etcd. Existing leases still work.
     (0..3).for_each(|member| stage.cluster.kill(member));
     let before = load.operations.load(Ordering::Relaxed);
     let gone = Instant::now();

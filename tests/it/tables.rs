@@ -1,4 +1,5 @@
-//! Far tables: what is put comes back, from whole row groups in one region; what is no table says so.
+//! Tests of far tables: rows come back as they were put, each row group lies in one region, and other files are
+//! refused as tables.
 
 use crate::protected_files::Cluster;
 use crate::published_files::nothing_held;
@@ -43,7 +44,7 @@ fn put(pool: &Pool, name: &str, batches: &[RecordBatch]) {
     try_put(pool, name, batches[0].schema(), batches.iter().cloned().map(Ok)).expect("put");
 }
 
-/// Puts a table, in the place of another if there is one.
+/// Puts a table, and replaces one of the same name.
 fn try_put(
     pool: &Pool,
     name: &str,
@@ -54,7 +55,7 @@ fn try_put(
     pool.put_table_with(name, schema, batches, &options)
 }
 
-/// The rows of a table, each as text.
+/// Returns the rows of a table, each as text.
 fn rows(batches: impl IntoIterator<Item = RecordBatch>) -> Vec<String> {
     let mut rows = Vec::new();
     for batch in batches {
@@ -69,7 +70,7 @@ fn read(table: &FarTable) -> Vec<RecordBatch> {
     table.read(None, None).expect("a reader").collect::<Result<_, _>>().expect("batches")
 }
 
-/// Whether two tables have the same rows, whatever batches they come in.
+/// Asserts that two tables have the same rows, in whatever batches.
 fn assert_same(found: &[RecordBatch], expected: &[RecordBatch]) {
     let count = |batches: &[RecordBatch]| batches.iter().map(RecordBatch::num_rows).sum::<usize>();
     assert_eq!(count(found), count(expected));
@@ -91,7 +92,7 @@ fn kind<T>(result: Result<T, Error>) -> (ErrorKind, String) {
     (error.kind(), error.to_string())
 }
 
-/// A column of every type that tables have, with nulls if asked for.
+/// Returns columns of every type that tables can have, with or without nulls.
 fn every_type(rows: usize, has_nulls: bool) -> RecordBatch {
     let is_set = |row: usize| !has_nulls || row % 3 != 1;
     let nulls = || has_nulls.then(|| (0..rows).map(is_set).collect::<NullBuffer>());
@@ -188,7 +189,7 @@ fn table_of_any_number_of_rows_comes_back_in_row_groups() {
         assert_eq!((table.rows(), table.row_groups().len()), (count as u64, groups));
         assert_same(&read(&table), &[batch]);
     }
-    // Slices of any offset, in batches that fit no row group.
+    // Slices at odd offsets, in batches that do not fit the row groups.
     let batches: Vec<RecordBatch> =
         [(3, 1), (5, 0), (7, 40_001), (13, 50_000)].map(|(from, count)| all.slice(from, count)).to_vec();
     put(&pool, "t", &batches);
@@ -210,7 +211,7 @@ fn only_columns_and_row_groups_asked_for_are_fetched() {
         batch.column(0).as_any().downcast_ref::<Int64Array>().expect("numbers").value(0)
     };
     assert_eq!(found.iter().map(first).collect::<Vec<_>>(), [2 * GROUP_ROWS as i64, 0]);
-    // Of no columns there are still rows.
+    // A scan of no columns still returns the number of rows.
     let counted = table.read(Some(&[]), None).expect("a reader").map(|batch| batch.expect("rows").num_rows());
     assert_eq!(counted.sum::<usize>(), 200_000);
     assert_eq!(kind(table.read(Some(&[2]), None).map(drop)).0, ErrorKind::Invalid);
@@ -300,7 +301,8 @@ fn number(value: i64) -> RecordBatch {
     table(vec![("n", Arc::new(Int64Array::from(vec![value])))])
 }
 
-/// Reads a table whose name is not its own any more: it has its rows until the nodes free them, and then says why not.
+/// Reads a table that was replaced or dropped. It returns its rows until the nodes free them, and then an error with
+/// this reason.
 fn until_gone(table: &FarTable, expected: &RecordBatch, why: &str) {
     for _ in 0..500 {
         match table.read(None, None).expect("a reader").next().expect("an item") {
@@ -344,7 +346,7 @@ fn table_that_there_is_stays_unless_it_is_to_be_replaced() {
     let (found, message) = kind(pool.put_table("t", number(2).schema(), never));
     assert_eq!(found, ErrorKind::Exists);
     assert!(message.contains("\"t\"") && message.contains("another name"), "{message}");
-    // Somebody else puts one of the same name meanwhile.
+    // Another session puts a table of the same name meanwhile.
     let other = another(&pool, TransportChoice::Tcp);
     let late = std::iter::once_with(|| {
         put(&other, "late", &[number(3)]);
@@ -375,7 +377,7 @@ fn what_cannot_be_kept_is_refused_with_its_column_and_type() {
         assert!(message.contains("\"odd\"") && message.contains(&of.to_string()), "{message}");
     }
     assert_eq!(kind(pool.put_table("t", Arc::new(Schema::empty()), [])).0, ErrorKind::Invalid);
-    // Batches of another schema.
+    // The batches have another schema.
     assert_eq!(kind(pool.put_table("t", schema(DataType::Utf8), [number(1)])).0, ErrorKind::Invalid);
     let strict = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]));
     let null = table(vec![("n", Arc::new(Int64Array::from(vec![None])))]);
@@ -416,7 +418,7 @@ fn file_that_is_no_table_is_refused_with_the_reason() {
         assert_eq!(kind, ErrorKind::Invalid);
         assert!(message.contains("no far table") && message.contains(why), "{message}");
     }
-    // A value is not what its checksum says.
+    // A value does not match its checksum.
     let name = format!("{TABLE_PREFIX}damaged");
     let file = pool.create(&name, FileClass::Pinned, CreateOptions::default()).expect("created");
     file.write_at(0, &flipped(0)).expect("a write");

@@ -1,4 +1,4 @@
-//! A pool of real processes, and a tenant who takes over what another held there and looks after it.
+//! A pool of real processes, and a tenant that leases the regions another one held and checks their contents.
 
 use crate::canary::Canary;
 use crate::processes::{Process, until};
@@ -13,14 +13,14 @@ use farpool_wire::control::{Grant, NodeInfo, NodeStatus, Traffic};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A broker and one node with regions of 1 MiB.
+/// Pool of real processes: a broker and one node with regions of 1 MiB.
 pub struct RealPool {
     observer: Pool,
     pub info: NodeInfo,
-    /// Of the broker.
+    /// Address of the broker.
     pub address: String,
     pub regions: u64,
-    /// How long a lease lasts that is not renewed.
+    /// Time after which a lease ends that is not renewed.
     pub ttl: Duration,
     _node: Process,
     _broker: Process,
@@ -57,10 +57,10 @@ impl RealPool {
         self.observer.status().expect("a status").nodes[0].clone()
     }
 
-    /// What the node has counted, up to now.
+    /// Returns the node's current counters.
     pub fn traffic(&self) -> Traffic {
         let before = self.node().traffic.refused_ops;
-        // A refusal of our own: once it has been reported, so has everything before it.
+        // Provokes a refusal. Once the node has reported it, it has reported everything before.
         let nobody =
             Grant { region: Default::default(), epoch: Default::default(), handle: Default::default() };
         let refusal = refused(read(&mut *self.link(Transport::Tcp), &nobody, 0, 1));
@@ -88,7 +88,7 @@ impl Lessor for RealPool {
     }
 }
 
-/// See the module.
+/// Session that leases regions, fills them, and checks that nobody else changes them.
 pub struct Tenant {
     session: RawSession,
     link: Box<dyn Link>,
@@ -99,20 +99,21 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Leases every region of the pool, as soon as all are free, finds each of them zero, and fills it.
+    /// Leases every region of the pool once all are free, checks that each is zero, and fills it.
     pub fn of_all(pool: &RealPool, transport: Transport, seed: u64) -> Tenant {
         Tenant::move_in(pool, transport, seed, |session, link| {
             session.lease_patiently(pool, link, pool.regions)
         })
     }
 
-    /// The same, but for what the broker has promised to somebody who has not fetched it.
+    /// Leases every region except those that the broker has promised to a session that has not redeemed its ticket.
     pub fn of_all_unpromised(pool: &RealPool, transport: Transport, seed: u64) -> Tenant {
         pool.wait_until_all_is_free();
         Tenant::move_in(pool, transport, seed, |session, link| {
             loop {
                 match session.lease(pool, link, pool.regions) {
-                    // A broker says how many bytes there are; a node, which is busy with one, how many regions.
+                    // An `Exhausted` from the broker says how many bytes are free; one from a node that is clearing a
+                    // region says how many regions are.
                     Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::Exhausted => {
                         if refusal.detail >= MIB {
                             return session.lease_patiently(pool, link, refusal.detail / MIB);
@@ -157,7 +158,7 @@ impl Tenant {
             self.renew();
         }
         match read(&mut *self.link, grant, offset, bytes) {
-            // This process got no time for so long, and still has the grace.
+            // This process did not run for longer than its lease, and is within the grace.
             Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
                 self.renew();
                 read(&mut *self.link, grant, offset, bytes).expect("the tenant reads")
@@ -166,7 +167,7 @@ impl Tenant {
         }
     }
 
-    /// Looks at some of its bytes, and renews in time.
+    /// Checks a random range of its bytes, and renews in time.
     pub fn look(&mut self) {
         let (grant, _) = &self.held[self.random.below(self.held.len() as u64) as usize];
         let grant = grant.clone();
@@ -175,7 +176,7 @@ impl Tenant {
         self.check(&grant, offset, bytes as usize);
     }
 
-    /// Looks at all of its bytes.
+    /// Checks all of its bytes.
     pub fn look_at_all(&mut self) {
         let grants: Vec<Grant> = self.held.iter().map(|(grant, _)| grant.clone()).collect();
         for grant in grants {
@@ -189,7 +190,7 @@ impl Tenant {
         assert!(canary.is_at(offset, &found), "region {} has its tenant's bytes", grant.region);
     }
 
-    /// Gives some regions back, chosen at random.
+    /// Releases some regions, chosen at random.
     pub fn give_back(&mut self, count: usize) {
         for _ in 0..count {
             let (grant, _) = self.held.swap_remove(self.random.below(self.held.len() as u64) as usize);
@@ -197,7 +198,7 @@ impl Tenant {
         }
     }
 
-    /// Gives everything back.
+    /// Releases all regions.
     pub fn leave(mut self) {
         self.session.release_all(&mut *self.link).expect("the tenant releases all");
     }

@@ -1,9 +1,9 @@
-//! Clients that are stopped (SIGSTOP) in the middle of reads and writes for twice the TTL, and continued when
-//! others have their regions. Real processes; `src/bin/zombie` is the client.
+//! Tests of clients that are stopped (SIGSTOP) in the middle of reads and writes for twice the TTL, and continued
+//! when others have their regions. The clients are real processes of `src/bin/zombie`.
 //!
-//! Nothing a client does with what it held before may be accepted, nobody may see a byte that is not its own,
-//! and no client may be killed by what the node does with its memory. `FARPOOL_SEED=n` chooses the moments of
-//! an earlier run again, as far as processes can be steered.
+//! Nothing that a client does with its old rights may be accepted. No session may see bytes of another. No client may
+//! be killed by what the node does with its memory. `FARPOOL_SEED=n` repeats the choices of an earlier run, as far as
+//! processes can be controlled.
 
 use crate::on_time::on_time;
 use crate::programs::{PATIENCE, ended};
@@ -18,25 +18,26 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Clients stopped over each transport.
+/// Number of clients stopped over each transport.
 const ROUNDS: u64 = 10;
-/// Stale operations over each transport, of a client made of single messages.
+/// Number of stale operations over each transport, by a client that sends single messages.
 const TRIES: u64 = 64_000;
-/// Operations of each client made of the library after the stop, half of them on files with a local copy.
+/// Number of operations after the stop, by each client that uses the library. Half of them are on files with a local
+/// copy.
 const LIBRARY_TRIES: u64 = 400;
-/// A client is stopped within so many operations of one of its threads.
+/// A client is stopped after at most this many operations of one of its threads.
 const OPS_BEFORE_STOP: u64 = 100;
-/// As short as a lease may be.
+/// Shortest permitted lease.
 const TTL: Duration = Duration::from_millis(300);
 
-/// What happened, and how often.
+/// Counts of what happened.
 type Tally = BTreeMap<String, u64>;
 
 fn times(tally: &Tally, beginning: &str) -> u64 {
     tally.iter().filter(|(what, _)| what.starts_with(beginning)).map(|(_, times)| times).sum()
 }
 
-/// A client process; killed with this value.
+/// Process of a client. Dropping this value kills it.
 struct Zombie {
     child: Child,
     orders: ChildStdin,
@@ -58,7 +59,7 @@ impl Zombie {
         let orders = child.stdin.take().expect("piped");
         let (says, said) = channel();
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        // Ends with the process.
+        // The thread ends with the process.
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| says.send(line)));
         Zombie { child, orders, said, note }
     }
@@ -71,7 +72,7 @@ impl Zombie {
         }
     }
 
-    /// The next line that begins so, while `look` is done over and over.
+    /// Returns the next line that begins like this. Calls `look` repeatedly while it waits.
     fn line_with(&self, beginning: &str, mut look: impl FnMut()) -> String {
         let give_up = Instant::now() + PATIENCE;
         loop {
@@ -91,7 +92,7 @@ impl Zombie {
         Pid::from_child(&self.child)
     }
 
-    /// Stops it, whatever its threads are doing, and leaves the note.
+    /// Stops the client, whatever its threads are doing, and then leaves the note.
     fn stop(&self) {
         kill_process(self.pid(), Signal::STOP).expect("a signal");
         let (_, status) =
@@ -108,7 +109,7 @@ impl Zombie {
         self.orders.write_all(b"\n").expect("a line");
     }
 
-    /// What it counted, once it has ended by itself.
+    /// Returns the client's counts, once it has ended by itself.
     fn end(mut self, mut look: impl FnMut()) -> Tally {
         let mut tally = Tally::new();
         loop {
@@ -135,7 +136,7 @@ impl Drop for Zombie {
     }
 }
 
-/// `FARPOOL_SEED`, or a new seed for each run.
+/// Returns `FARPOOL_SEED`, or a new seed for each run.
 fn seed() -> u64 {
     match std::env::var("FARPOOL_SEED") {
         Ok(seed) => seed.parse().expect("FARPOOL_SEED is a number"),
@@ -146,7 +147,7 @@ fn seed() -> u64 {
     }
 }
 
-/// Rounds with a seed each; what they counted together.
+/// Runs rounds with a seed each. Returns the sum of their counts.
 fn rounds(name: &str, transport: Transport, round: impl Fn(&mut Random) -> Tally) -> Tally {
     let seed = seed();
     println!("{name} over {transport}: FARPOOL_SEED={seed}");
@@ -166,7 +167,7 @@ fn rounds(name: &str, transport: Transport, round: impl Fn(&mut Random) -> Tally
     total
 }
 
-/// Stops a working client at some moment, for twice the TTL, and puts a tenant in its place.
+/// Stops a working client at a random moment, for twice the TTL. Meanwhile a tenant uses its regions.
 fn replaced(
     zombie: &Zombie,
     ttl: Duration,
@@ -210,7 +211,7 @@ fn stop_messages(pool: &RealPool, transport: Transport, random: &mut Random) -> 
     let refused: u64 = refused.split(' ').nth(1).expect("a number").parse().expect("a number");
     let after = pool.traffic();
     tenant.look();
-    // The node's own count. Over shared memory it is asked for nothing but control.
+    // According to the node's own counters. Over shared memory the node sees only control requests.
     assert_eq!(after.write_ops, before.write_ops, "the node let no write in");
     if transport == Transport::Tcp {
         assert!(after.refused_ops >= before.refused_ops + refused, "{before:?} {after:?} {refused}");
@@ -245,8 +246,8 @@ fn client_stopped_for_twice_its_lease_is_refused_whatever_it_tries_over_shm() {
 }
 
 fn stop_library(transport: Transport, ttl: Duration, random: &mut Random) -> Tally {
-    // A client may be stopped between a ticket and its redemption. What it was promised nobody else gets until
-    // the ticket ends, which is longer than a round: so each has a pool of its own.
+    // A client may be stopped between getting a ticket and redeeming it. The promised regions are reserved until the
+    // ticket expires, which takes longer than a round. Each round therefore has a pool of its own.
     let pool = RealPool::start(16, ttl);
     let zombie = Zombie::start("library", &pool, transport, random.number(), LIBRARY_TRIES);
     pool.wait_until_some_is_leased();

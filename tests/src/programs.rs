@@ -1,4 +1,4 @@
-//! Programs that tests run: every wait for one has a deadline, and names the program when it is over.
+//! Programs that tests run. Every wait for a program has a deadline, and names the program when it passes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -8,20 +8,20 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for what takes a second or two on an idle machine. On one where twenty threads want two CPUs, starting a
-/// process has taken minutes.
+/// Deadline for what takes a second or two on an idle machine. On a machine where twenty threads compete for two
+/// CPUs, starting a process has taken minutes.
 pub const PATIENCE: Duration = Duration::from_secs(600);
-/// Pause between two looks whether a program has ended.
+/// Interval between two checks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Does something on a thread of its own. Nothing if that takes too long; then the thread is left behind.
+/// Runs `work` on a thread of its own. Returns `None` if it takes too long; the thread is then left behind.
 fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, told) = channel();
     let worker = thread::spawn(move || done.send(work()));
     match told.recv_timeout(patience) {
         Ok(result) => Some(result),
         Err(RecvTimeoutError::Timeout) => None,
-        // It panicked, and has said why.
+        // The thread panicked and has printed its message.
         Err(RecvTimeoutError::Disconnected) => {
             std::panic::resume_unwind(worker.join().expect_err("no result"))
         }
@@ -35,7 +35,7 @@ fn kill(id: u32) {
     }
 }
 
-/// Runs a program to its end, and returns what it said. Its standard input is empty.
+/// Runs a program to its end and returns its output. Its standard input is empty.
 pub fn output(command: &mut Command) -> Output {
     let what = format!("{command:?}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -43,7 +43,7 @@ pub fn output(command: &mut Command) -> Output {
     output_of(child, &what)
 }
 
-/// Waits until a program has ended, and returns what it said on the streams that were piped.
+/// Waits until a program has ended. Returns what it wrote to the streams that were piped.
 pub fn output_of(child: Child, what: &str) -> Output {
     let id = child.id();
     match within(PATIENCE, move || child.wait_with_output()) {
@@ -55,15 +55,15 @@ pub fn output_of(child: Child, what: &str) -> Output {
     }
 }
 
-/// An address for one that may stop and come back: nobody else has it meanwhile. Every process of tests has a host of
-/// its own on the loopback device, by its number, and counts ports up that the system gives to nobody.
+/// Returns an address that stays reserved while its server is stopped. Every test process has a loopback host of its
+/// own, derived from its process id, and takes ports in order that the system assigns to nobody.
 pub fn reserved_address() -> SocketAddr {
     static PORT: AtomicU16 = AtomicU16::new(10_000);
     let [_, first, second, third] = std::process::id().to_be_bytes();
     SocketAddr::from(([127, 64 + first, second, third], PORT.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Waits for the first line of a stream, without its end; what there is of it if the stream ends.
+/// Waits for the first line of a stream. Returns it without its end; if the stream ends first, returns what there is.
 pub fn first_line(stream: impl Read + Send + 'static, what: &str) -> String {
     let read = move || {
         let mut line = String::new();
@@ -75,7 +75,7 @@ pub fn first_line(stream: impl Read + Send + 'static, what: &str) -> String {
     }
 }
 
-/// Waits for a line of a stream that has this in it. Panics with the other lines if the stream ends without.
+/// Waits for a line of a stream that contains `part`. Panics with the other lines if the stream ends first.
 pub fn wait_for_line(stream: impl Read + Send + 'static, part: &'static str, what: &str) {
     let read = move || {
         let mut others = Vec::new();
@@ -91,7 +91,7 @@ pub fn wait_for_line(stream: impl Read + Send + 'static, part: &'static str, wha
     found.unwrap_or_else(|| panic!("{what} said nothing with {part:?} in it within {PATIENCE:?}"));
 }
 
-/// Waits until a program has ended by itself. It is killed if it does not.
+/// Waits until a program has ended by itself. Kills it after the deadline.
 pub fn ended(child: &mut Child, what: &str, patience: Duration) -> ExitStatus {
     let give_up = Instant::now() + patience;
     loop {

@@ -1,10 +1,10 @@
-//! Numbers from one seed (SplitMix64), so that a failing run is repeated by its seed.
+//! Random numbers from one seed (SplitMix64), so that a failing run can be repeated.
 
-/// See the module.
+/// Generator, which holds its state.
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -13,12 +13,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.number() % bound
     }
 
-    /// So many bytes.
+    /// Returns this many random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         for chunk in bytes.chunks_mut(8) {

@@ -1,5 +1,5 @@
-//! A session made of single messages, for what the library would never do: use old rights, skip a renewal,
-//! repeat itself.
+//! Session that sends single messages, to do what the library never does: use old rights, skip a renewal, repeat a
+//! request.
 
 use crate::canary::UNREAD;
 use farpool_host::clock;
@@ -9,23 +9,23 @@ use farpool_wire::data::Span;
 use farpool_wire::{Code, FileClass, List, MonoNs, Name, Reply, Request};
 use std::time::Duration;
 
-/// A mebibyte; the regions of these tests are as large.
+/// Bytes of a mebibyte, which is also the region size of these tests.
 pub const MIB: u64 = 1 << 20;
 
-/// A deadline for what should take no time.
+/// Returns a deadline for an operation that should take no time.
 pub fn soon() -> MonoNs {
     clock::now().plus_ms(120_000)
 }
 
-/// A pool, as far as somebody who leases needs it.
+/// Pool, as far as a client needs it to lease.
 pub trait Lessor {
-    /// A link to its broker.
+    /// Connects to its broker.
     fn broker_link(&self) -> Box<dyn Link>;
 }
 
-/// A session, used as its holder pleases.
+/// Session whose messages the test chooses.
 pub struct RawSession {
-    /// What proves it.
+    /// Proof of the session.
     pub proof: SessionProof,
 }
 
@@ -41,7 +41,7 @@ impl RawSession {
         RawSession { proof: SessionProof { session: opened.session, secret: opened.secret } }
     }
 
-    /// Leases regions of the node at the other end of a link, through the broker.
+    /// Leases regions of the node at the other end of a link, with a ticket of the broker.
     pub fn lease(
         &self,
         pool: &impl Lessor,
@@ -51,7 +51,7 @@ impl RawSession {
         self.lease_over(&mut *pool.broker_link(), link, regions)
     }
 
-    /// Leases, asking again while the node is still wiping what was released.
+    /// Leases regions, and retries while the node is still wiping released ones.
     pub fn lease_patiently(&self, pool: &impl Lessor, link: &mut dyn Link, regions: u64) -> Vec<Grant> {
         let mut broker = pool.broker_link();
         let give_up = soon();
@@ -77,7 +77,8 @@ impl RawSession {
         redeem(link, &self.ticket(broker, regions)?)
     }
 
-    /// A ticket for regions of a node; the first one, if it takes several nodes.
+    /// Returns a ticket for regions of a node. If the broker spreads them over several nodes, returns the first
+    /// ticket.
     pub fn ticket(&self, broker: &mut dyn Link, regions: u64) -> Result<Ticket, LinkError> {
         let request = RequestTickets {
             session: self.proof.session,
@@ -93,13 +94,13 @@ impl RawSession {
         Ok(tickets.tickets[0].ticket.clone())
     }
 
-    /// Gives regions back.
+    /// Releases regions.
     pub fn release(&self, link: &mut dyn Link, grants: &[Grant]) -> Result<Reply, LinkError> {
         let at = grants.iter().map(|grant| RegionAt { region: grant.region, epoch: grant.epoch });
         self.release_of(link, false, at.collect())
     }
 
-    /// Gives back all it has at the node.
+    /// Releases all regions of the session at the node.
     pub fn release_all(&self, link: &mut dyn Link) -> Result<Reply, LinkError> {
         self.release_of(link, true, Vec::new())
     }
@@ -129,13 +130,13 @@ impl RawSession {
         }
     }
 
-    /// Renews all its leases at the node.
+    /// Renews all leases of the session at the node.
     pub fn renew(&self, link: &mut dyn Link) -> Result<Reply, LinkError> {
         link.call(&Request::Renew(self.proof.clone()), soon())
     }
 }
 
-/// Makes leases of a ticket.
+/// Redeems a ticket.
 pub fn redeem(link: &mut dyn Link, ticket: &Ticket) -> Result<Vec<Grant>, LinkError> {
     let lease = Lease { ticket: ticket.clone(), shared: link.transport() == Transport::Shm };
     match link.call(&Request::Lease(lease), soon())? {
@@ -144,7 +145,7 @@ pub fn redeem(link: &mut dyn Link, ticket: &Ticket) -> Result<Vec<Grant>, LinkEr
     }
 }
 
-/// A range under a grant.
+/// Makes a span of a range under a grant.
 pub fn span(grant: &Grant, offset: u64, bytes: usize) -> Span {
     Span { region: grant.region, bytes: bytes as u32, offset, epoch: grant.epoch, handle: grant.handle }
 }
@@ -161,12 +162,13 @@ pub fn write(link: &mut dyn Link, grant: &Grant, offset: u64, from: &[u8]) -> Re
     link.write(&[WriteOp { span: span(grant, offset, from.len()), from }], far_deadline(link))
 }
 
-/// A deadline on the link's own clock: a simulated one starts near zero and must not time out by itself.
+/// Returns a deadline on the link's own clock. The clock of a simulated link starts near zero, so its deadline is
+/// infinite.
 pub fn far_deadline(link: &dyn Link) -> MonoNs {
     if link.transport() == Transport::Sim { MonoNs(u64::MAX) } else { soon() }
 }
 
-/// The code of a refusal; anything else fails the test.
+/// Returns the code of a refusal. Panics on any other result.
 pub fn refused<T: std::fmt::Debug>(result: Result<T, LinkError>) -> Code {
     match result {
         Err(LinkError::Refused { refusal, .. }) => refusal.code,

@@ -1,8 +1,8 @@
-//! The memory files of the zombie's leases, kept as bare descriptors: it stores and loads without a look at
-//! the fence word, as a client with a mapping and no manners would.
+//! Memory files of the zombie's leases, kept as bare descriptors. The zombie stores and loads without checking the
+//! fence word, as a badly behaved client with a mapping would.
 //!
-//! The descriptors are taken by hand from the frames of an `Attach`. A call on the descriptor and a store to
-//! a mapping reach the same pages.
+//! The descriptors are taken from the frames of an `Attach`. A system call on such a descriptor reaches the same
+//! pages as a store to a mapping.
 
 use crate::messages::Holding;
 use crate::{Order, Tally};
@@ -22,14 +22,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Stores and loads are up to so many bytes.
+/// Largest store or load in bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// See the module.
+/// Descriptors of the memory files, each with the lease that it came from.
 pub(crate) struct OldFiles<'a>(Vec<(File, &'a Holding)>);
 
 impl<'a> OldFiles<'a> {
-    /// Attaches every region over a connection of its own, and keeps only the descriptors.
+    /// Attaches every region over a separate connection, and keeps only the descriptors.
     pub(crate) fn take(socket: &str, held: &'a [Holding]) -> OldFiles<'a> {
         let mut stream = RingStream::connect(socket, soon()).expect("the node's local socket");
         let client = Default::default();
@@ -49,7 +49,7 @@ impl<'a> OldFiles<'a> {
         OldFiles(files.collect())
     }
 
-    /// Once the zombie was stopped, stores and loads for as long as its other threads try.
+    /// Waits until the zombie was stopped. Then stores and loads as long as its other threads try.
     pub(crate) fn use_until(self, is_over: &AtomicBool, order: &Order) -> Tally {
         let mut random = Random(!order.seed);
         let mut tally = Tally::default();
@@ -68,7 +68,8 @@ impl<'a> OldFiles<'a> {
             } else {
                 let mut found = vec![0; bytes as usize];
                 file.read_exact_at(&mut found, offset).expect("nobody may cut the file off");
-                // Its pages were taken away; what is there since then came from this very process.
+                // The pages were freed when the region was revoked. Everything in them since then was stored by this
+                // process.
                 let is_own = holding.canary.is_harmless(offset, &found);
                 tally.add(if is_own {
                     "loaded past the fence"
@@ -81,7 +82,7 @@ impl<'a> OldFiles<'a> {
     }
 }
 
-/// Asks, and keeps the descriptors that come beside the answer.
+/// Sends a request. Returns the descriptors that come with the answer.
 fn ask(stream: &mut RingStream, id: u64, request: &Request) -> Vec<OwnedFd> {
     let mut body = Vec::new();
     request.encode(&mut body);

@@ -1,7 +1,7 @@
-//! The zombie of `bench/chaos`: it leases in a pool of many nodes, is stopped like anybody else, and shows its old
-//! rights to a node once its leases are over by any clock.
+//! Zombie for `bench/chaos`: it leases in a pool of many nodes, is stopped and continued, and uses its old rights
+//! once its leases have ended by any clock.
 //!
-//! What it says: `leased`; then, when it was stopped and continued, `count NUMBER WHAT` and `end`.
+//! It prints `leased`; after it was stopped and continued, `count NUMBER WHAT` lines and `end`.
 
 use crate::{Order, Tally, reach};
 use farpool_host::clock;
@@ -10,11 +10,11 @@ use farpool_transport::{Identity, Link, LinkError, tcp};
 use farpool_wire::control::Done;
 use farpool_wire::{Code, Reply, Request};
 
-/// It works for as long as its leases live, and counts an operation as stale when they have been over for so long.
+/// Operations count as stale when the lease ended at least this many ms ago.
 const OVER_MS: u64 = 1_000;
 const PAGE: usize = 4096;
 
-/// See the module.
+/// Runs the ghost. Returns its counts.
 pub(crate) fn run(order: &Order) -> Tally {
     let mut tally = Tally::default();
     let session = RawSession::open(order);
@@ -32,7 +32,7 @@ pub(crate) fn run(order: &Order) -> Tally {
     println!("leased");
     while clock::now() < over {
         for grant in &grants {
-            // Within its lease it may; behind it, it may not.
+            // The node may accept this within the lease, and refuse it later.
             let _ = write(&mut *link, grant, 0, &page);
         }
         std::thread::park_timeout(std::time::Duration::from_millis(20));
@@ -64,7 +64,7 @@ pub(crate) fn run(order: &Order) -> Tally {
                     tally.add(format!("stale {what} cut off"));
                     match connect() {
                         Ok(fresh) => link = fresh,
-                        // Its node has ended, or cannot be reached.
+                        // The node has ended, or cannot be reached.
                         Err(_) => std::thread::park_timeout(std::time::Duration::from_millis(100)),
                     }
                 }

@@ -1,5 +1,5 @@
-//! The zombie made of the library: far files, read and written by threads that know nothing of leases. Half of
-//! the files have a copy on the local disk, and must not notice anything.
+//! Zombie that uses the library: far files, read and written by threads that know nothing of leases. Half of the
+//! files have a copy on the local disk and must not notice the stop.
 
 use crate::{Order, Tally};
 use farpool::{
@@ -12,12 +12,12 @@ use farpool_tests::raw_session::MIB;
 use farpool_transport::Transport;
 use std::time::{Duration, Instant};
 
-/// Files that are there before the stop, each used by a thread.
+/// Number of files created before the stop. Each is used by one thread.
 const FILES: u64 = 4;
 const FILE_BYTES: u64 = 3 * MIB / 2;
-/// Length of a file written after the stop.
+/// Length in bytes of a file written after the stop.
 const NEW_FILE_BYTES: u64 = MIB / 2;
-/// New files must come to something within this.
+/// Deadline for the first success of a new file after the stop.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Worker<'a> {
@@ -30,7 +30,7 @@ struct Worker<'a> {
     tally: Tally,
 }
 
-/// Writes files and uses them until stopped; goes on with them; then writes new ones.
+/// Writes files and uses them until it is stopped. Then goes on using them, and at last writes new ones.
 pub(crate) fn run(order: &Order) -> Tally {
     let transport = match order.transport {
         Transport::Shm => TransportChoice::Shm,
@@ -74,7 +74,7 @@ impl Worker<'_> {
                 println!("op");
             }
             let result = match self.random.below(16) {
-                // Leases come and go with these.
+                // Makes the session lease and release regions.
                 0 if self.number == 1 => {
                     churn += 1;
                     self.churn(churn)
@@ -92,7 +92,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A file that is written, read and deleted.
+    /// Creates a file, writes, reads and deletes it.
     fn churn(&mut self, number: u64) -> Result<(), Error> {
         let name = format!("churn-{}-{number}", self.number);
         let result = self.write_and_read(&name, number, FILE_BYTES);
@@ -100,7 +100,7 @@ impl Worker<'_> {
         result
     }
 
-    /// What is left of the old files answers that it is lost, unless there is a copy.
+    /// Uses the old files. Each operation must fail as lost, unless the file has a local copy.
     fn go_on(&mut self) {
         for _ in 0..self.order.tries / FILES {
             match (self.operate(), self.file.protection()) {
@@ -115,7 +115,7 @@ impl Worker<'_> {
         self.pool.delete(&self.file.name()).expect("an old file can be deleted");
     }
 
-    /// New files work as if nothing had been, at the latest when the session has learnt what it lost.
+    /// Writes new files. They must work, at the latest when the session has noticed its loss.
     fn write_anew(&mut self) {
         let give_up = Instant::now() + PATIENCE;
         for number in 0.. {
@@ -144,9 +144,9 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A read or write, of one range or several, of what is there already.
+    /// Reads or writes one range or several of the existing contents.
     fn operate(&mut self) -> Result<(), Error> {
-        // No more than a node is asked for at once: its answer is then about all of it.
+        // No more than one request can hold, so that an error concerns all of it.
         let (count, longest) = match self.random.below(16) {
             0 => (1, MIB),
             1..5 => (2 + self.random.below(7), 16 << 10),
@@ -173,7 +173,7 @@ impl Worker<'_> {
             .collect();
         let result = self.file.read_batch(&mut reads);
         if result.is_err() {
-            // Where a node's refusal of a batch says which range it is about.
+            // The buffer holds the number of the refused range if a node refused a batch.
             buffers[0][..4].fill(UNREAD);
         }
         let are_own = ranges.iter().zip(&buffers).all(|((offset, _), found)| match result {
@@ -187,8 +187,7 @@ impl Worker<'_> {
     }
 }
 
-/// Whether this says what a caller must be told when the bytes are gone: that they are, or that what was
-/// written last is unknown.
+/// Reports whether an error tells the caller that the bytes are lost, or that the last write may be.
 fn is_loss(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Lost | ErrorKind::Poisoned)
 }

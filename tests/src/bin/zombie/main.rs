@@ -1,13 +1,14 @@
-//! A client that `it/zombies.rs` stops in the middle of reads and writes, and continues when its leases are
-//! long over and somebody else has its regions. It goes on with what it has left (epochs, handles, mappings,
-//! descriptors) and counts what comes of it.
+//! Client that `it/zombies.rs` stops in the middle of reads and writes, and continues when its leases have long ended
+//! and others have its regions. It then uses what it has left (epochs, handles, mappings, descriptors) and counts the
+//! results.
 //!
-//! The idea: its starter leaves a note while it is stopped. An operation that began without the note and
-//! ended with it was in flight; one that began with it is stale, whatever the threads' clocks say.
+//! The idea: its starter leaves a note while it is stopped. An operation that began before the note and ended after
+//! it was in flight. One that began after the note is stale, whatever the clocks of the threads say.
 //!
-//! What it says, a line each: `holds REGION EPOCH`; `op`, over and over, until it is stopped; `refused
-//! NUMBER` when it has tried all it can without a lease, NUMBER reads and writes among it, and then waits for
-//! a line before it leases anew; `count NUMBER WHAT`; `end`. What must not be begins with `wrong`.
+//! It prints one line each: `holds REGION EPOCH`; `op`, repeatedly, until it is stopped; `refused NUMBER` when it has
+//! tried everything without a lease, of which NUMBER were reads and writes. It then waits for a line on standard
+//! input before it leases again. At last it prints `count NUMBER WHAT` lines and `end`. A count of a forbidden result
+//! begins with `wrong`.
 #![forbid(unsafe_code)]
 
 mod files;
@@ -25,17 +26,17 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// What it was started for: `messages|library|ghost tcp|shm BROKER NOTE REGIONS SEED TRIES`. A ghost has milliseconds
-/// of grace in the place of a seed, and no note.
+/// Arguments: `messages|library|ghost tcp|shm BROKER NOTE REGIONS SEED TRIES`. A ghost has ms of grace in place of
+/// the seed, and no note.
 struct Order {
     transport: Transport,
-    /// `host:port`.
+    /// Addresses of the broker, `host:port`, separated by commas.
     broker: String,
     note: Note,
-    /// Of the one node.
+    /// Number of regions of the node.
     regions: u64,
     seed: u64,
-    /// Stale operations to try.
+    /// Number of stale operations to try.
     tries: u64,
 }
 
@@ -43,7 +44,7 @@ impl Lessor for Order {
     fn broker_link(&self) -> Box<dyn Link> {
         let connect = |address: &str| tcp::connect(&reach(), address, &Identity::Broker, soon());
         let give_up = clock::now().plus_ms(60_000);
-        // One of several leads, or will.
+        // Only one of several brokers leads; try all until one answers.
         loop {
             for address in self.broker.split(',') {
                 let Ok(mut link) = connect(address) else { continue };
@@ -57,12 +58,12 @@ impl Lessor for Order {
     }
 }
 
-/// Beyond this machine only where that was said.
+/// Permits plaintext beyond loopback only if `ZOMBIE_PLAINTEXT` is set.
 fn reach() -> Reach {
     Reach { tls: None, plaintext: std::env::var_os("ZOMBIE_PLAINTEXT").is_some() }
 }
 
-/// See the module.
+/// File that the starter writes to while this process is stopped.
 struct Note(File);
 
 impl Note {
@@ -72,7 +73,7 @@ impl Note {
     }
 }
 
-/// What happened, and how often.
+/// Counts of what happened.
 #[derive(Default)]
 struct Tally(BTreeMap<String, u64>);
 

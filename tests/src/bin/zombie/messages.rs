@@ -1,5 +1,5 @@
-//! The zombie made of single messages: it leases, is stopped, shows its old rights to everything that takes
-//! any, and leases anew.
+//! Zombie that sends single messages: it leases, is stopped, uses its old rights in every request that takes any, and
+//! leases again.
 
 use crate::files::OldFiles;
 use crate::worker::{WORKERS, Worker};
@@ -14,27 +14,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Under its second lease it renews this often.
+/// Interval of renewals of its second lease.
 const RENEW: Duration = Duration::from_millis(50);
 
-/// A region that was leased once, and what was written there.
+/// Region that was leased, and the bytes written there.
 pub(crate) struct Holding {
     pub(crate) grant: Grant,
     pub(crate) canary: Canary,
 }
 
-/// What its threads share.
+/// State that its threads share.
 pub(crate) struct Client<'a> {
     pub(crate) order: &'a Order,
     pub(crate) session: RawSession,
-    /// Under its first leases.
+    /// Regions of the first leases.
     pub(crate) held: Vec<Holding>,
     node: NodeInfo,
     space: Arc<ShmSpace>,
 }
 
 impl Client<'_> {
-    /// A link of one's own to the node.
+    /// Opens a link to the node for one thread.
     pub(crate) fn link(&self) -> Box<dyn Link> {
         match self.order.transport {
             Transport::Shm => {
@@ -48,7 +48,7 @@ impl Client<'_> {
         }
     }
 
-    /// Takes a fresh region into use. It must be all zeros.
+    /// Fills a newly leased region, which must be all zeros.
     fn move_in(&self, link: &mut dyn Link, grant: Grant, tally: &mut Tally) -> Holding {
         let fresh = read(link, &grant, 0, MIB as usize).expect("a read of a fresh region");
         if fresh.iter().any(|byte| *byte != 0) {
@@ -60,7 +60,7 @@ impl Client<'_> {
         Holding { grant, canary }
     }
 
-    /// Its sign of life; until when it holds what it leases, by its own clock.
+    /// Renews its leases. Returns the time until which they are valid at least, on its own clock.
     pub(crate) fn renew(&self, link: &mut dyn Link) -> Instant {
         let asked = Instant::now();
         match self.session.renew(link) {
@@ -70,7 +70,8 @@ impl Client<'_> {
     }
 }
 
-/// Leases all there is and uses it until stopped; goes on without a lease; then leases one region anew.
+/// Leases all regions and uses them until it is stopped. Then goes on without a lease, and at last leases one region
+/// again.
 pub(crate) fn run(order: &Order) -> Tally {
     let Ok(Reply::Status(status)) = order.broker_link().call(&Request::Status(Done {}), soon()) else {
         panic!("a status is answered by a status");
@@ -92,7 +93,7 @@ pub(crate) fn run(order: &Order) -> Tally {
     let old_files = is_shm.then(|| OldFiles::take(&client.node.shm_socket, &client.held));
     let mut workers: Vec<Worker<'_>> = (0..WORKERS).map(|number| Worker::new(&client, number)).collect();
 
-    // Its last sign of life.
+    // This is the last renewal before the stop.
     let leased_until = client.renew(&mut *link);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

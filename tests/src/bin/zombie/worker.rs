@@ -1,4 +1,4 @@
-//! One thread of the zombie: operations on its regions, and the verdict on each.
+//! One thread of the zombie: performs operations on its regions, and judges each result.
 
 use crate::Tally;
 use crate::messages::{Client, Holding};
@@ -12,20 +12,21 @@ use farpool_wire::{Code, Epoch, RegionIndex, Reply, Request};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// How many of them there are.
+/// Number of workers.
 pub(crate) const WORKERS: u64 = 4;
 
-/// A range of a region that is or was the zombie's.
+/// Range of a region that the zombie leases or has leased.
 struct Range<'a> {
     holding: &'a Holding,
     span: Span,
 }
 
-/// An operation that was done, or was not.
+/// Operation with its result.
 struct Done {
     what: &'static str,
     result: Result<(), LinkError>,
-    /// Whether every byte that came back is the zombie's own (of a failed read: or nobody's).
+    /// True if every byte that came back is the zombie's own. After a failed read, bytes that belong to nobody are
+    /// allowed too.
     bytes_are_own: bool,
 }
 
@@ -35,9 +36,9 @@ pub(crate) struct Worker<'a> {
     link: Box<dyn Link>,
     random: Random,
     is_stale: bool,
-    /// Epochs that refusals gave away.
+    /// Epochs that refusals have revealed.
     learned: BTreeMap<RegionIndex, Epoch>,
-    /// Reads and writes refused without a lease.
+    /// Number of reads and writes refused while it had no lease.
     pub(crate) data_refused: u64,
     pub(crate) tally: Tally,
 }
@@ -56,7 +57,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Reads and writes what is there already, until an operation would begin after the stop.
+    /// Rewrites and reads the existing contents until the note is there.
     pub(crate) fn work_until_stopped(&mut self, leased_until: Instant) {
         while !self.client.order.note.is_left() {
             if self.number == 0 {
@@ -97,8 +98,8 @@ impl<'a> Worker<'a> {
         self.link = self.client.link();
     }
 
-    /// Tries its share of everything that the first leases once permitted: with no lease at all, or with a
-    /// second one and one region under it. Half of all tries are for each.
+    /// Tries this worker's share of everything that the first leases once permitted. Half of all tries are made with
+    /// no lease at all, the other half with a second lease of one region.
     pub(crate) fn try_old_rights(&mut self, second: Option<&Holding>) {
         self.is_stale = true;
         for number in 0..self.client.order.tries / (2 * WORKERS) {
@@ -111,7 +112,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The second lease is as good as any.
+    /// Uses the second lease, which must work.
     fn use_second(&mut self, second: &Holding) {
         let range = || Range { holding: second, span: whole(&second.grant) };
         let read = read_ranges(&mut *self.link, "read", &[range()]);
@@ -139,7 +140,7 @@ impl<'a> Worker<'a> {
             55..65 => self.try_data(stale, Self::read_batch),
             65..75 => self.try_data(stale, Self::write_batch),
             75..85 => self.try_learned(second),
-            // Without shared memory there is nothing to attach.
+            // Only shared memory can be attached.
             85..90 if self.client.order.transport != Transport::Shm => self.try_data(stale, Self::write),
             85..90 => self.try_attach(),
             _ => match second {
@@ -149,7 +150,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The node has forgotten the session.
+    /// Sends control requests after the node has forgotten the session.
     fn try_control(&mut self) {
         let (old, session) = (self.some_grants(), &self.client.session);
         let (what, result) = match self.random.below(4) {
@@ -161,7 +162,7 @@ impl<'a> Worker<'a> {
         self.judge(what, &[Code::UnknownSession], result);
     }
 
-    /// The node knows the session again, so these get as far as the region.
+    /// Sends control requests while the node knows the session again, so that the region itself refuses them.
     fn try_control_with_lease(&mut self, second: &Holding) {
         let (old, session) = (self.some_grants(), &self.client.session);
         match self.random.below(4) {
@@ -170,7 +171,7 @@ impl<'a> Worker<'a> {
                 self.judge("seal", &[Code::StaleEpoch], result);
             }
             1 => match session.release(&mut *self.link, &old) {
-                // Nothing at these epochs is the session's, so nothing happens.
+                // None of these epochs is the session's, so nothing is released.
                 Ok(Reply::Release(released)) if released.regions == 0 => self.tally.add("stale, passed over"),
                 other => self.tally.add(format!("wrong: a stale release came to {other:?}")),
             },
@@ -189,12 +190,12 @@ impl<'a> Worker<'a> {
         self.judge(done.what, refused, done.result);
     }
 
-    /// The epoch is no secret, for a refusal tells it. The handle is what must not fit.
+    /// Tries an epoch learned from a refusal. Epochs are not secret, but the handle does not match.
     fn try_learned(&mut self, second: Option<&Holding>) {
         let range = self.range();
         let region = range.span.region;
         let learned = self.learned.get(&region).copied();
-        // What is the zombie's own again it may use: over shared memory no handle is shown for a mapping.
+        // It may use a region that it leases again: over shared memory a mapping needs no handle.
         let is_own = |epoch| second.is_some_and(|own| own.grant.region == region && own.grant.epoch == epoch);
         let Some(epoch) = learned.filter(|epoch| !is_own(*epoch)) else {
             return self.try_data(&[Code::StaleEpoch], Self::read);
@@ -213,17 +214,17 @@ impl<'a> Worker<'a> {
     fn try_attach(&mut self) {
         let Grant { region, epoch, handle } = self.some_holding().grant;
         let attach = Request::Attach(Attach { region, epoch, handle });
-        // Answered without descriptors if it is refused, so an ordinary call will do.
+        // A refused request is answered without descriptors, so an ordinary call suffices.
         let result = self.link.call(&attach, soon()).map(drop);
         self.judge("attach", &[Code::StaleEpoch], result);
     }
 
-    /// A batch that begins in the own region and goes on in one that was: the own part alone is good.
+    /// Tries a batch that begins in its own region and goes on in a former one. Only the first part may succeed.
     fn try_mixed(&mut self, second: &Holding) {
         let own = Range { holding: second, span: Span { bytes: 512, ..whole(&second.grant) } };
         let old = self.range();
         let reads = self.random.below(2) == 0;
-        // In its grace, if this process got no time to renew, not even the own part is.
+        // If this process could not renew in time, its own part is refused as well.
         self.try_data(&[Code::StaleEpoch, Code::LeaseExpired], |worker| {
             let done = if reads {
                 read_ranges(&mut *worker.link, "read batch with one old range", &[own, old])
@@ -261,7 +262,8 @@ impl<'a> Worker<'a> {
         self.client.held.iter().skip(first).take(count).map(|holding| holding.grant.clone()).collect()
     }
 
-    /// A range of any region, up to all of it. Mostly small, but before the stop, which is to come in the middle.
+    /// Draws a range of any region: mostly small after the stop; often large before it, so that the stop comes in the
+    /// middle.
     fn range(&mut self) -> Range<'a> {
         let longest = match self.random.below(if self.is_stale { 32 } else { 4 }) {
             0 => MIB,
@@ -273,7 +275,7 @@ impl<'a> Worker<'a> {
 
     fn range_up_to(&mut self, longest: u64) -> Range<'a> {
         let holding = self.some_holding();
-        // Not so few that another's bytes could be the own ones by chance.
+        // A range has 8 bytes or more, so that another's bytes cannot equal its own by chance.
         let bytes = 8 + self.random.below(longest - 7);
         let offset = self.random.below(MIB - bytes + 1);
         Range { holding, span: Span { bytes: bytes as u32, offset, ..whole(&holding.grant) } }
@@ -333,7 +335,7 @@ fn read_ranges(link: &mut dyn Link, what: &'static str, ranges: &[Range<'_>]) ->
             .zip(&buffers)
             .all(|(range, found)| range.holding.canary.is_at(range.span.offset, found)),
         Err(_) => {
-            // The number of the range that was refused comes where the first bytes would.
+            // The first buffer holds the number of the refused range if a batch was refused.
             if ranges.len() > 1 {
                 buffers[0][..4].fill(UNREAD);
             }
@@ -346,7 +348,7 @@ fn read_ranges(link: &mut dyn Link, what: &'static str, ranges: &[Range<'_>]) ->
     Done { what, result, bytes_are_own }
 }
 
-/// Writes what is there already, so that any number of threads may.
+/// Writes the existing contents, so that any number of threads may do so.
 fn write_ranges(link: &mut dyn Link, what: &'static str, ranges: &[Range<'_>]) -> Done {
     let from = |range: &Range<'_>| range.span.bytes as usize;
     let ops: Vec<WriteOp<'_>> = ranges
