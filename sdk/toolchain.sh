@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Gets what builds functions to Wasm, and prints where it is, as assignments for a shell.
+# Provides the compilers that build functions to Wasm. Prints their paths as assignments for a shell.
 #
 #   eval "$(sdk/toolchain.sh)"            CLANG, WASM_LD: functions in C
-#   eval "$(sdk/toolchain.sh --rust)"     RUSTC_WASM besides: functions in Rust, for `cargo -Zbuild-std=core,alloc`
+#   eval "$(sdk/toolchain.sh --rust)"     also RUSTC_WASM: functions in Rust, for `cargo -Zbuild-std=core,alloc`
 #
-# What is in PATH is used: clang and wasm-ld of version 16 or newer that know wasm32. What is not comes from this
-# machine's own Debian or Ubuntu mirror, is unpacked under $CACHE/wasm-toolchain and not installed; no root is needed.
-# Once it is there nothing is fetched and nothing is said. What is set in CLANG, WASM_LD or RUSTC_WASM is used as it is.
+# Programs in PATH are used if they are clang and wasm-ld of version 16 or newer that know wasm32. Missing ones are
+# downloaded from this machine's Debian or Ubuntu mirror and unpacked under $CACHE/wasm-toolchain. They are not
+# installed, and no root is needed. Later runs download nothing and print no progress. CLANG, WASM_LD and RUSTC_WASM
+# are used as they are if set.
 # Environment: CACHE ($HOME/.cache/farpool).
 set -euo pipefail
 
@@ -22,10 +23,10 @@ release=19
 
 say() { echo "toolchain.sh: $*" >&2; }
 
-# apt with lists, archives and locks of its own; what is installed here need not be fetched.
+# apt with lists, archives and locks of its own. Packages that this machine has installed are not downloaded.
 apt_options=(-o "Dir::State::lists=$root/apt/lists" -o "Dir::Cache=$root/apt/cache" -o Debug::NoLocking=true
     -o "APT::Sandbox::User=$(id -un)" -o APT::Install-Recommends=false -qq)
-fetch() { # NAME PACKAGES...: unpacks them, with whatever they need and this machine lacks, to $root/NAME
+fetch() { # NAME PACKAGES...: unpacks the packages, with their dependencies that this machine lacks, to $root/NAME
     local name=$1 deb
     shift
     [ -e "$root/$name/.ready" ] && return
@@ -44,7 +45,7 @@ fetch() { # NAME PACKAGES...: unpacks them, with whatever they need and this mac
     touch "$root/$name/.ready"
 }
 
-# A program that was unpacked needs to be told where its libraries are.
+# An unpacked program finds its libraries only if it is told where they are.
 wrap() { # NAME PROGRAM UNPACKED: writes $root/bin/NAME
     local libraries
     libraries=$(find "$root/$3" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
@@ -56,14 +57,14 @@ wrap() { # NAME PROGRAM UNPACKED: writes $root/bin/NAME
 }
 
 version() { "$1" --version 2>/dev/null | sed -n 's/.*\(version\|LLD\) \([0-9]*\)\..*/\2/p' | head -1; }
-recent() { # PROGRAM: is it there, and of version 16 or newer?
+recent() { # PROGRAM: reports whether it exists and has version 16 or newer
     local found
     command -v "$1" >/dev/null || return 1
     found=$(version "$1")
     [ "${found:-0}" -ge 16 ]
 }
 makes_wasm() { recent "$1" && "$1" --print-targets | grep -q wasm32; }
-first() { # CHECK PROGRAMS...: path of the first one that passes
+first() { # CHECK PROGRAMS...: prints the path of the first program that passes the check
     local check=$1 program
     shift
     for program; do
@@ -85,7 +86,8 @@ printf 'CLANG=%q\nWASM_LD=%q\n' "$CLANG" "$WASM_LD"
 if [ -n "$rust" ]; then
     RUSTC_WASM=${RUSTC_WASM:-}
     if [ -z "$RUSTC_WASM" ]; then
-        # Debian's compiler for its browsers: newer than the distribution's, and its sources of `core` are packaged.
+        # Debian's compiler for building its browsers. It is newer than the distribution's, and a package has its
+        # sources of `core`.
         fetch rust rustc-web rust-web-src
         [ -x "$root/bin/rustc" ] || wrap rustc "$root/rust/usr/bin/rustc" rust
         RUSTC_WASM=$root/bin/rustc

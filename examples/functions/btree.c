@@ -5,16 +5,16 @@
  *
  *              offset  bytes  field
  *                   0      2  kind: 1 inner, 2 leaf
- *                   2      2  number of entries, 0 to 255; of an inner node at least 1
- *                   4     12  0
- *                  16   2040  u64 keys, ascending: of a leaf those of its values; of an inner node the least
- *                             one below each child, of which the first is not looked at
- *                2056   2040  of a leaf i64 values, of an inner node u64 bytes of its children
+ *                   2      2  number of entries, 0 to 255; at least 1 in an inner node
+ *                   4     12  reserved, 0
+ *                  16   2040  u64 keys, ascending: in a leaf, those of its values; in an inner node, the least
+ *                             key below each child (the first one is not read)
+ *                2056   2040  in a leaf, i64 values; in an inner node, u64 offsets of its children
  *
- * Output:    i64 for each key, in their order: its value, or 0 if there is none; behind them a bit for each
- *            key, least significant first: 1 if it was found.
+ * Output:    i64 for each key, in their order: its value, or 0 if there is none. Then a bit for each key, least
+ *            significant first: 1 if it was found.
  *
- * Gives up with FARPOOL_BAD_DATA on a node of no kind, or if the tree is higher than 16. */
+ * Gives up with FARPOOL_BAD_DATA if a node has an unknown kind, or if the tree is higher than 16. */
 #include "farpool.h"
 
 #define NODE_BYTES 4096
@@ -33,8 +33,8 @@ struct node {
 
 _Static_assert(sizeof(struct node) == NODE_BYTES, "a node fills its bytes");
 
-/* How many of ascending keys are at most this one. Each round halves what is left without a branch to be
- * guessed. */
+/* Returns how many of the ascending keys are at most `key`. Each round halves the range without a
+ * branch, so the processor has none to mispredict. */
 static uint32_t count_up_to(const uint64_t *keys, uint32_t count, uint64_t key) {
     const uint64_t *base = keys;
     while (count > 1) {

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Builds the examples of shipped functions into $CACHE/functions.
+# Builds the example functions into $CACHE/functions.
 #
-#   build.sh                   Wasm modules of those in C, *.wasm, and *.simd.wasm, with vectors, of those that gain by it
-#   build.sh --native          shared objects of those in C, *.so
-#   build.sh --rust            Wasm modules of those in Rust, rust/*.wasm
+#   build.sh                   C to Wasm: *.wasm; also *.simd.wasm, with vectors, for those that gain by it
+#   build.sh --native          C to shared objects: *.so
+#   build.sh --rust            Rust to Wasm: rust/*.wasm
 #   build.sh --all             all three
-#   build.sh ... FILE.c        this one alone, of whatever folder
+#   build.sh ... FILE.c        only this file, from any folder
 #
-# Compilers come from sdk/toolchain.sh; shared objects are built by cc. Every module is checked against the rules of
-# spec/function.md. Environment: CACHE ($HOME/.cache/farpool), CC (cc), CARGO (cargo), OUT ($CACHE/functions).
+# sdk/toolchain.sh provides the compilers for Wasm; cc builds the shared objects. Every module is checked against the
+# rules of spec/function.md.
+# Environment: CACHE ($HOME/.cache/farpool), CC (cc), CARGO (cargo), OUT ($CACHE/functions).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 sdk=$here/../../sdk
@@ -30,10 +31,10 @@ done
 [ ${#sources[@]} -gt 0 ] || sources=("$here"/*.c "$sdk/c/header_test.c")
 mkdir -p "$OUT"
 
-# Without a C library, and so that results do not depend on the processor: additions and products are not fused.
+# There is no C library. Additions and products are not fused, so that results do not depend on the processor.
 flags=(-std=c11 -Wall -Wextra -Werror -O3 -ffreestanding -ffp-contract=off "-I$sdk/c")
 
-module() { # SOURCE NAME FLAGS...: bulk instructions do not reach the window
+module() { # SOURCE NAME FLAGS...: builds a module without bulk memory instructions, which do not reach the window
     local source=$1 name=$2
     shift 2
     "$CLANG" --target=wasm32 "${flags[@]}" -mno-bulk-memory "$@" -c "$source" -o "$OUT/$name.o"
@@ -62,8 +63,8 @@ if [ -n "$rust" ]; then
     paths=$("$sdk/toolchain.sh" --rust)
     eval "$paths"
     mkdir -p "$OUT/rust"
-    # As of WebAssembly's first release, core and alloc included, so that nothing of theirs is a bulk instruction. What
-    # lints crates in `make test` knows another compiler's core, not this one's.
+    # `mvp` is WebAssembly's first release, which has no bulk memory instructions. `core` and `alloc` are built for it
+    # too. The lint wrapper of `make test` is turned off: it works only with another compiler's `core`.
     RUSTC_WORKSPACE_WRAPPER='' RUSTC=$RUSTC_WASM RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$OUT/rust/target \
         CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=$WASM_LD \
         RUSTFLAGS="-Ctarget-cpu=mvp -Clink-arg=-zstack-size=65536 -Clink-arg=--strip-debug" \

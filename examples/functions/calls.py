@@ -1,5 +1,7 @@
-"""Calls functions the way a node does, as far as a test needs it: a call record over bytes (spec/function.md), for
-shared objects in this very process, and for Wasm modules in Node.js."""
+"""Calls functions as a node does, as far as tests need it: a call record over bytes (spec/function.md).
+
+Shared objects are called in this process, and Wasm modules in Node.js.
+"""
 
 import ctypes
 import json
@@ -19,7 +21,8 @@ BEYOND = b"\xa5" * 64
 
 @dataclass
 class Call:
-    """What a function gets. `parts`: first byte and bytes of each; all of the window, if there are none."""
+    """Arguments of a function. `parts` are the first byte and length of each part of the window; empty for one part
+    with all of it."""
 
     window: bytes = b""
     args: bytes = b""
@@ -33,7 +36,7 @@ class Call:
         return b"".join(struct.pack("<QQ", *part) for part in parts)
 
     def record(self, window: int, args: int, output: int, columns: int, parts: int, state: int) -> bytes:
-        """The record, if these are the addresses."""
+        """Returns the call record for these addresses."""
         return struct.pack(
             "<II18Q",
             1,
@@ -64,12 +67,12 @@ def returned(value: int, hop: int, output: bytes) -> Returned:
 
 
 def entry(name: str) -> str:
-    """What the function of a file is called: `knn` in `knn.simd`, `degrees` in `rust/degrees`."""
+    """Returns the name of a file's function: `knn` for `knn.simd`, `degrees` for `rust/degrees`."""
     return Path(name).name.split(".")[0]
 
 
 class Native:
-    """Shared objects `NAME.so` of a folder. Never to be asked for what traps: it would end this process."""
+    """Shared objects `NAME.so` of a folder. A function that traps would end this process."""
 
     def __init__(self, folder: Path):
         self.folder, self.loaded = folder, {}
@@ -78,7 +81,7 @@ class Native:
         if name not in self.loaded:
             self.loaded[name] = getattr(ctypes.CDLL(str(self.folder / f"{name}.so")), entry(name))
             self.loaded[name].restype, self.loaded[name].argtypes = ctypes.c_int64, [ctypes.c_void_p]
-        # Odd addresses where nothing else is promised, and an output that holds whatever was there before.
+        # Odd addresses where the contract promises no alignment, and an output that contains old data.
         pieces = [np.frombuffer(b"\0" + piece, np.uint8).copy() for piece in (call.args, call.state or b"")]
         window, columns, parts = (
             np.frombuffer(piece or b"\0", np.uint8).copy() for piece in (call.window, call.columns, call.parts_bytes())
@@ -102,7 +105,7 @@ class Wasm:
     """Modules `NAME.wasm` of a folder."""
 
     def __init__(self, folder: Path, node: str):
-        """`node`: the program of Node.js."""
+        """Starts the program `node` of Node.js."""
         script = Path(__file__).with_name("run_module.mjs")
         self.folder = folder
         self.process = subprocess.Popen([node, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -141,16 +144,16 @@ class Wasm:
         return returned(value, hop, self.process.stdout.read(call.capacity))
 
 
-# Far tables, in memory: the table of columns, and the window with their buffers.
+# Far tables in memory: the table of columns, and the window with their buffers.
 
 UTF8, DICTIONARY, PLAIN = 15, 1, 0
 
 
 class Table:
-    """Puts row groups behind one another, each buffer at a multiple of 64, and keeps the table of columns."""
+    """Lays out row groups one after the other, with each buffer at a multiple of 64, and makes the table of columns."""
 
     def __init__(self, columns: list[tuple[int, int]]):
-        """Type and width of each column."""
+        """Sets the type and width of each column."""
         self.head = b"".join(struct.pack("<BBbBIQ", kind, 0, 0, 0, width, 0) for kind, width in columns)
         self.columns, self.groups, self.rows, self.group_count = len(columns), b"", 0, 0
         self.window = b"\xee" * 64
@@ -163,7 +166,7 @@ class Table:
         return len(self.window) - len(buffer), len(buffer)
 
     def group(self, rows: int, chunks: list[tuple[int, int, list[tuple[int, int]]]]) -> None:
-        """Encoding, number of nulls and buffers of each chunk."""
+        """Adds a row group. Each column has an encoding, a number of nulls, and buffers."""
         assert len(chunks) == self.columns
         self.groups += struct.pack("<QQ", rows, self.rows)
         for encoding, nulls, buffers in chunks:

@@ -1,16 +1,17 @@
-"""Checks Wasm modules against the rules for functions (spec/function.md, "Wasm"), with nothing but Python.
+"""Checks Wasm modules against the rules for functions (spec/function.md, "Wasm"), with plain Python.
 
     check_module.py MODULE.wasm...
 
-A module passes if it has no imports, no start function, exactly one memory, which is exported as "memory" and has no
-maximum, an exported function, and no bulk instruction: those do not reach the window. Says what each one exports.
+A module passes if it has no imports and no start function, one memory that is exported as "memory" without a maximum,
+an exported function, and no bulk memory instruction, because those do not reach the window. Prints the exports of each
+module.
 """
 
 import sys
 from pathlib import Path
 
 IMPORTS, FUNCTIONS, MEMORIES, EXPORTS, START, CODE = 2, 3, 5, 7, 8, 10
-# Instructions by what follows them: how many integers, and otherwise as told in `skip_instruction`.
+# Opcodes that are followed by one or by two integers. `skip_instruction` handles the others.
 ONE_INTEGER = {0x02, 0x03, 0x04, 0x0C, 0x0D, 0x10, *range(0x20, 0x27), 0x3F, 0x40, 0x41, 0x42, 0xD0, 0xD2}
 TWO_INTEGERS = {0x11, *range(0x28, 0x3F)}
 BULK = {8: "memory.init", 9: "data.drop", 10: "memory.copy", 11: "memory.fill"}
@@ -27,7 +28,7 @@ class Bytes:
         return self.data[self.at - count : self.at]
 
     def integer(self) -> int:
-        """LEB128. The sign is of no interest here."""
+        """Reads a LEB128 number. Its sign is ignored."""
         value = shift = 0
         while True:
             byte = self.take(1)[0]
@@ -41,7 +42,7 @@ class Bytes:
 
 
 def skip_instruction(code: Bytes) -> str | None:
-    """Steps over an instruction; its name, if it is a bulk one."""
+    """Skips an instruction. Returns its name if it is a bulk memory instruction, otherwise `None`."""
     op = code.take(1)[0]
     integers = 1 if op in ONE_INTEGER else 2 if op in TWO_INTEGERS else 0
     if op == 0x0E:  # br_table
@@ -73,7 +74,7 @@ def skip_instruction(code: Bytes) -> str | None:
 
 
 def check(data: bytes) -> list[str]:
-    """The names of exported functions. Raises ValueError at the first rule that is broken."""
+    """Returns the names of exported functions. Raises ValueError for the first rule that is broken."""
     module = Bytes(data)
     if module.take(8) != b"\0asm\1\0\0\0":
         raise ValueError("it is no core WebAssembly module")

@@ -1,8 +1,8 @@
-/* Adds up those of the values that are greater than a threshold.
+/* Adds up the values that are greater than a threshold.
  *
  * Arguments: u64 first byte in the window, u64 number of values, i64 threshold.
  * Window:    i64 values, of any alignment.
- * Output:    i64 sum, u64 how many were greater; a sum that does not fit 64 bits comes round. */
+ * Output:    i64 sum, which wraps on overflow; u64 number of values that were greater. */
 #include "farpool.h"
 
 FARPOOL_FUNCTION(filter_sum) {
@@ -21,7 +21,7 @@ FARPOOL_FUNCTION(filter_sum) {
     } found = {0, 0};
     FARPOOL_MANY
     for (uint64_t i = 0; i < args.count; i++) {
-        /* Without a branch: whether a value passes is not to be foreseen. */
+        /* Computed without a branch, which the processor could not predict. */
         uint64_t passes = (int64_t)values[i] > args.threshold;
         found.sum += values[i] & -passes;
         found.count += passes;

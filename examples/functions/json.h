@@ -1,12 +1,12 @@
-/* Reads JSON where it lies: a cursor that steps over values, enters them and takes strings apart. It copies
- * nothing, needs no memory, and looks at no more than it is asked for. Of what it steps over, it looks at
- * strings and nesting alone. */
+/* Reads JSON in place: a cursor that steps over values, enters them and decodes strings. It copies
+ * nothing, allocates nothing, and reads no further than it must. In values that are stepped over, only
+ * strings and nesting are checked. */
 #ifndef JSON_H
 #define JSON_H
 
 #include <stdint.h>
 
-/* What is left of a document or of a path. */
+/* Unread rest of a document or of a path. */
 struct text {
     const uint8_t *at;
     const uint8_t *end;
@@ -26,7 +26,7 @@ static inline void skip_space(struct text *text) {
     for (int c; (c = peek(text)) == ' ' || c == '\n' || c == '\r' || c == '\t';) text->at++;
 }
 
-/* Four hexadecimal digits; -1 if they are none. */
+/* Reads four hexadecimal digits. Returns -1 if there are none. */
 static inline int32_t take_hex(struct text *text) {
     int32_t value = 0;
     for (int i = 0; i < 4; i++, text->at++) {
@@ -49,8 +49,9 @@ static inline int put_utf8(uint32_t point, uint8_t out[4]) {
     return more + 1;
 }
 
-/* The next character inside a string, as 1 to 4 bytes of UTF-8 (one that is not escaped byte by byte); 0 at
- * the closing quote, which is taken; -1 if it is wrong. */
+/* Reads the next character inside a string. Stores 1 to 4 bytes of UTF-8 and returns their number; a
+ * character that is not escaped is returned byte by byte. Returns 0 at the closing quote, which it
+ * consumes, and -1 if the string is malformed. */
 static inline int take_character(struct text *text, uint8_t out[4]) {
     int c = peek(text);
     if (c < 0) return -1;
@@ -88,7 +89,7 @@ static inline int take_character(struct text *text, uint8_t out[4]) {
     return put_utf8((uint32_t)point, out);
 }
 
-static inline int skip_string(struct text *text) { /* from behind its first quote */
+static inline int skip_string(struct text *text) { /* from after its opening quote */
     while (text->at < text->end) {
         uint8_t c = *text->at++;
         if (c == '"') return 1;
@@ -97,7 +98,8 @@ static inline int skip_string(struct text *text) { /* from behind its first quot
     return 0;
 }
 
-/* Steps over a value, however deep it is nested: counted, so that no document overflows the stack. */
+/* Steps over a value. Nesting is counted instead of recursed into, so that no document overflows the
+ * stack. */
 static inline int skip_value(struct text *text) {
     uint64_t depth = 0;
     do {
@@ -121,7 +123,7 @@ static inline int skip_value(struct text *text) {
     return 1;
 }
 
-/* Takes a name from within an object, up to its closing quote. */
+/* Reads a name within an object, up to and including its closing quote. Returns 1 if it equals `name`. */
 static inline int take_name(struct text *text, const struct text *name) {
     const uint8_t *expected = name->at;
     uint8_t bytes[4];
@@ -133,8 +135,8 @@ static inline int take_name(struct text *text, const struct text *name) {
     return 0;
 }
 
-/* Enters an object or array, up to the value that is wanted: of this name, or if there is none at this
- * position. */
+/* Enters an object or array, up to the wanted value: the one called `name`, or the one at `position` if
+ * `name` is 0. */
 static inline int enter(struct text *text, const struct text *name, uint64_t position) {
     uint8_t close = name ? '}' : ']';
     skip_space(text);

@@ -1,25 +1,25 @@
-/* Takes what a path leads to out of a column of JSON documents.
+/* Extracts the value at a path from a column of JSON documents.
  *
- * Arguments: u32 number of the column, u32 0, then the path: names and positions, as in `a.b[2].c`. What no
- *            name can hold stands in `["..."]`, as in `["a.b"][0]`; there are no escapes. No path is the
- *            whole document.
- * Window:    a far table whose column is Utf8 or Binary, plain or of dictionaries.
- * Output:    one text for each row of the row groups that are listed, in the shape of an Arrow column:
+ * Arguments: u32 number of the column, u32 0, then the path: names and positions, as in `a.b[2].c`. A name
+ *            with special characters is written `["..."]`, as in `["a.b"][0]`; there are no escapes. An empty
+ *            path is the whole document.
+ * Window:    a far table whose column is Utf8 or Binary, with or without dictionary.
+ * Output:    one text for each row of the row groups that the call was given, laid out as an Arrow column:
  *
- *              u64 rows, u64 how many of them are NULL
- *              i32 offsets, one more than rows, from 0 on; filled with zeros to a multiple of 8
- *              validity, a bit for each row, 1 where there is a text; filled with zeros to a multiple of 8
+ *              u64 rows, u64 number of NULLs
+ *              i32 offsets, one more than rows, the first 0; padded with zeros to a multiple of 8 bytes
+ *              validity, a bit for each row, 1 where there is a text; padded with zeros to a multiple of 8 bytes
  *              bytes of the texts
  *
- * A string gives its characters, without quotes and escapes; anything else gives the bytes of the document,
- * as they stand. NULL are: a row without a document, a path that leads nowhere, JSON's null, and a document
- * that is not JSON as far as it was read. That is up to what was looked for; of what is stepped over, strings
- * and nesting are looked at alone. Of equal names the first one counts. Half of a surrogate pair becomes
- * U+FFFD. */
+ * The text of a string is its characters, without quotes and escapes. The text of any other value is the bytes
+ * of the document, unchanged. The result is NULL for a row without a document, a path that leads nowhere,
+ * JSON's null, and a document that is found malformed. A document is read only up to the value; in values
+ * before it, only strings and nesting are checked. If a name occurs twice in an object, the first one counts.
+ * Half of a surrogate pair becomes U+FFFD. */
 #include "farpool.h"
 #include "json.h"
 
-/* Takes a step of a path; 0 if it is none. `name` is empty where it is a position. */
+/* Reads one step of a path. Returns 0 if it is malformed. `name` is empty if the step is a position. */
 static int take_step(struct text *path, int is_first, struct text *name, uint64_t *position) {
     name->at = name->end = 0;
     *position = 0;
@@ -50,7 +50,7 @@ static int is_path(struct text path) {
     return 1;
 }
 
-/* Whether bytes are a number or one of JSON's words; of a number, only its characters are looked at. */
+/* Reports whether the text is a number, true or false. For a number, only its characters are checked. */
 static int is_scalar(struct text text) {
     static const char words[2][6] = {"true", "false"};
     for (int i = 0; i < 2; i++) {
@@ -66,7 +66,7 @@ static int is_scalar(struct text text) {
     return 1;
 }
 
-/* What is left of the output. */
+/* Unused rest of the output. */
 struct room {
     uint8_t *at;
     uint64_t bytes;
@@ -74,8 +74,8 @@ struct room {
 
 enum answer { NOTHING, TEXT, NO_ROOM };
 
-/* Appends what a path leads to. Of what came to nothing some bytes may have been written, but none are
- * counted. */
+/* Appends the value that a path leads to. If it returns NOTHING or NO_ROOM, some bytes may have been
+ * written, but `room` is unchanged. */
 static enum answer evaluate(struct text document, struct text path, struct room *room) {
     struct text name;
     uint64_t position;
@@ -131,7 +131,7 @@ FARPOOL_FUNCTION(json_path) {
     farpool_u32_there *offsets = (farpool_u32_there *)(output + 16);
     uint8_t *validity = output + validity_at, *texts = output + texts_at;
     struct room room = {texts, call->output_capacity - texts_at};
-    if (room.bytes > INT32_MAX) room.bytes = INT32_MAX; /* what offsets can say */
+    if (room.bytes > INT32_MAX) room.bytes = INT32_MAX; /* the offsets are i32 */
 
     for (uint32_t group = 0; group < columns.group_count; group++) {
         struct farpool_values values;

@@ -1,20 +1,21 @@
-/* Finds the vectors that are nearest to a given one, by squared Euclidean distance.
+/* Finds the vectors nearest to a given one, by squared Euclidean distance.
  *
  * Arguments: u64 byte of the first vector, u64 number of vectors, u32 dimensions (1 to 65,536), u32 k, then
- *            the vector that is looked for: f32 for each dimension.
- * Window:    f32 vectors, one behind the other, of any alignment.
- * Output:    16 bytes for each of the k nearest ones, or of all if there are fewer: u64 number of the vector,
- *            f32 squared distance, u32 0. Ascending by distance, equal ones by number. A vector whose
- *            distance is not a number is left out.
+ *            the given vector: f32 for each dimension.
+ * Window:    adjacent f32 vectors, of any alignment.
+ * Output:    16 bytes for each of the k nearest vectors, or for all if there are fewer: u64 number of the
+ *            vector, f32 squared distance, u32 0. Ascending by distance, then by number. A vector whose
+ *            distance is NaN is left out.
  *
- * Additions of f32 depend on their order, so the order is fixed: dimension d goes to lane d modulo 16, and
- * `distance` adds the lanes up. So results are the same to the last bit with and without -msimd128, and on
+ * The result of adding f32 depends on the order, so the order is fixed: dimension d goes to lane d modulo 16,
+ * and `distance` adds the lanes up. Results are the same to the last bit with and without -msimd128, and on
  * every processor. */
 #include "farpool.h"
 
 #define LANES 16
 
-/* Of the compiler's vectors: instructions for four lanes if there are some, one after the other if not. */
+/* Vector types of the compiler. They become instructions for four lanes, or one instruction per lane if
+ * the processor has none. */
 typedef float f32x4 __attribute__((vector_size(16)));
 typedef float f32x4_there __attribute__((vector_size(16), aligned(1), may_alias));
 
@@ -49,7 +50,7 @@ static int is_farther(const struct near *a, const struct near *b) {
     return a->distance > b->distance || (a->distance == b->distance && a->number > b->number);
 }
 
-/* A heap with the farthest one on top: what comes nearer takes its place. */
+/* Restores a heap that has the farthest vector on top. A nearer vector replaces the top. */
 static void sift(struct near *heap, uint32_t at, uint32_t count) {
     struct near moved = heap[at];
     for (uint32_t child; (child = 2 * at + 1) < count; at = child) {

@@ -1,10 +1,11 @@
-"""Every example against the same thing said plainly in Python: those in C as shared objects, built here by cc; and all
-of them as Wasm modules, where build.sh has built them and there is Node.js.
+"""Compares every example with plain Python code that does the same.
 
     pytest examples/functions/native_test.py
 
-Wasm modules are taken of FARPOOL_FUNCTIONS, a folder that build.sh --all fills; if it is not set, what needs them is
-skipped."""
+The examples in C are built here by cc as shared objects. All examples also run as Wasm modules in Node.js. The modules
+are taken from FARPOOL_FUNCTIONS, a folder that build.sh --all fills. If the variable is not set, the tests that need
+modules are skipped.
+"""
 
 import heapq
 import json
@@ -49,7 +50,8 @@ def host(request):
 
 @pytest.fixture(params=[("native", "knn"), ("wasm", "knn"), ("wasm", "knn.simd")])
 def knn(request):
-    """What calls it: a compiler for the machine itself uses its vectors anyway, a module has a variant with them."""
+    """Returns the callers to test `knn` with. A native compiler uses vector instructions anyway; for Wasm there is a
+    variant with them."""
     host, name = request.param
     return partial(request.getfixturevalue(host).call, name)
 
@@ -93,7 +95,7 @@ def test_sums_of_ranges_that_leave_the_window_are_refused(host, first, count):
 
 
 def ring(rng, count):
-    """Nodes in one ring of random order: the window, the next of each byte, and its value."""
+    """Makes nodes in one ring of random order. Returns the window, the next node by byte offset, and the values."""
     order, nodes = rng.permutation(count), np.zeros((count, 8), np.int64)
     nodes[order, 0] = np.roll(order, -1) * 64
     nodes[:, 1] = i64(rng, count)
@@ -119,7 +121,7 @@ def test_walk_over_three_nodes_hops_to_wherever_the_next_one_lies_and_ends_the_s
     nodes, steps = ring(rng, 600), 900
     parts = [[(n * 4096, 4096) for n in range(m, 10, 3)] for m in range(3)]
     call = Call(nodes.tobytes()[: 10 * 4096], struct.pack("<QQQ", 0, steps, 1))
-    nodes[:, 0] %= 10 * 4096  # what had been outside the window
+    nodes[:, 0] %= 10 * 4096  # nodes that would be outside the window
     call.window = nodes.tobytes()[: 10 * 4096]
     at, hops = 0, 0
     while True:
@@ -163,7 +165,7 @@ def test_walk_gives_up_where_a_list_leaves_the_window_or_a_state_is_none(host):
 
 
 def tree(keys, values, fan_out):
-    """A tree of so many entries in each node: the window, and the byte of the root."""
+    """Makes a tree with this many entries per node. Returns the window and the byte offset of the root."""
     nodes = []
 
     def add(kind, entries):
@@ -175,7 +177,7 @@ def tree(keys, values, fan_out):
     level = list(zip(keys, values, strict=True))
     level = [(part[0][0] if part else 0, add(2, part)) for part in chunked(level, fan_out)]
     while len(level) > 1:
-        # The first key of an inner node means nothing.
+        # The first key of an inner node is ignored.
         level = [(part[0][0], add(1, [(2**64 - 1, part[0][1]), *part[1:]])) for part in chunked(level, fan_out)]
     return b"\xff" * 4096 + b"".join(nodes), level[0][1]
 
@@ -265,7 +267,7 @@ def test_neighbours_give_up_on_offsets_and_targets_that_lead_nowhere(host):
 
 
 def distances(vectors, query):
-    """Squared distances of f32, added up in the order that knn.c promises."""
+    """Returns squared distances in float32, summed in the order that knn.c specifies."""
     dimensions = vectors.shape[1]
     padded = np.zeros((len(vectors), -(-dimensions // 16) * 16), np.float32)
     padded[:, :dimensions] = vectors - query
@@ -281,7 +283,7 @@ def distances(vectors, query):
 @pytest.mark.parametrize("count, k", [(0, 3), (1, 1), (500, 0), (500, 1), (500, 10), (500, 501)])
 def test_knn_gives_the_nearest_to_the_last_bit_and_equal_ones_by_number(knn, rng, dimensions, count, k):
     vectors = rng.normal(size=(count, dimensions)).astype("<f4")
-    vectors[rng.integers(0, 2, count) == 1] = np.round(rng.normal())  # many at the same distance
+    vectors[rng.integers(0, 2, count) == 1] = np.round(rng.normal())  # many vectors at the same distance
     query = rng.normal(size=dimensions).astype("<f4")
     args = struct.pack("<QQII", 3, count, dimensions, k) + query.tobytes()
     got = knn(Call(b"\xff" * 3 + vectors.tobytes(), args, 16 * min(k, count)))
@@ -353,7 +355,7 @@ def led_to(document, steps):
 
 
 def json_path(host, path, groups, encoding=PLAIN, capacity=1 << 20):
-    """What json_path gives for each row of groups of documents, as the second column of a table."""
+    """Returns the expected output of json_path for groups of documents, which are the second column of a table."""
     table = Table([(5, 8), (UTF8, 0)])
     for documents in groups:
         chunk = table.text_chunk([None if d is None else d.encode() for d in documents], encoding)
@@ -466,7 +468,7 @@ def test_json_path_gives_up_on_buffers_that_do_not_hold_their_rows(host):
         assert host.call("json_path", call).code == BAD_DATA
 
 
-# All of them
+# Tests of all examples
 
 
 @pytest.mark.parametrize("name", ["sum", "filter_sum", "walk", "btree", "neighbours", "knn", "json_path"])
@@ -484,7 +486,7 @@ def test_an_output_without_room_is_refused(host, name, args):
     assert host.call(name, Call(leaf, args, 0)).code == OUTPUT_SHORT
 
 
-# The header
+# Tests of the header
 
 INTEGERS = {2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "u1", 7: "<u2", 8: "<u4", 9: "<u8", 13: "<i4", 14: "<i8"}
 FLOATS = {10: "<f4", 11: "<f8"}
@@ -504,7 +506,7 @@ def some(rng, kind, rows):
 
 
 def seen(values, valid):
-    """What header_test says of numbers."""
+    """Returns the expected output of header_test for these numbers."""
     rows = []
     for value, there in zip(values.tolist(), valid, strict=True):
         whole = 0 if isinstance(value, float) or not there else value % 2**64
@@ -578,13 +580,13 @@ def test_bytes_inside_the_window_are_read_and_what_would_come_round_in_32_bits_t
     assert header(host, 1, byte=56, window=window).output == window[56:]
     assert header(host, 3, byte=3, count=61, window=window).output == window[3:]
     if isinstance(host, Native):
-        return  # a trap would end this process
+        return  # because a trap would end this process
     for byte in (57, 2**32, 2**32 - 0x4000_0000, 2**64 - 8):
         assert header(host, 1, byte=byte, window=window).value == TRAPPED
         assert header(host, 3, byte=byte, count=8, window=window).value == TRAPPED
 
 
-# Examples in Rust, of which there are modules alone
+# Examples in Rust, which are built only as modules
 
 
 def test_degrees_are_counted_by_their_number_of_bits(wasm, rng):

@@ -1,26 +1,26 @@
-/* Finds what can be reached from a vertex of a graph in a number of hops.
+/* Finds the vertices of a graph that can be reached from one of them in a number of hops.
  *
  * Arguments: u64 byte of the offsets, u64 byte of the targets, u64 number of vertices, u64 source, u32 hops,
- *            u32 limit: how many vertices to stop at.
- * Window:    the graph in compressed sparse rows: u64 offsets, one more than vertices, counted in targets;
+ *            u32 limit: the most vertices to return.
+ * Window:    the graph as compressed sparse rows: u64 offsets, one more than vertices, counted in targets;
  *            u32 targets. Neighbours of vertex v are the targets from offsets[v] on, up to offsets[v + 1].
- * Output:    u32 each, ascending and without repetition: vertices that can be reached from the source over 1
- *            to `hops` edges, the source itself left out. If there are more than the limit, those that are
+ * Output:    u32 each, ascending and without duplicates: the vertices that can be reached from the source over
+ *            1 to `hops` edges, without the source itself. If there are more than the limit, those that are
  *            found first: nearer ones before farther ones, and at the same distance in the order of the
  *            vertices that lead to them.
  *
- * The output also serves to work in, so that no allocator is needed: its capacity must be 4 bytes times the
- * limit and 1, and besides 4 bytes times the least power of two that is at least twice the limit and at
- * least 4. */
+ * The output also serves as working memory, so that no allocator is needed. Its capacity in bytes must be at
+ * least 4 * (limit + 1 + slots), where slots is the least power of two that is at least 4 and at least twice
+ * the limit. */
 #include "farpool.h"
 
-/* Vertices that are known: open addressing, at most half full. */
+/* Hash set of known vertices with open addressing, at most half full. */
 struct set {
     farpool_u32_there *slots; /* a vertex plus 1; 0 is free */
     uint32_t mask;
 };
 
-/* Whether the vertex was not in the set; then it is. */
+/* Adds a vertex. Returns 1 if it is new, 0 if the set has it already. */
 static int add(struct set *set, uint32_t vertex) {
     uint32_t slot = vertex * 0x9e3779b1u;
     for (slot ^= slot >> 15;; slot++) {
@@ -32,7 +32,7 @@ static int add(struct set *set, uint32_t vertex) {
     return 1;
 }
 
-/* Heapsort: in place, without recursion, and never slow. */
+/* Heapsort: in place, without recursion, and O(n log n) in the worst case. */
 static void sift(farpool_u32_there *heap, uint32_t at, uint32_t count) {
     uint32_t moved = heap[at];
     for (uint32_t child; (child = 2 * at + 1) < count; at = child) {
@@ -66,7 +66,7 @@ FARPOOL_FUNCTION(neighbours) {
         args.vertices >= UINT32_MAX || !farpool_has_values(call, args.offsets, args.vertices + 1, 8) ||
         args.limit > 1u << 27)
         return farpool_give_up(FARPOOL_BAD_ARGUMENTS);
-    uint32_t slots = 4; /* the source is in the set besides, and at the head of the queue */
+    uint32_t slots = 4; /* the source is a member too, and heads the queue */
     while (slots < 2ull * args.limit) slots *= 2;
     uint64_t room = 4ull * (args.limit + 1ull + slots);
     if (room > call->output_capacity) return farpool_give_up(FARPOOL_OUTPUT_SHORT);
@@ -93,7 +93,7 @@ FARPOOL_FUNCTION(neighbours) {
         }
         level_begins = level_ends;
     }
-    for (uint32_t i = 1; i < count; i++) queue[i - 1] = queue[i]; /* without the source */
+    for (uint32_t i = 1; i < count; i++) queue[i - 1] = queue[i]; /* drops the source */
     sort(queue, count - 1);
     return (count - 1) * 4ll;
 }

@@ -1,9 +1,9 @@
-// Calls functions of Wasm modules for native_test.py, where memory lies as spec/function.md says but is all of the
-// module's own: a stand-in for the sandbox. Without its traps: of what is not there, it cannot tell.
+// Calls functions of Wasm modules for native_test.py, as a stand-in for the sandbox. Addresses are those of
+// spec/function.md, but all memory belongs to the module, so loads outside the ranges do not trap.
 //
-// Request, on standard input: u32 bytes of JSON, then it: {module, entry, record, output, capacity, hop, ranges:
-// [[address, bytes]...]}, then the bytes of all ranges. Reply: i64 returned, u64 hop, `capacity` bytes of output.
-// A call that traps replies with i64 -2^63.
+// Request on standard input: u32 length of a JSON text, the text {module, entry, record, output, capacity, hop,
+// ranges: [[address, bytes]...]}, then the bytes of all ranges. Reply: i64 result, u64 hop, `capacity` bytes of
+// output. The result of a call that traps is -2^63.
 import { readSync, writeSync, readFileSync } from "node:fs";
 
 const WASM_PAGE = 65536;
@@ -38,7 +38,7 @@ for (;;) {
         if (!(error instanceof WebAssembly.RuntimeError)) throw error;
         head.writeBigInt64LE(-(2n ** 63n), 0);
     }
-    // Memory that has grown is another buffer.
+    // After the memory has grown, its buffer is another object.
     const after = Buffer.from(exports.memory.buffer);
     after.copy(head, 8, request.hop, request.hop + 8);
     write(head);

@@ -1,8 +1,8 @@
-/* Adds up values that lie one behind the other.
+/* Adds up adjacent values.
  *
  * Arguments: u64 first byte in the window, u64 number of values.
  * Window:    i64 values, of any alignment.
- * Output:    i64 sum; what does not fit 64 bits comes round. */
+ * Output:    i64 sum, which wraps on overflow. */
 #include "farpool.h"
 
 FARPOOL_FUNCTION(sum) {

@@ -1,9 +1,9 @@
-;; Adds up the whole window, as i64 values one behind the other; what is left of it at the end does not count.
+;; Adds up the whole window as adjacent i64 values. Bytes left over at its end are ignored.
 ;;
 ;; Arguments: none.
-;; Output:    i64 sum; what does not fit 64 bits comes round.
+;; Output:    i64 sum, which wraps on overflow.
 ;;
-;; By hand, to show that nothing else is needed: wat2wasm sum_all.wat. Offsets are those of the call record.
+;; Written by hand, to show that no compiler is needed: wat2wasm sum_all.wat. Offsets are those of the call record.
 (module
   (memory (export "memory") 0)
   (func (export "sum_all") (param $call i32) (result i64)

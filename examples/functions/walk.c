@@ -1,14 +1,14 @@
-/* Walks along a linked list, each step of which needs the one before.
+/* Walks along a linked list. Each step depends on the one before.
  *
- * Arguments: u64 byte of the first node, u64 steps; then, if wanted, u64 flags: bit 0, go where nodes are.
- * Window:    nodes of 64 bytes, of which the first 16 matter: u64 byte of the next node, i64 value.
- * Output:    u64 byte of the node that was reached after so many steps, i64 sum of the values of the nodes
- *            left behind; what does not fit 64 bits comes round.
- * State:     u64 byte of the node to go on from, u64 steps left, i64 sum until then.
+ * Arguments: u64 byte of the first node, u64 steps; optionally u64 flags: bit 0, hop to nodes elsewhere.
+ * Window:    nodes of 64 bytes, of which the first 16 are read: u64 byte of the next node, i64 value.
+ * Output:    u64 byte of the node reached after the last step, i64 sum of the values of the nodes before it,
+ *            which wraps on overflow.
+ * State:     u64 byte of the node to continue from, u64 steps left, i64 sum so far.
  *
- * A node that lies elsewhere is fetched, or the walk hops to it. So that two nodes never send a walk to and
- * fro, one that has just hopped takes its first step where it is. It hops only if the output has room for its
- * 24 bytes of state. */
+ * If a list node is not in memory here, it is fetched, or the walk hops to the memory node that holds it. A walk
+ * that has just hopped always takes one step before it hops again, so that two memory nodes never send it to
+ * and fro. It hops only if the output has room for its 24 bytes of state. */
 #include "farpool.h"
 
 #define GO_WHERE_NODES_ARE 1u
@@ -40,7 +40,7 @@ FARPOOL_FUNCTION(walk) {
     struct farpool_part here = {0, 0};
     for (int stays = has_hopped; state.steps_left; state.steps_left--, stays = 0) {
         if (!farpool_has(call, state.position, NODE_BYTES_USED)) return farpool_give_up(FARPOOL_BAD_DATA);
-        /* Most nodes lie in the same part as the one before. */
+        /* Most nodes are in the same part as the one before. */
         if (may_hop && !stays && state.position - here.first >= here.bytes) {
             const struct farpool_part *part = farpool_part_of(call, state.position);
             if (!part) return farpool_hop(call, state.position, &state, sizeof state);

@@ -1,6 +1,7 @@
-;; Follows a list through the window, as the resident function `walk` does: a node of the list is two words, the byte of
-;; the window at which the next one is, and a value. Arguments: the first node, how many steps, and 1 to hop to nodes that
-;; are elsewhere or 0 to load them from here. Output: the node after the last step, and the sum of the values passed.
+;; Follows a linked list through the window, as the resident function `walk` does. A node of the list is two words:
+;; the offset of the next node in the window, and a value.
+;; Arguments: the first node, the number of steps, and 1 to hop to nodes that are elsewhere or 0 to load them from
+;; here. Output: the node after the last step, and the sum of the values of the nodes passed.
 (module
   (memory (export "memory") 1)
   (func $is_here (param $call i32) (param $at i64) (result i32) (local $part i32) (local $left i64)

@@ -1,18 +1,20 @@
-/* What a shipped function gets and leaves: spec/function.md, in C. For wasm32 and for shared objects alike.
+/* Call record of a shipped function, and helpers to read it: spec/function.md in C. It compiles to
+ * wasm32 and to native shared objects.
  *
- *   #include "farpool.h"
+ *     #include "farpool.h"
  *
- *   FARPOOL_FUNCTION(sum) {
- *       uint64_t total = 0;
- *       for (uint64_t at = 0; farpool_has(call, at, 8); at += 8) total += farpool_u64(call, at);
- *       return farpool_put(call, &total, sizeof total);
- *   }
+ *     FARPOOL_FUNCTION(sum) {
+ *         uint64_t total = 0;
+ *         for (uint64_t at = 0; farpool_has(call, at, 8); at += 8) total += farpool_u64(call, at);
+ *         return farpool_put(call, &total, sizeof total);
+ *     }
  *
- * Nothing of a C library is needed, and nothing here allocates. Offsets are bytes of the window. Whatever
- * takes an offset and gives bytes ends the call (as `Unreachable`) where they are not inside: an address of
- * wasm32 has 32 bits, so that a load far behind the window would otherwise come round to the function's own
- * heap, and beside a shared object lies all that its process has. Ask `farpool_has` first to give up with a
- * code instead. */
+ * No C library is needed and nothing here allocates. Offsets count from the first byte of the window.
+ * Every helper that takes an offset and returns bytes checks that they are inside the window, and traps
+ * (outcome `Unreachable`) if they are not. The check is needed in both forms: an address of wasm32 has
+ * 32 bits, so a load far beyond the window would wrap around into the function's own heap; and a native
+ * function shares its address space with the rest of its process. Call `farpool_has` first to end the
+ * call with a code of your own instead. */
 #ifndef FARPOOL_H
 #define FARPOOL_H
 
@@ -23,12 +25,18 @@
 #define FARPOOL_STAYS UINT64_MAX
 #define FARPOOL_STATE_BYTES_MAX 65536
 
-/* Which bytes of the window are here. */
+/* Range of the window that is in memory here. A load from any other byte first fetches it over the
+ * network. */
 struct farpool_part {
     uint64_t first;
     uint64_t bytes;
 };
 
+/* Call record, 152 bytes. Addresses are those that the function loads from. `window`, `args`, `output`,
+ * `columns`, `parts` and `state` are addresses; `columns` is 0 if the file is not a far table, and
+ * `state` is 0 if no call hopped to this one. Each is followed by its size: `parts` in entries, all others
+ * in bytes. `flags` has FARPOOL_GOES_ON if another call hopped to this one. The function may write only
+ * the output and `hop`, which is FARPOOL_STAYS at first. */
 struct farpool_call {
     uint32_t version;
     uint32_t flags;
@@ -56,8 +64,9 @@ _Static_assert(sizeof(struct farpool_call) == 152, "the call record has 152 byte
 #define FARPOOL_EXPORT(name) __attribute__((visibility("default"), used))
 #endif
 
-/* Before a loop over many values. A module that can be interrupted looks in each turn whether it is to go on: with
- * this, once for eight values. One with vectors, which is not interrupted, has four of them under way at once. */
+/* Place this before a loop over many values. A module that can be interrupted tests in every iteration
+ * whether it should stop; with this macro, the test comes once for eight values. A module that uses
+ * vectors is not interrupted; for it, this macro interleaves four iterations. */
 #ifdef __wasm_simd128__
 #define FARPOOL_MANY _Pragma("clang loop interleave_count(4)")
 #elif defined __wasm__
@@ -66,46 +75,51 @@ _Static_assert(sizeof(struct farpool_call) == 152, "the call record has 152 byte
 #define FARPOOL_MANY
 #endif
 
-/* Begins a function; `call` is its record. */
+/* Begins the definition of an exported function. `call` points to its call record. */
 #define FARPOOL_FUNCTION(name) FARPOOL_EXPORT(name) int64_t name(struct farpool_call *call)
 
-/* Codes to give up with. They are a habit of the examples: a function may have its own, up to 2^31. */
+/* Codes for `farpool_give_up`. Only the examples rely on these meanings: a function may use its own
+ * codes, 1 to 2^31. */
 enum farpool_code {
-    FARPOOL_BAD_ARGUMENTS = 1, /* too few bytes of them, or a value that is not permitted */
+    FARPOOL_BAD_ARGUMENTS = 1, /* too few bytes of arguments, or a value that is not permitted */
     FARPOOL_OUTPUT_SHORT = 2,  /* the output's capacity is too small */
-    FARPOOL_BAD_DATA = 3,      /* bytes of the window are not what they should be */
-    FARPOOL_NO_COLUMN = 4,     /* no far table, or no such column, or it has another type */
+    FARPOOL_BAD_DATA = 3,      /* the window's contents are malformed */
+    FARPOOL_NO_COLUMN = 4,     /* not a far table, no such column, or a column of another type */
 };
 
+/* Returns what a function must return to end the call with this code. The caller sees outcome `GaveUp`. */
 static inline int64_t farpool_give_up(uint32_t code) {
     return -(int64_t)code;
 }
 
-/* Values wherever they lie: of any alignment, and whatever else the same bytes are read as. */
+/* Numbers that may lie at any address: unaligned, and allowed to alias other types. */
 typedef uint16_t farpool_u16_there __attribute__((aligned(1), may_alias));
 typedef uint32_t farpool_u32_there __attribute__((aligned(1), may_alias));
 typedef uint64_t farpool_u64_there __attribute__((aligned(1), may_alias));
 typedef float farpool_f32_there __attribute__((aligned(1), may_alias));
 typedef double farpool_f64_there __attribute__((aligned(1), may_alias));
 
-/* The memory that an address of the record leads to. */
+/* Returns a pointer to an address of the call record. */
 static inline uint8_t *farpool_at(uint64_t address) {
     return (uint8_t *)(uintptr_t)address;
 }
 
 /* The window */
 
-/* Whether so many bytes from this one on are inside the window, here or elsewhere. */
+/* Reports whether the range of `bytes` bytes that starts at offset `byte` is inside the window. It need
+ * not be in memory here. */
 static inline int farpool_has(const struct farpool_call *call, uint64_t byte, uint64_t bytes) {
     return bytes <= call->window_bytes && byte <= call->window_bytes - bytes;
 }
 
-/* Whether `count` values of `width` bytes from this byte on are inside the window. */
+/* Reports whether `count` values of `width` bytes each, starting at offset `byte`, are inside the
+ * window. */
 static inline int farpool_has_values(const struct farpool_call *call, uint64_t byte, uint64_t count,
                                      uint64_t width) {
     return count <= call->window_bytes / width && farpool_has(call, byte, count * width);
 }
 
+/* Returns a pointer to `bytes` bytes at offset `byte`. Traps if they are not inside the window. */
 static inline const uint8_t *farpool_window(const struct farpool_call *call, uint64_t byte, uint64_t bytes) {
     if (!farpool_has(call, byte, bytes)) __builtin_trap();
     return farpool_at(call->window + byte);
@@ -131,11 +145,11 @@ static inline int64_t farpool_i64(const struct farpool_call *call, uint64_t byte
     return (int64_t)farpool_u64(call, byte);
 }
 
-/* The part that a byte of the window lies in, or 0 if it is elsewhere. */
+/* Returns the part that contains a byte of the window, or 0 if the byte is not in memory here. */
 static inline const struct farpool_part *farpool_part_of(const struct farpool_call *call, uint64_t byte) {
     const struct farpool_part *part = (const struct farpool_part *)farpool_at(call->parts);
     uint64_t low = 0, high = call->part_count;
-    while (low < high) { /* the first part that begins behind the byte */
+    while (low < high) { /* binary search for the first part that begins after the byte */
         uint64_t middle = low + (high - low) / 2;
         if (part[middle].first <= byte)
             low = middle + 1;
@@ -145,12 +159,13 @@ static inline const struct farpool_part *farpool_part_of(const struct farpool_ca
     return low && byte - part[low - 1].first < part[low - 1].bytes ? &part[low - 1] : 0;
 }
 
-/* Whether a range of the window is here, so that loads in it do not travel. */
+/* Reports whether a range of the window is in memory here, so that reading it needs no network round
+ * trip. */
 static inline int farpool_is_here(const struct farpool_call *call, uint64_t byte, uint64_t bytes) {
     const struct farpool_part *part;
     while (bytes) {
         if (!(part = farpool_part_of(call, byte))) return 0;
-        uint64_t left = part->bytes - (byte - part->first); /* parts may touch one another */
+        uint64_t left = part->bytes - (byte - part->first); /* the range may continue in an adjacent part */
         if (bytes <= left) return 1;
         byte += left, bytes -= left;
     }
@@ -159,7 +174,8 @@ static inline int farpool_is_here(const struct farpool_call *call, uint64_t byte
 
 /* Arguments, state, output */
 
-/* Copies by loads and stores: bulk instructions do not reach the window. Volatile, or compilers make such. */
+/* Copies with single loads and stores, because bulk memory instructions of Wasm do not reach the window.
+ * The stores are volatile, or compilers would turn the loop into such an instruction. */
 static inline void farpool_copy(void *to, const void *from, uint64_t bytes) {
     uint8_t *target = (uint8_t *)to;
     const uint8_t *source = (const uint8_t *)from;
@@ -168,28 +184,31 @@ static inline void farpool_copy(void *to, const void *from, uint64_t bytes) {
     while (bytes--) *(volatile uint8_t *)target++ = *source++;
 }
 
-/* Copies the first bytes of the arguments to a struct; 0 if there are fewer. */
+/* Copies the first `bytes` bytes of the arguments to `to`. Returns 0 if there are fewer, else 1. */
 static inline int farpool_args(const struct farpool_call *call, void *to, uint64_t bytes) {
     if (call->args_bytes < bytes) return 0;
     farpool_copy(to, farpool_at(call->args), bytes);
     return 1;
 }
 
-/* Copies what the call that hopped here has left; 0 if none has, or if it left another number of bytes. */
+/* Copies the state left by the call that hopped to this one. Returns 0 if no call did, or if its state
+ * has another size; else 1. */
 static inline int farpool_state(const struct farpool_call *call, void *to, uint64_t bytes) {
     if (!(call->flags & FARPOOL_GOES_ON) || call->state_bytes != bytes) return 0;
     farpool_copy(to, farpool_at(call->state), bytes);
     return 1;
 }
 
-/* Writes bytes as the whole output; what the function is to return. */
+/* Writes these bytes as the whole output. Returns what the function must return. */
 static inline int64_t farpool_put(struct farpool_call *call, const void *from, uint64_t bytes) {
     if (bytes > call->output_capacity) return farpool_give_up(FARPOOL_OUTPUT_SHORT);
     farpool_copy(farpool_at(call->output), from, bytes);
     return (int64_t)bytes;
 }
 
-/* Goes on where a byte of the window lies, with this state; what the function is to return. */
+/* Asks for the function to be called again, with this state, on the node that holds byte `byte` of the
+ * window. Returns what the function must return. The state is at most FARPOOL_STATE_BYTES_MAX bytes and
+ * must fit the output's capacity. */
 static inline int64_t farpool_hop(struct farpool_call *call, uint64_t byte, const void *state,
                                   uint64_t bytes) {
     int64_t written = farpool_put(call, state, bytes);
@@ -199,7 +218,7 @@ static inline int64_t farpool_hop(struct farpool_call *call, uint64_t byte, cons
 
 /* Columns of a far table */
 
-/* The byte of a column's type, as in spec/table.md. */
+/* Type of a column, with the numbers of spec/table.md. */
 enum farpool_type {
     FARPOOL_BOOLEAN = 1,
     FARPOOL_INT8 = 2,
@@ -227,15 +246,18 @@ struct farpool_column {
     uint8_t precision;
     int8_t scale;
     uint8_t unit;
-    uint32_t width; /* bytes of a value; 0 of Boolean, Utf8 and Binary */
+    uint32_t width; /* bytes of a value; 0 for Boolean, Utf8 and Binary */
     uint64_t reserved;
 };
 
+/* Range of the window, in bytes. */
 struct farpool_buffer {
     uint64_t offset;
     uint64_t bytes;
 };
 
+/* Values of one column in one row group. Buffer 0 is the validity bitmap; spec/function.md lists the
+ * others for each encoding. An absent buffer is all zero. */
 struct farpool_chunk {
     uint8_t encoding;
     uint8_t reserved[7];
@@ -246,13 +268,14 @@ struct farpool_chunk {
 struct farpool_group {
     uint64_t rows;
     uint64_t first_row;
-    struct farpool_chunk chunk[]; /* one for each column */
+    struct farpool_chunk chunk[]; /* one per column */
 };
 
 _Static_assert(sizeof(struct farpool_column) == 16, "a column has 16 bytes");
 _Static_assert(sizeof(struct farpool_group) == 16, "a row group has 16 bytes before its chunks");
 _Static_assert(sizeof(struct farpool_chunk) == 80, "a chunk has 80 bytes");
 
+/* Header of the table of columns, filled in by `farpool_columns`. */
 struct farpool_columns {
     uint32_t column_count;
     uint32_t group_count;
@@ -260,7 +283,7 @@ struct farpool_columns {
     const uint8_t *groups;
 };
 
-/* Looks at the columns; 0 if the file is no far table. */
+/* Fills in `columns` from the call record. Returns 0 if the file is not a far table, else 1. */
 static inline int farpool_columns(const struct farpool_call *call, struct farpool_columns *columns) {
     if (!call->columns || call->columns_bytes < 8) return 0;
     const uint8_t *table = farpool_at(call->columns);
@@ -271,30 +294,32 @@ static inline int farpool_columns(const struct farpool_call *call, struct farpoo
     return 1;
 }
 
-/* A row group, of which there are group_count. */
+/* Returns row group `index`, which must be less than `columns->group_count`. */
 static inline const struct farpool_group *farpool_group(const struct farpool_columns *columns,
                                                         uint32_t index) {
     uintptr_t bytes = sizeof(struct farpool_group) + columns->column_count * sizeof(struct farpool_chunk);
     return (const struct farpool_group *)(columns->groups + index * bytes);
 }
 
-/* The values of a column in a row group. Rows are counted from the group's first one. */
+/* Values of one column in one row group, filled in by `farpool_values`. Row numbers count from the first
+ * row of the group. */
 struct farpool_values {
     uint64_t rows;
     uint64_t nulls;
-    const uint8_t *validity; /* 0: there are no nulls */
-    const uint8_t *values;   /* of fixed width, or bits */
-    uint64_t stride;         /* bytes from a value of fixed width to that of the next row */
-    const uint8_t *keys;     /* 0: no dictionary */
-    const uint8_t *offsets;  /* of text */
+    const uint8_t *validity; /* validity bitmap; 0 if there are no nulls */
+    const uint8_t *values;   /* values of fixed width, or the bits of a Boolean column */
+    uint64_t stride;         /* bytes from one value of fixed width to the next */
+    const uint8_t *keys;     /* u16 indices into the dictionary; 0 without a dictionary */
+    const uint8_t *offsets;  /* offsets of the texts, for Utf8 and Binary */
     const uint8_t *text;
-    uint64_t distinct; /* how many texts there are: of a dictionary, or all rows */
+    uint64_t distinct; /* number of texts: of the dictionary, or at least one per row */
     uint64_t text_bytes;
     uint8_t type;
     uint32_t width;
 };
 
-/* Finds the values of a column in a row group; 0 if there is none, or if a buffer is not as it should be. */
+/* Fills in `values` for one column of one row group. Returns 0 if there is no such column or group, or
+ * if a buffer is too short or outside the window; else 1. */
 static inline int farpool_values(const struct farpool_call *call, const struct farpool_columns *columns,
                                  uint32_t group_index, uint32_t column_index, struct farpool_values *values) {
     if (column_index >= columns->column_count || group_index >= columns->group_count) return 0;
@@ -304,7 +329,8 @@ static inline int farpool_values(const struct farpool_call *call, const struct f
     const struct farpool_buffer *buffer = chunk->buffer;
     const uint8_t *memory[4];
     for (int i = 0; i < 4; i++) {
-        /* In rows, buffer 2 is no range of the window. */
+        /* With FARPOOL_ROWS, buffer 2 holds an offset within a row and the bytes of a row, not a range
+         * of the window. */
         int range = chunk->encoding != FARPOOL_ROWS || i < 2;
         if (range && !farpool_has(call, buffer[i].offset, buffer[i].bytes)) return 0;
         memory[i] = range ? farpool_at(call->window + buffer[i].offset) : 0;
@@ -339,20 +365,23 @@ static inline int farpool_values(const struct farpool_call *call, const struct f
     return chunk->encoding == FARPOOL_PLAIN && column->width && buffer[1].bytes / column->width >= rows;
 }
 
+/* Reports whether a row has a value, that is, is not null. */
 static inline int farpool_is_valid(const struct farpool_values *values, uint64_t row) {
     return !values->validity || values->validity[row / 8] >> row % 8 & 1;
 }
 
-/* The bytes of a value of fixed width. */
+/* Returns a pointer to a value of fixed width. */
 static inline const uint8_t *farpool_value(const struct farpool_values *values, uint64_t row) {
     return values->values + row * values->stride;
 }
 
+/* Returns a value of a Boolean column: 0 or 1. */
 static inline int farpool_boolean(const struct farpool_values *values, uint64_t row) {
     return values->values[row / 8] >> row % 8 & 1;
 }
 
-/* A value of an integer type, Date32 or Timestamp; of UInt64 its bits; of anything else 0. */
+/* Returns a value of an integer, Date32 or Timestamp column. A UInt64 value above INT64_MAX comes out
+ * negative, with the same bits. Returns 0 for any other type. */
 static inline int64_t farpool_integer(const struct farpool_values *values, uint64_t row) {
     const uint8_t *value = farpool_value(values, row);
     switch (values->type) {
@@ -370,7 +399,7 @@ static inline int64_t farpool_integer(const struct farpool_values *values, uint6
     return 0;
 }
 
-/* A value of Float32, Float64 or any of `farpool_integer`. */
+/* Returns a value of a Float32 or Float64 column, or of any type that `farpool_integer` reads. */
 static inline double farpool_number(const struct farpool_values *values, uint64_t row) {
     if (values->type == FARPOOL_FLOAT32) return *(const farpool_f32_there *)farpool_value(values, row);
     if (values->type == FARPOOL_FLOAT64) return *(const farpool_f64_there *)farpool_value(values, row);
@@ -378,12 +407,13 @@ static inline double farpool_number(const struct farpool_values *values, uint64_
     return (double)farpool_integer(values, row);
 }
 
+/* Bytes of a Utf8 or Binary value. They are not terminated by a 0. */
 struct farpool_text {
-    const uint8_t *bytes; /* 0: the column's offsets or keys are wrong there */
+    const uint8_t *bytes; /* 0 if the column's offsets or keys are out of range */
     uint32_t length;
 };
 
-/* A value of Utf8 or Binary, plain or of a dictionary; none of a row without a value. */
+/* Returns a value of a Utf8 or Binary column. The row must have a value (see `farpool_is_valid`). */
 static inline struct farpool_text farpool_text(const struct farpool_values *values, uint64_t row) {
     const struct farpool_text none = {0, 0};
     uint64_t index = values->keys ? ((const farpool_u16_there *)values->keys)[row] : row;
@@ -394,8 +424,9 @@ static inline struct farpool_text farpool_text(const struct farpool_values *valu
     return (struct farpool_text){values->text + from, to - from};
 }
 
-/* What compilers may call without being asked to, for modules that no library is linked to. By loads and
- * stores, so that they reach the window; volatile, so that they do not become calls of themselves. */
+/* Functions that compilers call on their own, for modules that no C library is linked to. They use loads
+ * and stores, which reach the window, and volatile accesses, so that compilers do not turn them into
+ * calls of themselves. */
 #ifdef __wasm__
 #define FARPOOL_LIBRARY __attribute__((weak, visibility("hidden")))
 

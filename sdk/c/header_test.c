@@ -1,11 +1,11 @@
-/* What farpool.h finds, for tests to compare. Arguments: u32 what, u32 column, u64 byte, u64 bytes. Output, by
- * what:
+/* Function that returns what farpool.h reads, for tests to compare. Arguments: u32 what, u32 column, u64
+ * byte, u64 bytes. The output depends on `what`:
  *
- *   0  of each row of all row groups: u64 1 if there is a value, i64 as integer, f64 as number, u64 length
- *      and first byte of its text (length + 256 * byte) or its Boolean
- *   1  u64 of the window at this byte
- *   2  u64 1 if so many bytes from this byte on are here
- *   3  so many bytes of the window, taken by farpool_window and memcpy */
+ *   0  for each row of all row groups: u64 1 if the row has a value, i64 value as integer, f64 value as number,
+ *      u64 length of the text plus 256 times its first byte, or the Boolean
+ *   1  the u64 at this byte of the window
+ *   2  u64 1 if so many bytes, starting at this byte, are in memory here
+ *   3  so many bytes of the window, read with farpool_window and memcpy */
 #include "farpool.h"
 
 #ifndef __wasm__

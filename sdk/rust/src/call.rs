@@ -1,31 +1,31 @@
-//! A call: arguments, window, state and output of a function.
+//! Calls of a function: arguments, window, state and output.
 
 use crate::value::read;
 use crate::{Columns, Failure, Output, Value, Window};
 
-/// Which bytes of the window are here. Loads of other bytes travel to the caller first.
+/// Range of the window that is in memory here. A load from any other byte first fetches it over the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// First byte in the window.
+    /// Offset of the first byte in the window.
     pub first: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// What a call is made of: a test fills it in, and what a test leaves out is not there.
+/// Inputs of a [`Call`], for tests of functions. A field that a test leaves out is empty.
 #[derive(Debug)]
 pub struct Pieces<'a> {
-    /// The window.
+    /// Window that the function reads.
     pub window: Window<'a>,
-    /// The arguments.
+    /// Arguments.
     pub args: &'a [u8],
-    /// Room for the output.
+    /// Buffer for the output.
     pub output: &'a mut [u8],
-    /// The table of columns, byte for byte.
+    /// Table of columns in the encoding of `spec/function.md`; `None` if the file is not a far table.
     pub columns: Option<&'a [u8]>,
-    /// The table of parts, byte for byte: 16 bytes each.
+    /// Table of parts in the encoding of `spec/function.md`: 16 bytes each.
     pub parts: &'a [u8],
-    /// What the call left that has hopped to this one.
+    /// State left by the call that hopped to this one; `None` if no call did.
     pub state: Option<&'a [u8]>,
 }
 
@@ -42,7 +42,8 @@ impl Default for Pieces<'_> {
     }
 }
 
-/// What a function gets and leaves.
+/// One call of a function: its inputs ([`Call::args`], [`Call::window`], [`Call::columns`], [`Call::state`]) and what
+/// it leaves ([`Call::output`], [`Call::hop`]).
 #[derive(Debug)]
 pub struct Call<'a> {
     window: Window<'a>,
@@ -55,46 +56,48 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Most bytes of a state.
+    /// Largest state that a call may leave, in bytes.
     pub const STATE_BYTES_MAX: usize = 65_536;
 
-    /// A call of these pieces.
+    /// Makes a call of these inputs.
     pub fn new(pieces: Pieces<'a>) -> Self {
         let Pieces { window, args, output, columns, parts, state } = pieces;
         Call { window, args, output: Output::over(output), columns, parts, state, hop: None }
     }
 
-    /// The arguments.
+    /// Returns the arguments.
     pub fn args(&self) -> &'a [u8] {
         self.args
     }
 
-    /// The argument at this byte of them. Where they end before: [`Failure::BAD_ARGUMENTS`].
+    /// Returns the argument at byte `at`. Fails with [`Failure::BAD_ARGUMENTS`] if the arguments end before it does.
     pub fn arg<T: Value>(&self, at: usize) -> Result<T, Failure> {
         read(self.args, at).ok_or(Failure::BAD_ARGUMENTS)
     }
 
-    /// The window: a copy that can be kept while the output is written.
+    /// Returns the window. It is a copy, and can be kept while the output is written.
     pub fn window(&self) -> Window<'a> {
         self.window
     }
 
-    /// So many bytes of the window from this one on.
+    /// Returns `bytes` bytes of the window, starting at offset `byte`. Fails with [`Failure::BAD_DATA`] if they are
+    /// not inside.
     pub fn bytes(&self, byte: u64, bytes: u64) -> Result<&'a [u8], Failure> {
         self.window.bytes(byte, bytes)
     }
 
-    /// The `u64` at a byte of the window.
+    /// Returns the `u64` at an offset of the window, aligned or not.
     pub fn u64_at(&self, byte: u64) -> Result<u64, Failure> {
         self.window.value_at(byte)
     }
 
-    /// So many values of the window, where they lie; the byte must be aligned for them.
+    /// Returns `count` values of the window, starting at offset `byte`, without copying them. Fails with
+    /// [`Failure::BAD_DATA`] if they are not aligned for `T` or not inside.
     pub fn slice_of<T: Value>(&self, byte: u64, count: u64) -> Result<&'a [T], Failure> {
         self.window.slice_of(byte, count)
     }
 
-    /// Parts of the window that are here, in order and without overlap.
+    /// Returns the parts of the window that are in memory here, in order and without overlap.
     pub fn parts(&self) -> impl Iterator<Item = Part> + 'a {
         self.parts.as_chunks::<16>().0.iter().map(|part| {
             let [first, bytes] = [0, 8].map(|at| read(part, at).unwrap_or_default());
@@ -102,10 +105,10 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Whether so many bytes from this one on are here, so that reading them does not travel.
+    /// Reports whether a range of the window is in memory here, so that reading it needs no network round trip.
     pub fn is_here(&self, byte: u64, bytes: u64) -> bool {
         let Some(end) = byte.checked_add(bytes) else { return false };
-        // Parts may touch one another.
+        // The range may continue in an adjacent part.
         let reached = self.parts().fold(byte, |reached, part| {
             let is_inside = reached.checked_sub(part.first).is_some_and(|into| into < part.bytes);
             if is_inside { part.first + part.bytes } else { reached }
@@ -113,23 +116,24 @@ impl<'a> Call<'a> {
         reached >= end
     }
 
-    /// What the call left that has hopped to this one; `None` of a call that begins.
+    /// Returns the state left by the call that hopped to this one; `None` if no call did.
     pub fn state(&self) -> Option<&'a [u8]> {
         self.state
     }
 
-    /// The columns, if the file is a far table.
+    /// Returns the columns; `None` if the file is not a far table.
     pub fn columns(&self) -> Option<Columns<'a>> {
         Columns::new(self.window, self.columns?)
     }
 
-    /// The output.
+    /// Returns the output, to be written.
     pub fn output(&mut self) -> &mut Output<'a> {
         &mut self.output
     }
 
-    /// Has the function called anew where this byte of the window lies, with the same arguments and this state; what
-    /// was put to the output is forgotten. Without room for the state: [`Failure::OUTPUT_SHORT`].
+    /// Asks for the function to be called again, with the same arguments and this state, on the node that holds byte
+    /// `byte` of the window. Discards what was put to the output. Fails with [`Failure::OUTPUT_SHORT`] if the state
+    /// does not fit the output or exceeds [`Call::STATE_BYTES_MAX`].
     pub fn hop(&mut self, byte: u64, state: &[u8]) -> Result<(), Failure> {
         if state.len() > Self::STATE_BYTES_MAX {
             return Err(Failure::OUTPUT_SHORT);
@@ -140,7 +144,7 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Where the function wants to go on.
+    /// Returns the byte of the window that the function hops to; `None` if it does not hop.
     pub fn hops_to(&self) -> Option<u64> {
         self.hop
     }

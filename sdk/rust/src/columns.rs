@@ -1,5 +1,4 @@
-//! Columns of a far table: the table of columns of a call, and the values that lie in the window. Pure: everything is
-//! looked at through slices.
+//! Columns of a far table: the call's table of columns, and the values in the window.
 
 use crate::value::read;
 use crate::{Failure, Value, Window};
@@ -9,7 +8,7 @@ const COLUMN_BYTES: usize = 16;
 const GROUP_BYTES: usize = 16;
 const CHUNK_BYTES: usize = 80;
 
-/// Type of a column, by the byte of `spec/table.md`.
+/// Type of a column, with the numbers of `spec/table.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "their names say it")]
@@ -58,29 +57,29 @@ impl Type {
         matches!(self, Type::Utf8 | Type::Binary)
     }
 
-    /// Whether [`Values::number`] has numbers of it.
+    /// Reports whether [`Values::number`] returns the values of this type.
     pub fn is_number(self) -> bool {
         (Type::Int8 as u8..=Type::Float64 as u8).contains(&(self as u8))
             || matches!(self, Type::Date32 | Type::Timestamp)
     }
 }
 
-/// What is known of a column.
+/// Description of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its type.
+    /// Type of the values.
     pub kind: Type,
-    /// Digits of a decimal.
+    /// Number of digits, for Decimal128.
     pub precision: u8,
-    /// Digits behind the point of a decimal.
+    /// Number of digits after the decimal point, for Decimal128.
     pub scale: i8,
-    /// Of a timestamp: 0 s, 1 ms, 2 us, 3 ns.
+    /// Unit of a Timestamp: 0 s, 1 ms, 2 us, 3 ns.
     pub unit: u8,
-    /// Bytes of a value of fixed width; 0 of Boolean, Utf8 and Binary.
+    /// Bytes of a value; 0 for Boolean, Utf8 and Binary.
     pub width: u32,
 }
 
-/// The columns of a far table, in the row groups that are listed.
+/// Columns of a far table, in those of its row groups that this call was given.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a> {
     window: Window<'a>,
@@ -90,7 +89,7 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Looks at a table of columns; `None` if its length is not what it must be.
+    /// Reads the header of a table of columns; `None` if its length does not match its counts.
     pub(crate) fn new(window: Window<'a>, table: &'a [u8]) -> Option<Self> {
         let [column_count, group_count] = [read::<u32>(table, 0)? as usize, read::<u32>(table, 4)? as usize];
         let group_bytes = column_count.checked_mul(CHUNK_BYTES)?.checked_add(GROUP_BYTES)?;
@@ -99,17 +98,18 @@ impl<'a> Columns<'a> {
         (bytes == table.len()).then_some(Columns { window, table, column_count, group_count })
     }
 
-    /// How many columns there are.
+    /// Returns the number of columns.
     pub fn len(&self) -> usize {
         self.column_count
     }
 
-    /// Whether there are none.
+    /// Reports whether there are no columns.
     pub fn is_empty(&self) -> bool {
         self.column_count == 0
     }
 
-    /// What is known of a column; `None` if there is none of this number, or its type is not known here.
+    /// Returns the description of a column; `None` if there is no column of this number, or if this crate does not
+    /// know its type.
     pub fn column(&self, index: usize) -> Option<Column> {
         let column = (index < self.column_count).then(|| &self.table[HEAD_BYTES + index * COLUMN_BYTES..])?;
         let kind = *Type::ALL.get(usize::from(column[0]).checked_sub(1)?)?;
@@ -122,7 +122,7 @@ impl<'a> Columns<'a> {
         })
     }
 
-    /// The row groups, in order.
+    /// Returns the row groups, in order.
     pub fn groups(&self) -> impl ExactSizeIterator<Item = Group<'a>> + use<'a> {
         let columns = *self;
         let bytes = GROUP_BYTES + columns.column_count * CHUNK_BYTES;
@@ -132,7 +132,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Rows that lie together.
+/// Row group of a far table.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
     columns: Columns<'a>,
@@ -140,18 +140,18 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// How many rows it has.
+    /// Returns the number of rows.
     pub fn rows(&self) -> u64 {
         read(self.group, 0).unwrap_or_default()
     }
 
-    /// The table's row that is its first.
+    /// Returns the number, within the table, of the group's first row.
     pub fn first_row(&self) -> u64 {
         read(self.group, 8).unwrap_or_default()
     }
 
-    /// The values of a column. Without such a column [`Failure::NO_COLUMN`]; if its buffers do not hold the rows,
-    /// [`Failure::BAD_DATA`].
+    /// Returns the values of a column. Fails with [`Failure::NO_COLUMN`] if there is no such column, and with
+    /// [`Failure::BAD_DATA`] if its buffers are too short for the rows or outside the window.
     pub fn values(&self, index: usize) -> Result<Values<'a>, Failure> {
         let column = self.columns.column(index).ok_or(Failure::NO_COLUMN)?;
         let chunk = &self.group[GROUP_BYTES + index * CHUNK_BYTES..][..CHUNK_BYTES];
@@ -199,8 +199,8 @@ enum Data<'a> {
     Text { keys: Option<&'a [u8]>, offsets: &'a [u8], bytes: &'a [u8] },
 }
 
-/// The values of a column in a row group. Rows count from the group's first one. `None` is what a row without a value
-/// has, and a row or a type that is not there.
+/// Values of one column in one row group. Row numbers count from the first row of the group. Methods return `None`
+/// for a row that is null or does not exist, and for a column of another type.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {
     kind: Type,
@@ -210,23 +210,24 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Whether a row has a value.
+    /// Reports whether a row exists and is not null.
     pub fn is_valid(&self, row: usize) -> bool {
         row < self.rows && self.validity.is_none_or(|bits| bit(bits, row))
     }
 
-    /// Bytes of a value of fixed width.
+    /// Returns the bytes of a value of fixed width.
     pub fn bytes(&self, row: usize) -> Option<&'a [u8]> {
         let Data::Fixed { bytes, first, stride, width } = self.data else { return None };
         self.is_valid(row).then(|| &bytes[row * stride + first..][..width])
     }
 
-    /// All values, where they lie: if they are plain, as wide as these, aligned, and there is one in every row.
+    /// Returns all values without copying them; `None` if the column has nulls, or if its values are not adjacent, as
+    /// wide as `T` and aligned for it.
     pub fn slice_of<T: Value>(&self) -> Option<&'a [T]> {
         let Data::Fixed { bytes, first: 0, stride, .. } = self.data else { return None };
         if self.validity.is_some() || stride != size_of::<T>() {
@@ -235,13 +236,14 @@ impl<'a> Values<'a> {
         crate::value::slice_of(&bytes[..self.rows * stride])
     }
 
-    /// A Boolean.
+    /// Returns a value of a Boolean column.
     pub fn boolean(&self, row: usize) -> Option<bool> {
         let Data::Bits(bits) = self.data else { return None };
         self.is_valid(row).then(|| bit(bits, row))
     }
 
-    /// A value of an integer type, Date32 or Timestamp; of UInt64 its bits.
+    /// Returns a value of an integer, Date32 or Timestamp column. A UInt64 value above `i64::MAX` comes out negative,
+    /// with the same bits.
     pub fn integer(&self, row: usize) -> Option<i64> {
         let value = self.bytes(row)?;
         Some(match self.kind {
@@ -256,7 +258,7 @@ impl<'a> Values<'a> {
         })
     }
 
-    /// A value of Float32, Float64, or any that is an integer.
+    /// Returns a value of a Float32 or Float64 column, or of any type that [`Values::integer`] reads.
     pub fn number(&self, row: usize) -> Option<f64> {
         match self.kind {
             Type::Float32 => read::<f32>(self.bytes(row)?, 0).map(f64::from),
@@ -266,8 +268,8 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Bytes of a value of Utf8 or Binary, plain or of a dictionary. If keys or offsets are wrong there,
-    /// [`Failure::BAD_DATA`].
+    /// Returns the bytes of a Utf8 or Binary value. Fails with [`Failure::BAD_DATA`] if the column's keys or offsets
+    /// are out of range.
     pub fn text(&self, row: usize) -> Result<Option<&'a [u8]>, Failure> {
         let Data::Text { keys, offsets, bytes } = self.data else { return Ok(None) };
         if !self.is_valid(row) {

@@ -1,11 +1,12 @@
-//! Where a call comes in: from a call record to a [`Call`], and back. A home of `unsafe`.
+//! Entry of a call: makes a [`Call`] of a call record, and turns its result into the number to return. A home of
+//! `unsafe`.
 
 use crate::{Call, Failure, Pieces, Window};
 
-/// Flag: the call goes on where another has hopped from.
+/// Flag: another call hopped to this one.
 const GOES_ON: u32 = 1;
 
-/// The call record, byte for byte. Addresses are those of the function's memory.
+/// Call record, laid out as in `spec/function.md`. Addresses are those that the function loads from.
 #[repr(C)]
 #[derive(Debug)]
 #[expect(missing_docs, reason = "spec/function.md says what the fields are")]
@@ -30,39 +31,41 @@ pub struct Record {
 
 const _: () = assert!(size_of::<Record>() == 152);
 
-/// Exports a function under a name: of a function or closure that takes a `&mut` [`Call`] and returns
-/// `Result<(), Failure>`.
+/// Exports a function under a name. The second argument is a function or closure that takes a `&mut` [`Call`] and
+/// returns `Result<(), Failure>`.
 ///
-/// Nothing may be kept from one call to another. With the feature `heap`, what was allocated is gone when the next call
-/// begins, so that a `static` must not hold on to it.
+/// Nothing may be kept from one call to the next. With the feature `heap`, all allocations are freed when the next
+/// call begins, so a `static` must not refer to one.
 #[macro_export]
 macro_rules! export {
     ($name:ident, $body:expr) => {
         const _: () = {
-            // SAFETY: the name is the one that the function is to be known by; it is exported once.
+            // SAFETY: the name is the one under which callers find the function, and it is exported once.
             #[unsafe(export_name = stringify!($name))]
             unsafe extern "C" fn entry(record: *mut $crate::Record) -> i64 {
-                // SAFETY: whoever calls an exported function gives it a call record, as the specification says.
+                // SAFETY: `spec/function.md` obliges the caller of an exported function to pass a call record.
                 unsafe { $crate::enter(record, $body) }
             }
         };
     };
 }
 
-/// What an exported function does: runs the body on a call, and returns what the specification asks for.
+/// Runs the body of an exported function on a call. Returns the number that `spec/function.md` asks for: the bytes of
+/// output, or the negated code of a failure.
 ///
 /// # Safety
 ///
-/// The address must be that of a call record, and what it names must be there until this returns, as
-/// `spec/function.md` says: the output for this function alone, all else unchanged.
+/// `record` must be the address of a call record. All that its addresses lead to must stay valid until this returns,
+/// as `spec/function.md` says: the output is used by this function alone, and everything else is unchanged.
 pub unsafe fn enter(record: *mut Record, body: impl FnOnce(&mut Call<'_>) -> Result<(), Failure>) -> i64 {
     #[cfg(all(target_arch = "wasm32", feature = "heap"))]
-    // SAFETY: no call is under way in this module but the one that begins, and it has allocated nothing.
+    // SAFETY: the only call in progress in this module is the one that begins here, and it has allocated nothing.
     unsafe {
         crate::heap::begin();
     }
-    // SAFETY: that the record and what it names are there is the caller's promise. Addresses are what the function
-    // itself loads from, and none of these ranges but the window is larger than a slice may be.
+    // SAFETY: the caller promises that the record and what its addresses lead to are valid. The addresses are those
+    // that the function itself loads from. Only the window may be larger than a slice may be, and it does not become
+    // one.
     let mut call = unsafe {
         let record = &*record;
         Call::new(Pieces {
@@ -78,7 +81,7 @@ pub unsafe fn enter(record: *mut Record, body: impl FnOnce(&mut Call<'_>) -> Res
         Err(failure) => -i64::from(failure.code()),
         Ok(()) => {
             if let Some(byte) = call.hops_to() {
-                // SAFETY: the record is there, as above, and `hop` is the field that a function may write.
+                // SAFETY: the record is valid, as above, and a function may write the field `hop`.
                 unsafe { (*record).hop = byte };
             }
             call.output().written().len() as i64
@@ -88,12 +91,12 @@ pub unsafe fn enter(record: *mut Record, body: impl FnOnce(&mut Call<'_>) -> Res
 
 /// # Safety
 ///
-/// So many bytes must be readable and unchanged for 'a; the address may be anything if they are none.
+/// `bytes` bytes at `address` must be readable and unchanged for 'a. If `bytes` is 0, `address` may be anything.
 unsafe fn slice<'a>(address: u64, bytes: u64) -> &'a [u8] {
     if bytes == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe {
         core::slice::from_raw_parts(core::ptr::with_exposed_provenance(address as usize), bytes as usize)
     }
@@ -101,17 +104,18 @@ unsafe fn slice<'a>(address: u64, bytes: u64) -> &'a [u8] {
 
 /// # Safety
 ///
-/// As [`slice`], and nobody else may use these bytes.
+/// The conditions are those of [`slice`], and these bytes must be writable and used by nobody else for 'a.
 unsafe fn slice_mut<'a>(address: u64, bytes: u64) -> &'a mut [u8] {
     if bytes == 0 {
         return &mut [];
     }
     let first = core::ptr::with_exposed_provenance_mut(address as usize);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises it.
     unsafe { core::slice::from_raw_parts_mut(first, bytes as usize) }
 }
 
-/// Without a message: there is nobody to tell it to, and formatting would be most of a module.
+/// Ends the call with outcome `Unreachable`. There is no message: nobody could read it, and formatting code would
+/// make up most of a module.
 #[cfg(all(target_arch = "wasm32", feature = "panic", not(test)))]
 #[panic_handler]
 fn panicked(_: &core::panic::PanicInfo) -> ! {

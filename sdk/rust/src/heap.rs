@@ -1,8 +1,8 @@
-//! An allocator for functions on wasm32: memory is handed out upwards, and all of it is free when the next call begins.
-//! A home of `unsafe`.
+//! Bump allocator for functions on wasm32: addresses only grow, and all memory is free again when the next call
+//! begins. A home of `unsafe`.
 //!
-//! Only the piece that was handed out last can be given back or grow in place; that is what one vector being filled
-//! needs. A call is short, so what is lost in between does not matter.
+//! Only the newest allocation can be freed or grow in place. That suffices for a single vector that is being filled.
+//! Memory lost in between is regained at the next call.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::arch::wasm32::{memory_grow, memory_size};
@@ -12,12 +12,12 @@ use core::ptr::null_mut;
 const PAGE_BYTES: usize = 65_536;
 
 unsafe extern "C" {
-    /// By the linker: what is above belongs to nobody.
+    /// Set by the linker: memory above it is used by nothing else.
     static __heap_base: u8;
 }
 
 struct Heap {
-    /// First free byte; 0 before the first call.
+    /// Address of the first free byte; 0 before the first call.
     free: UnsafeCell<usize>,
 }
 
@@ -27,25 +27,25 @@ unsafe impl Sync for Heap {}
 #[global_allocator]
 static HEAP: Heap = Heap { free: UnsafeCell::new(0) };
 
-/// Makes all memory free.
+/// Frees all memory.
 ///
 /// # Safety
 ///
-/// Nothing that was allocated may be used any more.
+/// Nothing that was allocated before may be used after this.
 pub(crate) unsafe fn begin() {
-    // SAFETY: there are no threads, so nobody else looks at the cell.
+    // SAFETY: there are no threads, so nobody else accesses the cell.
     unsafe { *HEAP.free.get() = (&raw const __heap_base) as usize };
 }
 
 impl Heap {
-    /// Hands out what lies from here on; null if the memory cannot grow so far.
+    /// Allocates `bytes` bytes at `first`. Returns null if the memory cannot grow that far.
     fn take(&self, first: usize, bytes: usize) -> *mut u8 {
         let Some(end) = first.checked_add(bytes) else { return null_mut() };
         let there = memory_size(0) * PAGE_BYTES;
         if end > there && memory_grow(0, (end - there).div_ceil(PAGE_BYTES)) == usize::MAX {
             return null_mut();
         }
-        // SAFETY: there are no threads, so nobody else looks at the cell.
+        // SAFETY: there are no threads, so nobody else accesses the cell.
         unsafe { *self.free.get() = end };
         first as *mut u8
     }
@@ -56,7 +56,8 @@ impl Heap {
     }
 }
 
-// SAFETY: each piece begins at or above the end of those in use, aligned as asked for, inside the memory.
+// SAFETY: each allocation begins at or above the end of those in use, is aligned as asked for, and is inside the
+// memory.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.free().checked_next_multiple_of(layout.align()) {
@@ -79,7 +80,8 @@ unsafe impl GlobalAlloc for Heap {
             return piece;
         }
         let Ok(wanted) = Layout::from_size_align(bytes, layout.align()) else { return null_mut() };
-        // SAFETY: the new piece is larger and does not overlap the old one, which has so many bytes.
+        // SAFETY: the new allocation does not overlap the old one, is larger, and the old one has `layout.size()`
+        // bytes.
         unsafe {
             let moved = self.alloc(wanted);
             if !moved.is_null() {

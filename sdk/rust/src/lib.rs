@@ -1,4 +1,5 @@
-//! What a function that is shipped to far memory gets and leaves (`spec/function.md`), as safe Rust.
+//! Safe Rust interface for functions that run beside far memory: their inputs and their output, as in
+//! `spec/function.md`.
 //!
 //! ```
 //! use farpool_function::{Call, Failure};
@@ -11,11 +12,11 @@
 //! });
 //! ```
 //!
-//! The idea: a [`Call`] is made of slices over what the call record names, so everything behind it is checked as slices
-//! are; and a function that is given slices by a test cannot tell them from far memory.
+//! A [`Call`] consists of slices over what the call record points to, so every access is bounds-checked. A test can
+//! pass its own slices ([`Pieces`]); the function cannot tell them from far memory.
 //!
-//! Never in this crate: I/O, clocks, threads, dependencies, or a slice over the whole window, which may be larger than
-//! Rust's slices can be.
+//! Never in this crate: I/O, clocks, threads, dependencies, or a slice over the whole window, which may be larger
+//! than Rust's slices can be.
 #![no_std]
 #![deny(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 #![warn(missing_docs)]

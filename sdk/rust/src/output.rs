@@ -1,9 +1,9 @@
-//! Where a function writes.
+//! Output of a function.
 
 use crate::value::bytes_of;
 use crate::{Failure, Value};
 
-/// The output: what is put is appended.
+/// Output buffer of a call. Each write appends.
 #[derive(Debug)]
 pub struct Output<'a> {
     room: &'a mut [u8],
@@ -15,18 +15,19 @@ impl<'a> Output<'a> {
         Output { room, written: 0 }
     }
 
-    /// Appends a value. Without room for it: [`Failure::OUTPUT_SHORT`].
+    /// Appends a value. Fails with [`Failure::OUTPUT_SHORT`] if it does not fit.
     pub fn put<T: Value>(&mut self, value: &T) -> Result<(), Failure> {
         self.put_bytes(bytes_of(value))
     }
 
-    /// Appends bytes. Without room for them: [`Failure::OUTPUT_SHORT`].
+    /// Appends bytes. Fails with [`Failure::OUTPUT_SHORT`] if they do not fit.
     pub fn put_bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.reserve(bytes.len())?.copy_from_slice(bytes);
         Ok(())
     }
 
-    /// Appends so many bytes, to be written by the caller: what they hold until then is not known.
+    /// Appends `bytes` bytes and returns them for the caller to fill. Their contents are unspecified until then.
+    /// Fails with [`Failure::OUTPUT_SHORT`] if they do not fit.
     pub fn reserve(&mut self, bytes: usize) -> Result<&mut [u8], Failure> {
         let begins = self.written;
         let ends = begins.checked_add(bytes).ok_or(Failure::OUTPUT_SHORT)?;
@@ -35,17 +36,17 @@ impl<'a> Output<'a> {
         Ok(reserved)
     }
 
-    /// What was written until now.
+    /// Returns the bytes written so far.
     pub fn written(&self) -> &[u8] {
         &self.room[..self.written]
     }
 
-    /// How many bytes there is room for in all.
+    /// Returns the size of the whole buffer in bytes, written or not.
     pub fn capacity(&self) -> usize {
         self.room.len()
     }
 
-    /// Forgets what was written.
+    /// Discards what was written.
     pub fn clear(&mut self) {
         self.written = 0;
     }

@@ -1,8 +1,8 @@
-//! Calls as functions see them: through a call record, byte for byte, and over pieces at hand.
+//! Tests of calls made through a call record, byte for byte, and through `Pieces`.
 
 use farpool_function::{Call, Failure, Pieces, Record, Type, Window, enter};
 
-/// A record over these bytes, all of which are here. Whoever takes it keeps them.
+/// Makes a record over these bytes. The caller keeps them alive.
 fn record(window: &[u8], args: &[u8], parts: &[u64], output: &mut [u8], state: Option<&[u8]>) -> Record {
     let place = |bytes: &[u8]| (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
     let ((window, window_bytes), (args, args_bytes)) = (place(window), place(args));
@@ -107,10 +107,10 @@ fn codes_outside_what_may_be_returned_become_the_greatest_one() {
     assert_eq!(codes, [1, 7, 1 << 31, 1 << 31, 1 << 31]);
 }
 
-/// Type and width of a column; encoding, nulls and buffers of its chunk.
+/// Type and width of a column, then encoding, number of nulls and buffers of its chunk.
 type Column<'a> = (u8, u32, u8, u64, &'a [(u64, u64)]);
 
-/// A table of columns of one row group.
+/// Encodes a table of columns with one row group of `rows` rows.
 fn table(rows: u64, columns: &[Column<'_>]) -> Vec<u8> {
     let mut bytes = [columns.len() as u32, 1].map(u32::to_le_bytes).concat();
     for (kind, width, ..) in columns {

@@ -1,10 +1,10 @@
-//! How many vertices of a graph have how many neighbours.
+//! Histogram of the degrees of a graph's vertices.
 //!
 //! Arguments: u64 byte of the offsets, a multiple of 8; u64 number of vertices.
 //! Window:    u64 offsets, one more than vertices, as in `neighbours.c`.
-//! Output:    u64 each, 65 of them: how many vertices have no neighbour, 1, 2 to 3, 4 to 7, and so on.
+//! Output:    65 times u64: how many vertices have no neighbour, 1, 2 to 3, 4 to 7, and so on.
 //!
-//! Never in this crate: the targets of the graph; degrees are differences of offsets.
+//! Never in this crate: the targets of the graph, which are not needed: degrees are differences of offsets.
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
 use farpool_function::{Call, Failure, export};
@@ -31,7 +31,7 @@ mod tests {
     fn run(offsets: &[u64], vertices: u64) -> Result<Vec<u64>, Failure> {
         let args: Vec<u8> = [0, vertices].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
         let mut output = [0; 65 * 8];
-        // SAFETY: numbers are bytes, as many as they take.
+        // SAFETY: any numbers may be read as bytes, and the slice has their size.
         let bytes = unsafe { std::slice::from_raw_parts(offsets.as_ptr().cast(), size_of_val(offsets)) };
         let pieces =
             Pieces { window: Window::over(bytes), args: &args, output: &mut output, ..Pieces::default() };

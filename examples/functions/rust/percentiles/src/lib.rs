@@ -2,13 +2,13 @@
 //!
 //! Arguments: u32 number of the column, u32 0, then f64 fractions, each from 0 to 1.
 //! Window:    a far table whose column is of integers, floats, Date32 or Timestamp.
-//! Output:    u64 number of values, then f64 for each fraction: the least value that so large a part of the values is
-//!            not greater than (the nearest rank). Rows without a value, and NaN, are left out; if nothing is left,
+//! Output:    u64 number of values, then f64 for each fraction: the least value such that at least this fraction of the
+//!            values is not greater (nearest rank). Nulls and NaN are ignored; if nothing is left, the result is
 //!            NaN.
 //!
-//! Values are copied to the heap, 8 bytes each, so columns of more rows than the node permits end as `MemoryFull`.
+//! Values are copied to the heap, 8 bytes each, so a call on more rows than the node permits ends as `MemoryFull`.
 //!
-//! Never in this crate: a sort of all values; a rank is found by selection.
+//! Never in this crate: a sort of all values. A rank is found by selection.
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
 extern crate alloc;
@@ -53,7 +53,7 @@ fn values_of(call: &Call<'_>, column: usize) -> Result<Vec<f64>, Failure> {
 }
 
 fn at_rank(values: &mut [f64], fraction: f64) -> Option<f64> {
-    // Not `ceil`, which `core` does not have.
+    // `core` has no `ceil`.
     let product = values.len() as f64 * fraction;
     let below = product as usize;
     let rank = if (below as f64) < product { below } else { below.saturating_sub(1) };
