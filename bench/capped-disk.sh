@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Runs a command with a folder on a disk that is as slow as asked: a file system of its own on a loop device that all requests
-# of the block layer wait for (blkio throttling of cgroups version 1, at their root, so that writing back is held as well).
+# Runs a command with a folder on a disk with limited rates: a file system on a loop device. The kernel's block layer
+# limits the device (blkio throttling of cgroups version 1). The limits are set in the root group, so that they also
+# apply to writes from the page cache.
 #
 #   bench/capped-disk.sh IOPS MB/s SIZE COMMAND ..     {} in the command stands for the folder
 #   bench/capped-disk.sh 3000 125 8G bench/papers/remote-memory/run.py rangescan --folder {}
 #
-# 3,000 requests and 125 MB a second are what a general-purpose volume of a cloud gives. Needs root; the file lies in DISK=/var/tmp.
+# 3,000 requests and 125 MB per second are the rates of a general-purpose cloud volume. Needs root. The image is in the
+# folder DISK (default: /var/tmp).
 set -euo pipefail
 
 fail() {
@@ -37,7 +39,7 @@ trap clean EXIT
 trap 'exit 130' INT TERM
 
 truncate -s "$size" "$folder/image"
-# Past the page cache of the file below, which would be a second and faster disk.
+# Direct I/O: the page cache of the image would be a second, faster disk.
 loop=$(losetup --find --show --direct-io=on "$folder/image")
 device=$(cat "/sys/block/${loop#/dev/}/dev")
 mkfs.ext4 -q -E nodiscard "$loop"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws figures as SVG: files of some kilobytes that are the same for the same figures, and no package to install.
+"""Draws figures as SVG. A file has some kilobytes, is the same for the same figures, and needs no package.
 
-    farpool bench io --json | bench/drawing.py io > io.svg                        # and so of waiting
+    farpool bench io --json | bench/drawing.py io > io.svg                        # also for waiting
     bench/drawing.py place place-1gbit.json place-10gbit.json local.json > place.svg      # a row for each link
 
-The scripts of papers and engines draw by the functions here.
+The scripts of papers and engines draw with the functions of this module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tick_text(value: float) -> str:
 
 
 class Panel:
-    """One diagram: its title, what its colours stand for, and its size."""
+    """A diagram: its title, its series and its size."""
 
     title: str
     series: dict
@@ -38,12 +38,12 @@ class Panel:
 
 @dataclass
 class Bars(Panel):
-    """A bar for each name within each group, beside each other or stacked; one that was not measured is None."""
+    """Bars for each name within each group, side by side or stacked. A bar that was not measured is None."""
 
     title: str
     groups: Sequence[str]
     series: dict[str, Sequence[float | None]]
-    # Where they are stacked, what is written above each.
+    # Labels above the stacks. The bars are stacked if there are labels.
     above: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -79,13 +79,13 @@ class Bars(Panel):
 
 @dataclass
 class Lines(Panel):
-    """Points (x, y) of each name, by two logarithmic axes or none."""
+    """Points (x, y) of each name, over two logarithmic axes or none."""
 
     title: str
     x_label: str
     series: dict[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     is_log: bool = False
-    # Where the other axis begins if none is logarithmic.
+    # Least value of the y axis if no axis is logarithmic.
     least: float = 0.0
     x_text: Callable[[float], str] = tick_text
     y_text: Callable[[float], str] = tick_text
@@ -108,7 +108,7 @@ class Lines(Panel):
         for name, each in self.series.items():
             places = [f"{place(x):.1f} {height_of(share(marks)(y)):.1f}" for x, y in each if (x, y) in points]
             parts.append(f'<path d="M{"L".join(places)}" fill="none" {strokes[name]} stroke-width="1.8"/>')
-            # A line of no length with round ends is a spot.
+            # A line of length 0 with round ends is a dot.
             spots = "".join(f"M{spot}h0" for spot in places if len(each) <= 20)
             parts.append(f'<path d="{spots}" {strokes[name]} stroke-width="5" stroke-linecap="round"/>')
         return parts
@@ -116,7 +116,7 @@ class Lines(Panel):
 
 @dataclass
 class Cells(Panel):
-    """A table of which each cell has a colour and words."""
+    """A table in which each cell has a colour and a text."""
 
     title: str
     columns: Sequence[str]
@@ -144,7 +144,8 @@ class Cells(Panel):
 def draw(
     *rows: Sequence[Panel], caption: str = "", colours: dict[str, str] | None = None, dashed: Collection[str] = ()
 ) -> str:
-    """Rows of panels, one legend below, and a caption. Names that `colours` does not have get one in turn."""
+    """Draws rows of panels with a legend and a caption, and returns the SVG. Names that `colours` lacks get a colour in
+    turn."""
     panels = [panel for row in rows for panel in row]
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
     given = {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(names)} | (colours or {})
@@ -173,7 +174,7 @@ def text(x: float, y: float, words: str, anchor: str = "middle", more: str = "")
 
 
 def ticks(least: float, most: float) -> list[float]:
-    """Four to eight round numbers that have both between them."""
+    """Returns four to eight round numbers. The first is not above `least`, and the last is not below `most`."""
     span = most - least or 1.0
     step = 10.0 ** math.floor(math.log10(span))
     step = next(each for each in (step / 5, step / 2, step, step * 2) if span / each <= 7)
@@ -181,7 +182,7 @@ def ticks(least: float, most: float) -> list[float]:
 
 
 def linear(marks: Sequence[float]) -> Callable[[float], float]:
-    """The share of an axis at which a value lies."""
+    """Returns a function from a value to its position on an axis, from 0 to 1."""
     return lambda value: (value - marks[0]) / (marks[-1] - marks[0] or 1.0)
 
 
@@ -209,14 +210,15 @@ def each_once(values: Iterable[str]) -> list[str]:
 
 
 def beside_p99(names: Sequence[str]) -> dict:
-    """How lines of medians and dashed ones of p99 are drawn."""
+    """Returns the colours of medians, and dashed lines of the same colours for p99."""
     colours = dict(zip(names, COLOURS, strict=False))
     dashed = {f"{name}, p99": colour for name, colour in colours.items()}
     return {"colours": colours | dashed, "dashed": dashed}
 
 
 def io(found: dict) -> str:
-    """Throughput and times by depth, of the smallest crowd; growth with clients and nodes at the greatest depth."""
+    """Draws throughput and times by depth for the smallest number of clients, and scaling with clients and nodes at the
+    greatest depth."""
     points = found["points"]
     names = each_once(point["target"] for point in points)
     clients, nodes = (min(point[key] for point in points) for key in ("clients", "nodes"))
@@ -258,7 +260,7 @@ def waiting(found: dict) -> str:
 
 
 def place(*found: dict) -> str:
-    """What was chosen, and how much longer it took than the best: a row for each link, a column for each query."""
+    """Draws the chosen placement and its time relative to the best: a row for each link, a column for each query."""
     runs = [run for each in found for run in each["runs"]]
     queries = each_once(cell["query"] for run in runs for cell in run["cells"])
     colours = {"fetch": "#b3cde3", "ship": "#ccebc5", "split": "#decbe4"}
@@ -268,7 +270,7 @@ def place(*found: dict) -> str:
         return colours[cell["chosen"]], f"{cell['chosen']} ({first:.2f})"
 
     def over_best(cell: dict) -> tuple[str, str]:
-        # The nearer to 1.5, the more of it.
+        # The colour is stronger the closer the ratio is to 1.5.
         share = min(max(cell["auto_over_best"] - 1.0, 0.0) / 0.5, 1.0)
         mix = [cold + (hot - cold) * share for cold, hot in ((229, 215), (245, 90), (224, 70))]
         return "#" + "".join(f"{round(part):02x}" for part in mix), f"{cell['auto_over_best']:.2f}"
@@ -283,7 +285,7 @@ def place(*found: dict) -> str:
     of = f"farpool bench place, {runs[0]['bytes'] >> 20} MiB, medians of {runs[0]['rounds']} rounds"
     return draw(
         table("what the planner chose, and how long the first run took over the best", chosen),
-        table("its time over that of the best forced mode, once learnt", over_best),
+        table("its time over that of the best forced placement, once learnt", over_best),
         caption=f"{of}, {runs[0]['machine']}",
     )
 

@@ -1,4 +1,4 @@
-"""Memory cgroups, of version 1 or 2: what processes take, and what the system keeps of files for them, has a limit."""
+"""Memory cgroups, of version 1 or 2: they limit the memory of processes together with the page cache of their files."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-# Version 1 mounts a hierarchy for memory; version 2 has one for all controllers.
+# Version 1 mounts a hierarchy for memory. Version 2 has a single hierarchy for all controllers.
 IS_FIRST = (ROOT / "memory").is_dir()
 PARENT = ROOT / "memory" if IS_FIRST else ROOT
 REMOVE_SECONDS = 10
 
 
 def why_not() -> str | None:
-    """Returns why this process cannot make a memory cgroup, or None if it can. Turns the controller on where it is
-    off."""
+    """Returns the reason why this process cannot make a memory cgroup, or None if it can. Enables the controller if it
+    is off."""
     if os.geteuid() != 0:
         return "a memory cgroup takes root"
     if IS_FIRST:
@@ -37,7 +37,7 @@ def why_not() -> str | None:
 
 
 class Group:
-    """A memory cgroup below the root; leaving it moves its processes out and removes it."""
+    """A memory cgroup below the root. Leaving it moves its processes out and removes it."""
 
     def __init__(self, name: str, limit_bytes: int):
         if why := why_not():
@@ -47,18 +47,18 @@ class Group:
         (self._path / ("memory.limit_in_bytes" if IS_FIRST else "memory.max")).write_text(str(limit_bytes))
 
     def add(self, pid: int) -> None:
-        """Moves a process into it; what the process starts from then on is in it as well."""
+        """Moves a process into the group. Processes that it starts later are in the group as well."""
         (self._path / "cgroup.procs").write_text(str(pid))
 
     def join(self) -> None:
-        """Moves this process into it."""
+        """Moves this process into the group."""
         self.add(os.getpid())
 
     def usage_bytes(self) -> int:
         return int((self._path / ("memory.usage_in_bytes" if IS_FIRST else "memory.current")).read_text())
 
     def oom_kills(self) -> int:
-        """Returns how many of its processes were killed because the limit was reached."""
+        """Returns the number of processes of the group that were killed because the limit was reached."""
         events = (self._path / ("memory.oom_control" if IS_FIRST else "memory.events")).read_text()
         return next((int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill ")), 0)
 
@@ -69,7 +69,7 @@ class Group:
         for pid in (self._path / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):
                 (PARENT / "cgroup.procs").write_text(pid)
-        # Pages of files go with it, so that the next group finds nothing in memory.
+        # Drops the page cache of the group, so that the next group starts without cached pages.
         with contextlib.suppress(OSError):
             if IS_FIRST:
                 (self._path / "memory.force_empty").write_text("0")
@@ -80,7 +80,7 @@ class Group:
             try:
                 return self._path.rmdir()
             except OSError as error:
-                # A process that was killed may take a moment to end.
+                # A killed process may take a moment to end.
                 if time.monotonic() > until:
                     raise RuntimeError(f"the cgroup {self._path} cannot be removed: {error}") from error
                 time.sleep(0.02)

@@ -1,24 +1,24 @@
 #!/bin/sh
-# Far memory over a link of 1 and of 10 Gbit/s, beside a disk of this machine: where does far memory lose?
+# Measures far memory over links of 1 and 10 Gbit/s beside a disk of this machine, to find where far memory is slower.
 #
-# Two network namespaces, joined by a veth pair whose ends are held to a rate (tbf). The node runs in one, the
-# client in the other; the broker beside the node. Traffic is real TCP over a real queue, but one kernel carries
-# both sides: latency is that of this machine, and there is no NIC.
+# Two network namespaces are joined by a veth pair. Both ends are limited to a rate (tbf). The node and the broker run
+# in one namespace, the client in the other. Traffic is real TCP over a real queue, but one kernel runs both sides: the
+# latency is that of this machine, and there is no NIC.
 #
-#   bench/netns.sh FARPOOL [FLAGS OF farpool bench io]       e.g. bench/netns.sh target/release/farpool --rounds 5; what was
-#                                                            found goes to OUT/netns-RATE.json, and as a drawing to .svg
-#   MEASURE=scan bench/netns.sh FARPOOL [FLAGS OF farpool bench scan]        queries fetched, shipped and split
-#   MEASURE=place bench/netns.sh FARPOOL [FLAGS OF farpool bench place]      and as the planner chooses; what was found
-#                                                                            goes to OUT/place-RATE.json, for bench/drawing.py
-#   MEASURE=sql bench/netns.sh FARPOOL [FLAGS OF bench/sql/run.py]           SQL, in all placements
+#   bench/netns.sh FARPOOL [FLAGS OF farpool bench io]       e.g. bench/netns.sh target/release/farpool --rounds 5
+#                                                            writes OUT/netns-RATE.json, and a drawing to .svg
+#   MEASURE=scan bench/netns.sh FARPOOL [FLAGS OF farpool bench scan]        queries that are fetched, shipped and split
+#   MEASURE=place bench/netns.sh FARPOOL [FLAGS OF farpool bench place]      and with the planner's choice; writes
+#                                                                            OUT/place-RATE.json, for bench/drawing.py
+#   MEASURE=sql bench/netns.sh FARPOOL [FLAGS OF bench/sql/run.py]           SQL, with all placements
 #   MEASURE=joins bench/netns.sh FARPOOL [FLAGS OF bench/sql/joins.py]       joins that spill into the pool
-#   MEASURE=tpc bench/netns.sh FARPOOL ENGINE [FLAGS OF bench/engines/tpc.py]          TPC-H, TPC-DS in little memory
+#   MEASURE=tpc bench/netns.sh FARPOOL ENGINE [FLAGS OF bench/engines/tpc.py]          TPC-H or TPC-DS in little memory
 #   MEASURE=remote-memory bench/netns.sh FARPOOL FIGURE [FLAGS OF bench/papers/remote-memory/run.py]
-#   MEASURE=farview bench/netns.sh FARPOOL FIGURE [FLAGS OF bench/papers/farview/run.py]       RCPU serves beside the node
+#   MEASURE=farview bench/netns.sh FARPOOL FIGURE [FLAGS OF bench/papers/farview/run.py]  RCPU's server beside the node
 #   MEASURE=functions bench/netns.sh FARPOOL [FLAGS OF farpool bench functions]
 #
-# Environment: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (where that goes), MEMORY=2GiB and
-# NODE_FLAGS= (of the node, such as "--cpu-limit 0.125").
+# Environment, with defaults: RATES="1gbit 10gbit", DISK=/var/tmp (a folder on a disk), OUT=. (folder for results),
+# MEMORY=2GiB (of the node) and NODE_FLAGS= (flags of the node, such as "--cpu-limit 0.125").
 # Needs root, ip and tc (Debian: iproute2), nsenter (util-linux) and a kernel with network namespaces, veth and sch_tbf.
 set -eu
 
@@ -77,14 +77,14 @@ for namespace in "$client" "$server"; do
 	ip -n "$namespace" link set veth0 up
 done
 
-# Holds both ends to a rate, by tbf, or by netem where there is no tbf.
+# Limits both ends to a rate, with tbf, or with netem if the kernel has no tbf.
 shape() {
 	gbit=${1%gbit}
 	case $gbit in
 	*[!0-9]* | "") fail "RATES: $1 is no rate; a whole number of gbit is, such as 10gbit" ;;
 	esac
 	for namespace in "$client" "$server"; do
-		# A bucket of 1 ms: less, and the rate is not reached with segments of 64 KiB.
+		# The bucket holds 1 ms of traffic. With a smaller one, segments of 64 KiB do not reach the rate.
 		if tc -n "$namespace" qdisc replace dev veth0 root tbf rate "$1" burst "$((gbit * 125))kb" latency 20ms \
 			2>"$folder/why"; then
 			how=tbf
@@ -96,7 +96,7 @@ shape() {
 	done
 }
 
-# What a program says behind "ready", once it does.
+# Waits until a program prints "ready", and prints the rest of that line.
 ready() {
 	tries=0
 	until grep -q '^ready ' "$1"; do

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""How long a pool is without a leader, what its clients notice, and how soon a new leader knows what there is.
+"""Measures how long a pool has no leader, what clients notice, and how soon a new leader knows all regions.
 
     bench/brokers/failover.py        # 50 kills, 10 machines stopped, 5 minutes without any broker, 10,000 regions
     bench/brokers/failover.py --kills 5 --machines 2 --gone 10 --regions 1000
 
-An etcd cluster of three members, three brokers and two nodes, all on loopback; a client of this process moves data all
-the while. The broker that leads is killed (SIGKILL), and the time until the client has an answer of another leader is
-taken; then the killed one is started again. Then the same with a machine that stops (SIGSTOP), as far as that can be
-had on loopback: the broker that leads and the member of etcd that leads, at once. With all brokers killed, data goes
-on. Last, the leader is killed while one node has many regions leased, and the time until another's status shows all of
-them is taken.
+An etcd cluster of three members, three brokers and two nodes run on loopback. A client in this process moves data all
+the time.
+
+1. The leading broker is killed (SIGKILL), and the time until the client has an answer from another leader is measured.
+Then the killed broker is started again. 2. The same for a machine that stops, as far as loopback permits: the leading
+broker and the leading member of etcd are stopped (SIGSTOP) at once. 3. All brokers are killed, and data still moves. 4.
+The leader is killed while one node has many regions leased. The time until another leader's status shows all of them is
+measured.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ MIB = 1 << 20
 
 
 class Load:
-    """Writes and reads of a far file, each compared, until told to end."""
+    """Writes and reads a far file, and compares each read, until `end` is called."""
 
     def __init__(self, pool: farpool.Pool):
         self.file = pool.create("load")
@@ -70,7 +72,7 @@ def main() -> None:
     ports = [free_port() for _ in range(3)]
     addresses = [f"127.0.0.1:{port}" for port in ports]
     url = "farpool://" + ",".join(addresses)
-    # A broker is ready before its cluster is: it stands by until then.
+    # A broker is ready before its cluster is. Until then it is a standby.
     brokers = [Farpool("broker", "--listen", address, "--store", etcd.url, "--ttl", "3s") for address in addresses]
     sizes = [("n0", "256MiB"), ("n1", f"{args.regions + 256}MiB")]
     nodes = [
@@ -95,7 +97,7 @@ def main() -> None:
     ]
 
     def leader() -> int:
-        """Which broker leads, as etcd has it."""
+        """Returns the leading broker, according to etcd."""
         found = []
 
         def look() -> bool:
@@ -133,7 +135,7 @@ def main() -> None:
             for process in stopped:
                 process.send_signal(signal.SIGCONT)
             print(f"machine {number + 1}: {machines[-1]:.2f} s", flush=True)
-            # Three members again, before one of them goes.
+            # All three members must be healthy before one is stopped.
             wait(etcd.is_whole, 60, "all members of etcd")
         for broker in brokers:
             broker.kill()

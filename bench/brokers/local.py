@@ -1,4 +1,4 @@
-"""Processes on this machine's loopback: members of an etcd cluster, brokers that stand in for each other, nodes."""
+"""Starts processes on this machine's loopback: members of an etcd cluster, brokers for failover, nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 class Etcd:
-    """A cluster that answers. Ended by `close`."""
+    """A running etcd cluster. `close` ends it."""
 
     def __init__(self, count: int = 3):
         self.folder = Path(tempfile.mkdtemp(prefix="farpool-etcd-"))
@@ -48,7 +48,7 @@ class Etcd:
         return "etcd://" + ",".join(self.members)
 
     def leader(self) -> int:
-        """Which member leads the others, as whoever runs says."""
+        """Returns the index of the member that leads."""
         for at, member in enumerate(self.members):
             request = urllib.request.Request(f"http://{member}/v3/maintenance/status", b"{}")
             with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=1) as answer:
@@ -58,7 +58,7 @@ class Etcd:
         raise RuntimeError("no member of the cluster leads")
 
     def is_whole(self) -> bool:
-        """Whether each member knows of a leader and has what was agreed."""
+        """Reports whether each member knows a leader and has applied all committed entries."""
         for member in self.members:
             with urllib.request.urlopen(f"http://{member}/health", timeout=1) as answer:
                 if json.load(answer)["health"] != "true":
@@ -73,7 +73,7 @@ class Etcd:
 
 
 class Farpool:
-    """A broker or a node. Ended by `kill`."""
+    """A broker or a node. `kill` ends it."""
 
     def __init__(self, *arguments: str):
         self.arguments = arguments
@@ -96,12 +96,12 @@ class Farpool:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The value that so large a share of all is not above."""
+    """Returns the smallest value that at least `share` of all values do not exceed."""
     return sorted(values)[max(0, min(len(values), -int(-len(values) * share // 1)) - 1)] if values else float("nan")
 
 
 def wait(until, seconds: float, what: str) -> float:
-    """Asks until it is so; how long that took. Whatever it raises is no."""
+    """Calls `until` until it is true, and returns the seconds that this took. An exception counts as false."""
     begun = time.monotonic()
     while True:
         try:

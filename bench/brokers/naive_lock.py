@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""A lock of etcd's that guards shared memory, beside Farpool's leases, while a holder is paused.
+"""Compares an etcd lock that guards shared memory with Farpool's leases, while a holder is paused.
 
     bench/brokers/naive_lock.py [--rounds 20]
 
-Both ways, a first client holds 64 pages and writes its stamp to them, over and over. It is stopped (SIGSTOP) for longer
-than its lease, a second client comes to hold the same memory and writes its own stamp once to each page; then the first
-is continued, and the second looks what is in its pages. A page with another's stamp is an update that was lost.
+In both variants, a first client holds 64 pages and writes its stamp to them repeatedly. It is stopped (SIGSTOP) for
+longer than its lease. A second client gets the same memory and writes its own stamp once to each page. Then the first
+client continues, and the second one reads its pages. A page with the first client's stamp is a lost update.
 
-The naive way: the memory is a file that both have mapped, and an etcd lease and key say who may write, which a client
-looks at before each pass over the pages, as recipes for locks have it. Farpool: a node of that much memory and no more.
+Naive variant: the memory is a file that both clients map. An etcd lease and key say who may write. The client checks
+them before each pass over the pages, as recipes for locks do. Farpool variant: a node with exactly that much memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ask(member: str, what: str, body: dict) -> dict:
 
 
 def lock(member: str) -> str:
-    """Waits for the lock. The lease it hangs on."""
+    """Waits for the lock. Returns the id of its etcd lease."""
     lease = ask(member, "lease/grant", {"TTL": TTL})["ID"]
     key = base64.b64encode(b"lock").decode()
     take = {
@@ -57,7 +57,7 @@ def lock(member: str) -> str:
 def stamps(memory, stamp: int) -> None:
     for page in range(PAGES):
         memory[page * PAGE : (page + 1) * PAGE] = bytes([stamp]) * PAGE
-        # As a writer that works out what it writes: it may be stopped between any two pages.
+        # A real writer computes what it writes, and can be stopped between any two pages.
         time.sleep(0.001)
 
 
@@ -72,7 +72,7 @@ def naive_first(member: str, path: str) -> None:
 
 
 def naive(member: str) -> int:
-    """Pages that the second client lost."""
+    """Runs a round with the etcd lock. Returns the number of pages with lost updates."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         file.truncate(PAGES * PAGE)
         first = child("naive", member, file.name)
@@ -106,7 +106,7 @@ def far(url: str) -> int:
     first = child("far", url)
     first.send_signal(signal.SIGSTOP)
     pool = farpool.connect(url, transport="shm", protection="none")
-    # All there is: as soon as it is to be had, it is what the first one held.
+    # The whole memory of the node. When it can be leased, it is the memory that the first client held.
     wait(lambda: pool.reserve(PAGES * PAGE) is None, 30, "the second client holds the memory")
     file = pool.create("second")
     for page in range(PAGES):
@@ -124,7 +124,7 @@ def child(*arguments: str) -> subprocess.Popen:
     command = [sys.executable, __file__, "--first", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline().strip() == "holds"
-    # Somewhere in a pass.
+    # The first client is stopped at a random moment within a pass.
     time.sleep(0.02 + os.urandom(1)[0] / 5_000)
     return process
 

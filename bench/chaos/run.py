@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-"""Brokers, nodes and clients as real processes, each host a network namespace, and faults without a pause.
+"""Runs brokers, nodes and clients as real processes, each host a network namespace, under constant faults.
 
     make chaos                          # 20 minutes
     make chaos CHAOS="--minutes 2 --seed 7"
 
-Three hosts have an etcd member and a broker each, four a node, two are of clients. DuckDB spills into the pool, with a
-mirror, and every answer is compared; another client writes and reads files, with a mirror, and compares every byte;
-ghosts lease memory, are stopped until their leases are over by any clock, and show their old rights to a node; victims
-are killed while they write. Meanwhile brokers, members, nodes and clients are killed (SIGKILL) or stopped (SIGSTOP) for
-longer than a lease, their hosts are cut off, and the disks of brokers filled. One node and one broker's host are in
-trouble at a time, and a node only once what the last one cost is mended: that is what a mirror and a cluster of three
-promise to stand.
+Three hosts have an etcd member and a broker each, four have a node, and two have clients. There are four kinds of
+clients:
 
-Needs root, ip (Debian: iproute2), etcd (FARPOOL_ETCD), the farpool command (FARPOOL_BIN), the zombie of the tests
-beside it, and the wheel. Everything is on one machine: faults are real, networks are not.
+- DuckDB spills into the pool, with a mirror. Every answer is compared.
+- A client writes and reads files, with a mirror. Every byte is compared.
+- Ghosts lease memory, are stopped until their leases have ended by any clock, and then use their old rights at a node.
+- Victims are killed while they write.
+
+Meanwhile brokers, members, nodes and clients are killed (SIGKILL) or stopped (SIGSTOP) for longer than a lease, their
+hosts are cut off, and the disks of brokers are filled. Only one node and one broker's host have a fault at a time. The
+next node gets a fault when the lost copies of the last one are repaired. A mirror and a cluster of three must survive
+that.
+
+Needs root, ip (Debian: iproute2), etcd (FARPOOL_ETCD), the farpool command (FARPOOL_BIN), the `zombie` program of the
+tests beside it, and the wheel. All hosts are on one machine: the faults are real, the networks are not.
 """
 
 from __future__ import annotations
@@ -75,7 +80,7 @@ class Host:
 
 
 class Server:
-    """A process that is started again when it ends."""
+    """A process that is restarted when it ends."""
 
     def __init__(self, host: Host, command: list[str], log: Path):
         self.host, self.command, self.log = host, command, log
@@ -99,14 +104,14 @@ class Server:
 
 
 class Pool:
-    """The processes of a pool, and what was counted."""
+    """The processes of a pool, and the counters of the run."""
 
     def __init__(self, folder: Path, seed: int):
         self.folder, self.random = folder, random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.failures: list[str] = []
-        # Of each client that must not notice: bytes of which one copy is left.
+        # Bytes of which only one copy is left, by client that must not notice a fault.
         self.unprotected: dict[str, int] = {}
         self.lock = threading.Lock()
         self.over = threading.Event()
@@ -229,13 +234,13 @@ class Pool:
         for at in range(3):
             run("umount", str(self.folder / f"disk{at}"), check=False)
 
-    # Faults: each method causes some, one behind the other, until it is over.
+    # Faults: each method causes faults, one after the other, until the run is over.
 
     def rest(self, least: float, most: float) -> None:
         self.over.wait(self.random.uniform(least, most))
 
     def befall(self, server: Server, name: str) -> None:
-        """Kills, stops or cuts off a process, for a while."""
+        """Kills, stops or cuts off a process for a while."""
         kind = self.random.choice(["killed", "stopped", "cut off"])
         self.fault(f"{name} {kind}")
         match kind:
@@ -256,7 +261,7 @@ class Pool:
     def trouble_nodes(self) -> None:
         while not self.over.is_set():
             self.befall(self.random.choice(self.nodes), "node")
-            # Whoever lost a copy notices, and makes it anew, before the next one goes.
+            # Time for clients to notice a lost copy and repair it, before the next fault.
             self.rest(7.0, 9.0)
             while any(self.unprotected.values()) and not self.over.is_set():
                 self.rest(0.2, 0.3)
@@ -271,13 +276,13 @@ class Pool:
                     self.befall(self.members[at], "etcd member")
                 case _:
                     self.befall(self.brokers[at], "broker")
-            # Two of three members must go on, whatever comes next.
+            # All members must be healthy before the next fault, because two of three must keep running.
             while not self.over.is_set() and not all(self.is_healthy(member) for member in self.members):
                 self.rest(0.1, 0.2)
             self.rest(0.2, 1.0)
 
     def is_healthy(self, member: Server) -> bool:
-        """Whether a member takes part: it knows of a leader and has what was agreed."""
+        """Reports whether a member knows a leader and has applied all committed entries."""
         if member.has_ended():
             member.start()
         try:
@@ -287,7 +292,7 @@ class Pool:
             return False
 
     def fill(self, at: int) -> None:
-        """A broker's disk is full for a while."""
+        """Fills a broker's disk for a while."""
         self.fault("disk full")
         ballast = self.folder / f"disk{at}" / "ballast"
         try:
@@ -302,7 +307,7 @@ class Pool:
             self.members[at].start()
 
     def trouble_clients(self) -> None:
-        """Clients that are short of the pool for moments, and clients that die."""
+        """Cuts clients off from the pool for moments, and kills clients."""
         while not self.over.is_set():
             if self.random.randrange(2):
                 host = self.hosts[self.random.choice(["c0", "c1"])]
@@ -323,7 +328,7 @@ class Pool:
         return self.hosts[host].start(*command, log=self.folder / f"{kind}.log", stdin=subprocess.PIPE, **more)
 
     def haunt(self) -> None:
-        """Ghosts, one behind the other."""
+        """Runs ghosts, one after the other."""
         environment = {**os.environ, "ZOMBIE_PLAINTEXT": "1"}
         brokers = self.url.removeprefix("farpool://")
         while not self.over.is_set():
@@ -332,7 +337,7 @@ class Pool:
                 ZOMBIE, *order, log=self.folder / "ghost.log", stdout=subprocess.PIPE, env=environment
             )
             if ghost.stdout.readline().strip() != "leased":
-                # Its node or its broker went under its first steps.
+                # Its node or its broker had a fault before the ghost had its lease.
                 ghost.kill()
                 ghost.wait()
                 self.count("ghosts that could not begin")
@@ -349,7 +354,7 @@ class Pool:
             ghost.wait()
 
     def work(self, kind: str, host: str) -> None:
-        """A client that must not notice anything. Ends when its input does."""
+        """Runs a client that must not notice any fault. It ends when its standard input ends."""
         client = self.client(kind, host, stdout=subprocess.PIPE)
         threading.Thread(target=lambda: (self.over.wait(), client.stdin.close()), daemon=True).start()
         for line in client.stdout:
@@ -365,7 +370,7 @@ class Pool:
 
 
 def say(what: str, times: int, text: str = "") -> None:
-    # One write: a client says things from two threads.
+    # A single write, because two threads of a client print.
     sys.stdout.write(json.dumps({"what": what, "times": times, "text": text}) + "\n")
     sys.stdout.flush()
 
@@ -444,7 +449,7 @@ def writing_client(url: str) -> None:
                         )
             except Exception as error:
                 say("operations that failed", 1, str(error)[:500])
-                # What is lost is lost; one loss counts once.
+                # The file is deleted, so that its loss counts once.
                 pool.delete(held[file].name)
                 held[file], stamps[file] = pool.create(f"file {stamp} instead"), [None] * blocks
             done += 1
@@ -461,7 +466,7 @@ def victim_client(url: str) -> None:
 
 
 def leaked_bytes(url: str) -> int:
-    """What is held when all clients are gone for so long that nothing may be."""
+    """Returns the bytes that are still leased after all clients have been gone for so long that nothing may be."""
     import farpool
 
     with farpool.connect(url, transport="tcp", plaintext=True, timeout="5s") as pool:

@@ -1,9 +1,10 @@
-"""A process that runs one query in DuckDB with little memory, and says on a line of JSON how long it took.
+"""Runs one query in DuckDB with little memory, and prints its time as a line of JSON.
 
     python duckdb_query.py '{"query": FILE, "tables": FOLDER, "rows": FILE, "memory": BYTES or null, "threads": 2,
                              "spill": "FOLDER" or "farpool://HOST:PORT" or "null", "protection": "none"}'
 
-"null" keeps what is spilled in this process, behind the same hook as far memory: what no far memory can be faster than.
+With "null", spilled bytes stay in the memory of this process, behind the same hook as far memory. No far memory can be
+faster than that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import farpool.duckdb
 
 
 class HeldFile:
-    """As much of a far file as the hook asks for, in memory of this process."""
+    """Memory of this process with the methods of a far file that the hook uses."""
 
     protection = "none"
 
@@ -61,7 +62,7 @@ class HeldFile:
 
 
 class Held:
-    """As much of a pool as the hook asks for."""
+    """Files in this process, with the methods of a pool that the hook uses."""
 
     local_folder = ""
 
@@ -79,7 +80,7 @@ class Held:
 
 
 def written_bytes() -> int:
-    """What this process has handed to the system to write."""
+    """Returns the bytes that this process has passed to write calls."""
     return int(next(line for line in Path("/proc/self/io").read_text().splitlines() if "wchar" in line).split()[1])
 
 

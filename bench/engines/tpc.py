@@ -1,24 +1,24 @@
-"""TPC-H and TPC-DS in an engine with little memory: where does go what does not fit, and what does that cost?
+"""Runs TPC-H and TPC-DS in an engine with little memory, and compares the places to which it can spill.
 
     python bench/engines/tpc.py duckdb --data DIR --memory 64MiB
     python bench/engines/tpc.py datafusion --data DIR --memory 64MiB --json FILE --plot FILE
     python bench/engines/tpc.py duckdb --suite tpcds --data DIR --memory 64MiB
 
-DIR is what `engines/tests/reference.py DIR --scale 1` made, or `bench/engines/tpcds_data.py DIR --scale 1`.
+DIR was made by `engines/tests/reference.py DIR --scale 1` or by `bench/engines/tpcds_data.py DIR --scale 1`.
 
-Each query runs in a process of its own, in each of these ways in turns, `--rounds` times behind one that warms up:
+Each query runs in its own process in each of these ways in turn, once to warm up and then `--rounds` times:
 
-    enough      with all the memory that it wants
+    enough      with all the memory that it needs
     disk        in little memory, spilling to --disk
     tcp, shm    in little memory, spilling to far memory of a node that this program starts
-    null        into memory that no far memory can beat: DuckDB's, behind the hook of far memory, is its own process's,
-                DataFusion's a tmpfs
-    NAME        in little memory, spilling to the pool that --pool NAME=URL names too, such as one behind a shaped link:
+    null        spilling to memory that no far memory can beat: for DuckDB the memory of its own process, behind the
+                hook of far memory; for DataFusion a tmpfs
+    NAME        in little memory, spilling to the pool of --pool NAME=URL, such as one behind a shaped link:
                 MEASURE=tpc bench/netns.sh target/release/farpool duckdb --data DIR ..
 
-With --group SIZE each process in little memory runs in a memory cgroup of that much more than its memory,
-so that the system cannot keep what it spills to the disk, nor the tables. Rows are compared with those of "enough". A
-query counts as one that spills if it writes at least 1 MiB to the disk.
+With --group SIZE each process in little memory runs in a memory cgroup. Its limit is SIZE more than the process's
+memory, so that the kernel can cache neither the spill on disk nor the tables. Rows are compared with those of "enough".
+A query counts as spilling if it writes at least 1 MiB to the disk.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def arguments() -> argparse.Namespace:
 
 @contextlib.contextmanager
 def pools(args: argparse.Namespace) -> Iterator[dict[str, str]]:
-    """The pools by the names of their ways: one over tcp, one over shared memory, and those that are given."""
+    """Yields the URLs of the pools by name: one over tcp, one over shared memory, and those of --pool."""
     processes = []
 
     def start(*arguments: str) -> str:
@@ -115,7 +115,7 @@ def pools(args: argparse.Namespace) -> Iterator[dict[str, str]]:
         started = {}
         for way, flags in (("tcp", ["--no-shm"]), ("shm", [])):
             started[way] = start("broker", "--listen", "127.0.0.1:0", "--store", "memory")
-            # Two hosts by their labels, so that a mirror has somewhere to be.
+            # Two host labels, so that a mirror is possible.
             for host in ("a", "b") if args.protection == "mirror" else ("a",):
                 at = ["--broker", started[way], "--host-label", host]
                 start("node", "--name", host, "--memory", args.pool_memory, *at, *flags)
@@ -146,7 +146,7 @@ def command(args: argparse.Namespace, way: str, urls: dict[str, str], number: in
 
 
 def run(args: argparse.Namespace, way: str, urls: dict[str, str], number: int) -> dict | str:
-    """What one run told, with its rows; or why it failed."""
+    """Returns the output of one run with its rows, or the reason why it failed."""
     folder = Path(tempfile.mkdtemp(prefix="farpool-tpc-", dir=TMPFS if way == NULL else args.disk))
     try:
         with contextlib.ExitStack() as stack:
@@ -174,7 +174,7 @@ def run(args: argparse.Namespace, way: str, urls: dict[str, str], number: int) -
 
 
 def alike(left: list[str], wanted: list[str]) -> bool:
-    """Equal but for the last digits of floating-point numbers."""
+    """Reports whether two values are equal, apart from the last digits of floats."""
 
     def same(one: str, other: str) -> bool:
         try:
@@ -191,7 +191,7 @@ def measure(args: argparse.Namespace, ways: list[str], urls: dict[str, str], num
     wanted = None
     for turn in range(args.rounds + 1):
         for shift in range(len(ways)):
-            # The first of all is "enough", whose rows the others must have.
+            # "enough" runs first, because the others are compared with its rows.
             way = ways[(shift + turn) % len(ways)]
             if "failed" in seen[way]:
                 continue

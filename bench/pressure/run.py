@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """A memory donor and a workload in one memory cgroup: whether the workload gets its memory, and how soon.
 
-    bench/pressure/run.py                       # 20 ramps beside a node, and one each beside what does not give back
-    bench/pressure/run.py --rate 1e11           # as fast as the kernel gives memory away
+    bench/pressure/run.py                       # 20 ramps beside a node, and one each beside the other donors
+    bench/pressure/run.py --rate 1e11           # as fast as the kernel provides memory
     bench/pressure/run.py --ramps 200 --json FILE
 
-In each ramp, beside a donor that has just been started, the workload takes memory at a rate and ends; it and what the
-donor holds come to more than the cgroup's limit. Donors: `farpool node`; the same with --no-reserve; a file on tmpfs
-of the same size; nobody, every now and then between the ramps beside a node. What was found is in docs/performance.md.
-Needs Linux, root, cgroups with memory (version 1 or 2), Python from 3.11 on, and a farpool command that was built
-(FARPOOL_BIN, or the one below CARGO_TARGET_DIR).
+In each ramp, a donor is started, and then the workload takes memory at a rate and ends. The workload and the donor
+together need more than the cgroup's limit. Donors: `farpool node`; the same with --no-reserve; a file on tmpfs of the
+same size; none, at intervals between the ramps beside a node. The results are in docs/measurements/memory-pressure.md.
+
+Needs Linux, root, cgroups with memory (version 1 or 2), Python from 3.11 on, and a built farpool command (FARPOOL_BIN,
+or the one below CARGO_TARGET_DIR).
 """
 
 import argparse
@@ -40,7 +41,7 @@ CHUNK = b"\1" * STEP
 
 
 def workload(bytes_wanted: int, rate: float) -> None:
-    """Takes memory at a rate, says how long each step took, and ends. Runs as a process of its own."""
+    """Takes memory at a rate, prints the time of each step, and ends. Runs in its own process."""
     memory = mmap.mmap(-1, bytes_wanted)
     times, begun = [], time.monotonic()
     for at in range(0, bytes_wanted - STEP + 1, STEP):
@@ -64,14 +65,14 @@ def ready(process: subprocess.Popen) -> str:
 
 
 class Donor:
-    """What holds memory in the cgroup."""
+    """A process or file that holds memory in the cgroup."""
 
     def __init__(self, kind: str, group: Group, args: argparse.Namespace):
         self.processes, self.file = [], None
         if kind == "nobody":
             return
         if kind == "tmpfs":
-            # Charged to whoever writes it.
+            # The memory of the file is charged to the process that writes it.
             self.file = tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="farpool-pressure-")
             fill = "import sys; f = open(sys.argv[1], 'wb'); [f.write(bytes(1 << 20)) for _ in range(int(sys.argv[2]))]"
             command = [sys.executable, "-c", fill, self.file.name, str(args.donate // MIB)]
@@ -108,7 +109,7 @@ def settled(group: Group, least: int) -> None:
 
 
 class Watch:
-    """What a node holds and what its group has left, again and again, until it is closed."""
+    """Samples the memory of a node and the free memory of its group every millisecond, until it is closed."""
 
     def __init__(self, pid: int, group: Group, args: argparse.Namespace):
         self.pid, self.group, self.args = pid, group, args
@@ -127,11 +128,12 @@ class Watch:
                 time.sleep(0.001)
 
     def close(self) -> dict:
-        """Milliseconds from when less than the reserve was left, if it was, until the first byte was back; less than 0:
-        before. The largest burst."""
+        """Ends the sampling. Returns the milliseconds from the moment when less than the reserve was free until the
+        node had returned memory (negative if it returned memory earlier, `None` if one of the two did not happen), and
+        the bytes and rate of the largest burst."""
         self.is_over = True
         self.thread.join()
-        # A region is the least that goes; smaller changes are the node's own.
+        # The node returns whole regions. Smaller changes are its own memory.
         first = next((at for (_, a, _), (at, b, _) in itertools.pairwise(self.samples) if a - b >= MIB), None)
         short = next((at for at, _, left in self.samples if left < self.args.reserve), None)
         best, begun = (0, float("nan")), None
@@ -147,7 +149,7 @@ class Watch:
 
 
 def ramp(group: Group, wanted: int, rate: float) -> dict:
-    """One ramp: how long the workload's steps took, and whether it came to its end."""
+    """Runs one ramp. Returns the times of the workload's steps, and whether it finished."""
     command = [sys.executable, __file__, "--workload", str(wanted), str(rate)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=group.join)
     said, _ = process.communicate()
@@ -156,7 +158,7 @@ def ramp(group: Group, wanted: int, rate: float) -> dict:
 
 
 def once(kind: str, args: argparse.Namespace) -> dict:
-    """One ramp beside a donor that has just been started, in a group of its own."""
+    """Runs one ramp beside a new donor, in its own group."""
     with Group("pressure", args.limit) as group, contextlib.closing(Donor(kind, group, args)) as donor:
         if kind != "nobody":
             settled(group, min(args.donate, args.limit - args.reserve) * 9 // 10)
@@ -168,7 +170,7 @@ def once(kind: str, args: argparse.Namespace) -> dict:
 
 
 def summary(kind: str, ramps: list[dict]) -> dict:
-    """What the ramps beside one kind of donor come to."""
+    """Summarises the ramps beside one kind of donor."""
     found = {"donor": kind, "ramps": len(ramps)}
     for name in ("survived", "oom_kills"):
         found[name] = sum(one[name] for one in ramps)
@@ -186,7 +188,7 @@ def summary(kind: str, ramps: list[dict]) -> dict:
 
 
 def swapped_out() -> int:
-    """Pages that this machine has swapped out since it was started."""
+    """Returns the number of pages that this machine has swapped out since its start."""
     lines = Path("/proc/vmstat").read_text().splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("pswpout ")), 0)
 
@@ -215,7 +217,7 @@ def main() -> None:
         sys.exit(why)
     swapped, ramps = swapped_out(), {"nobody": [], "node": []}
     for number in range(args.ramps):
-        # In between, so that both see the same moods of the machine.
+        # Interleaved, so that both run under the same conditions of the machine.
         if number * 20 // args.ramps != (number - 1) * 20 // args.ramps:
             ramps["nobody"].append(once("nobody", args))
         ramps["node"].append(once("node", args))

@@ -1,6 +1,6 @@
-// AES-128 in counter mode by Crypto++, which paper 003 (Farview) decrypts with: a rival of `farpool bench operators
-// --cryptopp`, which compiles this. For each line of its input, decrypts one buffer of so many MiB in place and says how
-// many GB/s that were.
+// AES-128 in counter mode by Crypto++, the cipher of paper 003 (Farview): a rival of `farpool bench operators
+// --cryptopp`, which compiles this file. For each line of its input, the program decrypts a buffer of MIB MiB in place
+// and prints the throughput in GB/s.
 #include <cryptopp/aes.h>
 #include <cryptopp/modes.h>
 
@@ -16,7 +16,7 @@ int main(int count, char **words) {
         std::fprintf(stderr, "usage: cryptopp MIB (1 to 65536)\n");
         return 2;
     }
-    // Written once, so that its pages are there.
+    // The buffer is written once, so that no page fault is timed.
     std::vector<unsigned char> buffer(mib << 20, 1);
     const unsigned char key[16] = {7}, counter[16] = {0};
     for (int byte; (byte = std::getchar()) != EOF;) {
@@ -24,7 +24,7 @@ int main(int count, char **words) {
             continue;
         }
         CryptoPP::CTR_Mode<CryptoPP::AES>::Decryption cipher(key, sizeof key, counter);
-        // Once before, as this process has slept until now.
+        // Warm-up: this process has slept until now.
         cipher.ProcessData(buffer.data(), buffer.data(), buffer.size());
         const auto begun = std::chrono::steady_clock::now();
         cipher.ProcessData(buffer.data(), buffer.data(), buffer.size());

@@ -1,17 +1,17 @@
 /*
- * Memory of another process, read and written through libfabric: what `farpool bench io --beside libfabric` compares
- * with. One source for both sides, so that they agree.
+ * Memory of another process, read and written through libfabric: a rival of `farpool bench io --beside libfabric`.
+ * Client and server are the same source, so that they always match.
  *
- * The idea: the best that libfabric gives a single thread. Both sides poll (FI_PROGRESS_MANUAL), memory is registered
- * once, and a depth is that many fi_read or fi_write under way at once, all of them done before the next. A write
- * counts as done when its bytes lie in the memory of the other side (FI_DELIVERY_COMPLETE), not when a socket took
- * them.
+ * The idea: the best performance that libfabric gives a single thread. Both sides poll (FI_PROGRESS_MANUAL), and memory
+ * is registered once. A batch is as many fi_read or fi_write operations in flight as the depth says; all of them
+ * complete before the next batch starts. A write completes when its bytes are in the memory of the other side
+ * (FI_DELIVERY_COMPLETE), not when a socket took them.
  *
  *     PROGRAM serve PROVIDER BYTES
  *     PROGRAM client PROVIDER ADDRESS BASE BYTES FILE
  *
- * What is said over the standard input and output, and what lies in FILE, stands in bench/src/io/rivals/program.rs.
- * The end of the standard input is the end of either.
+ * bench/src/io/rivals/program.rs describes the commands on standard input, the answers on standard output, and the
+ * layout of FILE. Server and client end at the end of their standard input.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -34,7 +34,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
-/* FILE, as program.rs lays it out. */
+/* Layout of FILE, as in program.rs. */
 #define OPERATIONS_MAX 8192
 #define TIMES_AT (64 << 10)
 #define BUFFERS_AT (128 << 10)
@@ -43,9 +43,9 @@
 #define DEPTH_MAX 1024
 #define ADDRESS_BYTES_MAX 256
 #define COMPLETIONS_AT_ONCE 64
-/* Who waits longer than this for an operation waits for ever. */
+/* Time limit of an operation, in ns. An operation that takes longer has hung. */
 #define PATIENCE_NS ((uint64_t)10000000000)
-/* The clock is read once for so many looks at an empty completion queue. */
+/* Number of polls of an empty completion queue per reading of the clock. */
 #define LOOKS_PER_CLOCK 4096
 
 static void fail(const char *what, const char *why)
@@ -76,7 +76,7 @@ static uint64_t number(const char *text, uint64_t max)
 	return value;
 }
 
-/* Private memory, touched. */
+/* Allocates private memory and touches it. */
 static void *memory(uint64_t bytes)
 {
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -86,7 +86,7 @@ static void *memory(uint64_t bytes)
 	return at;
 }
 
-/* One end: an endpoint, its completions, and the memory that is registered with it. */
+/* One side: an endpoint, its completion queue, and its registered memory. */
 struct end {
 	struct fi_info *info;
 	struct fid_fabric *fabric;
@@ -100,7 +100,7 @@ struct end {
 
 static struct end own;
 
-/* However the process exits: the provider for shared memory has files to put away. */
+/* Runs at every exit of the process, because the provider for shared memory must remove its files. */
 static void close_own(void)
 {
 	fi_close(&own.registered->fid);
@@ -129,7 +129,7 @@ static void open_own(const char *provider, uint64_t bytes, bool is_server)
 	hints->fabric_attr->prov_name = strdup(provider);
 	if (!is_shm)
 		hints->addr_format = FI_SOCKADDR_IN;
-	/* FI_SOURCE: the node is where we are, not where we go. */
+	/* FI_SOURCE: the address is that of this side, not of the peer. */
 	ssize_t found = fi_getinfo(FI_VERSION(1, 15), is_shm ? NULL : "127.0.0.1", NULL, is_shm ? 0 : FI_SOURCE, hints,
 				   &end.info);
 	if (found == -FI_ENODATA) {
@@ -161,7 +161,7 @@ static void open_own(const char *provider, uint64_t bytes, bool is_server)
 	atexit(close_own);
 }
 
-/* What a client must know of a server. */
+/* Data that a client needs to reach a server. */
 struct contact {
 	uint64_t key;
 	uint64_t start;
@@ -197,7 +197,7 @@ static int serve(const char *provider, uint64_t bytes)
 	while (!atomic_load_explicit(&is_input_over, memory_order_relaxed)) {
 		struct fi_cq_entry entries[COMPLETIONS_AT_ONCE];
 		ssize_t got = fi_cq_read(own.completions, entries, COMPLETIONS_AT_ONCE);
-		/* A client that has gone may leave an error behind; nobody waits for it here. */
+		/* A client that ended may leave an error in the queue. No operation here waits for it. */
 		struct fi_cq_err_entry error = {0};
 		if (got == -FI_EAVAIL)
 			fi_cq_readerr(own.completions, &error, 0);
@@ -205,12 +205,12 @@ static int serve(const char *provider, uint64_t bytes)
 	return 0;
 }
 
-/* Lines of the standard input, read by a thread of their own: `stop` must be heard during a burst. */
+/* Line of standard input, read by a separate thread so that `stop` is seen during a burst. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static char line[256];
 static bool has_line;
-/* Bursts before this one are stopped. */
+/* Number of the first burst that is not stopped. */
 static atomic_uint_fast64_t stopped;
 
 static void *hear(void *unused)
@@ -238,7 +238,7 @@ static void *hear(void *unused)
 	return unused;
 }
 
-/* The next line; false at the end. */
+/* Waits for the next line. Returns false at the end of input. */
 static bool next_line(char *into)
 {
 	pthread_mutex_lock(&lock);
@@ -276,11 +276,11 @@ static void store(int file, const void *from, uint64_t bytes, uint64_t at)
 struct client {
 	fi_addr_t server;
 	uint64_t key;
-	/* Where this client's part of the server's memory starts, and its length. */
+	/* Start and length of this client's range of the server's memory. */
 	uint64_t start;
 	uint64_t bytes;
 	int file;
-	/* What was prepared. */
+	/* Burst that was prepared last. */
 	bool is_write;
 	uint64_t block;
 	uint64_t count;
@@ -307,7 +307,7 @@ static void prepare(struct client *client, const char *said)
 	printf("ok\n");
 }
 
-/* Takes what is done; how many. */
+/* Takes completions from the queue. Returns their number. */
 static uint64_t reap(void)
 {
 	struct fi_cq_entry entries[COMPLETIONS_AT_ONCE];
@@ -323,7 +323,7 @@ static uint64_t reap(void)
 	return (uint64_t)got;
 }
 
-/* Some providers forget what the endpoint was opened with, so each write says what is wanted of it. */
+/* Some providers ignore the flags of the endpoint, so each write repeats them. */
 static ssize_t write_one(struct client *client, char *from, void *described, uint64_t to, void *context)
 {
 	struct iovec local = {.iov_base = from, .iov_len = client->block};
@@ -338,7 +338,7 @@ static ssize_t write_one(struct client *client, char *from, void *described, uin
 	return fi_writemsg(own.endpoint, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
 }
 
-/* Operations from `first` on, all under way at once. */
+/* Runs `count` operations from `first` on, all in flight at once. */
 static void batch(struct client *client, uint64_t first, uint64_t count)
 {
 	void *described = fi_mr_desc(own.registered);
@@ -429,7 +429,7 @@ static int be_client(char **args)
 	client.file = open(args[4], O_RDWR);
 	if (client.file < 0)
 		fail(args[4], "it cannot be opened");
-	/* The connection is made by the first operation. */
+	/* The first operation establishes the connection. */
 	client.block = 8;
 	client.count = 1;
 	batch(&client, 0, 1);

@@ -2,19 +2,19 @@
 
     python bench/sql/joins.py --sql target/release/farpool-sql --pool shm=farpool://127.0.0.1:7700
 
-Both sides are local Parquet (keys 1..N in random order, of which the probe side draws evenly, and a payload each, not
-packed), made in --data once. The memory pool is a quarter of the build side's bytes. Ways, in turns, each in a session
-of its own, `--rounds` times behind one that warms up:
+Both sides are local Parquet, made in --data once. Keys are 1..N in random order, from which the probe side draws
+evenly. Each row has a payload. The files are neither compressed nor dictionary-encoded. The memory pool is a quarter of
+the build side's bytes. Each of these ways runs in turn in its own session, once to warm up and then `--rounds` times:
 
-    enough      DataFusion's hash join with memory enough
+    enough      DataFusion's hash join with enough memory
     hash join   the same in the small pool: fails
     merge       DataFusion's sort-merge join, spilling to the local disk
-    disk        FarHashJoinExec, its parts in files on the local disk
-    NAME        FarHashJoinExec, its parts in the pool of that name; --pool may be given several times
+    disk        FarHashJoinExec, its partitions in files on the local disk
+    NAME        FarHashJoinExec, its partitions in the pool of that name; --pool may be given several times
 
-Every answer is compared with NumPy's. `--tpch DIR` runs the joins of TPC-H so as well (DIR as made by
-engines/tests/reference.py), in a memory pool of --tpch-memory. Over a shaped link:
-`MEASURE=joins bench/netns.sh target/release/farpool --sql ..`. Needs numpy and pyarrow.
+Every answer is compared with NumPy's. `--tpch DIR` also runs the joins of TPC-H (DIR as made by
+engines/tests/reference.py), in a memory pool of --tpch-memory. Over a shaped link: `MEASURE=joins bench/netns.sh
+target/release/farpool --sql ..`. Needs numpy and pyarrow.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pathlib import Path
 QUERY = "SELECT count(*), sum(r.v + s.v) FROM r JOIN s ON r.k = s.k"
 UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 HASH, MERGE = "hash join", "merge"
-# With the 10 MiB that each sort keeps for its merge if nothing is said, it fails in such a pool.
+# Each sort reserves 10 MiB for its merge by default. The join would fail with that in such a small pool.
 MERGE_SETTINGS = [
     "SET datafusion.optimizer.prefer_hash_join = false",
     "SET datafusion.execution.sort_spill_reservation_bytes = 1048576",
 ]
-# Of TPC-H: those that join a table that does not fit into the pool.
+# Queries of TPC-H that join a table that does not fit into the pool.
 TPCH = (3, 4, 5, 7, 8, 9, 10, 12, 13, 14, 18, 21)
 
 
@@ -63,7 +63,7 @@ def arguments() -> argparse.Namespace:
 
 
 def make(folder: Path, build: int, probe: int) -> tuple[list[str], str]:
-    """The two sides as Parquet, and the row that every way has to leave."""
+    """Writes both sides as Parquet, and returns the row that every way must return."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -92,7 +92,7 @@ def make(folder: Path, build: int, probe: int) -> tuple[list[str], str]:
 
 
 def session(args: argparse.Namespace, way: str, memory: str) -> tuple[list[str], list[str]]:
-    """Flags and settings of a way."""
+    """Returns the flags and settings of a way."""
     pools = dict(pool.split("=", 1) for pool in args.pool)
     flags = [args.sql, *(["--plaintext"] if args.plaintext else []), "--quiet"]
     flags += ["--pool", pools.get(way, next(iter(pools.values())))]
@@ -104,7 +104,7 @@ def session(args: argparse.Namespace, way: str, memory: str) -> tuple[list[str],
 
 
 def run(args: argparse.Namespace, way: str, memory: str, tables: list[str], query: str) -> tuple[dict, list[str]] | str:
-    """What one run told and left, or why it failed."""
+    """Returns the output and rows of one run, or the reason why it failed."""
     flags, settings = session(args, way, memory)
     with tempfile.TemporaryDirectory() as folder:
         out, script = Path(folder, "rows.csv"), Path(folder, "script.sql")
@@ -128,7 +128,8 @@ def measure(
                 continue
             done = run(args, way, memory, tables, query)
             if isinstance(done, str):
-                # Who gets how much of a small pool differs from run to run: it may fail once and not the next time.
+                # The division of a small pool among operators differs from run to run. A query may fail once and pass
+                # the next time.
                 seen[way]["failures"] = seen[way].get("failures", 0) + 1
                 seen[way]["why"] = done
                 if turn and seen[way]["failures"] > turn:
@@ -149,7 +150,7 @@ def measure(
 
 
 def alike(left: list[str], wanted: list[str]) -> bool:
-    """Equal but for the last digits of floating-point numbers."""
+    """Reports whether two values are equal, apart from the last digits of floats."""
 
     def same(one: str, other: str) -> bool:
         try:

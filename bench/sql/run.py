@@ -1,11 +1,12 @@
-"""SQL over far tables, fetched, shipped, split and as the planner chooses, in turns within one session.
+"""SQL over far tables, with each placement and the planner's choice, in turns within one session.
 
     python bench/sql/run.py tpch --sql target/release/farpool-sql --pool farpool://127.0.0.1:7700 --data DIR
-    python bench/sql/run.py cases ...       the kinds of queries that peers push, beside DataFusion over local Parquet
+    python bench/sql/run.py cases ...       kinds of queries that similar systems push down, beside DataFusion over
+                                            local Parquet
 
-DIR is what `engines/tests/reference.py DIR --scale 1` made. Tables are put first, unless --no-put. All placements
-of a query must leave the same rows. `--floor FILE` is the --json of a run without a link (shared memory): what that
-took is what no placement can spare, so fetching divided by it bounds what any of them can win (Amdahl's law).
+DIR was made by `engines/tests/reference.py DIR --scale 1`. Tables are put first, unless --no-put. All placements of a
+query must return the same rows. `--floor FILE` is the --json output of a run without a link (shared memory). No
+placement can be faster than that, so the time of fetching divided by it is an upper bound of the gain (Amdahl's law).
 
 Over a shaped link: `MEASURE=sql bench/netns.sh target/release/farpool tpch --sql .. --data ..`.
 """
@@ -25,7 +26,8 @@ from pathlib import Path
 PLACEMENTS = ("fetch", "ship", "split", "auto")
 LOCAL = "local"
 
-# The first is the case that LiquidCache is known for: an aggregate without groups under a selective filter.
+# Queries by name. The first is the case that LiquidCache is known for: an aggregate without groups under a selective
+# filter.
 CASES = {
     "sum under a filter of 2 %": "SELECT sum(l_extendedprice * l_discount), count(*) FROM lineitem "
     "WHERE l_shipdate >= DATE '1994-01-01' AND l_shipdate < DATE '1995-01-01' "
@@ -53,7 +55,7 @@ CASES = {
 
 @dataclass
 class Seen:
-    """One query in one placement."""
+    """Results of one query with one placement."""
 
     seconds: list[float] = field(default_factory=list)
     link_bytes: int = 0
@@ -130,13 +132,13 @@ def run(
     seen: dict[tuple[str, str], Seen],
     flags: list[str],
 ) -> None:
-    """Runs all of it in one session: each query in each placement, in turns, once more to warm up."""
+    """Runs everything in one session: each query with each placement, in turns, and once before to warm up."""
     steps: list[tuple[str, str, bool]] = []
     script = []
     for turn in range(args.rounds + 1):
         for name, query in queries.items():
             for shift in range(len(placements)):
-                # Whoever comes first finds colder caches: each does once.
+                # The first run of a round has colder caches, so each placement is first once.
                 placement = placements[(shift + turn) % len(placements)]
                 if placement != LOCAL:
                     script.append(f"SET farpool.placement = '{placement}'")
@@ -181,7 +183,7 @@ def note(seen: Seen, one: dict) -> None:
 
 
 def check(name: str, placement: str, wanted: list[str], found: list[str]) -> None:
-    """The same rows, but for the last digits of floating-point numbers and the order where none was asked for."""
+    """Checks that the rows are the same, apart from the last digits of floats and the order if none was requested."""
 
     def value(text: str) -> object:
         try:

@@ -1,8 +1,8 @@
-//! `farpool bench`: what far memory costs on this machine, and what it costs the machine.
+//! `farpool bench`: measures far memory on this machine, in time and in CPU time.
 //!
-//! The idea: a figure means something only beside another of the same run. So each point is measured in turns with
-//! its ceiling (memcpy of the same bytes, an empty round trip) and with what a user would pick instead, and every
-//! byte that is read is compared with what was written, outside the timed part.
+//! The idea: two figures are comparable only if they come from one run. Each point is therefore measured in turns with
+//! its ceiling (memcpy of the same bytes, or an empty round trip) and with what a user would use instead. Every byte
+//! that is read is compared with the byte that was written, outside the timed part.
 #![forbid(unsafe_code)]
 
 mod functions;
@@ -16,7 +16,7 @@ use exit::Failure;
 use farpool_command::{exit, input, reach, signals, table, units};
 use std::process::ExitCode;
 
-/// Measure this machine.
+/// Run a benchmark on this machine.
 #[derive(Parser)]
 #[command(name = "farpool bench", bin_name = "farpool bench", version, propagate_version = true)]
 #[command(max_term_width = 100)]
@@ -27,31 +27,31 @@ struct Cli {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Far reads and writes over each transport, beside memcpy and, when asked, beside what others use.
+    /// Reads and writes over each transport, beside memcpy and, on request, rival systems.
     Io(Box<io::transports::IoArgs>),
-    /// Random reads of a file four times as large as local memory: from its disk, and through a cache in far memory.
+    /// Random reads of a file four times the size of local memory: from disk, and through a cache in far memory.
     Cache(io::cache::CacheArgs),
-    /// Tickets a second, and the time to set up a lease.
+    /// Tickets per second, and the time to set up a lease.
     Leases(io::leases::LeaseArgs),
     /// Calls of shipped functions, beside empty round trips, page reads and thread migration.
     Functions(functions::FunctionArgs),
-    /// How fast rows are grouped, by what nodes and clients run.
+    /// Speed of grouping rows, with the code that nodes and clients run.
     Groups(query::groups::GroupsArgs),
-    /// Hash joins in memory, partitioned and not, phase by phase.
+    /// Hash joins in memory, partitioned and unpartitioned, phase by phase.
     Join(tiers::hash_join::JoinArgs),
-    /// What clients with one read under way get beside one with many.
+    /// Throughput of clients with one outstanding read beside a client with many.
     Fairness(io::fairness::FairnessArgs),
-    /// What a donor's own work loses while its memory is served.
+    /// Slowdown of other work on a host while its memory is served.
     Neighbour(io::neighbour::NeighbourArgs),
-    /// A query over a far table: fetched, shipped, split.
+    /// A query over a far table: fetched, shipped and split.
     Scan(query::scan::ScanArgs),
-    /// Queries as the planner chooses to run them, beside fetching, shipping and splitting all of them.
+    /// Queries with automatic placement, beside fetch, ship and split.
     Place(query::place::PlaceArgs),
-    /// Hash joins over two memory tiers, under a virtual clock, emulated or on two nodes, beside paper 002.
+    /// Hash joins over two memory tiers, with a virtual clock, emulated or on two NUMA nodes, beside paper 002.
     Tiers(tiers::two_tiers::TierArgs),
-    /// What spinning and parking cost on CPUs that are idle, busy, or only one.
+    /// Cost of spinning and parking on CPUs that are idle or busy, and with a single CPU.
     Waiting(io::waiting::WaitingArgs),
-    /// Near-data operators beside the memory they read, and beside what others would run.
+    /// Near-data operators, beside memory bandwidth and alternative libraries.
     Operators(query::operators::OperatorArgs),
 }
 

@@ -1,7 +1,7 @@
-"""Who answers: farpool (FV) in its modes over its transports, engines on this CPU (LCPU), and a remote CPU (RCPU).
+"""The contenders: farpool (FV) with each placement and transport, engines on this CPU (LCPU), and a remote CPU (RCPU).
 
-Each gives for a query a call that returns its answer, and seconds: until all rows are in the memory of this process.
-RCPU's client is a process, which takes its own time.
+For a query, each contender has a function that returns the answer and the seconds until all rows are in the memory of
+this process. RCPU's client is a process, which measures its own time.
 """
 
 import subprocess
@@ -28,7 +28,7 @@ Contender = Callable[[], Answer]
 ENGINES = ("DuckDB", "Polars", "DataFusion", "pyarrow")
 PLACEMENTS = ("ship", "split", "fetch")
 READY_SECONDS = 300
-# What bench/papers/farview/rcpu/src/query.rs opens rows with.
+# Key with which bench/papers/farview/rcpu/src/query.rs decrypts rows.
 RCPU_KEY = b"farview figure11"
 
 pa.set_cpu_count(1)
@@ -45,7 +45,7 @@ def timed(call: Callable[[], object]) -> Contender:
 
 
 class Engines:
-    """One table in memory of this process, in each engine's own form; each with one thread."""
+    """One table in the memory of this process, in the form of each engine. Each engine has one thread."""
 
     def __init__(self, table: pa.Table, names: tuple[str, ...] = ENGINES):
         self._table = table
@@ -83,7 +83,7 @@ class Engines:
 
 
 class SealedEngine:
-    """One table encrypted in memory of this process, column by column: OpenSSL decrypts, and Polars selects."""
+    """One encrypted table in the memory of this process. OpenSSL decrypts it column by column, and Polars selects."""
 
     def __init__(self, table: pa.Table):
         self._names = table.column_names
@@ -97,7 +97,7 @@ class SealedEngine:
     @staticmethod
     def _seal(mode: type, column: np.ndarray) -> tuple[np.ndarray, object]:
         cipher = Cipher(algorithms.AES128(RCPU_KEY), mode(bytes(16))).encryptor()
-        # What OpenSSL writes needs room for a block more.
+        # OpenSSL needs space for one block more than the output.
         room = bytearray(column.nbytes + 15)
         count = cipher.update_into(column.view(np.uint8).data, room)
         cipher.finalize()
@@ -122,26 +122,26 @@ class SealedEngine:
 
 
 def sealed_rows(rows: np.ndarray) -> np.ndarray:
-    """Rows as RCPU has them for tables that lie encrypted."""
+    """Returns rows in the form in which RCPU stores encrypted tables."""
     cipher = Cipher(algorithms.AES128(RCPU_KEY), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(cipher.update(np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data), np.uint8)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where far tables and RCPU are, and by which transports the pool is used."""
+    """Location of far tables and of RCPU, and the transports with which the pool is used."""
 
     transports: tuple[str, ...]
-    # Address of a pool that is there; a broker and a node of this machine are started if there is none.
+    # Address of an existing pool. If it is None, a broker and a node are started on this machine.
     url: str | None
     is_plaintext: bool
-    # Network namespace that RCPU serves in, unless it is this one, and its address there.
+    # Network namespace of RCPU's server (None for that of this process), and its address there.
     rcpu_netns: str | None
     rcpu_ip: str
 
 
 class Far:
-    """Far tables of a pool, and a session over each transport."""
+    """Far tables of a pool, and a session for each transport."""
 
     def __init__(self, memory_bytes: int, place: Place):
         self.place = place
@@ -157,7 +157,7 @@ class Far:
 
     @staticmethod
     def name(table: str) -> str:
-        """Returns the name of a table in the pool, which may have others."""
+        """Returns the name of a table in the pool. It has a prefix, because the pool may contain other tables."""
         return f"bench-farview-{table}"
 
     def put(self, name: str, table: pa.Table, layout: str = "columns", key: bytes | None = None) -> None:
@@ -172,12 +172,14 @@ class Far:
         label: str = "FV",
         **options: object,
     ) -> dict[str, Contender]:
-        """`options` are those of `scan`."""
+        """Returns the functions of farpool for a query. `options` are those of `scan`."""
         found = {}
         for placement in ways:
             for transport, pool in self.pools.items():
                 scan = query.far(pool.scan(self.name(name), **options))
-                found[f"{label} {placement}, {transport}"] = timed(lambda scan=scan, placement=placement: scan.collect(placement=placement))
+                found[f"{label} {placement}, {transport}"] = timed(
+                    lambda scan=scan, placement=placement: scan.collect(placement=placement)
+                )
         return found
 
     def close(self) -> None:
@@ -190,7 +192,7 @@ class Far:
 
 
 class RemoteCpu:
-    """RCPU: a server with rows, and clients of it, each a process."""
+    """RCPU: a server that has the rows, and its clients, each a process."""
 
     def __init__(self, rows: np.ndarray, place: Place):
         self._folder = tempfile.TemporaryDirectory(prefix="farview-rcpu-", dir="/dev/shm")
@@ -199,7 +201,7 @@ class RemoteCpu:
         rows.tofile(file)
         self._server = self._start("serve", str(file), place.rcpu_ip, netns=place.rcpu_netns)
         self.address = read_line(self._server, READY_SECONDS).split()[1]
-        file.unlink()  # the server has read it
+        file.unlink()  # the server has read the file
         self.client = self.another_client()
 
     def another_client(self) -> "RemoteClient":
@@ -221,7 +223,7 @@ class RemoteCpu:
 
 
 class RemoteClient:
-    """A process that asks RCPU; its buffer is as large as the table."""
+    """A client process of RCPU. Its buffer is as large as the table."""
 
     def __init__(self, address: str, buffer_bytes: int, folder: str):
         self._process = RemoteCpu._start("client", address, str(buffer_bytes))
@@ -230,7 +232,7 @@ class RemoteClient:
         assert line == "ready", f"the client of RCPU said '{line}'"
 
     def ask(self, request: str, save: bool = False) -> tuple[float, object]:
-        """Seconds, and the bytes of the answer if it is to be saved."""
+        """Returns the seconds of a request, and the bytes of the answer if it was saved."""
         text = f"save {self._answer_file}\n{request}\n" if save else f"{request}\n"
         self._process.stdin.write(text.encode())
         words = self._process.stdout.readline().decode().split()
@@ -246,7 +248,7 @@ class RemoteClient:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Both sides of RCPU end with their standard input."""
+    """Ends a server or client of RCPU by closing its standard input."""
     process.stdin.close()
     process.wait(READY_SECONDS)
     process.stdout.close()

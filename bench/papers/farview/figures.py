@@ -1,4 +1,4 @@
-"""The figures of the paper that there is something to measure for, each with its axis and its series."""
+"""The figures of the paper that can be measured, each with its axis and its series."""
 
 import json
 import subprocess
@@ -16,12 +16,12 @@ from together import Together
 
 KIB = 1 << 10
 MIB = 1 << 20
-# Regions, other tables, and what a table needs beside its bytes.
+# Memory of a node beyond the table: partly filled regions, other tables, and metadata.
 NODE_SPARE_BYTES = 512 * MIB
 SHIPPED = "FV ship, shm"
-# Tables whose rows lie one behind the other, as in the paper.
+# Series over tables with `layout="rows"`, as in the paper.
 ROWS = "FV rows"
-# For series that every figure has: times of these over those of shipping through shared memory.
+# Ratios of series that every figure has: the time of the second over that of the first.
 RATIOS = tuple((SHIPPED, name) for name in ("LCPU DuckDB", "LCPU best", "RCPU", "FV fetch, shm")) + tuple(
     ("FV ship, tcp", name) for name in ("RCPU", "FV fetch, tcp")
 )
@@ -37,7 +37,7 @@ class Settings:
 
 
 def steps(least: int, most: int, factor: int = 4) -> list[int]:
-    """From the least on by a factor, and the most."""
+    """Returns the values from `least` to `most`, each `factor` times the one before, and `most` itself."""
     found = []
     while least < most:
         found.append(least)
@@ -50,7 +50,7 @@ def sizes_of(settings: Settings) -> list[int]:
 
 
 class Queried:
-    """Tables of several sizes with everybody who is asked about them."""
+    """Tables of several sizes with all contenders."""
 
     def __init__(self, settings: Settings, sizes: list[int], has_rows: bool = False):
         self._settings = settings
@@ -67,7 +67,7 @@ class Queried:
         self._rcpu = RemoteCpu(tables.rows_of(self._whole), settings.place)
 
     def measure(self, size: int, queries: list[tuple[Panel, float, Query]]) -> None:
-        """Each query over the table of one size; its times go to its panel at its place."""
+        """Measures each query over the table of one size. The times are added to the query's panel."""
         rows = size // tables.ROW_BYTES
         engines = Engines(self._whole.slice(0, rows).combine_chunks())
         for panel, x, query in queries:
@@ -86,7 +86,7 @@ class Queried:
 def measure(
     panel: Panel, x: float, query: Query, contenders: dict, rcpu: RemoteCpu, rows: int, settings: Settings
 ) -> None:
-    """One place of a panel. Every answer is compared with DuckDB's, which is local."""
+    """Measures one point of a panel. Every answer is compared with that of DuckDB over the local table."""
     expected = canonical(query, contenders["LCPU DuckDB"]()[1])
     check("RCPU", query, rcpu.client.ask(query.rcpu(rows), save=True)[1], expected)
     checked = lambda name, answer: answer is None or check(name, query, answer, expected)  # noqa: E731
@@ -142,7 +142,8 @@ def read_contenders(
     size: int,
     depth: int,
 ) -> dict:
-    """Each reads `depth` ranges a call, of which the next begin where the last ended in the list; all are compared."""
+    """Returns functions that read `depth` ranges per call and walk through the list of ranges. All ranges are
+    compared."""
     into = [memoryview(buffer)[:size] for buffer in buffers[:depth]]
     place = 0
 
@@ -172,13 +173,13 @@ def read_contenders(
     def far_read(file: object) -> Callable[[list], object]:
         return (lambda wanted: file.read_into(*wanted[0])) if depth == 1 else file.read_batch
 
-    for file in files.values():  # whole ranges once, not only their ends
+    for file in files.values():  # compares whole ranges once; the timed calls compare only their ends
         wanted = ranges()
         far_read(file)(wanted)
         assert all(np.array_equal(buffer, content[at : at + size]) for at, buffer in wanted)
     found = {name: run(far_read(file)) for name, file in files.items()}
     found["LCPU, copy"] = run(copied)
-    # Its client takes the median of a turn by itself.
+    # The client returns the median of a turn.
     found["RCPU"] = lambda: rcpu.client.ask(f"read {size} {depth} 20")
     return found
 
@@ -282,7 +283,7 @@ def fig9(settings: Settings) -> Figure:
 
 
 def groups(settings: Settings) -> Figure:
-    """What the operators by themselves do: `farpool bench groups` beside engines over the same two columns."""
+    """Measures the grouping operators alone: `farpool bench groups` beside engines over the same two columns."""
     figure = Figure(
         "groups",
         "Grouping without a pool: the operators of one thread beside local engines",

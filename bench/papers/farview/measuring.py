@@ -1,4 +1,4 @@
-"""Measuring in turns, and what comes of it: points, series, panels of a figure, and their tables."""
+"""Measures contenders in turns. Defines points, series and panels of a figure, and their tables."""
 
 import statistics
 import time
@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 
 from contenders import Contender
 
-# A turn is so long, or so many calls, whichever comes first; its median counts. Short calls alone tell little.
+# A turn ends after this many seconds or calls, whichever comes first. Its median counts. Single short calls are not
+# meaningful.
 TURN_SECONDS = 0.02
 TURN_CALLS = 200
-# The machine is quiet when its CPUs idle for this share of so many seconds.
+# The machine is quiet if its CPUs are idle for at least this share of LOOK_SECONDS.
 IDLE_SHARE = 0.9
 LOOK_SECONDS = 0.1
 
 
 @dataclass
 class Point:
-    """Medians of rounds, and the least and the greatest of them. Seconds, or GB/s where the panel says so."""
+    """Median, minimum and maximum of the rounds, in the unit of the panel (seconds or GB/s)."""
 
     x: float
     median: float
@@ -36,13 +37,13 @@ class Panel:
 
     title: str
     x_label: str
-    # "bytes" or "count": how places on the axis are written.
+    # Unit of the x axis: "bytes" or "count".
     x_unit: str
     y_label: str = "response time"
-    # "s", "GB/s", or nothing for ratios.
+    # Unit of the y axis: "s", "GB/s", or empty for ratios.
     y_unit: str = "s"
     series: dict[str, list[Point]] = field(default_factory=dict)
-    # Pairs whose ratios are told below: how many times as long the second takes.
+    # Pairs of series whose ratios are printed below the table: the time of the second over that of the first.
     ratios: tuple[tuple[str, str], ...] = ()
 
     def add(self, x: float, times: dict[str, list[float]]) -> None:
@@ -55,7 +56,7 @@ class Panel:
 
 @dataclass
 class Figure:
-    """What one figure of the paper shows, and what we found of it."""
+    """One figure of the paper: its claim, and our panels and notes."""
 
     name: str
     title: str
@@ -65,11 +66,11 @@ class Figure:
 
 
 class Quiet:
-    """Waits, before each round, until nothing else runs on the machine; for so many seconds in all."""
+    """Waits before each round until nothing else runs on the machine, at most this many seconds in total."""
 
     def __init__(self, seconds: float):
         self._left = seconds
-        # Rounds that began although something else ran.
+        # Rounds that started while something else was running.
         self.disturbed = 0
         self.rounds = 0
 
@@ -87,7 +88,7 @@ class Quiet:
 
 
 def idle_share(seconds: float) -> float:
-    """Of all CPUs, from now on for so many seconds."""
+    """Measures the share of all CPUs that is idle during the next seconds."""
 
     def ticks() -> list[int]:
         with open("/proc/stat") as file:
@@ -105,7 +106,8 @@ def in_turns(
     quiet: Quiet,
     check: Callable[[str, object], None] | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds of each contender in each round. Each answers once before, which is checked and not timed."""
+    """Returns the seconds of each contender in each round. Each contender answers once before, untimed, and that answer
+    is checked."""
     for name, call in contenders.items():
         answer = call()[1]
         if check:
@@ -119,7 +121,7 @@ def in_turns(
             begun = time.perf_counter()
             while not turn or (time.perf_counter() - begun < TURN_SECONDS and len(turn) < TURN_CALLS):
                 seconds, answer = call()
-                # Freed before the next begins, outside of what is timed.
+                # Freed before the next call starts, outside of the timed part.
                 del answer
                 turn.append(seconds)
             times[name].append(statistics.median(turn))
@@ -127,7 +129,7 @@ def in_turns(
 
 
 def best_engine(times: dict[str, list[float]]) -> dict[str, list[float]]:
-    """LCPU: the engine with the least median."""
+    """Returns LCPU: the engine with the smallest median."""
     local = {name: values for name, values in times.items() if name.startswith("LCPU ")}
     return {"LCPU best": min(local.values(), key=statistics.median)} if local else {}
 
@@ -153,7 +155,7 @@ def y_text(panel: Panel, y: float | None) -> str:
 
 
 def tables_of(panel: Panel) -> list[str]:
-    """In Markdown: a line for each place on the axis, a column for each series; and behind it the ratios."""
+    """Returns a table in Markdown: a row for each x, a column for each series, and the ratios."""
     xs = sorted({point.x for points in panel.series.values() for point in points})
     header = [panel.x_label, *panel.series]
     lines = [[x_text(panel, x), *(y_text(panel, panel.at(name, x)) for name in panel.series)] for x in xs]

@@ -1,4 +1,4 @@
-"""The paper's queries, each once for every contender: for farpool, SQL, Polars, pyarrow and RCPU."""
+"""The paper's queries, each written for every contender: farpool, SQL, Polars, pyarrow and RCPU."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ import farpool
 
 @dataclass(frozen=True)
 class Select:
-    """SELECT * FROM S WHERE S.a < X AND S.b < Y, of which so many in a hundred are kept."""
+    """SELECT * FROM S WHERE S.a < X AND S.b < Y, which keeps `percent` of the rows."""
 
     percent: int
     result = COLUMNS
@@ -41,7 +41,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Opened(Select):
-    """The same of a table that lies encrypted; all of it at 100 %."""
+    """The query of `Select` over an encrypted table. At 100 % it reads the whole table."""
 
     def far(self, scan: farpool.Scan) -> farpool.Scan:
         return scan if self.percent == 100 else super().far(scan)
@@ -109,7 +109,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Project:
-    """SELECT three columns that lie beside each other."""
+    """SELECT of three adjacent columns."""
 
     result = ("c2", "c3", "c4")
     is_ordered = True
@@ -153,7 +153,8 @@ Query = Select | Opened | Distinct | Group | Project | Regex
 
 
 def canonical(query: Query, result: object) -> list[np.ndarray]:
-    """An answer in the form in which answers of all contenders are equal: columns of numbers, groups by their keys."""
+    """Converts an answer to a form that is equal for all contenders: columns of numbers, with groups sorted by their
+    keys."""
     if isinstance(result, np.ndarray):  # rows of RCPU
         width = query.width if isinstance(query, Regex) else 8 * len(query.result)
         found = result.reshape(-1, width)
@@ -181,7 +182,7 @@ def text_bytes(chunk: pa.StringArray) -> np.ndarray:
 
 
 def check(name: str, query: Query, result: object, expected: list[np.ndarray]) -> None:
-    """Fails unless the answer is the one expected."""
+    """Fails unless the answer is the expected one."""
     found = canonical(query, result)
     same = len(found) == len(expected) and all(map(np.array_equal, found, expected))
     assert same, f"{name}, {query}: another answer: {[len(c) for c in found]}, not {[len(c) for c in expected]} values"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The figures of "Farview: Disaggregated Memory with Operator Off-loading for Database Engines", measured on Farpool.
+"""Measures the figures of "Farview: Disaggregated Memory with Operator Off-loading for Database Engines" on Farpool.
 
     bench/papers/farview/run.py all --plots DIR      # everything: some minutes
     bench/papers/farview/run.py fig8 fig9 --size 1GiB --rounds 9 --json FILE
-    bench/papers/farview/run.py all --quick          # does it run: under a minute, figures mean little
+    bench/papers/farview/run.py all --quick          # a test that it runs: under a minute, figures mean little
 
-What is measured, on what, and what we found: README.md beside this file.
+Experiments, machine and results: README.md beside this file.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import environment
 NAMES = ("fig6", "fig7", "fig8", "fig9", "groups", "fig10", "fig11", "fig12")
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 LEAST_SIZE, MOST_SIZE = 64 << 10, 4 << 30
-# Who is who in every figure. Others take what is left, in turn.
+# Colours of the series that every figure has. Other series get the remaining colours in turn.
 COLOURS = {
     "FV": "#0060a8",
     "FV ship": "#0060a8",
@@ -102,7 +102,7 @@ def report(figure) -> str:
 
 
 def plot(figure) -> str:
-    """All panels, three in a row. Dashes tell tcp from shm."""
+    """Draws all panels, three in a row. Dashed lines are tcp, solid lines shm."""
     from drawing import Lines, draw, tick_text
     from measuring import size_text, y_text
 
@@ -110,7 +110,7 @@ def plot(figure) -> str:
     for panel in figure.panels:
         shown = panel.series
         if "LCPU best" in shown:
-            # Of local engines it is drawn, beside one; tables have them all.
+            # Local engines that are drawn, beside the one of the panel. The tables show all of them.
             drawn = ("LCPU best", "LCPU DuckDB")
             shown = {name: points for name, points in shown.items() if not name.startswith("LCPU ") or name in drawn}
         series = {name: [(point.x, point.median) for point in points] for name, points in shown.items()}

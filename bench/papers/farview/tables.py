@@ -1,16 +1,17 @@
-"""What is queried: a table of the paper's shape (8 columns of 8 bytes), and tables of texts."""
+"""Makes the tables: one of the paper's shape (8 columns of 8 bytes), and tables of text."""
 
 import numpy as np
 import pyarrow as pa
 
 ROW_BYTES = 64
-# Values of the columns that selections look at are drawn from so many.
+# Values of the columns in conditions are drawn from 0 to this number, exclusive.
 VALUES = 1 << 30
 KEY_STEP = 7_919
 GROUPS = (16, 1_000, 64_000, 1_000_000)
 COLUMNS = ("a", "b", "v", "w", *(f"k{groups}" for groups in GROUPS))
-# What every other text holds somewhere, and what the rest hold instead, as bench/src/query/patterns.rs has it. The
-# first is of the paper on the library that Farview uses, the second has more states and begins with no letter.
+# Patterns. For each: text that every second row contains, and text that the others contain instead, as in
+# bench/src/query/patterns.rs. The first pattern is from the paper on the library that Farview uses. The second has more
+# states and does not begin with a letter.
 PATTERNS = {
     r"(Strasse|Str\.).*(8[0-9]{4})": (b"Str.81234", b"Str.71234"),
     r"[0-9]+(USD|EUR|GBP)": (b"427USD", b"xx USX"),
@@ -19,7 +20,7 @@ LETTERS = b"abcdefghijklmnopqrtuvwxyzABCDEFGHIJKLMNOPQRTUVWXYZ    0123 "
 
 
 def drawn(places: np.ndarray) -> np.ndarray:
-    """splitmix64 of each place, as bench/src/query/groups.rs has it."""
+    """Returns splitmix64 of each row number, as in bench/src/query/groups.rs."""
     value = places * np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -27,7 +28,7 @@ def drawn(places: np.ndarray) -> np.ndarray:
 
 
 def column(name: str, rows: int) -> np.ndarray:
-    """One column, the same for each name wherever it is made."""
+    """Returns one column. A name always has the same values."""
     places = np.arange(rows, dtype=np.uint64) * np.uint64(len(COLUMNS)) + np.uint64(COLUMNS.index(name))
     if name.startswith("k"):
         return ((drawn(places) % np.uint64(int(name[1:]))) * np.uint64(KEY_STEP)).astype(np.int64)
@@ -39,17 +40,17 @@ def table(rows: int, names: tuple[str, ...] = COLUMNS) -> pa.Table:
 
 
 def wide(row_bytes: int, rows: int) -> pa.Table:
-    """Rows of any width: columns `c0`, `c1`, ... of 8 bytes."""
+    """Returns rows of any width: columns `c0`, `c1`, ... of 8 bytes."""
     return pa.table({f"c{at}": column("a", rows) + at for at in range(row_bytes // 8)})
 
 
 def rows_of(table: pa.Table) -> np.ndarray:
-    """The same row by row, as RCPU has it."""
+    """Returns the same table row by row, as RCPU stores it."""
     return np.column_stack([each.to_numpy() for each in table.columns])
 
 
 def texts(width: int, count: int, pattern: str) -> np.ndarray:
-    """Texts of `width` bytes as rows of a matrix: letters, some digits, and the pattern in every other one."""
+    """Returns texts of `width` bytes as rows of a matrix: letters, some digits, and the pattern in every second row."""
     random = np.random.default_rng(width)
     matrix = np.frombuffer(LETTERS, np.uint8)[random.integers(0, len(LETTERS), (count, width), np.uint8)]
     for first, held in enumerate(PATTERNS[pattern]):

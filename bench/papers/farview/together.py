@@ -1,6 +1,6 @@
-"""Six clients that ask at once: processes of their own, each with every contender ready, told when to begin.
+"""Six clients that query at once. Each is a process with every contender ready, and is told when to start.
 
-Started by itself, this file is one of those clients.
+When this file is run as a program, it is one of those clients.
 """
 
 import json
@@ -10,13 +10,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-# The time between the word to begin and the beginning: longer than it takes to tell all of them.
+# Seconds between the start message and the start: longer than it takes to send the message to all clients.
 LEAD_SECONDS = 0.03
 QUERIES_BEFORE = 2
 
 
 class Together:
-    """Clients that are ready; a context manager that ends them."""
+    """Clients that are ready. A context manager that ends them."""
 
     def __init__(self, count: int, far, rcpu, name: str, rows: int, key: str):
         wanted = {"url": far.url, "transports": far.place.transports, "plaintext": far.place.is_plaintext}
@@ -60,21 +60,22 @@ class Together:
         return [self._line(client) for client in self._clients]
 
     def check(self, query, expected: list) -> None:
-        """Every client's answer of every contender is the one expected: its values' number and sum."""
+        """Checks every client's answer of every contender by the number and sum of its values."""
         wanted = [len(expected[0]), int(expected[0].sum())]
         for name in self._names:
             for found in self._all({"check": name}):
                 assert found == wanted, f"{name}, {query}: {found}, not {wanted} values and their sum"
 
     def measure(self, rounds: int, quiet) -> tuple[dict, dict]:
-        """For each contender and round: seconds until all are through, and the slowest over the fastest."""
+        """Returns for each contender and round the seconds until all clients have ended, and the ratio of the slowest
+        to the fastest."""
         times: dict[str, list[float]] = {name: [] for name in self._names}
         ratios: dict[str, list[float]] = {name: [] for name in self._names}
         for _ in range(rounds):
             quiet.wait()
             for name in self._names:
                 begin = time.monotonic() + LEAD_SECONDS
-                # From the common beginning: who is scheduled late has waited as well.
+                # Measured from the common start, so the time includes waiting for a CPU.
                 ends = [end - begin for end in self._all({"run": name, "at": begin})]
                 times[name].append(max(ends))
                 ratios[name].append(max(ends) / min(ends))
@@ -99,7 +100,9 @@ def main() -> None:
             stack.enter_context(pool)
             scan = query.far(pool.scan(wanted["name"]))
             for placement in ("ship", "fetch"):
-                contenders[f"FV {placement}, {transport}"] = timed(lambda scan=scan, placement=placement: scan.collect(placement=placement))
+                contenders[f"FV {placement}, {transport}"] = timed(
+                    lambda scan=scan, placement=placement: scan.collect(placement=placement)
+                )
         contenders |= Engines(table(rows, (query.key,))).contenders(query)
         client = RemoteClient(wanted["rcpu"], len(COLUMNS) * ROW_BYTES * 1024, "/dev/shm")
         stack.callback(client.close)

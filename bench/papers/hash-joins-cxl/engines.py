@@ -3,10 +3,10 @@
     farpool bench join --build 16Mi --probe 64Mi --write DIR
     python bench/papers/hash-joins-cxl/engines.py DIR --threads 2 duckdb polars datafusion
 
-Each engine runs in a process of its own, once to warm up and then `--rounds` times; medians are shown. Every answer is
-compared with one that NumPy makes by key. Engines hold columns and know nothing of the keys beforehand, and answer SQL:
-beside them a figure of `farpool bench join` says what a join kernel costs, not what an engine would gain.
-Needs numpy and pyarrow, and whichever engines are named.
+Each engine runs in its own process, once to warm up and then `--rounds` times. Medians are printed. Every answer is
+compared with one that NumPy computes by key. Engines store columns, do not know the keys in advance, and answer SQL. A
+figure of `farpool bench join` beside them shows the cost of a join kernel, not the gain of an engine. Needs numpy,
+pyarrow and the named engines.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def wanted(build, probe):
 
     keys = int(max(build[0].max(), probe[0].max())) + 1
     counts = np.bincount(build[0], minlength=keys)
-    # Payloads are numbers of rows, far below what the sums of doubles round.
+    # Payloads are row numbers, small enough that sums of doubles are exact.
     sums = np.bincount(build[0], weights=build[1].astype(np.float64), minlength=keys).astype(np.int64)
     return int(counts[probe[0]].sum()), int((sums[probe[0]] + counts[probe[0]] * probe[1]).sum())
 

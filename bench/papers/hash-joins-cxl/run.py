@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Figures 2, 4, 5, 6 and table 1 of "Hash Joins Meet CXL: A Fresh Look", measured on Farpool.
 
-    bench/papers/hash-joins-cxl/run.py                        # virtual, emulated, and numa where there are two nodes
+    bench/papers/hash-joins-cxl/run.py                        # virtual, emulated, and numa if there are two nodes
     bench/papers/hash-joins-cxl/run.py emulated --size 256MiB --rounds 5 --plots DIR --json FILE
-    bench/papers/hash-joins-cxl/run.py --quick                # does it run: half a minute, figures mean little
+    bench/papers/hash-joins-cxl/run.py --quick                # a test that it runs: half a minute, figures mean little
 
-What is measured, on what, and what we found: README.md beside this file. Needs Python from 3.11 on, and Rust.
+Experiments, machine and results: README.md beside this file. Needs Python from 3.11 on, and Rust.
 """
 
 import argparse
@@ -23,12 +23,12 @@ from environment import PROGRAMS, ROOT, TARGET
 
 BACKENDS = ("virtual", "emulated", "numa")
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-# The paper's probe side: 256 Mi rows of 16 bytes.
+# Bytes of the paper's probe side: 256 Mi rows of 16 bytes.
 PAPER_BYTES = 4 << 30
 LEAST_SIZE, MOST_SIZE = 4 << 20, 16 << 30
-# Joins of the largest build side take so many times the probe side of near and of far memory.
+# Near and far memory that a join with the largest build side needs, in multiples of the probe side.
 ROOM = 8
-# Table 1, and section 4.3 for what was measured best.
+# Parameters from table 1, and from section 4.3 for the best measured ones.
 PAPER = {"partitioned": (2.3534, 1.0977, 0.5528, 1.1703), "non_partitioned": (3.7879, 0.3746, 0.5104, 1.0214)}
 PAPER_BEST = (0.4972, 1.2719)
 
@@ -48,7 +48,7 @@ def size_text(size: int) -> str:
 
 
 def node_bytes() -> list[int]:
-    """Free memory of each NUMA node that has any."""
+    """Returns the free memory, in bytes, of each NUMA node that has memory."""
     found = []
     for meminfo in sorted(Path("/sys/devices/system/node").glob("node*/meminfo")):
         words = {line.split()[2]: int(line.split()[3]) << 10 for line in meminfo.read_text().splitlines() if line}
@@ -59,7 +59,8 @@ def node_bytes() -> list[int]:
 
 def default_size(backend: str) -> int:
     if backend != "numa":
-        # Held back to a twentieth, more would only take longer. The smallest table then has ten chunks of 2 MiB.
+        # Emulated far memory is slowed to a twentieth, so a larger table would only take longer. The smallest table has
+        # ten chunks of 2 MiB at this size.
         return 112 << 20
     size = PAPER_BYTES
     while size > LEAST_SIZE and size * ROOM > min(node_bytes()):
@@ -117,7 +118,8 @@ def best(run: dict) -> dict:
 
 
 def parameters(runs: dict[str, dict]) -> list[str]:
-    """Table 1: the paper, bytes alone, and what each backend took."""
+    """Returns table 1: the paper's parameters, those derived from bytes alone, and the measured ones of each
+    backend."""
     rows = []
     for join, name in (("partitioned", "PHJ"), ("non_partitioned", "NPHJ")):
         is_partitioned = join == "partitioned"
@@ -175,7 +177,7 @@ def figures(label: str, run: dict) -> list[str]:
 
 
 def plot(run: dict) -> str:
-    """Figures 2, 5 and 6, and below them 4: a bar for each strategy, and above it its gain over the far tier."""
+    """Draws figures 2, 5 and 6, and below them 4: a bar for each strategy, with its gain over the far tier above."""
     moves, curve, model = run["figure_2"], run["figure_5"], run["table_1"]["partitioned"]
     fastest = max(max(p["bytes_per_s"], p["by_bytes"]) for p in moves)
     k, m, paper = model["taken"]["k"], model["taken"]["m"], PAPER["partitioned"][0] * PAPER["partitioned"][1]

@@ -1,14 +1,14 @@
-"""Table 3 of paper 001 in DuckDB: its groupings of a selection, over a far table in three ways, and over a local one.
+"""Table 3 of paper 001 in DuckDB: its groupings of a selection, over a far table in three ways, and over a local table.
 
-Run by run.py inside the project's environment: the argument is a JSON object of the groupings, the table's bytes, the
-rounds and the path of the farpool command; prints what was measured, as JSON.
+run.py starts it in the project's environment. The argument is a JSON object with the groupings, the table's bytes, the
+rounds and the path of the farpool command. The results are printed as JSON.
 
-    local       the table lies in DuckDB's own memory, in this process
-    relation    it is a relation of DuckDB, which fetches the columns and computes everything (the paper's remote table)
+    local       the table is in DuckDB's own memory, in this process
+    relation    the table is a relation: DuckDB fetches the columns and computes everything (the paper's remote table)
     pushdown    farpool.duckdb.sql_pushdown: the filter and the groups are computed at the node
     ship        farpool.duckdb.ship: a DuckDB beside the node runs the statement, and rows come back over Arrow Flight
 
-Each DuckDB has one thread. Answers are compared group by group with those of the local table before anything is timed.
+Each DuckDB has one thread. Answers are compared group by group with those of the local table before the timed runs.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from farpool.demo.cluster import Cluster, read_line
 
 TABLE = "groupings"
 ROW_BYTES = 64
-# What sessions lease ahead, and regions that are not full.
+# Memory that sessions lease ahead, and regions that are not full.
 SPARE_BYTES = 1 << 30
 READY_SECONDS = 300
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
-    """Returns numbers that look random: the same as bench/src/harness/contents.rs makes."""
+    """Returns pseudo-random numbers, the same as bench/src/harness/contents.rs."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def table(rows: int) -> pa.Table:
-    """Returns the columns of `farpool bench place` that these statements read, and as many others beside them."""
+    """Returns the columns of `farpool bench place` that the statements read, and five other columns."""
     random = mixed(np.arange(rows, dtype=np.uint64))
     columns = {"a": random % np.uint64(100), "b": random >> np.uint64(33), "c": np.arange(rows, dtype=np.uint64)}
     others = {f"d{number}": mixed(random ^ np.uint64(number)) >> np.uint64(1) for number in range(5)}
@@ -63,7 +63,7 @@ def in_order(answer: pa.Table) -> pa.Table:
 
 @contextlib.contextmanager
 def worker(url: str) -> Iterator[str]:
-    """The address of a DuckDB beside the node."""
+    """Starts a DuckDB beside the node and returns its address."""
     command = [sys.executable, "-m", "farpool.duckdb_worker", "--pool", url]
     command += ["--listen", "127.0.0.1:0", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
@@ -78,7 +78,7 @@ def worker(url: str) -> Iterator[str]:
 
 
 def ways(url: str, whole: pa.Table, stack: contextlib.ExitStack) -> dict[tuple[str, str], Callable[[str], pa.Table]]:
-    """Returns what runs a statement, by the way and by how the far table is reached."""
+    """Returns functions that run a statement, by the pair of way and transport to the far table."""
 
     def connect() -> duckdb.DuckDBPyConnection:
         return stack.enter_context(duckdb.connect(config={"threads": 1}))

@@ -3,10 +3,10 @@
 
     bench/papers/move-your-code/run.py                     # all three: some minutes
     bench/papers/move-your-code/run.py table2 --calls 20000 --json FILE --plots DIR
-    bench/papers/move-your-code/run.py --quick             # does it run: under a minute, figures mean little
+    bench/papers/move-your-code/run.py --quick             # a test that it runs: under a minute, figures mean little
 
-What is measured, on what, and what we found: README.md beside this file. Needs Python from 3.11 on, Rust and cc; table
-3 runs DuckDB in the project's environment (`make wheel`), which is made if it is not there.
+Experiments, machine and results: README.md beside this file. Needs Python from 3.11 on, Rust and cc. Table 3 runs
+DuckDB in the project's environment (`make wheel`), which is built if it is missing.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import environment
 from environment import CACHE, PROGRAMS, ROOT, TARGET
 
 TABLES = ("table1", "table2", "table3")
-# Table 1: what a core does at once, and the nanoseconds that the paper names.
+# Table 1: instructions per cycle of a core, and its clock rates in GHz.
 WIDTH, CLOCKS = 6, (2.0, 3.4, 4.0)
 PAPER_NS = {
     "L1/L2": 10,
@@ -37,14 +37,15 @@ PAPER_NS = {
     "context switch": 1_000,
     "inter rack CXL": 10_000,
 }
-# Table 2: microseconds, and accesses from which on it pays.
+# Table 2 of the paper: microseconds, and the number of accesses from which shipping is faster.
 PAPER_TABLE_2 = {
     "thread migration": (62, 419),
     "resident": (52, 351),
     "native, first use": (115, 788),
     "wasm, first use, 1 function": (8_300, 57_448),
 }
-# Table 3: of rows kept and groups, the seconds of a table far away, near, and of a shipped plan.
+# Table 3 of the paper: by rows kept and number of groups, the seconds with a remote table, a local table and a shipped
+# plan.
 PAPER_TABLE_3 = {
     "paper-25%-1": (4.2, 3.5, 3.6),
     "paper-25%-1000": (4.2, 3.6, 3.6),
@@ -109,7 +110,7 @@ def table(header: list[str], rows: list[list]) -> list[str]:
 
 
 def functions(args: argparse.Namespace) -> dict:
-    """What calls, page reads and accesses take, over both transports."""
+    """Returns the times of calls, page reads and accesses over both transports."""
     print("calls of functions ...", file=sys.stderr, flush=True)
     farpool = PROGRAMS / "farpool"
     command = [farpool, "bench", "functions", "--calls", args.calls, "--rounds", args.rounds, "--json"]
@@ -119,7 +120,7 @@ def functions(args: argparse.Namespace) -> dict:
 
 
 def first_table(found: dict) -> list[str]:
-    """Instructions that a core could have done while it waits."""
+    """Returns table 1: the instructions that a core could have executed while it waits."""
     rows = [
         [name, f"{ns:,} ns, paper", *(f"{ns * WIDTH * clock:,.0f}" for clock in CLOCKS)]
         for name, ns in PAPER_NS.items()
@@ -184,7 +185,8 @@ def groups_in_duckdb(args: argparse.Namespace) -> list:
 
 
 def third_table_in_duckdb(cells: list) -> list[str]:
-    """A line for each grouping and transport; a local table and a statement that was shipped are the same over both."""
+    """Returns a row for each grouping and transport. The local table and the shipped statement are the same for both
+    transports."""
     seconds = {(one["kept"], one["groups"], one["way"], one["transport"]): one["seconds"] for one in cells}
     rows = []
     for name, (remote, local, shipped) in PAPER_TABLE_3.items():

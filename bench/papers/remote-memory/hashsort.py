@@ -1,4 +1,5 @@
-"""Hash+Sort (section 5.2.2): a hash join and a sort that both overflow, on PostgreSQL, with what moves over time."""
+"""Hash+Sort (section 5.2.2): a hash join and a sort that both spill, in PostgreSQL, with their transfer rates over
+time."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ CREATE TABLE lineitem AS
 VACUUM ANALYZE orders; VACUUM ANALYZE lineitem;
 CREATE EXTENSION pg_prewarm
 """
-# All columns, as the paper's query has them, and one row as its answer.
+# Selects all columns, as the paper's query does, and returns one row.
 QUERY = f"""
 SELECT count(*), sum(hashtext(s::text)::bigint) FROM (
   SELECT l.*, o.custkey, o.orderstatus, o.totalprice, o.orderdate, o.comment AS remark
@@ -38,7 +39,8 @@ SELECT count(*), sum(hashtext(s::text)::bigint) FROM (
 
 
 class HashSort:
-    """The tables lie in the server's own memory; what overflows goes to its disk or to a scratch mount."""
+    """Runs the query. The tables are in the server's memory. The spill goes to the server's disk or to a scratch
+    mount."""
 
     def __init__(self, folder: Path, size_bytes: int):
         self._folder = folder
@@ -74,7 +76,8 @@ class HashSort:
                     at.rmdir()
 
     def _measure(self, way: str, tablespace: str) -> dict:
-        """Seconds of the query, and bytes a second that its process read and wrote, at each step."""
+        """Returns the seconds of the query, and the bytes per second that its process read and wrote in each
+        interval."""
         memory = "4GB" if way == ENOUGH else WORK_MEM
         told = [f"SET work_mem = '{memory}'", f"SET temp_tablespaces = '{tablespace}'", "SET enable_mergejoin = off"]
         session = subprocess.Popen(
@@ -112,6 +115,6 @@ class HashSort:
 
 
 def moved(io: Path) -> tuple[int, int]:
-    """Bytes that a process has read and written so far."""
+    """Returns the total bytes that a process has read and written."""
     lines = dict(line.split(": ") for line in io.read_text().splitlines())
     return int(lines["rchar"]), int(lines["wchar"])

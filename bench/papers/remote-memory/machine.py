@@ -1,4 +1,4 @@
-"""What ways differ in: whose memory there is, and how much of it."""
+"""Settings of a run: local memory, far memory and transport."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache" / "farpool"))
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", CACHE / "target"))
 PROGRAMS = Path(os.environ.get("FARPOOL_PROGRAMS", TARGET / "release"))
-# What an engine takes besides what it keeps of the database.
+# Memory of an engine's process, without cached pages of the database.
 PROCESS_BYTES = 48 << 20
 DISK, ENOUGH = "disk", "enough memory"
 
@@ -28,7 +28,7 @@ def size(text: str) -> int:
 
 @dataclass(frozen=True)
 class Far:
-    """A pool, and the transport by which it is used; "auto" is what the client takes by itself."""
+    """A pool and its transport. "auto" is the client's own choice."""
 
     url: str
     transport: str = "auto"
@@ -41,7 +41,7 @@ class Far:
 
 @dataclass(frozen=True)
 class Setting:
-    """One run: `far` is None where it is the disk, or enough memory, that is measured."""
+    """Parameters of one run. `far` is None if the disk, or enough memory, is measured."""
 
     way: str
     local_bytes: int
@@ -55,7 +55,7 @@ class Setting:
 
 @contextlib.contextmanager
 def pool(memory_bytes: int, nodes: int = 1) -> Iterator[str]:
-    """The address of a broker whose nodes have so much memory together."""
+    """Starts a broker and nodes with this much memory in total, and returns the broker's address."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> str:
@@ -67,7 +67,7 @@ def pool(memory_bytes: int, nodes: int = 1) -> Iterator[str]:
         return line.split()[1]
 
     try:
-        # A machine that is busy with a database may be late to renew leases.
+        # A long TTL, because a machine that is busy with a database may renew leases late.
         url = start("broker", "--listen", "127.0.0.1:0", "--store", "memory", "--ttl", "30s")
         for number in range(nodes):
             start("node", "--name", f"far-{number}", "--memory", str(memory_bytes // nodes), "--broker", url)
@@ -79,7 +79,7 @@ def pool(memory_bytes: int, nodes: int = 1) -> Iterator[str]:
 
 
 def forget(folder: Path) -> None:
-    """Nothing of these files is in the system's memory."""
+    """Drops these files from the page cache."""
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError), path.open("rb") as file:
             os.fsync(file.fileno())

@@ -1,4 +1,5 @@
-"""RangeScan (section 5.2.1): sums over 100 customers from a random one on, a fifth of them updated if asked."""
+"""RangeScan (section 5.2.1): sums over 100 customers from a random one on. Optionally a fifth of the ranges are
+updated."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ from memory_group import Group
 from servers import Server, behind, pgbench
 
 WORKER = Path(__file__).with_name("worker.py")
-# Debian's, whose sqlite3 loads extensions.
+# Debian's Python, because its sqlite3 can load extensions.
 PYTHON = "/usr/bin/python3"
 RANGE = 100
 SETTLED_SECONDS = 2.5
 FILLER_BYTES = 200
-# Of a row, with what the engine adds to it.
+# Bytes of a row, with the overhead of the engine.
 SQLITE_ROW_BYTES, POSTGRES_ROW_BYTES = 220, 260
 
 
 class Sqlite:
-    """Stock SQLite, with Farpool's extension where memory is far."""
+    """SQLite, with Farpool's extension if memory is far."""
 
     name = "sqlite"
 
@@ -47,13 +48,13 @@ class Sqlite:
             con.close()
 
     def run(self, setting: Setting) -> dict:
-        """All databases at once, each by a process of its own in a memory cgroup of its own."""
+        """Runs all databases at once, each in its own process and memory cgroup."""
         forget(self._folder)
-        # The way before may have changed them, and nothing is kept of what others changed just now.
+        # The run before may have changed the files, and a file that others changed just now is not cached.
         while any(time.time() - path.stat().st_mtime < SETTLED_SECONDS for path in self._paths):
             time.sleep(0.1)
         limit_bytes = 2 * self.size_bytes if setting.way == ENOUGH else setting.local_bytes
-        # Nearly all of local memory is the extension's: what it keeps the system need not.
+        # The extension gets nearly all local memory, because the system need not cache the same pages.
         sizes = f"--protection none --near {setting.local_bytes * 7 // 8}B --cache {setting.far_bytes}B"
         flags = f"{' '.join(setting.far.flags())} {sizes}" if setting.far else ""
         extension = str(PROGRAMS / "libfarpool_sqlite.so") if setting.far else "stock"
@@ -70,7 +71,7 @@ class Sqlite:
                     env={**os.environ, "FARPOOL_SQLITE": flags},
                     preexec_fn=group.join,
                 )
-                # Before its group is left.
+                # The worker must end before its group is removed.
                 stack.callback(worker.wait)
                 stack.callback(worker.kill)
                 workers.append(worker)
@@ -93,7 +94,7 @@ class Sqlite:
 
 
 class Postgres:
-    """PostgreSQL, whose table lies in a tablespace: a folder of the disk, or the same behind a cache."""
+    """PostgreSQL with a table in a tablespace: a folder on disk, or the same folder behind a cache."""
 
     name = "postgres"
 
@@ -105,7 +106,7 @@ class Postgres:
         self._scripts.mkdir()
         window = f"id BETWEEN :id AND :id + {RANGE - 1}"
         id_line = f"\\set id random(1, {self._rows - RANGE})\n"
-        # Divides by zero, which ends the run, unless all rows were found.
+        # Fails with a division by zero unless all rows were found.
         checked = f"sum(balance), 1 / (count(*) = {RANGE} AND sum(length(filler)) = {RANGE * FILLER_BYTES})::int"
         (self._scripts / "select").write_text(f"{id_line}SELECT {checked} FROM customer WHERE {window};\n")
         (self._scripts / "update").write_text(f"{id_line}UPDATE customer SET balance = balance + 1 WHERE {window};\n")
@@ -113,7 +114,7 @@ class Postgres:
         self._kept = self._server.folder_for(folder / "kept")
         self._server.start(256 << 20)
         self._server.sql(f"CREATE TABLESPACE kept LOCATION '{self._kept}'")
-        # With room for rows that are updated beside them, so that the table stays as large.
+        # Leaves free space for updated rows, so that the table does not grow.
         self._server.sql(
             "CREATE TABLE customer (id int PRIMARY KEY USING INDEX TABLESPACE kept, balance bigint, filler text)"
             " WITH (fillfactor = 80, autovacuum_enabled = off) TABLESPACE kept;"

@@ -3,10 +3,10 @@
 
     bench/papers/remote-memory/run.py                     # all of them: about half an hour
     bench/papers/remote-memory/run.py rangescan --engine postgres --size 512MiB --plots DIR
-    bench/papers/remote-memory/run.py --quick             # does it run: a minute, figures mean little
+    bench/papers/remote-memory/run.py --quick             # a test that it runs: a minute, figures mean little
 
-What is measured, on what, and what we found: README.md beside this file. Needs Linux, root, memory cgroups, Debian's
-python3, PostgreSQL (Debian's, or that of the folder FARPOOL_POSTGRES), and `make build sqlite`.
+Experiments, machine and results: README.md beside this file. Needs Linux, root, memory cgroups, Debian's python3,
+PostgreSQL (Debian's, or that of the folder FARPOOL_POSTGRES), and `make build sqlite`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Panel = Bars | Lines
 
 
 class Run:
-    """The pool, the folder and the turns of one figure."""
+    """The pool, the folder and the rounds of one figure."""
 
     def __init__(self, args: argparse.Namespace, figure: str):
         self.args = args
@@ -52,7 +52,7 @@ class Run:
         self._stack.close()
 
     def fars(self, memory_bytes: int, nodes: int = 1) -> dict[str, Far]:
-        """Ways to a pool: over both transports to one of this machine, and those that were given."""
+        """Returns the pools to measure, by name: one on this machine over each transport, and those of --pool."""
         url = self._stack.enter_context(pool(memory_bytes, nodes))
         given = dict(one.split("=", 1) for one in self.args.pool)
         return {
@@ -66,7 +66,7 @@ class Run:
         return Setting(way=way, far=far, seed=seed, **{**told, **changed})
 
     def in_turns(self, turns: dict[tuple, Callable[[int], dict]]) -> list[dict]:
-        """Medians over rounds, in each of which all take their turn."""
+        """Returns medians over the rounds. In each round every setting runs once."""
         results: dict[tuple, list[dict]] = {key: [] for key in turns}
         for number in range(self.args.rounds):
             for key, measure in turns.items():
@@ -80,7 +80,7 @@ class Run:
 
 
 def middle(runs: list[dict]) -> dict:
-    """Of each number its median, and all else of the run whose first number is it."""
+    """Returns the median of each number. All other values come from the run with the median first number."""
     first = next(name for name, value in runs[0].items() if isinstance(value, int | float))
     best = sorted(runs, key=lambda run: run[first])[len(runs) // 2]
     numbers = [name for name, value in runs[0].items() if isinstance(value, int | float)]
@@ -104,7 +104,7 @@ def all_ways(fars: dict[str, Far]) -> dict[str, Far | None]:
 
 
 def rangescan(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
-    """Figures 7 to 10: the table four times as large as local memory."""
+    """Measures figures 7 to 10: the table is four times as large as local memory."""
     found: list[dict] = []
     panels: list[Panel] = []
     shares = (0.2,) if args.quick else (0.0, 0.2)
@@ -136,7 +136,7 @@ def rangescan(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
 
 
 def far(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
-    """Figure 12: as much far memory as is said, on one node and on two."""
+    """Measures figure 12: varying far memory, on one node and on two."""
     shares = (0.25, 1.25) if args.quick else (0.25, 0.5, 0.75, 1.0, 1.25)
     panels: list[Panel] = []
     with Run(args, "far") as run:
@@ -169,7 +169,7 @@ def far(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
 
 
 def local(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
-    """Figure 24: as much local memory as is said, and far memory for the rest."""
+    """Measures figure 24: varying local memory, and far memory for the rest."""
     shares = (0.25, 1.25) if args.quick else (0.125, 0.25, 0.5, 0.75, 1.25)
     with Run(args, "local") as run:
         database = Sqlite(run.folder, args.size)
@@ -197,7 +197,7 @@ def local(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
 
 
 def many(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
-    """Figure 25: some databases at once, all behind the memory of one node."""
+    """Measures figure 25: several databases at once, all behind the memory of one node."""
     counts = (1, 4) if args.quick else (1, 2, 4)
     each = args.size // 4
     with Run(args, "many") as run:
@@ -226,7 +226,7 @@ def many(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
 
 
 def hashsort(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
-    """Figure 14: what overflows of a hash join and a sort, and how fast it moves."""
+    """Measures figure 14: the bytes that a hash join and a sort spill, and how fast they move."""
     with Run(args, "hashsort") as run:
         database = HashSort(run.folder, args.size)
         ways = all_ways(run.fars(args.size * 4 + (256 << 20)))
@@ -256,7 +256,7 @@ def hashsort(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
 
 
 def tpcc(args: argparse.Namespace) -> tuple[list[dict], list[Panel]]:
-    """Figures 22 and 23: transactions a second."""
+    """Measures figures 22 and 23: transactions per second."""
     mixes = [*MIXES][:1] if args.quick else [*MIXES]
     with Run(args, "tpcc") as run:
         database = Tpcc(run.folder, args.size, QUICK_ITEMS if args.quick else ITEMS)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server and mounts, as `engines/python/tests` have them, in a memory cgroup if asked."""
+"""A PostgreSQL server and mounts, as in `engines/python/tests`, optionally in a memory cgroup."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import postgres
 tool = postgres.tool
 
 SETTINGS = {
-    # As SQLite with `synchronous = NORMAL`: what was committed last may be lost with the machine, and nothing else is.
+    # The last commits may be lost if the machine fails, and nothing else, as in SQLite with `synchronous = NORMAL`.
     "synchronous_commit": "off",
     "max_wal_size": "4GB",
     "autovacuum": "off",
@@ -30,7 +30,7 @@ SETTINGS = {
 }
 
 
-# Of each client, where less than a second is asked for: pgbench counts whole ones.
+# Transactions of each client if a run is shorter than a second. pgbench accepts only whole seconds.
 FEW_TRANSACTIONS = 20
 
 
@@ -44,9 +44,10 @@ class Mount(postgres.Mount):
 
 
 class Server(postgres.Postgres):
-    """Stopped until it is started with so much memory of its own; below `folder`, where its user may go."""
+    """A server that is not running until it is started with a memory limit. Its files are below `folder`, which its
+    user may enter."""
 
-    # A database as large as the paper's is loaded in one statement.
+    # Long, because a database as large as the paper's is loaded in one statement.
     patience_seconds = 3_600
 
     def __init__(self, folder: Path, **settings: str | int):
@@ -63,7 +64,7 @@ class Server(postgres.Postgres):
                 group.add(pid)
 
     def pids(self) -> list[int]:
-        """The postmaster's, and those of all that it has started; what it starts later is where it is."""
+        """Returns the ids of the postmaster and its children. Processes that they start later are in the same group."""
         postmaster = (self.data / "postmaster.pid").read_text().splitlines()[0]
         children = subprocess.run(["ps", "-o", "pid=", "--ppid", postmaster], capture_output=True, text=True).stdout
         return [int(postmaster), *map(int, children.split())]
@@ -71,9 +72,9 @@ class Server(postgres.Postgres):
 
 @contextlib.contextmanager
 def behind(server: Server, kept: Path, database_bytes: int, setting: Setting) -> Iterator[None]:
-    """A started server with so much local memory, whose tablespace in `kept` lies behind a cache if memory is far.
+    """Starts a server with a limit on its local memory. Its tablespace in `kept` is behind a cache if memory is far.
 
-    Half of local memory is the server's own, and what the system keeps of files has the other.
+    Half of the local memory is for the server itself, the other half for the page cache.
     """
     forget(server.data)
     forget(kept)
@@ -94,10 +95,11 @@ def behind(server: Server, kept: Path, database_bytes: int, setting: Setting) ->
 
 
 def pgbench(server: Server, scripts: dict[Path, int], seconds: float, clients: int, seed: int) -> dict:
-    """Runs scripts by their weights: all transactions a second, how many of each there were, and what each took."""
+    """Runs scripts by their weights. Returns the transactions per second, the number of each script, and their
+    times."""
     with tempfile.TemporaryDirectory(dir=server.folder, ignore_cleanup_errors=True) as logs:
         Path(logs).chmod(0o777)
-        # The server's user reads them, whatever the umask is.
+        # The server's user must be able to read the scripts with any umask.
         for path in scripts:
             path.parent.chmod(0o755)
             path.chmod(0o644)
@@ -108,7 +110,7 @@ def pgbench(server: Server, scripts: dict[Path, int], seconds: float, clients: i
         told = server.tool("pgbench", *flags, *files, "postgres")
         if re.search("aborted|failed: [^0]", told.stderr):
             sys.exit(f"pgbench: {told.stderr}")
-        # Of each transaction: client, number, microseconds, script, and when it ended.
+        # A line has for each transaction: client, number, microseconds, script, and time of its end.
         lines = [line.split() for path in Path(logs).iterdir() for line in path.read_text().splitlines()]
     names = [path.name for path in scripts]
     counts = {name: sum(line[3] == str(at) for line in lines) for at, name in enumerate(names)}

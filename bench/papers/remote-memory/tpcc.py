@@ -1,4 +1,4 @@
-"""TPC-C, scaled (appendix B.1): its five transactions on PostgreSQL, in its mix and in one that mostly reads."""
+"""TPC-C, scaled (appendix B.1): its five transactions on PostgreSQL, in its own mix and in one that mostly reads."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ CALLS = {
     "delivery": "delivery(:w)",
     "stock_level": "stock_level(:w)",
 }
-# Percentages: clause 5.2.3 of TPC-C, and the paper's, of which nine in ten are of the kind that reads most.
+# Percentages of the transactions: clause 5.2.3 of TPC-C, and those of the paper. In the paper nine of ten are of the
+# kind that reads most.
 MIXES = {
     "default": {"new_order": 45, "payment": 43, "order_status": 4, "delivery": 4, "stock_level": 4},
     "read-mostly": {"new_order": 5, "payment": 3, "order_status": 1, "delivery": 1, "stock_level": 90},
 }
-# Clauses 3.3.2.1 to 3.3.2.4: none of these may find a row.
+# Consistency conditions of clauses 3.3.2.1 to 3.3.2.4. None of these queries may return a row.
 CONDITIONS = {
     "payments": "SELECT w_id FROM warehouse WHERE w_ytd <> (SELECT sum(d_ytd) FROM district WHERE d_w_id = w_id)",
     "order numbers": "SELECT d_id FROM district WHERE d_next_o_id - 1 <>"
@@ -56,7 +57,7 @@ class Tpcc:
 
     def run(self, setting: Setting, mix: str) -> dict:
         with behind(self._server, self._kept, self.size_bytes, setting):
-            # What is read most of all, and what a cache would have after a while.
+            # Reads the most frequently used table, which a cache would hold after a while.
             self._server.sql("SELECT count(*), sum(length(s_data)) FROM stock")
             self._server.sql("SELECT count(*), sum(length(ol_dist_info)) FROM order_line")
             self._server.sql("SELECT count(*), sum(length(c_data)) FROM customer")

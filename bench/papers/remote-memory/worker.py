@@ -1,9 +1,10 @@
-"""A process that runs RangeScan on one SQLite database: ranges of 100 customers, a fifth of them updated if asked.
+"""A process that runs RangeScan on one SQLite database: ranges of 100 customers, optionally with updates of a fifth of
+them.
 
     python3 worker.py EXTENSION|stock DATABASE SECONDS UPDATES SEED
 
-Says "ready" when it has read everything once, starts when it is told so by a line, and ends with a line of JSON. Run by
-Debian's Python, whose sqlite3 loads extensions.
+It prints "ready" after it has read everything once, starts when it reads a line, and prints a line of JSON at the end.
+It is run by Debian's Python, whose sqlite3 can load extensions.
 """
 
 import json
@@ -21,7 +22,7 @@ def connect(extension: str, database: str) -> sqlite3.Connection:
         first.enable_load_extension(True)
         first.load_extension(extension)
     con = sqlite3.connect(database, isolation_level=None)
-    # SQLite's own cache is small for all, so that the memory they have is the system's or the extension's.
+    # SQLite's own cache is small in all settings. The page cache or the extension has the memory.
     con.execute("PRAGMA cache_size = -2048")
     con.execute("PRAGMA synchronous = NORMAL")
     return con

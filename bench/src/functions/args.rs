@@ -1,4 +1,4 @@
-//! What `farpool bench functions` is asked for.
+//! Arguments of `farpool bench functions`.
 
 use super::row_groups;
 use crate::query::wide_table::Transport;
@@ -6,44 +6,44 @@ use crate::units;
 use farpool_host::waiting::Waiting;
 use std::path::PathBuf;
 
-/// Calls of shipped functions: resident, Wasm, native, beside empty round trips, page reads and thread migration.
+/// Calls of shipped functions (resident, Wasm, native), beside empty round trips, page reads and thread migration.
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool bench functions --calls 1000 --waiting adaptive --waiting park")]
 pub(crate) struct FunctionArgs {
-    /// Calls of each kind, in all rounds; of first uses a tenth
+    /// Calls of each kind, over all rounds; a tenth of that for first calls
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     pub(super) calls: u32,
-    /// Rounds, in each of which every kind has its turn
+    /// Rounds; each round measures every kind once
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) rounds: u32,
-    /// How all sides wait: spin, adaptive, park; may be given several times
+    /// Waiting mode of clients and nodes: spin, adaptive or park; may be given several times
     #[arg(long, value_name = "HOW", value_parser = units::waiting, default_values = ["adaptive", "park"])]
     pub(super) waiting: Vec<Waiting>,
-    /// Bytes of the list that is walked
+    /// Size of the list that the functions walk
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "64MiB")]
     pub(super) size: u64,
-    /// Steps of the long walk that compares Wasm with native code; 0: none
+    /// Steps of the long walk that compares Wasm with native code; 0 skips it
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub(super) steps: u64,
-    /// Steps for each value of a table by the function that runs at the node, here, and at both
+    /// Steps of work per value of the table that the function is run over with each placement
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = row_groups::WORK, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(super) work: Vec<u64>,
-    /// How the client reaches the node
+    /// Transports to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Transport::Tcp, Transport::Shm])]
     pub(super) transports: Vec<Transport>,
-    /// A pool that is there, by the address of its broker; by default one is started. Its nodes cannot be started
-    /// again, so no first use of what a node compiled in an earlier life is measured
+    /// Address of an existing pool [default: start one]. The nodes of an existing pool cannot be restarted, so first
+    /// calls of functions in the compile cache are not measured
     #[arg(long, value_name = "ADDRESS")]
     pub(super) pool: Option<String>,
-    /// Reach it without TLS, also beyond this machine
+    /// Connect to the existing pool without TLS, even on another machine
     #[arg(long, requires = "pool")]
     pub(super) plaintext: bool,
-    /// A folder of what examples/functions/build.sh makes, with --native and without: for native calls, and for scans
-    /// by modules with and without vectors beside native ones. Nodes of a pool that is there do not know the key of
-    /// this run
+    /// Directory with the functions built by examples/functions/build.sh, with and without --native. Adds native calls,
+    /// and scans by modules with and without vector instructions beside native ones. Not for existing pools, whose
+    /// nodes do not know the signing key of this run
     #[arg(long, value_name = "DIR", conflicts_with = "pool")]
     pub(super) examples: Option<PathBuf>,
-    /// For machines: one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(super) json: bool,
 }

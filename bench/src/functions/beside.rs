@@ -1,7 +1,7 @@
-//! What others notice of hostile functions: page reads of one client beside the calls of another.
+//! Page reads of one client while another client calls hostile functions.
 //!
-//! The idea: calls that keep a CPU busy are in others' way however they end, and on a machine of few CPUs the most of
-//! what is seen is that. So hostile calls are compared with calls that run about as long and end well, in turns.
+//! Calls that keep a CPU busy slow down others however they end. On a machine with few CPUs, that is most of the
+//! effect. Hostile calls are therefore measured in turns with harmless calls that run about as long.
 
 use super::list::{List, NODE_BYTES, PAGE, PAGE_BYTES, check, words};
 use super::shipped::WALK;
@@ -12,28 +12,28 @@ use farpool::{FarFile, Placement, Pool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What takes its deadline has this one.
+/// Deadline of hostile calls.
 const DEADLINE: Duration = Duration::from_millis(5);
-/// Steps of a walk that takes about as long.
+/// Steps of a harmless walk that takes about as long as [`DEADLINE`].
 const STEPS: u64 = 100_000;
-/// How long a turn lasts.
+/// Duration of one measurement.
 const TURN: Duration = Duration::from_millis(500);
 
-/// Page reads beside calls of another client.
+/// Latencies of page reads beside the calls of another client.
 pub(super) struct Beside {
-    /// Beside what.
+    /// Name of what the other client does.
     pub(super) name: &'static str,
-    /// Microseconds: 50 and 99 of a hundred were no longer.
+    /// Median latency, in us. `p99_us` is the 99th percentile.
     pub(super) median_us: f64,
     pub(super) p99_us: f64,
     /// Calls that the other client made meanwhile.
     pub(super) calls: u64,
 }
 
-/// A call, and how it must end.
+/// Hostile function, and the outcome that its call must have.
 type Hostile = (Function, Outcome);
 
-/// Modules that mean harm: each of a kind that ends in another way.
+/// Returns hostile modules, one for each way in which a call can fail.
 fn hostile() -> Result<Vec<Hostile>, Failure> {
     let looped = "(loop $on (br $on))";
     let window = "(i32.wrap_i64 (i64.load offset=8 (local.get $call)))";
@@ -65,14 +65,14 @@ fn options(deadline: Duration) -> CallOptions {
     CallOptions { placement: Placement::Ship, deadline, ..CallOptions::default() }
 }
 
-/// All of the harm once. How many calls it took.
+/// Calls each hostile function once. Returns the number of calls.
 fn harm(caller: &Caller, hostile: &[Hostile]) -> Result<u64, Failure> {
     for (function, wanted) in hostile {
         let ended = match caller.call(function, &[], options(DEADLINE)) {
             Err(error) => error.how_it_ended().map(|ended| ended.outcome).ok_or(error)?,
             Ok(_) => Outcome::Done,
         };
-        // What traps late on a machine that is busy has met its deadline.
+        // The deadline may come before the trap if the machine is busy.
         if ended != *wanted && ended != Outcome::Deadline {
             return Err(Failure::Failed(format!("a hostile function ended by {ended:?}, not {wanted:?}")));
         }
@@ -80,7 +80,7 @@ fn harm(caller: &Caller, hostile: &[Hostile]) -> Result<u64, Failure> {
     Ok(hostile.len() as u64)
 }
 
-/// As many calls that end well, two of which take as long.
+/// Makes `count` harmless calls, the first two of which run as long as a hostile call up to its deadline.
 fn work(caller: &Caller, walk: &Function, walked: &[Vec<u8>; 2], count: usize) -> Result<u64, Failure> {
     for index in 0..count {
         let (steps, wanted) = if index < 2 { (STEPS, &walked[1]) } else { (1, &walked[0]) };
@@ -90,7 +90,8 @@ fn work(caller: &Caller, walk: &Function, walked: &[Vec<u8>; 2], count: usize) -
     Ok(count as u64)
 }
 
-/// Page reads of `file` while another client of the same pool does nothing, works, and does harm, in turns.
+/// Measures page reads of `file` in turns: while another client of the pool is idle, makes harmless calls, and makes
+/// hostile calls.
 pub(super) fn measure(
     other: &Pool,
     list: &List,

@@ -1,4 +1,4 @@
-//! Calls of every kind, in turns, with what they are compared with.
+//! Measures calls of every kind, in turns with the operations that they are compared with.
 
 use super::args::FunctionArgs;
 use super::figures::{EMPTY, EMPTY_RESIDENT, Kind, Point, Scan};
@@ -15,11 +15,11 @@ use farpool::function::{CallOptions, Caller, Function};
 use farpool_host::waiting::Waiting;
 use std::time::Instant;
 
-/// Calls before those that count.
+/// Calls that are made before the timed ones.
 const WARM_UP: usize = 200;
-/// Bytes that they go through: once what a cache holds, once the whole list.
+/// Bytes of the shorter scan, which fit in a cache. The other scan reads the whole list.
 const SCANNED_BYTES: u64 = 256 << 10;
-/// Scans of each kind in a round.
+/// Scans of each kind per round.
 const SCANS_EACH: usize = 30;
 
 fn timed<T>(kind: &mut Kind, run: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
@@ -42,14 +42,14 @@ pub(super) fn measure(
         more.extend(["--function-keys".to_owned(), examples.keys.path().display().to_string()]);
     }
     let firsts = (args.calls / 10).max(10) as usize;
-    // Nodes of a pool that is there may have compiled what an earlier run was the first to use.
+    // The nodes of an existing pool may have compiled the functions of an earlier run. A unique number avoids that.
     let unique = std::time::UNIX_EPOCH.elapsed().map_or(0, |now| now.as_nanos() as u64 >> 1);
     let made = |functions, from: usize| -> Result<Vec<Function>, Failure> {
         let number = |at: usize| unique.wrapping_add((from + at) as u64);
         (0..firsts).map(|at| Ok(Function::wasm(module(functions, number(at))?, "walk")?)).collect()
     };
     let (ones, eights) = (made(1, 0)?, made(8, firsts)?);
-    // What a life of the node before this one has compiled.
+    // Functions that are compiled by a first node and then found in the compile cache by a second one.
     let cached = if args.pool.is_none() { made(1, 2 * firsts)? } else { Vec::new() };
     if !cached.is_empty() {
         let stage = Stage::new(args, way, transport, &more)?;
@@ -66,8 +66,8 @@ pub(super) fn measure(
     found
 }
 
-/// Measures at one pool, over the published list. `firsts` are functions that nobody has used: modules of one function,
-/// of eight, and those that an earlier life of the node has compiled.
+/// Measures one pool, over the published list. `firsts` are functions that were not called yet: modules of one
+/// function, modules of eight, and modules that are in the compile cache.
 fn measure_at(
     args: &FunctionArgs,
     list: &List,
@@ -149,7 +149,7 @@ fn measure_at(
     Ok(Point { transport: stage.transport, way, kinds, access_ns, scans, beside, placed })
 }
 
-/// A long walk by each kind of function, in turns.
+/// Measures a long walk by each kind of function, in turns.
 fn accesses(
     args: &FunctionArgs,
     list: &List,
@@ -175,7 +175,7 @@ fn accesses(
     Ok(functions.iter().zip(times).map(|((name, _), times)| (*name, median(times.into_iter()))).collect())
 }
 
-/// Scans by each form of a function, in turns.
+/// Measures scans by each form of a function, in turns.
 fn scans(
     args: &FunctionArgs,
     list: &List,

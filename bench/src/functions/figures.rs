@@ -1,4 +1,4 @@
-//! What was found, for people and for machines.
+//! Results of `farpool bench functions`, as text and as JSON.
 
 use super::beside;
 use super::list::PAGE;
@@ -31,19 +31,19 @@ impl Kind {
     }
 }
 
-/// What was found with one transport and way of waiting.
+/// Results for one transport and one waiting mode.
 pub(super) struct Point {
     pub(super) transport: TransportChoice,
     pub(super) way: Waiting,
     pub(super) kinds: Vec<Kind>,
-    /// Nanoseconds for each dependent access of a long walk.
+    /// Time of each dependent access of a long walk, in ns.
     pub(super) access_ns: Vec<(&'static str, f64)>,
     pub(super) scans: Vec<Scan>,
     pub(super) beside: Vec<beside::Beside>,
     pub(super) placed: Vec<row_groups::Placed>,
 }
 
-/// How fast the forms of a scan are.
+/// Speed of one scan in each form of its function.
 pub(super) struct Scan {
     pub(super) name: &'static str,
     pub(super) bytes: u64,
@@ -59,7 +59,8 @@ impl Point {
         self.kinds.iter().find(|other| other.name == beside).map_or(0.0, Kind::median_us)
     }
 
-    /// From how many dependent accesses on a call takes less than reading a page for each.
+    /// Returns the number of dependent accesses from which on one call is faster than one page read per access. `None`
+    /// if there is none.
     fn break_even(&self, kind: &Kind) -> Option<u64> {
         let page_ns = self.kinds.iter().find(|other| other.name == PAGE)?.median_us() * 1e3;
         let local_ns = self.access_ns.first().map_or(110.0, |(_, ns)| *ns);

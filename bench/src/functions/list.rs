@@ -1,22 +1,22 @@
-//! The list that functions walk, and how what they give is checked.
+//! Linked list that the functions walk, and the check of their outputs.
 
 use crate::Outcome;
 use crate::exit::Failure;
 
-/// Bytes of a node of the list.
+/// Bytes of one node of the list.
 pub(super) const NODE_BYTES: usize = 64;
-/// What a page read fetches.
+/// Bytes of one page read.
 pub(super) const PAGE_BYTES: usize = 8 << 10;
-/// Reading one.
+/// Name of a page read in the results.
 pub(super) const PAGE: &str = "page of 8 KiB read";
 
-/// A list and what walks through it give.
+/// Linked list as the index of each node's successor.
 pub(super) struct List {
     pub(super) next: Vec<u32>,
 }
 
 impl List {
-    /// One cycle through all nodes (Sattolo).
+    /// Creates a random list that visits all nodes in one cycle (Sattolo's algorithm).
     pub(super) fn new(bytes: u64) -> List {
         let count = (bytes as usize / NODE_BYTES).max(2);
         let mut next: Vec<u32> = (0..count as u32).collect();
@@ -39,7 +39,7 @@ impl List {
         bytes
     }
 
-    /// Its nodes in memory of this process, of which the first word is the index of the next.
+    /// Returns the nodes in local memory. The first word of a node is the index of its successor.
     pub(super) fn nodes(&self) -> Vec<[u64; NODE_BYTES / 8]> {
         self.next.iter().map(|next| [u64::from(*next), 0, 0, 0, 0, 0, 0, 0]).collect()
     }

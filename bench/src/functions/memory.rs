@@ -1,7 +1,7 @@
-//! How long an access to memory of this machine takes, by which cache holds the memory, or none.
+//! Latency of a memory access on this machine, for each cache level and for DRAM.
 //!
-//! The idea: each access gives the address of the next, so that the CPU can neither overlap nor predict them. The list
-//! that is followed is half as large as the cache, or so large that hardly any of it is in a cache.
+//! Each access yields the address of the next one, so the CPU can neither overlap nor predict them. The list is half as
+//! large as the cache that is measured, or so large that hardly any of it is cached.
 
 use super::list::List;
 use crate::harness::statistics::median;
@@ -11,30 +11,30 @@ use std::time::Instant;
 
 /// Accesses that are timed together.
 const STEPS: u32 = 200_000;
-/// Accesses before those.
+/// Most accesses that warm the cache before the timed ones.
 const WARM_UP_STEPS: usize = 1 << 20;
-/// Size of the list beyond all caches, in sizes of the largest one.
+/// Size of the list for DRAM, as a multiple of the largest cache.
 const BEYOND: u64 = 8;
 const BEYOND_BYTES_MIN: u64 = 64 << 20;
 const BEYOND_BYTES_MAX: u64 = 1 << 30;
 
-/// A cache of a CPU, or the memory beyond all of them.
+/// Cache of a CPU, or DRAM.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Level {
-    /// "L1", "L2", "L3" or "DRAM".
+    /// Name: `L1`, `L2`, `L3` or `DRAM`.
     pub(super) name: String,
-    /// Bytes of the list that is followed in it.
+    /// Bytes of the list that measures this level.
     pub(super) bytes: u64,
 }
 
-/// Measures nanoseconds of an access in each level: medians of `rounds` in which all take turns.
+/// Measures the time of an access at each level, in ns: the median of `rounds`, in which all levels take turns.
 pub(super) fn measure(rounds: u32) -> Vec<(Level, f64)> {
     let levels = levels(Path::new("/sys/devices/system/cpu/cpu0/cache"));
     let lists: Vec<Vec<[u64; 8]>> = levels.iter().map(|level| List::new(level.bytes).nodes()).collect();
     let mut times = vec![Vec::new(); levels.len()];
     for _ in 0..rounds {
         for (nodes, times) in lists.iter().zip(&mut times) {
-            // Brings into the cache what the others have driven out: all of a list that one can hold.
+            // Reloads the list into its cache, from which the other lists have evicted it.
             let first = walk(nodes, 0, nodes.len().min(WARM_UP_STEPS) as u32);
             let begun = Instant::now();
             black_box(walk(nodes, first, STEPS));
@@ -44,13 +44,13 @@ pub(super) fn measure(rounds: u32) -> Vec<(Level, f64)> {
     levels.into_iter().zip(times).map(|(level, times)| (level, median(times.into_iter()))).collect()
 }
 
-/// Follows the list from one node on; returns the node it comes to.
+/// Follows the list from a node. Returns the node it ends at.
 fn walk(nodes: &[[u64; 8]], from: usize, steps: u32) -> usize {
     (0..steps).fold(from, |at, _| nodes[at][0] as usize)
 }
 
-/// Reads which data caches a CPU has from a folder of sysfs, smallest first, and adds the memory beyond them. Where the
-/// system does not tell, there is only that.
+/// Reads the data caches of a CPU from sysfs, smallest first, and adds DRAM. Without information in sysfs, the only
+/// level is DRAM.
 fn levels(folder: &Path) -> Vec<Level> {
     let read = |index: &Path, file: &str| std::fs::read_to_string(index.join(file)).unwrap_or_default();
     let caches = std::fs::read_dir(folder).into_iter().flatten().flatten();

@@ -1,11 +1,11 @@
-//! What moving a thread costs.
+//! Cost of moving a thread to another CPU.
 
 use super::figures::Kind;
 use crate::exit::Failure;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::Instant;
 
-/// Moving this thread to another CPU, and there and back: medians in microseconds.
+/// Measures a move of this thread to another CPU, and a move there and back: medians in us. NaN with a single CPU.
 pub(super) fn migration(calls: u32) -> Result<[f64; 2], Failure> {
     let allowed = sched_getaffinity(None).map_err(std::io::Error::from)?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();

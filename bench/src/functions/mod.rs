@@ -1,9 +1,9 @@
-//! `farpool bench functions`: what a call of a shipped function costs beyond an empty round trip, and how many page
-//! reads it is worth (paper 001, tables 1 and 2).
+//! `farpool bench functions`: the cost of a call of a shipped function beyond an empty round trip, and the number of
+//! page reads that it is worth (paper 001, tables 1 and 2).
 //!
-//! The idea: every kind of call is made in turns with an empty round trip on the same transport, with the same way of
-//! waiting, through the same library; the difference of medians is what shipping costs. Every answer is compared with
-//! what this program computes over the same list.
+//! Every kind of call takes turns with an empty round trip over the same transport, waiting mode and library. The
+//! difference of the medians is the cost of the call. Every output is compared with a result computed by this program
+//! over the same list.
 
 mod args;
 mod beside;

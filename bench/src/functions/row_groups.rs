@@ -1,9 +1,7 @@
-//! One function over the row groups of a far table, at its node, here, at both at once, and as the pool chooses, in
-//! turns.
+//! One function over the row groups of a far table, with each placement in turns.
 //!
-//! The idea: what a function does with each value decides where it had better run. So it is a function whose work for a
-//! value is an argument: from a glance, which the way of the bytes outweighs, to so much that two CPUs are better than
-//! one.
+//! The best placement depends on the work per value, so the work is an argument of this function. With little work the
+//! transfer dominates. With much work two CPUs are faster than one.
 
 use super::list::{check, words};
 use crate::exit::Failure;
@@ -15,14 +13,14 @@ use farpool::{FarTable, Placement, Pool};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Row groups of the table, and the values of each.
+/// Row groups of the table. [`GROUP_VALUES`] is the number of values in each.
 const GROUPS: u64 = 32;
 const GROUP_VALUES: u64 = 64 << 10;
 /// Name of the table in the pool.
 const TABLE: &str = "bench-functions-values";
-/// Steps of the generator that the function takes for each value, if nothing else is said.
+/// Default for the steps of the generator per value.
 pub(super) const WORK: [u64; 4] = [1, 8, 64, 512];
-/// Ways to placement it; the first two and the third are what the last one chooses from.
+/// Placements that are measured. The last one chooses among the others.
 pub(super) const PLACEMENTS: [(&str, Placement); 4] = [
     ("ship", Placement::Ship),
     ("fetch", Placement::Fetch),
@@ -30,7 +28,7 @@ pub(super) const PLACEMENTS: [(&str, Placement); 4] = [
     ("auto", Placement::Auto),
 ];
 
-/// Adds up what each value of the column becomes after some steps of a linear congruential generator.
+/// Function that sums each value of the column after some steps of a linear congruential generator.
 const MIX: &str = r#"(module (memory (export "memory") 1) (func (export "mix") (param $call i32) (result i64)
     (local $at i32) (local $groups i32) (local $rows i64) (local $sum i64) (local $value i32) (local $out i32)
     (local $x i64) (local $left i64) (local $steps i64)
@@ -63,11 +61,11 @@ const MIX: &str = r#"(module (memory (export "memory") 1) (func (export "mix") (
 
 /// Times for one amount of work.
 pub(super) struct Placed {
-    /// Steps for each value.
+    /// Steps per value.
     pub(super) work: u64,
-    /// Milliseconds of each way, in the order of [`PLACEMENTS`].
+    /// Median time of each placement in the order of [`PLACEMENTS`], in ms.
     pub(super) ms: [f64; 4],
-    /// What was chosen most recently.
+    /// Name of the latest placement chosen by `auto`.
     pub(super) chosen: &'static str,
 }
 
@@ -103,7 +101,7 @@ fn called(
     Ok((took, sums.fold(0, |sum, part| sum.wrapping_add(u64::from_le_bytes(*part)))))
 }
 
-/// Measures each way for each amount of work, over a window that nobody has fetched yet.
+/// Measures each placement for each amount of work, over a far table whose columns were not fetched yet.
 pub(super) fn measure(pool: &Pool, works: &[u64], rounds: usize) -> Result<Vec<Placed>, Failure> {
     let table = table(pool)?;
     let found = measure_over(&table, works, rounds);
@@ -115,13 +113,13 @@ fn measure_over(table: &FarTable, works: &[u64], rounds: usize) -> Result<Vec<Pl
     let mut found = Vec::new();
     for &work in works {
         let wanted = (0..GROUPS * GROUP_VALUES).fold(0u64, |sum, value| sum.wrapping_add(mixed(value, work)));
-        // What is learnt is learnt of a function: each amount of work is one of its own.
+        // The planner learns per function, so each amount of work gets a function of its own.
         let text = format!("{MIX} (func (export \"work {work}\")))");
         let module = wat::parse_str(text).map_err(|error| Failure::Failed(error.to_string()))?;
         let mix = Function::wasm(module, "mix")?;
         let mut times = vec![Vec::new(); PLACEMENTS.len()];
         let mut chosen = "ship";
-        // Behind the first an odd number of them, so that the median is one.
+        // The first turn is not timed. An odd number of turns is left, so the median is a measured value.
         for turn in 0..2 * rounds {
             for ((name, placement), times) in PLACEMENTS.iter().zip(&mut times) {
                 let caller = table.caller(&["value"], Default::default())?;
@@ -134,7 +132,7 @@ fn measure_over(table: &FarTable, works: &[u64], rounds: usize) -> Result<Vec<Pl
                 }
                 let (took, sum) = called(&caller, &mix, work, *placement)?;
                 check(&sum.to_le_bytes(), &wanted.to_le_bytes(), name)?;
-                // The first turn compiles, and is learnt from.
+                // The first turn is not timed: the module is compiled and the planner learns its costs.
                 if turn > 0 {
                     times.push(took.as_secs_f64() * 1e3);
                 }

@@ -1,4 +1,4 @@
-//! The functions that are shipped: made for a run, or taken out of a folder and signed for it.
+//! Functions that are shipped: generated for a run, or read from a directory and signed for it.
 
 use crate::exit::Failure;
 use crate::input;
@@ -9,8 +9,8 @@ use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use std::io::Write;
 use std::time::Duration;
 
-/// The function that is shipped, in WebAssembly text: a module of one function. Arguments and output are those of
-/// `examples/functions/walk.wat`, but it does not hop.
+/// Shipped function in WebAssembly text, a module of one function. Arguments and output are those of
+/// `examples/functions/walk.wat`, but it does not hop to other nodes.
 pub(super) const WALK: &str = r#"(module (memory (export "memory") 1)
   (func (export "walk") (param $call i32) (result i64)
     (local $window i64) (local $at i64) (local $left i64) (local $sum i64) (local $from i32) (local $node i32)
@@ -28,12 +28,12 @@ pub(super) const WALK: &str = r#"(module (memory (export "memory") 1)
     (i64.store (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $at))
     (i64.store offset=8 (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $sum))
     (i64.const 16))"#;
-/// Native functions that are used for the first time: each stays in its process.
+/// Native functions whose first call is measured. Each stays loaded in the process that runs it.
 pub(super) const NATIVES: u64 = 50;
-/// Functions that go through values one behind the other.
+/// Names of functions that scan values in order.
 pub(super) const SCANS: [&str; 2] = ["filter_sum", "sum"];
 
-/// A module that no other has the bytes of: `walk`, so many other functions, and a number.
+/// Builds a module with unique bytes: `walk`, further functions up to `functions` in all, and a number.
 pub(super) fn module(functions: usize, number: u64) -> Result<Vec<u8>, Failure> {
     let mut more = String::new();
     for index in 1..functions {
@@ -49,23 +49,24 @@ pub(super) fn module(functions: usize, number: u64) -> Result<Vec<u8>, Failure> 
             8 * (index + 1)
         );
     }
-    // What makes it another module: a global costs nothing to compile.
+    // The number makes the module unique, and a global adds nothing to the compile time.
     more += &format!("(global i64 (i64.const {number})))");
     wat::parse_str(WALK.to_owned() + "\n" + &more)
         .map_err(|error| Failure::Failed(format!("the module: {error}")))
 }
 
-/// Functions of the examples. Native ones are signed by a key of this run, which nodes are told of.
+/// Functions of the directory `--examples`. Native ones are signed with a key of this run, which the nodes get.
 pub(super) struct Examples {
     pub(super) walk: Function,
-    /// They differ from it by a number.
+    /// Copies of the native `walk`, made unique by a number at the end of the object.
     pub(super) walks: Vec<Function>,
-    /// By the name of the scan: the same function as a module, as one with vectors, and native.
+    /// Functions for each scan, by its name: the same function as a module, as a module with vectors, and as native
+    /// code.
     pub(super) scans: Vec<(&'static str, [(&'static str, Function); 3])>,
     pub(super) keys: tempfile::NamedTempFile,
 }
 
-/// Takes functions out of a folder, and signs those that are shared objects with a key of this run.
+/// Loads functions from a directory, and signs the shared objects with a key of this run.
 pub(super) fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
     let read = |name: String| {
         let file = folder.join(name);
@@ -73,7 +74,7 @@ pub(super) fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
             .map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))
     };
     let walk = read("walk.so".to_owned())?;
-    // Behind the sections of an object nobody looks.
+    // Bytes after the last section of an object are ignored.
     let walks = (0..=NATIVES).map(|number: u64| ([&walk[..], &number.to_le_bytes()].concat(), "walk"));
     let mut objects: Vec<_> = walks.collect();
     for name in SCANS {
@@ -94,7 +95,7 @@ pub(super) fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
     Ok(Examples { walk, walks: signed, scans, keys })
 }
 
-/// How functions are called at nodes, in instances that were used before.
+/// Returns the options of calls at nodes, in instances that may have run before.
 pub(super) fn shipped() -> CallOptions {
     CallOptions { placement: Placement::Ship, deadline: Duration::from_secs(600), ..CallOptions::default() }
 }

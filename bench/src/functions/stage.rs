@@ -1,4 +1,4 @@
-//! The pool that functions are called in, and the list in it.
+//! Pool in which the functions are called, and the list in it.
 
 use super::args::FunctionArgs;
 use super::list::List;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Name of the list in the pool.
 pub(super) const LIST: &str = "bench-functions-list";
 
-/// A session with a pool, and the broker and the node of it that were started for it.
+/// Session with a pool. Holds the broker and the node if they were started for this session.
 pub(super) struct Stage {
     pub(super) pool: Pool,
     pub(super) transport: TransportChoice,
@@ -37,7 +37,8 @@ impl Stage {
         Ok(Stage { pool, transport, address, plaintext: args.plaintext, _servers: servers })
     }
 
-    /// Starts a broker and a node. Returns the address of the pool, and the processes in the order in which they end.
+    /// Starts a broker and a node. Returns the address of the pool, and the processes in the order in which they are
+    /// stopped.
     fn servers(args: &FunctionArgs, way: Waiting, more: &[String]) -> Result<(String, Vec<Server>), Failure> {
         let (broker, address) = start(&["broker", "--listen", "127.0.0.1:0"])?;
         let address = address.rsplit(' ').next().unwrap_or_default().to_owned();
@@ -53,7 +54,7 @@ impl Stage {
         Ok(Pool::connect_with(address, PoolOptions { transport, plaintext, ..PoolOptions::default() })?)
     }
 
-    /// Another client.
+    /// Opens another session with the same pool.
     pub(super) fn connect(&self) -> Result<Pool, Failure> {
         Stage::session(&self.address, self.transport, self.plaintext)
     }
@@ -66,7 +67,7 @@ impl Stage {
     }
 }
 
-/// Waits until so many files are in the folders of tenants: a node writes compiled code when nobody waits for it.
+/// Waits until the tenants' directories hold `count` files. A node writes compiled code in the background.
 pub(super) fn await_files(folder: &std::path::Path, count: usize) -> Outcome {
     let until = Instant::now() + Duration::from_secs(10);
     let files = || -> std::io::Result<usize> {

@@ -1,18 +1,19 @@
-//! Which bytes are read and written, in which order: the same for every contender of a run, from one seed.
+//! Accesses of the benchmarks: sizes, order and offsets. They are drawn from one seed, the same for every contender of
+//! a run.
 
 use super::mixing::mix;
 
-/// Bytes of a page of a database.
+/// Bytes of a small access: a page of a database.
 pub(crate) const SMALL: usize = 8 << 10;
-/// Bytes of a run of a sort.
+/// Bytes of a large access: a block of a sorted run.
 pub(crate) const LARGE: usize = 512 << 10;
 
-/// A way to go through a file.
+/// Kind of access to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// As people read it.
+    /// Name in the results.
     pub(crate) name: &'static str,
-    /// As it is asked for.
+    /// Name in `--access`.
     pub(crate) word: &'static str,
     /// Bytes of each operation.
     pub(crate) block: usize,
@@ -20,7 +21,7 @@ pub(crate) struct Access {
     pub(crate) is_write: bool,
 }
 
-/// All there are, reads before writes.
+/// All kinds of access. Reads come first within each size.
 pub(crate) const ACCESSES: [Access; 4] = [
     Access { name: "8 KiB random reads", word: "8k-read", block: SMALL, is_random: true, is_write: false },
     Access { name: "8 KiB random writes", word: "8k-write", block: SMALL, is_random: true, is_write: true },
@@ -40,10 +41,10 @@ pub(crate) const ACCESSES: [Access; 4] = [
     },
 ];
 
-/// Bytes under way at once, at most: beyond that more depth only moves the queue.
+/// Limit for the bytes in flight of one client. Beyond that, a greater depth only makes the queue longer.
 pub(crate) const UNDER_WAY_BYTES_MAX: usize = 8 << 20;
 
-/// Reads one word of `--access`.
+/// Parses one word of `--access`.
 pub(crate) fn parse_access(word: &str) -> Result<Access, String> {
     let words = ACCESSES.map(|access| access.word).join(", ");
     ACCESSES
@@ -52,7 +53,7 @@ pub(crate) fn parse_access(word: &str) -> Result<Access, String> {
         .ok_or_else(|| format!("{word:?} is no access; {words} are permitted"))
 }
 
-/// The offsets of one client at one point, without end.
+/// Offsets of one client at one point: an endless iterator.
 pub(crate) struct Offsets {
     access: Access,
     blocks: u64,
@@ -60,7 +61,7 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Of a file of `bytes`, at least one block. Equal seeds draw equal offsets.
+    /// Draws offsets in a file of `bytes`, at least one block. Equal seeds draw equal offsets.
     pub(crate) fn new(access: Access, bytes: u64, seed: u64) -> Offsets {
         Offsets { access, blocks: (bytes / access.block as u64).max(1), state: seed }
     }
@@ -82,7 +83,8 @@ impl Iterator for Offsets {
     }
 }
 
-/// The seed of one client at one point: of nothing else, so that all contenders do the same.
+/// Returns the seed of one client at one point. The contender is not part of it, so all contenders use the same
+/// offsets.
 pub(crate) fn seed_of(seed: u64, access: Access, numbers: [u64; 4]) -> u64 {
     if !access.is_random {
         return 0;

@@ -1,4 +1,4 @@
-//! What a client works by: calls of this process, or a program of its own that carries out whole bursts.
+//! Means by which a client reads and writes: calls in this process, or another program that carries out whole bursts.
 
 use super::access::Access;
 use crate::exit::Failure;
@@ -6,16 +6,16 @@ use farpool::{ReadRange, WriteRange};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// By what a client reads and writes.
+/// Means by which a client reads and writes.
 pub(crate) enum Means {
-    /// Calls, one after another or from as many threads as the depth says.
+    /// Calls in this process. They run one after another, or in as many threads as the depth says.
     Calls(Box<dyn Target>),
-    /// Another program, burst by burst.
+    /// Another program, which gets one burst at a time.
     Bursts(Box<dyn Bursts>),
 }
 
 impl Means {
-    /// How another thread ends its burst, if it must be told.
+    /// Returns how another thread can end the current burst. `None` if this thread checks for the end itself.
     pub(crate) fn stop(&self) -> Option<Stop> {
         match self {
             Means::Calls(_) => None,
@@ -24,7 +24,7 @@ impl Means {
     }
 }
 
-/// Something that can be read and written at offsets.
+/// Target that can be read and written at offsets.
 pub(crate) trait Target: Send {
     /// Fills every range.
     fn read(&mut self, ranges: &mut [ReadRange<'_>]) -> Result<(), Failure>;
@@ -32,39 +32,41 @@ pub(crate) trait Target: Send {
     /// Writes every range.
     fn write(&mut self, ranges: &[WriteRange<'_>]) -> Result<(), Failure>;
 
-    /// If it takes one operation at a time, from many threads at once: depth is then as many threads.
+    /// Returns the target as [`OneAtATime`] if it takes one operation per thread. The depth is then a number of
+    /// threads.
     fn by_threads(&self) -> Option<&dyn OneAtATime> {
         None
     }
 }
 
-/// See [`Target::by_threads`].
+/// Target of single operations, which many threads may call at once.
 pub(crate) trait OneAtATime: Sync {
     fn read_one(&self, range: &mut ReadRange<'_>) -> Result<(), Failure>;
     fn write_one(&self, range: WriteRange<'_>) -> Result<(), Failure>;
 }
 
-/// Ends the burst that was prepared last, as soon as it has done the least.
+/// Ends the burst that was prepared last, once its least number of operations is done.
 pub(crate) type Stop = Arc<dyn Fn() + Send + Sync>;
 
-/// Something that carries out a burst by itself. Only [`Bursts::go`] is timed, and by the program: what it takes to
-/// tell it is not counted.
+/// Program that carries out a burst by itself. Only [`Bursts::go`] is timed, by the program itself: passing the orders
+/// is not counted.
 pub(crate) trait Bursts: Send {
-    /// Takes over the offsets and the buffers: what to write, or the spoiled bytes that reads must replace.
+    /// Receives the offsets and the buffers. The buffers hold the data to write, or spoiled bytes that the reads must
+    /// replace.
     fn prepare(&mut self, access: Access, offsets: &[u64], memory: &[u8]) -> Result<(), Failure>;
 
-    /// Carries it out.
+    /// Carries out the burst.
     fn go(&mut self, limits: Limits) -> Result<Part, Failure>;
 
-    /// Brings back what was read, and adds the time of each call.
+    /// Returns the bytes that were read, and appends the time of each call.
     fn collect(&mut self, memory: &mut [u8], times: &mut Vec<Duration>) -> Result<(), Failure>;
 
-    /// See [`Stop`].
+    /// Returns a handle that ends the burst from another thread.
     fn stop(&self) -> Stop;
 }
 
-/// How a burst is carried out, and when it is over: when all or `least` operations are done, and then also the time is
-/// up or it was stopped.
+/// Limits of a burst. It ends when all operations are done. It also ends once `least` operations are done and the time
+/// is up or it was stopped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) depth: usize,
@@ -72,13 +74,13 @@ pub(crate) struct Limits {
     pub(crate) left_ns: u64,
 }
 
-/// What a client has done of a burst.
+/// One client's share of a burst.
 pub(crate) struct Part {
     pub(crate) begun: Instant,
     pub(crate) ended: Instant,
-    /// How many operations from the front were done.
+    /// Operations that were done, counted from the front.
     pub(crate) finished: Result<usize, Failure>,
-    /// CPU time of another process for them.
+    /// CPU time that another process spent on the operations, in ns.
     pub(crate) cpu_ns: u64,
 }
 
@@ -88,7 +90,7 @@ pub(crate) mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Memory, by bursts.
+    /// Memory of this process, used by bursts.
     pub(in super::super) struct Told {
         memory: Local,
         is_write: bool,

@@ -1,32 +1,32 @@
-//! What must stand in a file, and a hash over what was done with it.
+//! Expected contents of a file, and a hash over all operations.
 //!
-//! Every word is a function of its offset and of the write that put it there, so a byte from elsewhere, from an
-//! earlier write or from another client is never mistaken for the right one.
+//! Every word depends on its offset, the client and the number of the write. A byte from another offset, an earlier
+//! write or another client is therefore never taken for the right one.
 
 use super::access::SMALL;
 use super::mixing::mix;
 use crate::exit::Failure;
 
-/// The word at an offset after a write.
+/// Returns the word at an offset after the write that `salt` stands for.
 fn word(salt: u64, offset: u64) -> u64 {
     (offset / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt
 }
 
-/// What one client's file should hold.
+/// Expected contents of one client's file.
 pub(crate) struct Contents {
     bytes: u64,
     client: u64,
-    /// For every small block: which write was the last.
+    /// Number of the latest write, for every block of [`SMALL`] bytes.
     writes: Vec<u32>,
 }
 
 impl Contents {
-    /// Of a file of one client.
+    /// Creates the contents of one client's file, before any write.
     pub(crate) fn new(bytes: u64, client: u64) -> Contents {
         Contents { bytes, client, writes: vec![0; bytes.div_ceil(SMALL as u64) as usize] }
     }
 
-    /// How long the file is.
+    /// Returns the size of the file in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -35,7 +35,7 @@ impl Contents {
         mix(self.client << 32 | u64::from(write))
     }
 
-    /// Fills a buffer with what write number `write` puts at an offset.
+    /// Fills a buffer with the bytes of write number `write` at an offset.
     pub(crate) fn fill(&self, write: u32, offset: u64, into: &mut [u8]) {
         let salt = self.salt(write);
         for (index, into) in into.chunks_exact_mut(8).enumerate() {
@@ -43,13 +43,13 @@ impl Contents {
         }
     }
 
-    /// Notes that a write of whole small blocks is done.
+    /// Records a finished write of whole blocks of [`SMALL`] bytes.
     pub(crate) fn note(&mut self, write: u32, offset: u64, bytes: usize) {
         let first = (offset / SMALL as u64) as usize;
         self.writes[first..first + bytes / SMALL].fill(write);
     }
 
-    /// Compares what was read with what should be there.
+    /// Compares the bytes that were read with the expected ones.
     pub(crate) fn check(&self, offset: u64, found: &[u8]) -> Result<(), Failure> {
         for (index, block) in found.chunks(SMALL).enumerate() {
             let start = offset + (index * SMALL) as u64;
@@ -65,7 +65,7 @@ impl Contents {
     }
 }
 
-/// Makes sure that what stands in a buffer before a read is nothing that could pass for what it should bring.
+/// Overwrites parts of a buffer before a read, so that old contents cannot pass for the result of the read.
 pub(crate) fn spoil(buffer: &mut [u8]) {
     const EVERY: usize = 4096;
     for page in buffer.chunks_mut(EVERY) {
@@ -74,17 +74,17 @@ pub(crate) fn spoil(buffer: &mut [u8]) {
     }
 }
 
-/// A hash over offsets and bytes, in order. Not against forgery.
+/// Hash over offsets and bytes, in order. Not cryptographic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hash(pub(crate) u64);
 
 impl Hash {
-    /// Takes in one number.
+    /// Adds one number to the hash.
     pub(crate) fn number(&mut self, number: u64) {
         self.0 = mix(self.0 ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
     }
 
-    /// Takes in bytes at an offset.
+    /// Adds the bytes at an offset to the hash.
     pub(crate) fn bytes(&mut self, offset: u64, bytes: &[u8]) {
         self.number(offset);
         for word in bytes.chunks(8) {

@@ -1,4 +1,4 @@
-//! CPU time (of this process, of one thread, of the processes that serve), and which CPUs a thread runs on.
+//! CPU time of this process, of one thread and of the serving processes; and the CPUs on which a thread may run.
 
 use crate::exit::Failure;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -10,37 +10,37 @@ fn clock_ns(clock: ClockId) -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// CPU time of all threads of this process so far, in nanoseconds (`CLOCK_PROCESS_CPUTIME_ID`).
+/// Returns the CPU time of all threads of this process, in ns (`CLOCK_PROCESS_CPUTIME_ID`).
 pub(crate) fn process_ns() -> u64 {
     clock_ns(ClockId::ProcessCPUTime)
 }
 
-/// CPU time of the calling thread so far, in nanoseconds.
+/// Returns the CPU time of the calling thread, in ns.
 pub(crate) fn thread_ns() -> u64 {
     clock_ns(ClockId::ThreadCPUTime)
 }
 
-/// The CPUs that the calling thread may use.
+/// Returns the CPUs that the calling thread may use.
 pub(crate) fn allowed_cpus() -> Result<Vec<usize>, Failure> {
     let allowed = sched_getaffinity(None).map_err(Failure::failed)?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect())
 }
 
-/// Keeps the calling thread, and what it starts from now on, on some CPUs.
+/// Pins the calling thread, and threads and processes that it starts afterwards, to some CPUs.
 pub(crate) fn pin(to: &[usize]) -> Result<(), Failure> {
     let mut set = CpuSet::new();
     to.iter().for_each(|cpu| set.set(*cpu));
     sched_setaffinity(None, &set).map_err(Failure::failed)
 }
 
-/// What each thread of some processes has run so far, in nanoseconds, by process and thread
-/// (`/proc/PID/task/TID/schedstat`, first number). The kernel brings it up to date when a thread stops running or
-/// at its next tick, so it is read when they rest.
+/// CPU time of each thread of some processes, in ns, by process and thread id (first number in
+/// `/proc/PID/task/TID/schedstat`). The kernel updates it when a thread stops running or at its next tick, so it should
+/// be read while the threads are idle.
 #[derive(Debug, Default)]
 pub(crate) struct Ran(BTreeMap<(u32, u32), u64>);
 
 impl Ran {
-    /// Of the processes now. A thread that ends meanwhile is left out.
+    /// Reads the CPU times of the processes. A thread that ends meanwhile is left out.
     pub(crate) fn now(pids: &[u32]) -> Result<Ran, Failure> {
         let mut ran = BTreeMap::new();
         for pid in pids {
@@ -60,7 +60,7 @@ impl Ran {
         Ok(Ran(ran))
     }
 
-    /// How much more that is than before, in nanoseconds. What threads ran that have ended since is not in it.
+    /// Returns the CPU time since `before`, in ns. The time of threads that have ended since then is missing.
     pub(crate) fn since(&self, before: &Ran) -> u64 {
         let of =
             |(thread, ns): (&(u32, u32), &u64)| ns.saturating_sub(before.0.get(thread).copied().unwrap_or(0));
@@ -68,7 +68,7 @@ impl Ran {
     }
 }
 
-/// Nanoseconds on a CPU: the first of the numbers.
+/// Parses the time on a CPU, the first number, in ns.
 fn parse_schedstat(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().next()?.parse().ok()
 }

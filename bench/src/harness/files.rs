@@ -1,4 +1,4 @@
-//! What needs no server: memory of this process, and files by `pread` and `pwrite`.
+//! Targets that need no server: memory of this process, and files accessed by `pread` and `pwrite`.
 
 use super::bursts::{OneAtATime, Target};
 use crate::exit::Failure;
@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Memory of this process: the ceiling.
+/// Memory of this process: the ceiling of every comparison.
 pub(crate) struct Local(pub(crate) Vec<u8>);
 
 impl Target for Local {
@@ -29,34 +29,34 @@ impl Target for Local {
     }
 }
 
-/// What lies under a file, as far as it changes how it is used.
+/// Medium of a file, as far as it decides how the depth is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Medium {
-    /// Memory of the kernel: nothing is waited for, so depth is a loop.
+    /// File system in memory: operations do not wait, so the depth is a loop.
     Memory,
-    /// Behind direct I/O, which waits: depth is threads.
+    /// Direct I/O on a device: operations wait, so the depth is a number of threads.
     Waits,
 }
 
-/// A file that is gone when this is dropped.
+/// File that is deleted when this value is dropped.
 pub(crate) struct DiskFile {
     file: File,
     medium: Medium,
 }
 
-/// A file system in memory that every Linux system has.
+/// Directory of a file system in memory that every Linux system has.
 pub(crate) const TMPFS: &str = "/dev/shm";
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Whether files of a folder lie in memory.
+/// Reports whether the files of a directory lie in memory.
 pub(crate) fn is_memory(folder: &Path) -> Result<bool, Failure> {
     let found = statfs(folder).map_err(|error| Failure::Failed(format!("{}: {error}", folder.display())))?;
     Ok(MEMORY_FILE_SYSTEMS.contains(&(found.f_type as u64)))
 }
 
 impl DiskFile {
-    /// An empty file in a folder, by direct I/O if that is what is `Waits` for.
+    /// Creates an empty file in a directory, with direct I/O for [`Medium::Waits`].
     pub(crate) fn create(folder: &Path, name: &str, medium: Medium) -> Result<DiskFile, Failure> {
         let path = folder.join(format!("farpool-bench-{}-{name}", std::process::id()));
         let failed = |error: std::io::Error| Failure::Failed(format!("{}: {error}", path.display()));
@@ -66,7 +66,7 @@ impl DiskFile {
             options.custom_flags(OFlags::DIRECT.bits().cast_signed());
         }
         let file = options.open(&path).map_err(failed)?;
-        // Nobody else needs its name, and so it is gone however this process ends.
+        // An unlinked file is gone however this process ends.
         std::fs::remove_file(&path).map_err(failed)?;
         Ok(DiskFile { file, medium })
     }

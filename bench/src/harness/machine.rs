@@ -1,11 +1,11 @@
-//! What was measured on.
+//! Description of the machine that was measured.
 
-/// How many CPUs this process may use.
+/// Returns the number of CPUs that this process may use.
 pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// One line that says what was measured on.
+/// Describes the CPU model, kernel and load in one line.
 pub(crate) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");

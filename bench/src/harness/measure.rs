@@ -1,8 +1,9 @@
-//! Measures one point: clients that work at the same time, each on a file of its own.
+//! Measures one point: one contender, access, depth and number of clients. The clients run at once, each on its own
+//! file.
 //!
-//! The idea: work comes in bursts. Before a burst each client draws its offsets and makes its buffers ready; then
-//! all begin together, and only from there to the end of the burst the clock runs; behind it each byte read is
-//! checked. The first client to finish a burst ends it for all, so nobody is timed while others rest.
+//! The idea: operations come in bursts. Before a burst each client draws its offsets and prepares its buffers. Then all
+//! clients start together, and the clock runs only until the burst ends. After that, each byte that was read is
+//! checked. The first client to finish ends the burst for all, so no client is timed while another one is idle.
 
 use super::access::{Access, Offsets, UNDER_WAY_BYTES_MAX, seed_of};
 use super::bursts::{Bursts, Limits, Means, Part, Stop, Target};
@@ -16,15 +17,15 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a burst of one client reads into or writes from, at most. Large enough that it does not stay in the
-/// caches, as the buffers of an engine do not.
+/// Largest buffer of a burst for one client, in bytes. It is larger than the CPU caches usually are, like the buffers
+/// of an engine.
 pub(crate) const BURST_BYTES: usize = 32 << 20;
-/// Every client does at least so many bytes at a point: these go into the result hash.
+/// Bytes that every client moves at a point at least. These bytes go into the result hash.
 const HASHED_BYTES: usize = 4 << 20;
-/// Buffers begin at a page, as direct I/O demands.
+/// Alignment of buffers in bytes, as direct I/O requires.
 const ALIGNMENT: usize = 4096;
 
-/// One client: by what it reads and writes, and what should be there.
+/// Client: its means of access and the expected contents of its file.
 pub(crate) struct Client {
     pub(crate) means: Means,
     contents: Contents,
@@ -32,24 +33,24 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Number `index`, with a file of `bytes`.
+    /// Creates client number `index`, with a file of `bytes`.
     pub(crate) fn new(means: Means, bytes: u64, index: u64) -> Client {
-        // Touched, so that no fault is timed.
+        // The buffer is touched now, so that no page fault is timed.
         let buffer = vec![1; BURST_BYTES.max(UNDER_WAY_BYTES_MAX) + ALIGNMENT];
         Client { means, contents: Contents::new(bytes, index), buffer }
     }
 }
 
-/// When a point is over.
+/// End of a point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
-    /// After so many seconds of bursts.
+    /// The point ends after this many seconds of bursts.
     Seconds(f64),
-    /// When the file has been gone through.
+    /// The point ends when the whole file was accessed once.
     Once,
 }
 
-/// What is to be done at a point.
+/// Operations of a point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) access: Access,
@@ -57,54 +58,54 @@ pub(crate) struct Work {
     pub(crate) until: Until,
     pub(crate) seed: u64,
     pub(crate) round: u64,
-    /// Tells what this writes from what was written before.
+    /// Number of this write, different for every write of a file.
     pub(crate) write_number: u32,
 }
 
-/// The processes that serve.
+/// Serving processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Servers {
     pub(crate) pids: Vec<u32>,
-    /// Whether they poll without end, so that only their time during bursts is to be counted.
+    /// True if the processes poll all the time. Only their CPU time during bursts is then counted.
     pub(crate) never_rest: bool,
 }
 
-/// What the clients share at a point.
+/// State that the clients share at a point.
 struct Field {
     work: Work,
     barrier: Barrier,
-    /// Of programs that must be told when another client has ended a burst.
+    /// Handles of the programs that must be stopped when another client has ended the burst.
     stops: Vec<Stop>,
-    /// Bursts before this one are over.
+    /// Number of the first burst that has not ended.
     ended: AtomicUsize,
     is_over: AtomicBool,
     has_failed: AtomicBool,
-    /// Of the burst: when each began and ended.
+    /// Begin and end of the current burst for each client.
     windows: Mutex<Vec<(Instant, Instant)>>,
     timed_ns: AtomicU64,
 }
 
-/// What one client did.
+/// Results of one client.
 #[derive(Default)]
 struct Done {
     times: Vec<Duration>,
     operations: u64,
     hash: Hash,
-    /// CPU time of this process that was not spent on the operations.
+    /// CPU time of this process that was not spent on the operations, in ns.
     beside_ns: u64,
-    /// CPU time that another process spent on them.
+    /// CPU time that another process spent on the operations, in ns.
     elsewhere_ns: u64,
 }
 
-/// What a point came to.
+/// Results of a point.
 pub(crate) struct Measured {
     pub(crate) figures: Figures,
-    /// Over the first operations of each client: the same whatever was measured, and in every run, for writes and for
-    /// reads of a file that was only gone through once. (How much a point writes depends on how fast it was.)
+    /// Hash over the first operations of each client. It is equal for all contenders and runs, for writes and for reads
+    /// of a file that was only accessed once. (The number of bytes that a point writes depends on its speed.)
     pub(crate) hash: Hash,
 }
 
-/// Lets all clients work at once. `servers` are the processes that serve them.
+/// Runs all clients at once. `servers` are the processes that serve them.
 pub(crate) fn measure(clients: &mut [Client], work: Work, servers: &Servers) -> Result<Measured, Failure> {
     let field = Field {
         work,
@@ -135,7 +136,7 @@ pub(crate) fn measure(clients: &mut [Client], work: Work, servers: &Servers) -> 
         joined.collect()
     });
     let own_ns = process_ns() - own_before;
-    // The last spinning of a server ends, and the kernel's books close.
+    // Servers stop spinning, and the kernel updates their CPU times.
     std::thread::sleep(Duration::from_millis(2));
     let mut served_ns = Ran::now(&servers.pids)?.since(&served_before) as f64;
     let mut all = Done::default();
@@ -171,7 +172,8 @@ pub(crate) fn measure(clients: &mut [Client], work: Work, servers: &Servers) -> 
     })
 }
 
-/// One client's bursts. Whoever fails still comes to the barriers until all have heard of it.
+/// Runs the bursts of one client. A client that fails keeps coming to the barriers until all others know of the
+/// failure.
 fn run_client(client: &mut Client, index: usize, field: &Field) -> Result<Done, Failure> {
     let work = field.work;
     let block = work.access.block;
@@ -246,13 +248,13 @@ fn run_client(client: &mut Client, index: usize, field: &Field) -> Result<Done, 
         burst += 1;
     }
     if matches!(means, Means::Bursts(_)) {
-        // The operations ran elsewhere: nothing this thread has done was one.
+        // The operations ran in another process, so all CPU time of this thread is overhead.
         done.beside_ns = thread_ns();
     }
     failure.map_or(Ok(done), Err)
 }
 
-/// What comes behind the timed part: reads are checked, writes noted, and the first of both hashed.
+/// Checks reads, records writes, and adds the first ones of both to the hash. Runs after the timed part of a burst.
 fn settle(
     work: Work,
     contents: &mut Contents,
@@ -275,7 +277,7 @@ fn settle(
     Ok(())
 }
 
-/// Adds up a burst that all have ended, and decides whether it was the last.
+/// Adds the time of a burst that all clients have ended, and decides whether it was the last one.
 fn close_burst(field: &Field, is_through: bool) {
     let mut windows = field.windows.lock();
     let begun = windows.iter().map(|(begun, _)| *begun).min();
@@ -293,19 +295,19 @@ fn close_burst(field: &Field, is_through: bool) {
     }
 }
 
-/// One client's operations of one burst.
+/// Operations of one client in one burst.
 struct Turns<'f> {
     field: &'f Field,
     burst: usize,
-    /// So many operations are done at this point, whoever has ended the burst.
+    /// Least number of operations at this point, even if another client has ended the burst.
     least: u64,
-    /// Those of earlier bursts.
+    /// Operations done in earlier bursts.
     operations: u64,
     times: &'f mut Vec<Duration>,
 }
 
 impl Turns<'_> {
-    /// Whether this client's part of the burst is over after so many operations, `now`, if it began at `since`.
+    /// Reports whether this client's share of a burst that began at `since` is over after `finished` operations.
     fn is_ended(&self, finished: usize, since: Instant, now: Instant) -> bool {
         if self.operations + (finished as u64) < self.least {
             return false;
@@ -320,8 +322,8 @@ impl Turns<'_> {
         is_late || self.field.ended.load(Ordering::Acquire) > self.burst
     }
 
-    /// How many operations from the front were done. The clock is read once for each batch: it costs as much as
-    /// 200 bytes of a copy.
+    /// Runs batches of operations until the burst ends. Returns the number of operations done. The clock is read once
+    /// per batch: reading it costs as much as copying 200 bytes.
     fn batches<B>(
         &mut self,
         batches: impl Iterator<Item = B>,
@@ -342,7 +344,7 @@ impl Turns<'_> {
         Ok(finished)
     }
 
-    /// This client's part of a burst by calls, from the barrier on.
+    /// Runs this client's share of a burst by calls, starting at the barrier.
     fn call(
         &mut self,
         target: &mut dyn Target,
@@ -374,7 +376,7 @@ impl Turns<'_> {
         Part { begun, ended: Instant::now(), finished, cpu_ns: 0 }
     }
 
-    /// The same by a program, which has got what it needs before the barrier.
+    /// Runs this client's share of a burst by a program. The program gets its orders before the barrier.
     fn tell(&mut self, program: &mut dyn Bursts, offsets: &[u64], memory: &[u8], has_failed: bool) -> Part {
         let work = self.field.work;
         let prepared = if has_failed { Ok(()) } else { program.prepare(work.access, offsets, memory) };
@@ -421,7 +423,7 @@ impl Turns<'_> {
         self.batches(ranges.chunks(depth), since, |batch| target.write(batch).map(|()| batch.len()))
     }
 
-    /// Operations in order, by as many threads as the depth says.
+    /// Runs operations in order, in as many threads as the depth says.
     fn spread<T: Send>(
         &mut self,
         ranges: impl Iterator<Item = T> + Send,
@@ -514,7 +516,7 @@ mod tests {
         Means::Calls(Box::new(Waits(DiskFile::create(&std::env::temp_dir(), &name, Medium::Memory).unwrap())))
     }
 
-    /// The hashes of every access at two depths.
+    /// Measures every access at two depths. Returns the hashes.
     fn hashes(mut clients: Vec<Client>) -> Vec<Hash> {
         let mut hashes = Vec::new();
         let [small_read, small_write, large_read, large_write] = ACCESSES;
@@ -542,7 +544,7 @@ mod tests {
         assert_ne!(first, hashes(filled(1, local)));
     }
 
-    /// Works, except that after some operations it does something else.
+    /// Works for some operations, then fails or returns wrong bytes.
     struct Faulty {
         memory: Local,
         left: usize,
@@ -583,7 +585,7 @@ mod tests {
         let mut clients = filled(1, local);
         let read = Access { is_write: false, ..ACCESSES[1] };
         let sequential = Access { is_random: false, ..read };
-        // A byte that only the last block has.
+        // Changes a byte in the last block only.
         if let Means::Calls(target) = &mut clients[0].means {
             let offset = BYTES - SMALL as u64;
             target.write(&[WriteRange { offset, from: &[0; SMALL] }]).unwrap();

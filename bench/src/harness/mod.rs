@@ -1,4 +1,4 @@
-//! What all benches stand on: who does the work, on which bytes, where, how it is timed, and what comes of it.
+//! Shared parts of all benchmarks: accesses, expected contents, clients, pools and processes, timing and statistics.
 
 pub(crate) mod access;
 pub(crate) mod bursts;

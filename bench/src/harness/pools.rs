@@ -1,4 +1,4 @@
-//! Pools to measure, and far files in them.
+//! Pools that are measured, and far files in them.
 
 use super::bursts::Target;
 use super::cpu::Ran;
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A pool: started for the measurement, or one that is there. The nodes go first.
+/// Pool that was started for the measurement, or an existing one. The nodes are stopped before the broker.
 pub(crate) struct Cluster {
     nodes: Vec<Server>,
     _broker: Option<Server>,
@@ -29,7 +29,7 @@ pub(crate) struct Cluster {
 const NODE: &str = "bench";
 const REGION_BYTES: u64 = 64 << 20;
 
-/// What a pool must have room for.
+/// Capacity that a pool must have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     /// Bytes of all files together.
@@ -39,8 +39,9 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Bytes of each node: for all files, for what sessions lease ahead (at least 128 MiB) and for a region of each
-    /// node that is begun, twice, as the regions of the last files are still being wiped.
+    /// Returns the bytes of memory for each node. The files, the memory that sessions lease ahead (at least 128 MiB)
+    /// and one started region per node are counted twice, because the regions of the previous files may still be in the
+    /// process of being wiped.
     fn node_bytes(self) -> u64 {
         let ahead = (128 << 20) + self.bytes / 4 + self.nodes * REGION_BYTES;
         let all = 2 * (self.bytes + self.clients * ahead);
@@ -52,16 +53,17 @@ impl Room {
     }
 }
 
-/// A pool that was started by somebody else.
+/// Pool that somebody else has started.
 pub(crate) struct Existing<'a> {
     pub(crate) url: &'a str,
-    /// Whether to reach it without TLS, also beyond this machine.
+    /// True if it is accessed without TLS, even on another machine.
     pub(crate) plaintext: bool,
-    /// Its nodes, those of them that run on this machine.
+    /// Process ids of those nodes that run on this machine.
     pub(crate) pids: &'a [u32],
 }
 
-/// Makes certificates for a broker, nodes and an administrator, in memory. They are read as processes start.
+/// Creates certificates for a broker, nodes and an administrator, in a directory in memory. Processes read them when
+/// they start.
 fn issue(nodes: &[String]) -> Result<TempDir, Failure> {
     let folder = tempfile::tempdir_in(TMPFS)?;
     let mut certs = Command::new(farpool()?);
@@ -79,7 +81,7 @@ impl Cluster {
         Cluster::start_under(None, room, node_flags)
     }
 
-    /// The same with TLS.
+    /// Starts a broker and nodes that use TLS. `node_flags` are given to every node.
     pub(crate) fn start_with_tls(room: Room, node_flags: &[String]) -> Result<Cluster, Failure> {
         Cluster::start_under(Some(issue(&room.node_names())?), room, node_flags)
     }
@@ -102,24 +104,24 @@ impl Cluster {
         Ok(Cluster { nodes, _broker: Some(broker), url, tls, plaintext: false, pids })
     }
 
-    /// Takes a pool that is there.
+    /// Uses an existing pool.
     pub(crate) fn existing(pool: Existing<'_>) -> Cluster {
         let Existing { url, plaintext, pids } = pool;
         let (url, pids) = (url.to_owned(), pids.to_vec());
         Cluster { nodes: Vec::new(), _broker: None, url, tls: None, plaintext, pids }
     }
 
-    /// The processes of its nodes, as far as they are known.
+    /// Returns the process ids of the nodes, as far as they are known.
     pub(crate) fn pids(&self) -> &[u32] {
         &self.pids
     }
 
-    /// How long to wait for its nodes to rest: those of a pool that is there may serve others all the time.
+    /// Returns how long to wait until the nodes are idle. Nodes of an existing pool may serve others all the time.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_secs(if self.nodes.is_empty() { 3 } else { 20 })
     }
 
-    /// A session with an empty file of `bytes`, once there is room for it.
+    /// Opens a session with an empty file of `bytes`, once the pool has room for it.
     pub(crate) fn open(&self, way: Way, bytes: u64) -> Result<FarTarget, Failure> {
         let pool = self.connect(way.transport, way.shape, bytes)?;
         let file = pool.create(
@@ -135,12 +137,12 @@ impl Cluster {
         Ok(FarTarget { pool, file })
     }
 
-    /// A session, once so much is free.
+    /// Opens a session once `bytes` are free in the pool.
     pub(crate) fn session(&self, transport: TransportChoice, bytes: u64) -> Result<Pool, Failure> {
         self.connect(transport, None, bytes)
     }
 
-    /// Connects once so much is free.
+    /// Connects once `bytes` are free in the pool.
     fn connect(&self, transport: TransportChoice, shape: Option<Shape>, bytes: u64) -> Result<Pool, Failure> {
         let options = PoolOptions {
             transport,
@@ -176,7 +178,7 @@ impl Cluster {
     }
 }
 
-/// How a far file is reached.
+/// Path to a far file: transport, encryption and emulated link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) transport: TransportChoice,
@@ -184,7 +186,7 @@ pub(crate) struct Way {
     pub(crate) shape: Option<Shape>,
 }
 
-/// A far file, and the session it belongs to.
+/// Far file, and the session it belongs to.
 pub(crate) struct FarTarget {
     pool: Pool,
     file: FarFile,
@@ -206,11 +208,11 @@ impl Drop for FarTarget {
     }
 }
 
-/// Waits until processes have little to do: nodes touch their memory after they start, and wipe it after use.
-/// Gives up after a while; the figures will show it.
+/// Waits until processes are nearly idle, because nodes prefault memory when they start and wipe it after use. Stops
+/// waiting after `patience`; the results then show the load.
 pub(crate) fn wait_quiet(pids: &[u32], patience: Duration) -> Result<(), Failure> {
     const LOOK: Duration = Duration::from_millis(50);
-    /// Of one CPU.
+    /// Busy share of one CPU below which the processes count as idle.
     const SHARE_MAX: f64 = 0.1;
     let give_up = Instant::now() + patience;
     let mut before = Ran::now(pids)?;

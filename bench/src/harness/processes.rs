@@ -1,4 +1,4 @@
-//! Processes that serve or work while something is measured, and end with it.
+//! Child processes that serve or work during a measurement and end with it.
 
 use crate::exit::Failure;
 use farpool_command::programs;
@@ -12,26 +12,26 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A process that ends with this value.
+/// Child process that is ended when this value is dropped.
 pub(crate) struct Server {
     child: Child,
-    /// Whether it puts something away when it is asked to end.
+    /// True if the process gets SIGTERM and time to clean up before it is killed.
     is_asked: bool,
 }
 
-/// Who is asked to end has this long for it.
+/// Time limit for a process to end after SIGTERM.
 const ENDING: Duration = Duration::from_secs(5);
-/// Who starts has this long for it.
+/// Time limit for a process to become ready.
 const STARTING: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Server {
-    /// Its process id.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until `is_ready`.
+    /// Waits until `is_ready` returns true.
     pub(crate) fn wait_ready(&mut self, name: &str, is_ready: impl Fn() -> bool) -> Result<(), Failure> {
         let give_up = Instant::now() + STARTING;
         while !is_ready() {
@@ -61,7 +61,7 @@ impl Drop for Server {
     }
 }
 
-/// Until it has ended, or its time for that is over.
+/// Waits until the process has ended, for [`ENDING`] at most.
 fn await_end(child: &mut Child) {
     let give_up = Instant::now() + ENDING;
     while Instant::now() < give_up && matches!(child.try_wait(), Ok(None)) {
@@ -69,7 +69,8 @@ fn await_end(child: &mut Child) {
     }
 }
 
-/// A process that is told line by line what to do, answers each with a line, and ends with its standard input.
+/// Program that is controlled over its standard input: it answers each line with a line, and ends at the end of its
+/// input.
 pub(crate) struct Told {
     name: String,
     child: Child,
@@ -77,11 +78,11 @@ pub(crate) struct Told {
     output: BufReader<ChildStdout>,
 }
 
-/// Where it is told; shared, so that it hears while its answer is waited for.
+/// Standard input of a controlled program. It is shared, so that another thread can write while an answer is awaited.
 pub(crate) struct Input(Mutex<Option<ChildStdin>>);
 
 impl Input {
-    /// Tells it something.
+    /// Writes a line to the program.
     pub(crate) fn say(&self, line: &str) -> std::io::Result<()> {
         let mut input = self.0.lock();
         input.as_mut().map_or(Ok(()), |input| input.write_all(format!("{line}\n").as_bytes()))
@@ -93,14 +94,14 @@ impl Input {
 }
 
 impl Told {
-    /// Starts a program that says `ready` when it is; and what it said behind that word.
+    /// Starts a program and waits until it prints `ready`. Returns the program and the rest of that line.
     pub(crate) fn start(program: &Path, args: &[String]) -> Result<(Told, String), Failure> {
         let failed = |error| Failure::Failed(format!("starting {}: {error}", program.display()));
         let mut child = Command::new(program)
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Who presses Ctrl-C tells us, and we end what we have started.
+            // Ctrl-C should reach this process only, which then ends its children.
             .process_group(0)
             .spawn()
             .map_err(failed)?;
@@ -112,24 +113,24 @@ impl Told {
         Ok((told, ready))
     }
 
-    /// Its name, for people.
+    /// Returns the name of the program, for messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// See [`Input`].
+    /// Returns the standard input of the program.
     pub(crate) fn input(&self) -> Arc<Input> {
         self.input.clone()
     }
 
-    /// Tells it to do something; what it said behind `ok` when it was done.
+    /// Sends a command to the program. Returns the rest of its answer after `ok`.
     pub(crate) fn ask(&mut self, line: &str) -> Result<String, Failure> {
-        // If it has ended, its last words say more than the broken pipe.
+        // If the program has ended, its last output says more than the broken pipe.
         let _ = self.input.say(line);
         self.answer("ok")
     }
@@ -156,12 +157,12 @@ impl Drop for Told {
     }
 }
 
-/// Where the `farpool` command lies.
+/// Returns the path of the `farpool` command.
 pub(crate) fn farpool() -> Result<PathBuf, Failure> {
     programs::own("farpool", "build")
 }
 
-/// Starts a command of `farpool` that says `ready`; what it said behind that word.
+/// Starts a `farpool` command and waits until it prints `ready`. Returns the process and the rest of that line.
 pub(crate) fn start(args: &[&str]) -> Result<(Server, String), Failure> {
     let child = Command::new(farpool()?).args(args).stdout(Stdio::piped()).spawn()?;
     let mut server = Server { child, is_asked: false };
@@ -174,7 +175,7 @@ pub(crate) fn start(args: &[&str]) -> Result<(Server, String), Failure> {
         .ok_or_else(|| Failure::Failed(format!("farpool {} did not start", args[0])))
 }
 
-/// Starts a program of somebody else, quietly. It is asked to end, so that it can put its things away.
+/// Starts a foreign program without output. It is ended by SIGTERM, so that it can clean up.
 pub(crate) fn start_other(program: &PathBuf, args: &[String]) -> Result<Server, Failure> {
     let child = Command::new(program)
         .args(args)
@@ -186,7 +187,7 @@ pub(crate) fn start_other(program: &PathBuf, args: &[String]) -> Result<Server, 
     Ok(Server { child, is_asked: true })
 }
 
-/// Where a program lies in `PATH`; if nowhere, how to get it.
+/// Finds a program in `PATH`. The error names the Debian package that has it.
 pub(crate) fn find_program(name: &str, package: &str) -> Result<PathBuf, Failure> {
     programs::in_path(name).ok_or_else(|| {
         Failure::Failed(format!(
@@ -195,12 +196,12 @@ pub(crate) fn find_program(name: &str, package: &str) -> Result<PathBuf, Failure
     })
 }
 
-/// A port of loopback that was free a moment ago, for programs that cannot pick one.
+/// Returns a loopback port that was free a moment ago, for programs that cannot pick one.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Whether somebody takes connections at a port of loopback.
+/// Reports whether a process accepts connections at a loopback port.
 pub(crate) fn is_listening(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
 }

@@ -1,4 +1,4 @@
-//! This machine as if a slower link lay between it and its nodes. An emulation, and labelled as one.
+//! Emulation of a slower link between this machine and its nodes. Results are labelled as emulated.
 
 use farpool_host::{Host, HostLayer};
 use farpool_transport::shaped::{RealPace, Shape, Shaped};
@@ -6,7 +6,7 @@ use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, Sockets};
 use farpool_wire::MonoNs;
 use std::sync::Arc;
 
-/// Reads `LATENCY_US,GBIT`.
+/// Parses `LATENCY_US,GBIT`.
 pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
     let wrong = || {
         format!(
@@ -22,15 +22,15 @@ pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
     Ok(Shape { latency_ns: (latency_us * 1e3) as u64, bytes_per_second: (gbit * 1e9 / 8.0) as u64 })
 }
 
-/// See the module. Every link to a node has the latency and the bandwidth to itself; that to the broker is as it
-/// is.
+/// Dialer whose links to nodes have a given latency and bandwidth, each link for itself. Links to the broker are not
+/// slowed down.
 pub(crate) struct Emulated {
     machine: Arc<dyn Dialer>,
     shape: Shape,
 }
 
 impl Emulated {
-    /// This machine behind such links.
+    /// Returns a dialer that emulates links of this shape.
     pub(crate) fn host(reach: Reach, shape: Shape) -> Arc<dyn Dialer> {
         Arc::new(Emulated { machine: Sockets::dialer(reach), shape })
     }

@@ -1,26 +1,26 @@
-//! What a measured point comes to, and medians over rounds.
+//! Figures of a measured point, and medians over rounds.
 
 use std::time::{Duration, Instant};
 
-/// One measured point.
+/// Figures of one measured point.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
-    /// How long an operation (of a contender that takes batches: a batch) took: quantiles in microseconds.
+    /// Quantiles of the time of an operation, in us; of a batch for contenders that take batches.
     pub(crate) p50_us: f64,
     pub(crate) p90_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p999_us: f64,
-    /// Over all clients together.
+    /// Throughput of all clients together, in GB/s.
     pub(crate) gb_per_s: f64,
-    /// CPU time of the clients for each operation.
+    /// CPU time of the clients per operation, in us.
     pub(crate) client_cpu_us: f64,
-    /// The same of those who serve; nothing if it cannot be known.
+    /// CPU time of the servers per operation, in us. `None` if it is unknown.
     pub(crate) server_cpu_us: Option<f64>,
-    /// CPU time of both sides for each GiB moved.
+    /// CPU time of both sides per GiB moved, in s.
     pub(crate) cpu_s_per_gib: f64,
 }
 
-/// The quantiles p50, p90, p99 and p99.9 in microseconds; of few times the last ones are the longest. Sorts them.
+/// Sorts the times. Returns the quantiles p50, p90, p99 and p99.9 in us. With few times, the last ones are the maximum.
 pub(crate) fn quantiles(times: &mut [Duration]) -> [f64; 4] {
     times.sort_unstable();
     [0.5, 0.9, 0.99, 0.999].map(|share| {
@@ -30,12 +30,12 @@ pub(crate) fn quantiles(times: &mut [Duration]) -> [f64; 4] {
     })
 }
 
-/// What so many bytes since then come to.
+/// Returns the throughput of `bytes` moved since `begun`, in GB/s.
 pub(crate) fn gb_per_s(bytes: usize, begun: Instant) -> f64 {
     bytes as f64 / begun.elapsed().as_secs_f64() / 1e9
 }
 
-/// The one in the middle; of an even number the mean of the two. 0 of none.
+/// Returns the median; for an even number of values the mean of the middle two, for none 0.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -47,7 +47,7 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl Figures {
-    /// Each figure's median over rounds.
+    /// Returns the median of each figure over rounds.
     pub(crate) fn median(rounds: &[Figures]) -> Figures {
         let of = |field: fn(&Figures) -> f64| median(rounds.iter().map(field));
         let known: Vec<f64> = rounds.iter().filter_map(|figures| figures.server_cpu_us).collect();

@@ -1,8 +1,8 @@
-//! `farpool bench cache`: a working set four times as large as local memory, read from a disk, and through a cache in
-//! far memory (paper 000, section 3.1).
+//! `farpool bench cache`: random reads of a file four times the size of local memory, from a disk and through a cache
+//! in far memory (paper 000, section 3.1).
 //!
-//! Each cache is filled by a first pass over the file. Then the same random reads go to the file by direct I/O and
-//! through each cache in turns. Every byte that is read is compared, outside the timed part.
+//! A first pass over the file fills each cache. Then the same random reads go in turns to the file, by direct I/O, and
+//! to each cache. Every byte that is read is compared with the expected one, outside the timed part.
 
 use crate::exit::Failure;
 use crate::harness::contents::Contents;
@@ -27,35 +27,35 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool bench cache --size 1GiB --folder /var/tmp")]
 pub(crate) struct CacheArgs {
-    /// Bytes of the file
+    /// Size of the file
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "1GiB")]
     size: u64,
-    /// Bytes of local memory [default: a quarter of the file]
+    /// Size of local memory [default: a quarter of the file]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     near: Option<u64>,
-    /// Bytes of a block, which is what is read at once
+    /// Block size of the cache, and size of each read
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "8KiB")]
     block: u64,
-    /// Where the file lies: on the disk that is compared with
+    /// Directory for the file, on the disk to compare with
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Reads of each round and way
+    /// Reads per round, from the disk and from each cache
     #[arg(long, default_value_t = 100_000)]
     reads: u64,
-    /// Rounds; medians are shown
+    /// Rounds; the median is shown
     #[arg(long, default_value_t = 5)]
     rounds: u64,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// What direct I/O wants of buffers and offsets.
+/// Alignment that direct I/O requires of buffers and offsets, in bytes.
 const ALIGNMENT: usize = 4096;
 const TRANSPORTS: [(&str, TransportChoice); 2] =
     [("tcp", TransportChoice::Tcp), ("shm", TransportChoice::Shm)];
 
-/// A file read by direct I/O, and what must be in it.
+/// File that is read by direct I/O, and its expected contents.
 struct Disk {
     file: File,
     contents: Contents,
@@ -70,7 +70,7 @@ impl Disk {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).custom_flags(OFlags::DIRECT.bits().cast_signed());
         let file = options.open(&path).map_err(failed)?;
-        // Nobody else needs its name, and so it is gone however this process ends.
+        // An unlinked file is gone however this process ends.
         std::fs::remove_file(&path).map_err(failed)?;
         let block_bytes = args.block as usize;
         let buffer = vec![0; block_bytes + ALIGNMENT];
@@ -101,12 +101,12 @@ impl Disk {
     }
 }
 
-/// The file through a cache.
+/// The file, read through a cache.
 struct Cached {
     name: &'static str,
     cache: BlockCache,
     version: Version,
-    /// Each round's share of reads that were found near, far and nowhere.
+    /// Shares of reads served by local memory, by far memory and by the file, for each round.
     shares: Vec<[f64; 3]>,
     medians: Vec<f64>,
     means: Vec<f64>,

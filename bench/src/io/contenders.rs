@@ -1,4 +1,4 @@
-//! Who is measured: memory, far files over each transport, and rivals.
+//! Contenders of a measurement: local memory, far files over each transport, and rivals.
 
 use super::rivals::{Ready, Rival, memory};
 use crate::exit::Failure;
@@ -11,10 +11,10 @@ use farpool_host::waiting::chosen;
 use farpool_transport::shaped::Shape;
 use std::path::Path;
 
-/// One who is measured.
+/// System that is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contender {
-    /// As it stands in tables.
+    /// Name in tables.
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
 }
@@ -23,30 +23,30 @@ pub(crate) struct Contender {
 pub(crate) enum Kind {
     /// Memory of this process: the ceiling.
     Memory,
-    /// A far file; of a pool with TLS or without.
+    /// Far file, in a pool with or without TLS.
     Far { way: Way, with_tls: bool },
-    /// Somebody else.
+    /// Rival system.
     Other(Rival),
 }
 
 impl Contender {
-    /// Whether it has nodes, so that their number matters.
+    /// Reports whether the contender uses nodes, so that their number matters.
     pub(crate) fn has_nodes(&self) -> bool {
         matches!(self.kind, Kind::Far { .. })
     }
 }
 
-/// What was asked to be measured.
+/// Selection of what is measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
-    /// Whether the pool is one that is there already: then over TCP only, as it may be anywhere.
+    /// True if an existing pool is measured. It may be on another machine, so only TCP is measured then.
     pub(crate) is_existing: bool,
     pub(crate) with_tls: bool,
     pub(crate) sealed: bool,
     pub(crate) shape: Option<Shape>,
 }
 
-/// All of them, the ceiling first.
+/// Returns all contenders, the ceiling first.
 pub(crate) fn contenders(asked: Asked, rivals: &[Rival]) -> Vec<Contender> {
     let (shm, tcp) = (TransportChoice::Shm, TransportChoice::Tcp);
     let far = |name, transport, with_tls, is_sealed, shape| Contender {
@@ -71,37 +71,37 @@ pub(crate) fn contenders(asked: Asked, rivals: &[Rival]) -> Vec<Contender> {
     all
 }
 
-/// What runs while they are measured.
+/// Pools and rival servers that run during the measurement.
 pub(crate) struct Stage {
-    /// For each number of nodes: the pool without TLS, and the one with it.
+    /// Pools by their number of nodes: one without TLS, and one with TLS if that was asked for.
     clusters: Vec<(u64, Cluster, Option<Cluster>)>,
     rivals: Vec<Ready>,
 }
 
-/// A contender's clients, and the processes that serve them.
+/// Clients of one contender, and the processes that serve them.
 pub(crate) struct Cast {
     pub(crate) clients: Vec<Client>,
-    /// Clients that are processes of their own.
+    /// Process ids of clients that run outside this process.
     pub(crate) client_pids: Vec<u32>,
     pub(crate) servers: Servers,
-    /// Whether blocks are keys: then nothing can be read in other blocks than it was written in.
+    /// True if blocks are stored under keys. Such a block can only be read in the size it was written in.
     pub(crate) is_by_key: bool,
-    /// The server of this cast alone; behind the clients, so that it ends after them.
+    /// Server of these clients alone. The field follows the clients, so it is dropped after them.
     _served_by: Option<Told>,
 }
 
 impl Stage {
-    /// Around a pool that is there.
+    /// Wraps an existing pool.
     pub(crate) fn existing(cluster: Cluster, nodes: u64) -> Stage {
         Stage { clusters: vec![(nodes, cluster, None)], rivals: Vec::new() }
     }
 
-    /// Starts pools of so many nodes each, for what was asked.
+    /// Starts the pools for what was asked, one for each number of nodes.
     pub(crate) fn start(bytes: u64, clients: u64, nodes: &[u64], asked: Asked) -> Result<Stage, Failure> {
         let mut clusters = Vec::new();
         for nodes in nodes {
             let room = Room { bytes, clients, nodes: *nodes };
-            // As this process does.
+            // The nodes wait in the same mode as this process.
             let waiting = ["--waiting".to_owned(), chosen().word().to_owned()];
             let plain = Cluster::start(room, &waiting)?;
             let secured = if asked.with_tls { Some(Cluster::start_with_tls(room, &waiting)?) } else { None };
@@ -110,7 +110,7 @@ impl Stage {
         Ok(Stage { clusters, rivals: Vec::new() })
     }
 
-    /// Makes rivals ready for `bytes` of files each.
+    /// Starts rivals with room for `bytes` of files each.
     pub(crate) fn add_rivals(&mut self, rivals: &[Rival], bytes: u64, disk: &Path) -> Result<(), Failure> {
         for rival in rivals {
             self.rivals.push(Ready::start(*rival, bytes, disk)?);
@@ -118,7 +118,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the nodes have nothing to do.
+    /// Waits until the nodes are idle.
     pub(crate) fn wait_quiet(&self) -> Result<(), Failure> {
         let all = self.clusters.iter().flat_map(|(_, plain, secured)| [Some(plain), secured.as_ref()]);
         all.flatten().try_for_each(|cluster| wait_quiet(cluster.pids(), cluster.patience()))

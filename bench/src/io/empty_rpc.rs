@@ -1,4 +1,4 @@
-//! The floor for a round trip: 24 bytes there and 16 back over loopback TCP, between two threads that never sleep.
+//! Lower bound of a round trip: 24 bytes out and 16 bytes back over loopback TCP, between two threads that spin.
 
 use crate::exit::Failure;
 use crate::harness::cpu::{allowed_cpus, pin};
@@ -7,14 +7,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// What a request for one read takes without its checksum and session.
+/// Bytes of a request for one read, without checksum and session.
 const REQUEST_BYTES: usize = 24;
-/// What its answer takes beside the data.
+/// Bytes of a reply, without the data.
 const REPLY_BYTES: usize = 16;
-/// Who waits longer than this for an answer has lost the other side.
+/// Time limit for a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The first two CPUs that this process may use.
+/// Returns the first two CPUs that this process may use. An error if there is only one.
 fn two_cpus() -> Result<[usize; 2], Failure> {
     match allowed_cpus()?[..] {
         [one, other, ..] => Ok([one, other]),
@@ -22,11 +22,11 @@ fn two_cpus() -> Result<[usize; 2], Failure> {
     }
 }
 
-/// Round trips for a while: their quantiles p50, p90, p99 and p99.9 in microseconds.
+/// Measures round trips for some seconds. Returns the quantiles p50, p90, p99 and p99.9, in us.
 pub(crate) fn measure(seconds: f64) -> Result<[f64; 4], Failure> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    // On one CPU they would only wait for each other.
+    // Two spinning threads on one CPU would only wait for each other.
     let [asking, answering] = two_cpus()?;
     std::thread::scope(|scope| {
         let server = scope.spawn(move || {
@@ -74,7 +74,7 @@ fn prepare(stream: &TcpStream) -> Result<(), Failure> {
     Ok(stream.set_nonblocking(true)?)
 }
 
-/// Whether the buffer was filled; not if the other side has hung up before its first byte.
+/// Fills the buffer. Returns false if the peer closed the connection before the first byte.
 fn read_spinning(stream: &mut TcpStream, into: &mut [u8]) -> Result<bool, Failure> {
     let mut filled = 0;
     let begun = Instant::now();

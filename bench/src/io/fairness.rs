@@ -1,8 +1,8 @@
-//! `farpool bench fairness`: what clients that ask for one thing at a time get of a node that another keeps busy.
+//! `farpool bench fairness`: throughput of clients with one outstanding read on a node that another client keeps busy.
 //!
-//! Broker and node are processes of their own; each client is a session of its own in this process. Every byte
-//! read is compared with what was written. Clients, node and kernel share this machine's CPUs, so what a client
-//! gets is shared by the kernel's scheduler as well.
+//! Broker and node are separate processes. Each client is a session of its own in this process. Every byte that is read
+//! is compared with what was written. Clients, node and kernel share the CPUs of this machine, so the kernel's
+//! scheduler takes part in the sharing.
 
 use crate::exit::Failure;
 use crate::harness::machine::machine;
@@ -20,25 +20,25 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool bench fairness --seconds 3")]
 pub(crate) struct FairnessArgs {
-    /// Clients with one read of 8 KiB under way at a time
+    /// Modest clients: clients with one outstanding read of 8 KiB each
     #[arg(long, default_value_t = 7)]
     modest: usize,
-    /// Reads of 8 KiB that the greedy client has under way
+    /// Outstanding reads of 8 KiB of the greedy client
     #[arg(long, default_value_t = 128)]
     depth: usize,
-    /// Connections over which the greedy client spreads them
+    /// Connections of the greedy client
     #[arg(long, default_value_t = 4)]
     connections: usize,
-    /// Seconds for each measured point
+    /// Seconds per measured point
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Rounds; medians are shown
+    /// Rounds; the median is shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// What the node may move, so that it is the node and not this machine's CPUs that all have to share
+    /// Bandwidth limit of the node; with it the clients share the node rather than the CPUs of this machine
     #[arg(long, value_name = "SIZE/s")]
     bandwidth_limit: Option<String>,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -46,7 +46,7 @@ pub(crate) struct FairnessArgs {
 const READ_BYTES: usize = 8 << 10;
 const FILE_BYTES: usize = 16 << 20;
 
-/// Reads a second of each client of a run.
+/// Reads per second of each client in a run.
 type Rates = Vec<f64>;
 
 pub(crate) fn run(args: &FairnessArgs) -> Outcome {
@@ -97,12 +97,12 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Reads a second of a client that is not beside the other kind.
+/// Reads per second of a client without clients of the other kind.
 struct Alone {
     modest: f64,
     greedy: f64,
-    /// Of one among as many modest clients as there are clients: its share of the machine, in its own kind of read.
-    /// One that comes alone costs several times one of a batch.
+    /// Reads per second of one modest client among as many modest clients as there are clients in all. This is its fair
+    /// share of the machine in single reads. A single read costs several times as much as a read in a batch.
     peers: f64,
 }
 
@@ -150,7 +150,7 @@ fn report(args: &FairnessArgs, alone: &Alone, together: &[Rates]) -> Outcome {
     Ok(())
 }
 
-/// A session of its own, with a file of its own in which every place holds what [`word`] says.
+/// Opens a session of its own with a file of its own. Each word of the file is the value of [`word`] at its offset.
 fn client(url: &str) -> Result<(Pool, FarFile), Failure> {
     let options = PoolOptions {
         transport: TransportChoice::Tcp,
@@ -173,16 +173,16 @@ fn word(offset: u64) -> u64 {
     (offset / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// How a client reads.
+/// Way in which a client reads.
 #[derive(Clone, Copy)]
 struct Client<'f> {
     file: &'f FarFile,
     threads: usize,
-    /// Of each thread.
+    /// Outstanding reads of each thread.
     depth: usize,
 }
 
-/// Reads a second of each client, all at work at the same time.
+/// Runs all clients at once. Returns the reads per second of each.
 fn measure(clients: &[Client<'_>], seconds: Duration) -> Result<Rates, Failure> {
     let threads: usize = clients.iter().map(|client| client.threads).sum();
     let (begin, over) = (Barrier::new(threads + 1), AtomicBool::new(false));
@@ -213,7 +213,7 @@ fn measure(clients: &[Client<'_>], seconds: Duration) -> Result<Rates, Failure> 
     })
 }
 
-/// Reads at random places until it is over. How many reads that were.
+/// Reads at random offsets until `over` is set. Returns the number of reads.
 fn read(client: &Client<'_>, seed: u64, over: &AtomicBool) -> Result<u64, Failure> {
     let mut random = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
     let mut buffer = vec![0; READ_BYTES * client.depth];

@@ -1,7 +1,7 @@
-//! `farpool bench leases`: how fast the broker grants tickets, and how long a lease takes from the question to
-//! memory that can be written.
+//! `farpool bench leases`: tickets per second, and the time from the request for a ticket to a lease on writable
+//! memory.
 //!
-//! Broker and node are processes of their own, asked over loopback with single messages: no library between.
+//! Broker and node are separate processes. They get single messages over loopback, without the client library.
 
 use crate::exit::Failure;
 use crate::harness::machine::machine;
@@ -22,16 +22,16 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool bench leases --tickets 4000")]
 pub(crate) struct LeaseArgs {
-    /// Tickets to ask for in each round, of one region each
+    /// Tickets to request per round, for one region each
     #[arg(long, default_value_t = 4_000)]
     tickets: u32,
-    /// Leases to set up and give back in each round
+    /// Leases to set up and release per round
     #[arg(long, default_value_t = 1_000)]
     leases: u32,
-    /// Rounds; medians are shown
+    /// Rounds; the median is shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
     }
     let (mut tickets, mut tcp, mut shm) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..args.rounds {
-        // A pool of its own for each round: tickets that nobody redeems are promised for their whole time.
+        // Each round starts a new pool, because a ticket that is not redeemed counts as promised until it expires.
         let mut pool = Pool::start(&[])?;
         bar.set_message("leases over tcp");
         pool.wait_quiet()?;
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
     Ok(())
 }
 
-/// A broker and a node, and a session with them. The node goes first.
+/// Broker, node and a session with them. The node is stopped before the broker.
 pub(crate) struct Pool {
     node: Server,
     _broker: Server,
@@ -120,7 +120,7 @@ pub(crate) struct Pool {
     proof: SessionProof,
 }
 
-/// How a node is reached.
+/// Transport to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
     Tcp,
@@ -141,10 +141,10 @@ fn unexpected(reply: &Reply) -> Failure {
 }
 
 impl Pool {
-    /// Starts them; the node with these flags as well.
+    /// Starts broker and node, the node with `node_flags` as well.
     pub(crate) fn start(node_flags: &[&str]) -> Result<Pool, Failure> {
         let (broker, url) = start(&["broker", "--listen", "127.0.0.1:0"])?;
-        // Address space, not memory: a region is touched when it is leased.
+        // The 4 GiB are only address space: a region takes memory when it is leased.
         let fixed =
             ["--name", "bench", "--memory", "4GiB", "--region-size", "1MiB", "--no-prefault", "--no-lock"];
         let (node, _) = start(&[&["node", "--broker", &url][..], &fixed[..], node_flags].concat())?;
@@ -161,8 +161,8 @@ impl Pool {
         Ok(Pool { node, _broker: broker, host, broker: link, proof })
     }
 
-    /// Waits until the node has made memory ready for leases to come, and wiped what came back: that takes the CPU
-    /// that the broker or this process would be timed on.
+    /// Waits until the node has prepared memory for coming leases and wiped the released regions. That work takes CPU
+    /// time from the broker and this process.
     pub(crate) fn wait_quiet(&self) -> Result<(), Failure> {
         wait_quiet(&[self.node.pid()], PATIENCE)
     }
@@ -188,7 +188,7 @@ impl Pool {
         }
     }
 
-    /// Tickets in a second, asked for one after another.
+    /// Requests tickets one after another. Returns the tickets per second.
     fn tickets(&mut self, count: u32) -> Result<f64, Failure> {
         let begun = Instant::now();
         for _ in 0..count {
@@ -197,7 +197,7 @@ impl Pool {
         Ok(f64::from(count) / begun.elapsed().as_secs_f64())
     }
 
-    /// Makes a link to the node.
+    /// Opens a link to the node.
     pub(crate) fn dial_node(&mut self, over: Over) -> Result<Box<dyn Link>, Failure> {
         let first = self.ticket()?;
         let space: Arc<ShmSpace> = Arc::default();
@@ -208,7 +208,7 @@ impl Pool {
         self.host.dial(to, soon(&*self.host)).map_err(Failure::failed)
     }
 
-    /// How long each lease took to set up. It is given back outside the timed part.
+    /// Sets up leases and returns the time of each. They are released outside the timed part.
     fn leases(&mut self, count: u32, over: Over) -> Result<Vec<Duration>, Failure> {
         let host = Arc::clone(&self.host);
         let mut node = self.dial_node(over)?;

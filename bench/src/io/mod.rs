@@ -1,4 +1,4 @@
-//! Reads, writes and leases: what far memory costs, and what it costs others.
+//! Benchmarks of reads, writes and leases: their cost, and their effect on other work.
 
 pub(crate) mod cache;
 mod contenders;

@@ -1,8 +1,8 @@
-//! `farpool bench neighbour`: what a donor's own work loses while its memory is served.
+//! `farpool bench neighbour`: slowdown of other work on a host while its memory is served.
 //!
-//! The machine is split: on one half of its CPUs runs the donor, which is a node and a load of its own, on the
-//! other half those who read the node's memory. What the halves still share is memory bandwidth and the last
-//! cache; on two hosts it would be less.
+//! The CPUs of the machine are split in half. One half is the donor: a node and a load. The other half runs the clients
+//! that read the node's memory. The halves still share memory bandwidth and the last-level cache. Two hosts would share
+//! less.
 
 use crate::exit::Failure;
 use crate::harness::access::{ACCESSES, LARGE, Offsets, SMALL};
@@ -25,49 +25,49 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool bench neighbour --limit 500MiB")]
 pub(crate) struct NeighbourArgs {
-    /// Bytes of the far file that is read meanwhile
+    /// Size of the far file that is read meanwhile
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "256MiB")]
     size: u64,
-    /// Seconds for each measured point
+    /// Seconds per measured point
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Rounds, in which all take turns; medians are shown
+    /// Rounds, each of which measures every combination once; the median is shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Serve at a capped rate as well: given to a node as its --bandwidth-limit
+    /// Also measure a node with this --bandwidth-limit
     #[arg(long, value_name = "LIMIT")]
     limit: Option<String>,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// The donor's own work.
+/// Load of the donor besides its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// Sums what lies in memory, in pieces that no cache holds.
+    /// Sums ranges of memory that no cache holds.
     Memory,
     /// Computes in registers.
     Cpu,
 }
 
 const LOADS: [(Load, &str); 2] = [(Load::Memory, "memory-bound"), (Load::Cpu, "CPU-bound")];
-/// What the memory-bound load goes through, on each CPU.
+/// Bytes of memory that the memory-bound load uses on each CPU.
 const WORKING_SET_BYTES: usize = 128 << 20;
-/// Of each of its steps: tens of microseconds.
+/// Bytes of each step of the memory-bound load. A step takes tens of microseconds.
 const STEP_BYTES: usize = 256 << 10;
-/// Of each step of the other: about as long.
+/// Iterations of each step of the CPU-bound load, which takes about as long.
 const STEP_ROUNDS: u64 = 20_000;
 const DEPTH: usize = 64;
 
-/// What the donor does with its memory meanwhile.
+/// Use of the node's memory during a measurement.
 struct Service {
     name: &'static str,
     cluster: Cluster,
     is_read: bool,
 }
 
-/// What one point came to.
+/// Results of one point.
 #[derive(Clone, Copy, Default)]
 struct Point {
     steps_per_s: f64,
@@ -76,7 +76,7 @@ struct Point {
     served_gb_per_s: f64,
 }
 
-/// The two halves of the machine.
+/// CPUs of the two halves of the machine.
 struct Halves {
     donor: Vec<usize>,
     readers: Vec<usize>,
@@ -92,11 +92,11 @@ pub(crate) fn run(args: &NeighbourArgs) -> Outcome {
             args.seconds, args.rounds
         )));
     }
-    // Told to stop, the run ends behind the next point, and its nodes with it.
+    // A signal ends the run after the current point, and the nodes end with it.
     let mut stop = Stop::catch()?;
     let halves = Halves::of_this_machine()?;
     let room = Room { bytes: args.size, clients: 1, nodes: 1 };
-    // Children stay where they are started.
+    // Child processes inherit the CPUs of their parent.
     pin(&halves.donor)?;
     let start = |flags: &[String]| Cluster::start(room, flags);
     let mut services = vec![
@@ -136,7 +136,7 @@ impl Halves {
     }
 }
 
-/// One step: returns something that depends on all of it.
+/// Runs one step. The result depends on all of its work, so the compiler cannot remove any.
 fn step(load: Load, memory: &[u64], number: u64) -> u64 {
     match load {
         Load::Memory => {
@@ -149,7 +149,7 @@ fn step(load: Load, memory: &[u64], number: u64) -> u64 {
     }
 }
 
-/// Steps on one CPU until it is told to stop: how long each took.
+/// Runs steps on one CPU until `is_over` is set. Returns the time of each step.
 pub(crate) fn work(load: Load, cpu: usize, is_over: &AtomicBool) -> Result<Vec<Duration>, Failure> {
     pin(&[cpu])?;
     let memory = if load == Load::Memory { vec![1; WORKING_SET_BYTES / 8] } else { Vec::new() };
@@ -166,7 +166,7 @@ pub(crate) fn work(load: Load, cpu: usize, is_over: &AtomicBool) -> Result<Vec<D
     Ok(times)
 }
 
-/// Reads far memory until it is told to stop, checking nothing but that it comes: `farpool bench io` checks.
+/// Reads far memory until `is_over` is set. The bytes are not checked here; `farpool bench io` checks them.
 fn read(service: &Service, halves: &Halves, bytes: u64, is_over: &AtomicBool, served: &AtomicU64) -> Outcome {
     pin(&halves.readers)?;
     let way = Way { transport: TransportChoice::Tcp, is_sealed: false, shape: None };
@@ -199,7 +199,7 @@ fn measure(args: &NeighbourArgs, halves: &Halves, load: Load, service: &Service)
         let reader = service
             .is_read
             .then(|| scope.spawn(|| read(service, halves, args.size, &reads_are_over, &served)));
-        // The file is filled before anything is measured.
+        // The file is filled before the measurement begins.
         while reader.as_ref().is_some_and(|reader| !reader.is_finished())
             && served.load(Ordering::Relaxed) == 0
         {
@@ -239,7 +239,7 @@ fn measure(args: &NeighbourArgs, halves: &Halves, load: Load, service: &Service)
         let count = times.len() as f64;
         let [p50_us, _, p99_us, _] = quantiles(&mut times);
         Ok(Point {
-            // The time of the steps themselves, not that of making their memory ready.
+            // The rate counts the time of the steps, without the time to allocate their memory.
             steps_per_s: count / (busy / halves.donor.len() as f64).max(f64::MIN_POSITIVE),
             p50_us,
             p99_us,

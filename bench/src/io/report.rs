@@ -1,4 +1,4 @@
-//! What a run has found, for people and for machines.
+//! Results of `farpool bench io`, as text and as JSON.
 
 use super::contenders::Asked;
 use super::rivals::Rival;
@@ -10,7 +10,7 @@ use crate::units::show_bytes;
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// One line of figures: medians.
+/// Medians for one combination of access, nodes, clients, depth and contender.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) access: Access,
@@ -19,11 +19,11 @@ pub(crate) struct Row {
     pub(crate) depth: usize,
     pub(crate) name: &'static str,
     pub(crate) figures: Figures,
-    /// Its rate over that of the same work on memory.
+    /// Throughput divided by the throughput of the same work on local memory.
     pub(crate) of_memcpy: f64,
 }
 
-/// Shares of one CPU while nothing was asked.
+/// CPU use while a file is open and idle, as shares of one CPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Idle {
     pub(crate) name: &'static str,
@@ -31,11 +31,11 @@ pub(crate) struct Idle {
     pub(crate) server_share: f64,
 }
 
-/// See the module.
+/// Results of a run of `farpool bench io`.
 pub(crate) struct Report {
-    /// In the order they are shown.
+    /// Rows in the order in which they are shown.
     pub(crate) rows: Vec<Row>,
-    /// Quantiles p50, p90, p99, p99.9 of empty round trips; nothing on a machine of one CPU.
+    /// Quantiles p50, p90, p99 and p99.9 of empty round trips, in us. `None` on a machine with one CPU.
     pub(crate) empty_rpc_us: Option<[f64; 4]>,
     pub(crate) idle: Vec<Idle>,
     pub(crate) machine: String,
@@ -49,7 +49,7 @@ pub(crate) struct Report {
 
 const EMPTY_RPC: &str = "empty RPC";
 
-/// What the labels mean.
+/// Returns explanations of the labels that occur in the report.
 pub(crate) fn notes(asked: Asked, rivals: &[Rival]) -> Vec<&'static str> {
     let Asked { is_existing, with_tls, sealed, shape } = asked;
     let mut notes = vec![
@@ -99,12 +99,12 @@ fn plural(count: u64, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
-/// Writes it to the standard output, for machines.
+/// Prints the report as JSON.
 pub(crate) fn show_json(report: &Report) -> Outcome {
     Ok(writeln!(std::io::stdout(), "{}", as_value(report))?)
 }
 
-/// Writes it to the standard output, for people.
+/// Prints the report as text.
 pub(crate) fn show(report: &Report) -> Outcome {
     let mut out = std::io::stdout().lock();
     for line in lines(report) {

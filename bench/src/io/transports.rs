@@ -1,7 +1,7 @@
-//! `farpool bench io`: far reads and writes over each transport, beside memcpy and beside rivals.
+//! `farpool bench io`: far reads and writes over each transport, beside memcpy and rival systems.
 //!
-//! Brokers, nodes and rivals are processes of their own; clients are threads with a session each. Loopback is not a
-//! network: its figures bound what the code costs, not what a wire adds.
+//! Brokers, nodes and rivals are separate processes. Clients are threads with a session each. Loopback is not a
+//! network: the results show the cost of the code, without the delay of a wire.
 
 use super::contenders::{Asked, Cast, Contender, Stage, contenders};
 use super::empty_rpc;
@@ -32,59 +32,59 @@ use std::time::Duration;
     farpool bench io --depths 1,16,64,128 --clients 1,2,4 --nodes 1,2,4 --json | bench/drawing.py io > growth.svg\n  \
     farpool bench io --beside redis,memcached,tmpfs,disk,fuse --json")]
 pub(crate) struct IoArgs {
-    /// Bytes of the far files of all clients together
+    /// Size of the far files of all clients together
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "512MiB")]
     size: u64,
-    /// Seconds for each measured point
+    /// Seconds per measured point
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
-    /// Rounds, in which all take turns; the median of each point is shown
+    /// Rounds, each of which measures every point once; the median is shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// What to do; by default all
+    /// Accesses to measure [default: all]
     #[arg(long, value_name = "ACCESS", value_delimiter = ',', value_parser = parse_access)]
     access: Vec<Access>,
-    /// Ranges under way at once, for each client; those of more than 8 MiB together are left out
+    /// Queue depths: outstanding operations per client; combinations of more than 8 MiB in flight are skipped
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64")]
     depths: Vec<usize>,
-    /// Clients at work at once, each with a session and a file of its own
+    /// Numbers of concurrent clients, each with a session and a file of its own
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     clients: Vec<u64>,
-    /// Memory nodes
+    /// Numbers of memory nodes
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", conflicts_with = "pool")]
     nodes: Vec<u64>,
-    /// Where the offsets come from: equal seeds, equal work
+    /// Seed of the random offsets: equal seeds give equal work
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Measure these as well: redis, memcached, tmpfs, disk, fuse, tokio, libfabric (or one way of it:
+    /// Rivals to measure as well: redis, memcached, tmpfs, disk, fuse, tokio, libfabric (or one of its providers:
     /// libfabric-net, libfabric-rxm, libfabric-shm)
     #[arg(long, value_name = "RIVAL", value_delimiter = ',', value_parser = parse_rival)]
     beside: Vec<Word>,
-    /// Where the file of `--beside disk` goes
+    /// Directory for the file of `--beside disk`
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     disk: PathBuf,
-    /// Measure TCP with TLS as well, under certificates that are made for this run and never written to a disk
+    /// Also measure TCP with TLS, with certificates that are made for this run and kept in memory
     #[arg(long, conflicts_with = "pool")]
     tls: bool,
-    /// Measure sealed files as well: encrypted and authenticated page by page before they leave the client
+    /// Also measure encrypted files: each page is encrypted and authenticated before it leaves the client
     #[arg(long)]
     sealed: bool,
-    /// Measure TCP over an emulated link as well: no exchange takes less than its latency and the time of its bytes
+    /// Also measure TCP over an emulated link, with this latency in microseconds and bandwidth in Gbit/s
     #[arg(long, value_name = "LATENCY_US,GBIT", value_parser = parse_shape)]
     shape: Option<Shape>,
-    /// Measure a pool that is there, over TCP, in place of one that is started
+    /// Measure an existing pool, over TCP, instead of starting one
     #[arg(long, value_name = "farpool://HOST:PORT")]
     pool: Option<String>,
-    /// With --pool: go beyond this machine without encryption or authentication
+    /// Allow connections to other machines without encryption or authentication, with --pool
     #[arg(long, requires = "pool")]
     plaintext: bool,
-    /// With --pool: processes of its nodes on this machine, whose CPU time is to be counted
+    /// Process ids of the nodes of --pool on this machine, to measure their CPU time
     #[arg(long, value_name = "PID", value_delimiter = ',', requires = "pool")]
     node_pid: Vec<u32>,
-    /// How client and nodes wait for each other: adaptive, spin or park
+    /// Waiting mode of client and nodes: adaptive, spin or park
     #[arg(long, value_name = "HOW", value_parser = units::waiting, default_value = "adaptive", conflicts_with = "pool")]
     waiting: Waiting,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -95,7 +95,7 @@ impl IoArgs {
     }
 }
 
-/// How a file is first written where blocks are no keys.
+/// First write of a file, unless blocks are stored under keys.
 const FIRST_WRITE: Access = Access {
     name: "512 KiB first writes",
     word: "512k-first-write",
@@ -107,14 +107,14 @@ const FIRST_WRITE_OF_KEYS: Access = Access { block: SMALL, ..FIRST_WRITE };
 const KEYS_AT_ONCE: usize = 64;
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Measured together: these clients over these nodes.
+/// Numbers of nodes and clients that are measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Crowd {
     nodes: u64,
     clients: u64,
 }
 
-/// Which row a figure belongs to.
+/// Row that a result belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     crowd: usize,
@@ -131,11 +131,11 @@ struct Run<'a> {
     accesses: Vec<Access>,
     depths: Vec<usize>,
     stage: Stage,
-    /// Told to stop, the run ends behind the next point, and what it has started with it.
+    /// Signals. A signal ends the run after the current point, and the processes that it started end with it.
     stop: Stop,
     bar: ProgressBar,
     found: BTreeMap<Key, Vec<Figures>>,
-    /// What the first contender did at each point of each round: all others must have done the same.
+    /// Hash of the first contender at each point of each round. All other contenders must have the same.
     hashes: BTreeMap<(usize, usize, usize, usize), Hash>,
     idle: Vec<Idle>,
     empty: Vec<[f64; 4]>,
@@ -181,13 +181,13 @@ fn check(args: &IoArgs) -> Outcome {
         )));
     }
     if let Some(url) = &args.pool {
-        // Whether it may be used is for its session to say.
+        // The session decides later whether a connection without TLS is permitted.
         reach::brokers_of("--pool", url, &Reach { tls: None, plaintext: true })?;
     }
     Ok(())
 }
 
-/// In order, each once.
+/// Sorts the values and removes duplicates.
 fn sorted<T: Ord + Copy>(values: &[T]) -> Vec<T> {
     let mut values = values.to_vec();
     values.sort_unstable();
@@ -244,7 +244,8 @@ impl<'a> Run<'a> {
         self.depths.iter().copied().filter(fits).collect()
     }
 
-    /// Who is measured in a crowd: those without nodes only once for each number of clients, the ceiling always.
+    /// Returns the contenders that are measured for `crowd`. Contenders without nodes are measured once for each number
+    /// of clients. The ceiling is always measured.
     fn measured_in(&self, crowd: usize) -> Vec<usize> {
         let is_first = self.crowds[crowd].nodes == self.crowds[0].nodes;
         let wanted = |(index, contender): (usize, &Contender)| {
@@ -271,7 +272,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// All points of one block size, on files that are made for them.
+    /// Measures all points of one block size, on files made for them.
     fn series(&mut self, round: usize, crowd: usize, contender: usize, block: usize) -> Outcome {
         self.stage.wait_quiet()?;
         let Crowd { nodes, clients } = self.crowds[crowd];
@@ -285,7 +286,7 @@ impl<'a> Run<'a> {
             round: round as u64,
             write_number,
         };
-        // Those that know keys only get the blocks that will be asked for.
+        // A key-value store gets only the blocks that will be read.
         let by_key = cast.is_by_key && block == SMALL;
         let (first, first_depth) =
             if by_key { (FIRST_WRITE_OF_KEYS, KEYS_AT_ONCE) } else { (FIRST_WRITE, 1) };
@@ -310,7 +311,7 @@ impl<'a> Run<'a> {
             }
         }
         let once = Access { is_write: false, ..first };
-        // What the writes have left is read as a whole and checked.
+        // All that was written is read back and checked.
         perform(&mut cast, work(once, first_depth, Until::Once, 0))?;
         if round == 0 && crowd == 0 && !cast.servers.pids.is_empty() && !self.has_rested(contender) {
             self.rest(contender, &cast)?;
@@ -322,7 +323,7 @@ impl<'a> Run<'a> {
         self.found.entry(key).or_default().push(measured.figures);
     }
 
-    /// All do the same, or the comparison is worth nothing.
+    /// Checks that all contenders did the same operations. Otherwise the comparison means nothing.
     fn compare(&mut self, round: usize, key: Key, hash: Hash) -> Outcome {
         let Key { crowd, access, depth, contender } = key;
         let first = *self.hashes.entry((round, crowd, access, depth)).or_insert(hash);
@@ -343,7 +344,7 @@ impl<'a> Run<'a> {
         self.idle.iter().any(|idle| idle.name == self.contenders[contender].name)
     }
 
-    /// What an open file costs while nobody uses it.
+    /// Measures the CPU use of an open file while nobody uses it.
     fn rest(&mut self, contender: usize, cast: &Cast) -> Outcome {
         self.stage.wait_quiet()?;
         let served = Ran::now(&cast.servers.pids)?;

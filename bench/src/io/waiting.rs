@@ -1,8 +1,8 @@
-//! `farpool bench waiting`: what the ways to wait cost, on CPUs that are idle, busy, or only one.
+//! `farpool bench waiting`: the cost of each waiting mode on CPUs that are idle or busy, and with a single CPU.
 //!
-//! The idea: waiting is a bet on how long it will take. So each way is tried where it should win and where it should
-//! lose: few reads under way on idle CPUs; reads at a steady rate beside work that keeps every CPU busy; and both
-//! ends on one CPU, where whoever spins keeps the other from answering.
+//! The idea: waiting is a bet on how long the wait will be. Each mode is measured where it should win and where it
+//! should lose: few outstanding reads on idle CPUs; reads at a steady rate beside work on every CPU; and client and
+//! node on one CPU, where a spinning side keeps the other from answering.
 
 use super::leases::{Over, Pool};
 use super::neighbour::{Load, work};
@@ -34,16 +34,16 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool bench waiting --json | bench/drawing.py waiting > waiting.svg")]
 pub(crate) struct WaitingArgs {
-    /// Reads of 8 KiB a second that are asked for beside busy CPUs
+    /// Reads of 8 KiB per second beside busy CPUs
     #[arg(long, default_value_t = 2_000)]
     rate: u32,
-    /// Seconds for each measured point
+    /// Seconds per measured point
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Rounds, in which all take turns; medians are shown
+    /// Rounds, each of which measures every mode once; the median is shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -52,27 +52,27 @@ const DEPTHS: [usize; 4] = [1, 2, 4, 8];
 const FILE_BYTES: u64 = 64 << 20;
 const WAYS: usize = Waiting::ALL.len();
 
-/// Each way, with a pool whose node waits likewise.
+/// Waiting mode, and a pool whose node uses it too.
 struct Side {
     name: &'static str,
     waiting: Waiting,
     cluster: Cluster,
 }
 
-/// Reads at a rate beside work on every CPU.
+/// Results of reads at a steady rate beside work on every CPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct Busy {
     p50_us: f64,
     p99_us: f64,
     reads_per_s: f64,
-    /// Of what the work does in a second while nothing is read.
+    /// Rate of the work, relative to its rate while nothing is read.
     work: f64,
 }
 
-/// Empty round trips between two that share one CPU, in microseconds.
+/// Empty round trips over tcp and over shm between two processes on one CPU, in us.
 type OneCpu = [f64; 2];
 
-/// All that was found, in rounds.
+/// All results, by round.
 #[derive(Default)]
 struct Found {
     quiet: [[Vec<Figures>; DEPTHS.len()]; WAYS],
@@ -109,14 +109,15 @@ pub(crate) fn run(args: &WaitingArgs) -> Outcome {
         found.hand_over.push(hand_over_us(cpus[0], args.seconds)?);
         for (way, side) in sides.iter().enumerate() {
             bar.set_message(side.name);
-            // The others' nodes as well: one of them may still spin.
+            // The nodes of the other modes must be idle too: one of them may still spin.
             for other in &sides {
                 wait_quiet(other.cluster.pids(), Duration::from_secs(3))?;
             }
             choose(side.waiting);
             quiet(args, side, round, &mut found.quiet[way])?;
             found.busy[way].push(busy(args, side, &cpus)?);
-            // Two that spin on one CPU change places at the scheduler's tick: some 10 ms for each round trip.
+            // Two spinning processes on one CPU switch only at the scheduler's tick. That takes some 10 ms per round
+            // trip.
             found.one_cpu[way].push(one_cpu(side, cpus[0], args.seconds)?);
             pin(&cpus)?;
             choose(Waiting::Adaptive);
@@ -145,7 +146,7 @@ fn quiet(args: &WaitingArgs, side: &Side, round: usize, found: &mut [Vec<Figures
     Ok(())
 }
 
-/// Reads at a rate while every CPU has work. A read that comes late puts off the next, but not those behind it.
+/// Reads at a steady rate while every CPU has work. A late read delays the next one, but not those after it.
 fn busy(args: &WaitingArgs, side: &Side, cpus: &[usize]) -> Result<Busy, Failure> {
     let mut target = side.cluster.open(TCP, FILE_BYTES)?;
     for offset in (0..FILE_BYTES).step_by(LARGE) {
@@ -185,12 +186,12 @@ fn busy(args: &WaitingArgs, side: &Side, cpus: &[usize]) -> Result<Busy, Failure
     Ok(Busy { p50_us, p99_us, reads_per_s, work: with / alone })
 }
 
-/// What a block is filled with.
+/// Returns the byte that fills a block.
 fn mark(offset: u64) -> u8 {
     mix(offset + 1) as u8
 }
 
-/// Steps of work a second on all CPUs together while something is done.
+/// Runs work on all CPUs while `act` runs. Returns the steps of work per second, over all CPUs.
 fn beside(cpus: &[usize], act: impl FnOnce() -> Outcome + Send) -> Result<f64, Failure> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -198,7 +199,7 @@ fn beside(cpus: &[usize], act: impl FnOnce() -> Outcome + Send) -> Result<f64, F
         let begun = Instant::now();
         let workers: Vec<_> =
             cpus.iter().map(|cpu| scope.spawn(move || work(Load::Cpu, *cpu, is_over))).collect();
-        // In a thread of its own: the next workers are not to inherit its slice.
+        // The workers of a later call inherit the time slice of this thread, so `act` runs in another thread.
         let result = scope.spawn(act).join();
         let seconds = begun.elapsed().as_secs_f64();
         is_over.store(true, Ordering::Relaxed);
@@ -211,10 +212,10 @@ fn beside(cpus: &[usize], act: impl FnOnce() -> Outcome + Send) -> Result<f64, F
     })
 }
 
-/// Median round trips of empty calls over tcp and over the ring of shared memory, both ends on one CPU.
+/// Measures empty calls over tcp and over the shared-memory ring, with client and node on one CPU. Returns the medians.
 fn one_cpu(side: &Side, cpu: usize, seconds: f64) -> Result<OneCpu, Failure> {
     pin(&[cpu])?;
-    // Its node starts on that CPU and stays there.
+    // The node inherits the CPU of this thread.
     let mut pool = Pool::start(&["--waiting", side.name])?;
     let mut found = [0.0; 2];
     for (over, found) in [Over::Tcp, Over::Shm].into_iter().zip(&mut found) {
@@ -226,7 +227,7 @@ fn one_cpu(side: &Side, cpu: usize, seconds: f64) -> Result<OneCpu, Failure> {
 }
 
 fn calls_us(link: &mut dyn Link, seconds: f64) -> Result<f64, Failure> {
-    // A greeting may be repeated, and asks for nothing.
+    // A `Hello` may be repeated and has no effect on the node.
     let hello =
         Request::Hello(Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: ClientId(0) });
     let begun = Instant::now();
@@ -239,7 +240,7 @@ fn calls_us(link: &mut dyn Link, seconds: f64) -> Result<f64, Failure> {
     Ok(quantiles(&mut times)[0])
 }
 
-/// Median round trip of a number between two threads on one CPU that park on it (a futex).
+/// Measures the median round trip of a number between two threads that park in a futex on one CPU, in us.
 fn hand_over_us(cpu: usize, seconds: f64) -> Result<f64, Failure> {
     const OVER: u32 = u32::MAX;
     let turn = AtomicU32::new(0);
@@ -248,7 +249,7 @@ fn hand_over_us(cpu: usize, seconds: f64) -> Result<f64, Failure> {
         if now == OVER || wanted(now) {
             return now;
         }
-        // Woken early, or for nothing: it looks again.
+        // The wait may return early, so the loop checks the number again.
         let _ = rustix::thread::futex::wait(&turn, rustix::thread::futex::Flags::PRIVATE, now, None);
     };
     let give = |next: u32| {

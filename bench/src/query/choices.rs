@@ -1,28 +1,28 @@
-//! What `farpool bench place` found of each query over each link.
+//! Results of `farpool bench place` for each query and link.
 
 use serde_json::{Value, json};
 
-/// One query over one link.
+/// Results of one query over one link.
 pub(crate) struct Cell {
     pub(crate) name: String,
-    /// Medians: fetched, shipped, split, and as the planner chose.
+    /// Median seconds of fetch, ship, split and auto.
     pub(crate) seconds: [f64; 4],
     pub(crate) all_seconds: [Vec<f64>; 4],
-    /// Of the planner's first run, which had to find out.
+    /// Seconds of the planner's first run, before it knew any costs.
     pub(crate) first_seconds: f64,
     pub(crate) first_report: String,
-    /// The placement that took least.
+    /// Name of the fastest placement.
     pub(crate) best: &'static str,
-    /// The placement that the planner chose most often, and how often each.
+    /// Placement that the planner chose most often. `choices` counts each of its choices.
     pub(crate) chosen: &'static str,
     pub(crate) choices: [(&'static str, usize); 3],
-    /// Medians of what was expected of each placement.
+    /// Medians of the seconds that the planner expected for each placement.
     pub(crate) expected_seconds: [f64; 3],
     pub(crate) link_bytes: f64,
     pub(crate) report: String,
 }
 
-/// The queries over one link.
+/// Results of all queries over one link.
 pub(crate) struct Run {
     pub(crate) link: String,
     pub(crate) bytes: u64,
@@ -35,18 +35,18 @@ pub(crate) struct Run {
 const PLACEMENTS: [&str; 3] = ["fetch", "ship", "split"];
 
 impl Cell {
-    /// The median of the best forced placement.
+    /// Returns the median seconds of the fastest forced placement.
     pub(crate) fn best_seconds(&self) -> f64 {
         self.seconds[..3].iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// The planner's time over it.
+    /// Returns the planner's time divided by the best time.
     pub(crate) fn over_best(&self) -> f64 {
         self.seconds[3] / self.best_seconds()
     }
 
-    /// What the choices come to if each placement takes what it took when it was forced, over the best: what is lost by
-    /// choosing, without what differs between two runs of the same.
+    /// Returns the cost of the planner's choices relative to the best placement. Each choice is charged the median time
+    /// of its forced placement. The result is the loss by wrong choices alone, without the variation between runs.
     pub(crate) fn choice_over_best(&self) -> f64 {
         let count: usize = self.choices.iter().map(|(_, count)| count).sum();
         let of = |name: &str| {
@@ -56,7 +56,7 @@ impl Cell {
         sum / count.max(1) as f64 / self.best_seconds()
     }
 
-    /// What was expected of the placement that was chosen.
+    /// Returns the seconds that the planner expected for the placement it chose.
     pub(crate) fn expected(&self) -> f64 {
         PLACEMENTS
             .iter()
@@ -81,7 +81,7 @@ impl Cell {
     }
 }
 
-/// For machines.
+/// Returns the results as JSON.
 pub(crate) fn json(runs: &[Run]) -> Value {
     let run = |run: &Run| {
         json!({

@@ -1,8 +1,8 @@
-//! Encrypted tables: opening their buffers beside the library's ciphers alone, and selecting behind opening.
+//! Encrypted tables: decryption of their buffers beside the bare ciphers of the library, and selection after
+//! decryption.
 //!
-//! The idea: what a node does is opened by the code that it runs, [`TableSeals`], into memory that is used again; what
-//! that costs is seen beside the same cipher over one long buffer, and beside the same program over columns that are
-//! not encrypted.
+//! The decryption is that of a node: [`TableSeals`], into reused memory. Its cost is compared with the same cipher over
+//! one long buffer. The selection is compared with the same program over columns that are not encrypted.
 
 use super::cryptopp::CryptoPp;
 use super::operands::{SHARES, Tables, program_over, values};
@@ -22,7 +22,7 @@ use std::time::Instant;
 const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];
 const SALT: [u8; SALT_BYTES] = [9; SALT_BYTES];
 
-/// Names, and beside which other one each is shown.
+/// Names of the measured decryptions, each with the index of the one it is compared with.
 const ALONE: [(&str, Option<usize>); 4] = [
     ("AES-128-GCM of aws-lc-rs, one buffer, in place", None),
     ("buffers of a table, into memory used again (a node)", Some(0)),
@@ -30,17 +30,17 @@ const ALONE: [(&str, Option<usize>); 4] = [
     ("AES-128-CTR of aws-lc-rs, one buffer, in place, no tag", Some(0)),
 ];
 
-/// A column of a row group, with its tag behind it.
+/// Encrypted column of a row group, followed by its tag.
 struct Sealed {
     place: BufferPlace,
     bytes: Vec<u8>,
 }
 
-/// See the module.
+/// Measurements of decryption, alone and followed by a selection.
 pub(crate) struct Ciphers {
     seals: TableSeals,
     groups: Vec<Vec<Sealed>>,
-    /// As long as the table.
+    /// Buffer as long as the table, for the bare ciphers.
     one: Vec<u8>,
     alone: [Vec<f64>; ALONE.len()],
     crypto_pp: Option<(CryptoPp, Vec<f64>)>,
@@ -49,7 +49,8 @@ pub(crate) struct Ciphers {
 }
 
 impl Ciphers {
-    /// Seals the table, and compares what it opens to. With a number of MiB, Crypto++ is measured over as many.
+    /// Encrypts the table and checks that it decrypts to the same values. `crypto_pp_mib` is the buffer size for
+    /// Crypto++ in MiB; `None` leaves it out.
     pub(crate) fn new(tables: &Tables, crypto_pp_mib: Option<usize>) -> Result<Ciphers, Failure> {
         let seals = TableSeals::new(&TableKey::new(KEY).of_table(&SALT).0, SALT);
         let mut position = 0;
@@ -83,7 +84,7 @@ impl Ciphers {
         Ok(ciphers)
     }
 
-    /// Row groups as a node opens them, one after another.
+    /// Decrypts the row groups one after another, as a node does.
     fn opened(&self) -> impl Iterator<Item = Result<RecordBatch, Failure>> {
         let mut spare: Vec<Buffer> = Vec::new();
         self.groups.iter().map(move |group| {
@@ -109,7 +110,7 @@ impl Ciphers {
         })
     }
 
-    /// Another round.
+    /// Measures another round.
     pub(crate) fn measure(&mut self, tables: &Tables) -> Result<(), Failure> {
         let bytes = self.one.len();
         let gcm = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &KEY).map_err(Failure::failed)?);
@@ -133,7 +134,7 @@ impl Ciphers {
         }
         self.alone[2].push(gb_per_s(bytes, begun));
         for sealed in self.groups.iter_mut().flatten() {
-            // The same bytes again, so under the same nonce the same.
+            // The bytes are as before, so the reuse of the nonce produces the same ciphertext.
             let end = sealed.bytes.len() - TAG_BYTES;
             let tag = self.seals.seal(sealed.place, &mut sealed.bytes[..end]);
             sealed.bytes[end..].copy_from_slice(&tag);
@@ -164,7 +165,7 @@ impl Ciphers {
         Ok(())
     }
 
-    /// A line for each cipher, and the same for machines.
+    /// Returns a row for each cipher, as text and as JSON.
     pub(crate) fn alone(&self) -> Vec<(Vec<String>, Value)> {
         let line = |(at, (name, beside)): (usize, &(&str, Option<usize>))| {
             let speed = median(self.alone[at].iter().copied());
@@ -186,7 +187,7 @@ impl Ciphers {
         lines
     }
 
-    /// A line for each share of rows that is kept, and the same for machines.
+    /// Returns a row for each share of selected rows, as text and as JSON.
     pub(crate) fn selecting(&self) -> Vec<(Vec<String>, Value)> {
         let line = |(at, (percent, _)): (usize, &(u32, i64))| {
             let [open, opening] = [&self.open[at], &self.opening[at]];
@@ -208,12 +209,12 @@ impl Ciphers {
     }
 }
 
-/// The values of a column as they lie.
+/// Returns the bytes of a column's values.
 fn bytes_of(group: &RecordBatch, column: usize) -> Vec<u8> {
     values(group, column).iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
-/// Side by side within each round.
+/// Returns the median of the ratios within each round.
 fn ratio(found: &[f64], beside: &[f64]) -> f64 {
     median(found.iter().zip(beside).map(|(found, beside)| found / beside))
 }

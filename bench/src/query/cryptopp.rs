@@ -1,4 +1,5 @@
-//! Crypto++ as a rival: a program in C++ that this run compiles, because nothing else here wants its headers.
+//! Crypto++ as a rival. It is a C++ program that this run compiles, so building the benchmarks does not need its
+//! headers.
 
 use crate::exit::Failure;
 use crate::harness::processes::find_program;
@@ -7,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 const SOURCE: &str = include_str!("../../rivals/cryptopp.cpp");
 
-/// The program, which decrypts when it is told to, and ends with its input.
+/// Program that decrypts once for each line of its input, and ends at the end of its input.
 pub(crate) struct CryptoPp {
     process: Child,
     input: Option<ChildStdin>,
@@ -15,12 +16,12 @@ pub(crate) struct CryptoPp {
 }
 
 impl CryptoPp {
-    /// Compiles and starts it, over a buffer of so many MiB.
+    /// Compiles and starts the program, with a buffer of `mib` MiB.
     pub(crate) fn start(mib: usize) -> Result<CryptoPp, Failure> {
         let folder = std::env::temp_dir().join(format!("farpool-cryptopp-{}", std::process::id()));
         std::fs::create_dir(&folder)?;
         let started = Self::compile_and_start(&folder, mib);
-        // The running program needs its file no more.
+        // The running program does not need its file any more.
         let removed = std::fs::remove_dir_all(&folder);
         let started = started?;
         removed?;
@@ -55,7 +56,7 @@ impl CryptoPp {
         Ok(CryptoPp { process, input: Some(input), output: BufReader::new(output) })
     }
 
-    /// Decrypts once: GB/s.
+    /// Decrypts the buffer once. Returns GB/s.
     pub(crate) fn measure(&mut self) -> Result<f64, Failure> {
         if let Some(input) = &mut self.input {
             input.write_all(b"\n")?;

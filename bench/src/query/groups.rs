@@ -1,9 +1,9 @@
-//! `farpool bench groups`: how fast rows are grouped, by the code that nodes and clients run.
+//! `farpool bench groups`: speed of grouping rows, with the code that nodes and clients run.
 //!
-//! The idea: a table of two columns of eight, a key and a number. A run takes it in batches as they come from a row
-//! group, holding as many groups as it may; a merge makes what the run left whole. Each result is compared with one
-//! of a plain hash map, outside the timed part. `bench/papers/farview/run.py groups` measures it beside local
-//! engines over such tables.
+//! The table has two columns of eight bytes, a key and a number. A run takes batches of the size of a row group and
+//! holds a bounded number of groups. A merge combines its partial groups. Each result is compared with that of a plain
+//! hash map, outside the timed part. `bench/papers/farview/run.py groups` measures it beside local engines over such
+//! tables.
 
 use crate::exit::Failure;
 use crate::harness::machine::machine;
@@ -29,28 +29,28 @@ pub(crate) struct GroupsArgs {
     /// Rows; each counts as 64 bytes, eight columns of eight
     #[arg(long, default_value_t = 1 << 24)]
     rows: usize,
-    /// Groups of the tables that are measured
+    /// Numbers of groups, one table for each
     #[arg(long, default_value = "16,1000,64000,1000000", value_delimiter = ',')]
     groups: Vec<u64>,
-    /// Groups that a bounded run holds
+    /// Groups that a bounded run holds at most
     #[arg(long, default_value_t = 64_000)]
     bound: u32,
-    /// Rounds; medians are shown
+    /// Rounds; the median is shown
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Draws keys and numbers
+    /// Seed of the random keys and numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Rows of a batch: a row group of a far table.
+/// Rows of a batch, as in a row group of a far table.
 const BATCH_ROWS: usize = 65_536;
-/// Bytes that a row counts as.
+/// Bytes that a row counts as in the results.
 const ROW_BYTES: f64 = 64.0;
-/// Between two keys: they are not numbers in a row.
+/// Distance between two keys, so that keys are not consecutive numbers.
 const KEY_STEP: u64 = 7_919;
 
 pub(crate) fn run(args: &GroupsArgs) -> Outcome {
@@ -153,7 +153,7 @@ fn batches(rows: usize, groups: u64, seed: u64) -> Vec<RecordBatch> {
     (0..rows).step_by(BATCH_ROWS).flat_map(batch).collect()
 }
 
-/// Keys and sums, in the order of the keys.
+/// Returns the expected keys and sums, in the order of the keys.
 fn wanted(batches: &[RecordBatch]) -> Vec<(i64, i128)> {
     let mut sums: HashMap<i64, i128> = HashMap::new();
     for batch in batches {
@@ -168,13 +168,13 @@ fn wanted(batches: &[RecordBatch]) -> Vec<(i64, i128)> {
     sums
 }
 
-/// What is measured in every round.
+/// Combination that is measured in every round.
 struct Point {
     is_sum: bool,
     groups: u64,
     bound: u32,
     times: Vec<Times>,
-    /// Partial groups that the run left.
+    /// Partial groups that the run produced.
     partial: usize,
 }
 
@@ -189,12 +189,12 @@ impl Point {
         if self.is_sum { "GROUP BY, sum" } else { "DISTINCT" }
     }
 
-    /// GB of table a second, by the median of these times.
+    /// Returns the throughput in GB of the table per second, by the median time.
     fn rate(&self, rows: usize, time: impl Fn(&Times) -> Duration) -> f64 {
         rows as f64 * ROW_BYTES / 1e9 / median(self.times.iter().map(|times| time(times).as_secs_f64()))
     }
 
-    /// The same by the shortest: what other programs on the machine take from a round is not in it.
+    /// Returns the throughput by the shortest time. It excludes the time that other programs took from a round.
     fn fastest(&self, rows: usize, time: impl Fn(&Times) -> Duration) -> f64 {
         let shortest = self.times.iter().map(time).min().unwrap_or_default();
         rows as f64 * ROW_BYTES / 1e9 / shortest.as_secs_f64()
@@ -217,7 +217,7 @@ impl Point {
         let mut run = Run::new(prepared.clone(), Vec::new(), bounds).map_err(Failure::failed)?;
         let mut merge = Merge::new(prepared.program(), !seed).map_err(Failure::failed)?;
         self.partial = 0;
-        // What a run leaves is merged at once, as it would be sent at once.
+        // Partial groups are merged as soon as the run emits them, as a node sends them at once.
         let mut merge_all = |merge: &mut Merge, partial: Vec<RecordBatch>, time: &mut Duration| {
             let begun = Instant::now();
             for batch in &partial {

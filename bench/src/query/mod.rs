@@ -1,4 +1,4 @@
-//! Rows: queries over far tables, and the operators that they are made of.
+//! Benchmarks of queries over far tables, and of their operators.
 
 mod choices;
 mod ciphers;

@@ -1,4 +1,4 @@
-//! What operators are measured on: tables of numbers, and the program that selects rows of them.
+//! Tables of numbers for the measurement of operators, and the program that selects their rows.
 
 use crate::Outcome;
 use crate::exit::Failure;
@@ -13,20 +13,20 @@ use farpool::operators::{
 use farpool_kernels::Row;
 use std::sync::Arc;
 
-/// Values are below this.
+/// Upper bound of the values, exclusive.
 const VALUES: u64 = 10_000;
-/// Kept rows in percent, and what both columns must be less than for that.
+/// Percentages of selected rows, each with the bound that both columns must be below.
 pub(crate) const SHARES: [(u32, i64); 4] = [(100, 10_000), (50, 7_071), (25, 5_000), (1, 1_000)];
 /// Rows of a row group of a far table.
 pub(crate) const GROUP_ROWS: usize = 1 << 16;
 
-/// The same values twice: in columns by row groups, and row by row.
+/// The same values in two layouts: columns by row groups, and row by row.
 pub(crate) struct Tables {
     groups: Vec<RecordBatch>,
     numbers: ScalarBuffer<i64>,
 }
 
-/// Takes what a contender keeps, as it would be sent.
+/// Receiver of the selected values, in place of a network connection.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[i64]);
 
 impl Tables {
@@ -47,17 +47,17 @@ impl Tables {
         })
     }
 
-    /// Columns by row groups.
+    /// Returns the table as columns, by row group.
     pub(crate) fn groups(&self) -> &[RecordBatch] {
         &self.groups
     }
 
-    /// Row by row, as bytes.
+    /// Returns the table row by row, as bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.numbers.inner().as_slice()
     }
 
-    /// Row by row.
+    /// Returns the table row by row.
     pub(crate) fn rows(&self) -> &[Row] {
         self.numbers.as_chunks().0
     }
@@ -71,7 +71,7 @@ pub(crate) fn program(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     program_over(tables.groups.iter().cloned().map(Ok), limit, send)
 }
 
-/// What a node runs: from batches to batches.
+/// Runs the program of a node over batches.
 pub(crate) fn program_over(
     groups: impl Iterator<Item = Result<RecordBatch, Failure>>,
     limit: i64,

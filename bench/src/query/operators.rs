@@ -1,8 +1,8 @@
-//! `farpool bench operators`: near-data operators beside the memory they read, and beside what others would run.
+//! `farpool bench operators`: near-data operators, beside memory bandwidth and alternative libraries.
 //!
-//! The idea: results leave a node through a send buffer, so the limit of an operator is a copy of its whole table
-//! through a ring of 128 KiB, not a copy in memory. Everything is measured in turns on one core, and counts and sums of
-//! what each kept are compared, outside the timed part.
+//! Results leave a node through a send buffer. The upper bound of an operator is therefore a copy of its table through
+//! a ring of 128 KiB, not a copy in memory. All contenders take turns on one core. Counts and sums of the rows that
+//! each selected are compared, outside the timed part.
 
 use super::ciphers::Ciphers;
 use super::operands::{GROUP_ROWS, SHARES, Sink, Tables, program, values};
@@ -26,26 +26,27 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool bench operators --mib 256")]
 pub(crate) struct OperatorArgs {
-    /// MiB of each table; four times that is taken. Below the CPU's caches the figures are theirs
+    /// Size of each table in MiB; the run takes four times as much memory. A table that fits in the CPU caches measures
+    /// the caches
     #[arg(long, default_value_t = 1_024)]
     mib: usize,
-    /// Rounds, in which all take turns; medians are shown
+    /// Rounds, each of which measures every contender once; the median is shown
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Beside AES-128 in counter mode by Crypto++, whose headers it needs (Debian: libcrypto++-dev)
+    /// Also measure AES-128 in counter mode by Crypto++; needs its headers (Debian: libcrypto++-dev)
     #[arg(long)]
     cryptopp: bool,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 const WIDTHS: [usize; 4] = [64, 256, 512, 1_024];
-/// Three columns of 8 bytes of a wide row.
+/// Bytes of a wide row that are projected: three columns of 8 bytes.
 const PROJECTED: std::ops::Range<usize> = 16..40;
 const RING_BYTES: usize = 128 << 10;
 
-/// What is measured: a name, and how it finds the rows with both first columns below a limit.
+/// Name of a contender, and its way to find the rows with both first columns below a limit.
 type Contender = (&'static str, fn(&Tables, i64, Sink<'_>) -> Outcome);
 
 const CONTENDERS: [Contender; 5] = [
@@ -101,20 +102,20 @@ pub(crate) fn run(args: &OperatorArgs) -> Outcome {
     show(args, &Found { kept, selecting, projecting, patterns, joins, ciphers })
 }
 
-/// What all rounds have found.
+/// Results of all rounds.
 struct Found {
-    /// Rows that are kept, by share.
+    /// Number of selected rows, by share.
     kept: Vec<usize>,
-    /// By contender, share and round.
+    /// Throughput by contender, share and round.
     selecting: Vec<Vec<Vec<f64>>>,
-    /// By which lines are read, width and round.
+    /// Throughput by [`Lines`], width and round.
     projecting: Vec<Vec<Vec<f64>>>,
     patterns: Patterns,
     joins: Joins,
     ciphers: Ciphers,
 }
 
-/// That all keep the same rows: how many of each share.
+/// Checks that all contenders select the same rows. Returns the number of rows for each share.
 fn check(tables: &Tables) -> Result<Vec<usize>, Failure> {
     let mut kept = Vec::new();
     for (share, limit) in SHARES {
@@ -139,7 +140,7 @@ fn check(tables: &Tables) -> Result<Vec<usize>, Failure> {
     Ok(kept)
 }
 
-/// The limit: all of the table, whatever is wanted of it.
+/// Copies the whole table through the ring: the upper bound.
 fn ring_copy(tables: &Tables, _: i64, send: Sink<'_>) -> Outcome {
     let mut ring = [[0; 8]; RING_BYTES / size_of::<Row>()];
     for part in tables.rows().chunks(ring.len()) {
@@ -165,7 +166,7 @@ fn rows(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     Ok(())
 }
 
-/// One column of a row group after the other, as the reply carries them.
+/// Sends the columns of a row group one after another, as a reply does.
 fn columns(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     const BLOCK: usize = 4096;
     let less = farpool_kernels::Comparison::Less;
@@ -205,15 +206,15 @@ fn arrow(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     Ok(())
 }
 
-/// Which cache lines of wide rows are read.
+/// Cache lines of wide rows that are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lines {
     All,
-    /// Those that have what is wanted.
+    /// Only lines with projected columns.
     Wanted,
 }
 
-/// GB of whole rows a second.
+/// Returns the throughput in GB of whole rows per second.
 fn project(tables: &Tables, width: usize, lines: Lines) -> f64 {
     let bytes = tables.bytes();
     let mut ring: Vec<u8> = Vec::with_capacity(RING_BYTES);
@@ -232,7 +233,7 @@ fn project(tables: &Tables, width: usize, lines: Lines) -> f64 {
 fn show(args: &OperatorArgs, found: &Found) -> Outcome {
     let Found { kept, selecting, projecting, patterns, joins, ciphers } = found;
     let middle = |found: &[f64]| median(found.iter().copied());
-    // Side by side within each round, as the machine's speed drifts.
+    // Ratios are taken within each round, because the speed of the machine drifts.
     let ratio = |found: &[f64], beside: &[f64]| {
         median(found.iter().zip(beside).map(|(found, beside)| found / beside))
     };

@@ -1,4 +1,4 @@
-//! Regular expressions over columns of text, as a program runs them and as a loop over the `regex` crate does.
+//! Regular expressions over text columns: by a program, and by a loop over the `regex` crate.
 
 use crate::exit::Failure;
 use crate::harness::mixing::mix;
@@ -14,13 +14,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const LENGTHS: [usize; 4] = [16, 64, 256, 1_024];
-/// Of one column: it stays in the CPU's last cache, so that what a pattern costs is seen beside nothing else.
+/// Bytes of one column. It fits in the last-level cache, so that the cost of the pattern dominates.
 const COLUMN_BYTES: usize = 8 << 20;
 const BATCH_ROWS: usize = 1 << 16;
-/// Runs in one turn: one alone takes a millisecond or two.
+/// Runs per turn, because one run takes only a millisecond or two.
 const REPEATS: usize = 4;
 
-/// A pattern, what every other text holds of it somewhere, and what the rest hold instead.
+/// Pattern, a text that every other row contains and that matches, and a text that the remaining rows contain and that
+/// does not.
 struct Pattern {
     text: &'static str,
     found: &'static str,
@@ -34,7 +35,7 @@ const PATTERNS: [Pattern; 4] = [
     Pattern { text: "requests", found: "requests", other: "deposits" },
 ];
 
-/// One pattern over texts of one length, with what was measured in rounds, in GB/s.
+/// One pattern over texts of one length, with the throughputs of all rounds in GB/s.
 struct Case {
     pattern: &'static str,
     length: usize,
@@ -45,13 +46,13 @@ struct Case {
     beside: Vec<f64>,
 }
 
-/// All of them.
+/// Measurements of all patterns and lengths.
 pub(crate) struct Patterns {
     cases: Vec<Case>,
 }
 
 impl Patterns {
-    /// Makes the texts, and compares what both find.
+    /// Creates the texts, and checks that both contenders find the same rows.
     pub(crate) fn new() -> Result<Patterns, Failure> {
         let mut cases = Vec::new();
         for pattern in &PATTERNS {
@@ -62,11 +63,11 @@ impl Patterns {
         Ok(Patterns { cases })
     }
 
-    /// Another round.
+    /// Measures another round.
     pub(crate) fn measure(&mut self) -> Result<(), Failure> {
         for case in &mut self.cases {
             let bytes: usize = case.batches.iter().map(|batch| batch.num_rows() * case.length).sum();
-            // So that neither pays for fetching the column; and the two take turns in going first.
+            // The column is loaded into the cache first. The two contenders take turns in going first.
             black_box(case.found_by_regex());
             let is_own_first = case.own.len().is_multiple_of(2);
             for is_own in [is_own_first, !is_own_first] {
@@ -84,7 +85,7 @@ impl Patterns {
         Ok(())
     }
 
-    /// A line for each pattern and length, and the same for machines.
+    /// Returns a row for each pattern and length, as text and as JSON.
     pub(crate) fn lines(&self) -> Vec<(Vec<String>, Value)> {
         let middle = |found: &[f64]| median(found.iter().copied());
         let line = |case: &Case| {
@@ -156,7 +157,7 @@ impl Case {
     }
 }
 
-/// Letters, digits from 0 to 3 and spaces, and somewhere in them one of the two.
+/// Returns random letters, spaces and digits from 0 to 3, with one of the pattern's two texts among them.
 fn text(pattern: &Pattern, length: usize, row: usize) -> String {
     const LETTERS: &[u8] = b"abcdefghijklmnopqrtuvwxyzABCDEFGHIJKLMNOPQRTUVWXYZ    0123 ";
     let held = if row.is_multiple_of(2) { pattern.found } else { pattern.other };

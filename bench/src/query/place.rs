@@ -1,10 +1,9 @@
-//! `farpool bench place`: whether leaving the choice to the planner is as good as the best choice.
+//! `farpool bench place`: automatic placement compared with the best forced placement.
 //!
-//! The idea: one table, selections that keep from 1 to 100 % of it, groupings into 16 to a million groups, and
-//! groupings of a selection as in table 3 of paper 001 ("Move your code, not your data"), each in all placements in turns.
-//! Each placement has a session of its own: the planner learns from nothing but its own runs, so its first run of a query is
-//! the first that it sees of it, and no placement finds connections and memory warmer than another. What is shown is its
-//! time over that of the best of the others, in the first run and in those behind it.
+//! One table is queried with selections of 1 to 100 % of its rows, groupings into 16 to a million groups, and groupings
+//! of a selection as in table 3 of paper 001 ("Move your code, not your data"). All placements take turns. Each has a
+//! session of its own, so the planner learns only from its own runs and no placement finds warmer connections or
+//! memory. The result is the planner's time divided by the best forced time, for its first run and for later runs.
 
 use super::choices::{self, Cell, Run};
 use super::wide_table::{self, Batches, Expected, ROW_BYTES, Row, TablePool, Transport};
@@ -32,41 +31,41 @@ use std::time::Instant;
   farpool bench place --transports tcp --cells select --json > tcp.json
   bench/drawing.py place netns-1gbit.json netns-10gbit.json tcp.json > place.svg")]
 pub(crate) struct PlaceArgs {
-    /// Bytes of the table
+    /// Size of the table
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "128MiB")]
     size: u64,
-    /// Rounds, in which all take turns; medians are shown
+    /// Rounds, each of which measures every placement once; the median is shown
     #[arg(long, default_value_t = 8)]
     rounds: usize,
-    /// How the client reaches the node
+    /// Transports to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Transport::Shm, Transport::Tcp])]
     transports: Vec<Transport>,
-    /// Only queries whose names begin so
+    /// Run only the queries whose names begin with one of these
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     cells: Vec<String>,
     #[command(flatten)]
     pool: TablePool,
-    /// What to call the link, such as "1 Gbit/s"; by default the transport
+    /// Name of the link in the results, such as "1 Gbit/s" [default: the transport]
     #[arg(long, value_name = "NAME")]
     link: Option<String>,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 const COLUMNS: [&str; 8] = ["a", "b", "g16", "g256", "g4096", "g65536", "g1000000", "c"];
 const GROUPS: [u64; 5] = [16, 256, 4_096, 65_536, 1_000_000];
-/// Of a hundred rows, those that a selection keeps.
+/// Percentages of rows that the selections keep.
 const KEPT: [u64; 7] = [1, 5, 10, 25, 50, 75, 100];
-/// Table 3 of paper 001: of a hundred rows those that are kept, and groups.
+/// Table 3 of paper 001: percentage of rows that are kept, and number of groups.
 const PAPER: [(u64, u64); 7] =
     [(25, 1), (25, 1_000), (25, 250_000), (4, 1), (4, 1_000), (4, 250_000), (4, 2_500_000)];
 const TABLE: &str = "bench-place";
 const PLACEMENTS: [Placement; 4] = [Placement::Fetch, Placement::Ship, Placement::Split, Placement::Auto];
-/// Rounds in which each of them follows each other one once.
+/// Orders of the placements, round by round. Over four rounds each placement follows each other one once.
 const TURNS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
 
-/// A row of the table.
+/// Returns a row of the table.
 fn row(number: u64) -> Row {
     let random = mix(number);
     let [g16, g256, g4096, g65536, g1000000] = GROUPS.map(|groups| (mix(random ^ groups) % groups) as i64);
@@ -77,7 +76,7 @@ fn row(number: u64) -> Row {
 enum Kind {
     Select(u64),
     Group(usize),
-    /// Of a selection, by the remainder of a number.
+    /// Grouping of a selection: percentage of rows that are kept, and number of groups.
     Both(u64, u64),
 }
 
@@ -109,7 +108,7 @@ impl Query {
         query.plan().map_err(|error| Failure::Failed(error.to_string()))
     }
 
-    /// Its answer's rows, and the sum of their first and second columns.
+    /// Checks the number of rows of an answer, and the sum of its first two columns.
     fn check(&self, batches: &[RecordBatch]) -> Result<(), Failure> {
         let mut found = Expected::default();
         for batch in batches {
@@ -120,7 +119,7 @@ impl Query {
     }
 }
 
-/// The numbers of a column of ours.
+/// Returns the numbers of a column of type Int64 or Decimal128.
 fn numbers(column: &ArrayRef) -> Vec<i128> {
     match column.data_type() {
         DataType::Int64 => {
@@ -130,7 +129,7 @@ fn numbers(column: &ArrayRef) -> Vec<i128> {
     }
 }
 
-/// A number for all values of an answer, in their order: those of equal answers are equal.
+/// Returns a hash of all values of an answer in their order.
 fn digest(batches: &[RecordBatch]) -> u64 {
     let columns = batches.first().map_or(0, RecordBatch::num_columns);
     let of_column = |column: usize| {
@@ -140,10 +139,10 @@ fn digest(batches: &[RecordBatch]) -> u64 {
     (0..columns).map(of_column).fold(0, |digest, of| mix(digest ^ of))
 }
 
-/// The table's batches. As they are made, what each query must answer is counted.
+/// Creates the batches of the table. The expected answer of each query is computed from the rows meanwhile.
 fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
     let mut made = GROUPS.map(|groups| vec![false; groups as usize]);
-    // Groups that were met, of each grouping of a selection.
+    // Groups that were seen, for each grouping of a selection.
     let mut met: Vec<Vec<bool>> = queries.iter().map(|_| Vec::new()).collect();
     Batches::new(COLUMNS, row, rows, move |number, row| {
         for (Query { kind, expected, .. }, met) in queries.iter_mut().zip(&mut met) {
@@ -195,12 +194,12 @@ pub(crate) fn run(args: &PlaceArgs) -> Outcome {
     show(args, &found?)
 }
 
-/// All that was measured of one query.
+/// Measurements of one query.
 #[derive(Default)]
 struct Point {
-    /// By placement, seconds of each round.
+    /// Seconds of each round, by placement.
     seconds: [Vec<f64>; 4],
-    /// Of the planner's first run.
+    /// Seconds of the planner's first run.
     first: f64,
     first_report: Option<Report>,
     reports: Vec<Report>,
@@ -220,7 +219,7 @@ fn measure(
     for query in queries {
         let mut point = Point::default();
         let mut answer_digest = None;
-        // The first round warms up, but for the planner: its first run is measured as well.
+        // The first round is a warm-up, except for the planner: its first run is recorded separately.
         for round in 0..=args.rounds {
             wait_quiet(cluster.pids(), cluster.patience())?;
             for at in TURNS[round % TURNS.len()] {

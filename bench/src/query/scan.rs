@@ -1,8 +1,8 @@
-//! `farpool bench scan`: one query over a far table, fetched, shipped and split.
+//! `farpool bench scan`: queries over a far table, fetched, shipped and split.
 //!
-//! A table of eight columns of eight bytes (the shape of paper 003's experiments) lies at one node. Each query is
-//! measured in turns in each placement, until its rows are in the client's memory, and its answer is compared with what was
-//! computed when the table was made.
+//! The table has eight columns of eight bytes, as in the experiments of paper 003, and lies on one node. Each query is
+//! measured in turns with each placement, until its rows are in the client's memory. Its answer is compared with one
+//! that was computed when the table was made.
 
 use super::scan_clients::Contest;
 use super::scan_queries::{Query, TABLE, batches};
@@ -26,38 +26,38 @@ use std::time::Instant;
   farpool bench scan --queries distinct-1000 --clients 6 --transports tcp --node-cpu-limit 0.5
   farpool bench scan --transports tcp --node-cpu-limit 0.125 --queries select-1%")]
 pub(crate) struct ScanArgs {
-    /// Bytes of the table
+    /// Size of the table
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "1GiB")]
     size: u64,
-    /// Rounds, in which all take turns; medians are shown
+    /// Rounds, each of which measures every placement once; the median is shown
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How the client reaches the node
+    /// Transports to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Transport::Shm, Transport::Tcp])]
     transports: Vec<Transport>,
-    /// Only queries whose names begin so
+    /// Run only the queries whose names begin with one of these
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     queries: Vec<String>,
-    /// CPUs that the node may use: given to it as its --cpu-limit (over tcp only)
+    /// CPUs that the node may use, as its --cpu-limit; only over tcp
     #[arg(long, value_name = "CPUS")]
     node_cpu_limit: Option<String>,
     #[command(flatten)]
     pool: TablePool,
-    /// What each of so many clients gets that all ship the first query without pause (over the first transport)
+    /// Measure this many clients instead, which all ship the first query in a loop, over the first transport
     #[arg(long, value_name = "COUNT")]
     clients: Option<usize>,
-    /// Queries that the first of these clients has under way; the others have one each
+    /// Concurrent queries of the first of these clients; the others run one at a time
     #[arg(long, value_name = "COUNT", default_value_t = 4, requires = "clients")]
     greedy: usize,
-    /// Seconds of each of their rounds
+    /// Seconds per round of these clients
     #[arg(long, default_value_t = 2.0, requires = "clients")]
     seconds: f64,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// One query, one transport, one placement.
+/// Measurements of one query with one transport and placement.
 struct Point {
     transport: Transport,
     placement: Placement,
@@ -134,7 +134,7 @@ fn measure(
             .iter()
             .flat_map(|transport| Placement::FIXED.map(|placement| point(*transport, placement)))
             .collect();
-        // The first round warms up: connections, mappings, programs.
+        // The first round is a warm-up: connections, mappings, programs.
         for round in 0..=args.rounds {
             wait_quiet(cluster.pids(), cluster.patience())?;
             for point in &mut points {

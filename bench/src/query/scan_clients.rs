@@ -1,4 +1,5 @@
-//! `farpool bench scan --clients`: what each of several clients gets of one node, if one asks for more than the others.
+//! `farpool bench scan --clients`: throughput of several clients on one node, of which the first runs more queries at
+//! once.
 
 use super::scan_queries::{Query, TABLE};
 use crate::exit::Failure;
@@ -13,10 +14,10 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is measured.
+/// Settings of the measurement.
 pub(crate) struct Contest {
     pub(crate) clients: usize,
-    /// Queries that the first client has under way; the others one each.
+    /// Concurrent queries of the first client. The others run one at a time.
     pub(crate) greedy: usize,
     pub(crate) seconds: f64,
     pub(crate) rounds: usize,
@@ -24,10 +25,10 @@ pub(crate) struct Contest {
     pub(crate) json: bool,
 }
 
-/// Answers of each client in a second, round by round.
+/// Answers per second of each client, by round.
 type Rates = Vec<Vec<f64>>;
 
-/// Ships a query without pause, until told to stop. How many answers came.
+/// Ships a query in a loop until `is_over` is set, and counts the answers.
 fn ship(over: &FarTable, query: &Query, is_over: &AtomicBool, answers: &AtomicU64) -> Outcome {
     let plan = query.plan(over)?;
     while !is_over.load(Ordering::Relaxed) {
@@ -66,7 +67,7 @@ impl Contest {
                     threads.push(scope.spawn(move || ship(&over, query, is_over, answers)));
                 }
             }
-            // All are at it before anything counts.
+            // The measurement begins once all clients are running.
             std::thread::sleep(Duration::from_secs_f64(self.seconds / 4.0));
             let before: Vec<u64> = answers.iter().map(|answers| answers.load(Ordering::Relaxed)).collect();
             let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! The table of `farpool bench scan`, and the queries over it: what each must answer is counted as the rows are made.
+//! Table and queries of `farpool bench scan`. The expected answers are computed while the rows are made.
 
 use super::wide_table::{self, Batches, Expected, Row};
 use crate::exit::Failure;
@@ -11,11 +11,11 @@ use farpool::operators::{Agg, Plan, col};
 
 const COLUMNS: [&str; 8] = ["a", "b", "g16", "g1000", "g64000", "g1000000", "c", "d"];
 const GROUPS: [u64; 4] = [16, 1_000, 64_000, 1_000_000];
-/// Per mille of the rows that a selection keeps.
+/// Rows that a selection keeps, per thousand.
 const KEPT: [u64; 6] = [1_000, 500, 250, 100, 50, 10];
 pub(crate) const TABLE: &str = "bench-scan";
 
-/// A row of the table.
+/// Returns a row of the table.
 fn row(number: u64) -> Row {
     let random = mix(number);
     let group = |groups: u64| (mix(random ^ groups) % groups) as i64;
@@ -66,7 +66,7 @@ impl Query {
         for batch in batches {
             found.rows += batch.num_rows() as u64;
             found.sum += match self.kind {
-                // Every column of what is kept, so that all of it is looked at.
+                // Every column is summed, so every selected value is checked.
                 Kind::Select(_) => (0..COLUMNS.len()).map(|at| sum(batch.column(at))).sum(),
                 Kind::Distinct(_) => sum(batch.column(0)),
                 Kind::GroupBy(_) => batch.column(1).as_primitive::<Decimal128Type>().values().iter().sum(),
@@ -80,7 +80,7 @@ fn sum(column: &ArrayRef) -> i128 {
     column.as_primitive::<Int64Type>().values().iter().map(|value| i128::from(*value)).sum()
 }
 
-/// The table's batches. As they are made, what each query must answer is counted.
+/// Creates the batches of the table. The expected answer of each query is computed from the rows meanwhile.
 pub(crate) fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
     let mut made = GROUPS.map(|groups| vec![false; groups as usize]);
     Batches::new(COLUMNS, row, rows, move |_, row| {

@@ -1,5 +1,5 @@
-//! Semi-joins in `farpool bench operators`: rows of whole numbers among keys, exactly and by a Bloom filter, beside a
-//! filter that keeps as many.
+//! Semi-joins in `farpool bench operators`: integers looked up in a set of keys, exactly and by a Bloom filter, beside
+//! a filter that selects as many rows.
 
 use super::operands::{Tables, program, values};
 use crate::exit::Failure;
@@ -16,14 +16,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Keys.
+/// Numbers of keys.
 const KEYS: [u64; 3] = [1_000, 64_000, 1_000_000];
-/// Twice as many numbers are in the table, so that every other row is kept; and what the filter beside it keeps by.
+/// Bound of the filter that is compared with, which selects half of the rows. The table has twice as many different
+/// numbers as keys, so a semi-join selects half of the rows too.
 const HALF: i64 = 7_071;
-/// What spreads numbers over 64 bits.
+/// Factor that spreads numbers over 64 bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// How long each took for the same rows.
+/// Throughput of each contender over the same rows, by round.
 #[derive(Default)]
 struct Found {
     select: Vec<f64>,
@@ -31,7 +32,7 @@ struct Found {
     filter: Vec<f64>,
 }
 
-/// What was measured of one set of keys.
+/// Measurements of all sets of keys.
 pub(crate) struct Joins {
     cases: Vec<Case>,
 }
@@ -39,12 +40,12 @@ pub(crate) struct Joins {
 struct Case {
     keys: u64,
     is_spread: bool,
-    /// Rows a second, in millions.
+    /// Throughput in millions of rows per second.
     found: Found,
 }
 
 impl Joins {
-    /// Measures all.
+    /// Measures all sets of keys.
     pub(crate) fn measure(
         tables: &Tables,
         rounds: usize,
@@ -61,10 +62,10 @@ impl Joins {
         Ok(Joins { cases })
     }
 
-    /// Cases that are measured.
+    /// Number of key sets that are measured.
     pub(crate) const CASES: usize = KEYS.len() * 2;
 
-    /// A line for each set of keys, and the same for machines.
+    /// Returns a row for each set of keys, as text and as JSON.
     pub(crate) fn lines(&self) -> Vec<(Vec<String>, Value)> {
         let middle = |found: &[f64]| median(found.iter().copied());
         let line = |Case { keys, is_spread, found }: &Case| {
@@ -92,7 +93,7 @@ impl Joins {
     }
 }
 
-/// Numbers below twice as many as there are keys; every other one is a key.
+/// Returns one of twice as many numbers as there are keys. Every other one is a key.
 fn number(at: u64, is_spread: bool) -> i64 {
     if is_spread { at.wrapping_mul(SPREAD) as i64 } else { at as i64 }
 }
@@ -154,7 +155,7 @@ fn measure(
     Ok(found)
 }
 
-/// Rows that are kept.
+/// Runs the semi-join. Returns the number of selected rows.
 fn join(groups: &[RecordBatch], lookup: Lookup, table: &Arc<LookupTable>) -> Result<usize, Failure> {
     let join = Operator::SemiJoin { keys: vec![0], lookup, number: 0, is_anti: false };
     let program = Program::check(vec![Type::Int64; 8], vec![join]).map_err(Failure::failed)?;

@@ -1,5 +1,5 @@
-//! A far table of eight columns of eight bytes (the shape of paper 003's experiments), ways to its node, and what
-//! queries over it must answer.
+//! Far table of eight columns of eight bytes, as in the experiments of paper 003; transports to its node; and the
+//! expected answers of queries.
 
 use crate::exit::Failure;
 use crate::harness::pools::{Cluster, Existing, Room};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 pub(crate) const ROW_BYTES: u64 = 64;
 const BATCH_ROWS: u64 = 65_536;
 
-/// A row of the table.
+/// Row of the table.
 pub(crate) type Row = [i64; 8];
 
-/// How the client reaches the node.
+/// Transport to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
     Shm,
@@ -38,7 +38,7 @@ impl Transport {
     }
 }
 
-/// What a query must answer: so many rows, and the sum of what it looks at in them.
+/// Expected answer of a query: the number of rows, and the sum of the columns that the query checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(crate) rows: u64,
@@ -46,13 +46,13 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// A row more.
+    /// Adds a row.
     pub(crate) fn add(&mut self, sum: i128) {
         self.rows += 1;
         self.sum += sum;
     }
 
-    /// Errors: another answer.
+    /// Compares an answer with the expected one. A different answer is an error.
     pub(crate) fn check(self, found: Expected, query: &str) -> Result<(), Failure> {
         match found == self {
             true => Ok(()),
@@ -61,11 +61,11 @@ impl Expected {
     }
 }
 
-/// A query over the table.
+/// Query over the table.
 pub(crate) struct Query<K> {
     pub(crate) name: String,
     pub(crate) kind: K,
-    /// What it must answer, once the rows have been made.
+    /// Expected answer, complete once the rows have been made.
     pub(crate) expected: Expected,
 }
 
@@ -74,9 +74,8 @@ impl<K> Query<K> {
         Query { name, kind, expected: Expected::default() }
     }
 
-    /// Returns those whose names begin so; all of them if none is named. `flag` is what names them.
-    ///
-    /// Errors: there is none.
+    /// Returns the queries whose names begin with one of `names`, or all queries if `names` is empty. An error if there
+    /// is none. `flag` is the name of the flag for the message.
     pub(crate) fn named(all: Vec<Query<K>>, flag: &str, names: &[String]) -> Result<Vec<Query<K>>, Failure> {
         let is_wanted = |query: &Query<K>| names.iter().any(|name| query.name.starts_with(name.as_str()));
         let (wanted, others): (Vec<_>, Vec<_>) =
@@ -89,7 +88,7 @@ impl<K> Query<K> {
     }
 }
 
-/// The table's batches; `told` of each row as it is made.
+/// Batches of the table. `told` is called for each row as it is made.
 pub(crate) struct Batches<T> {
     schema: SchemaRef,
     row: fn(u64) -> Row,
@@ -99,13 +98,13 @@ pub(crate) struct Batches<T> {
 }
 
 impl<T: FnMut(u64, &Row)> Batches<T> {
-    /// `row` makes the row of a number.
+    /// Creates the batches. `row` returns the row of a number.
     pub(crate) fn new(columns: [&str; 8], row: fn(u64) -> Row, rows: u64, told: T) -> Batches<T> {
         let fields = columns.map(|name| Field::new(name, DataType::Int64, false));
         Batches { schema: Arc::new(Schema::new(fields.to_vec())), row, told, next: 0, rows }
     }
 
-    /// Puts the table, by a session of its own that drops it later.
+    /// Puts the table. Returns the session that owns it and must drop it.
     pub(crate) fn put(self, cluster: &Cluster, transport: Transport, name: &str) -> Result<Pool, Failure> {
         let writer = cluster.session(transport.choice(), self.rows * ROW_BYTES)?;
         writer.put_table(name, Arc::clone(&self.schema), self)?;
@@ -133,20 +132,19 @@ impl<T: FnMut(u64, &Row)> Iterator for Batches<T> {
     }
 }
 
-// Flattened into the arguments of benches: a comment for documentation would take the place of theirs.
+// This struct is flattened into the arguments of benchmarks. A doc comment here would replace their help text.
 #[derive(clap::Args)]
 pub(crate) struct TablePool {
-    /// A pool that is there, by the address of its broker; by default one is started
+    /// Address of an existing pool [default: start one]
     #[arg(long, value_name = "ADDRESS")]
     pool: Option<String>,
-    /// Reach it without TLS, also beyond this machine
+    /// Connect to the existing pool without TLS, even on another machine
     #[arg(long, requires = "pool")]
     plaintext: bool,
 }
 
 impl TablePool {
-    /// Returns the pool that is named, or starts one for a table of so many bytes and so many sessions that ask about
-    /// it.
+    /// Returns the named pool, or starts one with room for a table of `bytes` and for `clients` sessions.
     pub(crate) fn cluster(
         &self,
         bytes: u64,
@@ -160,13 +158,13 @@ impl TablePool {
     }
 }
 
-/// Returns how many rows batches have together.
+/// Returns the number of rows in all batches.
 #[cfg(test)]
 pub(crate) fn rows_made(batches: impl Iterator<Item = RecordBatch>) -> u64 {
     batches.map(|batch| batch.num_rows() as u64).sum()
 }
 
-/// Returns how many rows a query must answer.
+/// Returns the expected number of rows of a query.
 #[cfg(test)]
 pub(crate) fn rows_expected<K>(queries: &[Query<K>], name: &str) -> u64 {
     queries.iter().find(|query| query.name == name).expect("a query").expected.rows

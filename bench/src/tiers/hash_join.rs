@@ -1,8 +1,8 @@
 //! `farpool bench join`: hash joins of tuples of 16 bytes, phase by phase (paper 002).
 //!
-//! The idea: the paper's workload, dense keys in random order, of which the probe side draws evenly or by Zipf's law.
-//! Every algorithm and partitioner joins the same tuples in turns, in the same huge pages, which are there before the
-//! clock starts; what comes out (how many pairs, and the sum of all payloads) is compared with what arrays by key say.
+//! The workload is that of the paper: dense keys in random order, drawn by the probe side uniformly or by Zipf's law.
+//! Every algorithm and partitioner joins the same tuples in turns, in the same huge pages, which are prefaulted. The
+//! number of pairs and the sum of their payloads are compared with a computation by arrays indexed by key.
 
 use crate::exit::Failure;
 use crate::harness::machine::{cpus, machine};
@@ -21,53 +21,53 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool bench join --build 16Mi --probe 64Mi --skew 0,1.5 --rounds 5")]
 pub(crate) struct JoinArgs {
-    /// Rows of the build side: a number, or one with Ki or Mi
+    /// Rows of the build side, such as 5000, 64Ki or 16Mi
     #[arg(long, default_value = "16Mi", value_parser = rows)]
     build: usize,
     /// Rows of the probe side
     #[arg(long, default_value = "64Mi", value_parser = rows)]
     probe: usize,
-    /// Exponents of Zipf's law by which the probe side draws keys; 0 draws evenly
+    /// Exponents of Zipf's law for the keys of the probe side; 0 draws uniformly
     #[arg(long, default_value = "0", value_delimiter = ',')]
     skew: Vec<f64>,
     /// Rows of the build side with the same key
     #[arg(long, default_value_t = 1)]
     duplicates: usize,
-    /// Distance of a key to the next: those far apart get no table by rank
+    /// Distance between consecutive keys; with a large distance the table cannot be addressed directly by key
     #[arg(long, default_value_t = 1)]
     step: usize,
-    /// Threads
+    /// Number of threads
     #[arg(long, default_value_t = cpus())]
     threads: usize,
-    /// Bits that partitions are named by; by the size of the build side if not given
+    /// Radix bits, so 2^BITS partitions [default: by the size of the build side]
     #[arg(long)]
     bits: Option<u32>,
-    /// partitioned (PHJ), shared (NPHJ)
+    /// Algorithms: partitioned (PHJ), shared (NPHJ)
     #[arg(long, default_value = "partitioned,shared", value_delimiter = ',', value_parser = ["partitioned", "shared"])]
     algorithms: Vec<String>,
-    /// one-pass, two-reads (the paper's)
+    /// Partitioners: one-pass, two-reads (that of the paper)
     #[arg(long, default_value = "one-pass,two-reads", value_delimiter = ',', value_parser = ["one-pass", "two-reads"])]
     partitioners: Vec<String>,
-    /// Plain Rust instead of the CPU's vector instructions
+    /// Use plain Rust instead of the CPU's vector instructions
     #[arg(long)]
     portable: bool,
-    /// Rounds; medians are shown
+    /// Rounds; the median is shown
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Draws keys
+    /// Seed of the random keys
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write the tuples of the first workload there as r.bin and s.bin, for other programs
+    /// Directory to write the tuples of the first workload to, as r.bin and s.bin, for other programs
     #[arg(long)]
     write: Option<PathBuf>,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Most rows of a side here.
+/// Largest number of rows of a side.
 const ROWS_MAX: usize = 1 << 30;
-/// Longest steps of keys, which then fit their type.
+/// Largest distance of keys, for which all keys fit in their type.
 const STEP_MAX: usize = 1 << 30;
 
 pub(crate) fn run(args: &JoinArgs) -> Outcome {
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
                 measured.push(Point { skew: *skew, algorithm, partitioner, bits: 0, times: Vec::new() });
             }
         }
-        // The first round brings the pages, and does not count.
+        // The first round faults the pages in and is not recorded.
         for round in 0..=args.rounds {
             for point in &mut measured {
                 let times = point.measure(&pages, args, &workload)?;
@@ -165,7 +165,7 @@ fn report(args: &JoinArgs, points: &[Point]) -> Outcome {
     Ok(())
 }
 
-/// Reads a number of rows.
+/// Parses a number of rows.
 fn rows(text: &str) -> Result<usize, String> {
     let (number, shift) = match (text.strip_suffix("Ki"), text.strip_suffix("Mi")) {
         (Some(number), _) => (number, 10),
@@ -181,7 +181,8 @@ fn settings(args: &JoinArgs) -> Settings {
     Settings { bits: args.bits, kernels, ..Settings::new(args.threads, args.seed) }
 }
 
-/// Draws 1 to `keys` by Zipf's law, by rejection from the integral of the power (Hoermann and Derflinger, 1996).
+/// Draws numbers from 1 to `keys` by Zipf's law, by rejection from the integral of the power (Hoermann and Derflinger,
+/// 1996).
 struct Zipf {
     keys: f64,
     exponent: f64,
@@ -200,7 +201,7 @@ impl Zipf {
 
     fn integral(&self, at: f64) -> f64 {
         let power = 1.0 - self.exponent;
-        // Near a power of 0 the logarithm, which both become.
+        // If the power is near 0, the logarithm is the limit of the formula.
         if power.abs() < 1e-9 { at.ln() } else { (power * at.ln()).exp_m1() / power }
     }
 
@@ -222,7 +223,7 @@ impl Zipf {
     }
 }
 
-/// Both sides, and what must come out.
+/// Both sides of a join, and its expected result.
 struct Workload<'p> {
     build: Memory<'p>,
     probe: Memory<'p>,
@@ -293,7 +294,7 @@ impl<'p> Workload<'p> {
     }
 }
 
-/// Counts pairs and adds up their payloads.
+/// Number of pairs, and sum of their payloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     pub(crate) pairs: u64,
@@ -315,24 +316,24 @@ impl Sink for Sum {
     fn lone(&mut self, _probe: i64) {}
 }
 
-/// What is measured in every round.
+/// Combination that is measured in every round.
 struct Point {
     skew: f64,
     algorithm: String,
     partitioner: String,
     bits: u32,
-    /// Seconds of both phases.
+    /// Seconds of both phases, by round.
     times: Vec<[f64; 2]>,
 }
 
 impl Point {
-    /// Medians of both phases and of their sum.
+    /// Returns the medians of both phases and of their sum.
     fn seconds(&self) -> [f64; 3] {
         let of = |time: fn(&[f64; 2]) -> f64| median(self.times.iter().map(time));
         [of(|times| times[0]), of(|times| times[1]), of(|times| times[0] + times[1])]
     }
 
-    /// Millions of tuples of both sides a second.
+    /// Returns the throughput in millions of tuples of both sides per second.
     fn rate(&self, args: &JoinArgs) -> f64 {
         (args.build + args.probe) as f64 / self.seconds()[2] / 1e6
     }

@@ -1,4 +1,4 @@
-//! Hash joins in memory: of one tier, and over two.
+//! Benchmarks of hash joins in memory, on one tier and over two.
 
 pub(crate) mod hash_join;
 mod runner;

@@ -1,9 +1,8 @@
-//! Who runs joins for `farpool bench tiers`: tickets under a virtual clock, or kernels on memory that is emulated or
-//! real.
+//! Runner of the joins of `farpool bench tiers`: tickets under a virtual clock, or kernels on emulated or real tiers.
 //!
-//! The idea: the same strategies on all three. Inputs lie in the far tier; keys of the build side differ, are in no
-//! order and spread over 64 bits, so that a lookup is what bytes count it as, a line; every row of the probe side finds
-//! one. What comes out of every join is compared with what was drawn.
+//! The strategies are the same on all three. Inputs lie in the far tier. Keys of the build side are distinct, unordered
+//! and spread over 64 bits, so that each lookup really reads the cache line that the byte model counts. Every row of
+//! the probe side has a match. The result of every join is compared with the expected one.
 
 use super::hash_join::Sum;
 use crate::exit::Failure;
@@ -21,21 +20,21 @@ use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, Tiered, Virtual, join};
 
 /// Bytes of a row.
 pub(crate) const ROW_BYTES: usize = size_of::<Tuple>();
-/// On two emulated tiers: what keeps both busy without a crowd of threads. The virtual clock has a crowd for lines
-/// where they take a latency, as hardware has many more under way than one group of a worker.
+/// Workers on two emulated tiers, enough to keep both busy. [`CROWD`] is the number of workers for cache lines under
+/// the virtual clock: hardware has many more lines in flight than one group of a worker.
 const WORKERS: usize = 2;
 const CROWD: usize = 32;
-/// The mix of the paper's machine: three near to two far.
+/// Near share of the mix on the paper's machine: three near to two far.
 const PAPER_MIX: f64 = 0.6;
-/// Spreads rows over the build side: a prime greater than any number of them.
+/// Step that spreads rows over the build side: a prime larger than any number of rows.
 const STEP: u64 = 6_700_417_000_111;
 
-/// What runs morsels.
+/// Backend that runs the morsels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendKind {
-    /// A clock that jumps: the same in every run
+    /// Simulated clock: the same results in every run
     Virtual,
-    /// Real joins in real memory, held back
+    /// Real joins in real memory, slowed down
     Emulated,
     /// Real joins on two NUMA nodes
     Numa,
@@ -51,30 +50,30 @@ impl BackendKind {
     }
 }
 
-/// What is run.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Setting {
     pub(crate) backend: BackendKind,
     pub(crate) probe_bytes: u64,
-    /// The paper's rates are divided by this.
+    /// Factor by which the paper's rates are reduced.
     pub(crate) slower: f64,
     pub(crate) far_latency_ns: f64,
     pub(crate) rounds: usize,
 }
 
-/// What joins run on.
+/// Machine that joins run on.
 pub(crate) enum Machine {
-    /// Tickets alone.
+    /// Tickets only: bytes are counted, nothing is computed.
     Virtual { streams: Virtual, lines: Virtual },
-    /// Kernels on memory.
+    /// Join kernels on memory.
     Real { tiers: Box<dyn RealTime>, memory: TierMemory },
 }
 
-/// A machine, and what a planner knows of it.
+/// Machine, and its rates as a planner knows them.
 pub(crate) struct Runner {
     pub(crate) machine: Machine,
     pub(crate) rates: Rates,
-    /// The near share of a mix that keeps both tiers busy.
+    /// Near share of a mix that keeps both tiers busy.
     pub(crate) mixed: f64,
     pub(crate) workers: usize,
 }
@@ -114,7 +113,7 @@ impl Runner {
         }
     }
 
-    /// Inputs of so many rows.
+    /// Creates inputs with `build` and `probe` rows.
     pub(crate) fn inputs(&self, build: usize, probe: usize) -> Result<Inputs<'_>, Failure> {
         let Machine::Real { memory, .. } = &self.machine else {
             return Ok(Inputs { memory: None, rows: (build, probe), wanted: Sum::default() });
@@ -135,7 +134,7 @@ impl Runner {
         Ok(Inputs { memory: Some((builds, probes)), rows: (build, probe), wanted })
     }
 
-    /// Joins them, and checks what comes out.
+    /// Joins the inputs and checks the result.
     pub(crate) fn run(&self, strategy: &Strategy, inputs: &Inputs<'_>) -> Result<Vec<StageReport>, Failure> {
         let (build, probe) = inputs.rows;
         let (tiers, memory) = match &self.machine {
@@ -167,19 +166,20 @@ impl Runner {
         Ok(joined.reports)
     }
 
-    /// Whether work is done, and not only tickets.
+    /// Reports whether joins are computed, and not only counted as tickets.
     pub(crate) fn is_real(&self) -> bool {
         matches!(self.machine, Machine::Real { .. })
     }
 
-    /// Gives memory back that nobody has, so that inputs of another size find room.
+    /// Returns unused memory to the system, so that inputs of another size find room.
     pub(crate) fn trim(&self) {
         if let Machine::Real { memory, .. } = &self.machine {
             memory.trim();
         }
     }
 
-    /// That all memory of real tiers lies on its node: a full node gives none, and nobody says so.
+    /// Checks that all memory of real tiers lies on its NUMA node. A full node makes the kernel use another one without
+    /// an error.
     pub(crate) fn check_memory(&self) -> Result<(), Failure> {
         let Machine::Real { memory, .. } = &self.machine else { return Ok(()) };
         let landed = memory.landed().map_err(Failure::failed)?;
@@ -203,7 +203,7 @@ fn one_node(topology: &Topology) -> Failure {
     ))
 }
 
-/// Rows in the far tier, and what must come out of a join of them.
+/// Rows in the far tier, and the expected result of their join.
 pub(crate) struct Inputs<'m> {
     memory: Option<(Memory<'m>, Memory<'m>)>,
     rows: (usize, usize),
@@ -211,13 +211,13 @@ pub(crate) struct Inputs<'m> {
 }
 
 impl Inputs<'_> {
-    /// Of both sides.
+    /// Returns the bytes of both sides.
     pub(crate) fn bytes(&self) -> f64 {
         ((self.rows.0 + self.rows.1) * ROW_BYTES) as f64
     }
 }
 
-/// A key for each number.
+/// Returns the key of a number.
 fn key_of(number: u64) -> i64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64
 }

@@ -1,4 +1,4 @@
-//! What `farpool bench tiers` measures: joins by strategy, the curve of the partial move, and moving alone.
+//! Measurements of `farpool bench tiers`: joins by strategy, the curve of the partial move, and moves alone.
 
 use super::runner::{Inputs as Rows, ROW_BYTES, Runner, Setting};
 use crate::exit::Failure;
@@ -15,37 +15,37 @@ use farpool_tiers::strategy::{
 };
 use std::time::Instant;
 
-/// The paper's build sides over its probe side of 256 Mi rows.
+/// Build sides of the paper, relative to its probe side of 256 Mi rows.
 const BUILDS: [(&str, usize); 3] = [("1:16", 16), ("1:4", 4), ("1:1", 1)];
-/// Steps of the curves.
+/// Steps of the curve of figure 5. [`MOVE_STEPS`] is that of figure 2.
 const STEPS: u32 = 20;
 const MOVE_STEPS: u32 = 10;
-/// Batches of a probe side that may be joined beside each other.
+/// Largest number of batches into which a probe side is divided to overlap partitioning and joining.
 const BATCHES_MAX: u32 = 4;
-/// What of both sides the paper moves for a join through one table: table 1.
+/// Share of both sides that the paper moves for a join through one table (table 1).
 const PAPER_SHARE: f64 = 0.5104;
 
-/// A join by one strategy.
+/// Results of a join by one strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Bar {
     pub(crate) join: &'static str,
     pub(crate) build: &'static str,
     pub(crate) strategy: String,
-    /// Near shares of what the strategy places.
+    /// Near shares of the objects that the strategy places.
     pub(crate) shares: String,
-    /// Moving; partitioning or building; joining or probing.
+    /// Seconds of three phases: moving; partitioning or building; joining or probing.
     pub(crate) seconds: [f64; 3],
-    /// Over staying in the far tier.
+    /// Speed-up over staying in the far tier.
     pub(crate) gain: f64,
-    /// The same from bytes.
+    /// Speed-up predicted from bytes.
     pub(crate) by_bytes: f64,
-    /// What the paper says of it.
+    /// Speed-up in the paper.
     pub(crate) paper: &'static str,
     pub(crate) near_bytes: f64,
     pub(crate) far_bytes: f64,
 }
 
-/// A point of figure 5.
+/// Point of figure 5.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
     pub(crate) x: f64,
@@ -53,42 +53,42 @@ pub(crate) struct Point {
     pub(crate) by_bytes: f64,
 }
 
-/// A point of figure 2: all of an input is copied to a mix with the near share `x`.
+/// Point of figure 2: an input is copied whole to a mix with the near share `x`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Move {
     pub(crate) x: f64,
-    /// Bytes of the input a second.
+    /// Bytes of the input per second.
     pub(crate) rate: f64,
     pub(crate) by_bytes: f64,
 }
 
 impl Move {
-    /// Far bytes over near bytes while it is moved: the paper's `T(x)`.
+    /// Returns far bytes divided by near bytes while the input is moved: the paper's `T(x)`.
     pub(crate) fn far_over_near(&self) -> f64 {
         2.0 / self.x - 1.0
     }
 }
 
-/// All of it.
+/// All results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Found {
     pub(crate) mixed: f64,
     pub(crate) rates: Rates,
-    /// `k` and `m` from bytes, and as taken.
+    /// The paper's `k` and `m`, predicted from bytes and as measured.
     pub(crate) partitioned: (Linear, Linear),
     pub(crate) non_partitioned: (Linear, Linear),
     pub(crate) moves: Vec<Move>,
     pub(crate) curve: Vec<Point>,
-    /// The best share and its gain.
+    /// Best share, and its speed-up.
     pub(crate) best_by_bytes: (f64, f64),
-    /// The gain of the partition phase in one pass that writes near, as taken and from bytes.
+    /// Speed-up of the partition phase in one pass that writes near, as measured and as predicted from bytes.
     pub(crate) one_pass: (f64, f64),
     pub(crate) bars: Vec<Bar>,
-    /// How long it takes to place six objects over nine phases.
+    /// Time to place six objects over nine phases, in us.
     pub(crate) placing_us: f64,
 }
 
-/// A strategy of figure 4: what is run, and what its plan says.
+/// Strategy of figure 4, with its planned time.
 struct Candidate {
     join: &'static str,
     build: &'static str,
@@ -99,7 +99,7 @@ struct Candidate {
     paper: &'static str,
 }
 
-/// Times and bytes of all rounds.
+/// Seconds of all rounds, and bytes moved.
 #[derive(Default)]
 struct Rounds {
     seconds: Vec<[f64; 3]>,
@@ -111,14 +111,14 @@ impl Rounds {
         [0, 1, 2].map(|phase: usize| median(self.seconds.iter().map(|seconds| seconds[phase])))
     }
 
-    /// How many times as long another one took, round by round.
+    /// Returns the speed-up over `base`: the median of the ratios within each round.
     fn gain_over(&self, base: &Rounds) -> f64 {
         let whole = |seconds: &[f64; 3]| seconds.iter().sum::<f64>();
         median(self.seconds.iter().zip(&base.seconds).map(|(own, base)| whole(base) / whole(own)))
     }
 }
 
-/// Of moving, of partitioning or building, and of joining or probing; and what was moved.
+/// Returns the seconds of moving, of partitioning or building, and of joining or probing; and the bytes moved.
 fn by_phase(reports: &[StageReport]) -> ([f64; 3], Traffic) {
     let mut seconds = [0.0; 3];
     let mut traffic = Traffic::default();
@@ -134,7 +134,7 @@ fn by_phase(reports: &[StageReport]) -> ([f64; 3], Traffic) {
     (seconds, traffic)
 }
 
-/// Rows of both sides, in whole morsels.
+/// Returns the rows of both sides, in whole morsels.
 fn rows_of(setting: &Setting, divisor: usize) -> RowCounts {
     let morsel = MORSEL_BYTES as usize;
     let probe = setting.probe_bytes as usize / morsel * morsel;
@@ -142,7 +142,7 @@ fn rows_of(setting: &Setting, divisor: usize) -> RowCounts {
     RowCounts { build: build / ROW_BYTES, probe: probe / ROW_BYTES }
 }
 
-/// How many rows the sides of a join have.
+/// Number of rows of both sides of a join.
 #[derive(Clone, Copy)]
 struct RowCounts {
     build: usize,
@@ -159,7 +159,7 @@ impl RowCounts {
 pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failure> {
     let runner = Runner::new(setting)?;
     let (rates, mixed) = (runner.rates, runner.mixed);
-    // The paper's smallest build side.
+    // The build side is the smallest one of the paper.
     let rows = rows_of(setting, BUILDS[0].1);
     let inputs = rows.inputs();
     let found = {
@@ -182,7 +182,7 @@ pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
         let few: Vec<f64> = shares.iter().copied().filter(|x| *x <= mixed + 1e-9 || *x == 1.0).collect();
         let (non_partitioned, _) = self::curve(measured, stop, &few, probing, of_probe)?;
         let of_plan = Partitioned::new(Partitioning::MoveThenRun, Joining::Left, inputs, mixed);
-        // Moving, then both sides.
+        // Seconds of the move, then of partitioning both sides.
         let phases = |x: f64| {
             let [moving, build, probe] = of_plan.plan.at(&rates, vec![x, mixed, mixed]).phase_seconds[..]
             else {
@@ -228,7 +228,7 @@ pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
     Ok(Found { bars, ..found })
 }
 
-/// What strategies are measured over.
+/// Inputs and settings of a measurement.
 #[derive(Clone, Copy)]
 struct Measured<'a> {
     rounds: usize,
@@ -236,7 +236,7 @@ struct Measured<'a> {
     rows: &'a Rows<'a>,
 }
 
-/// All strategies in turns, of which `of` says what counts.
+/// Measures all strategies in turns. `of` selects the stages that count.
 fn in_turns(
     measured: Measured<'_>,
     stop: &mut Stop,
@@ -245,7 +245,7 @@ fn in_turns(
 ) -> Result<Vec<Rounds>, Failure> {
     let Measured { rounds, runner, rows } = measured;
     let mut all: Vec<Rounds> = strategies.iter().map(|_| Rounds::default()).collect();
-    // Memory that was never touched is slower once.
+    // Memory is slower at its first touch, so real machines get a warm-up round.
     let first = usize::from(runner.is_real());
     for round in 0..rounds + first {
         for (strategy, into) in strategies.iter().zip(&mut all) {
@@ -260,7 +260,7 @@ fn in_turns(
     Ok(all)
 }
 
-/// Figure 2: an input is copied to mixes of all near shares.
+/// Measures figure 2: an input is copied to mixes of all near shares.
 fn moves(measured: Measured<'_>, stop: &mut Stop) -> Result<Vec<Move>, Failure> {
     let Measured { runner, rows, .. } = measured;
     let shares: Vec<f64> = (1..=MOVE_STEPS).map(|step| f64::from(step) / f64::from(MOVE_STEPS)).collect();
@@ -278,7 +278,7 @@ fn moves(measured: Measured<'_>, stop: &mut Stop) -> Result<Vec<Move>, Failure> 
     Ok(shares.into_iter().zip(all).map(point).collect())
 }
 
-/// `k` and `m` as taken, and by share the gain over moving nothing. Shares begin with 0 and end with 1.
+/// Measures `k` and `m`, and the speed-up over moving nothing for each share. `shares` begins with 0 and ends with 1.
 fn curve(
     measured: Measured<'_>,
     stop: &mut Stop,
@@ -292,7 +292,7 @@ fn curve(
         return Err(Failure::failed("no share was tried"));
     };
     let runs = |of: &Rounds| of.phases()[1] + of.phases()[2];
-    // Between two shares that were tried, on the line between them.
+    // Values between two measured shares are interpolated.
     let at = |x: f64| {
         let behind = shares.iter().position(|tried| *tried >= x - 1e-9).unwrap_or(shares.len() - 1).max(1);
         let (low, high) = (shares[behind - 1], shares[behind]);
@@ -303,7 +303,7 @@ fn curve(
     Ok((linear, shares.iter().zip(&all).map(|(x, of)| (*x, of.gain_over(first))).collect()))
 }
 
-/// Two joins and what is written of them, in near memory for half of it.
+/// Measures the placement of two joins and their output, with near memory for half of the bytes.
 fn placing_us(rates: &Rates) -> Result<f64, Failure> {
     let mut plan = Plan::default();
     let names = ["orders", "lines", "parts of orders", "parts of lines", "table", "output"];
@@ -358,7 +358,7 @@ fn bars(runner: &Runner, setting: &Setting, stop: &mut Stop) -> Result<Vec<Bar>,
     Ok(bars)
 }
 
-/// The first one stays in the far tier.
+/// Returns the partitioned strategies. The first one stays in the far tier.
 fn partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<Vec<Candidate>, Failure> {
     use Partitioning::{CopyMixed, CopyNear, InFar, MoveThenRun, OnePass};
     let candidate = |(partitioning, joining, paper): (Partitioning, Joining, &'static str)| {
@@ -397,13 +397,14 @@ fn partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<V
     let mut all: Vec<Candidate> = strategies.into_iter().map(candidate).collect::<Result<_, _>>()?;
     let beside = (2..=BATCHES_MAX).map(|batches| candidate((OnePass, Joining::Beside { batches }, "-")));
     let beside = beside.collect::<Result<Vec<_>, _>>()?;
-    // As many batches as the plan says.
+    // The plan decides the number of batches.
     let best = beside.into_iter().min_by(|one, other| one.planned_seconds.total_cmp(&other.planned_seconds));
     all.extend(best);
     Ok(all)
 }
 
-/// The first one stays in the far tier, its table in the mix.
+/// Returns the strategies with one shared table. The first one leaves the inputs in the far tier and the table in the
+/// mix.
 fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<Vec<Candidate>, Failure> {
     let (rates, mixed) = (&runner.rates, runner.mixed);
     let table_mix = in_chunks(mixed, inputs);
@@ -415,7 +416,7 @@ fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Resu
     };
     let copied: f64 = {
         let phases = moved(mixed).phase_seconds;
-        // A copy to the mix: what is far of it is written far as well.
+        // The far share of a copy to the mix is written to the far tier.
         let copy = |of: f64| {
             let mut traffic = Traffic::default();
             (traffic.far.read, traffic.far.written, traffic.near.written) =
@@ -429,7 +430,7 @@ fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Resu
     shares[free.table.index()] = in_chunks(shares[free.table.index()], inputs);
     let placed = free.plan.at(rates, shares);
     let ours = NonPartitionedStrategy::placed(&free, &placed);
-    // What bytes do not say: a lookup that waits for the far tier's latency.
+    // The byte model ignores latency, and a lookup in the far tier waits for it. This strategy avoids that wait.
     let all_near = NonPartitionedStrategy { table_share: 1.0, ..ours };
     let mut near_table = placed.shares.clone();
     near_table[free.table.index()] = 1.0;
@@ -457,7 +458,7 @@ fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Resu
     ])
 }
 
-/// The share of the table of a build side that comes nearest to another one: it lies in whole chunks.
+/// Returns the near share that is possible in whole chunks and closest to `near_share`, for the table of a build side.
 fn in_chunks(near_share: f64, inputs: Inputs) -> f64 {
     share_in_chunks(near_share, (inputs.build / ROW_BYTES as f64 * TABLE_ROW_BYTES) as usize)
 }
@@ -474,7 +475,7 @@ fn table(inputs: Inputs, near_share: Option<f64>) -> Table {
     }
 }
 
-/// A join whose table and the partitions that it is made of lie near at this share.
+/// Returns a strategy whose table, and the partitions it is built from, have this near share.
 fn shared_table(moved: Moved, share: f64) -> NonPartitionedStrategy {
     NonPartitionedStrategy { moved, partitions_share: share, table_share: share }
 }

@@ -1,10 +1,10 @@
-//! `farpool bench tiers`: hash joins over a near and a far memory tier, as paper 002 ("Hash Joins Meet CXL") has them
-//! and as they may be.
+//! `farpool bench tiers`: hash joins over a near and a far memory tier, with the strategies of paper 002 ("Hash Joins
+//! Meet CXL") and others.
 //!
-//! The idea: three numbers for everything: what the paper measured, what follows from bytes alone, and what a backend
-//! takes. The virtual clock shows that strategies take what their bytes say, the emulator that they do with the kernels
-//! of `farpool-join` on a machine that has one tier only; where there are two nodes, time is what it takes there. Each
-//! gain is over staying in the far tier, in the same round.
+//! Every result is shown as three numbers: measured in the paper, predicted from bytes alone, and measured by a
+//! backend. The virtual clock checks the strategies against the prediction. The emulator runs them with the kernels of
+//! `farpool-join` on a machine with one tier. On a machine with two NUMA nodes the times are real. Each speed-up is
+//! relative to staying in the far tier, in the same round.
 
 use super::runner::{BackendKind, Setting};
 use super::strategies::{Bar, Found, measure};
@@ -25,27 +25,27 @@ use std::io::Write;
   farpool bench tiers --backend numa --size 4GiB
 bench/papers/hash-joins-cxl/run.py draws what it finds.")]
 pub(crate) struct TierArgs {
-    /// What runs the joins
+    /// Backend that runs the joins
     #[arg(long, value_enum, default_value_t = BackendKind::Virtual)]
     backend: BackendKind,
-    /// Bytes of the probe side; the build side has 1/16, 1/4 and all of it
+    /// Size of the probe side; the build side is 1/16, 1/4 and all of it
     #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "128MiB")]
     size: u64,
-    /// Emulated: the paper's rates divided by so much
+    /// Divisor for the paper's rates, with --backend emulated
     #[arg(long, default_value_t = 20.0)]
     slower: f64,
-    /// Nanoseconds that a line of the far tier takes longer than one of the near tier
+    /// Extra latency of a cache line in the far tier, in nanoseconds
     #[arg(long, default_value_t = 0.0)]
     far_latency: f64,
-    /// Not virtual: rounds, in which all take turns; medians are shown
+    /// Rounds, each of which measures every strategy once; the median is shown; not with --backend virtual
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// For machines
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Bytes of the probe side that are permitted.
+/// Permitted sizes of the probe side, in bytes.
 const SIZES: std::ops::RangeInclusive<u64> = 4 << 20..=16 << 30;
 
 pub(crate) fn run(args: &TierArgs) -> Outcome {
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &TierArgs) -> Outcome {
     Ok(())
 }
 
-/// What was run, in a line.
+/// Describes the run in one line.
 fn caption(setting: &Setting) -> String {
     let Setting { backend, probe_bytes, slower, rounds, .. } = setting;
     let probe = show_bytes(*probe_bytes);

@@ -1,5 +1,5 @@
--- The tables of TPC-C (revision 5.11, clause 1.3), with its cardinalities (4.3.3) but for fewer items, whose strings are fillers of the
--- lengths that rows have on average. W warehouses, I items.
+-- The tables of TPC-C (revision 5.11, clause 1.3), with its cardinalities (clause 4.3.3) but fewer items. Strings are
+-- fillers of average length. W is the number of warehouses, I that of items.
 CREATE TABLE warehouse (w_id int PRIMARY KEY, w_tax numeric, w_ytd numeric, w_filler text) WITH (fillfactor = 10);
 CREATE TABLE district (d_w_id int, d_id int, d_tax numeric, d_ytd numeric, d_next_o_id int, d_filler text,
   PRIMARY KEY (d_w_id, d_id)) WITH (fillfactor = 10);
@@ -29,16 +29,16 @@ INSERT INTO order_line SELECT o_w_id, o_d_id, o_id, n, 1 + (o_id * 15 + n * 7919
 CREATE INDEX orders_of_customer ON orders (o_w_id, o_d_id, o_c_id, o_id);
 CREATE INDEX customer_by_name ON customer (c_w_id, c_d_id, c_last);
 
--- Clause 2.1.6.
+-- NURand of clause 2.1.6.
 CREATE FUNCTION nurand(a int, x int, y int) RETURNS int LANGUAGE sql VOLATILE AS
   $$ SELECT (((random() * a)::int | (x + floor(random() * (y - x + 1)))::int) + 42) % (y - x + 1) + x $$;
 
--- Clause 2.4; the one in a hundred that is rolled back is left out.
+-- New-Order, clause 2.4, without the 1 % that is rolled back.
 CREATE FUNCTION new_order(w int, items int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
   d int := 1 + floor(random() * 10); c int := nurand(1023, 1, 3000); lines int := 5 + floor(random() * 11);
   i int; q int; o int; price numeric; total numeric := 0;
-  -- In one order, so that no two wait for each other.
+  -- Sorted, so that two transactions cannot deadlock.
   wanted int[] := ARRAY(SELECT DISTINCT nurand(8191, 1, items) AS n FROM generate_series(1, lines) ORDER BY n);
 BEGIN
   UPDATE district SET d_next_o_id = d_next_o_id + 1 WHERE d_w_id = w AND d_id = d RETURNING d_next_o_id - 1 INTO o;
@@ -56,7 +56,7 @@ BEGIN
   RETURN total;
 END $$;
 
--- Clause 2.5.
+-- Payment, clause 2.5.
 CREATE FUNCTION payment(w int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
   d int := 1 + floor(random() * 10); amount numeric := 1 + floor(random() * 5000); c int := nurand(1023, 1, 3000);
@@ -73,7 +73,7 @@ BEGIN
   RETURN left_over;
 END $$;
 
--- Clause 2.6.
+-- Order-Status, clause 2.6.
 CREATE FUNCTION order_status(w int) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   d int := 1 + floor(random() * 10); c int := nurand(1023, 1, 3000); o int;
@@ -83,7 +83,7 @@ BEGIN
   RETURN (SELECT count(*) FROM order_line WHERE ol_w_id = w AND ol_d_id = d AND ol_o_id = o);
 END $$;
 
--- Clause 2.7; at once, where it may be queued.
+-- Delivery, clause 2.7. It runs at once, although it may be queued.
 CREATE FUNCTION delivery(w int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
   o int; c int; total numeric; done int := 0;
@@ -103,7 +103,7 @@ BEGIN
   RETURN done;
 END $$;
 
--- Clause 2.8.
+-- Stock-Level, clause 2.8.
 CREATE FUNCTION stock_level(w int) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   d int := 1 + floor(random() * 10); o int; threshold int := 10 + floor(random() * 11);

@@ -1,5 +1,5 @@
-//! The client as `farpool bench` drives it: burst by burst, over the standard input and output and a file. What is
-//! said and what lies where stands in `bench/src/io/rivals/program.rs`.
+//! Client, driven by `farpool bench` burst by burst over standard input, standard output and a file.
+//! `bench/src/io/rivals/program.rs` describes the commands and the layout of the file.
 
 use crate::connection::Connection;
 use rustix::time::{ClockId, clock_gettime};
@@ -17,10 +17,10 @@ const OPERATIONS_MAX: usize = 8192;
 const TIMES_AT: u64 = 64 << 10;
 const BUFFERS_AT: u64 = 128 << 10;
 const BUFFERS_BYTES: usize = 32 << 20;
-/// A burst that takes longer will never end.
+/// Time limit of a burst. A burst that takes longer has hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Connects to a server, and does what it is told until the standard input ends.
+/// Connects to a server, and runs the commands of standard input until its end.
 pub(crate) fn run(runtime: &Runtime, address: &str, bytes: u64, file: &Path) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(file)?;
     let connection = runtime.block_on(Connection::open(address, bytes))?;
@@ -67,7 +67,7 @@ fn not_understood(line: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, format!("not understood: {line:?}"))
 }
 
-/// Lines of the standard input, read by a thread of their own: `stop` must be heard during a burst.
+/// Starts a thread that reads standard input, so that `stop` is seen during a burst. Returns the other lines.
 fn hear(stopped: Arc<AtomicU64>) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -88,7 +88,7 @@ fn ns(clock: ClockId) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// When a burst is over: when it has done so many operations and either its time is up or it was told to stop.
+/// Limits of a burst. It is over once `least` operations are done and either its time is up or it was stopped.
 #[derive(Clone, Copy)]
 struct Limits {
     number: u64,
@@ -97,7 +97,7 @@ struct Limits {
     ns: u64,
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, and of CPU time between.
+/// Begin and end of a burst by `CLOCK_MONOTONIC`, and the CPU time in between, in ns.
 struct Window {
     begun: u64,
     ended: u64,
@@ -109,7 +109,7 @@ struct Burst {
     is_write: bool,
     offsets: Vec<u64>,
     block: usize,
-    /// What to write, or where to read to; those of reads are away while they are under way.
+    /// Bytes to write. `into` holds the buffers of reads; they are absent while their reads are in flight.
     from: Vec<Arc<Vec<u8>>>,
     into: Vec<Vec<u8>>,
     finished: usize,
@@ -119,7 +119,7 @@ struct Burst {
 struct Client {
     connection: Connection,
     file: File,
-    /// Bursts before this one are stopped.
+    /// Number of the first burst that is not stopped.
     stopped: Arc<AtomicU64>,
     burst: Burst,
 }
@@ -136,7 +136,7 @@ impl Client {
         burst.offsets = offsets.iter().map(|offset| u64::from_le_bytes(*offset)).collect();
         (burst.is_write, burst.block, burst.finished) = (is_write, block, 0);
         burst.times.clear();
-        // Buffers are kept from burst to burst, so that no fault is timed.
+        // Buffers are reused from burst to burst, so that no page fault is timed.
         let mut buffers = std::mem::take(&mut burst.into);
         buffers.extend(burst.from.drain(..).filter_map(Arc::into_inner));
         buffers.retain(|buffer| buffer.len() == block);
@@ -191,7 +191,7 @@ impl Client {
         let burst = &self.burst;
         let times: Vec<u8> = burst.times.iter().flat_map(|time| time.to_le_bytes()).collect();
         self.file.write_all_at(&times, TIMES_AT)?;
-        // Of a write there is nothing to bring back.
+        // Writes return no bytes.
         for (index, buffer) in burst.into.iter().take(burst.finished).enumerate() {
             self.file.write_all_at(buffer, BUFFERS_AT + (index * burst.block) as u64)?;
         }

@@ -1,5 +1,5 @@
-//! The client's connection, which many requests share: one task writes them, one reads the replies and gives each to
-//! whoever waits for it.
+//! Connection of the client, shared by many requests. One task writes the requests. Another one reads the replies and
+//! passes each to the request that waits for it.
 
 use crate::protocol::{HELLO_BYTES, Kind, REPLY_BYTES, Reply, Request};
 use crate::server::write_all;
@@ -11,30 +11,30 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 
-/// Requests that wait for the writer, at most.
+/// Limit for requests that wait for the writer.
 const WAITING_MAX: usize = 1024;
-/// Requests written together, at most.
+/// Limit for requests that are written together.
 const REQUESTS_AT_ONCE: usize = 256;
-/// Replies are collected in so many bytes; longer reads go to their place directly.
+/// Buffer for replies, in bytes. Longer reads are received directly into their destination.
 const INPUT_BYTES: usize = 64 << 10;
 
-/// Replies that are waited for, by number: the buffer of a read, and who waits.
+/// Requests in flight, by number: the buffer of a read, and the channel of the waiting task.
 type Expected = Arc<Mutex<HashMap<u64, (Vec<u8>, oneshot::Sender<Vec<u8>>)>>>;
 
 struct Outgoing {
     header: Request,
-    /// The bytes of a write.
+    /// Bytes of a write.
     from: Option<Arc<Vec<u8>>>,
 }
 
-/// See the module. Its tasks end with it.
+/// Connection with its two tasks, which end when it is dropped.
 pub(crate) struct Connection {
     outgoing: mpsc::Sender<Outgoing>,
     expected: Expected,
     next: u64,
 }
 
-/// An answer that is on its way: the buffer of a read with its bytes, nothing for a write.
+/// Pending answer: the buffer of a read with its bytes, or an empty buffer for a write.
 pub(crate) struct Answer(oneshot::Receiver<Vec<u8>>);
 
 impl Answer {
@@ -52,7 +52,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Connection {
-    /// Connects, and has a file of `bytes` made.
+    /// Connects, and has the server create a file of `bytes`.
     pub(crate) async fn open(address: &str, bytes: u64) -> io::Result<Connection> {
         let mut stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -66,13 +66,13 @@ impl Connection {
         Ok(Connection { outgoing, expected, next: 0 })
     }
 
-    /// Asks for as many bytes as the buffer has.
+    /// Requests as many bytes as the buffer has.
     pub(crate) async fn read(&mut self, offset: u64, into: Vec<u8>) -> io::Result<Answer> {
         let length = into.len();
         self.ask(Kind::Read, offset, length, into, None).await
     }
 
-    /// Sends bytes to their place.
+    /// Writes bytes at an offset.
     pub(crate) async fn write(&mut self, offset: u64, from: Arc<Vec<u8>>) -> io::Result<Answer> {
         self.ask(Kind::Write, offset, from.len(), Vec::new(), Some(from)).await
     }
@@ -96,7 +96,7 @@ impl Connection {
     }
 }
 
-/// Writes what has come together with one call.
+/// Writes all queued requests with one call.
 async fn write(mut output: OwnedWriteHalf, mut requests: mpsc::Receiver<Outgoing>) {
     let mut batch = Vec::with_capacity(REQUESTS_AT_ONCE);
     while requests.recv_many(&mut batch, REQUESTS_AT_ONCE).await > 0 {
@@ -106,7 +106,7 @@ async fn write(mut output: OwnedWriteHalf, mut requests: mpsc::Receiver<Outgoing
             slices.push(IoSlice::new(header));
             slices.extend(outgoing.from.iter().map(|from| IoSlice::new(from)));
         }
-        // The reader notices a broken connection as well, and tells those who wait.
+        // The reader notices the broken connection too, and ends all waiting requests.
         if write_all(&mut output, &mut slices).await.is_err() {
             return;
         }
@@ -114,7 +114,7 @@ async fn write(mut output: OwnedWriteHalf, mut requests: mpsc::Receiver<Outgoing
     }
 }
 
-/// Gives each reply to whoever waits for it. When it ends, all who wait hear of it.
+/// Passes each reply to the request that waits for it. At its end, all waiting requests fail.
 async fn read(input: OwnedReadHalf, expected: Expected) {
     let mut input = BufReader::with_capacity(INPUT_BYTES, input);
     while take_reply(&mut input, &expected).await.is_ok() {}
@@ -128,7 +128,7 @@ async fn take_reply(input: &mut BufReader<OwnedReadHalf>, expected: &Expected) -
     let found = locked(expected).remove(&reply.number);
     let (mut into, waiter) = found.filter(|(into, _)| into.len() as u64 == reply.length).ok_or_else(gone)?;
     input.read_exact(&mut into).await?;
-    // Whoever has given up waiting does not want it.
+    // The receiver may be gone. Then the reply is dropped.
     let _ = waiter.send(into);
     Ok(())
 }

@@ -1,17 +1,17 @@
-//! Memory of another process, read and written over one TCP connection with tokio: what `farpool bench io --beside
-//! tokio` compares with.
+//! Memory of another process, read and written over one TCP connection with tokio: a rival of
+//! `farpool bench io --beside tokio`.
 //!
-//! The idea: what somebody would write who knows tokio well and has a day for it. The server has a task for each
-//! connection and answers what has come together with one vectored write. The client has one connection that many
-//! requests share, told apart by numbers, with a task that writes and a task that reads.
+//! The idea: this is what an engineer who knows tokio well would write in a day. The server has a task for each
+//! connection, and answers all pending requests with one vectored write. The client has one connection that many
+//! requests share. Requests have numbers. One task writes them, and another one reads the replies.
 //!
 //! ```text
 //! farpool-rival-tokio serve BYTES
 //! farpool-rival-tokio client ADDRESS BASE BYTES FILE
 //! ```
 //!
-//! What is said over the standard input and output, and what lies in FILE, stands in
-//! `bench/src/io/rivals/program.rs`. The end of the standard input is the end of either.
+//! `bench/src/io/rivals/program.rs` describes the commands on standard input, the answers on standard output, and the
+//! layout of FILE. Server and client end at the end of their standard input.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_types, reason = "a rival has the locks that it would have")]
@@ -35,10 +35,11 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
         ["serve", bytes] => bytes.parse().map_err(io::Error::other).and_then(serve),
-        // Each connection has a file of its own, so where it starts among others is no matter here.
+        // Each connection has a file of its own, so BASE is not needed.
         ["client", address, _base, bytes, file] => {
             bytes.parse().map_err(io::Error::other).and_then(|bytes| {
-                // One thread: each answer would have to wake another one, which takes longer than reading it.
+                // One thread is faster: with more, each answer would wake another thread, which takes longer than
+                // reading the answer.
                 let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
                 bursts::run(&runtime, address, bytes, Path::new(file))
             })
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Serves files of up to `bytes` until the standard input ends.
+/// Serves files of up to `bytes`, until the end of standard input.
 fn serve(bytes: u64) -> io::Result<()> {
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;

@@ -1,22 +1,23 @@
-//! What client and server say to each other: headers of a fixed length, each with as many bytes behind it as it says.
+//! Protocol between client and server: headers of fixed length, each followed by as many bytes as it says.
 //!
-//! A connection begins with the length of its file, from the client and back from the server when the file is there.
+//! A connection begins with the length of its file. The client sends it, and the server returns it when the file
+//! exists.
 
 /// Bytes of a file's length.
 pub(crate) const HELLO_BYTES: usize = 8;
-/// Bytes of a request's header: number, offset, length, kind.
+/// Bytes of the header of a request: number, offset, length, kind.
 pub(crate) const REQUEST_BYTES: usize = 24;
-/// Bytes of a reply's header: number, length of what follows.
+/// Bytes of the header of a reply: number, length of the bytes that follow.
 pub(crate) const REPLY_BYTES: usize = 16;
 
-/// What is wanted of a range.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
     Write,
 }
 
-/// The header of a request; the bytes of a write follow it.
+/// Header of a request. The bytes of a write follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) number: u64,
@@ -25,7 +26,7 @@ pub(crate) struct Request {
     pub(crate) kind: Kind,
 }
 
-/// The header of a reply; the bytes of a read follow it.
+/// Header of a reply. The bytes of a read follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) number: u64,
@@ -48,7 +49,7 @@ impl Request {
         header
     }
 
-    /// Nothing, if the kind is none.
+    /// Decodes a header. `None` if its kind is unknown.
     pub(crate) fn decode(header: &[u8; REQUEST_BYTES]) -> Option<Request> {
         let kind = match u32::from_le_bytes(word(header, 20)) {
             0 => Kind::Read,

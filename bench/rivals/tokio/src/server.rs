@@ -1,4 +1,4 @@
-//! The server: a task for each connection, which has a file in memory to itself, so that nothing is locked.
+//! Server: a task for each connection. Each connection has a file in memory of its own, so no lock is needed.
 
 use crate::protocol::{HELLO_BYTES, Kind, REPLY_BYTES, REQUEST_BYTES, Reply, Request};
 use std::io::{self, ErrorKind, IoSlice};
@@ -7,12 +7,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Requests are collected in so many bytes; longer writes go to their place directly.
+/// Buffer for requests, in bytes. Longer writes are received directly into their destination.
 const INPUT_BYTES: usize = 64 << 10;
-/// Answered together, at most: two slices for each, and the kernel takes 1024.
+/// Limit for replies sent together: each takes two slices, and the kernel accepts 1024.
 const ANSWERS_AT_ONCE: usize = 512;
 
-/// Takes connections for ever. A file has `bytes_max` at most.
+/// Accepts connections for ever. A file has at most `bytes_max` bytes.
 pub(crate) async fn accept(listener: TcpListener, bytes_max: u64) {
     while let Ok((stream, _)) = listener.accept().await {
         tokio::spawn(async move {
@@ -35,7 +35,7 @@ async fn serve(mut stream: TcpStream, bytes_max: u64) -> io::Result<()> {
     if bytes > bytes_max {
         return Err(wrong(format!("a file of {bytes} bytes; up to {bytes_max} are permitted")));
     }
-    // Touched, so that no fault is timed.
+    // The file is touched now, so that no page fault is timed.
     let mut file = vec![1; bytes as usize];
     stream.write_all(&hello).await?;
     let (input, mut output) = stream.into_split();
@@ -46,7 +46,7 @@ async fn serve(mut stream: TcpStream, bytes_max: u64) -> io::Result<()> {
         match request.kind {
             Kind::Read => answers.push(request.number, range),
             Kind::Write => {
-                // Whoever asked before gets what was there before.
+                // Earlier reads must return the bytes from before this write.
                 if answers.have_reads {
                     answers.send(&file, &mut output).await?;
                 }
@@ -61,7 +61,7 @@ async fn serve(mut stream: TcpStream, bytes_max: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The next request; nothing when the client has gone.
+/// Reads the next request. `None` if the client has closed the connection.
 async fn next(input: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Request>> {
     let mut header = [0; REQUEST_BYTES];
     match input.read_exact(&mut header).await {
@@ -73,7 +73,7 @@ async fn next(input: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Request
     request.map(Some).ok_or_else(|| wrong(format!("{header:02x?} is no request")))
 }
 
-/// Where a request's bytes lie in a file of `bytes`.
+/// Returns the range of a request. A range beyond the file of `bytes` is an error.
 fn checked(request: Request, bytes: u64) -> io::Result<Range<usize>> {
     let end = request.offset.checked_add(u64::from(request.length)).filter(|end| *end <= bytes);
     let end = end.ok_or_else(|| {
@@ -82,7 +82,7 @@ fn checked(request: Request, bytes: u64) -> io::Result<Range<usize>> {
     Ok(request.offset as usize..end as usize)
 }
 
-/// What is to be answered with one write.
+/// Replies that are sent with one write.
 #[derive(Default)]
 struct Answers {
     headers: Vec<[u8; REPLY_BYTES]>,
@@ -112,7 +112,7 @@ impl Answers {
     }
 }
 
-/// Writes all slices, which are not empty.
+/// Writes all slices, none of which may be empty.
 pub(crate) async fn write_all(output: &mut OwnedWriteHalf, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
     while !slices.is_empty() {
         let count = output.write_vectored(slices).await?;

@@ -1,5 +1,5 @@
-//! A small client of Redis (RESP) and of memcached (its text protocol): one block under one key, pipelined. Every
-//! length is checked, and a key that is not there is an error: a miss would be fast.
+//! Small client of Redis (RESP) and memcached (text protocol): one block per key, pipelined. Every length is checked. A
+//! missing key is an error, because a miss would be faster than a read.
 
 use crate::exit::Failure;
 use crate::harness::bursts::Target;
@@ -7,20 +7,20 @@ use farpool::{ReadRange, WriteRange};
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
 use std::net::TcpStream;
 
-/// Which of the two is spoken.
+/// Protocol of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Redis,
     Memcached,
 }
 
-/// Bytes of a line from the server, at most.
+/// Longest line of a server, in bytes.
 const LINE_BYTES_MAX: u64 = 512;
-/// Bytes the server's answers are collected in; larger blocks go to their place directly.
+/// Buffer for replies, in bytes. Larger blocks are received directly into their destination.
 const READER_BYTES: usize = 64 << 10;
 
 impl Dialect {
-    /// Asks for a block.
+    /// Appends a request for a block.
     fn get(self, key: &str, out: &mut Vec<u8>) {
         let request = match self {
             Dialect::Redis => format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()),
@@ -29,7 +29,7 @@ impl Dialect {
         out.extend_from_slice(request.as_bytes());
     }
 
-    /// What stands before a block to be stored; `\r\n` stands behind it.
+    /// Returns the head of a request that stores a block. The block follows, then `\r\n`.
     fn set(self, key: &str, bytes: usize) -> String {
         match self {
             Dialect::Redis => {
@@ -39,7 +39,7 @@ impl Dialect {
         }
     }
 
-    /// Reads the answer to [`Self::get`].
+    /// Reads the reply to a request of [`Self::get`].
     fn got(self, from: &mut impl BufRead, key: &str, into: &mut [u8]) -> Result<(), Failure> {
         let header = line(from)?;
         let length = match self {
@@ -60,7 +60,7 @@ impl Dialect {
         }
     }
 
-    /// Reads the answer to [`Self::set`].
+    /// Reads the reply to a request of [`Self::set`].
     fn stored(self, from: &mut impl BufRead) -> Result<(), Failure> {
         match self {
             Dialect::Redis => expect(from, "+OK"),
@@ -73,7 +73,7 @@ fn unexpected(wanted: &str, found: &str) -> Failure {
     Failure::Failed(format!("the server answered {found:?}, not {wanted}"))
 }
 
-/// A line without its end.
+/// Reads a line and removes its end.
 fn line(from: &mut impl BufRead) -> Result<String, Failure> {
     let mut line = Vec::new();
     from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
@@ -86,7 +86,7 @@ fn expect(from: &mut impl BufRead, wanted: &str) -> Result<(), Failure> {
     if found == wanted { Ok(()) } else { Err(unexpected(&format!("{wanted:?}"), &found)) }
 }
 
-/// A connection that reads and writes the blocks of one client's file.
+/// Connection that reads and writes the blocks of one client's file.
 pub(crate) struct KeyValue {
     dialect: Dialect,
     client: usize,

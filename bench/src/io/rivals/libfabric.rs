@@ -1,23 +1,24 @@
-//! libfabric as a rival: a program in C that this run compiles, because nothing else here wants its headers.
+//! libfabric as a rival. It is a C program that this run compiles, so building the benchmarks does not need its
+//! headers.
 
 use crate::exit::Failure;
 use crate::harness::processes::find_program;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// By which of its ways libfabric reaches the memory.
+/// Provider of libfabric that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provider {
-    /// Over TCP, directly; newer versions of libfabric have it in `tcp`.
+    /// TCP, directly. Newer versions of libfabric have this in the provider `tcp`.
     Net,
-    /// Over TCP, by messages with the layer `ofi_rxm` above.
+    /// TCP by messages, with the layer `ofi_rxm` on top.
     Rxm,
-    /// Between processes of one host.
+    /// Shared memory of one host.
     Shm,
 }
 
 impl Provider {
-    /// As libfabric calls it.
+    /// Returns libfabric's name of the provider.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Provider::Net => "net",
@@ -30,7 +31,7 @@ impl Provider {
 const SOURCE: &str = include_str!("../../../rivals/libfabric.c");
 const PACKAGE: &str = "the Debian package libfabric-dev has it (apt-get install libfabric-dev)";
 
-/// Compiles it into a folder; where it lies.
+/// Compiles the program in a directory. Returns its path.
 pub(crate) fn compile(folder: &Path) -> Result<PathBuf, Failure> {
     let compiler = find_program("cc", "gcc")?;
     let (source, program) = (folder.join("libfabric.c"), folder.join("libfabric"));

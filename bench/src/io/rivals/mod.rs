@@ -1,4 +1,4 @@
-//! What a user would pick instead: servers and programs that this run starts and ends, and folders for files.
+//! Rival systems: servers and programs that this run starts and stops, and directories for files.
 
 mod key_value;
 mod libfabric;
@@ -14,7 +14,7 @@ use libfabric::Provider;
 use program::Program;
 use std::path::{Path, PathBuf};
 
-/// Something to measure far memory beside.
+/// System that far memory is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rival {
     Redis,
@@ -26,7 +26,7 @@ pub(crate) enum Rival {
     Libfabric(Provider),
 }
 
-/// With the words they are asked for by.
+/// Rivals by their words in `--beside`.
 const RIVALS: [(&str, &[Rival]); 10] = [
     ("redis", &[Rival::Redis]),
     ("memcached", &[Rival::Memcached]),
@@ -43,18 +43,18 @@ const NET: Rival = Rival::Libfabric(Provider::Net);
 const RXM: Rival = Rival::Libfabric(Provider::Rxm);
 const SHM: Rival = Rival::Libfabric(Provider::Shm);
 
-/// What one word of `--beside` asks for.
+/// Rivals of one word of `--beside`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Word(&'static [Rival]);
 
-/// Reads one word of `--beside`.
+/// Parses one word of `--beside`.
 pub(crate) fn parse_rival(word: &str) -> Result<Word, String> {
     let words = RIVALS.map(|(word, _)| word).join(", ");
     let found = RIVALS.into_iter().find(|(known, _)| *known == word);
     found.map(|(_, rivals)| Word(rivals)).ok_or_else(|| format!("{word:?} is none of {words}"))
 }
 
-/// All that the words ask for, each once.
+/// Returns the rivals of all words, without duplicates.
 pub(crate) fn asked_for(words: &[Word]) -> Vec<Rival> {
     let mut all = Vec::new();
     for rival in words.iter().flat_map(|word| word.0) {
@@ -66,7 +66,7 @@ pub(crate) fn asked_for(words: &[Word]) -> Vec<Rival> {
 }
 
 impl Rival {
-    /// As it stands in tables.
+    /// Returns the name in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Rival::Redis => "redis",
@@ -82,31 +82,31 @@ impl Rival {
     }
 }
 
-/// A rival that is ready to be measured.
+/// Rival that is ready to be measured.
 pub(crate) struct Ready {
     pub(crate) rival: Rival,
     server: Option<Server>,
     port: u16,
-    /// One that has a server for each cast and drives its clients.
+    /// Program that serves and drives the clients, for a rival with one server per contender.
     program: Option<PathBuf>,
     folder: PathBuf,
-    /// Folders to remove; the file system that was mounted there is gone when its server is.
+    /// Directories to remove at the end. Stopping the server unmounts a file system that it mounted on one of them.
     made: Vec<PathBuf>,
 }
 
-/// What a client works by, and the process that does it if it is not this one.
+/// Means by which a client reads and writes, and the process that does so if it is not this one.
 pub(crate) struct Opened {
     pub(crate) means: Means,
     pub(crate) pid: Option<u32>,
 }
 
-/// For a file or folder of this run.
+/// Returns the name of a file or directory of this run.
 fn own_name(name: &str) -> String {
     format!("farpool-bench-{}-{}", std::process::id(), name.replace(' ', "-"))
 }
 
 impl Ready {
-    /// Makes it ready for `bytes` of files. `disk` is where files on a disk go.
+    /// Starts a rival with room for `bytes` of files. `disk` is the directory for files on a disk.
     pub(crate) fn start(rival: Rival, bytes: u64, disk: &Path) -> Result<Ready, Failure> {
         let folder = if rival == Rival::Disk { disk } else { Path::new(TMPFS) };
         let folder = folder.to_owned();
@@ -117,10 +117,10 @@ impl Ready {
             Rival::Fuse => ready.mount_fuse()?,
             Rival::Tokio => ready.program = Some(programs::own("farpool-rival-tokio", "rivals")?),
             Rival::Libfabric(_) => {
-                // Not where files go: many systems run no program from there.
+                // Many systems mount the directory for files so that no program can be run from there.
                 let folder = ready.make_folder(&std::env::temp_dir(), rival.name())?;
                 ready.program = Some(libfabric::compile(&folder)?);
-                // Whether the library has the provider is known now, not when all others have been measured.
+                // A missing provider is found now, not after everything else was measured.
                 drop(ready.serve(1 << 20)?);
             }
             Rival::Tmpfs if !is_memory(&ready.folder)? => {
@@ -141,7 +141,7 @@ impl Ready {
         let program = find_program("redis-server", "redis-server")?;
         let port = free_port()?;
         let folder = self.make_folder(Path::new(TMPFS), "redis")?;
-        // Nothing is kept on a disk: that would be another race.
+        // Nothing is written to disk, because that would be another comparison.
         let (port_text, folder) = (port.to_string(), folder.display().to_string());
         let args = [
             "--port",
@@ -165,10 +165,10 @@ impl Ready {
     fn start_memcached(&mut self, bytes: u64) -> Result<(), Failure> {
         let program = find_program("memcached", "memcached")?;
         let port = free_port()?;
-        // Its slabs lose up to half of the room to blocks that fill no slot, and what it evicts is an error here.
+        // The slabs waste up to half of the memory on blocks that fill no slot, and an evicted block is an error here.
         let megabytes = ((bytes * 2) >> 20) + 256;
         let (port_text, megabytes) = (port.to_string(), megabytes.to_string());
-        // Only root is asked whom to become; others stay who they are.
+        // Memcached needs `-u` only when root starts it. Other users keep their identity.
         let args =
             ["-l", "127.0.0.1", "-p", &port_text, "-U", "0", "-m", &megabytes, "-I", "2m", "-u", "root"]
                 .map(str::to_owned);
@@ -211,13 +211,13 @@ impl Ready {
         Ok(folder)
     }
 
-    /// The process that serves all its casts.
+    /// Returns the process that serves all clients of this rival.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.server.as_ref().map(Server::pid)
     }
 
-    /// Starts the server of one cast, of `bytes`, if each has its own: libfabric's polls, and would take a CPU from
-    /// those whose turn it is.
+    /// Starts a server for one set of clients, with `bytes` of memory. `None` if the rival has one server for all.
+    /// libfabric's server polls, so it must not run while others are measured.
     pub(crate) fn serve(&self, bytes: u64) -> Result<Option<(Told, String)>, Failure> {
         let Some(program) = &self.program else { return Ok(None) };
         let mut args = vec!["serve".to_owned()];
@@ -226,7 +226,7 @@ impl Ready {
         Told::start(program, &args).map(Some)
     }
 
-    /// By what a client reads and writes an empty file. Files of programs lie at `address`.
+    /// Opens an empty file for a client. The server of a program is at `address`.
     pub(crate) fn open(&self, client: usize, bytes: u64, address: &str) -> Result<Opened, Failure> {
         let name = client.to_string();
         let calls: Box<dyn Target> = match self.rival {
@@ -257,12 +257,12 @@ impl Ready {
         }
     }
 
-    /// Whether its server polls without end.
+    /// Reports whether the server polls all the time.
     pub(crate) fn never_rests(&self) -> bool {
         matches!(self.rival, Rival::Libfabric(_))
     }
 
-    /// Whether it takes and gives whole blocks only.
+    /// Reports whether blocks are stored under keys, so that only whole blocks can be read and written.
     pub(crate) fn is_by_key(&self) -> bool {
         matches!(self.rival, Rival::Redis | Rival::Memcached)
     }
@@ -277,7 +277,7 @@ impl Drop for Ready {
     }
 }
 
-/// Memory of this process for one client.
+/// Returns memory of this process for one client.
 pub(crate) fn memory(bytes: u64) -> Means {
     Means::Calls(Box::new(Local(vec![1; bytes as usize])))
 }

@@ -1,31 +1,31 @@
-//! A rival that is a program: a server of its own for each file that is measured, and a client that is driven burst by
-//! burst.
+//! Rival that is a separate program: one server for each measured file, and clients that are driven burst by burst.
 //!
-//! The idea: what needs other libraries, unsafe calls or an async runtime stays out of this binary, and yet does the
-//! same work as all: offsets, buffers and the check of every byte are ours.
-//!
-//! ```text
-//! PROGRAM serve [PROVIDER] BYTES                            says: ready ADDRESS
-//! PROGRAM client [PROVIDER] ADDRESS BASE BYTES FILE         says: ready
-//! ```
-//!
-//! A client's part of the server's memory begins at BASE and has BYTES; offsets count from there. It is told, a line
-//! each:
+//! Other libraries, unsafe calls and async runtimes therefore stay out of this binary. The work is still the same for
+//! all contenders: this process draws the offsets, fills the buffers and checks every byte.
 //!
 //! ```text
-//! prepare read|write BLOCK COUNT        take offsets and buffers out of FILE                says: ok
-//! go NUMBER DEPTH LEAST NS              carry it out, DEPTH at once, timing each such call
-//!                                       says: ok FINISHED CALLS BEGUN_NS ENDED_NS CPU_NS
-//! stop NUMBER                           end this burst, if it is not over                   says nothing
-//! collect                               put times and what was read into FILE               says: ok
+//! PROGRAM serve [PROVIDER] BYTES                            prints: ready ADDRESS
+//! PROGRAM client [PROVIDER] ADDRESS BASE BYTES FILE         prints: ready
 //! ```
 //!
-//! A burst is over when COUNT operations are done, or LEAST and either NS nanoseconds or a `stop` have passed.
-//! `BEGUN_NS` and `ENDED_NS` are of `CLOCK_MONOTONIC`, `CPU_NS` of `CLOCK_PROCESS_CPUTIME_ID`. Who cannot go on says
-//! `failed WHY` and ends. Either ends with its standard input.
+//! A client's range of the server's memory begins at BASE and has BYTES bytes. Offsets count from BASE. The client
+//! gets these commands on its standard input, one per line:
 //!
-//! FILE lies in memory: 64 KiB of offsets, 64 KiB of times in nanoseconds, both 64-bit little-endian, then one buffer
-//! behind another.
+//! ```text
+//! prepare read|write BLOCK COUNT        read offsets and buffers from FILE                  prints: ok
+//! go NUMBER DEPTH LEAST NS              run the burst, DEPTH operations at once, and time each such batch
+//!                                       prints: ok FINISHED CALLS BEGUN_NS ENDED_NS CPU_NS
+//! stop NUMBER                           end this burst if it still runs                     prints nothing
+//! collect                               write times and the bytes read to FILE              prints: ok
+//! ```
+//!
+//! A burst ends when COUNT operations are done. It also ends once LEAST operations are done and either NS nanoseconds
+//! have passed or `stop` was received. CALLS is the number of batches. `BEGUN_NS` and `ENDED_NS` are times of
+//! `CLOCK_MONOTONIC`, `CPU_NS` is a time of `CLOCK_PROCESS_CPUTIME_ID`. A program that fails prints `failed WHY` and
+//! ends. Server and client end at the end of their standard input.
+//!
+//! FILE is in memory. It has 64 KiB of offsets, 64 KiB of times in ns, both as 64-bit little-endian numbers, then the
+//! buffers one after another.
 
 use crate::exit::Failure;
 use crate::harness::access::Access;
@@ -44,22 +44,22 @@ const TIMES_AT: u64 = 64 << 10;
 const BUFFERS_AT: u64 = 128 << 10;
 const TIME_BYTES: usize = 8;
 
-/// A client of such a program.
+/// Client program of such a rival.
 pub(crate) struct Program {
     told: Told,
     file: File,
     access: Option<Access>,
-    /// The number of the burst that was prepared last; those of one program only go up.
+    /// Number of the burst that was prepared last. The numbers of one program only grow.
     burst: Arc<AtomicU64>,
-    /// Operations of that burst, those it has finished, and its calls.
+    /// Operations of that burst, operations that it has finished, and its calls.
     count: usize,
     finished: usize,
     calls: usize,
 }
 
 impl Program {
-    /// Starts the client `PROGRAM client ARGS FILE`, with a file in memory at `path` that has no name any more
-    /// afterwards.
+    /// Starts the client `PROGRAM client ARGS FILE`. FILE is in memory at `path`, and is unlinked once the program has
+    /// opened it.
     pub(crate) fn start(program: &Path, args: &[String], path: &Path) -> Result<Program, Failure> {
         let failed = |error: std::io::Error| Failure::Failed(format!("{}: {error}", path.display()));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
@@ -73,13 +73,13 @@ impl Program {
         Ok(Program { told, file, access: None, burst: Arc::default(), count: 0, finished: 0, calls: 0 })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.told.pid()
     }
 }
 
-/// What `CLOCK_MONOTONIC` showed then; `Instant` has no other way in.
+/// Converts a time of `CLOCK_MONOTONIC` to an `Instant`, which has no constructor for it.
 fn instant(then_ns: u64) -> Instant {
     let (now, time) = (Instant::now(), clock_gettime(ClockId::Monotonic));
     let now_ns = time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned();
@@ -132,7 +132,7 @@ impl Bursts for Program {
     fn stop(&self) -> Stop {
         let (input, burst) = (self.told.input(), self.burst.clone());
         Arc::new(move || {
-            // One that has ended says so itself, to whoever waits for it.
+            // If the program has ended, the thread that waits for its answer gets the error.
             let _ = input.say(&format!("stop {}", burst.load(Ordering::Acquire)));
         })
     }

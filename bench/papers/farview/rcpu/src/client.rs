@@ -1,31 +1,31 @@
-//! The side that asks. It reads one request from each line of its standard input, and writes one line for each.
+//! Client. It reads one request from each line of standard input, and prints one line for each.
 //!
 //! ```text
-//! read BYTES DEPTH COUNT     so many times DEPTH ranges, asked for at once
-//! select ROWS A X B Y
-//! opened ROWS A X B Y        the same of rows that lie encrypted
-//! distinct ROWS KEY
-//! group ROWS KEY VALUE
-//! regex ROWS WIDTH PATTERN   the pattern is the rest of the line
-//! save FILE                  writes the rows of the next answer there, outside the timed part
+//! read BYTES DEPTH COUNT     COUNT turns, each of DEPTH ranges of BYTES that are requested at once
+//! select ROWS A X B Y        rows with column A < X and column B < Y
+//! opened ROWS A X B Y        as select, over encrypted rows
+//! distinct ROWS KEY          distinct values of column KEY
+//! group ROWS KEY VALUE       sums of column VALUE, grouped by column KEY
+//! regex ROWS WIDTH PATTERN   texts of WIDTH bytes that match PATTERN, the rest of the line
+//! save FILE                  write the rows of the next answer to FILE, outside the timed part
 //! ```
 //!
-//! The answer is `done NANOSECONDS BYTES`: until the last byte is in this process's buffer, of `read` the median of a
-//! turn of DEPTH ranges and their bytes; or `failed WHY`, which ends it.
+//! The answer is `done NANOSECONDS BYTES`, or `failed WHY`, which ends the client. The time ends when the last byte is
+//! in the buffer of this process. The answer to `read` has the median time of a turn, and the bytes of a turn.
 
 use crate::protocol::{REQUEST_BYTES, Request};
 use std::io::{self, BufRead, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// A connection, and the buffer that results come into.
+/// Connection, and the buffer that receives results.
 struct Asker {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Asker {
-    /// Takes one reply to the buffer from `at` on; returns where it ends.
+    /// Receives one reply into the buffer, starting at `at`. Returns the end of the reply.
     fn take(&mut self, mut at: usize) -> io::Result<usize> {
         loop {
             let mut length = [0; 4];
@@ -44,7 +44,7 @@ impl Asker {
         }
     }
 
-    /// Nanoseconds and bytes of one request.
+    /// Sends one request. Returns the time until its reply is complete, in ns, and the bytes of the reply.
     fn ask(&mut self, request: &Request) -> io::Result<(u128, usize)> {
         let begun = Instant::now();
         self.stream.write_all(&request.encode())?;
@@ -52,11 +52,11 @@ impl Asker {
         Ok((begun.elapsed().as_nanos(), bytes))
     }
 
-    /// The median of `count` turns, in each of which `depth` ranges are asked for at once, all over the table.
+    /// Reads `depth` ranges at once, `count` times, at random offsets of the table. Returns the median time in ns, and
+    /// the bytes of one turn.
     fn read(&mut self, bytes: u64, depth: usize, count: usize) -> io::Result<(u128, usize)> {
         let mut times = Vec::with_capacity(count);
-        // Ranges of one size lie beside each other, over as much as the buffer has bytes: the server's table is that
-        // large.
+        // The table is as large as the buffer. Ranges start at multiples of their size.
         let places = (self.buffer.len() as u64 / bytes).max(1);
         let (mut place, mut read) = (0u64, 0);
         for _ in 0..count {
@@ -79,7 +79,7 @@ impl Asker {
     }
 }
 
-/// The next number of a line.
+/// Parses the next number of a line.
 fn number<T: std::str::FromStr>(words: &mut std::str::SplitWhitespace<'_>) -> io::Result<T> {
     words
         .next()
@@ -118,11 +118,11 @@ fn parse(line: &str) -> io::Result<Request> {
     }
 }
 
-/// Connects, and carries out what the standard input says until it ends.
+/// Connects, and runs the requests of standard input until its end.
 pub(crate) fn run(address: &str, buffer_bytes: usize) -> io::Result<()> {
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    // Written, not only reserved: pages that are there cost nothing while it is timed.
+    // The buffer is written, not only reserved, so that no page fault is timed.
     let mut asker = Asker { stream, buffer: vec![1; buffer_bytes] };
     println!("ready");
     let mut save = None;

@@ -1,19 +1,19 @@
-//! The baseline RCPU of `bench/papers/farview`: a table in the memory of another process, whose CPU answers queries
-//! over plain two-sided requests and replies.
+//! Baseline RCPU of `bench/papers/farview`: a table in the memory of another process, whose CPU answers queries over
+//! plain requests and replies.
 //!
-//! The idea: what section 6.1 of the paper compares with, and nothing cleverer. The server has rows, not columns, looks
-//! at one after the other, with the hash map and the regular expressions that one would take from the shelf, and sends
-//! what is left while it goes on. It is given every advantage that costs nothing: results leave in chunks as they come
-//! about, and the client has its buffer ready before it asks.
+//! It is the system that section 6.1 of the paper compares with, without improvements. The server stores rows, not
+//! columns. It processes them one by one, with a standard hash map and a standard regex library, and sends results
+//! meanwhile. It gets the advantages that cost nothing: results are sent in chunks as soon as they are ready, and the
+//! client's buffer is prepared in advance.
 //!
 //! ```text
 //! farpool-farview-rcpu serve FILE [IP]
 //! farpool-farview-rcpu client ADDRESS BUFFER_BYTES
 //! ```
 //!
-//! `serve` reads the rows from FILE, says `ready ADDRESS`, and ends with its standard input. What a client reads from
-//! its standard input stands in `client.rs`. There is neither authentication nor encryption, so it serves loopback if
-//! no other address of this machine is given.
+//! `serve` reads the rows from FILE, prints `ready ADDRESS`, and ends at the end of its standard input. `client.rs`
+//! describes the requests that a client reads from its standard input. There is neither authentication nor encryption,
+//! so the server listens on loopback unless another address of this machine is given.
 
 #![forbid(unsafe_code)]
 

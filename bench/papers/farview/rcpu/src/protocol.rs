@@ -1,37 +1,38 @@
-//! What client and server say to each other.
+//! Protocol between client and server.
 //!
-//! A request is a header of 48 bytes and the bytes of a pattern. A reply is chunks, each behind its length as `u32`; an
-//! empty one is the last. All numbers are little-endian.
+//! A request is a header of 48 bytes and the bytes of a pattern. A reply is a sequence of chunks, each preceded by its
+//! length as `u32`. An empty chunk is the last one. All numbers are little-endian.
 
 use std::io;
 
-/// Bytes of a request's header.
+/// Bytes of the header of a request.
 pub(crate) const REQUEST_BYTES: usize = 48;
-/// Most bytes of a pattern.
+/// Largest pattern, in bytes.
 pub(crate) const PATTERN_BYTES_MAX: usize = 4096;
-/// Bytes of a chunk, in whole rows of up to 1,024 bytes: large enough that its header and system calls do not count.
+/// Bytes of a chunk, in whole rows of up to 1,024 bytes. The chunk is large enough to make its header and system calls
+/// negligible.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
-/// Bytes of a row that is queried by its columns.
+/// Bytes of a row with columns.
 pub(crate) const ROW_BYTES: usize = 64;
-/// Bytes of a column of such a row.
+/// Bytes of a column.
 pub(crate) const COLUMN_BYTES: usize = 8;
-/// Columns of such a row.
+/// Columns of a row.
 pub(crate) const COLUMNS: usize = ROW_BYTES / COLUMN_BYTES;
 
-/// What is wanted.
+/// Request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// The bytes of a range.
+    /// Returns the bytes of a range.
     Read { offset: u64, bytes: u64 },
-    /// Of the first rows those whose column `a` is less than `x` and whose column `b` is less than `y`.
+    /// Returns those of the first `rows` rows whose column `a` is less than `x` and whose column `b` is less than `y`.
     Select { rows: u64, a: usize, x: i64, b: usize, y: i64 },
-    /// The same of rows that lie encrypted.
+    /// Selects as `Select` does, over encrypted rows.
     Opened { rows: u64, a: usize, x: i64, b: usize, y: i64 },
-    /// Each value of a column of the first rows once.
+    /// Returns the distinct values of a column over the first `rows` rows.
     Distinct { rows: u64, key: usize },
-    /// Each value of a column of the first rows, and the sum of another over the rows that have it.
+    /// Groups the first `rows` rows by a column, and sums another column in each group.
     Group { rows: u64, key: usize, value: usize },
-    /// Of the first texts of `width` bytes those in which the pattern is found.
+    /// Returns those of the first `rows` texts of `width` bytes that match the pattern.
     Regex { rows: u64, width: usize, pattern: String },
 }
 
@@ -45,13 +46,13 @@ fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// The number of a column, if a row has it.
+/// Checks the number of a column.
 fn column(word: u64) -> io::Result<usize> {
     usize::try_from(word).ok().filter(|column| *column < COLUMNS).ok_or_else(|| bad("no such column: 0 to 7"))
 }
 
 impl Request {
-    /// Its header, and its pattern behind it.
+    /// Encodes the header, followed by the pattern.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (words, pattern): ([u64; 5], &str) = match self {
             Request::Read { offset, bytes } => ([1, *offset, *bytes, 0, 0], ""),
@@ -75,7 +76,7 @@ impl Request {
         message
     }
 
-    /// How many bytes of a pattern follow a header; an error if they are more than permitted.
+    /// Returns the bytes of the pattern that follows a header. More than [`PATTERN_BYTES_MAX`] are an error.
     pub(crate) fn pattern_bytes(header: &[u8; REQUEST_BYTES]) -> io::Result<usize> {
         usize::try_from(number(header, 40))
             .ok()
@@ -83,7 +84,7 @@ impl Request {
             .ok_or_else(|| bad("a pattern of more than 4096 bytes"))
     }
 
-    /// The request of a header and a pattern; an error if there is none.
+    /// Decodes a header and a pattern. An unknown request is an error.
     pub(crate) fn decode(header: &[u8; REQUEST_BYTES], pattern: &[u8]) -> io::Result<Request> {
         let (first, rows) = (number(header, 0), number(header, 8));
         let (third, fourth) = (number(header, 16), number(header, 24));

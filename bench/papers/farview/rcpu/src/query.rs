@@ -1,4 +1,4 @@
-//! The queries, a row at a time. What comes of them goes to a sink that takes the bytes of rows.
+//! Queries, one row at a time. Each result row goes to a sink as bytes.
 
 use crate::protocol::{COLUMN_BYTES, ROW_BYTES, Request};
 use aws_lc_rs::cipher::{AES_128, DecryptingKey, DecryptionContext, UnboundCipherKey};
@@ -7,14 +7,14 @@ use hashbrown::{HashMap, HashSet};
 use regex::bytes::Regex;
 use std::io;
 
-/// Of rows that lie encrypted, by AES-128 in counter mode from 0 on, as in the paper: one key, and no tag.
+/// Key of encrypted rows: AES-128 in counter mode with a counter from 0, one key and no tag, as in the paper.
 const KEY: [u8; 16] = *b"farview figure11";
-/// So much is opened at a time, to stay in the cache.
+/// Bytes that are decrypted at a time, few enough for the cache.
 const OPENED_BYTES: usize = 256 << 10;
 
-/// Takes the bytes of one row of a result.
+/// Receiver of result rows.
 pub(crate) trait Sink {
-    /// Fails if they cannot be sent.
+    /// Takes the bytes of one row. Fails if they cannot be sent.
     fn row(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
@@ -24,7 +24,7 @@ fn word(row: &[u8; ROW_BYTES], column: usize) -> i64 {
     i64::from_le_bytes(word)
 }
 
-/// The first `count` pieces of `width` bytes of a table, as one range; an error if it has not so many.
+/// Returns the first `count` items of `width` bytes as one range. A table that is too short is an error.
 fn first(table: &[u8], count: u64, width: usize) -> io::Result<&[u8]> {
     let bytes = usize::try_from(count).ok().and_then(|count| count.checked_mul(width));
     bytes
@@ -36,7 +36,7 @@ fn rows(table: &[u8], count: u64) -> io::Result<&[[u8; ROW_BYTES]]> {
     Ok(first(table, count, ROW_BYTES)?.as_chunks().0)
 }
 
-/// Runs a request over a table and gives its rows to the sink.
+/// Runs a request over a table. Its result rows go to the sink.
 pub(crate) fn run(table: &[u8], request: &Request, sink: &mut impl Sink) -> io::Result<()> {
     match *request {
         Request::Read { offset, bytes } => {

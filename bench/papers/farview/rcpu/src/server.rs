@@ -1,4 +1,4 @@
-//! The side that has the rows: a thread for each connection, which takes a request, answers it, and takes the next.
+//! Server: a thread for each connection, which answers one request after another.
 
 use crate::protocol::{CHUNK_BYTES, PATTERN_BYTES_MAX, REQUEST_BYTES, Request};
 use crate::query::{self, Sink};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-/// Serves the rows of a file at an address of this machine until the standard input ends.
+/// Serves the rows of a file at an address of this machine, until the end of standard input.
 pub(crate) fn run(file: &Path, ip: Ipv4Addr) -> io::Result<()> {
     let table: Arc<[u8]> = std::fs::read(file)?.into();
     let listener = TcpListener::bind((ip, 0))?;
@@ -17,7 +17,7 @@ pub(crate) fn run(file: &Path, ip: Ipv4Addr) -> io::Result<()> {
         for stream in listener.incoming().flatten() {
             let table = Arc::clone(&table);
             thread::spawn(move || {
-                // The end of a connection is the client's business: it says so if it still waited for rows.
+                // The client reports a lost connection itself, if it still waits for rows.
                 if let Err(error) = serve(stream, &table) {
                     eprintln!("a connection ended: {error}");
                 }
@@ -28,10 +28,10 @@ pub(crate) fn run(file: &Path, ip: Ipv4Addr) -> io::Result<()> {
     Ok(())
 }
 
-/// Chunks of rows on their way to a client.
+/// Chunks of rows for a client.
 struct Chunks<'a> {
     stream: &'a mut TcpStream,
-    /// The length of the chunk, to be filled in, and its bytes.
+    /// Length of the chunk, which is filled in later, followed by its bytes.
     chunk: &'a mut Vec<u8>,
 }
 
@@ -44,10 +44,10 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// What is left, and the empty chunk that is the last.
+    /// Sends the remaining rows and the empty last chunk.
     fn end(mut self) -> io::Result<()> {
         if self.chunk.len() > 4 {
-            // In one call with the last rows: a second one would wake the client twice.
+            // One write sends both, because a second one would wake the client again.
             let bytes = u32::try_from(self.chunk.len() - 4).map_err(io::Error::other)?;
             self.chunk[..4].copy_from_slice(&bytes.to_le_bytes());
             self.chunk.extend_from_slice(&[0; 4]);
@@ -62,7 +62,7 @@ impl Chunks<'_> {
 impl Sink for Chunks<'_> {
     fn row(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while self.chunk.len() + bytes.len() > CHUNK_BYTES + 4 {
-            // Ranges may be longer than a chunk, and fill it; rows are not, and only end it.
+            // A range may be longer than a chunk and fills it. A row is never split over two chunks.
             let fitting = CHUNK_BYTES + 4 - self.chunk.len();
             let (now, later) = bytes.split_at(if bytes.len() > CHUNK_BYTES { fitting } else { 0 });
             self.chunk.extend_from_slice(now);
