@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Compiles a crate of the workspace, after Clippy has found nothing in it: cargo's RUSTC_WORKSPACE_WRAPPER in `make test`.
-# `cargo clippy` would check all dependencies once more, only to know their types; here they are compiled once.
-# Not sh: dash drops variables that have a dash in their name, as CARGO_BIN_EXE_farpool-sandbox has.
+# Runs Clippy on a crate of the workspace, and compiles the crate if Clippy finds nothing. It is cargo's
+# RUSTC_WORKSPACE_WRAPPER in `make test`. `cargo clippy` would check all dependencies again, only to know their types;
+# here they are compiled once.
+# This script needs bash: dash drops environment variables with a dash in their name, such as
+# CARGO_BIN_EXE_farpool-sandbox.
 set -euo pipefail
 rustc=$1
 shift
-lint() { # Runs Clippy with the same arguments, but for what it writes, which nobody needs.
+lint() { # Runs Clippy with the compiler's arguments. Its output files go to a temporary folder: nobody needs them.
   out=$(mktemp -d)
   trap 'rm -rf "$out"' EXIT
   previous=
@@ -16,14 +18,14 @@ lint() { # Runs Clippy with the same arguments, but for what it writes, which no
     case $argument in
       --out-dir) continue ;;
       --out-dir=* | --emit=*) continue ;;
-      # Cargo must not take what Clippy writes for the crate.
+      # Cargo must not mistake Clippy's output files for those of the crate.
       --json=*) argument=$(echo "$argument" | sed 's/artifacts,\|,artifacts//') ;;
     esac
     set -- "$@" "$argument"
   done
   CLIPPY_ARGS="-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__" clippy-driver "$rustc" "$@" --emit=metadata --out-dir "$out"
 }
-# Cargo asks for the compiler's version and settings through the wrapper, too.
+# Cargo also asks for the compiler's version and settings through the wrapper. Those calls have no --emit.
 case " $* " in
   *" --emit="*) (lint "$@") || exit ;;
 esac

@@ -1,9 +1,10 @@
-//! `cargo xtask deps`: the dependencies among our own crates are exactly those of the table in
-//! ARCHITECTURE.md, and nobody needs what it says they may not. Development dependencies are free.
+//! `cargo xtask deps`: the dependencies among the workspace's crates must be exactly those of the table in
+//! ARCHITECTURE.md, and no crate may need a package that the table forbids it. Development dependencies are not
+//! checked.
 //!
-//! The table stands between two comments and has three columns: a crate, the crates it depends on
-//! (`-`: none, `any`: whatever it likes, for tests and benches), and the packages of others that it may not need,
-//! by itself or by way of others (`-`: free). `arrow` is all of `arrow`, `arrow-array`, and so on.
+//! The table is between two comments and has three columns: a crate; the crates that it depends on (`-`: none, `any`:
+//! not checked, for tests and benchmarks); and the external packages that it may not need, directly or indirectly
+//! (`-`: not checked). `arrow` stands for `arrow`, `arrow-array`, and so on.
 
 use crate::metadata::{self, Graph, Package};
 use crate::{Findings, read};
@@ -23,7 +24,7 @@ enum Allowed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
     allowed: Allowed,
-    /// Packages that it may not need.
+    /// Packages that the crate may not need.
     refused: BTreeSet<String>,
 }
 
@@ -35,7 +36,8 @@ pub(crate) fn run(root: &Path) -> Findings {
     let graph = metadata::graph(root)?;
     findings.extend(check_words(&table, &graph));
     for (name, word) in suspects(&table, &graph) {
-        // Perhaps needed only with features that other crates turn on. Asking takes a while, and seldom has to be.
+        // The package may be needed only because other crates turn a feature on. Asking cargo takes a while, so it is
+        // done for suspects only.
         let needs = metadata::needs_of(root, name)?;
         findings.extend(way(&graph, name, word, |package| needs.contains(package)).map(|way| {
             format!("{name} may not need {word}, says the table of {FILE}, but does: {}", way.join(" -> "))
@@ -44,7 +46,7 @@ pub(crate) fn run(root: &Path) -> Findings {
     Ok(findings)
 }
 
-/// Reads the table; every row must be understood.
+/// Reads the table. Fails if a row is malformed.
 fn parse(text: &str) -> Result<Table, String> {
     let (_, behind) = text.split_once(BEGIN).ok_or_else(|| format!("{FILE} has no {BEGIN}"))?;
     let (inside, _) = behind.split_once(END).ok_or_else(|| format!("{FILE} has no {END} behind {BEGIN}"))?;
@@ -68,7 +70,7 @@ fn parse(text: &str) -> Result<Table, String> {
     Ok(table)
 }
 
-/// The names in a cell; `-` is none.
+/// Returns the names in a cell. `-` means none.
 fn names(cell: &str) -> Option<BTreeSet<String>> {
     let listed = cell.split(',').filter(|_| cell != "-");
     let names: BTreeSet<String> = listed.map(|one| one.trim().trim_matches('`').to_owned()).collect();
@@ -107,12 +109,12 @@ fn compare(table: &Table, members: &[Package]) -> Vec<String> {
     findings
 }
 
-/// Whether a package is meant by a word of the third column.
+/// Reports whether a word of the third column stands for a package.
 fn is_of(package: &str, word: &str) -> bool {
     package.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// A word that means no package would refuse nothing.
+/// Names the words that stand for no package, since they would forbid nothing.
 fn check_words(table: &Table, graph: &Graph) -> Vec<String> {
     let words: BTreeSet<&String> = table.values().flat_map(|row| &row.refused).collect();
     let unknown = words.into_iter().filter(|word| !graph.keys().any(|package| is_of(package, word)));
@@ -121,13 +123,13 @@ fn check_words(table: &Table, graph: &Graph) -> Vec<String> {
         .collect()
 }
 
-/// Crates with what they may not need and perhaps do.
+/// Returns the crates that may need a forbidden package, each with the word that forbids it.
 fn suspects<'a>(table: &'a Table, graph: &Graph) -> Vec<(&'a str, &'a str)> {
     let refused = table.iter().flat_map(|(name, row)| row.refused.iter().map(move |word| (&**name, &**word)));
     refused.filter(|(name, word)| way(graph, name, word, |_| true).is_some()).collect()
 }
 
-/// The shortest way from a crate to what is meant by a word, over packages that are built.
+/// Returns the shortest path from a crate to a package that `word` stands for, over packages that are built.
 fn way<'a>(
     graph: &'a Graph,
     from: &'a str,

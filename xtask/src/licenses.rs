@@ -1,6 +1,6 @@
-//! `cargo xtask licenses`: the rules of deny.toml on licences, sources and versions, checked without a network.
-//! The file is that of cargo-deny, of which this reads `graph.targets`, `licenses.allow` and `bans.skip`.
-//! Advisories need a database that changes daily, so they are not checked here.
+//! `cargo xtask licenses`: checks the rules of deny.toml on licences, sources and versions, without a network. The
+//! file has the format of cargo-deny; this check reads `graph.targets`, `licenses.allow` and `bans.skip`. Advisories
+//! are not checked, because their database changes daily.
 
 use crate::metadata::{self, Package};
 use crate::{Findings, read};
@@ -15,7 +15,7 @@ const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 struct Rules {
     targets: Vec<String>,
     allow: Vec<Licensee>,
-    /// `name@version` of versions that may stand beside another one.
+    /// Versions, as `name@version`, that may be used beside another one.
     skip: BTreeSet<String>,
 }
 
@@ -57,13 +57,13 @@ fn parse(text: &str) -> Result<Rules, String> {
     Ok(Rules { targets: texts("graph", "targets")?, allow, skip })
 }
 
-/// OR: one of its licences must be permitted; AND: all of them.
+/// Checks the licence of a package. OR: one of its licences must be permitted; AND: all of them must be.
 fn check_license(rules: &Rules, package: &Package) -> Option<String> {
     let Package { name, version, .. } = package;
     let Some(license) = &package.license else {
         return Some(format!("{name} {version} states no licence expression"));
     };
-    // `MIT/Apache-2.0` is how OR was written once.
+    // `MIT/Apache-2.0` is an old form of OR.
     let mode = ParseMode { allow_slash_as_or_operator: true, ..ParseMode::STRICT };
     let expression = match Expression::parse_mode(license, mode) {
         Ok(expression) => expression,
@@ -82,7 +82,7 @@ fn check_source(package: &Package) -> Option<String> {
     (source != REGISTRY).then(|| format!("{name} {version} comes from {source}; only crates.io is permitted"))
 }
 
-/// One version of each crate, those of `skip` apart; and nothing in `skip` that is not needed any more.
+/// Checks that each crate has one version, except for those in `skip`, and that all of `skip` is still needed.
 fn check_versions(rules: &Rules, packages: &[Package]) -> Vec<String> {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for package in packages {

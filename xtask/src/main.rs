@@ -1,5 +1,5 @@
-//! `cargo xtask CHECK`: the checks that no compiler makes. One file per check; each returns its findings as
-//! sentences, this one prints them. Exit code 0: nothing found, 1: findings, or a check could not be made.
+//! `cargo xtask CHECK`: checks that no compiler makes. There is one module per check. It returns its findings as
+//! sentences, which are printed here. Exit code 0: no findings; 1: findings, or a check could not be made.
 #![forbid(unsafe_code)]
 
 mod deps;
@@ -10,7 +10,7 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// What a check found: nothing, or sentences that each name the offender and the cure.
+/// Findings of a check: sentences that each name the offender and the remedy.
 type Findings = Result<Vec<String>, String>;
 
 struct Check {
@@ -33,7 +33,7 @@ const CHECKS: [Check; 3] = [
     Check { name: "tidy", about: "house rules on files, names and the specification", run: tidy::run },
 ];
 
-/// The one check that is a program of its own, and what follows its name goes to it.
+/// The only check that is a separate program. Arguments after its name are passed on to it.
 const SIMULATOR: (&str, &str) =
     ("sim", "whole pools under faults keep the invariants; --help for its options");
 
@@ -72,7 +72,8 @@ fn usage() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Builds the simulator and runs it: this crate does not depend on what it would have to compile for that.
+/// Builds and runs the simulator. It is not a dependency, because then this crate would have to compile it for every
+/// check.
 fn simulate(args: &[String]) -> ExitCode {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -90,13 +91,13 @@ fn simulate(args: &[String]) -> ExitCode {
     }
 }
 
-/// The repository's root: cargo names this crate's folder, which lies in it.
+/// Returns the repository's root: the parent of the folder of this crate, which cargo names.
 fn root() -> PathBuf {
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("xtask"), PathBuf::from);
     own.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// A file's text, or an error that names it.
+/// Returns the text of a file, or an error that names it.
 fn read(root: &Path, path: &str) -> Result<String, String> {
     std::fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))
 }

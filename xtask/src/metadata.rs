@@ -1,28 +1,29 @@
-//! What `cargo metadata` says, as much of it as the checks need. Always offline: a check downloads nothing.
+//! Output of `cargo metadata`, as far as the checks need it. Cargo is always run offline, so a check downloads
+//! nothing.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-/// A package of the graph.
+/// Package of the dependency graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) version: String,
-    /// The licence expression of its manifest.
+    /// Licence expression of its manifest.
     pub(crate) license: Option<String>,
-    /// Where it comes from; nothing for a package of this repository.
+    /// Source of the package. `None` for a package of this repository.
     pub(crate) source: Option<String>,
-    /// Names of packages in its `[dependencies]`: no development or build dependencies.
+    /// Names of the packages in its `[dependencies]`, without development and build dependencies.
     pub(crate) normal_dependencies: Vec<String>,
 }
 
-/// Names of packages, with those that each of them needs to run.
+/// Packages that each package needs to run, by name.
 pub(crate) type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Runs this subcommand of cargo and returns what it prints.
+/// Runs a subcommand of cargo. Returns its output.
 fn cargo(root: &Path, subcommand: &str, args: &[&str]) -> Result<Vec<u8>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -38,18 +39,18 @@ fn cargo(root: &Path, subcommand: &str, args: &[&str]) -> Result<Vec<u8>, String
     Ok(output.stdout)
 }
 
-/// Runs `cargo metadata` with these arguments and returns its JSON.
+/// Runs `cargo metadata` with these arguments. Returns its JSON.
 fn cargo_metadata(root: &Path, args: &[&str]) -> Result<Value, String> {
     let printed = cargo(root, "metadata", &[&["--format-version", "1"][..], args].concat())?;
     serde_json::from_slice(&printed).map_err(|error| format!("cargo metadata printed no JSON: {error}"))
 }
 
-/// The packages of this workspace.
+/// Returns the packages of this workspace.
 pub(crate) fn members(root: &Path) -> Result<Vec<Package>, String> {
     packages(&cargo_metadata(root, &["--no-deps"])?)
 }
 
-/// Every package that is built for one of the targets, development and build dependencies included.
+/// Returns every package that is built for one of the targets, including development and build dependencies.
 pub(crate) fn resolved(root: &Path, targets: &[String]) -> Result<Vec<Package>, String> {
     let mut args = Vec::new();
     for target in targets {
@@ -58,13 +59,14 @@ pub(crate) fn resolved(root: &Path, targets: &[String]) -> Result<Vec<Package>, 
     in_graph(&cargo_metadata(root, &args)?)
 }
 
-/// What packages need, on any platform and with the features that all crates of the workspace turn on together.
+/// Returns the graph of all packages, for any platform, with the features that the crates of the workspace turn on
+/// together.
 pub(crate) fn graph(root: &Path) -> Result<Graph, String> {
     needs(&cargo_metadata(root, &[])?)
 }
 
-/// What one crate of the workspace needs, directly or not, on this platform and with the features that it has by
-/// itself.
+/// Returns the packages that one crate of the workspace needs, directly or not, on this platform and with its own
+/// features only.
 pub(crate) fn needs_of(root: &Path, name: &str) -> Result<BTreeSet<String>, String> {
     let args = ["--package", name, "--edges", "normal", "--prefix", "none", "--format", "{p}"];
     let printed = String::from_utf8_lossy(&cargo(root, "tree", &args)?).into_owned();
@@ -97,7 +99,8 @@ fn package(value: &Value) -> Result<Package, String> {
     })
 }
 
-/// `packages` lists what any platform would need; `resolve` lists what these targets do.
+/// Returns the packages that the chosen targets need. `packages` lists those of all platforms; only `resolve` is
+/// limited to the targets.
 fn in_graph(metadata: &Value) -> Result<Vec<Package>, String> {
     let nodes = metadata["resolve"]["nodes"].as_array().ok_or("cargo metadata: no resolved graph")?;
     let ids: Vec<String> = nodes.iter().map(|node| text(node, "id")).collect::<Result<_, _>>()?;
@@ -106,7 +109,7 @@ fn in_graph(metadata: &Value) -> Result<Vec<Package>, String> {
     Ok(found)
 }
 
-/// Versions of one package are one here.
+/// Returns the graph by name. Different versions of a package become one.
 fn needs(metadata: &Value) -> Result<Graph, String> {
     let names: BTreeMap<String, String> =
         packages(metadata)?.into_iter().map(|package| (package.id, package.name)).collect();

@@ -1,7 +1,9 @@
-//! `cargo xtask tidy`: house rules on files, names and the specification. Every rule looks at the files git
-//! knows, or would if they were added; no folder is left out. What a rule is not kept by yet is in `ratchets`.
+//! `cargo xtask tidy`: house rules on files, names and the specification. Every rule covers all files that git tracks
+//! or would add, in every folder. The places that do not keep a rule yet are counted in `ratchets`.
 
+mod comments;
 mod modules;
+mod nouns;
 mod ratchets;
 mod signatures;
 mod tokens;
@@ -15,14 +17,14 @@ use std::path::Path;
 use std::process::Command;
 use tokens::{Tokens, tokens};
 
-/// How names of source files end.
+/// Suffixes of source files.
 const SOURCES: [&str; 9] = [".c", ".cpp", ".h", ".mjs", ".py", ".pyi", ".rs", ".sh", ".tcl"];
-/// Most lines of a source file.
+/// Greatest number of lines of a source file.
 const LINES: Rule =
     Rule { section: "lines", unit: "lines", free: 700, slack: 20, cure: "split it by subject" };
-/// Most columns of a line.
+/// Greatest number of columns of a line.
 const COLUMNS_MAX: usize = 120;
-/// Lines that are wider, by crate.
+/// Lines that are wider, counted by crate.
 const WIDE: Rule = Rule {
     section: "wide",
     unit: "lines wider than 120 columns",
@@ -30,7 +32,7 @@ const WIDE: Rule = Rule {
     slack: 0,
     cure: "break those that were added here:",
 };
-/// Modules that import each other, by crate: how many in each circle.
+/// Modules that import each other, by crate: the number of modules in each cycle.
 const CIRCLES: Rule = Rule {
     section: "circles",
     unit: "modules in circles of imports",
@@ -38,7 +40,7 @@ const CIRCLES: Rule = Rule {
     slack: 0,
     cure: "what two modules of a circle both need belongs in one that imports neither:",
 };
-/// Public functions with such parameters, by crate.
+/// Public functions with a bool parameter, by crate.
 const BOOLS: Rule = Rule {
     section: "bools",
     unit: "public functions that take a bool",
@@ -46,11 +48,36 @@ const BOOLS: Rule = Rule {
     slack: 0,
     cure: "say what is meant by an enum or by two names:",
 };
-/// Names under which everything ends up.
+/// Comments that begin with "What" or "Whether", by crate.
+const CLAUSES: Rule = Rule {
+    section: "clauses",
+    unit: "comments that begin with What or Whether",
+    free: 0,
+    slack: 0,
+    cure: "begin with a verb (Returns ..) or a noun (Deadline of ..):",
+};
+/// Comments that begin with a bare preposition, by crate.
+const PREPOSITIONS: Rule = Rule {
+    section: "prepositions",
+    unit: "comments that begin with a preposition",
+    free: 0,
+    slack: 0,
+    cure: "begin with a verb (Returns ..) or a noun (Deadline of ..):",
+};
+/// Names that public types of several crates have, and nouns that the glossary lacks.
+const NOUNS: Rule = Rule {
+    section: "nouns",
+    unit: "names",
+    free: 0,
+    slack: 0,
+    cure: "one name for one thing, and what several crates speak of is in docs/glossary.md:",
+};
+/// Names of modules in which unrelated code collects.
 const GRAB_BAGS: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "misc", "shared_utils"];
-/// What `lib.rs` must say in its opening comment.
+/// Phrase that the opening comment of `lib.rs` must contain.
 const NEVER: &str = "Never in this crate";
-/// Documents that say without Rust what bytes mean, and the files that decide it: a folder and names in it.
+/// Documents that specify bytes independently of Rust, with the files that implement them: a folder, and names of
+/// files in it.
 const SPECS: [(&str, &str, &[&str]); 4] = [
     (
         "spec/wire.md",
@@ -75,12 +102,13 @@ const SPECS: [(&str, &str, &[&str]); 4] = [
     ("spec/function.md", "crates/functions", &["src/abi", "sandbox/src/module"]),
     ("spec/table.md", "crates/tables/src", &["column_type", "footer", "layout", "lib", "statistics"]),
 ];
-/// Folders of one machine, in two halves so that this list does not find itself.
+/// Folders of a particular machine. Each is split in two, so that this list is not a finding itself.
 const MACHINE_PATHS: [(&str, &str); 5] =
     [("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/wo", "rk/"), ("/mn", "t/")];
 
 pub(crate) fn run(root: &Path) -> Findings {
-    let ratchets = ratchets::parse(&read(root, ratchets::FILE)?, &[&LINES, &WIDE, &CIRCLES, &BOOLS])?;
+    let rules = [&LINES, &WIDE, &CIRCLES, &BOOLS, &CLAUSES, &PREPOSITIONS, &NOUNS];
+    let ratchets = ratchets::parse(&read(root, ratchets::FILE)?, &rules)?;
     let paths = files(root)?;
     let crates = crates(root, &paths)?;
     let mut findings = Vec::new();
@@ -95,9 +123,14 @@ pub(crate) fn run(root: &Path) -> Findings {
     }
     findings.extend(ratchets.check(&LINES, &long(&sources)));
     findings.extend(ratchets.check(&WIDE, &wide(&crates, &sources)));
+    findings.extend(ratchets.check(&CLAUSES, &beginning_with(&comments::CLAUSES, &crates, &sources)));
+    findings
+        .extend(ratchets.check(&PREPOSITIONS, &beginning_with(&comments::PREPOSITIONS, &crates, &sources)));
+    findings.extend(check_comments(&sources));
     let rust = rust(&crates, &sources);
     findings.extend(ratchets.check(&CIRCLES, &circles(&rust)));
     findings.extend(ratchets.check(&BOOLS, &bools(&rust)));
+    findings.extend(ratchets.check(&NOUNS, &nouns(&rust, &read(root, nouns::GLOSSARY)?)));
     findings.extend(check_openings(&crates, &sources, &ratchets.without_never));
     for (document, folder, names) in SPECS {
         let mut sources = Vec::new();
@@ -128,12 +161,12 @@ fn is_source(path: &str) -> bool {
     SOURCES.iter().any(|end| path.ends_with(end))
 }
 
-/// The crates, by their folders.
+/// Returns the names of the crates, by their folders.
 fn crates(root: &Path, paths: &[String]) -> Result<BTreeMap<String, String>, String> {
     let mut crates = BTreeMap::new();
     for path in paths {
         let Some(folder) = path.strip_suffix("/Cargo.toml") else { continue };
-        // git lists what is deleted, until that is added.
+        // git lists a deleted file until its deletion is staged.
         let Ok(text) = read(root, path) else { continue };
         let manifest: toml::Table = text.parse().map_err(|error| format!("{path}: {error}"))?;
         let name = manifest.get("package").and_then(|package| package.get("name"));
@@ -157,7 +190,7 @@ fn check_machine_paths(path: &str, text: &str) -> Vec<String> {
     for (number, line) in text.lines().enumerate() {
         for (front, back) in MACHINE_PATHS {
             let wanted = format!("{front}{back}");
-            // Behind another path's characters it is the middle of one, as in `docs/work/`.
+            // A match that follows characters of a path is the middle of one, as in `docs/work/`.
             let is_absolute = |at: usize| {
                 let before = line[..at].chars().next_back();
                 before.is_none_or(|c| !c.is_ascii_alphanumeric() && !"._-})~".contains(c))
@@ -170,7 +203,7 @@ fn check_machine_paths(path: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// Files that are too long.
+/// Returns the files with too many lines.
 fn long(sources: &BTreeMap<String, String>) -> BTreeMap<String, Number> {
     let lines = sources.iter().map(|(path, text)| (path, text.lines().count()));
     lines
@@ -179,7 +212,7 @@ fn long(sources: &BTreeMap<String, String>) -> BTreeMap<String, Number> {
         .collect()
 }
 
-/// Lines that are too wide.
+/// Returns the lines that are too wide, by crate.
 fn wide(crates: &BTreeMap<String, String>, sources: &BTreeMap<String, String>) -> BTreeMap<String, Number> {
     let mut found: BTreeMap<String, Number> = BTreeMap::new();
     for (path, text) in sources {
@@ -192,7 +225,37 @@ fn wide(crates: &BTreeMap<String, String>, sources: &BTreeMap<String, String>) -
     found
 }
 
-/// The crate in whose folder a file lies; its uppermost folder if there is none.
+/// Counts the comments that begin with one of these words.
+fn beginning_with(
+    words: &[&str],
+    crates: &BTreeMap<String, String>,
+    sources: &BTreeMap<String, String>,
+) -> BTreeMap<String, Number> {
+    let mut found: BTreeMap<String, Number> = BTreeMap::new();
+    for (path, text) in sources {
+        for (line, said) in comments::openings(path, text) {
+            if comments::begins_with(said, words) {
+                found.entry(owner(crates, path)).or_default().add(format!("{path}:{line}: {said}"));
+            }
+        }
+    }
+    found
+}
+
+/// Finds comments that send their reader elsewhere.
+fn check_comments(sources: &BTreeMap<String, String>) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (path, text) in sources {
+        for (line, said) in comments::openings(path, text) {
+            if said.starts_with(comments::ELSEWHERE) {
+                findings.push(format!("{path}:{line}: \"{}\": say here what it is", comments::ELSEWHERE));
+            }
+        }
+    }
+    findings
+}
+
+/// Returns the crate whose folder contains a file, or the topmost folder if there is none.
 fn owner(crates: &BTreeMap<String, String>, path: &str) -> String {
     let mut folder = path;
     while let Some((above, _)) = folder.rsplit_once('/') {
@@ -204,7 +267,7 @@ fn owner(crates: &BTreeMap<String, String>, path: &str) -> String {
     folder.to_owned()
 }
 
-/// What is in the `src` of each crate, by its path there.
+/// Returns the tokens of each crate's source files, by their paths within its `src`.
 fn rust<'a>(
     crates: &'a BTreeMap<String, String>,
     sources: &'a BTreeMap<String, String>,
@@ -221,7 +284,7 @@ fn rust<'a>(
     rust
 }
 
-/// Modules that import each other, with what they import of their circle.
+/// Returns the modules that import each other, each with its imports from the same cycle.
 fn circles(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>) -> BTreeMap<String, Number> {
     let mut found = BTreeMap::new();
     for (name, files) in rust {
@@ -236,7 +299,7 @@ fn circles(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>) -> BTreeMap<String, N
     found
 }
 
-/// Public functions that take a bool.
+/// Returns the public functions that take a bool.
 fn bools(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>) -> BTreeMap<String, Number> {
     let mut found: BTreeMap<String, Number> = BTreeMap::new();
     for (name, files) in rust {
@@ -249,7 +312,23 @@ fn bools(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>) -> BTreeMap<String, Num
     found
 }
 
-/// The `lib.rs` of each crate says what is never in it, but for those that are listed as not saying so.
+/// Counts names of public types that two crates have, and nouns of several crates that the glossary lacks.
+fn nouns(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>, glossary: &str) -> BTreeMap<String, Number> {
+    let types_of = |files: &Vec<(&str, Tokens<'_>)>| -> BTreeSet<_> {
+        files.iter().flat_map(|(_, tokens)| nouns::public_types(&tokens.all)).map(str::to_owned).collect()
+    };
+    let owned: BTreeMap<&str, BTreeSet<String>> =
+        rust.iter().map(|(name, files)| (*name, types_of(files))).collect();
+    let types: BTreeMap<&str, BTreeSet<&str>> =
+        owned.iter().map(|(name, types)| (*name, types.iter().map(String::as_str).collect())).collect();
+    let numbers = [("twins", nouns::twins(&types)), ("unexplained", nouns::unexplained(&types, glossary))];
+    let number = |places: Vec<String>| Number { parts: vec![places.len()], places };
+    let kept = numbers.into_iter().filter(|(_, places)| !places.is_empty());
+    kept.map(|(key, places)| (key.to_owned(), number(places))).collect()
+}
+
+/// Checks that the `lib.rs` of each crate says what is never in it, except for crates that are listed as not saying
+/// so.
 fn check_openings(
     crates: &BTreeMap<String, String>,
     sources: &BTreeMap<String, String>,
@@ -285,7 +364,8 @@ fn sha256(text: &str) -> String {
     })
 }
 
-/// The specification names each file with its digest, so nobody changes one without a look at the other.
+/// Checks that a specification has the digest of each file that it describes, so that nobody changes one without the
+/// other.
 fn check_spec(document: &str, spec: &str, sources: &[(String, String)]) -> Vec<String> {
     let mut findings = Vec::new();
     for (path, text) in sources {
@@ -422,7 +502,7 @@ mod tests {
 
     #[test]
     fn digest_is_that_of_the_standard() {
-        // FIPS 180-2, appendix B.1.
+        // Example of FIPS 180-2, appendix B.1.
         assert_eq!(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 

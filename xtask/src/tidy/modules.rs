@@ -1,31 +1,31 @@
-//! Which modules of a crate import each other: directly, or each the next in a circle.
+//! Cycles of modules in a crate: modules that import each other, directly or through others.
 //!
-//! A module is a file. It imports another one if a path in it leads there, or to what is in there: `crate::a::B`,
-//! `super::a`, `a::B` where `a` is something that it has by `use`. What a module re-exports (`pub use a::B`) is
-//! imported from where it is defined. The modules beneath a module are its parts: it does not import them, but they may
-//! import it.
+//! A module is a file. It imports another module if one of its paths leads to that module or to an item in it:
+//! `crate::a::B`, `super::a`, or `a::B` where `use` has brought `a` in. A re-export (`pub use a::B`) counts as an
+//! import of the module that defines the item. Child modules are parts of their parent: the parent does not import
+//! them, but they may import the parent.
 
 use super::tokens::Tokens;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many re-exports a path is followed through.
+/// Number of re-exports that a path is followed through.
 const FOLLOWED_MAX: usize = 8;
 
-/// Names from the crate's root to an item or a module, or from where they are written.
+/// Names on the way to an item or module, from the crate's root or from the module that contains the path.
 type Path<'a> = Vec<&'a str>;
 
-/// What one file names.
+/// Paths in one file.
 #[derive(Default)]
 struct Named<'a> {
     paths: Vec<Path<'a>>,
-    /// What `use` makes of paths.
+    /// Names that `use` declares, with the paths that they stand for.
     names: BTreeMap<&'a str, Path<'a>>,
 }
 
 struct Modules<'a>(BTreeMap<Path<'a>, Named<'a>>);
 
-/// The circles among these files of a crate's `src`, largest first: each module with those of its circle that it
-/// imports.
+/// Returns the cycles among these files of a crate's `src`, largest first: each module with its imports from the same
+/// cycle.
 pub(super) fn circles(files: &[(&str, Tokens<'_>)]) -> Vec<Vec<(String, Vec<String>)>> {
     let modules = Modules::of(files);
     let imports: BTreeMap<_, _> = modules.0.keys().map(|module| (module, modules.imports(module))).collect();
@@ -48,7 +48,7 @@ pub(super) fn circles(files: &[(&str, Tokens<'_>)]) -> Vec<Vec<(String, Vec<Stri
     found
 }
 
-/// What a module imports, and what that imports, and so on.
+/// Returns the modules that a module imports, directly or indirectly.
 fn reached<'a>(imports: &BTreeMap<&Path<'a>, BTreeSet<Path<'a>>>, from: &Path<'a>) -> BTreeSet<Path<'a>> {
     let mut reached = BTreeSet::new();
     let mut ahead = vec![from.clone()];
@@ -59,7 +59,7 @@ fn reached<'a>(imports: &BTreeMap<&Path<'a>, BTreeSet<Path<'a>>>, from: &Path<'a
     reached
 }
 
-/// The module that a file is; nothing for a program of its own.
+/// Returns the module that a file defines. `None` for a program in `bin`.
 fn module(path: &str) -> Option<Path<'_>> {
     let mut module: Path<'_> = path.strip_suffix(".rs")?.split('/').collect();
     match module[..] {
@@ -77,7 +77,7 @@ impl<'a> Modules<'a> {
         for (path, tokens) in files {
             let Some(module) = module(path) else { continue };
             tests.extend(tokens.test_modules.iter().map(|name| [&module[..], &[*name]].concat()));
-            // `lib.rs` comes before `main.rs`, which is a crate of its own then.
+            // `lib.rs` comes before `main.rs`. If a crate has both, `main.rs` is a crate of its own and is ignored.
             modules.entry(module).or_insert_with(|| Named::of(&tokens.all));
         }
         modules.retain(|module, _| !tests.iter().any(|test| module.starts_with(test)));
@@ -89,7 +89,8 @@ impl<'a> Modules<'a> {
         paths.filter(|to| !to.starts_with(module) && self.0.contains_key(to)).collect()
     }
 
-    /// The module where that lies which a path in this one leads to. A path out of the crate leads nowhere.
+    /// Returns the module of the item that a path in `module` leads to. A path to another crate counts as leading to
+    /// `module` itself.
     fn resolve(&self, module: &[&'a str], path: &[&'a str], follow: usize) -> Path<'a> {
         let Some((first, rest)) = path.split_first() else { return module.to_vec() };
         match *first {
@@ -115,7 +116,7 @@ impl<'a> Named<'a> {
         let mut rest = tokens;
         while let Some((first, behind)) = rest.split_first() {
             rest = behind;
-            // With `<` it is no path, but what a type captures.
+            // `use<` is a list of captured types, not a path.
             if *first == "use" && rest.first() != Some(&"<") {
                 named.read_use(&mut rest, &[]);
             } else if rest.first() == Some(&"::") {
@@ -130,7 +131,7 @@ impl<'a> Named<'a> {
         named
     }
 
-    /// One path behind `use`, or a list of them in braces, up to what follows it.
+    /// Reads one path after `use`, or a list of paths in braces.
     fn read_use(&mut self, rest: &mut &[&'a str], front: &[&'a str]) {
         let mut path = front.to_vec();
         while let Some((first, behind)) = rest.split_first() {
@@ -153,7 +154,7 @@ impl<'a> Named<'a> {
                 break;
             }
         }
-        // `a::{self}` is `a`; `a::*` is of `a`, whatever it is.
+        // `a::{self}` stands for `a`, and `a::*` for everything in `a`.
         let last = path.pop_if(|last| matches!(*last, "self" | "*"));
         let mut name = path.last().copied().filter(|_| last != Some("*"));
         if let ["as", other, others @ ..] = rest {
@@ -172,7 +173,7 @@ mod tests {
     use super::super::tokens::tokens;
     use super::*;
 
-    /// Names of the modules in circles, circle by circle.
+    /// Returns the modules in cycles, one string per cycle.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> = files.iter().map(|(path, text)| (*path, tokens(text))).collect();
         let names = |circle: &Vec<(String, Vec<String>)>| {

@@ -1,35 +1,36 @@
-//! Numbers that only go down. `xtask/ratchets.toml` has, for each rule that is not kept everywhere yet, how far from
-//! kept it is and where. More than that is a finding, and so is a bound that can be lowered: what was won stays won.
+//! Ratchets: numbers that may only decrease. `xtask/ratchets.toml` has a section for each rule that some places do
+//! not keep yet, with the number of violations of each crate or file. A greater number is a finding. A bound that
+//! could be lowered is a finding too, so that progress is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const FILE: &str = "xtask/ratchets.toml";
-/// Places that a finding names.
+/// Most places that a finding names.
 const PLACES_MAX: usize = 20;
 
-/// A rule with a section of its own in the file.
+/// Rule with a section in the file.
 pub(super) struct Rule {
     pub(super) section: &'static str,
-    /// What is counted.
+    /// Noun for the things that are counted.
     pub(super) unit: &'static str,
-    /// What is permitted without a bound in the file.
+    /// Number that is permitted without an entry in the file.
     pub(super) free: usize,
-    /// By how much a bound may be too high before it must be lowered.
+    /// Difference by which a bound may be too high before it must be lowered.
     pub(super) slack: usize,
     pub(super) cure: &'static str,
 }
 
-/// How far from kept a rule is in one file or crate.
+/// Violations of a rule in one file or crate.
 #[derive(Debug, Default)]
 pub(super) struct Number {
-    /// One count, or several whose order does not matter, largest first.
+    /// One count, or several in descending order, such as the sizes of cycles.
     pub(super) parts: Vec<usize>,
-    /// Where that is, for whoever has to mend it.
+    /// Places of the violations, for whoever removes them.
     pub(super) places: Vec<String>,
 }
 
 impl Number {
-    /// One more, there.
+    /// Adds one violation.
     pub(super) fn add(&mut self, place: String) {
         self.places.push(place);
         self.parts = vec![self.places.len()];
@@ -44,7 +45,7 @@ pub(super) struct Ratchets {
     sections: BTreeMap<String, Bounds>,
 }
 
-/// Reads the file. It has the sections of these rules and no others.
+/// Reads the file. Fails if it has a section of no rule.
 pub(super) fn parse(text: &str, rules: &[&Rule]) -> Result<Ratchets, String> {
     let table: toml::Table = text.parse().map_err(|error| format!("{FILE}: {error}"))?;
     let mut ratchets = Ratchets { without_never: BTreeSet::new(), sections: BTreeMap::new() };
@@ -66,7 +67,7 @@ pub(super) fn parse(text: &str, rules: &[&Rule]) -> Result<Ratchets, String> {
     Ok(ratchets)
 }
 
-/// A number, or a list of them.
+/// Reads a number, or a list of numbers.
 fn parts(value: &toml::Value) -> Option<Vec<usize>> {
     let number = |value: &toml::Value| usize::try_from(value.as_integer()?).ok();
     match value {
@@ -75,17 +76,17 @@ fn parts(value: &toml::Value) -> Option<Vec<usize>> {
     }
 }
 
-/// Squares, so that two parts that become one weigh more than before.
+/// Returns the sum of the squares. Joining two parts into one therefore increases it.
 fn weight(parts: &[usize]) -> usize {
     parts.iter().map(|part| part * part).sum()
 }
 
-/// As sentences have it.
+/// Formats the parts for a sentence.
 fn spoken(parts: &[usize]) -> String {
     parts.iter().map(usize::to_string).collect::<Vec<_>>().join(" + ")
 }
 
-/// As a line of the file has it.
+/// Formats a line of the file.
 fn written(key: &str, parts: &[usize]) -> String {
     let is_bare = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     let key = if is_bare { key.to_owned() } else { format!("{key:?}") };
@@ -96,7 +97,8 @@ fn written(key: &str, parts: &[usize]) -> String {
 }
 
 impl Ratchets {
-    /// Compares what was counted, by file or crate and without what the rule permits anyway, with the bounds.
+    /// Compares the numbers with their bounds. `now` has a number for each file or crate that exceeds what is
+    /// permitted anyway.
     pub(super) fn check(&self, rule: &Rule, now: &BTreeMap<String, Number>) -> Vec<String> {
         let none = Bounds::new();
         let bounds = self.sections.get(rule.section).unwrap_or(&none);
@@ -133,7 +135,8 @@ impl Ratchets {
     }
 }
 
-/// What the bound has too much; several numbers that are other ones have something too much in any case.
+/// Returns by how much a bound is too high. If there are several parts and they have changed, it must be rewritten in
+/// any case.
 fn spare(parts: &[usize], bound: &[usize]) -> usize {
     match (parts, bound) {
         ([one], [most]) => most - one,

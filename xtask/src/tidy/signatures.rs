@@ -1,6 +1,6 @@
-//! Public functions that take a `bool`: where they are called nobody sees what `true` means.
+//! Public functions that take a `bool`. A call does not show what `true` means.
 
-/// Their names.
+/// Returns the names of public functions that take a `bool`.
 pub(super) fn with_bools<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     let mut found = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
@@ -17,10 +17,10 @@ pub(super) fn with_bools<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     found
 }
 
-/// What may stand between `pub` and `fn`; the last one is a literal.
+/// Tokens that may stand between `pub` and `fn`. The last one is a literal, as in `extern "C"`.
 const QUALIFIERS: [&str; 5] = ["const", "async", "unsafe", "extern", "\""];
 
-/// What follows a function's name: generics, if any, and parameters.
+/// Reports whether a parameter is a `bool`. `rest` begins after the function's name, with its generics or parameters.
 fn takes_bool(rest: &[&str]) -> bool {
     let mut angles = 0;
     let mut parentheses = 0;
@@ -28,7 +28,7 @@ fn takes_bool(rest: &[&str]) -> bool {
     for token in rest {
         match *token {
             "<" if parentheses == 0 => angles += 1,
-            // The arrow of a function's type closes nothing.
+            // The `>` of an arrow `->` closes no generics.
             ">" if parentheses == 0 && before[1] != "-" => angles -= 1,
             "(" if angles == 0 => parentheses += 1,
             ")" | "," if parentheses == 1 && before == [":", "bool"] => return true,

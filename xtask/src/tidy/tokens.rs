@@ -1,17 +1,17 @@
-//! Rust source as words and signs, as far as the rules of tidy need it: without comments, without what is compiled
-//! for tests only, and with nothing inside its literals.
+//! Tokens of Rust source, as far as the rules of tidy need them: without comments, without code that is compiled for
+//! tests only, and without the contents of literals.
 
-/// What stands for a literal: a text, bytes, or a character.
+/// Token that stands for a literal: a string, bytes, or a character.
 const LITERAL: &str = "\"";
-/// What stands before an item that is compiled for tests only.
+/// Tokens before an item that is compiled for tests only.
 const TESTS_ONLY: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
 
-/// The source of one file.
+/// Tokens of one file.
 #[derive(Debug)]
 pub(super) struct Tokens<'a> {
     /// Words, `::`, and single other characters.
     pub(super) all: Vec<&'a str>,
-    /// Modules in files of their own that are for tests only.
+    /// Modules in files of their own that are compiled for tests only.
     pub(super) test_modules: Vec<&'a str>,
 }
 
@@ -34,7 +34,8 @@ pub(super) fn tokens(text: &str) -> Tokens<'_> {
     kept
 }
 
-/// An item ends with its block or its semicolon; a field, with the block around it at the latest.
+/// Returns the number of tokens of an item. It ends with its block or its semicolon; a field may end where the block
+/// around it ends.
 fn item_length(tokens: &[&str]) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate() {
@@ -81,7 +82,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Comments in blocks may have others in them.
+/// Returns the length of a block comment. Block comments can be nested.
 fn comment_length(text: &str) -> usize {
     let mut depth = 0;
     let mut at = 0;
@@ -103,7 +104,7 @@ fn comment_length(text: &str) -> usize {
     text.len()
 }
 
-/// The length of the literal that the text begins with, if it does.
+/// Returns the length of the literal at the beginning of a text; `None` if there is none.
 fn literal_length(text: &str) -> Option<usize> {
     let behind = text.trim_start_matches(['b', 'c', 'r']);
     let prefix = &text[..text.len() - behind.len()];
@@ -123,7 +124,7 @@ fn literal_length(text: &str) -> Option<usize> {
         })?;
         return Some(text.len() - inside.len() + end + 1);
     }
-    // What is not closed behind one character is the name of a lifetime.
+    // A quote that is not closed after one character begins the name of a lifetime.
     let inside = behind.strip_prefix('\'')?;
     let first = inside.chars().next()?;
     let head = if first == '\\' { 2 } else { first.len_utf8() };
