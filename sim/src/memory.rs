@@ -407,14 +407,14 @@ impl Memory for SimMemory {
     fn share(&self, index: RegionIndex) -> Result<(), RegionError> {
         interrupted();
         let mut region = self.clean(index)?;
-        self.fresh_memory("make the file of a shared region")?;
+        self.fresh_memory("create the file of a shared region")?;
         self.move_to_file(&mut region, 0, SharedAccess::ReadWrite);
         Ok(())
     }
 
     fn reseat(&self, index: RegionIndex) -> Result<(), RegionError> {
         let mut region = self.closed(index)?;
-        self.fresh_memory("make the file of a sealed region")?;
+        self.fresh_memory("create the file of a sealed region")?;
         let dirty_bytes = region.dirty_bytes as usize;
         self.move_to_file(&mut region, dirty_bytes, SharedAccess::Read);
         Ok(())

@@ -117,7 +117,7 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
 
     let (code, said) = start_broker(&path, &["--rebuild-store"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("it is whole"), "{said}");
+    assert!(said.contains("it is not damaged"), "{said}");
 
     // One name is lost: every copy of its record has a flipped bit.
     let mut bytes = std::fs::read(&path).expect("read");
@@ -130,7 +130,7 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
     let (code, said) = start_broker(&path, &[]);
     assert_eq!(code, Some(2), "{said}");
     assert_eq!(said.lines().count(), 1, "one line: {said}");
-    for word in [&*shown, "is damaged", "put a copy of it back", "--rebuild-store"] {
+    for word in [&*shown, "is damaged", "restore it from a backup", "--rebuild-store"] {
         assert!(said.contains(word), "{word:?} is said: {said}");
     }
     assert!(std::fs::read(&path).expect("read") == bytes, "it is left as it is");

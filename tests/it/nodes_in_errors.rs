@@ -65,10 +65,10 @@ fn file_whose_node_the_broker_has_not_heard_of_says_since_when_and_what_to_do() 
     broker.kill();
     let _broker = Process::start(&["broker", "--listen", &listen, "--store", &store]);
     let error = connect(&url).open("sales").map(|_| ()).expect_err("its node is not there");
-    assert_says(&error, &["not been heard of since the broker started", "start that node", "put the table"]);
+    assert_says(&error, &["not connected since the broker started", "start that node", "put the table"]);
     // A session that has used the node knows its name.
     let error = pool.open("sales").map(|_| ()).expect_err("its node is not there");
-    assert_says(&error, &["n1 on host rack-7", "not been heard of since the broker started"]);
+    assert_says(&error, &["n1 on host rack-7", "not connected since the broker started"]);
 }
 
 #[test]

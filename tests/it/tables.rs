@@ -254,7 +254,7 @@ fn row_groups_have_fewer_rows_where_regions_are_small() {
     let giant = table(vec![("s", Arc::new(StringArray::from(vec![giant.as_str()])))]);
     let (kind, message) = kind(try_put(&pool, "t", giant.schema(), [Ok(giant)]));
     assert_eq!(kind, ErrorKind::Invalid);
-    assert!(message.contains("a row of 2097"), "{message}");
+    assert!(message.contains("a row has 2097"), "{message}");
     assert_eq!(pool.table("t").expect("the one before").rows(), 100_000);
 }
 
@@ -405,10 +405,10 @@ fn file_that_is_no_table_is_refused_with_the_reason() {
     };
     for (content, why) in [
         (vec![1; 10], "a trailer has 32"),
-        (vec![0; 100], "does not end as a far table"),
+        (vec![0; 100], "no trailer of a far table"),
         (flipped(bytes.len() - 30), "checksum of its trailer"),
         (flipped(footer), "checksum of its footer"),
-        (bytes[1..].to_vec(), "not before its trailer"),
+        (bytes[1..].to_vec(), "its trailer does not match its length"),
     ] {
         let name = format!("{TABLE_PREFIX}bad");
         let file = pool.create(&name, FileClass::Pinned, CreateOptions::default()).expect("created");
@@ -416,7 +416,7 @@ fn file_that_is_no_table_is_refused_with_the_reason() {
         pool.publish(&name, IfTaken::Replace).expect("published");
         let (kind, message) = kind(pool.table("bad"));
         assert_eq!(kind, ErrorKind::Invalid);
-        assert!(message.contains("no far table") && message.contains(why), "{message}");
+        assert!(message.contains("is not a far table") && message.contains(why), "{message}");
     }
     // A value does not match its checksum.
     let name = format!("{TABLE_PREFIX}damaged");

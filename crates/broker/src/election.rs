@@ -106,7 +106,8 @@ impl Standby {
                     match BrokerService::open(Arc::clone(&self.host), settings.clone(), store) {
                         Ok(service) => self.lead_on(Arc::new(service), lead, asked, stopped, &told),
                         Err(error) => {
-                            self.host.say(&format!("farpool broker: won, but cannot begin: {error}"));
+                            self.host
+                                .say(&format!("farpool broker: won the election, but cannot start: {error}"));
                             let mut lead = lead;
                             lead.resign();
                         }
@@ -114,7 +115,7 @@ impl Standby {
                 }
                 Err(error) => {
                     if !complained {
-                        self.host.say(&format!("farpool broker: {error}; trying on"));
+                        self.host.say(&format!("farpool broker: {error}; retrying"));
                     }
                     complained = true;
                 }
@@ -145,12 +146,12 @@ impl Standby {
                 break None;
             }
             if service.has_failed() {
-                break Some("its store does not take what it says".to_owned());
+                break Some("its store failed".to_owned());
             }
             let asked = host.now();
             match lead.keep() {
                 Ok(true) => self.lead(&service, until(asked)),
-                Ok(false) => break Some("its lead was given up".to_owned()),
+                Ok(false) => break Some("it lost the leadership".to_owned()),
                 // The electorate cannot be reached. If nobody has won meanwhile, the leadership continues once it
                 // answers. When the time since the last heartbeat is over, requests are refused until then.
                 Err(_) => {}
@@ -159,7 +160,7 @@ impl Standby {
         self.step_down();
         lead.resign();
         if let Some(why) = why {
-            host.say(&format!("farpool broker: no longer leads in term {}: {why}", service.term()));
+            host.say(&format!("farpool broker: no longer leader in term {}: {why}", service.term()));
         }
     }
 }

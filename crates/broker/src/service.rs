@@ -138,7 +138,8 @@ impl Core {
             && let Err(error) = self.store.commit(&records)
         {
             host.say(&format!(
-                "farpool broker: {error}. Nothing more is answered in term {}.",
+                "farpool broker: {error}; this broker answers no more requests in term {}: restart it, unless another \
+                 takes over",
                 self.leases.term()
             ));
             failed.store(true, Ordering::Release);

@@ -61,7 +61,7 @@ impl Broker {
         let (stands, end) = (Arc::clone(&standby), stopped.clone());
         let standing = std::thread::Builder::new().name("farpool-stands".into()).spawn(move || {
             let told = |service: &Arc<BrokerService>| {
-                host.say(&format!("farpool broker: leads in term {}", service.term()));
+                host.say(&format!("farpool broker: became leader in term {}", service.term()));
             };
             stands.stand(settings, &*electorate, &end, told);
         })?;
@@ -102,7 +102,8 @@ fn check_identity(reach: &Reach) -> io::Result<()> {
     match reach.tls.as_ref().filter(|tls| *tls.identity() != Identity::Broker) {
         Some(tls) => {
             let (found, needed) = (tls.identity(), Identity::Broker);
-            let message = format!("its certificate is that of {found}; a broker needs that of {needed}");
+            let message =
+                format!("its certificate belongs to {found}; a broker needs a certificate of {needed}");
             Err(io::Error::new(io::ErrorKind::InvalidInput, message))
         }
         None => Ok(()),

@@ -141,7 +141,7 @@ impl Far {
         std::thread::Builder::new()
             .name("farpool-cache".to_owned())
             .spawn(move || writer.run(&offered))
-            .map_err(|error| Error::not_rebuilt(format!("no thread for the cache: {error}")))?;
+            .map_err(|error| Error::not_rebuilt(format!("cannot start a thread for the cache: {error}")))?;
         Ok(far)
     }
 

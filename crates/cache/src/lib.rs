@@ -192,7 +192,7 @@ impl BlockCache {
         let block_bytes = options.block_bytes;
         if !block_bytes.is_power_of_two() || !BLOCK_BYTES.contains(&block_bytes) {
             return Err(CacheError::Setting(format!(
-                "blocks of {block_bytes} bytes; a power of two from {} to {} is permitted",
+                "the block size is {block_bytes} bytes; a power of two from {} to {} is permitted",
                 BLOCK_BYTES.start(),
                 BLOCK_BYTES.end()
             )));

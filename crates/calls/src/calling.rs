@@ -82,7 +82,7 @@ impl CallOptions {
         match self.deadline.as_millis() {
             ms @ 1..=3_600_000 => Ok(ms as u32),
             ms => {
-                let message = format!("a deadline of {ms} ms; 1 ms to 3600000 ms are permitted");
+                let message = format!("the deadline is {ms} ms; 1 to 3600000 ms are permitted");
                 Err(Error::new(ErrorKind::Invalid, message))
             }
         }
@@ -168,7 +168,7 @@ impl Station {
     }
 
     fn at(&self) -> String {
-        self.name().map_or(" here".to_owned(), |name| format!(" at node {name}"))
+        self.name().map_or(" on this machine".to_owned(), |name| format!(" at node {name}"))
     }
 }
 
@@ -195,22 +195,25 @@ impl Caller {
         let length = file.length();
         let range = options.range.unwrap_or(0..length);
         if range.start >= range.end || range.end > length {
-            return invalid(format!("a window of bytes {range:?} of a file of {length}"));
+            return invalid(format!("the window {range:?} does not lie in the file of {length} bytes"));
         }
         if range.end - range.start > WINDOW_BYTES_MAX {
             let bytes = range.end - range.start;
             return invalid(format!(
-                "a window of {bytes} bytes; up to {WINDOW_BYTES_MAX} are permitted: call functions over ranges"
+                "the window has {bytes} bytes; at most {WINDOW_BYTES_MAX} are permitted: call functions over \
+                 ranges of the file"
             ));
         }
         if !range.start.is_multiple_of(FUNCTION_PIECE_BYTES as u64) {
             let start = range.start;
-            return invalid(format!("a window that begins at byte {start}; it must be a multiple of 65536"));
+            return invalid(format!(
+                "the window begins at byte {start}; it must begin at a multiple of 65536"
+            ));
         }
         if options.output_bytes > FUNCTION_OUTPUT_BYTES_MAX {
             let bytes = options.output_bytes;
             return invalid(format!(
-                "an output of {bytes} bytes; up to {FUNCTION_OUTPUT_BYTES_MAX} are permitted"
+                "the output has {bytes} bytes; at most {FUNCTION_OUTPUT_BYTES_MAX} are permitted"
             ));
         }
         let places = Places::of(file, range.clone()).map_err(during)?;
@@ -256,8 +259,10 @@ impl Caller {
     pub fn call(&self, function: &Function, args: &[u8], options: CallOptions) -> Result<Called, Error> {
         let deadline_ms = options.deadline_ms()?;
         if args.len() > FUNCTION_ARGS_BYTES_MAX {
-            let message =
-                format!("{} bytes of arguments; up to {FUNCTION_ARGS_BYTES_MAX} are permitted", args.len());
+            let message = format!(
+                "the arguments have {} bytes; at most {FUNCTION_ARGS_BYTES_MAX} are permitted",
+                args.len()
+            );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         self.check_placement(function, options)?;
@@ -280,12 +285,12 @@ impl Caller {
     ) -> Result<Vec<Called>, Error> {
         let deadline_ms = options.deadline_ms()?;
         if self.columns.is_none() {
-            let message = "a function is called at each node over the columns of a far table";
+            let message = "call_each needs a far table with columns; use call for other files";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         self.check_placement(function, options)?;
         if options.at.is_some() {
-            let message = "at is for a call at one node; a function is called at each node of a table";
+            let message = "`at` is for calls at one node; call_each calls every node of the table";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let (way, here) = match options.placement.way() {
@@ -457,11 +462,11 @@ impl Caller {
     }
 
     fn first_station(&self, places: &Places, way: Way, at: Option<u64>) -> Result<Station, Error> {
-        let nowhere = || Error::new(ErrorKind::Lost, "the window lies nowhere");
+        let nowhere = || Error::new(ErrorKind::Lost, "no node holds bytes of the window");
         match (way, at) {
             (Way::Fetch, _) => Ok(Station::Here),
             (Way::Split, _) => {
-                let message = "a call is split over the row groups of a far table only: call_each";
+                let message = "placement split is for the row groups of a far table: use call_each";
                 Err(Error::new(ErrorKind::Invalid, message))
             }
             (Way::Ship, None) => {
@@ -471,7 +476,8 @@ impl Caller {
             (Way::Ship, Some(byte)) => {
                 let node = places.node_of(byte).cloned().ok_or_else(|| {
                     let bytes = self.window_bytes();
-                    Error::new(ErrorKind::Invalid, format!("byte {byte} of a window of {bytes} bytes"))
+                    let message = format!("byte {byte} lies outside the window of {bytes} bytes");
+                    Error::new(ErrorKind::Invalid, message)
                 })?;
                 Ok(Station::Node(node))
             }
@@ -531,7 +537,7 @@ impl Caller {
         match station {
             Station::Node(node) => OpenLane::open(&self.session, node, places, side, self.output_bytes),
             Station::Here => {
-                let nothing = || Error::new(ErrorKind::Lost, "nothing of the window is here");
+                let nothing = || Error::new(ErrorKind::Lost, "no byte of the window was fetched");
                 let fetched = self.fetched.get().ok_or_else(nothing)?;
                 let options = self.session.options();
                 self.here.lane(options, self.window_bytes(), self.output_bytes, fetched)
@@ -585,7 +591,7 @@ impl Caller {
             if call.supplied == SUPPLIED_MAX {
                 let (found, max) = (call.supplied.into(), SUPPLIED_MAX.into());
                 return Err(LinkError::Protocol(WireError::TooMany {
-                    what: "pieces from elsewhere",
+                    what: "blocks from other nodes",
                     found,
                     max,
                 }));

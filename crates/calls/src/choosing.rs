@@ -45,7 +45,7 @@ impl fmt::Display for CallPlan {
         if let Some(fetch) = self.fetch {
             write!(f, ", fetch {fetch:.1?}")?;
         }
-        f.write_str(if self.is_sure { ")" } else { "; never called before)" })
+        f.write_str(if self.is_sure { ")" } else { "; not measured: never called before)" })
     }
 }
 
@@ -70,7 +70,9 @@ impl fmt::Display for EachPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.choice {
             Way::Fetch => write!(f, "fetch (ship {:.1?}", self.ship)?,
-            Way::Split => write!(f, "split, {} row groups here (ship {:.1?}", self.groups_here, self.ship)?,
+            Way::Split => {
+                write!(f, "split, {} row groups on the client (ship {:.1?}", self.groups_here, self.ship)?;
+            }
             Way::Ship => write!(f, "ship (ship {:.1?}", self.ship)?,
         }
         for (name, time) in [("fetch", self.fetch), ("split", self.split)] {
@@ -78,7 +80,7 @@ impl fmt::Display for EachPlan {
                 write!(f, ", {name} {time:.1?}")?;
             }
         }
-        f.write_str(if self.is_sure { ")" } else { "; never called before)" })
+        f.write_str(if self.is_sure { ")" } else { "; not measured: never called before)" })
     }
 }
 
@@ -93,7 +95,7 @@ impl Caller {
         let places = Arc::clone(&self.places.lock());
         let shares = places.nodes();
         let Some((node, _)) = shares.first() else {
-            let (ship, why) = (Duration::ZERO, "the window lies nowhere");
+            let (ship, why) = (Duration::ZERO, "no node holds bytes of the window");
             return CallPlan { ship, fetch: None, choice: Way::Ship, is_sure: false, why };
         };
         let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate(function, node);
@@ -103,13 +105,15 @@ impl Caller {
         let fetch = may_fetch.then(|| Duration::from_nanos(fetch_ns as u64));
         let (choice, why) = match only_at_nodes {
             Some(why) => (Way::Ship, why),
-            None if !may_fetch => (Way::Ship, "no sandbox program is here"),
-            None if !is_sure => (Way::Ship, "to see what it takes"),
-            None if fetch_ns < ship_ns && self.is_fetched() => (Way::Fetch, "the window is here already"),
-            None if fetch_ns < ship_ns => {
-                (Way::Fetch, "fetching takes less, over as many calls as there were")
+            None if !may_fetch => (Way::Ship, "there is no sandbox program on this machine"),
+            None if !is_sure => (Way::Ship, "to measure the function"),
+            None if fetch_ns < ship_ns && self.is_fetched() => {
+                (Way::Fetch, "the client has the window already")
             }
-            None => (Way::Ship, "shipping takes less"),
+            None if fetch_ns < ship_ns => {
+                (Way::Fetch, "fetching takes less time, spread over as many calls as were made so far")
+            }
+            None => (Way::Ship, "shipping takes less time"),
         };
         CallPlan { ship, fetch, choice, is_sure, why }
     }
@@ -184,7 +188,7 @@ impl Caller {
         }
         if at.is_some() {
             let message = format!(
-                "placement {placement} with at: a call at one node is shipped; ship and auto are permitted"
+                "placement {placement} cannot be used with `at`: a call at one node is shipped; use ship or auto"
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
@@ -192,8 +196,8 @@ impl Caller {
             return self.here.check_program(self.session.options()).map(|_| ());
         };
         let message = format!(
-            "function {:?} cannot run on this machine, as placement {placement} wants: {why}; ship and auto are \
-             permitted",
+            "function {:?} cannot run on this machine ({why}), so placement {placement} is not possible; use ship or \
+             auto",
             function.entry()
         );
         Err(Error::new(ErrorKind::Invalid, message))

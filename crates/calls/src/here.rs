@@ -71,7 +71,7 @@ impl Here {
             let named =
                 options.sandbox.clone().or_else(|| std::env::var_os(PROGRAM_VARIABLE).map(Into::into));
             let looked = match named {
-                Some(named) => format!("{} is not there", named.display()),
+                Some(named) => format!("{} does not exist", named.display()),
                 None => format!("{PROGRAM} is neither beside this program nor in a folder of PATH"),
             };
             let message = format!(
@@ -88,8 +88,10 @@ impl Here {
         }
         let program = self.check_program(options)?;
         let started = Sandboxes::start(SandboxOptions::new(program.to_owned())).map_err(|error| {
-            let message =
-                format!("functions cannot run on this machine: no sandbox process can be watched: {error}");
+            let message = format!(
+                "functions cannot run on this machine: the thread that watches sandbox processes could not be \
+                 started: {error}"
+            );
             Error::new(ErrorKind::Refused, message)
         })?;
         Ok(self.sandboxes.get_or_init(|| started))
@@ -103,7 +105,9 @@ impl Here {
         output_bytes: u32,
         fetched: &Fetched,
     ) -> Result<OpenLane, Error> {
-        let refused = |error: std::io::Error| Error::new(ErrorKind::Refused, format!("a lane here: {error}"));
+        let refused = |error: std::io::Error| {
+            Error::new(ErrorKind::Refused, format!("opening a call lane on this machine: {error}"))
+        };
         let file = fetched.file.as_fd().try_clone_to_owned().map_err(refused)?;
         let window = LaneWindow {
             window_bytes: bytes,
@@ -190,5 +194,5 @@ impl Fetched {
 }
 
 fn no_memory(bytes: u64, error: rustix::io::Errno) -> Error {
-    Error::new(ErrorKind::Exhausted, format!("memory for {bytes} bytes: {error}"))
+    Error::new(ErrorKind::Exhausted, format!("allocating {bytes} bytes for the window: {error}"))
 }

@@ -67,7 +67,8 @@ impl OpenLane {
         match reply.map_err(|error| node.link_error(&error))? {
             Reply::OpenLane(_) => Ok(OpenLane::over(link)),
             other => {
-                Err(Error::new(ErrorKind::Refused, format!("the answer to OpenLane is {:?}", other.opcode())))
+                let message = format!("unexpected answer to OpenLane: {:?}", other.opcode());
+                Err(Error::new(ErrorKind::Refused, message))
             }
         }
     }

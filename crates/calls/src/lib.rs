@@ -92,11 +92,11 @@ impl Function {
     ) -> Result<Function, Error> {
         if bytes.len() > FUNCTION_BYTES_MAX {
             let message =
-                format!("a function of {} bytes; up to {FUNCTION_BYTES_MAX} are permitted", bytes.len());
+                format!("the function has {} bytes; at most {FUNCTION_BYTES_MAX} are permitted", bytes.len());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let entry = Name::new(entry).map_err(|error| {
-            Error::new(ErrorKind::Invalid, format!("a function's entry {entry:?}: {error}"))
+            Error::new(ErrorKind::Invalid, format!("invalid entry {entry:?} of a function: {error}"))
         })?;
         let digest = if form == FunctionForm::Resident { [0; 32] } else { digest(&bytes) };
         Ok(Function { form, entry, digest, bytes: bytes.into(), signature })
@@ -128,9 +128,7 @@ impl Function {
         match self.form {
             FunctionForm::Resident => Some("it is built into nodes"),
             FunctionForm::Wasm => None,
-            FunctionForm::Native => {
-                Some("it is native, and only nodes hold keys that vouch for such functions")
-            }
+            FunctionForm::Native => Some("it is native code, and only nodes have the keys that verify it"),
         }
     }
 }

@@ -21,7 +21,7 @@ impl Places {
     /// Looks up the locations. The file must be published or sealed.
     pub(crate) fn of(file: &FarFile, range: Range<u64>) -> Result<Places, Error> {
         let Some(stretches) = stretches(file, &range)? else {
-            let message = "functions run over published files: what may still be written is no window";
+            let message = "functions run over published files only; publish the file first";
             return Err(Error::new(ErrorKind::Invalid, message));
         };
         Ok(Places { range, stretches })

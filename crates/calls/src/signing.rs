@@ -15,7 +15,7 @@ impl SigningKey {
     pub fn generate() -> io::Result<(SigningKey, Document)> {
         let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).ok();
         let made = made.and_then(|kept| Some((SigningKey::of_pkcs8(kept.as_ref())?, kept)));
-        made.ok_or_else(|| io::Error::other("no key could be made"))
+        made.ok_or_else(|| io::Error::other("the key could not be generated"))
     }
 
     /// Reads a key from a PKCS #8 document. `None` if it is not an Ed25519 key.

@@ -31,7 +31,7 @@ fn file_name(name: &str) -> Result<String, Error> {
     let file = format!("{PREFIX}{name}");
     match Name::new(file.clone()) {
         Ok(_) if !name.is_empty() => Ok(file),
-        _ => Err(Error::new(ErrorKind::Invalid, format!("{name:?} is no name of a function"))),
+        _ => Err(Error::new(ErrorKind::Invalid, format!("{name:?} cannot be the name of a function"))),
     }
 }
 
@@ -65,7 +65,7 @@ fn decode(bytes: &[u8]) -> Result<Function, WireError> {
 pub fn put_function(pool: &Pool, name: &str, function: &Function, if_taken: IfTaken) -> Result<(), Error> {
     let during = |error: Error| error.during(format_args!("putting function {name:?}"));
     if function.form == FunctionForm::Resident {
-        let message = "a resident function is in its nodes and is not put anywhere";
+        let message = "a resident function is built into nodes and cannot be stored";
         return Err(during(Error::new(ErrorKind::Invalid, message)));
     }
     let file_name = file_name(name).map_err(during)?;
@@ -89,9 +89,10 @@ pub fn stored_function(pool: &Pool, name: &str) -> Result<Function, Error> {
     let get = || {
         let file = pool.open(&file_name(name)?)?;
         let length = file.length();
-        let no_function = |why: String| Error::new(ErrorKind::Invalid, format!("it is no function: {why}"));
+        let no_function =
+            |why: String| Error::new(ErrorKind::Invalid, format!("the file is not a function: {why}"));
         if length > FUNCTION_BYTES_MAX as u64 + HEAD_BYTES_MAX {
-            return Err(no_function(format!("{length} bytes")));
+            return Err(no_function(format!("it has {length} bytes, more than a function can have")));
         }
         let mut bytes = vec![0; length as usize];
         file.read_at(0, &mut bytes)?;

@@ -49,12 +49,12 @@ impl Gateway {
             (false, None) => {}
             (true, None) => {
                 return Err(StoreError(
-                    "etcds:// wants the authority that signed the cluster's certificates".into(),
+                    "etcds:// needs the certificate of the CA that signed the cluster's certificates".into(),
                 ));
             }
             (false, Some(_)) => {
                 return Err(StoreError(
-                    "certificates were given, but etcd:// speaks no TLS: etcds:// does".into(),
+                    "certificates were given, but etcd:// does not use TLS; use etcds://".into(),
                 ));
             }
         }
@@ -100,8 +100,9 @@ impl Gateway {
         let mut answer = request.send(body).map_err(again)?;
         let status = answer.status().as_u16();
         let bytes = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().map_err(again)?;
-        let value: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| Failed::Again(format!("status {status}, and no JSON: {error}")))?;
+        let value: Value = serde_json::from_slice(&bytes).map_err(|error| {
+            Failed::Again(format!("status {status}, and the answer is not JSON: {error}"))
+        })?;
         if status == 200 {
             return Ok(value);
         }
@@ -120,13 +121,13 @@ fn tls_config(tls: &EtcdTls) -> Result<TlsConfig, StoreError> {
     let mut authorities = Vec::new();
     for item in parse_pem(&tls.ca) {
         if let PemItem::Certificate(certificate) =
-            item.map_err(|error| wrong("the authority", error.to_string()))?
+            item.map_err(|error| wrong("the CA certificate", error.to_string()))?
         {
             authorities.push(certificate);
         }
     }
     if authorities.is_empty() {
-        return Err(wrong("the authority", "there is no certificate in it".into()));
+        return Err(wrong("the CA certificate", "the file contains no certificate".into()));
     }
     let identity = match &tls.identity {
         None => None,

@@ -69,12 +69,11 @@ impl EtcdAddress {
         };
         if let Some(wrong) = members.iter().find(|member| !is_member(member)) {
             return Some(Err(format!(
-                "{wrong:?} is no member of a cluster; etcd://HOST:PORT,HOST:PORT/PREFIX is permitted, the prefix may be \
-                 left out"
+                "invalid etcd member {wrong:?}; use etcd://HOST:PORT,HOST:PORT/PREFIX (the prefix is optional)"
             )));
         }
         if members.len() > MEMBERS_MAX {
-            return Some(Err(format!("{} members; up to {MEMBERS_MAX} are permitted", members.len())));
+            return Some(Err(format!("{} etcd members; at most {MEMBERS_MAX} are permitted", members.len())));
         }
         Some(Ok(EtcdAddress { members, prefix: prefix.to_owned(), is_tls }))
     }
@@ -116,15 +115,15 @@ pub(crate) fn decoded(value: &Value) -> Result<Vec<u8>, StoreError> {
         // Etcd leaves out empty values.
         Value::Null => Ok(Vec::new()),
         Value::String(text) => {
-            STANDARD.decode(text).map_err(|error| StoreError(format!("etcd answered no base64: {error}")))
+            STANDARD.decode(text).map_err(|error| StoreError(format!("etcd's answer is not base64: {error}")))
         }
-        other => Err(StoreError(format!("etcd answered {other} where bytes belong"))),
+        other => Err(StoreError(format!("etcd's answer has {other} instead of bytes"))),
     }
 }
 
 /// Decodes a number. Etcd's JSON has numbers as text, and leaves out 0.
 pub(crate) fn number(value: &Value) -> Result<i64, StoreError> {
-    let wrong = || StoreError(format!("etcd answered {value} where a number belongs"));
+    let wrong = || StoreError(format!("etcd's answer has {value} instead of a number"));
     match value {
         Value::Null => Ok(0),
         Value::String(text) => text.parse().map_err(|_| wrong()),

@@ -39,8 +39,8 @@ impl EtcdStore {
 
     fn damaged(&self, why: &str) -> StoreError {
         StoreError(format!(
-            "what is under {} in etcd is damaged ({why}): restore etcd from a snapshot, or name another prefix, which \
-             begins anew without the published names",
+            "what is under {} in etcd is damaged ({why}): restore etcd from a snapshot, or use another prefix, which \
+             starts empty, without the published names",
             self.keys.prefix
         ))
     }
@@ -60,7 +60,8 @@ impl EtcdStore {
         for one in found["kvs"].as_array().into_iter().flatten() {
             let key = decoded(&one["key"])?;
             let shown = key.strip_prefix(self.keys.of("").as_bytes()).map(String::from_utf8_lossy);
-            let shown = shown.ok_or_else(|| self.damaged("a key is not where it was asked for"))?;
+            let shown =
+                shown.ok_or_else(|| self.damaged("etcd returned a key outside the requested range"))?;
             if shown != FORMAT_KEY {
                 into.take(&shown, &decoded(&one["value"])?).map_err(|why| self.damaged(&why))?;
             }
@@ -149,7 +150,7 @@ impl Store for EtcdStore {
         };
         if !is_done {
             return Err(StoreError(format!(
-                "another broker may lead: {leader} in etcd is not ours any more"
+                "this broker lost the leadership: {leader} in etcd was created by another broker or is gone"
             )));
         }
         ledger.kept(&changes);

@@ -29,8 +29,7 @@ impl Shown {
         let parts = text.and_then(|text| text.split_once('\n'));
         let shown = parts
             .and_then(|(name, term)| Some(Shown { name: name.to_owned(), raft_term: term.parse().ok()? }));
-        shown
-            .ok_or_else(|| StoreError("the leader's key in etcd is damaged: no term of Raft is in it".into()))
+        shown.ok_or_else(|| StoreError("the leader's key in etcd is damaged: it has no Raft term".into()))
     }
 }
 

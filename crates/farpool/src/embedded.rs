@@ -36,7 +36,7 @@ impl EmbeddedOptions {
     /// Returns the region size to use: the one given, otherwise the default or the largest that fits a node's share.
     fn region_bytes(&self) -> Result<u64, Error> {
         if !(1..=64).contains(&self.node_count) {
-            let message = format!("{} nodes; 1 to 64 are permitted", self.node_count);
+            let message = format!("the node count is {}; 1 to 64 are permitted", self.node_count);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let share = self.memory_bytes / u64::from(self.node_count);

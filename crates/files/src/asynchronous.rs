@@ -90,7 +90,7 @@ impl Pool {
             // The thread ends by itself when nobody can send jobs, so it is not joined.
             driver
                 .map(|_| jobs)
-                .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))
+                .map_err(|error| Error::new(ErrorKind::Refused, format!("cannot start a thread: {error}")))
         };
         Ok(AsyncQueue { small: start("farpool-async")?, bulk: start("farpool-bulk")? })
     }

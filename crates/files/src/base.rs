@@ -55,7 +55,7 @@ impl Base {
         }
         // The connections are shared with the parent process. Either process could get the other's answers.
         if self.is_forked() {
-            let message = "this pool was opened by the process this one was forked from: open one here";
+            let message = "the pool was opened before this process was forked; open it again in this process";
             return Err(Error::new(ErrorKind::Forked, message));
         }
         Ok(())

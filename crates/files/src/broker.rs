@@ -26,7 +26,7 @@ macro_rules! answer_of {
             farpool_wire::Reply::$kind(message) => Ok(message),
             other => Err(crate::error::Error::new(
                 crate::error::ErrorKind::Refused,
-                format!("the answer to {} is of kind {:?}", stringify!($kind), other.opcode()),
+                format!("unexpected answer to {}: {:?}", stringify!($kind), other.opcode()),
             )),
         }
     };

@@ -60,8 +60,9 @@ impl DiskCopy {
     pub(crate) fn create(host: &dyn Host, folder: &Path) -> Result<DiskCopy, Error> {
         let shown = folder.display().to_string();
         let file = host.temporary_file(folder).map_err(|error| {
-            let message =
-                format!("local protection needs a file in {shown}: {error}; set another local folder");
+            let message = format!(
+                "local protection cannot create a file in {shown}: {error}; choose another local folder"
+            );
             Error::new(ErrorKind::Invalid, message)
         })?;
         Ok(DiskCopy { file, folder: shown, behind: AtomicU64::new(0), failed: Mutex::default() })
@@ -95,7 +96,8 @@ impl DiskCopy {
     fn error(&self, error: Option<io::Error>) -> Error {
         let why = error.map(|error| error.to_string()).or_else(|| self.failed().1.clone());
         let why = why.unwrap_or_else(|| "it was not written".to_owned());
-        Error::new(ErrorKind::Lost, format!("the local copy in {} has not got it either: {why}", self.folder))
+        let message = format!("the local copy in {} does not have these bytes either: {why}", self.folder);
+        Error::new(ErrorKind::Lost, message)
     }
 
     /// Frees the disk space behind a length.

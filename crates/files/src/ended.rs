@@ -19,35 +19,31 @@ impl fmt::Display for Ended {
         let detail = self.detail;
         match self.outcome {
             Outcome::Done => f.write_str("done"),
-            Outcome::GaveUp => write!(f, "gave up with code {detail}"),
-            Outcome::Hop => write!(f, "wants to go on at byte {detail}, which is nowhere"),
+            Outcome::GaveUp => write!(f, "failed with code {detail}"),
+            Outcome::Hop => write!(f, "asked to continue at byte {detail}, which no node holds"),
             Outcome::Away => write!(f, "waits for byte {detail}"),
             Outcome::OutOfBounds => write!(f, "out of bounds: nothing is at address {detail:#x}"),
-            Outcome::ReadOnly => write!(f, "stored to byte {detail} of its window, which it can only read"),
+            Outcome::ReadOnly => write!(f, "wrote to byte {detail} of its window, which is read-only"),
             Outcome::OutputFull => {
-                write!(f, "wrote more than the {detail} bytes of output that were asked for")
+                write!(f, "wrote more output than the {detail} bytes that the caller allowed")
             }
-            Outcome::Unreachable => f.write_str("ran into an instruction that must not be reached"),
-            Outcome::Arithmetic => f.write_str("divided by zero, or made a number that does not fit"),
-            Outcome::BadCall => f.write_str("called through a pointer that leads to no such function"),
+            Outcome::Unreachable => f.write_str("executed an unreachable instruction"),
+            Outcome::Arithmetic => f.write_str("division by zero or integer overflow"),
+            Outcome::BadCall => f.write_str("called an invalid function pointer"),
             Outcome::StackOverflow => f.write_str("stack overflow"),
-            Outcome::Deadline => write!(f, "stopped after {detail} ms, its deadline"),
+            Outcome::Deadline => write!(f, "timed out after {detail} ms"),
             Outcome::MemoryFull => {
-                write!(f, "wanted more than the {detail} bytes of heap that are permitted")
+                write!(f, "out of memory: needed more than its limit of {detail} bytes of heap")
             }
-            Outcome::Revoked => f.write_str("memory of its window was taken back while it ran"),
+            Outcome::Revoked => f.write_str("memory of its window was revoked while it ran"),
             Outcome::Cancelled => f.write_str("cancelled"),
             Outcome::Died if detail == 0 => f.write_str("its sandbox process ended"),
             Outcome::Died => write!(f, "its sandbox process ended by signal {detail}{}", signal(detail)),
             Outcome::Contract => {
-                write!(
-                    f,
-                    "returned {}, or left in its record, what the contract does not permit",
-                    detail as i64
-                )
+                write!(f, "broke the calling contract: returned {}, or left an invalid record", detail as i64)
             }
             Outcome::NotSupplied => {
-                write!(f, "bytes from {detail} on, which lie elsewhere, were not to be had")
+                write!(f, "bytes from {detail} on lie elsewhere and could not be fetched")
             }
         }?;
         self.frames.iter().try_for_each(|(name, offset)| write!(f, "\n  in {name}, at {offset:#x}"))

@@ -76,8 +76,8 @@ impl Error {
     pub(crate) fn lost(node: &NodeInfo, why: &str) -> Error {
         let shown = name_and_host(node);
         let message = format!(
-            "memory node {shown} is lost ({why}); the bytes it held are gone: write them again, and put tables \
-             and publish files again that had some there"
+            "memory node {shown} is lost ({why}) and the bytes it held are gone; write them again, and put or publish \
+             again the tables and files that had bytes there"
         );
         Error { node: Some(node.name.to_string()), ..Error::new(ErrorKind::Lost, message) }
     }

@@ -326,7 +326,8 @@ pub(crate) fn closed() -> Error {
 
 pub(crate) fn check_end(end: u64) -> Result<(), Error> {
     if end > FILE_BYTES_MAX {
-        let message = format!("a far file would reach byte {end}; {FILE_BYTES_MAX} is the most permitted");
+        let message =
+            format!("the file would end at byte {end}; a far file can have at most {FILE_BYTES_MAX} bytes");
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(())

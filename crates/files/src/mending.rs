@@ -135,7 +135,7 @@ impl FileInner {
     /// Frees the new copy, because operations in the extent do not end. A later round repairs the extent.
     fn give_up(&self, fresh: Option<Fresh>) -> Error {
         self.session.leases.give_back(fresh.into_iter().map(|fresh| fresh.cut).collect());
-        Error::new(ErrorKind::Unreachable, "operations in the extent do not end")
+        Error::new(ErrorKind::Unreachable, "repair was put off: operations in the extent did not end in time")
     }
 
     fn keep_pace(&self, snapshot: &Snapshot<Arc<LeasedRegion>>) -> Result<(), Error> {

@@ -132,6 +132,6 @@ impl Nodes {
         let links = self.links.lock();
         let lost: Vec<&str> =
             links.values().filter(|node| node.is_lost()).map(|node| &*node.info.name).collect();
-        if lost.is_empty() { String::new() } else { format!("; it lost {}", lost.join(", ")) }
+        if lost.is_empty() { String::new() } else { format!("; lost nodes: {}", lost.join(", ")) }
     }
 }

@@ -25,7 +25,7 @@ impl std::str::FromStr for TransportChoice {
             "shm" => Ok(TransportChoice::Shm),
             other => Err(Error::new(
                 ErrorKind::Invalid,
-                format!("transport {other:?}; auto, tcp or shm are permitted"),
+                format!("unknown transport {other:?}; auto, tcp or shm are permitted"),
             )),
         }
     }
@@ -71,7 +71,7 @@ impl std::str::FromStr for Protection {
             .into_iter()
             .find(|protection| protection.word() == word)
             .ok_or_else(|| {
-                let message = format!("protection {word:?}; none, mirror or local are permitted");
+                let message = format!("unknown protection {word:?}; none, mirror or local are permitted");
                 Error::new(ErrorKind::Invalid, message)
             })
     }
@@ -151,25 +151,27 @@ impl PoolOptions {
 
     pub(crate) fn check(&self) -> Result<(), Error> {
         if !(10..=600_000).contains(&self.request_timeout_ms) {
-            let message =
-                format!("request timeout {} ms; 10 to 600000 ms are permitted", self.request_timeout_ms);
+            let message = format!(
+                "the request timeout is {} ms; 10 to 600000 ms are permitted",
+                self.request_timeout_ms
+            );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         if self.repair_bytes_per_second < 1 << 20 {
             let message = format!(
-                "repair at {} bytes per second; at least {} are permitted",
+                "the repair rate is {} bytes per second; at least {} are permitted",
                 self.repair_bytes_per_second,
                 1 << 20
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         if !(1..=16).contains(&self.bulk_links) {
-            let message = format!("{} bulk links; 1 to 16 are permitted", self.bulk_links);
+            let message = format!("bulk_links is {}; 1 to 16 are permitted", self.bulk_links);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         if !(20..=600_000).contains(&self.renew_ms_max) {
             let message = format!(
-                "longest pause between renewals {} ms; 20 to 600000 ms are permitted",
+                "the longest pause between renewals is {} ms; 20 to 600000 ms are permitted",
                 self.renew_ms_max
             );
             return Err(Error::new(ErrorKind::Invalid, message));

@@ -59,7 +59,8 @@ const SCHEME: &str = "farpool://";
 fn brokers_of(url: &str) -> Result<Brokers, Error> {
     let invalid = |what: &str| {
         let message = format!(
-            "{url:?} is no pool address; farpool://HOST:PORT is one, or with several brokers HOST:PORT,HOST:PORT{what}"
+            "invalid pool address {url:?}; use farpool://HOST:PORT, or farpool://HOST:PORT,HOST:PORT for several \
+             brokers{what}"
         );
         Error::new(ErrorKind::Invalid, message)
     };
@@ -101,7 +102,7 @@ impl Pool {
         let kept = Arc::clone(&session);
         let keeper = host
             .spawn("farpool-keeper", Box::new(move || while kept.keep_alive() {}))
-            .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))?;
+            .map_err(|error| Error::new(ErrorKind::Refused, format!("cannot start a thread: {error}")))?;
         let pool = Pool {
             inner: Arc::new(Inner {
                 url: url.to_owned(),
@@ -136,8 +137,9 @@ impl Pool {
     pub fn create(&self, name: &str, class: FileClass, options: CreateOptions) -> Result<FarFile, Error> {
         self.inner.check()?;
         Name::new(name).map_err(|_| {
-            let message =
-                format!("far file name {name:?}: 1 to {NAME_BYTES_MAX} bytes without control characters");
+            let message = format!(
+                "invalid far file name {name:?}; use 1 to {NAME_BYTES_MAX} bytes without control characters"
+            );
             Error::new(ErrorKind::Invalid, message)
         })?;
         let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
@@ -150,7 +152,10 @@ impl Pool {
         {
             let mut files = self.inner.files();
             if files.contains_key(name) {
-                return Err(Error::new(ErrorKind::Exists, format!("far file {name:?} exists")));
+                return Err(Error::new(
+                    ErrorKind::Exists,
+                    format!("a far file named {name:?} exists already"),
+                ));
             }
             files.insert(name.to_owned(), file.clone());
         }
@@ -279,12 +284,13 @@ impl Pool {
     /// Renames a file. The new name must be free.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
         self.inner.check()?;
-        let name = Name::new(to)
-            .map_err(|error| Error::new(ErrorKind::Invalid, format!("far file name {to:?}: {error}")))?;
+        let name = Name::new(to).map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("invalid far file name {to:?}: {error}"))
+        })?;
         {
             let mut files = self.inner.files();
             if files.contains_key(to) {
-                return Err(Error::new(ErrorKind::Exists, format!("far file {to:?} exists")));
+                return Err(Error::new(ErrorKind::Exists, format!("a far file named {to:?} exists already")));
             }
             if let Some(file) = files.remove(from) {
                 file.set_name(to.to_owned());
@@ -415,7 +421,7 @@ impl Inner {
             }
             (FileClass::Scratch, _) | (_, None | Some(false)) => Ok(None),
             (class, Some(true)) => {
-                let message = format!("a sealed file of class {class}; only scratch files can be sealed");
+                let message = format!("files of class {class} cannot be encrypted; only scratch files can");
                 Err(Error::new(ErrorKind::Invalid, message))
             }
         }
@@ -428,7 +434,7 @@ impl Inner {
                 None | Some(Protection::None) => Ok(Protection::None),
                 Some(other) => {
                     let message = format!(
-                        "protection {} for a file of class {class}; only scratch files are protected",
+                        "protection {} is not possible for files of class {class}; only scratch files are protected",
                         other.word()
                     );
                     Err(Error::new(ErrorKind::Invalid, message))

@@ -81,7 +81,7 @@ impl FileInner {
                 match &state.phase {
                     Phase::Sealed(extents) => return Ok(extents.clone()),
                     Phase::Published(_) => {
-                        return Err(Error::new(ErrorKind::ReadOnly, "it is published already"));
+                        return Err(Error::new(ErrorKind::ReadOnly, "the file is published already"));
                     }
                     Phase::Deleted => return Err(closed()),
                     Phase::Writable | Phase::Sealing => state.map.holes(),
@@ -115,7 +115,7 @@ impl FileInner {
         let extents = map.extents().filter(|(file, _)| file.start < map.length()).count();
         if extents > NAMED_EXTENTS_MAX {
             let message = format!(
-                "the file cannot be published: it has {extents} extents; up to {NAMED_EXTENTS_MAX} are permitted"
+                "the file cannot be published: it has {extents} extents; at most {NAMED_EXTENTS_MAX} are permitted"
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
@@ -140,7 +140,7 @@ impl FileInner {
                     extents.push(named(&copy.cut, length.min(file.end) - file.start));
                 }
                 [copy, ..] => return Err(lost(copy)),
-                [] => return Err(Error::new(ErrorKind::Lost, "some of it has no copy left")),
+                [] => return Err(Error::new(ErrorKind::Lost, "some bytes of the file have no copy left")),
             }
         }
         state.phase = Phase::Sealed(extents.clone());
@@ -170,8 +170,9 @@ impl FileInner {
 }
 
 fn list(extents: Vec<NamedExtent>) -> Result<List<NamedExtent, NAMED_EXTENTS_MAX>, Error> {
-    List::new(extents)
-        .map_err(|error| Error::new(ErrorKind::Invalid, format!("too fragmented to publish: {error}")))
+    List::new(extents).map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("the file has too many extents to publish: {error}"))
+    })
 }
 
 fn named(cut: &Cut<Arc<LeasedRegion>>, bytes: u64) -> NamedExtent {
@@ -309,7 +310,7 @@ pub(crate) fn sealed_map(
         let Some(info) = opened.nodes.iter().find(|info| info.node == extent.node) else {
             return Err(Error::new(
                 ErrorKind::Refused,
-                "the broker named an extent on a node it did not name",
+                "the broker's answer lists an extent on a node that it does not describe",
             ));
         };
         let node = session.leases.links(info)?;
@@ -327,7 +328,7 @@ pub(crate) fn sealed_map(
         let bytes = u32::try_from(extent.bytes).ok().filter(|bytes| u64::from(*bytes) <= EXTENT_BYTES_MAX);
         let bytes = bytes.ok_or_else(|| {
             let message = format!(
-                "the broker named an extent of {} bytes; up to {EXTENT_BYTES_MAX} are permitted",
+                "the broker's answer lists an extent of {} bytes; at most {EXTENT_BYTES_MAX} are permitted",
                 extent.bytes
             );
             Error::new(ErrorKind::Refused, message)

@@ -49,7 +49,11 @@ impl FileInner {
         let check = |state: &mut FileState| {
             self.check_readable(&state.phase)?;
             if hull.end > state.map.length() && hull.start < hull.end {
-                let message = format!("the range ends at {}, the file at {}", hull.end, state.map.length());
+                let message = format!(
+                    "the range ends at byte {}, beyond the end of the file at {}",
+                    hull.end,
+                    state.map.length()
+                );
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
             Ok(matches!(state.phase, Phase::Published(_)))
@@ -211,8 +215,10 @@ impl FileInner {
             let file = range.offset..range.offset.saturating_add(range.into.len() as u64);
             match state.map.plan_read(file, rank) {
                 ReadPlan::Poisoned(part) => {
-                    let message =
-                        format!("bytes {} to {} were last written without success", part.start, part.end);
+                    let message = format!(
+                        "the last write to bytes {} to {} failed; write them again",
+                        part.start, part.end
+                    );
                     return Err(Error::new(ErrorKind::Poisoned, message));
                 }
                 ReadPlan::Fetch { pieces, bare } => {

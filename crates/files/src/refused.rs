@@ -9,7 +9,7 @@ use farpool_wire::control::NodeStatus;
 use farpool_wire::{Code, NodeId, Refusal};
 
 /// Advice for a lost published file, to a user who has the bytes elsewhere.
-const PUBLISH_AGAIN: &str = "put the table, or write and publish the file, again";
+const PUBLISH_AGAIN: &str = "put the table again, or write and publish the file again";
 
 /// Turns a refusal of the broker into an error. `status` asks the broker for its status of a node.
 pub(crate) fn refused(
@@ -23,7 +23,7 @@ pub(crate) fn refused(
     let why = match refusal.code {
         Code::FileLost => match status(id) {
             Some(node) => format!(
-                "the file lost bytes with memory node {}, which has been there without them for {} or longer; \
+                "bytes of the file were lost: memory node {} has been back without them for {} or longer; \
                  {PUBLISH_AGAIN}",
                 name_and_host(&node.info),
                 seconds(node.present_ms)
@@ -32,18 +32,19 @@ pub(crate) fn refused(
         },
         Code::NotReported => match status(id) {
             Some(node) => format!(
-                "memory node {}, last heard of {} ago, has not reported the file's regions as sealed; publish it again",
+                "memory node {} (last report {} ago) has not reported the file's regions as sealed; publish the file \
+                 again",
                 name_and_host(&node.info),
                 seconds(node.heard_ms_ago)
             ),
-            None => format!("{refusal}; publish it again"),
+            None => format!("{refusal}; publish the file again"),
         },
         // A refusal without a node id concerns the whole pool.
         Code::NoNodes if id != NodeId(0) => {
             let node = nodes.shown(id).map_or(String::new(), |shown| format!(", {shown},"));
             format!(
-                "a memory node that has bytes of the file{node} has not been heard of since the broker started; start \
-                 that node, or if its bytes are gone {PUBLISH_AGAIN}"
+                "a memory node that has bytes of the file{node} has not connected since the broker started; start \
+                 that node or, if its bytes are gone, {PUBLISH_AGAIN}"
             )
         }
         _ => return error,

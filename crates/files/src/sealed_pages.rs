@@ -44,7 +44,7 @@ fn of_page_error(error: PageError, region: &LeasedRegion) -> Error {
             let name = &region.node.info.name;
             Error::new(
                 ErrorKind::Tampered,
-                format!("node {name} answered with other bytes than were written: {error}"),
+                format!("node {name} returned bytes that differ from those written: {error}"),
             )
             .at_node(name)
         }
@@ -306,7 +306,7 @@ impl Session {
     /// Bars a node whose pages could not be decrypted though nobody was writing them. Returns the error.
     fn accuse(&self, piece: &Piece<Arc<LeasedRegion>>, error: PageError) -> Error {
         if matches!(error, PageError::Tampered { .. }) {
-            piece.region.node.bar("it answered with other bytes than were written");
+            piece.region.node.bar("it returned bytes that differ from those written");
             self.leases.lose_regions(&piece.region.node);
         }
         of_page_error(error, &piece.region)

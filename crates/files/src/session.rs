@@ -141,10 +141,9 @@ impl Session {
             return Ok(Arc::clone(key));
         }
         let mut secret = [0; 32];
-        self.base
-            .host
-            .random(&mut secret)
-            .map_err(|error| Error::new(ErrorKind::Refused, format!("no key could be made: {error}")))?;
+        self.base.host.random(&mut secret).map_err(|error| {
+            Error::new(ErrorKind::Refused, format!("cannot create an encryption key: {error}"))
+        })?;
         Ok(Arc::clone(self.page_key.get_or_init(|| Arc::new(PageKey::new(&mut secret)))))
     }
 

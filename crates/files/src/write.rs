@@ -65,7 +65,8 @@ impl FileInner {
             let begun = self.begin(FlightKind::Write, &hull, |state| {
                 self.check_writable(&state.phase)?;
                 if runs.iter().any(|run| state.map.is_quarantined(run.file.clone())) {
-                    let message = "an earlier write there broke off and may still arrive: write a new file";
+                    let message = "an earlier write to this range was not answered and may still arrive; write to a \
+                                   new file";
                     return Err(Error::new(ErrorKind::Poisoned, message));
                 }
                 if state.map.allocated() < hull.end {

@@ -69,8 +69,8 @@ impl fmt::Display for Confinement {
             [] => f.write_str("shipped functions run in namespaces of their own"),
             _ => write!(
                 f,
-                "shipped functions run without {} of their own, for this system does not permit it; what keeps them from other \
-                 processes is the filter of system calls, and from files Landlock, where the kernel has it",
+                "shipped functions run without {} of their own, because this system does not permit them; the filter \
+                 of system calls keeps them from other processes, and Landlock, if the kernel has it, from files",
                 lacks.join(", ")
             ),
         }

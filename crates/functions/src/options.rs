@@ -78,8 +78,7 @@ pub(crate) fn tenant_folder(cache: &Path, tenant: &str) -> io::Result<OwnedFd> {
 pub(crate) fn members(group: &Path) -> io::Result<File> {
     let list = group.join("cgroup.procs");
     File::options().write(true).open(&list).map_err(|error| {
-        let message =
-            format!("{} is no control group that processes can be put into: {error}", group.display());
+        let message = format!("{} is not a control group that accepts processes: {error}", group.display());
         io::Error::new(error.kind(), message)
     })
 }

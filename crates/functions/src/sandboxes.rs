@@ -184,7 +184,7 @@ impl Sandboxes {
             let named = |error: io::Error| {
                 io::Error::new(
                     error.kind(),
-                    format!("{} can keep no compiled code: {error}", cache.display()),
+                    format!("{} cannot be used as the cache of compiled code: {error}", cache.display()),
                 )
             };
             tenants(cache).map_err(named)?;
@@ -328,9 +328,9 @@ impl Process {
         self.control.set_read_timeout(Some(START_PATIENCE))?;
         confine(&self.control, id).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
-                io::Error::other(format!("it has not started within {} s", START_PATIENCE.as_secs()))
+                io::Error::other(format!("it was not ready within {} s", START_PATIENCE.as_secs()))
             }
-            io::ErrorKind::UnexpectedEof => io::Error::other("it ended before it had started"),
+            io::ErrorKind::UnexpectedEof => io::Error::other("it ended before it was ready"),
             _ => error,
         })
     }
@@ -538,7 +538,7 @@ impl Shared {
                 break process.reserve().map(|slot| (Arc::clone(process), slot));
             }
             if processes.is_over {
-                break self.none_started("it is being stopped");
+                break self.none_started("this program is stopping");
             }
             let (is_full, is_first) = (
                 processes.assigned.len() >= self.options.processes_max,
@@ -563,7 +563,7 @@ impl Shared {
                 } else if let Some(why) = processes.failed.take() {
                     break self.none_started(&why);
                 } else if now >= give_up {
-                    let why = format!("none has started within {} ms", self.options.queue_ms);
+                    let why = format!("no process was ready within {} ms", self.options.queue_ms);
                     break self.none_started(&why);
                 }
             } else if now >= give_up {
@@ -583,7 +583,7 @@ impl Shared {
 
     /// Logs why no process could be started, and refuses the lane.
     fn none_started<T>(&self, why: &str) -> Result<T, Refusal> {
-        eprintln!("farpool: starting {}: {why}", self.options.program.display());
+        eprintln!("farpool: cannot start the sandbox {}: {why}", self.options.program.display());
         Err(Refusal::new(Code::NoSandbox, 0))
     }
 

@@ -54,7 +54,7 @@ impl LeaseSettings {
         }
         if self.heartbeat_ms == 0 || self.node_silence_ms < 2 * self.heartbeat_ms {
             found.push(format!(
-                "a node is silent after {} ms but reports every {} ms; at least twice that is permitted",
+                "a node counts as silent after {} ms but reports every {} ms; use at least two report intervals",
                 self.node_silence_ms, self.heartbeat_ms
             ));
         }
@@ -62,8 +62,8 @@ impl LeaseSettings {
         // fresh tickets void.
         if self.ticket_ttl_ms < 2 * self.heartbeat_ms {
             found.push(format!(
-                "a ticket is void after {} ms but nodes learn the time every {} ms; at least twice that is \
-                 permitted",
+                "a ticket expires after {} ms but nodes learn the broker's time every {} ms; use at least two such \
+                 intervals",
                 self.ticket_ttl_ms, self.heartbeat_ms
             ));
         }

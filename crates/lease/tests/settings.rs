@@ -17,7 +17,7 @@ fn times_that_cannot_be_meant_are_named() {
         (LeaseSettings { heartbeat_ms: 0, ..good }, "every 0 ms"),
         (LeaseSettings { node_silence_ms: 499, ..good }, "silent after 499 ms"),
         // A node whose clock runs ahead between two reports would find every ticket void.
-        (LeaseSettings { ticket_ttl_ms: 499, ..good }, "void after 499 ms"),
+        (LeaseSettings { ticket_ttl_ms: 499, ..good }, "expires after 499 ms"),
     ];
     for (settings, words) in cases {
         let mistakes = settings.mistakes();

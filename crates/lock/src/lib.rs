@@ -9,7 +9,7 @@
 //!
 //! Never in this crate: anything of the pool.
 #![forbid(unsafe_code)]
-#![expect(clippy::disallowed_types, reason = "these are the ones that stand in for them")]
+#![expect(clippy::disallowed_types, reason = "this crate wraps the disallowed locks")]
 
 use std::sync::{PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;

@@ -51,7 +51,7 @@ impl Functions {
     /// nobody else has to wait until a sandbox process has started.
     pub(crate) fn start(options: FunctionOptions) -> io::Result<Functions> {
         let sandboxes = options.sandboxes.clone().map(Sandboxes::start).transpose().map_err(|error| {
-            let why = format!("cannot start the program that runs functions: {error}");
+            let why = format!("cannot start the sandbox program that runs functions: {error}");
             io::Error::new(error.kind(), why)
         })?;
         if let Some(options) = options.sandboxes {

@@ -91,14 +91,14 @@ impl Limits {
         if let Some(bytes) = self.bytes_per_second.filter(|bytes| !Limits::BYTES_PER_SECOND.contains(bytes)) {
             let (least, most) = (Limits::BYTES_PER_SECOND.start(), Limits::BYTES_PER_SECOND.end());
             return Err(format!(
-                "a limit of {bytes} bytes a second; {least} to {most} bytes a second are permitted (1MB/s to 1TB/s)"
+                "the bandwidth limit is {bytes} bytes per second; {least} to {most} are permitted (1MB/s to 1TB/s)"
             ));
         }
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u32;
         let most = cpus.saturating_mul(1_000);
         if let Some(milli) = self.cpu_milli.filter(|milli| !(Limits::CPU_MILLI_MIN..=most).contains(milli)) {
             return Err(format!(
-                "a limit of {} CPUs; {} to {cpus} are permitted here",
+                "the CPU limit is {} CPUs; {} to {cpus} are permitted on this machine",
                 f64::from(milli) / 1e3,
                 f64::from(Limits::CPU_MILLI_MIN) / 1e3
             ));

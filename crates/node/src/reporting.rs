@@ -159,13 +159,13 @@ pub fn report<M: Memory>(
                 let is_other_life = is_other_life(&error);
                 if !complained || retry_ms < joined_before {
                     let why = if is_other_life {
-                        "another node of this name was heard of a moment ago. If it is this node's former life, it is \
-                         replaced soon; if it is alive, one of the two needs another name"
+                        "another node of this name reported a moment ago; if it is an earlier run of this node, this \
+                         one replaces it soon; if it is alive, one of the two needs another name"
                             .to_owned()
                     } else {
                         error.to_string()
                     };
-                    node.host.say(&format!("farpool node {}: broker {brokers}: {why}; trying on", info.name));
+                    node.host.say(&format!("farpool node {}: broker {brokers}: {why}; retrying", info.name));
                 }
                 complained = true;
                 if brokers.count() > 1 {

@@ -64,7 +64,7 @@ impl Node {
         let node = Identity::Node(ticket::node_id(&options.name));
         if let Some(tls) = options.reach.tls.as_ref().filter(|tls| *tls.identity() != node) {
             return Err(StartError::Setting(format!(
-                "its certificate is that of {}; a node called {} needs that of {node}",
+                "its certificate belongs to {}; a node called {} needs a certificate of {node}",
                 tls.identity(),
                 options.name
             )));

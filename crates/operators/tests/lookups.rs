@@ -270,7 +270,7 @@ fn keys_of_more_values_than_are_permitted_are_refused() {
     let refused = |keys: RecordBatch| {
         LookupTable::from_bytes(Lookup::Keys, pack(&keys).into(), 1).err().map(|why| why.to_string())
     };
-    let many = "values of a lookup's keys: 33554464, at most 33554432 allowed";
+    let many = "too many values of a lookup's keys: 33554464, at most 33554432";
     assert_eq!(refused(flags(32, (1 << 20) + 1)).as_deref(), Some(many));
     // Batches without rows, with more columns than keys may have.
     let none = batch(vec![Arc::new(Int8Array::from(Vec::<i8>::new())) as ArrayRef; 33]);

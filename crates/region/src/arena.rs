@@ -98,7 +98,7 @@ impl Arena {
         }
         let wanted_bytes = region_bytes * u64::from(region_count);
         let host_bytes = host_memory_bytes()
-            .map_err(|error| RegionError::system("tell the host's memory from /proc/meminfo", 0, error))?;
+            .map_err(|error| RegionError::system("read the host's memory from /proc/meminfo", 0, error))?;
         if wanted_bytes > host_bytes {
             return Err(RegionError::HostMemory { wanted_bytes, host_bytes });
         }
@@ -346,7 +346,7 @@ impl Arena {
                 return Ok(());
             }
             self.anonymous.part(region.0 as usize * region_bytes + step, step_bytes).populate().map_err(
-                |errno| RegionError::system("make a region's pages present", self.region_bytes, errno),
+                |errno| RegionError::system("populate a region's pages", self.region_bytes, errno),
             )?;
         }
         Ok(())
@@ -443,7 +443,7 @@ impl Arena {
 
     /// Returns the anonymous pages of a region to the host.
     fn discard(&self, region: RegionIndex, slot: &mut Slot) -> Result<(), RegionError> {
-        let refused = |errno| RegionError::system("take a region's pages back", self.region_bytes, errno);
+        let refused = |errno| RegionError::system("free a region's pages", self.region_bytes, errno);
         let part = self.own_part(region);
         // Locked pages would refuse to go. Unlocking pages that are not locked does nothing.
         part.unlock().map_err(refused)?;
@@ -460,7 +460,7 @@ impl Arena {
         access: SharedAccess,
     ) -> Result<(), RegionError> {
         let bytes = self.region_bytes;
-        let refused = |errno| RegionError::system("make the file of a shared region", bytes, errno);
+        let refused = |errno| RegionError::system("create the file of a shared region", bytes, errno);
         let fd = memfd::create("farpool-region", bytes).map_err(refused)?;
         memfd::seal_for_lease(&fd).map_err(refused)?;
         let mapping = Mapping::shared(fd.as_fd(), bytes as usize).map_err(refused)?;

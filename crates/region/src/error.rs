@@ -89,13 +89,17 @@ impl fmt::Display for RegionError {
         match self {
             RegionError::RegionBytes { bytes } => write!(
                 f,
-                "a region of {bytes} B is not possible: a power of two from {REGION_BYTES_MIN} to {REGION_BYTES_MAX} B is"
+                "a region of {bytes} B is not permitted: use a power of two from {REGION_BYTES_MIN} to \
+                 {REGION_BYTES_MAX} B"
             ),
             RegionError::RegionCount { count } => {
-                write!(f, "{count} regions are not possible: 1 to {NODE_REGIONS_MAX} are")
+                write!(f, "{count} regions are not permitted: use 1 to {NODE_REGIONS_MAX}")
             }
             RegionError::HostMemory { wanted_bytes, host_bytes } => {
                 write!(f, "{wanted_bytes} B of regions are more than this host's memory of {host_bytes} B")
+            }
+            RegionError::System { what, bytes: 0, source } => {
+                write!(f, "the operating system refused to {what}: {source}")
             }
             RegionError::System { what, bytes, source } => {
                 write!(f, "the operating system refused to {what} ({bytes} B): {source}")
@@ -113,10 +117,7 @@ impl fmt::Display for RegionError {
                 write!(f, "epoch {asked} cannot follow epoch {current} of region {region}")
             }
             RegionError::NotClean { region, dirty_bytes } => {
-                write!(
-                    f,
-                    "the first {dirty_bytes} B of region {region} may have been written: scrub it first"
-                )
+                write!(f, "the first {dirty_bytes} B of region {region} may have been written: wipe it first")
             }
             RegionError::NotShared { region } => {
                 write!(f, "region {region} has no descriptor with that access")

@@ -25,7 +25,7 @@ impl Words {
     /// Creates the words of this many regions, each closed at epoch 0.
     pub(crate) fn new(region_count: u32) -> Result<Words, RegionError> {
         let bytes = u64::from(region_count) * WORD_STRIDE_BYTES;
-        let refused = |errno| RegionError::system("make the file of the fence words", bytes, errno);
+        let refused = |errno| RegionError::system("create the file of the fence words", bytes, errno);
         let fd = memfd::create("farpool-words", bytes).map_err(refused)?;
         let mapping = Mapping::shared(fd.as_fd(), bytes as usize).map_err(refused)?;
         memfd::seal_for_readers(&fd).map_err(refused)?;

@@ -101,7 +101,7 @@ impl fmt::Debug for SealKey {
 
 impl fmt::Display for WrongKeyLength {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a key of {} bytes; {KEY_BYTES} are permitted", self.bytes)
+        write!(f, "the key has {} bytes; {KEY_BYTES} are needed", self.bytes)
     }
 }
 

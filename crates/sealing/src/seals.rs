@@ -31,7 +31,7 @@ pub struct NotSealed;
 
 impl fmt::Display for NotSealed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("its bytes are not those that were sealed for this place under this key")
+        f.write_str("its bytes were not encrypted for this position with this key, or were changed")
     }
 }
 

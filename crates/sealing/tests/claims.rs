@@ -33,7 +33,7 @@ fn key_of_a_table_is_hkdf_of_the_users_key_and_the_salt() {
     let printed = format!("{key:?} {:?}", TableKey::new(*b"0123456789abcdef"));
     assert_eq!(printed, "SealKey(..) TableKey(..)");
     let error = TableKey::try_from(&[0u8; 15][..]).expect_err("too short");
-    assert_eq!(error.to_string(), "a key of 15 bytes; 16 are permitted");
+    assert_eq!(error.to_string(), "the key has 15 bytes; 16 are needed");
 }
 
 fn hex(bytes: &[u8]) -> String {

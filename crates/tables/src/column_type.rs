@@ -17,7 +17,7 @@ pub fn stored_schema(schema: &Schema) -> Result<Schema, Error> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
     let count = schema.fields().len();
     if !(1..=COLUMNS_MAX).contains(&count) {
-        return invalid(format!("a table of {count} columns; 1 to {COLUMNS_MAX} are permitted"));
+        return invalid(format!("the table has {count} columns; 1 to {COLUMNS_MAX} are permitted"));
     }
     let mut fields = Vec::with_capacity(count);
     for field in schema.fields() {
@@ -25,7 +25,7 @@ pub fn stored_schema(schema: &Schema) -> Result<Schema, Error> {
         if name.len() > COLUMN_NAME_BYTES_MAX {
             let bytes = name.len();
             return invalid(format!(
-                "a column name of {bytes} bytes; up to {COLUMN_NAME_BYTES_MAX} are permitted"
+                "a column name has {bytes} bytes; at most {COLUMN_NAME_BYTES_MAX} are permitted"
             ));
         }
         match stored_type(field.data_type()) {
@@ -54,11 +54,11 @@ fn stored_type(given: &DataType) -> Result<DataType, String> {
             Err(format!("a time zone of 1 to {ZONE_BYTES_MAX} bytes is permitted"))
         }
         DataType::Decimal128(precision, scale) if !is_decimal(*precision, *scale) => Err(format!(
-            "1 to {DECIMAL_DIGITS_MAX} digits are permitted, and no more of them behind the point"
+            "a precision of 1 to {DECIMAL_DIGITS_MAX} and a scale of at most the precision are permitted"
         )),
         kept if type_code(kept).is_some() => Ok(kept.clone()),
         _ => Err(
-            "far tables have Boolean, Int8 to Int64, UInt8 to UInt64, Float32, Float64, Decimal128, Date32, \
+            "supported types are Boolean, Int8 to Int64, UInt8 to UInt64, Float32, Float64, Decimal128, Date32, \
                   Timestamp, Utf8, Binary (both also Large, View and Dictionary) and FixedSizeBinary"
                 .to_owned(),
         ),
@@ -167,7 +167,7 @@ pub(crate) fn take_type(from: &mut Cursor<'_>) -> Result<DataType, WireError> {
         12 => {
             let (precision, scale) = (u8::take(from)?, u8::take(from)?.cast_signed());
             if !is_decimal(precision, scale) {
-                return Err(WireError::Value { what: "the digits of a decimal", found: precision.into() });
+                return Err(WireError::Value { what: "the precision of a decimal", found: precision.into() });
             }
             DataType::Decimal128(precision, scale)
         }
@@ -238,7 +238,7 @@ pub(crate) fn take_value(of: &DataType, from: &mut Cursor<'_>) -> Result<Value, 
             if bytes > BOUND_BYTES_MAX {
                 let max = BOUND_BYTES_MAX as u64;
                 return Err(WireError::TooMany {
-                    what: "bytes of a smallest or largest value",
+                    what: "bytes of a minimum or maximum",
                     found: bytes as u64,
                     max,
                 });
@@ -253,7 +253,7 @@ pub(crate) fn take_value(of: &DataType, from: &mut Cursor<'_>) -> Result<Value, 
 /// Makes a float of its bits. NaN is refused, because no bound is NaN.
 fn float(is_nan: bool, bits: u64) -> Result<Value, WireError> {
     match is_nan {
-        true => Err(WireError::Value { what: "a smallest or largest value", found: bits }),
+        true => Err(WireError::Value { what: "a minimum or maximum", found: bits }),
         false => Ok(Value::Float(bits)),
     }
 }

@@ -87,7 +87,7 @@ impl fmt::Display for Estimates {
             let Estimate { time, link_bytes, .. } = self.of(way);
             write!(f, "{way} {time:.1?} and {link_bytes} bytes, ")?;
         }
-        let known = if self.is_sure { "by what was measured" } else { "by what is usual" };
+        let known = if self.is_sure { "measured" } else { "assumed" };
         write!(f, "{known}; best {}: {}", self.choice, self.why)
     }
 }

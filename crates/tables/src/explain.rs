@@ -103,11 +103,11 @@ impl fmt::Display for Explanation {
         writeln!(f, "reads {} of {} columns: {columns}", self.columns.len(), self.columns_total)?;
         writeln!(f, "reads {} rows, {} bytes", self.rows, self.bytes)?;
         let steps = |f: &mut fmt::Formatter<'_>, what: &str, lines: &[String]| {
-            writeln!(f, "{what}{}", if lines.is_empty() { ": nothing" } else { ":" })?;
+            writeln!(f, "{what}{}", if lines.is_empty() { ": no steps" } else { ":" })?;
             lines.iter().try_for_each(|line| writeln!(f, "  {}", shown(line)))
         };
         steps(f, "for each row group", &self.near)?;
-        steps(f, "in the client, over the merged rows", &self.finish)?;
+        steps(f, "on the client, over the merged rows", &self.finish)?;
         let result = self.result.iter().map(|(name, of)| format!("{name} {of}"));
         writeln!(f, "result: {}", shown(&result.collect::<Vec<_>>().join(", ")))?;
         write!(f, "expected: {}", self.estimates)

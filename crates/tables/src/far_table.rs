@@ -101,16 +101,19 @@ fn opened(footer: &mut Footer, key: &TableKey) -> Result<TableSeal, Error> {
     let error = |kind, why: &str| Error::new(kind, why.to_owned());
     let salt = footer.seal.as_ref().map(|seal| seal.salt);
     let opened = footer.open(key).map_err(|wrong| match wrong {
-        WrongKey::Other => error(ErrorKind::Invalid, "this is not the key that it is encrypted with"),
+        WrongKey::Other => {
+            error(ErrorKind::Invalid, "the key is wrong: the table was encrypted with another one")
+        }
         WrongKey::Changed => error(ErrorKind::Refused, "its footer was changed since it was encrypted"),
     })?;
-    let not_encrypted = || error(ErrorKind::Invalid, "it is not encrypted, and a key was given");
+    let not_encrypted = || error(ErrorKind::Invalid, "a key was given, but the table is not encrypted");
     let ((seals, key), salt) = opened.zip(salt).ok_or_else(not_encrypted)?;
     Ok(TableSeal { key, salt, seals })
 }
 
 fn read_footer(file: &FarFile) -> Result<Footer, Error> {
-    let no_table = |why: String| Error::new(ErrorKind::Invalid, format!("the file is no far table: {why}"));
+    let no_table =
+        |why: String| Error::new(ErrorKind::Invalid, format!("the file is not a far table: {why}"));
     let length = file.length();
     let tail_at = length.saturating_sub(TAIL_BYTES);
     let mut tail = vec![0; (length - tail_at) as usize];
@@ -132,7 +135,7 @@ fn read_footer(file: &FarFile) -> Result<Footer, Error> {
         return Err(no_table("the checksum of its footer does not match".to_owned()));
     }
     let take = if trailer.is_sealed { Footer::take_sealed } else { Footer::take };
-    take(bytes, trailer.footer_offset).map_err(|error| no_table(format!("its footer: {error}")))
+    take(bytes, trailer.footer_offset).map_err(|error| no_table(format!("its footer is invalid: {error}")))
 }
 
 impl std::fmt::Debug for FarTable {
@@ -268,7 +271,7 @@ impl FarTable {
         };
         let host = self.session().host();
         host.spawn("farpool-table", Box::new(move || fetch.run()))
-            .map_err(|error| Error::new(ErrorKind::Refused, format!("starting a thread: {error}")))?;
+            .map_err(|error| Error::new(ErrorKind::Refused, format!("cannot start a thread: {error}")))?;
         Ok(TableReader { table: self.clone(), schema, shared })
     }
 
@@ -449,8 +452,9 @@ impl Fetch {
     fn batch(&self, index: usize, group: &RowGroup, buffers: Vec<Landing>) -> Result<RecordBatch, Error> {
         let damaged = |column: Option<&str>, why: String| {
             let (name, column) =
-                (&self.table.name, column.map_or_else(String::new, |name| format!("column {name:?} at ")));
-            let message = format!("far table {name:?}: {column}row group {}: {why}", group.offset);
+                (&self.table.name, column.map_or_else(String::new, |name| format!("column {name:?} in ")));
+            let message =
+                format!("far table {name:?}: {column}the row group at byte {}: {why}", group.offset);
             Error::new(ErrorKind::Refused, message)
         };
         let position = self.positions[index];

@@ -129,7 +129,7 @@ impl Trailer {
     pub fn take(bytes: &[u8; Trailer::BYTES], file_bytes: u64) -> Result<Trailer, String> {
         let (fields, magic) = bytes.split_at(24);
         if magic != MAGIC {
-            return Err("it does not end as a far table does".to_owned());
+            return Err("it has no trailer of a far table".to_owned());
         }
         let mut from = Cursor::new(fields);
         let mut take = || -> Result<(Trailer, u16, u16, u32), WireError> {
@@ -145,18 +145,16 @@ impl Trailer {
         }
         if !(VERSION..=VERSION_SEALED).contains(&version) || reserved != 0 {
             return Err(format!(
-                "it is a far table of version {version}; versions {VERSION} and {VERSION_SEALED} are read here"
+                "it is a far table of version {version}; this program reads versions {VERSION} and {VERSION_SEALED}"
             ));
         }
         if trailer.footer_bytes as usize > FOOTER_BYTES_MAX {
             let bytes = trailer.footer_bytes;
-            return Err(format!("it has a footer of {bytes} bytes; up to {FOOTER_BYTES_MAX} are permitted"));
+            return Err(format!("its footer has {bytes} bytes; at most {FOOTER_BYTES_MAX} are permitted"));
         }
         let end = trailer.footer_offset.checked_add(u64::from(trailer.footer_bytes) + Trailer::BYTES as u64);
         if end != Some(file_bytes) {
-            return Err(format!(
-                "its footer is not before its trailer, at the end of its {file_bytes} bytes"
-            ));
+            return Err(format!("its trailer does not match its length of {file_bytes} bytes"));
         }
         Ok(trailer)
     }
@@ -319,7 +317,7 @@ impl RowGroup {
             && offset >= from_offset
             && offset.checked_add(bytes.into()).is_some_and(|end| end <= end_max);
         if !is_placed {
-            return Err(WireError::Value { what: "the place of a row group", found: offset });
+            return Err(WireError::Value { what: "the offset of a row group", found: offset });
         }
         if !(1..=GROUP_ROWS_MAX as u32).contains(&rows) {
             return Err(WireError::Value { what: "rows of a row group", found: rows.into() });
@@ -331,7 +329,7 @@ impl RowGroup {
             let column = ColumnChunk::take(from, field.data_type(), rows as usize, is_sealed)?;
             if column.null_count > 0 && !field.is_nullable() {
                 let found = column.null_count.into();
-                return Err(WireError::Value { what: "nulls of a column that has none", found });
+                return Err(WireError::Value { what: "nulls of a column that is not nullable", found });
             }
             if let Some(first) = columns.first()
                 && (column.encoding == Encoding::Rows) != (first.encoding == Encoding::Rows)
@@ -352,7 +350,7 @@ impl RowGroup {
                     && buffer.end(is_sealed) <= bytes.into();
                 if !is_placed {
                     return Err(WireError::Value {
-                        what: "the place of a buffer",
+                        what: "the offset of a buffer",
                         found: buffer.offset.into(),
                     });
                 }

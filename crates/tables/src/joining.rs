@@ -47,9 +47,12 @@ impl fmt::Display for SemiJoin {
         match by {
             JoinBy::Keys => write!(f, "{keys} keys, {bytes} bytes to each node"),
             JoinBy::Filter => {
-                write!(f, "{keys} keys by a Bloom filter of {bytes} bytes to each node, exactly here")
+                write!(
+                    f,
+                    "{keys} keys as a Bloom filter of {bytes} bytes to each node, checked exactly on the client"
+                )
             }
-            JoinBy::Here => write!(f, "{keys} keys here, over columns that are fetched"),
+            JoinBy::Here => write!(f, "{keys} keys on the client, over fetched columns"),
         }
     }
 }

@@ -78,8 +78,8 @@ impl Packer {
             Some(field) => {
                 let (name, of) = (field.name(), field.data_type());
                 Err(invalid(format!(
-                    "column {name:?} is of type {of}; rows have numbers, dates, times and \
-                    bytes of fixed width"
+                    "column {name:?} is of type {of}; the row layout stores only numbers, dates, times and binary \
+                     of fixed width"
                 )))
             }
         }
@@ -125,20 +125,21 @@ impl Packer {
     fn check(&self, batch: &RecordBatch) -> Result<(), Error> {
         if batch.num_columns() != self.given.fields().len() {
             let (found, expected) = (batch.num_columns(), self.given.fields().len());
-            return Err(invalid(format!("a batch of {found} columns for a table of {expected}")));
+            return Err(invalid(format!("a batch has {found} columns, but the table has {expected}")));
         }
         for (field, column) in self.given.fields().iter().zip(batch.columns()) {
             let (name, of) = (field.name(), field.data_type());
             if column.data_type() != of {
                 let found = column.data_type();
                 return Err(invalid(format!(
-                    "column {name:?} of a batch is of type {found}; the table's is of {of}"
+                    "column {name:?} is of type {found} in a batch, but of type {of} in the table"
                 )));
             }
             let is_nullable = field.is_nullable() && self.places.is_none();
             if !is_nullable && column.logical_null_count() > 0 {
-                let why = if field.is_nullable() { "rows have no nulls" } else { "it is not nullable" };
-                return Err(invalid(format!("column {name:?}: {why}, and a batch has nulls in it")));
+                let why =
+                    if field.is_nullable() { "the row layout stores no nulls" } else { "it is not nullable" };
+                return Err(invalid(format!("column {name:?} has nulls in a batch, but {why}")));
             }
         }
         Ok(())
@@ -166,7 +167,8 @@ impl Packer {
         }
         if rows == 1 {
             return Err(invalid(format!(
-                "a row of {bytes} bytes; a row lies in one region of the pool, and the smallest leaves {} bytes",
+                "a row has {bytes} bytes; it must fit into one region, and the smallest region of the pool has room \
+                 for {}",
                 self.bytes_max
             )));
         }

@@ -9,7 +9,8 @@ pub(crate) fn file_name(table: &str) -> Result<String, Error> {
     let name = format!("{TABLE_PREFIX}{table}");
     let max = farpool_wire::limits::NAME_BYTES_MAX - TABLE_PREFIX.len();
     if table.is_empty() || Name::new(name.clone()).is_err() {
-        let message = format!("far table name {table:?}: 1 to {max} bytes without control characters");
+        let message =
+            format!("invalid far table name {table:?}; use 1 to {max} bytes without control characters");
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(name)

@@ -201,7 +201,7 @@ impl<'t> Placing<'t> {
             estimates.choice = Way::Fetch;
             estimates.why = match self.columns.is_empty() {
                 true => "no column is read".to_owned(),
-                false => "the keys of a semi-join cannot be sent".to_owned(),
+                false => "the keys of a semi-join cannot be sent to nodes".to_owned(),
             };
         }
         estimates

@@ -27,7 +27,7 @@ pub struct PutOptions {
 }
 
 fn there_is_one() -> Error {
-    let message = "there is one of this name; choose another name, or ask for it to be replaced";
+    let message = "a far table of this name exists; choose another name, or set `replace`";
     Error::new(ErrorKind::Exists, message.to_owned())
 }
 
@@ -67,7 +67,7 @@ pub fn put_table<E: Display>(
             Writer { file: Unlisted::create(pool, file_name)?, groups: Vec::new(), rows: 0, seal };
         for batch in batches {
             let failed = |error| {
-                let message = format!("the next batch did not come: {error}");
+                let message = format!("reading the next batch failed: {error}");
                 Error::new(ErrorKind::Invalid, message)
             };
             packer.push(&batch.map_err(failed)?, |group| writer.add(group))?;
@@ -121,7 +121,7 @@ struct Writer {
 impl Writer {
     fn add(&mut self, mut encoded: EncodedGroup) -> Result<(), Error> {
         if self.groups.len() == ROW_GROUPS_MAX {
-            let message = format!("more than {ROW_GROUPS_MAX} row groups");
+            let message = format!("the table has more than {ROW_GROUPS_MAX} row groups");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         if let Some(seal) = &self.seal {
@@ -141,8 +141,10 @@ impl Writer {
         }
         footer.put(&mut bytes);
         if bytes.len() > FOOTER_BYTES_MAX {
-            let message =
-                format!("a footer of {} bytes; up to {FOOTER_BYTES_MAX} are permitted", bytes.len());
+            let message = format!(
+                "the footer has {} bytes; at most {FOOTER_BYTES_MAX} are permitted: store fewer rows or columns",
+                bytes.len()
+            );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let footer_offset = self.file.length();

@@ -57,7 +57,7 @@ impl FarTable {
         let named = |field: &Arc<Field>| match type_of(field.data_type()) {
             Some(of) => Ok((field.name().clone(), of)),
             None => Err(refused(format_args!(
-                "column {:?} of far table {:?}: queries over {} are not known",
+                "column {:?} of far table {:?}: queries do not support type {}",
                 field.name(),
                 self.name(),
                 field.data_type()
@@ -95,11 +95,11 @@ impl FarTable {
     /// Refuses a plan that was made for other columns, and row groups that the table does not have.
     fn check(&self, plan: &Plan, columns: Query, groups: &[usize]) -> Result<(), Error> {
         if columns.plan().map_err(refused)?.near.input() != plan.near.input() {
-            return Err(refused("the query was planned over other columns"));
+            return Err(refused("the plan was made for a table with other columns"));
         }
         let count = self.row_groups().len();
         match groups.iter().find(|group| **group >= count) {
-            Some(group) => Err(refused(format_args!("there is no row group {group}; there are {count}"))),
+            Some(group) => Err(refused(format_args!("there is no row group {group}; the table has {count}"))),
             None => Ok(()),
         }
     }

@@ -118,7 +118,7 @@ impl fmt::Display for Report {
         write!(
             f,
             ": of {row_groups} row groups {shipped} shipped, {fetched} fetched, {skipped} skipped; \
-             {} bytes of results and {} of columns over links; {:.1?} at nodes, {:.1?} here, {:.1?} in all",
+             {} bytes of results and {} of columns over links; {:.1?} at nodes, {:.1?} on the client, {:.1?} elapsed",
             self.result_bytes, self.fetched_bytes, self.node_time, self.client_time, self.elapsed
         )?;
         if let Some(estimates) = &self.estimates {
@@ -130,6 +130,6 @@ impl fmt::Display for Report {
             write!(f, "\ntried: {} row groups first, {what}", self.tried)?;
         }
         self.semi_joins.iter().try_for_each(|join| write!(f, "\nsemi-join with {join}"))?;
-        self.refusals.iter().try_for_each(|(node, why)| write!(f, "\nnot at {node}: {why}"))
+        self.refusals.iter().try_for_each(|(node, why)| write!(f, "\nnot run at node {node}: {why}"))
     }
 }

@@ -78,8 +78,8 @@ fn is_loopback(address: &str) -> bool {
 
 fn not_sent(name: &str, address: &str) -> Error {
     let message = format!(
-        "no key is sent to node {name} ({address}), as everybody on the way could read it: its row groups are fetched \
-         instead; with certificates (`tls`) the query runs there"
+        "no key was sent to node {name} ({address}), because the connection is not encrypted: its row groups were \
+         fetched instead; with certificates (`tls`) the query runs there"
     );
     Error::new(ErrorKind::Refused, message)
 }

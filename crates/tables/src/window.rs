@@ -27,19 +27,20 @@ impl FarTable {
     pub fn caller(&self, columns: &[&str], options: CallerOptions) -> Result<Caller, Error> {
         let during = |error: Error| error.during(format_args!("functions over far table {:?}", self.name()));
         if self.is_encrypted() {
-            let message = "it is encrypted: nobody but its readers can make anything of its bytes";
+            let message = "the table is encrypted, and functions cannot read encrypted tables";
             return Err(during(Error::new(ErrorKind::Invalid, message)));
         }
         let schema = self.schema();
         let index = |name: &&str| {
             schema.index_of(name).map_err(|_| {
                 let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-                Error::new(ErrorKind::Invalid, format!("no column {name:?}; there are {}", known.join(", ")))
+                let message = format!("no column {name:?}; the columns are {}", known.join(", "));
+                Error::new(ErrorKind::Invalid, message)
             })
         };
         let indexes = columns.iter().map(index).collect::<Result<Vec<_>, _>>().map_err(during)?;
         if options.range.is_some() {
-            let message = "the window of a table is all of it";
+            let message = "a range cannot be set for a table: its window is the whole table";
             return Err(during(Error::new(ErrorKind::Invalid, message)));
         }
         let columns = TableColumns { table: self.clone(), indexes, places: RowPlaces::of(schema) };
@@ -74,7 +75,8 @@ impl Columns for TableColumns {
         }
         if bytes.len() > FUNCTION_COLUMNS_BYTES_MAX {
             let message = format!(
-                "{} columns of this table take {} bytes to describe; {FUNCTION_COLUMNS_BYTES_MAX} are permitted",
+                "describing {} columns of this table takes {} bytes; at most {FUNCTION_COLUMNS_BYTES_MAX} are \
+                 permitted: ask for fewer columns",
                 columns.len(),
                 bytes.len()
             );

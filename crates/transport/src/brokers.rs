@@ -36,10 +36,10 @@ impl Brokers {
             })
         };
         if addresses.len() > BROKERS_MAX {
-            return Err(format!("{} brokers; up to {BROKERS_MAX} are permitted", addresses.len()));
+            return Err(format!("{} brokers; at most {BROKERS_MAX} are permitted", addresses.len()));
         }
         match addresses.iter().find(|address| !is_address(address)) {
-            Some(wrong) => Err(format!("{wrong:?} is no address of a broker; HOST:PORT is one")),
+            Some(wrong) => Err(format!("invalid broker address {wrong:?}; use HOST:PORT")),
             None => Ok(Brokers { addresses, now: AtomicUsize::new(0), in_vain: AtomicUsize::new(0) }),
         }
     }

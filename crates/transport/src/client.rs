@@ -426,7 +426,9 @@ fn write_parts<'o>(beginning: &'o [u8], ops: &'o [WriteOp<'_>]) -> Vec<IoSlice<'
 
 /// A reply was to be taken that was not asked for. Only this process can have done that.
 fn out_of_order() -> LinkError {
-    LinkError::Cut(io::Error::other("a reply was to be taken out of order"))
+    LinkError::Cut(io::Error::other(
+        "a reply was taken that no posted request matches (a bug of this program)",
+    ))
 }
 
 /// The first refusal of several frames, its index counted from the first of them.

@@ -39,17 +39,20 @@ impl fmt::Display for WireError {
                 write!(f, "not a Farpool frame: it starts with {found:02x?}, expected \"FPW1\"")
             }
             WireError::Version { found } => {
-                write!(f, "protocol version {found} is not spoken here ({VERSION_MIN} to {VERSION_MAX} are)")
+                write!(
+                    f,
+                    "protocol version {found} is not supported (supported: {VERSION_MIN} to {VERSION_MAX})"
+                )
             }
             WireError::HeaderChecksum => f.write_str("the checksum of a frame header does not match"),
             WireError::BodyChecksum => f.write_str("the checksum of a frame body does not match"),
             WireError::Reserved { field } => write!(f, "reserved field {field} is not zero"),
-            WireError::Opcode { found } => write!(f, "no such opcode: {found}"),
-            WireError::TooMany { what, found, max } => write!(f, "{what}: {found}, at most {max} allowed"),
+            WireError::Opcode { found } => write!(f, "unknown opcode {found}"),
+            WireError::TooMany { what, found, max } => write!(f, "too many {what}: {found}, at most {max}"),
             WireError::Truncated { needed, left } => {
-                write!(f, "message ends early: a field needs {needed} bytes, {left} are left")
+                write!(f, "the message ends early: a field needs {needed} bytes, {left} are left")
             }
-            WireError::Trailing { left } => write!(f, "{left} bytes are left over behind the last field"),
+            WireError::Trailing { left } => write!(f, "{left} bytes are left over after the last field"),
             WireError::Value { what, found } => write!(f, "{what} cannot be {found}"),
             WireError::Text { what } => write!(f, "{what} is not valid text"),
         }
@@ -163,7 +166,7 @@ impl Field for bool {
         match u8::take(from)? {
             0 => Ok(false),
             1 => Ok(true),
-            found => Err(WireError::Value { what: "a yes or no", found: found.into() }),
+            found => Err(WireError::Value { what: "a boolean", found: found.into() }),
         }
     }
 }

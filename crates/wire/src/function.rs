@@ -342,21 +342,21 @@ impl FunctionFault {
     /// Returns the reason, as the end of a sentence that begins with "the function".
     pub fn reason(self) -> &'static str {
         match self {
-            FunctionFault::Invalid => "is not valid, or uses what is not permitted",
-            FunctionFault::Imports => "imports something; functions get nothing but their call record",
+            FunctionFault::Invalid => "is not valid, or uses features that are not permitted",
+            FunctionFault::Imports => "imports something; a function gets only its call record",
             FunctionFault::Starts => "has a start function; only its entry is run",
             FunctionFault::Memory => "must have one memory for 32-bit addresses, exported as \"memory\"",
-            FunctionFault::MemoryMaximum => "declares a maximum of its memory, or shares it; declare none",
+            FunctionFault::MemoryMaximum => "declares a maximum for its memory, or shares it; do neither",
             FunctionFault::MemoryMinimum => "begins with more memory than is permitted",
             FunctionFault::NoEntry => "does not export the entry",
             FunctionFault::EntryType => "has an entry of another type than (i32) -> i64",
-            FunctionFault::NotLoaded => "cannot be loaded there",
+            FunctionFault::NotLoaded => "cannot be loaded on the node",
             FunctionFault::TooMany => {
                 "has more than 10000 types, functions, tables, globals, exports or segments; split it"
             }
             FunctionFault::NotReady => {
-                "could not be compiled or loaded within 10 s and the memory that is permitted; make it smaller, and its \
-                 blocks less deeply nested"
+                "could not be compiled or loaded within 10 s and the permitted memory; make it smaller, and its blocks \
+                 less deeply nested"
             }
         }
     }

@@ -143,28 +143,29 @@ impl fmt::Display for Refusal {
                 write!(f, "the right to the region has ended (its epoch is now {detail})")
             }
             Code::WrongHandle => {
-                f.write_str("the right that was shown is to another region, or to a file of another name")
+                f.write_str("the handle belongs to another region, or to a file of another name")
             }
-            Code::OutOfBounds => write!(f, "the range leaves the region of {detail} bytes"),
+            Code::OutOfBounds => write!(f, "the range is outside the region, which has {detail} bytes"),
             Code::Sealed => f.write_str("the region is sealed: it can only be read"),
             Code::LeaseExpired => f.write_str("the lease has expired and was not renewed"),
-            Code::NoSuchRegion => write!(f, "no such region (the node has {detail})"),
+            Code::NoSuchRegion => write!(f, "no such region: the node has {detail} regions"),
             Code::Exhausted => write!(f, "the pool is full ({detail} free)"),
             Code::TicketExpired => write!(f, "the ticket expired {detail} ms ago"),
             Code::TicketSpent => write!(f, "ticket {detail} was redeemed before"),
-            Code::TicketForged => f.write_str("the ticket's signature does not fit"),
+            Code::TicketForged => f.write_str("the ticket's signature is wrong"),
             Code::WrongIncarnation => {
-                f.write_str("the node has started again since, without what it held before")
+                f.write_str("the node has restarted and lost the memory it held before")
             }
-            Code::OldTerm => write!(f, "the ticket is of an older broker term than {detail}"),
+            Code::OldTerm => write!(f, "the ticket is from an older broker term than {detail}"),
             Code::UnknownSession => write!(f, "no such session: {detail:016x}"),
             Code::WrongSecret => write!(f, "the secret is not that of session {detail:016x}"),
+            Code::NameTaken if detail == 0 => f.write_str("the name is taken"),
             Code::NameTaken => write!(f, "the name is taken (by file {detail})"),
             Code::NoSuchName => f.write_str("no file of this name"),
             Code::FileLost => {
-                f.write_str("the file lost bytes with a memory node that has started again since")
+                f.write_str("the file has lost bytes: a memory node that held them has restarted")
             }
-            Code::Unsupported => write!(f, "operation {detail} is not served here"),
+            Code::Unsupported => write!(f, "the peer does not support operation {detail}"),
             Code::Malformed => write!(f, "the peer could not read the message (opcode {detail})"),
             Code::VersionMismatch => write!(
                 f,
@@ -172,48 +173,57 @@ impl fmt::Display for Refusal {
                  upgrade {}",
                 if detail > u64::from(VERSION_MAX) { "this side" } else { "the peer" }
             ),
-            Code::StoreFailed => f.write_str("the broker's store failed, nothing was promised"),
+            Code::StoreFailed => f.write_str("the broker's store failed; nothing was changed"),
             Code::NotShared => f.write_str("the region cannot be mapped from here"),
             Code::LimitReached => write!(f, "a limit was reached: {detail}"),
             Code::NoNodes if detail == 0 => f.write_str("no memory node is in the pool"),
-            Code::NoNodes => f.write_str("a memory node that is needed has not been heard of"),
+            Code::NoNodes => f.write_str("the broker has not heard from a memory node that is needed"),
             Code::NotReported => f.write_str("a memory node has not reported the file's regions as sealed"),
             Code::NotPermitted => write!(f, "this identity may not ask for operation {detail}"),
-            Code::NoSuchScan => f.write_str("no such scan, or it has ended"),
-            Code::BadProgram if detail == u64::MAX => f.write_str("it is no program"),
-            Code::BadProgram => write!(f, "the program cannot be run there (operator {detail})"),
-            Code::ProgramStopped => write!(f, "the program was stopped behind {detail} row groups"),
-            Code::Quarantined => f.write_str("the program was stopped before and is not run again for now"),
-            Code::BadColumns => write!(f, "row group {detail} of the scan does not hold such columns"),
+            Code::NoSuchScan => f.write_str("no such scan: it never began, or it has ended"),
+            Code::BadProgram if detail == u64::MAX => f.write_str("the bytes are not a valid program"),
+            Code::BadProgram => write!(f, "the node cannot run the program (operator {detail}, counted from 0)"),
+            Code::ProgramStopped => write!(
+                f,
+                "the program was stopped after {detail} row groups: a value did not fit, it reached a limit, or \
+                 it crashed"
+            ),
+            Code::Quarantined => f.write_str(
+                "the program is quarantined: it crashed or reached a limit in the last 10 minutes; retry later",
+            ),
+            Code::BadColumns => write!(f, "row group {detail} of the scan does not have the columns described"),
             Code::NotOpened => {
-                write!(f, "row group {detail} of the scan is not as it was encrypted, or with another key")
+                write!(
+                    f,
+                    "row group {detail} of the scan cannot be decrypted: its bytes were changed, or the key is wrong"
+                )
             }
-            Code::BadLookup => write!(f, "the lookup is none, not whole, or not there any more ({detail})"),
-            Code::NoSuchFunction => f.write_str("no such function is known there"),
+            Code::BadLookup => write!(f, "the lookup is missing, incomplete or invalid ({detail})"),
+            Code::NoSuchFunction => f.write_str("the node does not know this function"),
             Code::BadFunction => {
                 let fault = FunctionFault::ALL.into_iter().find(|fault| *fault as u64 == detail);
                 write!(f, "the function {}", fault.map_or("cannot be used", FunctionFault::reason))
             }
             Code::NoFunctions => {
                 let form = FunctionForm::ALL.get(detail as usize).map_or("such", |form| form.word());
-                write!(f, "{form} functions are not run there")
+                write!(f, "the node does not run {form} functions")
             }
             Code::NotTrusted => {
-                write!(f, "the function is not signed by one of the {detail} keys that are trusted there")
+                write!(f, "the function is not signed by one of the {detail} keys that the node trusts")
             }
             Code::BadWindow if detail == u64::MAX => f.write_str("the window is too large, or empty"),
-            Code::BadWindow => write!(f, "part {detail} of the window is not a range of a sealed region"),
-            Code::NotLeader => f.write_str("it does not lead the pool's brokers"),
+            Code::BadWindow => write!(f, "range {detail} of the window is not in a sealed region"),
+            Code::NotLeader => f.write_str("this broker is not the leader; ask the others"),
             Code::SandboxesBusy => write!(
                 f,
-                "functions of {detail} other clients run there, as many as it has processes for, and none of them has ended in \
-                 time; call again later, or start the node with a larger --function-processes"
+                "all {detail} function processes of the node are busy with other clients; retry later, or start the \
+                 node with a larger --function-processes"
             ),
             Code::NoSandbox => f.write_str("the node could not start a sandbox process"),
-            Code::OverQuota => write!(f, "the tenant's quota leaves {detail} bytes"),
+            Code::OverQuota => write!(f, "the tenant's quota is exceeded: {detail} bytes are left"),
             Code::WrongTenant => f.write_str("it belongs to another tenant"),
-            Code::Draining => f.write_str("the node is being emptied and grants nothing new"),
-            Code::OutOfMemory => write!(f, "the node's host refused it {detail} bytes"),
+            Code::Draining => f.write_str("the node is being drained and grants no new leases"),
+            Code::OutOfMemory => write!(f, "the node could not allocate {detail} bytes: its host refused"),
         }
     }
 }

@@ -60,7 +60,7 @@ def test_function_in_c_gives_what_python_computes_wherever_it_runs(
         called = pool.run(walk, "list", words(64, 500, 0), placement=placement)
         assert called.numpy("<u8").tolist() == walked(nodes, 64, 500)
         assert (called.node is None) == (placement == "fetch") or placement == "auto"
-    with pytest.raises(farpool.FunctionError, match=r"gave up with code 1"):
+    with pytest.raises(farpool.FunctionError, match=r"failed with code 1"):
         pool.run(walk, "list", b"too short", placement=placement)
 
 
@@ -70,7 +70,7 @@ def test_place_fetch_without_the_sandbox_program_says_where_it_was_looked_for(
     monkeypatch.setenv("FARPOOL_SANDBOX", "/nowhere/farpool-sandbox")
     walk = farpool.Function.wasm(Path(os.environ["FARPOOL_FUNCTIONS"], "walk.wasm").read_bytes(), "walk")
     with farpool.connect(shared_cluster.url) as pool:
-        with pytest.raises(farpool.RefusedError, match="/nowhere/farpool-sandbox is not there.*FARPOOL_SANDBOX"):
+        with pytest.raises(farpool.RefusedError, match="/nowhere/farpool-sandbox does not exist.*FARPOOL_SANDBOX"):
             pool.run(walk, "list", words(64, 5, 0), placement="fetch")
         called = pool.run(walk, "list", words(64, 5, 0))
         assert called.numpy("<u8").tolist() == walked(nodes, 64, 5)
@@ -78,11 +78,11 @@ def test_place_fetch_without_the_sandbox_program_says_where_it_was_looked_for(
 
 
 def test_function_that_does_not_end_well_raises_with_how(pool: farpool.Pool, nodes: numpy.ndarray) -> None:
-    with pytest.raises(farpool.FunctionError, match=r"gave up with code 1"):
+    with pytest.raises(farpool.FunctionError, match=r"failed with code 1"):
         pool.run("resident:walk", "list", b"too short")
     with pytest.raises(farpool.FunctionError, match=r"out of bounds"):
         pool.run("resident:walk", "list", words(1 << 40, 1, 0))
-    with pytest.raises(farpool.RefusedError, match="no such function is known there"):
+    with pytest.raises(farpool.RefusedError, match="the node does not know this function"):
         pool.run("resident:nothing", "list")
 
 

@@ -72,7 +72,7 @@ impl StoreFile {
                 Err(error) => return Err(error.into()),
             };
             if !file.metadata()?.is_file() {
-                return Err(Unusable::Other("it is no file".to_owned()));
+                return Err(Unusable::Other("it is not a regular file".to_owned()));
             }
             match file.try_lock() {
                 Ok(()) => {}
@@ -107,7 +107,7 @@ impl StoreFile {
             let is_ours = head.starts_with(MAGIC)
                 || (self.behind().read(0, &mut behind).is_ok() && behind == *REDB_MAGIC);
             return Err(match is_ours {
-                true => Unusable::Damaged("its front page is not as it was written".to_owned()),
+                true => Unusable::Damaged("the checksum of its front page is wrong".to_owned()),
                 false => Unusable::Other("it is not a broker store".to_owned()),
             });
         }
@@ -257,7 +257,8 @@ impl StorageBackend for Behind {
 
 /// Converts an offset in redb's part to one in the file. A damaged file may ask for any offset.
 fn within(offset: u64) -> io::Result<u64> {
-    let beyond = || io::Error::new(io::ErrorKind::InvalidInput, "a place beyond the end of every file");
+    let beyond =
+        || io::Error::new(io::ErrorKind::InvalidInput, "the offset is beyond the end of the largest file");
     offset.checked_add(FRONT_BYTES).filter(|offset| *offset <= i64::MAX as u64).ok_or_else(beyond)
 }
 

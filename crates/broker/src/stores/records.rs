@@ -167,7 +167,7 @@ impl Reading {
     pub fn take(&mut self, key: &str, bytes: &[u8]) -> Result<(), String> {
         let wrong = |why: &str| format!("the record {key:?} {why}");
         let value = value(bytes).filter(|value| value.bytes.len() == bytes.len());
-        let value = value.ok_or_else(|| wrong("does not have the checksum that it was written with"))?;
+        let value = value.ok_or_else(|| wrong("has a wrong checksum"))?;
         if value.key != key {
             return Err(wrong(&format!("is that of {:?}", value.key)));
         }
@@ -175,7 +175,7 @@ impl Reading {
             let said = value.payload.split_first_chunk().and_then(|(count, sum)| {
                 Some((u64::from_le_bytes(*count), u128::from_le_bytes(sum.try_into().ok()?)))
             });
-            self.said = Some(said.ok_or_else(|| wrong("is no sum"))?);
+            self.said = Some(said.ok_or_else(|| wrong("is not a valid sum"))?);
             self.ledger.commit = value.commit;
             return Ok(());
         }
@@ -194,7 +194,7 @@ impl Reading {
             None => return Err("the sum over its records is missing".to_owned()),
             Some(said) if said == read => {}
             Some((said, _)) if said != read.0 => {
-                return Err(format!("it has {} records where {said} were written", read.0));
+                return Err(format!("it has {} records; {said} were written", read.0));
             }
             Some(_) => return Err("one of its records is from before the last commit".to_owned()),
         }

@@ -74,7 +74,11 @@ impl RedbStore {
         }
         let file = StoreFile::open(path, &|behind| begin(behind, &[])).map_err(unusable)?;
         let why = match verify(&file) {
-            Ok(_) => return Err(refused("it is whole; start the broker without --rebuild-store".to_owned())),
+            Ok(_) => {
+                return Err(refused(
+                    "it is not damaged; start the broker without --rebuild-store".to_owned(),
+                ));
+            }
             Err(Unusable::Damaged(why)) => why,
             Err(other) => {
                 // The message needs the file to be opened once more, so its lock must be released.
@@ -121,7 +125,7 @@ fn words(unusable: Unusable, path: &Path) -> String {
         Unusable::Other(why) | Unusable::Damaged(why) => why,
         Unusable::RedbAlone => match former_format(path) {
             Some(format) => other_format(&format.to_string()),
-            None => "it is a redb file, but not a broker store of a format that is known".to_owned(),
+            None => "it is a redb file, but not a broker store of a known format".to_owned(),
         },
     }
 }
@@ -140,8 +144,8 @@ fn former_format(path: &Path) -> Option<u64> {
 
 fn damaged(path: &Path, why: &str) -> String {
     format!(
-        "the broker store {} is damaged ({why}): put a copy of it back, or start the broker with --rebuild-store, which keeps \
-         the names whose records are whole and loses the others",
+        "the broker store {} is damaged ({why}): restore it from a backup, or start the broker with --rebuild-store, \
+         which keeps the names whose records are undamaged and loses the others",
         path.display()
     )
 }
@@ -240,7 +244,7 @@ fn guarded<T>(what: impl FnOnce() -> Result<T, Unusable>) -> Result<T, Unusable>
     done.unwrap_or_else(|panic| {
         let why =
             panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-        Err(Unusable::Damaged(format!("redb gave up: {}", why.unwrap_or("it panicked"))))
+        Err(Unusable::Damaged(format!("redb panicked: {}", why.unwrap_or("no message"))))
     })
 }
 

@@ -157,7 +157,7 @@ impl Leases {
         let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&request, deadline))?;
         let grants = answer_of!(reply, Seal)?;
         if grants.regions.len() != regions.len() {
-            let message = "a node sealed another number of regions than asked";
+            let message = "a node sealed a different number of regions than it was asked to";
             return Err(Error::new(ErrorKind::Refused, message));
         }
         let mut sealed = BTreeMap::new();

@@ -60,7 +60,8 @@ impl Leases {
                 return Ok(cut);
             }
             if patience == Patience::Brief && self.base.host.now() < growing.brief_until {
-                return Err(Error::new(ErrorKind::Exhausted, "there was no memory a moment ago"));
+                let message = "the pool had no free memory less than 1 s ago; retry later";
+                return Err(Error::new(ErrorKind::Exhausted, message));
             }
             let (held, _) = self.held.lock().allocator.held(group);
             let needed = u64::from(bytes);
@@ -113,7 +114,7 @@ impl Leases {
             }
             self.lease_more(&mut growing, group, bytes, bytes, &[], Patience::Full)?;
         }
-        let message = format!("no region that was leased has {bytes} bytes in one piece");
+        let message = format!("no leased region has {bytes} contiguous free bytes");
         self.cut_run_from_held(group, bytes).ok_or_else(|| Error::new(ErrorKind::Exhausted, message))
     }
 
@@ -315,7 +316,7 @@ impl Leases {
             // Less than requested is a success. The caller asks again for the rest.
             _ if leased > 0 => Ok(()),
             Some(error) => Err(Error::new(ErrorKind::Exhausted, error.to_string())),
-            None => Err(Error::new(ErrorKind::Exhausted, "the broker granted nothing")),
+            None => Err(Error::new(ErrorKind::Exhausted, "the broker granted no tickets")),
         }
     }
 

@@ -268,8 +268,8 @@ impl fmt::Debug for PageKey {
 impl fmt::Display for PageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PageError::Tampered { place } => write!(f, "{place} is not as it was sealed"),
-            PageError::NeverSealed { place } => write!(f, "{place} was never sealed"),
+            PageError::Tampered { place } => write!(f, "{place} differs from what was encrypted"),
+            PageError::NeverSealed { place } => write!(f, "{place} was never encrypted"),
             PageError::WrongLength { bytes, pages } => {
                 write!(f, "a buffer of {bytes} bytes for {pages} pages of {SEAL_PAGE_BYTES} bytes")
             }
@@ -279,8 +279,8 @@ impl fmt::Display for PageError {
             PageError::KeySpent { pages_sealed, pages } => {
                 write!(
                     f,
-                    "the key has sealed {pages_sealed} pages and was to seal {pages} more; \
-                     {SEAL_PAGES_PER_KEY_MAX} is the most permitted"
+                    "the key has encrypted {pages_sealed} pages and cannot encrypt {pages} more; its limit is \
+                     {SEAL_PAGES_PER_KEY_MAX}"
                 )
             }
         }

@@ -223,7 +223,7 @@ impl Engines {
             let last = traps(peek.call(&mut store, -1));
             if here != load || !behind || !between || !last {
                 return Err(wasmtime::Error::msg(
-                    "windows do not work with this compiler: see crates/functions/sandbox/src/space.rs",
+                    "this version of Wasmtime does not support windows: see crates/functions/sandbox/src/space.rs",
                 ));
             }
         }

@@ -329,7 +329,7 @@ impl Serving<'_> {
         }
         let instance = compiled.instances.instantiate(&mut store)?;
         let function = instance.get_module_export(&mut store, entry).and_then(|export| export.into_func());
-        let function = function.ok_or_else(|| wasmtime::Error::msg("the entry is not there"))?;
+        let function = function.ok_or_else(|| wasmtime::Error::msg("the entry function is missing"))?;
         let entry = function.typed(&store)?;
         Ok(Warm { store, entry, space, used: 0 })
     }

@@ -67,11 +67,9 @@ fn is_alone(error: &(dyn Error + 'static)) -> bool {
 fn run() -> Result<ExitCode, Box<dyn Error>> {
     let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     if control.peer_addr().is_err() {
-        return Err(
-            "this program is started by a farpool node, which talks to it; it does nothing by itself".into(),
-        );
+        return Err("this program is started by Farpool nodes and clients and cannot be run by hand".into());
     }
-    let niceness = std::env::args().nth(1).ok_or("its niceness is missing")?;
+    let niceness = std::env::args().nth(1).ok_or("the argument niceness is missing")?;
     lockdown::stand_back(niceness.parse()?)?;
     // Reads the number of CPUs now: it takes files of control groups, which cannot be opened later.
     waiting::cpus();

@@ -75,7 +75,9 @@ pub fn wait_alone() -> io::Result<()> {
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EINVAL) if Instant::now() < give_up => std::thread::yield_now(),
-            Some(libc::EINVAL) => return Err(io::Error::other("a thread is there before the lockdown")),
+            Some(libc::EINVAL) => {
+                return Err(io::Error::other("another thread was running before the lockdown"));
+            }
             // A system that forbids `unshare` does not say whether there are threads.
             Some(libc::EPERM | libc::ENOSYS) => return Ok(()),
             _ => return Err(error),

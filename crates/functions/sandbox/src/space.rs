@@ -293,7 +293,8 @@ unsafe impl wasmtime::MemoryCreator for Spaces {
             return Err(format!("{reserved:?} and {guard} bytes of addresses are not reserved"));
         }
         if minimum > space.layout.heap_bytes {
-            return Err(format!("{minimum} bytes of heap, {} are permitted", space.layout.heap_bytes));
+            let max = space.layout.heap_bytes;
+            return Err(format!("the module needs {minimum} bytes of heap; at most {max} are permitted"));
         }
         space.renew_heap(minimum).map_err(|error| error.to_string())?;
         Ok(Box::new(Heap { bytes: minimum, space }))

@@ -13,7 +13,7 @@ pub(super) fn of_webpki(error: &webpki::Error, whose: &str, ca: &str) -> TlsErro
         E::UnknownIssuer | E::InvalidSignatureForPublicKey => other_ca(whose, ca),
         E::CaUsedAsEndEntity => TlsError::new(
             TlsErrorKind::Identity,
-            format!("{whose} is the certificate of a CA, which proves nobody: issue one with it"),
+            format!("{whose} is a CA's certificate, which identifies nobody: issue a certificate with it"),
         ),
         other => TlsError::new(TlsErrorKind::Handshake, format!("{whose} is not acceptable ({other})")),
     }
@@ -44,11 +44,11 @@ pub(super) fn of_rustls(error: &rustls::Error, expected: Option<&Identity>, own:
         E::AlertReceived(alert) => of_alert(*alert, own),
         E::NoCertificatesPresented => TlsError::new(
             TlsErrorKind::Identity,
-            "the peer has no certificate: every peer of a pool needs one",
+            "the peer sent no certificate: every process of the pool needs one",
         ),
         E::PeerIncompatible(_) => TlsError::new(
             TlsErrorKind::Handshake,
-            "the peer's TLS has nothing in common with ours: TLS 1.3 with AES-GCM is needed",
+            "the peer does not support TLS 1.3 with AES-GCM, which is needed",
         ),
         other => TlsError::new(TlsErrorKind::Handshake, format!("the TLS handshake failed ({other})")),
     }
@@ -62,10 +62,12 @@ pub(super) fn of_alert(alert: AlertDescription, own: &str) -> TlsError {
         }
         AlertDescription::CertificateExpired => "by the peer's clock it is expired or not valid yet",
         AlertDescription::CertificateRequired => "the peer needs one and was given none",
-        AlertDescription::AccessDenied => "it has not exactly one identity of the pool",
-        AlertDescription::BadCertificate => "it is not in the name that the peer expects",
-        AlertDescription::UnsupportedCertificate => "it is not for this side of a connection",
-        AlertDescription::CertificateRevoked | AlertDescription::CertificateUnknown => "it is not good there",
+        AlertDescription::AccessDenied => "it does not have exactly one identity of the pool",
+        AlertDescription::BadCertificate => "it is for another name than the peer expects",
+        AlertDescription::UnsupportedCertificate => "it is not permitted for this side of a connection",
+        AlertDescription::CertificateRevoked | AlertDescription::CertificateUnknown => {
+            "the peer does not accept it"
+        }
         other => {
             let message = format!("the peer ended the TLS connection (alert {})", u8::from(other));
             return TlsError::new(TlsErrorKind::Handshake, message);
@@ -80,11 +82,11 @@ pub(super) fn wrong_peer(expected: Option<&Identity>, presented: &[String]) -> T
     let name = |shown: &String| Identity::from_dns_name(shown.split('"').nth(1).unwrap_or(shown));
     let found = presented.iter().find_map(name);
     let message = match (expected, found) {
-        (Some(expected), Some(found)) => format!("whoever answers there is {found}, not {expected}"),
+        (Some(expected), Some(found)) => format!("the peer is {found}, not {expected}"),
         (Some(expected), None) => {
-            format!("whoever answers there has a certificate, but not that of {expected}")
+            format!("the peer's certificate is not that of {expected}")
         }
-        (None, _) => "the peer's certificate has not exactly one identity of the pool".to_owned(),
+        (None, _) => "the peer's certificate does not have exactly one identity of the pool".to_owned(),
     };
     TlsError::new(TlsErrorKind::WrongPeer, message)
 }

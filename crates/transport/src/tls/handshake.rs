@@ -75,7 +75,8 @@ impl Trouble {
             // Also what a process does that is just ending, so it counts as an ended connection.
             Trouble::HungUp => io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                "it hung up on the TLS handshake, as one that was started without certificates (--certs) does",
+                "it closed the connection during the TLS handshake: it may have been started without certificates \
+                 (--certs)",
             ),
         }
     }

@@ -44,8 +44,8 @@ impl Identity {
             _ => Err(TlsError::new(
                 TlsErrorKind::Identity,
                 format!(
-                    "{name:?} is no name of a tenant: 1 to {LABEL_BYTES_MAX} of a to z, 0 to 9 and -, which \
-                     neither begins nor ends it, are permitted, but not {TENANT_ADMIN} or {TENANT_LOCAL}"
+                    "invalid tenant name {name:?}; use 1 to {LABEL_BYTES_MAX} of a to z, 0 to 9 and -, without - at \
+                     the beginning or end, and not {TENANT_ADMIN} or {TENANT_LOCAL}"
                 ),
             )),
         }

@@ -141,7 +141,7 @@ impl Tls {
         let wrong_key = |error: rustls::Error| match error {
             rustls::Error::InconsistentKeys(_) => TlsError::new(
                 TlsErrorKind::File,
-                format!("the key in {} is not that of the certificate in {own_label}", key.label),
+                format!("the key in {} does not belong to the certificate in {own_label}", key.label),
             ),
             other => TlsError::new(TlsErrorKind::File, format!("{} cannot be used ({other})", key.label)),
         };

@@ -81,7 +81,7 @@ impl TlsStream {
     fn check_sendable(&self) -> io::Result<()> {
         if self.sent_records >= RECORDS_MAX {
             return Err(io::Error::other(
-                "the connection has sealed all the records that its keys are good for",
+                "the connection has encrypted as many records as its keys permit; reconnect",
             ));
         }
         Ok(())
@@ -355,7 +355,7 @@ impl Opening {
         // Only data comes, and alerts look like it.
         if head[0] != u8::from(ContentType::ApplicationData) || head[1] != 3 || length > RECORD_BODY_BYTES_MAX
         {
-            return Err(broken("bytes that are no TLS record"));
+            return Err(broken("bytes that are not a TLS record"));
         }
         let start = self.sealed.start + RECORD_HEADER_BYTES;
         Ok((waiting.len() - RECORD_HEADER_BYTES >= length).then(|| start..start + length))
@@ -381,7 +381,7 @@ impl Opening {
     }
 }
 
-const CHANGED: &str = "a record that was changed on the way";
+const CHANGED: &str = "a record that was changed in transit";
 const NEITHER: &str = "a TLS message that is neither data nor an alert";
 
 /// The end of a stream as the peer put it: nothing follows, or why not. An alert before anything else is the
@@ -401,7 +401,7 @@ fn ended_by(alert: AlertDescription, is_first: bool, own: &str) -> io::Result<()
 
 /// The peer broke TLS, or somebody between us did. To what runs over it, that is a connection that ended.
 fn broken(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the TLS connection is broken: it brought {what}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("the TLS connection is broken: received {what}"))
 }
 
 #[cfg(test)]

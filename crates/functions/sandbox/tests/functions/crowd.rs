@@ -122,7 +122,7 @@ fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_b
     });
     assert_eq!((error.kind(), error.retry()), (ErrorKind::Exhausted, Retry::Later), "{error}");
     let message = error.to_string();
-    assert!(message.contains("functions of 2 other clients"), "{message}");
+    assert!(message.contains("all 2 function processes"), "{message}");
     assert!(message.contains("--function-processes"), "{message}");
     // Nothing runs any more, so there is room once the node has noticed that.
     let client = Client::of(pool);

@@ -43,7 +43,7 @@ fn group_that_no_process_can_be_put_into_is_refused_at_the_start_by_its_name() {
     let options = SandboxOptions { groups: vec![folder.path().to_owned()], ..sandbox() };
     let message = Sandboxes::start(options).err().expect("no control group").to_string();
     assert!(message.contains(&folder.path().display().to_string()), "{message}");
-    assert!(message.contains("no control group"), "{message}");
+    assert!(message.contains("is not a control group that accepts processes"), "{message}");
 }
 
 #[test]

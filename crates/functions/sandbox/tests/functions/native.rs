@@ -183,13 +183,13 @@ fn native_function_that_nobody_vouches_for_is_refused() {
     };
     let (key, mut forged) = (signer.public(), signer.signature(&object));
     forged[3] ^= 1;
-    refused(Function::native(object.clone(), "sum", key, forged), "trusted");
+    refused(Function::native(object.clone(), "sum", key, forged), "the node trusts");
     // The signature is a stranger's, under the name of the trusted key.
-    refused(Function::native(object.clone(), "sum", key, stranger.signature(&object)), "trusted");
-    refused(Ok(signed(&stranger, &object, "sum")), "trusted");
+    refused(Function::native(object.clone(), "sum", key, stranger.signature(&object)), "the node trusts");
+    refused(Ok(signed(&stranger, &object, "sum")), "the node trusts");
     let mut changed = object.clone();
     changed.push(0);
-    refused(Function::native(changed, "sum", key, signer.signature(&object)), "trusted");
+    refused(Function::native(changed, "sum", key, signer.signature(&object)), "the node trusts");
     refused(Ok(signed(&signer, &object, "no_such_entry")), "does not export the entry");
     refused(Ok(signed(&signer, b"\x7fELF, but no more of it", "sum")), "cannot be loaded");
     // Changes the field of the ELF header that names the machine.
@@ -259,5 +259,5 @@ fn native_function_is_refused_where_no_key_is_trusted() {
     let pool = running.connect(Tcp);
     let caller = publish(&pool, "bytes", &[1; 8]).caller(Default::default()).unwrap();
     let error = caller.call(&signed(&signer(), &built(), "sum"), &[], options(60_000)).unwrap_err();
-    assert!(error.to_string().contains("native functions are not run there"), "{error}");
+    assert!(error.to_string().contains("the node does not run native functions"), "{error}");
 }

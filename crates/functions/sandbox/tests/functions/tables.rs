@@ -83,5 +83,5 @@ fn column_of_two_nodes_is_summed_at_each_here_shared_and_at_one_of_them_alike() 
     let error = caller.call(&sum, &[], options(Placement::Split)).err().unwrap();
     assert!(error.to_string().contains("call_each"), "{error}");
     let error = table.caller(&["price"], Default::default()).err().unwrap();
-    assert!(error.to_string().contains("no column \"price\"; there are name, amount"), "{error}");
+    assert!(error.to_string().contains("no column \"price\"; the columns are name, amount"), "{error}");
 }

@@ -104,7 +104,10 @@ pub struct RingStream {
 }
 
 fn damaged(_: Impossible) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the other side of a ring shows a count that cannot be")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the peer of a shared-memory ring shows an impossible byte count",
+    )
 }
 
 impl RingStream {
@@ -199,7 +202,7 @@ impl RingStream {
                 Ok(_) if self.beside.len() > DESCRIPTORS_MAX => {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
-                        "more descriptors than were asked for",
+                        "the peer sent more descriptors than were requested",
                     ));
                 }
                 Ok(_) => {}
