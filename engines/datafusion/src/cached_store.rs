@@ -264,7 +264,7 @@ fn failed(why: &str) -> object_store::Error {
 }
 
 fn changed(meta: &ObjectMeta) -> object_store::Error {
-    let source = Box::new(exec_datafusion_err!("it changed while it was read"));
+    let source = Box::new(exec_datafusion_err!("the object changed while it was read"));
     object_store::Error::Precondition { path: meta.location.to_string(), source }
 }
 
@@ -276,7 +276,7 @@ impl fmt::Debug for CachedStore {
 
 impl fmt::Display for CachedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} behind a cache", self.store)
+        write!(f, "cache over {}", self.store)
     }
 }
 

@@ -84,7 +84,7 @@ impl TableProvider for FarTableProvider {
 /// Returns the error for a new table or view that would hide the far table of this name.
 pub(crate) fn hides<T>(name: &str) -> Result<T> {
     exec_err!(
-        "there is a far table {name}, which it would hide: choose another name, or drop the far table first"
+        "a far table {name} exists and would be hidden: choose another name, or drop the far table first"
     )
 }
 

@@ -68,7 +68,8 @@ impl MemoryPool for SessionPool {
         match self.pool.try_grow(reservation, additional) {
             Err(DataFusionError::ResourcesExhausted(why)) if consumer.starts_with(NEVER_SPILLED) => {
                 Err(DataFusionError::Execution(format!(
-                    "a join without equal keys keeps its smaller side in memory, which it does not fit into: {why}"
+                    "a join without equality conditions must hold its smaller side in memory, and it does not fit: \
+                     {why}"
                 )))
             }
             grown => grown,

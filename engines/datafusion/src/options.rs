@@ -55,7 +55,7 @@ impl ExtensionOptions for Options {
             }
             _ => {
                 return config_err!(
-                    "farpool.{key} is not known: there are farpool.{PLACEMENT} and farpool.{SPILL_JOINS}"
+                    "unknown setting farpool.{key}; the settings are farpool.{PLACEMENT} and farpool.{SPILL_JOINS}"
                 );
             }
         }
@@ -72,12 +72,12 @@ impl ExtensionOptions for Options {
             entry(
                 PLACEMENT,
                 self.placement.name().to_owned(),
-                "Where programs over far tables run: here (fetch), beside the data (ship), both (split), or the best (auto).",
+                "Placement of programs over far tables: fetch (here), ship (at the nodes), split (both), or auto.",
             ),
             entry(
                 SPILL_JOINS,
                 self.spill_joins.to_string(),
-                "Whether hash joins whose build side does not fit into the memory pool go on in temporary files.",
+                "Whether hash joins spill to temporary files if their build side does not fit into the memory pool.",
             ),
         ]
     }

@@ -120,7 +120,7 @@ impl Pipeline {
                     ending = Ending::Groups { keys: keys.len(), aggregates: aggregates.clone() };
                 }
                 Operator::Top { keys, rows } => ending = Ending::Top { keys: keys.clone(), rows: *rows },
-                other => return Err(format!("a program of a scan with {other:?} in this place")),
+                other => return Err(format!("a program of a scan with {other:?} in an unsupported place")),
             }
         }
         let whole =

@@ -177,8 +177,10 @@ impl Reached<'_> {
     /// Checks that the scan returns all rows of the table unfiltered and ungrouped. The error begins with `what`.
     fn check(&self, what: &str) -> std::result::Result<(), String> {
         match () {
-            () if self.source.is_ended() => Err(format!("{what}: the scan ends with another step")),
-            () if self.is_filtered => Err(format!("{what}: a filter stays between it and the scan")),
+            () if self.source.is_ended() => {
+                Err(format!("{what}: the scan ends with a limit, grouping or top-k already"))
+            }
+            () if self.is_filtered => Err(format!("{what}: a filter below it could not be pushed down")),
             () => Ok(()),
         }
     }
@@ -196,7 +198,7 @@ fn ship_aggregate(aggregate: &AggregateExec, reached: &Reached<'_>, config: &Con
     };
     reached.check(what)?;
     if group.has_grouping_set() || (!group.is_single() && !group.is_empty()) {
-        return Err(format!("{what}: by sets of keys"));
+        return Err(format!("{what}: grouping sets (ROLLUP, CUBE) are not pushed down"));
     }
     let mut inputs: Vec<(String, Arc<dyn PhysicalExpr>)> = Vec::new();
     for (expr, name) in group.expr() {
@@ -207,14 +209,14 @@ fn ship_aggregate(aggregate: &AggregateExec, reached: &Reached<'_>, config: &Con
     for (function, filter) in aggregate.aggr_expr().iter().zip(aggregate.filter_expr()) {
         let functions = functions(function).map_err(|why| format!("{what}: {why}"))?;
         if filter.is_some() {
-            return Err(format!("{what}: {} is of some rows only", function.name()));
+            return Err(format!("{what}: {} has a FILTER clause", function.name()));
         }
         let over = match &function.expressions()[..] {
             // COUNT of a constant that is not NULL counts all rows.
             [literal] if functions == [Function::Count] && is_value(literal) => None,
             [] if functions == [Function::Count] => None,
             [expr] => Some(reached.over_table(expr)?),
-            _ => return Err(format!("{what}: {} of several values", function.name())),
+            _ => return Err(format!("{what}: {} has several arguments", function.name())),
         };
         // Equal expressions share one column.
         let column = over.map(|over| {
@@ -251,7 +253,7 @@ fn check_worth(
     let placement = config.extensions.get::<Options>().cloned().unwrap_or_default().placement;
     match placement {
         Placement::Ship | Placement::Split => Ok(()),
-        Placement::Fetch => Err("all is fetched, as farpool.placement says".to_owned()),
+        Placement::Fetch => Err("farpool.placement is fetch".to_owned()),
         Placement::Auto => {
             let (made, left) = (groups.expected()?, rows.expected()?);
             let threads = config.execution.target_partitions.max(1) as u64;
@@ -259,7 +261,7 @@ fn check_worth(
             match made.time <= left.time.max(here) {
                 true => Ok(()),
                 false => Err(format!(
-                    "it would take {:.1?} there; rows come in {:.1?}, and take {here:.1?} here",
+                    "estimated {:.1?} at the nodes; fetching the rows takes {:.1?} and grouping them here {here:.1?}",
                     made.time, left.time
                 )),
             }
@@ -316,10 +318,10 @@ fn merged(aggregate: &AggregateExec, scan: Arc<dyn ExecutionPlan>) -> Result<Arc
 /// Returns the partial values of an aggregate, in the order of DataFusion's state columns.
 fn functions(aggregate: &AggregateFunctionExpr) -> std::result::Result<&'static [Function], String> {
     if aggregate.is_distinct() {
-        return Err(format!("{} is of each value once", aggregate.name()));
+        return Err(format!("{} has DISTINCT", aggregate.name()));
     }
     if !aggregate.order_bys().is_empty() {
-        return Err(format!("{} is over rows in an order", aggregate.name()));
+        return Err(format!("{} has an ORDER BY", aggregate.name()));
     }
     match aggregate.fun().name() {
         "count" => Ok(&[Function::Count]),
@@ -327,7 +329,7 @@ fn functions(aggregate: &AggregateFunctionExpr) -> std::result::Result<&'static 
         "min" => Ok(&[Function::Min]),
         "max" => Ok(&[Function::Max]),
         "avg" => Ok(&[Function::Count, Function::Sum]),
-        _ => Err(format!("{} is not known beside the data", aggregate.name())),
+        _ => Err(format!("{} cannot be pushed down", aggregate.name())),
     }
 }
 
@@ -339,15 +341,18 @@ fn ship_top(sort: &SortExec, reached: &Reached<'_>) -> Shipped {
     let Some(rows) = sort.fetch() else { return Ok(None) };
     let rows = match u32::try_from(rows) {
         Ok(rows @ 1..=TOP_ROWS_MAX) => rows,
-        _ => return Err(format!("top: of {rows} rows: 1 to {TOP_ROWS_MAX} are permitted")),
+        _ => return Err(format!("top-k of {rows} rows: 1 to {TOP_ROWS_MAX} rows are permitted")),
     };
-    reached.check("top")?;
+    reached.check("top-k")?;
     if !reached.projections.is_empty() {
-        return Err("top: what it is by is computed here".to_owned());
+        return Err("top-k: its sort key is computed here".to_owned());
     }
     let mut keys: Vec<SortKey> = Vec::new();
     for by in sort.expr() {
-        let column = by.expr.downcast_ref::<Column>().ok_or_else(|| format!("top: by {}", by.expr))?;
+        let column = by
+            .expr
+            .downcast_ref::<Column>()
+            .ok_or_else(|| format!("top-k: its sort key {} is not a column", by.expr))?;
         let column = column.index() as u16;
         // A column that is a sort key already cannot break its own ties.
         if keys.iter().all(|known| known.column != column) {
@@ -359,7 +364,7 @@ fn ship_top(sort: &SortExec, reached: &Reached<'_>) -> Shipped {
         }
     }
     let merges = if sort.preserve_partitioning() { Merges::Partitions } else { Merges::One };
-    let source = reached.source.top(keys, rows, merges).map_err(|why| format!("top: {why}"))?;
+    let source = reached.source.top(keys, rows, merges).map_err(|why| format!("top-k: {why}"))?;
     let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(source);
     let sorted = SortExec::new(sort.expr().clone(), scan)
         .with_fetch(sort.fetch())

@@ -77,8 +77,8 @@ impl Session {
                 let name = create.name.table();
                 if matches!(&*create.input, LogicalPlan::EmptyRelation(empty) if !empty.produce_one_row) {
                     return exec_err!(
-                        "far table {0} would be without rows for ever: they come with the statement that makes it, as in \
-                         CREATE TABLE {0} AS SELECT ..",
+                        "far table {0} would stay empty, because rows cannot be added later: use CREATE TABLE {0} AS \
+                         SELECT ..",
                         shown(name)
                     );
                 }
@@ -86,7 +86,7 @@ impl Session {
                     return match create.if_not_exists {
                         true => self.context.read_empty(),
                         false => exec_err!(
-                            "there is a far table {} already; CREATE OR REPLACE TABLE replaces it",
+                            "a far table {} exists already; CREATE OR REPLACE TABLE replaces it",
                             shown(name)
                         ),
                     };

@@ -109,7 +109,7 @@ impl FarSource {
         let known = |field: &Arc<Field>| {
             type_of(field.data_type()).ok_or_else(|| {
                 plan_datafusion_err!(
-                    "column {} of far table {} is {}",
+                    "column {} of far table {} has type {}, which queries do not support",
                     field.name(),
                     table.name(),
                     field.data_type()
@@ -218,11 +218,15 @@ impl FarSource {
         let program =
             Program::decode(program).map_err(|error| plan_datafusion_err!("far table {name}: {error}"))?;
         if program.input() != &source.types[..] {
-            return plan_err!("far table {name} has other columns than it had when the query was planned");
+            return plan_err!(
+                "the columns of far table {name} changed after the query was planned; plan it again"
+            );
         }
         let (left, said) = (program.output().len(), schema.fields().len());
         if left != said {
-            return plan_err!("far table {name}: a program that leaves {left} columns where {said} are said");
+            return plan_err!(
+                "far table {name}: its program returns {left} columns, but {said} are declared"
+            );
         }
         let count = source.table.row_groups().len();
         if let Some(group) = groups.iter().find(|group| **group >= count) {

@@ -342,7 +342,8 @@ impl Drop for Writer {
         leaving.extents = others;
         drop(leaving);
         if !own.is_empty() {
-            self.shared.ended(own.len(), Some("its writer gave up".to_owned()));
+            self.shared
+                .ended(own.len(), Some("its writer was dropped before all bytes were written".to_owned()));
         }
         // Dropped without the lock: this may drop the last reference to the file, and delete it.
         drop(own);
@@ -439,7 +440,7 @@ fn checked(shared: &Shared, bytes: Vec<u8>, extents: &[Extent]) -> Result<Vec<u8
         rest = behind;
         if crc32c::crc32c(of_extent) != extent.checksum {
             return Err(exec_datafusion_err!(
-                "temporary file {:?}: {} bytes from {} on came back as others than were written",
+                "temporary file {:?}: {} bytes at offset {} do not match their checksum",
                 shared.file.name(),
                 extent.bytes,
                 extent.offset

@@ -36,17 +36,22 @@ pub(crate) fn translate(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result
 /// Translates an expression that must be boolean.
 pub(crate) fn condition(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Vec<Instruction>, String> {
     let Translated { code, of } = translate(expr, schema)?;
-    if of == Type::Boolean { Ok(code) } else { Err(format!("{expr} is {of} where true or false is wanted")) }
+    if of == Type::Boolean {
+        Ok(code)
+    } else {
+        Err(format!("{expr} is of type {of}: a condition (true or false) is needed"))
+    }
 }
 
 fn not_known(expr: &dyn PhysicalExpr) -> String {
-    format!("{expr} is not known beside the data")
+    format!("{expr} cannot be pushed down")
 }
 
 fn push(expr: &Arc<dyn PhysicalExpr>, schema: &Schema, code: &mut Vec<Instruction>) -> Result<Type, String> {
     if let Some(column) = expr.downcast_ref::<Column>() {
         let field = schema.fields().get(column.index()).ok_or_else(|| not_known(&**expr))?;
-        let of = type_of(field.data_type()).ok_or_else(|| format!("{column} is {}", field.data_type()))?;
+        let of = type_of(field.data_type())
+            .ok_or_else(|| format!("{column} has type {}, which cannot be pushed down", field.data_type()))?;
         code.push(Instruction::Column(column.index() as u16));
         return Ok(of);
     }
@@ -102,7 +107,7 @@ fn push(expr: &Arc<dyn PhysicalExpr>, schema: &Schema, code: &mut Vec<Instructio
         let from = push(cast.expr(), schema, code)?;
         if from != to {
             if !casts_alike(from, to) {
-                return Err(format!("a cast from {from} to {to} is not known beside the data"));
+                return Err(format!("a cast from {from} to {to} cannot be pushed down"));
             }
             code.push(Instruction::Cast(to));
         }
@@ -126,7 +131,7 @@ fn push_text(
 ) -> Result<(), String> {
     match push(expr, schema, code)? {
         Type::Text => Ok(()),
-        other => Err(format!("{expr} is {other} where text is wanted")),
+        other => Err(format!("{expr} has type {other}: text is needed")),
     }
 }
 
@@ -364,7 +369,7 @@ fn escaped(text: &str) -> String {
 /// Converts a literal of DataFusion. The error says that its type does not exist in near-data programs.
 pub(crate) fn scalar(value: &ScalarValue) -> Result<Scalar, String> {
     use ScalarValue as S;
-    let none = || format!("a value of {} is not known beside the data", value.data_type());
+    let none = || format!("a value of type {} cannot be pushed down", value.data_type());
     let integer = |of: Type, value: Option<i128>| Scalar { of, value: value.map(Value::Integer) };
     let bytes = |of: Type, value: Option<&[u8]>| Scalar {
         of,

@@ -217,7 +217,7 @@ async fn aggregates_that_are_not_known_there_stay_and_the_scan_says_why() {
     for (sql, why) in [
         ("SELECT shop, count(DISTINCT item), count(DISTINCT day) FROM sales GROUP BY shop", "DISTINCT"),
         ("SELECT stddev(id) FROM sales WHERE item = 3", "stddev"),
-        ("SELECT sum(id) FILTER (WHERE item = 3) FROM sales", "some rows only"),
+        ("SELECT sum(id) FILTER (WHERE item = 3) FROM sales", "FILTER clause"),
     ] {
         let scan = shown(&bench, sql).await;
         let stays = texts(&scan, "not_shipped");

@@ -333,7 +333,7 @@ async fn bytes_that_are_no_plan_for_here_are_an_error_by_name() {
         (Vec::new(), "0 relations at the root"),
         (missing_table, "nowhere"),
         (upper.encode_to_vec(), "no_such_function"),
-        (root(Some(filters(60)), &["item", "name"]).encode_to_vec(), "deeper than the 100"),
+        (root(Some(filters(60)), &["item", "name"]).encode_to_vec(), "more than 100 levels deep"),
         (root(None, &[]).encode_to_vec(), "the root lacks its input"),
         (root(Some(few.clone()), &["item"]).encode_to_vec(), "names"),
         (root(Some(Rel { rel_type: None }), &[]).encode_to_vec(), "rel_type"),
@@ -345,7 +345,7 @@ async fn bytes_that_are_no_plan_for_here_are_an_error_by_name() {
         (root(Some(project(few.clone(), vec![], vec![0; 20_000])), &["a"]).encode_to_vec(), "20000 columns"),
         (
             root(Some(project(few.clone(), vec![column(9)], vec![2])), &["a"]).encode_to_vec(),
-            "takes column 9: there are 2",
+            "refers to column 9: there are 2",
         ),
         (
             root(Some(rel(RelType::Join(Box::new(JoinRel { left: boxed(), ..JoinRel::default() })))), &[])
@@ -370,10 +370,13 @@ async fn bytes_that_are_no_plan_for_here_are_an_error_by_name() {
                 &[],
             )
             .encode_to_vec(),
-            "a sort lacks what it is by",
+            "a sort lacks its sort expression",
         ),
-        (except(1_500).encode_to_vec(), "more relations than the 1000"),
-        (with_function(root(Some(doubling), &["a"]), "add:i64_i64").encode_to_vec(), "make an expression of"),
+        (except(1_500).encode_to_vec(), "more than 1000 relations"),
+        (
+            with_function(root(Some(doubling), &["a"]), "add:i64_i64").encode_to_vec(),
+            "expand to an expression of",
+        ),
         (
             with_function(root(Some(project(few.clone(), vec![xors], vec![2])), &["a"]), "xor:bool_bool")
                 .encode_to_vec(),

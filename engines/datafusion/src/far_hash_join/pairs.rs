@@ -296,8 +296,8 @@ impl Joining {
             JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => true,
             JoinType::Full => {
                 return Err(resources_datafusion_err!(
-                    "FarHashJoinExec: a FULL join has {} and {} rows on its sides with keys that cannot be told apart by \
-                     their hash, and memory for neither",
+                    "FarHashJoinExec: a FULL join has {} and {} rows with keys of the same hash, and neither side fits \
+                     into memory; permit more memory",
                     pair.build.rows,
                     pair.probe.rows
                 ));
@@ -452,7 +452,7 @@ impl PartitionStream for Given {
         match self.rows.lock().take() {
             Some(rows) => rows,
             None => {
-                let twice = exec_datafusion_err!("a part of a join was read twice");
+                let twice = exec_datafusion_err!("internal: a partition of a hash join was read twice");
                 let error = stream::once(futures::future::err(twice));
                 Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), error))
             }

@@ -60,9 +60,9 @@ impl DataSource for FarSource {
             DisplayFormatType::TreeRender => writeln!(f, "far table={}", shown(self.table.name()))?,
             _ => write!(f, "far table={}", shown(self.table.name()))?,
         }
-        lines(f, "beside the data", &self.ships(), "; ")?;
+        lines(f, "pushed down", &self.ships(), "; ")?;
         lines(f, "dynamic filters", &self.dynamic(), "; ")?;
-        lines(f, "not shipped", &self.stays, "; ")?;
+        lines(f, "not pushed down", &self.stays, "; ")?;
         outlook(self, form, f)
     }
 

@@ -71,19 +71,21 @@ impl Checked<'_> {
             match &argument.arg_type {
                 Some(ArgType::Enum(word)) => words.push(word.as_str()),
                 Some(ArgType::Value(value)) => values.push(value),
-                _ => return plan_err!("extract of an argument that is neither a part nor a value"),
+                _ => {
+                    return plan_err!("extract has an argument that is neither a part of a date nor a value");
+                }
             }
         }
         let ([part, rest @ ..], [value]) = (&words[..], &values[..]) else {
             return plan_err!(
-                "extract of {} parts and {} values: one of each is known",
+                "extract has {} parts and {} values: exactly one of each is needed",
                 words.len(),
                 values.len()
             );
         };
         if !PARTS.contains(part) || !matches!(rest, [] | ["ONE"]) {
             return plan_err!(
-                "extract of {}: one of {} is known, counted from one",
+                "extract of {} is not supported: {}, counted from one, are",
                 words.join(" "),
                 PARTS.join(", ")
             );
@@ -131,7 +133,7 @@ fn missing<T>(of: &str, what: &str) -> Result<T> {
 
 fn check_sorts<'s>(of: &str, sorts: impl IntoIterator<Item = &'s SortField>) -> Result<()> {
     match sorts.into_iter().any(|sort| sort.expr.is_none()) {
-        true => missing(of, "what it is by"),
+        true => missing(of, "its sort expression"),
         false => Ok(()),
     }
 }
@@ -209,7 +211,7 @@ fn parts_of(plan: &LogicalPlan) -> Result<Vec<u64>> {
     match parts.iter().max() {
         Some(most) if *most > PLAN_EXPANSION_MAX => {
             plan_err!(
-                "projections on top of each other make an expression of {most} parts: up to {PLAN_EXPANSION_MAX} are permitted"
+                "stacked projections expand to an expression of {most} parts: up to {PLAN_EXPANSION_MAX} are permitted"
             )
         }
         _ => Ok(parts),
@@ -236,14 +238,14 @@ impl SubstraitConsumer for Checked<'_> {
 
     async fn consume_rel(&self, rel: &Rel) -> Result<LogicalPlan> {
         if self.relations.fetch_add(1, Ordering::Relaxed) >= PLAN_RELATIONS_MAX {
-            return plan_err!("more relations than the {PLAN_RELATIONS_MAX} that are permitted");
+            return plan_err!("more than {PLAN_RELATIONS_MAX} relations, which is the limit");
         }
         from_substrait_rel(self, rel).await
     }
 
     async fn consume_read(&self, rel: &ReadRel) -> Result<LogicalPlan> {
         if let Some(ReadType::LocalFiles(_)) = rel.read_type {
-            return plan_err!("reads local files: named tables are permitted");
+            return plan_err!("reads local files: only named tables are permitted");
         }
         let columns = rel.base_schema.as_ref().and_then(|schema| schema.r#struct.as_ref());
         let columns = columns.map_or(0, |columns| columns.types.len());
@@ -325,7 +327,7 @@ impl SubstraitConsumer for Checked<'_> {
             )
             && usize::try_from(part.field).map_or(true, |field| field >= columns)
         {
-            return plan_err!("an expression takes column {}: there are {columns}", part.field);
+            return plan_err!("an expression refers to column {}: there are {columns}", part.field);
         }
         from_field_reference(self, field, input).await
     }
@@ -342,7 +344,7 @@ impl SubstraitConsumer for Checked<'_> {
             _ => return from_scalar_function(self, function, input).await,
         }
         if self.xors.fetch_add(1, Ordering::Relaxed) >= XOR_NESTING_MAX {
-            return plan_err!("xor within xor: {XOR_NESTING_MAX} deep is permitted");
+            return plan_err!("xor within xor: up to {XOR_NESTING_MAX} levels are permitted");
         }
         let read = from_scalar_function(self, function, input).await;
         self.xors.fetch_sub(1, Ordering::Relaxed);

@@ -72,7 +72,9 @@ fn decode(bytes: &[u8]) -> Result<Plan> {
         let said = error.to_string();
         match said.contains("recursion limit") {
             true => {
-                plan_datafusion_err!("messages nest deeper than the {PLAN_NESTING_MAX} that are permitted")
+                plan_datafusion_err!(
+                    "messages nest more than {PLAN_NESTING_MAX} levels deep, which is the limit"
+                )
             }
             false => plan_datafusion_err!("not a plan in protobuf: {said}"),
         }
@@ -103,8 +105,8 @@ async fn on_deep_stack<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Sen
 
 fn panicked(panic: &(dyn Any + Send)) -> DataFusionError {
     let said = panic.downcast_ref::<String>().map(String::as_str);
-    let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say");
-    plan_datafusion_err!("a part that must be there is missing or out of range: {said}")
+    let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no details are known");
+    plan_datafusion_err!("a required field is missing or out of range: {said}")
 }
 
 /// Returns the error as a plan error that begins with `Substrait plan`. Errors of the pool keep their kind.

@@ -27,7 +27,7 @@ pub(super) fn plan(state: &SessionState, plan: &LogicalPlan) -> Result<Plan> {
     // Substrait would require the names of the fields of structs too.
     if let Some(nested) = plan.schema().fields().iter().find(|field| field.data_type().is_nested()) {
         return plan_err!(
-            "column {:?} is of type {}: nested types are not written",
+            "column {:?} is of type {}: nested types are not supported in Substrait plans",
             nested.name(),
             nested.data_type()
         );
