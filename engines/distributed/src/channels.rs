@@ -53,7 +53,8 @@ impl Beyond {
             return Ok(());
         }
         exec_err!(
-            "worker {url} is beyond this machine, and what is sent there is neither encrypted nor authenticated: refused unless --insecure-workers (of a worker: --insecure-listen) is given"
+            "worker {url} is not on this machine, and the connection would be neither encrypted nor authenticated: \
+             pass --insecure-workers (to a worker: --insecure-listen) to permit it"
         )
     }
 }
@@ -117,7 +118,11 @@ fn naming(url: &Url, error: DataFusionError) -> DataFusionError {
     };
     match status {
         Some(status) => {
-            exec_datafusion_err!("worker {url} is lost: {}: {}", status.code(), causes(status))
+            exec_datafusion_err!(
+                "worker {url} failed: {}: {}; retry the query, it runs without this worker",
+                status.code(),
+                causes(status)
+            )
         }
         None => error.context(format!("at worker {url}")),
     }

@@ -57,7 +57,7 @@ impl PhysicalExtensionCodec for ScanCodec {
         _converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<()> {
         let Some(source) = source_of(node.as_ref()) else {
-            return plan_err!("{} is no scan of a far table", node.name());
+            return plan_err!("{} is not a scan of a far table", node.name());
         };
         let (program, schema) = source.program()?;
         let scan = Scan {

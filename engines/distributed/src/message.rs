@@ -144,11 +144,12 @@ impl Scan {
     ///
     /// Errors: another version, bytes that are no scan, and anything beyond its limit. Each error says which.
     pub(crate) fn take(bytes: &[u8]) -> Result<Scan> {
-        let no_scan = |why: &dyn std::fmt::Display| plan_datafusion_err!("a scan that was sent: {why}");
+        let no_scan = |why: &dyn std::fmt::Display| plan_datafusion_err!("a scan that was received: {why}");
         let head = Head::decode(bytes).map_err(|error| no_scan(&error))?;
         if head.version != VERSION {
             return plan_err!(
-                "farpool-distributed speaks version {VERSION}, the other side {}: run the same farpool-sql on both",
+                "version mismatch: this side speaks version {VERSION} of farpool-distributed, the other side {}; run \
+                 the same farpool-sql on both",
                 head.version
             );
         }
@@ -163,23 +164,26 @@ impl Scan {
         }
         if program.len() > PROGRAM_BYTES_MAX {
             return plan_err!(
-                "far table {said}: a program of {} bytes: {PROGRAM_BYTES_MAX} are permitted",
+                "far table {said}: a program of {} bytes: at most {PROGRAM_BYTES_MAX} are permitted",
                 program.len()
             );
         }
         if groups.len() > GROUPS_MAX {
-            return plan_err!("far table {said}: {} row groups: {GROUPS_MAX} are permitted", groups.len());
+            return plan_err!(
+                "far table {said}: {} row groups: at most {GROUPS_MAX} are permitted",
+                groups.len()
+            );
         }
         if !groups.is_sorted_by(|one, next| one < next) {
-            return plan_err!("far table {said}: row groups that are not in ascending order");
+            return plan_err!("far table {said}: its row groups are not in ascending order");
         }
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
             return plan_err!("far table {said}: {partitions} streams: 1 to {PARTITIONS_MAX} are permitted");
         }
-        let schema = message.schema.ok_or_else(|| no_scan(&"it says no columns"))?;
+        let schema = message.schema.ok_or_else(|| no_scan(&"its columns are missing"))?;
         if schema.columns.len() > COLUMNS_MAX {
             return plan_err!(
-                "far table {said}: {} columns: {COLUMNS_MAX} are permitted",
+                "far table {said}: {} columns: at most {COLUMNS_MAX} are permitted",
                 schema.columns.len()
             );
         }
@@ -249,7 +253,7 @@ mod tests {
         assert_eq!(other[..2], [8, 1]);
         other[1] = 2;
         let why = why(&other);
-        assert!(why.contains("farpool-distributed speaks version 1, the other side 2"), "{why}");
+        assert!(why.contains("this side speaks version 1 of farpool-distributed, the other side 2"), "{why}");
     }
 
     #[test]

@@ -57,7 +57,10 @@ impl ScaleUpLeafNodeHandler for Placing {
         let source = source_of(event.plan.as_ref())?;
         if event.task_count > 1 && !source.is_divisible() {
             let name = farpool::shown(source.table().name());
-            return Some(internal_err!("{} tasks of a scan of {name} that is one", event.task_count));
+            return Some(internal_err!(
+                "{} tasks for a scan of {name} that cannot be divided",
+                event.task_count
+            ));
         }
         let options = event.session_config.options().extensions.get::<Options>();
         let placed = source.placed(options.cloned().unwrap_or_default().placement);

@@ -40,7 +40,8 @@ pub async fn serve(
     let address = listener.local_addr()?;
     if !address.ip().is_loopback() && beyond == Beyond::Refused {
         let why = format!(
-            "{address} is beyond this machine, and whoever reaches it could run plans: refused unless --insecure-listen is given"
+            "{address} can be reached from other machines, and anyone there could run plans: pass --insecure-listen \
+                 to permit it"
         );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
@@ -78,6 +79,6 @@ fn state(query: WorkerQueryContext, codec: ScanCodec, channels: Channels) -> Res
 fn refuse_others(event: WorkerPlanRewriteEvent) -> Result<WorkerPlanRewriteEventResponse> {
     match check(&event.plan) {
         Ok(()) => Ok(WorkerPlanRewriteEventResponse::new(event.plan)),
-        Err(what) => plan_err!("a plan with {what} is refused: workers read far tables, and nothing else"),
+        Err(what) => plan_err!("a plan with {what} is refused: workers only read far tables"),
     }
 }

@@ -54,7 +54,8 @@ pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<
         .with_distributed_children_isolator_unions(false)?
         .with_distributed_worker_connection_buffer_budget_bytes(BUFFER_BYTES)?;
     let distributed = builder.query_planner().take();
-    let distributed = distributed.ok_or_else(|| internal_datafusion_err!("no planner of many machines"))?;
+    let distributed =
+        distributed.ok_or_else(|| internal_datafusion_err!("no planner for several machines"))?;
     let state = builder.with_query_planner(Arc::new(Planner { distributed, codec })).build();
     Ok(Session::over(pool, state))
 }

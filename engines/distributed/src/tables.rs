@@ -45,10 +45,10 @@ impl Tables {
         let found = Identity::of(&table);
         if found != wanted {
             return plan_err!(
-                "far table {} is not the one that the query was planned for: here it has {}, there it had {}",
+                "far table {} was replaced after the query was planned: it had {}, now it has {}; plan the query again",
                 farpool::shown(name),
-                words(found),
-                words(wanted)
+                words(wanted),
+                words(found)
             );
         }
         let mut open = self.open.lock();

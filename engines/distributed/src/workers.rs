@@ -41,13 +41,14 @@ impl FromStr for WorkerAddress {
             Some((url, near)) => (url, Some(near)),
             None => (text, None),
         };
-        let url = Url::parse(url).map_err(|error| format!("{url:?} is no address ({error}): {wanted}"))?;
+        let url =
+            Url::parse(url).map_err(|error| format!("{url:?} is not an address ({error}): {wanted}"))?;
         if url.scheme() != "http" || url.host_str().is_none() || url.port_or_known_default().is_none() {
-            return Err(format!("{url} is no address of a worker: {wanted}"));
+            return Err(format!("{url} is not an address of a worker: {wanted}"));
         }
         let near = near.map(|near| near.split(',').map(str::to_owned).collect::<Vec<_>>());
         if let Some(bad) = near.iter().flatten().find(|name| name.is_empty()) {
-            return Err(format!("{bad:?} is no name of a memory node: {wanted}"));
+            return Err(format!("{bad:?} is not a name of a memory node: {wanted}"));
         }
         Ok(WorkerAddress { url, near })
     }
@@ -197,10 +198,10 @@ pub(crate) fn info(near: &[String]) -> String {
 /// Parses the description of a worker, which is untrusted. Returns the memory nodes near it.
 fn read_info(info: &str) -> Result<Vec<String>> {
     if info.len() > INFO_BYTES_MAX {
-        return exec_err!("it says {} bytes of itself: {INFO_BYTES_MAX} are permitted", info.len());
+        return exec_err!("its description has {} bytes: at most {INFO_BYTES_MAX} are permitted", info.len());
     }
     let Some(said) = info.strip_prefix(SPEAKS) else {
-        return exec_err!("it is no worker of farpool-sql");
+        return exec_err!("it is not a farpool-sql worker");
     };
     let (version, near) = match said.split_once(NEAR) {
         Some((version, near)) => (version, near),
@@ -209,12 +210,13 @@ fn read_info(info: &str) -> Result<Vec<String>> {
     if version.parse() != Ok(VERSION) {
         let version: String = farpool::shown(version).to_string().chars().take(16).collect();
         return exec_err!(
-            "farpool-distributed speaks version {VERSION}, the other side {version}: run the same farpool-sql on both"
+            "version mismatch: this side speaks version {VERSION} of farpool-distributed, the other side {version}; \
+             run the same farpool-sql on both"
         );
     }
     let near: Vec<String> = near.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
     if near.len() > NEAR_MAX {
-        return exec_err!("it is near {} memory nodes: {NEAR_MAX} are permitted", near.len());
+        return exec_err!("it is near {} memory nodes: at most {NEAR_MAX} are permitted", near.len());
     }
     Ok(near)
 }
@@ -260,9 +262,9 @@ mod tests {
         let near = ["one".to_owned(), "two".to_owned()];
         assert_eq!(read_info(&info(&near)).expect("read"), near);
         for (said, part) in [
-            ("", "no worker of farpool-sql"),
-            ("farpool-distributed 2", "speaks version 1, the other side 2"),
-            ("farpool-distributed 2; near one", "speaks version 1, the other side 2"),
+            ("", "not a farpool-sql worker"),
+            ("farpool-distributed 2", "speaks version 1 of farpool-distributed, the other side 2"),
+            ("farpool-distributed 2; near one", "speaks version 1 of farpool-distributed, the other side 2"),
             ("farpool-distributed \u{7}x", "the other side \\u{7}x"),
         ] {
             let why = read_info(said).expect_err(said).strip_backtrace();

@@ -176,7 +176,7 @@ async fn a_worker_that_is_killed_between_queries_is_an_error_by_name_and_then_le
 
     bench.processes[0].kill();
     let why = soon(rows(&bench.far, sql)).await.expect_err("one of its tasks has nobody").strip_backtrace();
-    assert!(why.contains(bench.url(0)) && why.contains("is lost"), "{why}");
+    assert!(why.contains(bench.url(0)) && why.contains(" failed: "), "{why}");
 
     let left_out = soon(bench.workers.refresh()).await;
     assert_eq!(left_out.len(), 1, "{left_out:?}");
@@ -280,7 +280,7 @@ async fn a_table_that_was_replaced_since_the_plan_is_refused_by_name() {
     let options = PutOptions { replace: true, ..PutOptions::default() };
     pool.put_table_with("sales", fewer.schema(), [Ok::<_, Infallible>(fewer)], &options).expect("put");
     let why = soon(collect(plan, task)).await.expect_err("another table").strip_backtrace();
-    assert!(why.contains("far table sales is not the one that the query was planned for"), "{why}");
+    assert!(why.contains("far table sales was replaced after the query was planned"), "{why}");
     let fresh = soon(rows(&bench.far, "SELECT count(*) FROM sales")).await.expect("rows");
     assert_eq!(fresh, ["400000"]);
 }
@@ -333,7 +333,7 @@ async fn a_worker_refuses_plans_that_read_its_files() {
     context.register_parquet("local", path, ParquetReadOptions::default()).await.expect("registered");
     let frame = context.sql("SELECT shop, count(*) FROM local GROUP BY shop").await.expect("a query");
     let why = soon(frame.collect()).await.expect_err("refused").strip_backtrace();
-    assert!(why.contains("is refused: workers read far tables, and nothing else"), "{why}");
+    assert!(why.contains("is refused: workers only read far tables"), "{why}");
 }
 
 #[test]
