@@ -120,7 +120,7 @@ def test_an_external_table_in_a_bucket_is_what_the_bucket_has_when_it_is_asked(c
     ("location", "match"),
     {
         "s3://bucket/none.parquet": "none.parquet|[Nn]o files|404|not found",
-        "gs://bucket/t.parquet": "gs:// is not read; local paths and s3://BUCKET/",
+        "gs://bucket/t.parquet": "gs:// is not supported; use a local path or s3://BUCKET/",
     }.items(),
 )
 def test_what_cannot_be_read_is_told(cluster, environment, bucket, location, match):

@@ -132,7 +132,7 @@ enum Spill {
 fn named(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.to_owned())),
-        _ => Err("NAME=PATH is wanted, such as orders=orders.parquet".to_owned()),
+        _ => Err("NAME=PATH is needed, such as orders=orders.parquet".to_owned()),
     }
 }
 
@@ -253,9 +253,10 @@ impl Args {
             ([query], _) => Ok(query.clone()),
             ([], Some(file)) => read(file),
             ([], None) if !std::io::stdin().is_terminal() => read("-".as_ref()),
-            (queries, _) => {
-                Err(Failure::Usage(format!("--to-substrait: one query is wanted, not {}", queries.len())))
-            }
+            (queries, _) => Err(Failure::Usage(format!(
+                "--to-substrait: exactly one query is needed, not {}",
+                queries.len()
+            ))),
         }
     }
 }

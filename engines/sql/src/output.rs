@@ -41,7 +41,7 @@ pub(crate) struct Out {
 }
 
 fn gone() -> Failure {
-    Failure::failed("the output is in use")
+    Failure::failed("internal: another result is being written")
 }
 
 impl Out {
@@ -128,7 +128,7 @@ impl Out {
                 let to = self.to()?;
                 writeln!(to, "{}", shown_lines(&table.to_string()))?;
                 if more > 0 {
-                    writeln!(to, "... and {more} rows more (--rows 0 shows all)")?;
+                    writeln!(to, "... and {more} more rows (--rows 0 shows all)")?;
                 }
             }
             Format::Csv if self.has_header && !self.schema.fields().is_empty() => {

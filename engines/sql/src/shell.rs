@@ -12,7 +12,7 @@ const NEXT: &str = "    ...> ";
 pub(crate) async fn run(runner: &mut Runner) -> Result<(), Failure> {
     let mut editor = DefaultEditor::new().map_err(Failure::failed)?;
     eprintln!(
-        "Statements end with a semicolon. \\d lists tables, \\q or Ctrl-D leaves, Ctrl-C gives a query up."
+        "Statements end with a semicolon. \\d lists tables, \\q or Ctrl-D quits, Ctrl-C cancels a query."
     );
     let mut text = String::new();
     loop {
@@ -43,7 +43,7 @@ pub(crate) async fn run(runner: &mut Runner) -> Result<(), Failure> {
         let _ = editor.add_history_entry(&statements);
         let outcome = tokio::select! {
             outcome = runner.statements(&statements) => outcome,
-            _ = tokio::signal::ctrl_c() => Err(Failure::failed("given up")),
+            _ = tokio::signal::ctrl_c() => Err(Failure::failed("interrupted")),
         };
         match outcome {
             Ok(()) => {}

@@ -58,7 +58,7 @@ impl ObjectStoreRegistry for Stores {
         if url.scheme() != "s3" {
             let scheme = url.scheme();
             return Err(exec_datafusion_err!(
-                "{url}: {scheme}:// is not read; local paths and s3://BUCKET/.. are"
+                "{url}: {scheme}:// is not supported; use a local path or s3://BUCKET/.."
             ));
         }
         let bucket = AmazonS3Builder::from_env().with_url(url.as_str()).build();

@@ -16,7 +16,7 @@ pub(crate) fn line(done: &Done) -> Result<(), Failure> {
     let scans = farpool_datafusion::scans(&done.plan);
     let bytes: u64 = scans.iter().filter_map(|scan| scan["actual"]["link_bytes"].as_u64()).sum();
     let rows = if done.rows == 1 { "1 row".to_owned() } else { format!("{} rows", done.rows) };
-    let far = if scans.is_empty() { String::new() } else { format!(", {} over links", show_bytes(bytes)) };
+    let far = if scans.is_empty() { String::new() } else { format!(", {} transferred", show_bytes(bytes)) };
     writeln!(std::io::stderr(), "{rows} in {:.3} s{far}", done.elapsed.as_secs_f64())?;
     Ok(())
 }
@@ -105,20 +105,20 @@ pub(crate) fn explain(done: &Done) -> Result<(), Failure> {
         let name = shown(scan["table"].as_str().unwrap_or_default());
         let each = |what: &str| scan[what].as_array().cloned().unwrap_or_default();
         for step in each("beside_the_data") {
-            writeln!(out, "{name}: beside the data: {}", shown(step.as_str().unwrap_or_default()))?;
+            writeln!(out, "{name}: pushed down: {}", shown(step.as_str().unwrap_or_default()))?;
         }
         if let Some(why) = scan["actual"]["why"].as_str() {
-            writeln!(out, "{name}: at last: {}", shown(why))?;
+            writeln!(out, "{name}: last choice: {}", shown(why))?;
         }
         for why in each("not_shipped") {
-            writeln!(out, "{name}: not shipped: {}", shown(why.as_str().unwrap_or_default()))?;
+            writeln!(out, "{name}: not pushed down: {}", shown(why.as_str().unwrap_or_default()))?;
         }
     }
     for spill in &spills {
         let (rows, files) = (count(&spill["rows"]), count(&spill["files"]));
         let (operator, bytes) =
             (spill["operator"].as_str().unwrap_or_default(), show_bytes(count(&spill["bytes"])));
-        writeln!(out, "{operator}: {rows} rows, {bytes}, went to {files} temporary files")?;
+        writeln!(out, "{operator}: {rows} rows, {bytes}, spilled to {files} temporary files")?;
     }
     if done.spilled.files > 0 {
         let (far, disk) = (show_bytes(done.spilled.far_bytes), show_bytes(done.spilled.disk_bytes));
@@ -126,10 +126,7 @@ pub(crate) fn explain(done: &Done) -> Result<(), Failure> {
     }
     if let Some(cached) = &done.cached {
         let Counts { near_hits, far_hits, misses, .. } = cached;
-        writeln!(
-            out,
-            "blocks of local files: {near_hits} near, {far_hits} far, {misses} of the files themselves"
-        )?;
+        writeln!(out, "blocks of files: {near_hits} near hits, {far_hits} far hits, {misses} misses")?;
     }
     Ok(())
 }

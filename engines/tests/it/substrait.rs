@@ -552,7 +552,7 @@ fn the_command_writes_a_plan_and_runs_one() {
         (&["--file", "/dev/zero"], b"", "more than the 67108864 bytes"),
         (&["--to-substrait", "-", "--file", "/dev/zero"], b"", "more than the 67108864 bytes"),
         (&["--substrait", "-", "-c", "SELECT 1"], b"", "--command"),
-        (&["--to-substrait", "-", "-c", "SELECT 1", "-c", "SELECT 2"], b"", "one query is wanted, not 2"),
+        (&["--to-substrait", "-", "-c", "SELECT 1", "-c", "SELECT 2"], b"", "exactly one query is needed, not 2"),
         (&["--to-substrait", "-", "-c", "DROP TABLE sales"], b"", "Substrait plan"),
     ] {
         let (code, out, told) = run(args, input);
