@@ -30,7 +30,7 @@ impl Complaints {
         *last = Some((Instant::now(), 0));
         match kept_back {
             0 => (self.say)(what),
-            more => (self.say)(&format!("{what} (and {more} failures since the last one told)")),
+            more => (self.say)(&format!("{what} (and {more} more failures since the last message)")),
         }
     }
 }

@@ -54,22 +54,21 @@ impl fmt::Display for MountError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MountError::NoFolder(at, error) => {
-                write!(f, "{}: {error}; an existing folder can be mounted over", at.display())
+                write!(f, "{}: {error}; name an existing folder", at.display())
             }
             MountError::NotEmpty(at) => write!(
                 f,
-                "{} is not empty, and what is in it would be hidden; an empty folder can be mounted over, or any with \
-                 --over-non-empty",
+                "{} is not empty, and its files would be hidden; choose an empty folder, or give --over-non-empty",
                 at.display()
             ),
             MountError::Dead(at, why) => write!(
                 f,
-                "{at} has a mount whose process has ended, and {why}; take it away with umount --lazy {at}",
+                "{at} has a stale mount (its process has ended) that cannot be removed: {why}; run umount --lazy {at}",
                 at = at.display()
             ),
             MountError::Refused(at, error) => write!(
                 f,
-                "{}: {error}; mounting takes /dev/fuse, and either root or the program fusermount3 (Debian: fuse3)",
+                "{}: {error}; mounting needs /dev/fuse, and either root or the program fusermount3 (Debian: fuse3)",
                 at.display()
             ),
         }

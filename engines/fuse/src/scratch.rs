@@ -141,7 +141,7 @@ impl Scratch {
         let limit = self.options.quota_bytes.unwrap_or(u64::MAX);
         let within = |used: u64| used.checked_add(more).filter(|used| *used <= limit);
         if more > 0 && self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_err() {
-            self.complaints.tell(&format!("the quota of {limit} bytes is used up"));
+            self.complaints.tell(&format!("the quota of {limit} bytes is exhausted"));
             return Err(Errno::NOSPC);
         }
         contents.used_to += more;

@@ -74,13 +74,13 @@ pub fn detach_dead(at: &Path) -> Result<usize, MountError> {
             Some(mount) if mount.is_ours() => {}
             Some(Listed { kind, source }) => {
                 let (kind, source) = (kind.display(), source.display());
-                return Err(dead(format!("it is another program's ({kind} of {source})")));
+                return Err(dead(format!("it belongs to another program ({kind} of {source})")));
             }
-            None => return Err(dead("it is in a folder above".to_owned())),
+            None => return Err(dead("the mount is at a parent folder".to_owned())),
         }
         take_away(&place, How::Detached).map_err(|error| dead(error.to_string()))?;
     }
-    Err(MountError::Dead(at, format!("it lies over {DEAD_MAX} others")))
+    Err(MountError::Dead(at, format!("it covers {DEAD_MAX} other stale mounts")))
 }
 
 /// Mount, as the kernel lists it.
@@ -161,7 +161,7 @@ fn by_helper(at: &Path, how: How) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    Err(io::Error::other("that takes root or the program fusermount3 (Debian: fuse3)"))
+    Err(io::Error::other("this needs root or the program fusermount3 (Debian: fuse3)"))
 }
 
 #[cfg(test)]

@@ -33,7 +33,9 @@ impl Api {
         // SAFETY: the function takes no arguments.
         let version = unsafe { (self.0.libversion_number)() };
         if version < VERSION_MIN {
-            return Err(format!("farpool: this SQLite is older than 3.37: its version number is {version}"));
+            return Err(format!(
+                "farpool: SQLite 3.37 or newer is needed; the version number of this one is {version}"
+            ));
         }
         Ok(())
     }

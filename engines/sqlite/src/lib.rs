@@ -53,7 +53,8 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     let api = unsafe { Api::new(api.cast()) };
     let Some(api) = api else { return abi::ERROR };
     let begun = catch_unwind(|| begin(api));
-    let Err(why) = begun.unwrap_or_else(|_| Err("farpool: a defect; nothing was registered".to_owned()))
+    let Err(why) = begun
+        .unwrap_or_else(|_| Err("farpool: internal error; the file system was not registered".to_owned()))
     else {
         return abi::OK_LOAD_PERMANENTLY;
     };

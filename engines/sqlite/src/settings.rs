@@ -39,12 +39,13 @@ impl Settings {
     pub(crate) fn of_environment() -> Result<Settings, String> {
         let flags = std::env::var(VARIABLE).unwrap_or_default();
         Settings::try_parse_from(flags.split_whitespace())
-            .map_err(|error| format!("the environment's {VARIABLE}: {error}"))
+            .map_err(|error| format!("{VARIABLE} in the environment: {error}"))
     }
 
     /// Opens a session with the pool, and a cache unless its sizes are 0.
     pub(crate) fn connect(&self) -> Result<(Pool, Option<BlockCache>), String> {
-        let told = |error: &dyn std::fmt::Display| format!("farpool: {error} ({VARIABLE} names the pool)");
+        let told =
+            |error: &dyn std::fmt::Display| format!("farpool: {error} (the pool is set by {VARIABLE})");
         let reach = self.reach.reach().map_err(|failure| told(&failure))?;
         let options = PoolOptions {
             label: Some(format!("SQLite in process {}", std::process::id())),
