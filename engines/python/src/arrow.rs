@@ -47,6 +47,6 @@ pub(crate) fn capsule_of<'py>(
 /// Returns a capsule with the names and types of columns.
 pub(crate) fn schema_capsule_of<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyCapsule>> {
     let schema = FFI_ArrowSchema::try_from(schema)
-        .map_err(|error| errors::invalid(py, format!("the schema cannot be handed over: {error}")))?;
+        .map_err(|error| errors::invalid(py, format!("the schema cannot be exported: {error}")))?;
     PyCapsule::new_with_value(py, schema, SCHEMA_NAME)
 }

@@ -44,7 +44,7 @@ fn new_type<'py>(
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let base_doc =
-        "Base of all errors of this package. The text says what was refused, by whom, and what helps.";
+        "Base of all errors of this package. The text says what was refused, by whom, and what to do.";
     let error = new_type(module, "Error", base_doc, &[py.get_type::<PyOSError>()])?;
     let kind = |name: &str, doc: &str, also: Option<Bound<'_, PyType>>| {
         let mut bases = vec![error.bind(py).clone()];
@@ -52,8 +52,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         new_type(module, name, doc, &bases)
     };
     let kinds = Kinds {
-        lost: kind("LostError", "Bytes are gone because the named memory node is. Write them anew.", None)?,
-        exhausted: kind("ExhaustedError", "The pool has not that many bytes free.", None)?,
+        lost: kind("LostError", "Bytes were lost with the named memory node. Write them again.", None)?,
+        exhausted: kind("ExhaustedError", "The pool does not have that many free bytes.", None)?,
         lease: kind("LeaseError", "The bytes cannot be read: the last write to them failed.", None)?,
         not_found: kind(
             "NotFoundError",
@@ -64,26 +64,22 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         fork: kind("ForkError", "Made before a fork, used in the child: connect again there.", None)?,
         invalid: kind(
             "InvalidError",
-            "An argument is not permitted; the text says what is.",
+            "An argument is wrong; the text names its value and what is permitted.",
             Some(py.get_type::<PyValueError>()),
         )?,
         closed: kind("ClosedError", "The pool or file was closed or deleted.", None)?,
         tampered: kind(
             "TamperedError",
-            "A node answered with other bytes than were written to a sealed file.",
+            "A node returned other bytes than were written to an encrypted file.",
             None,
         )?,
         unreachable: kind("UnreachableError", "Broker or node did not answer in time.", None)?,
         refused: kind(
             "RefusedError",
-            "The address is beyond this machine and `plaintext` was not asked for; or a peer refused.",
+            "The address is on another machine and neither certificates nor `plaintext` were given; or a peer refused.",
             None,
         )?,
-        function: kind(
-            "FunctionError",
-            "A shipped function did not end well; the text says how, and where in it.",
-            None,
-        )?,
+        function: kind("FunctionError", "A shipped function failed; the text says how and where.", None)?,
         error,
     };
     // It fails only if it was set before, and the module is initialised once in a process.
@@ -107,7 +103,8 @@ pub(crate) fn closed(py: Python<'_>, text: impl Into<String>) -> PyErr {
 }
 
 pub(crate) fn forked(py: Python<'_>) -> PyErr {
-    let text = "this object belongs to the process this one was forked from: call farpool.connect() here";
+    let text =
+        "this object was made before a fork, in the parent process: call farpool.connect() in this process";
     raise(py, |kinds| &kinds.fork, text.to_owned())
 }
 

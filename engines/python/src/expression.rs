@@ -64,7 +64,7 @@ pub(crate) fn of_column(value: &Bound<'_, PyAny>) -> PyResult<PyExpr> {
         Err(_) => match value.cast::<PyExpr>() {
             Ok(expr) => Ok(expr.get().clone()),
             Err(_) => {
-                let text = format!("{} is no column; a name or an expression is permitted", value.repr()?);
+                let text = format!("{} is not a column; pass a name or an expression", value.repr()?);
                 Err(errors::invalid(value.py(), text))
             }
         },
@@ -79,8 +79,8 @@ impl PyExpr {
             What::Aggregate(_) => {
                 let name = &self.name;
                 let text = format!(
-                    "{what} of the aggregate {name:?}: aggregates stand by themselves in agg or select; \
-                     compute with them in a with_columns behind that"
+                    "{what} of the aggregate {name:?}: agg and select take aggregates only on their own; \
+                     compute with them in a later with_columns"
                 );
                 Err(errors::invalid(py, text))
             }

@@ -164,7 +164,7 @@ fn find(py: Python<'_>, pool: &Pool, function: &Bound<'_, PyAny>) -> PyResult<Fu
     }
     let name: String = function
         .extract()
-        .map_err(|_| errors::invalid(py, "function is neither a farpool.Function nor the name of one"))?;
+        .map_err(|_| errors::invalid(py, "function must be a farpool.Function or the name of one"))?;
     let found = match name.strip_prefix("resident:") {
         Some(resident) => Function::resident(resident),
         None => py.detach(|| pool.function(&name)),
@@ -200,7 +200,7 @@ pub(crate) fn run<'py>(
         return Ok(called.into_pyobject(py)?.into_any());
     }
     if asked.columns.is_some() {
-        return Err(errors::invalid(py, "columns are those of a far table; a far file has none"));
+        return Err(errors::invalid(py, "columns can be given for a far table only; a far file has none"));
     }
     let caller = match on.cast::<PyFile>() {
         Ok(file) => file.get().usable(py)?.caller(options),

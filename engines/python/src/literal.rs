@@ -16,7 +16,7 @@ pub(crate) fn literal(value: &Bound<'_, PyAny>) -> PyResult<Literal> {
     let py = value.py();
     let wrong = |why: &str| {
         let kind = value.get_type().name().map(|name| name.to_string()).unwrap_or_default();
-        errors::invalid(py, format!("{} ({kind}) is no value of a query: {why}", shown(value)))
+        errors::invalid(py, format!("{} ({kind}) cannot be used in a query: {why}", shown(value)))
     };
     if value.is_none() {
         return Ok(Literal::Null);
@@ -29,7 +29,7 @@ pub(crate) fn literal(value: &Bound<'_, PyAny>) -> PyResult<Literal> {
         return Ok(Literal::Float(value.extract()?));
     }
     if value.is_instance_of::<PyString>() {
-        return Ok(Literal::Text(value.extract().map_err(|_| wrong("it is no UTF-8"))?));
+        return Ok(Literal::Text(value.extract().map_err(|_| wrong("it is not valid UTF-8"))?));
     }
     if value.is_instance_of::<PyBytes>() {
         return Ok(settled(Type::Bytes, Value::Bytes(value.extract()?)));
@@ -121,7 +121,7 @@ pub(crate) fn type_of(value: &Bound<'_, PyAny>) -> PyResult<Type> {
     named(text.trim()).filter(|of| of.is_valid()).ok_or_else(|| {
         let permitted = "boolean, int8 to int64, uint8 to uint64, float32, float64, decimal(precision, scale), date, \
                          timestamp(s, ms, us or ns), timestamp(unit, zoned), text, bytes and bytes(width)";
-        errors::invalid(value.py(), format!("{} is no type of a query; {permitted} are", shown(value)))
+        errors::invalid(value.py(), format!("{} is not a type of a query; permitted are {permitted}", shown(value)))
     })
 }
 

@@ -356,8 +356,7 @@ impl PyPool {
     fn rebuild_with(slf: &Bound<'_, Self>, prefix: &str, function: Bound<'_, PyAny>) -> PyResult<()> {
         let py = slf.py();
         if !function.is_callable() {
-            let text =
-                format!("function is {function}; something to call with a pool and a name is permitted");
+            let text = format!("function is {function}; it must be callable with a pool and a name");
             return Err(errors::invalid(py, text));
         }
         let pool = PyWeakrefReference::new(slf)?.unbind();

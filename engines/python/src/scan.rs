@@ -57,7 +57,10 @@ fn check_names<'a>(py: Python<'_>, names: impl Iterator<Item = &'a String>) -> P
     let mut known = std::collections::HashSet::new();
     for name in names {
         if !known.insert(name) {
-            return Err(errors::invalid(py, format!("two columns {name:?}: alias() gives one another name")));
+            return Err(errors::invalid(
+                py,
+                format!("two columns are named {name:?}: rename one of them with alias()"),
+            ));
         }
     }
     Ok(())
@@ -137,7 +140,7 @@ impl PyScan {
     fn step(&self, py: Python<'_>, act: impl FnOnce(Query) -> Query) -> PyResult<PyScan> {
         self.usable(py)?;
         if self.order.is_some() {
-            let text = "behind sort only limit is permitted; sort last, or limit first";
+            let text = "only limit may follow sort; sort last, or limit first";
             return Err(errors::invalid(py, text));
         }
         let query = act(self.query.clone());
@@ -213,15 +216,15 @@ impl PyScan {
         let py = list.py();
         let keys = expressions(list, None)?;
         if keys.is_empty() {
-            return Err(errors::invalid(py, "an order by nothing: one column or more are permitted"));
+            return Err(errors::invalid(py, "sort needs at least one column"));
         }
         let descending = flags(descending, keys.len(), "descending")?;
         let nulls_last = flags(nulls_last, keys.len(), "nulls_last")?;
         let key = |((key, is_descending), nulls_last): ((PyExpr, bool), bool)| {
-            let column = match key.value(py, "an order")? {
+            let column = match key.value(py, "a sort")? {
                 Expr::Column(column) => column,
                 _ => {
-                    let text = "an order is by columns: name what is computed in with_columns first";
+                    let text = "sort takes columns only; compute the sort key in with_columns first";
                     return Err(errors::invalid(py, text));
                 }
             };
@@ -242,7 +245,7 @@ impl PyScan {
             What::Aggregate(agg) => Ok((one.name, agg)),
             What::Value(_) => {
                 let text = format!(
-                    "{:?} is no aggregate: sum(), min(), max(), mean(), count() of it, and farpool.len(), are permitted",
+                    "{:?} is not an aggregate: use sum(), min(), max(), mean() or count() of it, or farpool.len()",
                     one.name
                 );
                 Err(errors::invalid(py, text))

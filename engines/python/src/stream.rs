@@ -160,7 +160,7 @@ impl Iterator for Steps {
                 // The thread panicked. That must not look like the end of the rows.
                 Err(_) => {
                     self.receiver = None;
-                    let text = "the thread that ran the query ended before its rows did";
+                    let text = "internal: the thread of the query ended before all rows were read";
                     return Some(Err(ArrowError::ExternalError(text.into())));
                 }
             }
@@ -216,7 +216,10 @@ impl PyStream {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let taken = self.query.lock().take();
         let Some((scan, plan, placement)) = taken else {
-            return Err(errors::invalid(py, "the rows of this stream were taken already: make another"));
+            return Err(errors::invalid(
+                py,
+                "the rows of this stream were already read; call stream() again",
+            ));
         };
         scan.usable(py)?;
         // A capacity of 0 makes the thread run one step ahead of the reader, and no more.

@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_where_it_was_written(local):
     ]:
         with pytest.raises(farpool.InvalidError, match=text):
             orders.semi_join(other, on=on)
-    with pytest.raises(farpool.InvalidError, match="behind sort only limit"):
+    with pytest.raises(farpool.InvalidError, match="only limit may follow sort"):
         orders.sort("id").semi_join(other, on="id")
     with pytest.raises(farpool.InvalidError, match="a int has no rows"):
         orders.semi_join(7, on="id")

@@ -84,13 +84,13 @@ impl PyScan {
         let py = columns.py();
         let list = expressions(columns, named)?;
         if list.is_empty() {
-            return Err(errors::invalid(py, "a select of nothing: one column or more are permitted"));
+            return Err(errors::invalid(py, "select needs at least one column"));
         }
         if list.iter().all(|one| matches!(one.what, What::Aggregate(_))) {
             return self.aggregated(py, Vec::new(), list);
         }
         check_names(py, list.iter().map(|one| &one.name))?;
-        let list = values(py, list, "a select beside columns")?;
+        let list = values(py, list, "a select with columns")?;
         self.step(py, |query| query.select(list))
     }
 
@@ -125,7 +125,7 @@ impl PyScan {
         if keys.is_empty() {
             return Err(errors::invalid(
                 py,
-                "a grouping by nothing: select(...) of aggregates leaves one row",
+                "group_by needs at least one key; select(...) of aggregates returns one row",
             ));
         }
         Ok(PyGroupBy { scan: self.clone(), keys })
