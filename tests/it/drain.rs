@@ -313,7 +313,7 @@ fn drain_waits_for_calls_of_functions_that_end_in_time() {
     let (error, figures, said) = drain_under_a_call(Duration::from_secs(30), "60s", |_, _| ());
     assert_eq!(error.how_it_ended().map(|ended| ended.outcome), Some(function::Outcome::Deadline), "{error}");
     assert!(error.to_string().contains("node n1"), "it was left alone: {error}");
-    assert!(said.contains("waits for") && said.contains("1 call of functions (walk of client "), "{said}");
+    assert!(said.contains("waiting for") && said.contains("1 call of functions (walk of client "), "{said}");
     assert_eq!(figures["ended_calls"], serde_json::json!([]), "{said}");
 }
 
@@ -324,6 +324,6 @@ fn drain_names_the_calls_that_it_ends_and_they_are_made_again_elsewhere() {
         second.kill();
     });
     assert_eq!(figures["ended_calls"][0]["function"], "walk", "{figures}");
-    assert!(said.contains("ends 1 call of functions (walk of client "), "{said}");
+    assert!(said.contains("ending 1 call of functions (walk of client "), "{said}");
     assert_eq!(error.how_it_ended().map(|ended| ended.outcome), None, "its node was killed: {error}");
 }

@@ -61,7 +61,7 @@ pub(crate) struct Args {
 fn tenant_quota(text: &str) -> Result<(Name, u64), String> {
     let (tenant, size) = text
         .split_once('=')
-        .ok_or_else(|| format!("{text:?} is no quota; TENANT=SIZE is, such as sales=4GiB"))?;
+        .ok_or_else(|| format!("{text:?} is not a quota; write TENANT=SIZE, such as sales=4GiB"))?;
     let tenant = Name::new(tenant).map_err(|error| format!("the tenant {tenant:?}: {error}"))?;
     Ok((tenant, units::bytes(size)?))
 }
@@ -71,7 +71,7 @@ fn quotas_of(args: &Args) -> Result<Quotas, Failure> {
     let mut by_tenant = BTreeMap::new();
     for (tenant, bytes) in &args.quotas {
         if let Some(before) = by_tenant.insert(tenant.clone(), *bytes) {
-            let message = format!("--quota: {tenant} has two, {before} B and {bytes} B; one is permitted");
+            let message = format!("--quota: {tenant} has two quotas, {before} B and {bytes} B; give one");
             return Err(Failure::Usage(message));
         }
     }
@@ -86,7 +86,7 @@ fn quotas_of(args: &Args) -> Result<Quotas, Failure> {
 fn lead_seconds(args: &Args) -> Result<u64, Failure> {
     match args.lead {
         ms @ 1_000..=60_000 if ms % 1_000 == 0 => Ok(u64::from(ms / 1_000)),
-        ms => Err(Failure::Usage(format!("--lead {ms} ms: 1s to 60s are permitted, in whole seconds"))),
+        ms => Err(Failure::Usage(format!("--lead {ms} ms: whole seconds from 1s to 60s are permitted"))),
     }
 }
 
@@ -108,7 +108,7 @@ fn etcd_tls(args: &Args) -> Result<Option<EtcdTls>, Failure> {
 fn rebuild(path: &Path) -> Result<RedbStore, Failure> {
     let Rebuilt { store, aside, names, why } = RedbStore::rebuild(path).map_err(Failure::failed)?;
     let line = format!(
-        "farpool broker: {} was damaged ({why}) and is begun anew with {names} published names; the damaged file is {}",
+        "farpool broker: {} was damaged ({why}) and was rebuilt with {names} published names; the damaged file is {}",
         path.display(),
         aside.display()
     );
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     let cluster = EtcdAddress::parse(&args.store);
     if args.rebuild_store && (cluster.is_some() || args.store == "memory") {
-        return Err(Failure::Usage(format!("--rebuild-store: --store {} is no file", args.store)));
+        return Err(Failure::Usage(format!("--rebuild-store needs a file as --store, not {}", args.store)));
     }
     let broker = match cluster {
         Some(cluster) => {
@@ -146,7 +146,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
         None => {
             if args.etcd_ca.is_some() {
-                return Err(Failure::Usage(format!("--etcd-ca: --store {} is no etcd cluster", args.store)));
+                return Err(Failure::Usage(format!(
+                    "--etcd-ca needs an etcd cluster as --store, not {}",
+                    args.store
+                )));
             }
             let store: Box<dyn Store> = match args.store.as_str() {
                 "memory" => Box::new(MemoryStore::default()),

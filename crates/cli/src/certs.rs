@@ -198,7 +198,7 @@ fn add(args: &IssueArgs) -> Outcome {
         let path = args.dir.join(name);
         input::file(&path, KEYS_BYTES_MAX).and_then(input::text).map_err(|error| {
             let path = path.display();
-            Failure::Failed(format!("{path}: {error}; a folder that farpool certs init made has it"))
+            Failure::Failed(format!("{path}: {error}; a folder made by farpool certs init has this file"))
         })
     };
     let authority = Authority::of_key(&read("ca.key")?, read("ca.pem")?)?;
@@ -235,7 +235,7 @@ fn issue_all(
 fn write_new(files: &[File]) -> Outcome {
     if let Some(file) = files.iter().find(|file| file.path.exists()) {
         return Err(Failure::Refused(format!(
-            "{} is there already, and nothing is overwritten: remove it, or choose another folder or name",
+            "{} exists already and is not overwritten: remove it, or choose another folder or name",
             file.path.display()
         )));
     }
@@ -264,7 +264,7 @@ fn report_made(args: &IssueArgs, all: &[(String, Identity)], is_new: bool) -> Ou
     }
     writeln!(
         out,
-        "\nTo run a pool with them (give each machine ca.pem and the .pem and .key of its own only):\n"
+        "\nTo run a pool with these certificates (give each machine only ca.pem and its own .pem and .key):\n"
     )?;
     if is_new {
         writeln!(out, "  farpool broker --listen BROKER-HOST:7700 --store broker.redb --certs {dir}")?;
@@ -283,7 +283,7 @@ fn report_made(args: &IssueArgs, all: &[(String, Identity)], is_new: bool) -> Ou
         writeln!(out, "  farpool status --pool farpool://BROKER-HOST:7700 --certs {dir}")?;
         writeln!(
             out,
-            "\nWhoever has {dir}/ca.key can be anybody in this pool: keep it off the pool's machines."
+            "\nAnyone who has {dir}/ca.key can act as any member of this pool: keep it off the pool's machines."
         )?;
     }
     Ok(())
@@ -313,7 +313,7 @@ fn show(args: &ShowArgs) -> Outcome {
     stems.sort_unstable_by_key(|stem| (stem != "ca", stem.clone()));
     let stems: Vec<&str> = stems.iter().map(String::as_str).collect();
     if stems.is_empty() {
-        return Err(Failure::Failed(format!("{}: no .pem file there", args.dir.display())));
+        return Err(Failure::Failed(format!("{}: contains no .pem file", args.dir.display())));
     }
     let facts = facts_of(&args.dir, &stems)?;
     let mut out = std::io::stdout().lock();
@@ -358,8 +358,8 @@ fn as_table(facts: &[(String, CertificateFacts)]) -> Vec<String> {
                 file.clone(),
                 match &facts.identity {
                     Some(identity) => identity.dns_name(),
-                    None if file == "ca.pem" => "(issues the others)".to_owned(),
-                    None => "(none of a pool)".to_owned(),
+                    None if file == "ca.pem" => "(CA: signs the others)".to_owned(),
+                    None => "(no identity of a pool)".to_owned(),
                 },
                 utc(facts.not_before),
                 utc(facts.not_after),

@@ -67,7 +67,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let order = DrainNode { node: name, drain: !args.cancel, stop: !args.cancel && !args.keep_running };
     if args.cancel {
         ask(args, &reach, &order)?;
-        return finish(args, &format!("{} is in use again", args.node), json!({ "state": "in use" }));
+        return finish(
+            args,
+            &format!("{} is in use again: its drain is cancelled", args.node),
+            json!({ "state": "in use" }),
+        );
     }
     let options = PoolOptions {
         label: Some("farpool drain".into()),
@@ -104,7 +108,7 @@ fn ask(args: &Args, reach: &Reach, order: &DrainNode) -> Outcome {
         Ok(_) => Ok(()),
         Err(LinkError::Refused { refusal, .. }) => Err(Failure::Refused(match refusal.code {
             Code::NoNodes => {
-                format!("no node is called {} in this pool; farpool status lists those there are", args.node)
+                format!("there is no node {} in this pool; farpool status lists the nodes", args.node)
             }
             Code::NotPermitted => {
                 "only the administrator may drain a node: use the certificate of admin.farpool".into()
@@ -323,7 +327,7 @@ impl<'a> Drain<'a> {
             }
             if self.bar.is_hidden() && self.said.elapsed() >= SAY_EVERY {
                 self.said = Instant::now();
-                self.say(&format!("waits for {}", self.waits_for()));
+                self.say(&format!("waiting for {}", self.waits_for()));
             }
             // Nothing wakes this thread when another process moves its data, so it polls.
             std::thread::park_timeout(LOOK);
@@ -345,11 +349,11 @@ impl<'a> Drain<'a> {
         };
         if node.info.incarnation != self.incarnation {
             return Err(Failure::Refused(format!(
-                "node {name} was started again meanwhile: its new life is in use, and empty of what lay there"
+                "node {name} was restarted during the drain: it is in use again, and the bytes it held are gone"
             )));
         }
         if self.has_heard && !node.draining {
-            return Err(Failure::Refused(format!("node {name} was taken back into use meanwhile")));
+            return Err(Failure::Refused(format!("node {name} was taken back into use during the drain")));
         }
         if !self.has_heard && report.term != self.term {
             // The broker restarted before it had passed the order to the node.
@@ -390,7 +394,7 @@ impl<'a> Drain<'a> {
         }
         self.calls = None;
         if !calls.is_empty() {
-            self.say(&format!("ends {}, and moves the files they run over", calls_shown(&calls)));
+            self.say(&format!("ending {}: the files that they run over are moved now", calls_shown(&calls)));
             self.ended_calls = calls;
         }
     }
@@ -404,14 +408,14 @@ impl<'a> Drain<'a> {
         shown.push_str(&self.now.shown());
         let moving = self.mover.moving.lock();
         if !moving.file.is_empty() {
-            shown.push_str(&format!("; file {:?} is moved", moving.file));
+            shown.push_str(&format!("; file {:?} is being moved", moving.file));
         }
         drop(moving);
         if let Some(ms) = self.silent_ms {
-            shown.push_str(&format!("; it has not been heard of for {} s", ms / 1_000));
+            shown.push_str(&format!("; the node has not reported for {} s", ms / 1_000));
         }
         if let Some(error) = &self.mover.failure {
-            shown.push_str(&format!("; moving files failed and is tried again: {error}"));
+            shown.push_str(&format!("; moving files failed and is retried: {error}"));
         }
         shown
     }
@@ -464,7 +468,7 @@ impl<'a> Drain<'a> {
             finish(self.args, "", self.figures("draining"))?;
         }
         Err(Failure::Refused(format!(
-            "node {} is not empty after {:.0} s: there are {}. It stays draining: run this again to wait on, or with \
+            "node {} is not empty after {:.0} s: it has {}. It is still draining: run this again to continue, or with \
              --cancel to take it back into use",
             self.args.node,
             self.begun.elapsed().as_secs_f64(),

@@ -61,7 +61,7 @@ fn list(args: &ListArgs) -> Outcome {
         vec![info.name.clone(), show_bytes(info.bytes), state.to_owned()]
     };
     let text = match tables.is_empty() {
-        true => vec!["No far table. Clients put them: pool.put_table(name, data)".to_owned()],
+        true => vec!["No far tables. Clients store them with pool.put_table(name, data).".to_owned()],
         false => table::lines(&["far table", "size", "state"], &tables.iter().map(row).collect::<Vec<_>>()),
     };
     args.pool.say(&json!({ "tables": json }), &text)

@@ -165,14 +165,14 @@ impl CodeArgs {
                 };
                 Ok(read_key(key)?.sign(read(FUNCTION_BYTES_MAX)?, &entry)?)
             }
-            _ => Err(failed(file, "it is none of .wasm, .wat and .so; `farpool fn build` makes modules")),
+            _ => Err(failed(file, "it is not a .wasm, .wat or .so file; `farpool fn build` makes modules")),
         }
     }
 }
 
 fn read_key(file: &Path) -> Result<SigningKey, Failure> {
     let bytes = input::file(file, KEYS_BYTES_MAX).map_err(|error| failed(file, error))?;
-    SigningKey::of_pkcs8(&bytes).ok_or_else(|| failed(file, "it is no Ed25519 key in PKCS #8"))
+    SigningKey::of_pkcs8(&bytes).ok_or_else(|| failed(file, "it is not an Ed25519 key in PKCS #8"))
 }
 
 fn keygen(args: &KeygenArgs) -> Outcome {
@@ -214,7 +214,7 @@ fn list(args: &ListArgs) -> Outcome {
         rows.push(vec![info.name, form.to_owned(), entry, show_bytes(info.bytes), digest]);
     }
     let text = match rows.is_empty() {
-        true => vec!["No function. `farpool fn push NAME FILE` keeps one in the pool.".to_owned()],
+        true => vec!["No functions. `farpool fn push NAME FILE` stores one in the pool.".to_owned()],
         false => table::lines(&["function", "form", "entry", "size", "sha256"], &rows),
     };
     args.pool.say(&json!({ "functions": described }), &text)
@@ -254,7 +254,7 @@ fn call(args: &RunArgs) -> Outcome {
             (pool.table(table)?.caller(&columns, options)?, true)
         }
         (None, Some(file)) => (pool.open(file)?.caller(options)?, false),
-        (None, None) => return Err(Failure::Usage("--on FILE or --table TABLE is wanted".to_owned())),
+        (None, None) => return Err(Failure::Usage("--on FILE or --table TABLE is needed".to_owned())),
     };
     let begun = Instant::now();
     // A resident function is called once, over the whole table. It cannot be called for each node yet.
@@ -286,7 +286,7 @@ fn describe(called: &Called, shown: Shown) -> serde_json::Value {
 fn told(called: &Called, took: Duration) -> String {
     let at = called.node.as_deref().map_or("here".to_owned(), |node| format!("at {node}"));
     let mut line = format!(
-        "-- {} of output; ran {:.1} us {at}; {:.1} us in all",
+        "-- {} of output; ran {:.1} us {at}; {:.1} us in total",
         show_bytes(called.output.len() as u64),
         called.ran.as_nanos() as f64 / 1e3,
         took.as_nanos() as f64 / 1e3
@@ -295,7 +295,7 @@ fn told(called: &Called, took: Duration) -> String {
         line += &format!("; hopped {} times", called.hops);
     }
     if called.supplied > 0 {
-        line += &format!("; {} pieces of 64 KiB came from elsewhere", called.supplied);
+        line += &format!("; {} blocks of 64 KiB came from other nodes", called.supplied);
     }
     line
 }

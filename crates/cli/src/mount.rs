@@ -143,7 +143,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
     let mounted =
         mount_scratch(&pool, &args.folder, options, args.mount.options(), say).map_err(not_mounted)?;
     hold(mounted, &args.folder, stop)?;
-    say(&format!("{} had been written", show_bytes(pool.stats().bytes_written)));
+    say(&format!("{} were written to far memory", show_bytes(pool.stats().bytes_written)));
     // If the mount is in use, it is served until this process ends. Without this call, the pool would get the memory
     // back only after the leases have expired.
     pool.close();
@@ -190,7 +190,7 @@ fn not_mounted(error: MountError) -> Failure {
 fn free(at: &Path) -> Outcome {
     let count = detach_dead(at).map_err(not_mounted)?;
     if count > 0 {
-        say(&format!("{} had a mount whose process was killed; it is detached", at.display()));
+        say(&format!("detached a stale mount at {}, whose process was killed", at.display()));
     }
     Ok(())
 }
@@ -211,8 +211,8 @@ fn hold(mounted: Mounted, at: &Path, mut stop: Stop) -> Outcome {
         == Unmounted::InUse
     {
         say(&format!(
-            "{} was in use: it is detached and its folder free; what is open in it answers \"transport endpoint is not connected\" \
-             from now on",
+            "{} was in use: it was detached, and the folder is free; files that are open in it fail with \"transport \
+             endpoint is not connected\" from now on",
             at.display()
         ));
     }

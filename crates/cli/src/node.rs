@@ -123,7 +123,7 @@ fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
     // A sandbox program that the environment names must exist. One beside this program may be missing.
     let Some(program) = function::sandbox_program() else { return Ok(None) };
     if !program.is_file() {
-        return Err(Failure::Failed(format!("{} is not there", program.display())));
+        return Err(Failure::Failed(format!("the sandbox program {} does not exist", program.display())));
     }
     let (heap_bytes, cache, groups) =
         (args.function_heap, args.function_cache.clone(), args.function_group.clone());
@@ -147,7 +147,7 @@ fn function_keys(file: &Path) -> Result<Vec<[u8; 32]>, Failure> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let key = |line: &str| {
         let key = crate::function::digits(line).and_then(|bytes| bytes.try_into().ok());
-        key.ok_or_else(|| wrong(format!("{line:?} is no key; 64 hexadecimal digits are")))
+        key.ok_or_else(|| wrong(format!("{line:?} is not a key; 64 hexadecimal digits are needed")))
     };
     lines.map(key).collect()
 }

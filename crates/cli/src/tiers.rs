@@ -37,7 +37,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if let Some(path) = path.as_deref().filter(|_| !is_kept)
         && let Err(error) = kept::write(path, &calibration)
     {
-        eprintln!("farpool: {}: {error}; it will be measured again", path.display());
+        eprintln!(
+            "farpool: {}: the measurement cannot be kept: {error}; the next run measures again",
+            path.display()
+        );
     }
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -114,18 +117,18 @@ fn words(topology: &Topology, calibration: &Calibration, is_kept: bool) -> Vec<S
     let mut words = Vec::new();
     match calibration.rates() {
         Some(rates) => words.push(format!(
-            "Both at once: {:.1} GB/s. Even load with {:.0} % near.",
+            "Both tiers together: {:.1} GB/s. They are loaded evenly with {:.0} % of the bytes near.",
             rates.together / 1e9,
             100.0 * rates.even_share()
         )),
         None => words.push(format!(
-            "{} node with memory: one tier, and nothing to place. farpool bench tiers emulates two.",
+            "{} NUMA node with memory: one tier, so there is nothing to place. farpool bench tiers emulates two.",
             topology.nodes.len()
         )),
     }
-    let kept = if is_kept { "kept from an earlier run; --fresh measures anew" } else { "measured now" };
+    let kept = if is_kept { "from an earlier run; --fresh measures again" } else { "measured now" };
     words.push(format!(
-        "By {} threads, read and written bytes counted; copy: half of either. {kept}.",
+        "Rates of {} threads, of bytes read and written (of a copy, half of each), {kept}.",
         calibration.threads
     ));
     words
@@ -180,7 +183,7 @@ mod tests {
             "{lines:?}"
         );
         let words = words(&topology, &calibration, true);
-        assert!(words[0].contains("45.0 GB/s") && words[0].contains("61 % near"), "{words:?}");
+        assert!(words[0].contains("45.0 GB/s") && words[0].contains("61 % of the bytes near"), "{words:?}");
         let json = json_of(&topology, &calibration, false);
         assert_eq!(json["measured"]["together"], 45e9);
     }

@@ -72,7 +72,7 @@ fn compiler() -> Result<String, Failure> {
     let found = CLANGS.into_iter().find(is_there);
     found.map(str::to_owned).ok_or_else(|| {
         let message =
-            "no clang is there to compile C to WebAssembly: install clang and lld, or name one in CLANG";
+            "no clang was found to compile C to WebAssembly: install clang and lld, or name one in CLANG";
         Failure::Failed(message.to_owned())
     })
 }
@@ -91,6 +91,6 @@ fn compile(source: &Path, output: &Path, simd: bool) -> Outcome {
     match status.success() {
         true => Ok(()),
         // The compiler has printed its own errors.
-        false => Err(Failure::Failed(format!("{compiler} could not make {}", output.display()))),
+        false => Err(Failure::Failed(format!("{compiler} failed to make {}", output.display()))),
     }
 }

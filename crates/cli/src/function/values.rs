@@ -17,9 +17,9 @@ pub(crate) fn argument(text: &str) -> Result<Argument, String> {
     }
     let wrong = |what: &str| format!("{text:?}: {what}");
     let Some((kind, value)) = text.split_once(':') else {
-        return Err(wrong("TYPE:VALUE or @FILE is wanted, such as u64:4096"));
+        return Err(wrong("TYPE:VALUE or @FILE is needed, such as u64:4096"));
     };
-    let no_number = |_| wrong("it is no such number");
+    let no_number = |_| wrong("the value is not a number of this type");
     macro_rules! number {
         ($type:ty) => {
             value.parse::<$type>().map(|number| number.to_le_bytes().to_vec()).map_err(|_| no_number(()))
@@ -33,7 +33,7 @@ pub(crate) fn argument(text: &str) -> Result<Argument, String> {
         "f64" => number!(f64),
         "f32" => number!(f32),
         "text" => Ok(value.as_bytes().to_vec()),
-        "hex" => digits(value).ok_or_else(|| wrong("an even number of hexadecimal digits is wanted")),
+        "hex" => digits(value).ok_or_else(|| wrong("an even number of hexadecimal digits is needed")),
         _ => Err(wrong("one of u64, i64, u32, i32, f64, f32, text and hex is permitted")),
     };
     bytes.map(Argument)
