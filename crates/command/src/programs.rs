@@ -10,7 +10,7 @@ pub fn own(name: &str, goal: &str) -> Result<PathBuf, Failure> {
     let found = if beside.is_file() { Some(beside) } else { in_path(name) };
     found.ok_or_else(|| {
         Failure::Failed(format!(
-            "{name} lies neither beside this program nor in PATH: it is one of its own, which `make {goal}` builds"
+            "{name} was found neither beside this program nor in PATH: `make {goal}` builds it"
         ))
     })
 }

@@ -97,7 +97,7 @@ pub fn resolve(flag: &str, address: &str, reach: &Reach) -> Result<SocketAddr, F
 pub fn brokers_of(flag: &str, url: &str, reach: &Reach) -> Result<Brokers, Failure> {
     let usage = |why: &str| {
         Failure::Usage(format!(
-            "{flag} {url}: no pool address{why}; farpool://HOST:PORT is one, or with several brokers \
+            "{flag} {url}: not a pool address{why}; write farpool://HOST:PORT, or with several brokers \
              farpool://HOST:PORT,HOST:PORT"
         ))
     };

@@ -7,7 +7,7 @@ use farpool_host::waiting::Waiting;
 pub fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
-            "{text:?} is no size: a whole number of bytes, or one with KiB, MiB, GiB or TiB, is permitted, such as 4GiB"
+            "{text:?} is not a size: a whole number of bytes, KiB, MiB, GiB or TiB is permitted, such as 4GiB"
         )
     };
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -26,8 +26,9 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 
 /// Parses a time in ms: a whole number with ms, s or m.
 pub fn millis(text: &str) -> Result<u32, String> {
-    let wrong =
-        || format!("{text:?} is no time: a whole number with ms, s or m is permitted, such as 250ms or 5s");
+    let wrong = || {
+        format!("{text:?} is not a time: a whole number with ms, s or m is permitted, such as 250ms or 5s")
+    };
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor = match unit.trim() {
@@ -45,7 +46,7 @@ pub fn millis(text: &str) -> Result<u32, String> {
 pub fn rate(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
-            "{text:?} is no rate: a whole number with KB/s, MB/s, GB/s, TB/s or KiB/s to TiB/s is permitted, such as 500MB/s"
+            "{text:?} is not a rate: a whole number of KB/s to TB/s or KiB/s to TiB/s is permitted, such as 500MB/s"
         )
     };
     let size = text.strip_suffix("/s").ok_or_else(wrong)?;
@@ -64,7 +65,8 @@ pub fn rate(text: &str) -> Result<u64, String> {
 
 /// Parses a number of CPUs, with up to three decimals, into thousandths.
 pub fn cpus(text: &str) -> Result<u32, String> {
-    let wrong = || format!("{text:?} is no number of CPUs; one with up to three decimals is, such as 0.5");
+    let wrong =
+        || format!("{text:?} is not a number of CPUs; give one with up to three decimals, such as 0.5");
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !is_digits(whole) || !is_digits(part) || part.len() > 3 {
@@ -93,7 +95,8 @@ pub fn show_bytes(bytes: u64) -> String {
 
 /// Parses a value of `--waiting`.
 pub fn waiting(text: &str) -> Result<Waiting, String> {
-    Waiting::of_word(text).ok_or_else(|| format!("{text:?} is no way to wait; adaptive, spin and park are"))
+    Waiting::of_word(text)
+        .ok_or_else(|| format!("{text:?} is not a way to wait; adaptive, spin and park are permitted"))
 }
 
 #[cfg(test)]
