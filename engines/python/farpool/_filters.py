@@ -63,7 +63,7 @@ def decode(expression: pc.Expression) -> Node:
             values = file.get_batch(0).columns
         return _tree(tokens, values)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error, pa.ArrowException) as error:
-        raise NotUnderstood(f"this version of pyarrow writes it down in another form: {error}") from error
+        raise NotUnderstood(f"this version of pyarrow serializes it in an unknown form: {error}") from error
 
 
 def fields(node: Node) -> set[str]:
@@ -96,18 +96,18 @@ def condition(node: Node, schema: pa.Schema) -> farpool.Expr:
 
 def _condition(node: Node, schema: pa.Schema, depth: int) -> farpool.Expr:
     if depth > _DEPTH_MAX:
-        raise NotUnderstood(f"it nests deeper than {_DEPTH_MAX}")
+        raise NotUnderstood(f"it is nested more than {_DEPTH_MAX} levels deep")
     if node.kind == "field":
         if not pa.types.is_boolean(_type(node, schema)):
-            raise NotUnderstood(f"column {node.name!r} is neither true nor false")
+            raise NotUnderstood(f"column {node.name!r} is not boolean")
         return farpool.col(node.name)
     if node.kind == "literal":
         if not pa.types.is_boolean(node.value.type):
-            raise NotUnderstood(f"a value of {node.value.type} is neither true nor false")
+            raise NotUnderstood(f"a value of {node.value.type} is not boolean")
         return farpool.lit(node.value.as_py())
     arguments = node.arguments
     if node.options and node.name in _PLAIN:
-        raise NotUnderstood(f"{node.name} with options")
+        raise NotUnderstood(f"the function {node.name} has options")
     match node.name, len(arguments):
         case "and_kleene", 2:
             return _condition(arguments[0], schema, depth + 1) & _condition(arguments[1], schema, depth + 1)
@@ -120,7 +120,7 @@ def _condition(node: Node, schema: pa.Schema, depth: int) -> farpool.Expr:
         case "is_null", 1:
             of = _type(arguments[0], schema)
             if (node.options or {}).get("nan_is_null") and pa.types.is_floating(of):
-                raise NotUnderstood("is_null of NaN")
+                raise NotUnderstood("is_null counts NaN as null")
             return _column(arguments[0], schema).is_null()
         case "is_in", 1:
             # pyarrow's `is_in` of null is false, not null.
@@ -138,12 +138,12 @@ def _condition(node: Node, schema: pa.Schema, depth: int) -> farpool.Expr:
                 return _is_in(found, schema)
         case name, 2 if name in _FLIPPED:
             return _comparison(name, *arguments, schema)
-    raise NotUnderstood(f"the function {node.name} of {len(arguments)} values")
+    raise NotUnderstood(f"the function {node.name} with {len(arguments)} arguments cannot be pushed down")
 
 
 def _type(node: Node, schema: pa.Schema) -> pa.DataType:
     if node.kind != "field":
-        raise NotUnderstood("what is computed")
+        raise NotUnderstood("a computed value where a column or a constant is needed")
     place = schema.get_field_index(node.name)
     if place < 0:
         raise NotUnderstood(f"no column {node.name!r}")
@@ -161,12 +161,12 @@ def _comparison(name: str, left: Node, right: Node, schema: pa.Schema) -> farpoo
     of, column = _type(left, schema), _column(left, schema)
     if right.kind == "field":
         if _type(right, schema) != of or pa.types.is_floating(of):
-            raise NotUnderstood(f"{of} beside {_type(right, schema)}")
+            raise NotUnderstood(f"{of} compared with {_type(right, schema)}")
         other = farpool.col(right.name)
     elif right.kind == "literal":
         other = farpool.lit(value(right.value, of))
     else:
-        raise NotUnderstood("what is computed")
+        raise NotUnderstood("a computed value where a column or a constant is needed")
     match name:
         case "equal":
             return column == other
@@ -193,7 +193,7 @@ def _is_in(node: Node, schema: pa.Schema) -> farpool.Expr:
     matching = options.get("null_matching_behavior")
     listed = options.get("value_set")
     if matching is None or matching.as_py() != 0 or not isinstance(listed, pa.ListScalar):
-        raise NotUnderstood("is_in with these options")
+        raise NotUnderstood("is_in has unknown options")
     listed = listed.values
     if not 0 < len(listed) <= _LISTS_MAX * _LIST_VALUES_MAX or listed.null_count:
         raise NotUnderstood(f"a list of {len(listed)} values, {listed.null_count} of them null")
@@ -213,10 +213,10 @@ def value(scalar: pa.Scalar, of: pa.DataType) -> Any:
         if scalar.type != of:
             is_time = pa.types.is_timestamp(of), pa.types.is_timestamp(scalar.type)
             if any(is_time) and not (all(is_time) and (of.tz is None) == (scalar.type.tz is None)):
-                raise NotUnderstood(f"{scalar.type} beside {of}")
+                raise NotUnderstood(f"{scalar.type} compared with {of}")
             moved = scalar.cast(of)
             if not moved.cast(scalar.type).equals(scalar):
-                raise NotUnderstood(f"a value of {scalar.type} that is no {of}")
+                raise NotUnderstood(f"a value of {scalar.type} that {of} cannot hold")
             scalar = moved
         if pa.types.is_timestamp(of) and of.unit == "ns":
             if scalar.value % 1_000:
@@ -224,7 +224,7 @@ def value(scalar: pa.Scalar, of: pa.DataType) -> Any:
             scalar = scalar.cast(pa.timestamp("us", of.tz))
         found = scalar.as_py()
     except (ValueError, OverflowError, TypeError, pa.ArrowException) as error:
-        raise NotUnderstood(f"a value of {scalar.type} beside {of}: {error}") from error
+        raise NotUnderstood(f"a value of {scalar.type} compared with {of}: {error}") from error
     if isinstance(found, float) and math.isnan(found):
         raise NotUnderstood("a comparison with NaN")
     return found
@@ -298,7 +298,7 @@ def _tokens(file: memoryview) -> list[tuple[str, str]]:
         return bytes(file[start + 4 : start + 4 + u32(start)]).decode()
 
     if file[:8] != _MAGIC or u32(8) != _CONTINUED:
-        raise ValueError("it is no Arrow file")
+        raise ValueError("it is not an Arrow file")
     message = behind(16)
     schema = behind(field(message, _MESSAGE_HEADER))
     pairs = behind(field(schema, _SCHEMA_METADATA))

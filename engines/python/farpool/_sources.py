@@ -31,7 +31,7 @@ def _pyarrow(name: str) -> Any:
     try:
         return __import__(name, fromlist=["_"])
     except ImportError as missing:
-        raise InvalidError(f"files are read by pyarrow, which is not installed: {missing}") from missing
+        raise InvalidError(f"reading files needs pyarrow, which is not installed: {missing}") from missing
 
 
 def _of_path(path: str) -> Any:
@@ -43,11 +43,9 @@ def _of_path(path: str) -> Any:
         form = "parquet"
     if form is None:
         known = ", ".join(_FORMS)
-        raise InvalidError(
-            f"{path!r} is no file of a known form: {known}, .csv.gz and folders of .parquet are permitted"
-        )
+        raise InvalidError(f"{path!r} has an unknown format: {known}, .csv.gz and folders of .parquet are permitted")
     if not os.path.exists(path):
-        raise InvalidError(f"{path!r} is not there")
+        raise InvalidError(f"{path!r} does not exist")
     try:
         return _pyarrow("pyarrow.dataset").dataset(path, format=form).scanner().to_reader()
     except (OSError, ValueError) as error:

@@ -101,7 +101,7 @@ class FarDataset(ds.Dataset):
         found = pa.schema(scan)
         if not found.equals(self._schema):
             raise farpool.InvalidError(
-                f"far table {self.table!r} was replaced by one of other columns: it had {_words(self._schema)}, and "
+                f"far table {self.table!r} was replaced by one of other columns: it had {_words(self._schema)}, now it "
                 f"has {_words(found)}; register it again"
             )
         return scan
@@ -136,11 +136,11 @@ class FarDataset(ds.Dataset):
         return f"<farpool.dataset.FarDataset {self.table!r}: {_shown(', '.join(self._schema.names))}>"
 
     def __reduce__(self):
-        raise TypeError("a far dataset belongs to the session of this process: make another one there")
+        raise TypeError("a far dataset belongs to the session of this process and cannot be pickled: make another one")
 
     # The other methods of pyarrow's class need a C++ object that this class does not have.
     def _refused(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("a far dataset has no fragments and is scanned as a whole: scanner() does that")
+        raise NotImplementedError("a far dataset has no fragments: use scanner(), which scans it as a whole")
 
     get_fragments = _get_fragments = filter = replace_schema = take = sort_by = join = join_asof = _refused
     _scanner_options = _refused

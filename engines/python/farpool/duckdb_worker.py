@@ -65,7 +65,7 @@ class Worker(flight.FlightServerBase):
             statements = connection.extract_statements(sql)
             if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
                 kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
-                raise ValueError(f"one SELECT is run here, not {kinds}")
+                raise ValueError(f"a single SELECT is permitted, not {kinds}")
             named = {name.lower() for name in connection.get_table_names(sql)}
             tables = {table.name: table.name for table in self.pool.tables() if table.name.lower() in named}
             register(connection, self.pool, tables)
@@ -105,16 +105,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Serves until SIGINT or SIGTERM. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m farpool.duckdb_worker", description=__doc__.splitlines()[0])
     parser.add_argument("--pool", default="farpool://127.0.0.1:7700", metavar="URL", help="[default: %(default)s]")
-    listen = "where queries arrive; port 0 takes one that is free [default: 127.0.0.1:7810]"
+    listen = "address to receive queries at; port 0 takes a free one [default: 127.0.0.1:7810]"
     parser.add_argument("--listen", type=_address, default=("127.0.0.1", 7810), metavar="HOST:PORT", help=listen)
-    parser.add_argument("--memory-limit", metavar="SIZE", help="of all queries together, such as 4GB; DuckDB's default")
-    parser.add_argument("--threads", type=int, metavar="N", help="of each query; DuckDB's default")
-    insecure = "listen beyond this machine: whoever reaches the port can query every table, and rows travel unencrypted"
+    parser.add_argument(
+        "--memory-limit", metavar="SIZE", help="memory of all queries together, such as 4GB [default: DuckDB's]"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of each query [default: DuckDB's]")
+    insecure = "listen to other machines: anyone who reaches the port can query all tables, and rows travel unencrypted"
     parser.add_argument("--insecure-listen", action="store_true", help=insecure)
     args = parser.parse_args(arguments)
     host, port = args.listen
     if not _is_of_this_machine(host) and not args.insecure_listen:
-        parser.error(f"--listen {host}:{port}: it is reached from beyond this machine; --insecure-listen permits that")
+        parser.error(f"--listen {host}:{port}: other machines can reach it: pass --insecure-listen to permit that")
     over = threading.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda *_: over.set())

@@ -142,7 +142,7 @@ class FarpoolFileSystem(AbstractFileSystem, metaclass=_OfOneSession):
         old, new = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.isdir(old):
             if not recursive:
-                raise farpool.InvalidError(f"'{old}' stands for the files below it: move them with recursive=True")
+                raise farpool.InvalidError(f"'{old}' is a folder: pass recursive=True to move the files below it")
             for file in self._published(f"{old}/"):
                 self.pool.rename(file.name, new + file.name[len(old) :])
         else:
@@ -169,7 +169,7 @@ class FarpoolFileSystem(AbstractFileSystem, metaclass=_OfOneSession):
     ) -> FarpoolFile:
         if mode not in ("rb", "wb", "xb"):
             raise farpool.InvalidError(
-                f"mode is '{mode}': published files are read ('rb') or written anew ('wb', 'xb')"
+                f"mode is '{mode}': 'rb' (read), 'wb' (create or replace) and 'xb' (create) are permitted"
             )
         block_size = block_size or (_READ_AHEAD_BYTES if mode == "rb" else _BLOCK_BYTES)
         return FarpoolFile(self, path, mode, block_size, autocommit=autocommit, cache_options=cache_options, **kwargs)
@@ -192,7 +192,7 @@ class FarpoolFile(AbstractBufferedFile):
 
     def readinto(self, buffer: Any) -> int:
         if self.mode != "rb":
-            raise io.UnsupportedOperation("the file is written")
+            raise io.UnsupportedOperation("the file is open for writing")
         # Large reads go straight into the caller's buffer, past the read-ahead buffer.
         if memoryview(buffer).nbytes < self.blocksize:
             return super().readinto(buffer)

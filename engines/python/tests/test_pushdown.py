@@ -113,32 +113,35 @@ LEFT = [
     ("SELECT id FROM orders WHERE upper(word) = 'WORD 1'", "upper"),
     ("SELECT id FROM orders WHERE few + 1 > 49", "overflow"),
     ("SELECT few, count(*) FROM orders WHERE month(day) = 3 GROUP BY few", "part of the filter"),
-    ("SELECT count(DISTINCT few) FROM orders", "some of the rows"),
-    ("SELECT sum(id) FILTER (ok) FROM orders", "some of the rows"),
+    ("SELECT count(DISTINCT few) FROM orders", "DISTINCT, FILTER or ORDER BY"),
+    ("SELECT sum(id) FILTER (ok) FROM orders", "DISTINCT, FILTER or ORDER BY"),
     ("SELECT median(id) FROM orders", "median"),
-    ("SELECT few, ok, count(*) FROM orders GROUP BY ROLLUP (few, ok)", "several sets"),
+    ("SELECT few, ok, count(*) FROM orders GROUP BY ROLLUP (few, ok)", "grouping sets"),
     ("SELECT few, count(*) FROM orders GROUP BY ALL", "GROUP BY ALL"),
     ("SELECT DISTINCT ON (few) few, id FROM orders ORDER BY few, id", "DISTINCT ON"),
-    ("SELECT id, row_number() OVER (ORDER BY id) FROM orders ORDER BY id LIMIT 2", "not of each row"),
-    ("SELECT id, unnest([1, 2]) FROM orders ORDER BY id LIMIT 2", "not of each row"),
-    ("SELECT id FROM orders ORDER BY id % 3, id LIMIT 2", "no column"),
+    ("SELECT id, row_number() OVER (ORDER BY id) FROM orders ORDER BY id LIMIT 2", "not computed row by row"),
+    ("SELECT id, unnest([1, 2]) FROM orders ORDER BY id LIMIT 2", "not computed row by row"),
+    ("SELECT id FROM orders ORDER BY id % 3, id LIMIT 2", "not a column"),
     ("SELECT few, count(*) FROM orders GROUP BY few, lower(word)", "lower"),
     ("SELECT word FROM orders WHERE word ILIKE 'WORD 1'", "~~*"),
     ("SELECT p FROM orders AS o(p) WHERE p < 3", "other names"),
     ("SELECT count(*) FROM orders TABLESAMPLE 100%", "sample"),
-    ("SELECT round(sum(price / 2), 3) FROM orders", "quotient"),
-    ("SELECT own.id FROM own WHERE EXISTS (SELECT max(id) FROM orders WHERE orders.id = own.id + 299_990)", "stand by"),
+    ("SELECT round(sum(price / 2), 3) FROM orders", "division"),
+    (
+        "SELECT own.id FROM own WHERE EXISTS (SELECT max(id) FROM orders WHERE orders.id = own.id + 299_990)",
+        "run on its own",
+    ),
     ("SELECT id FROM orders ORDER BY id LIMIT 70_000", "65536"),
-    ("SELECT sum(few) FROM orders HAVING (SELECT true)", "beside groups"),
-    ("SELECT * REPLACE (-id AS id) FROM orders ORDER BY id LIMIT 3", "beside a star"),
-    ("SELECT -COLUMNS('id') FROM orders ORDER BY id LIMIT 3", "beside a star"),
-    ("SELECT COLUMNS('id')::VARCHAR FROM orders ORDER BY id DESC LIMIT 3", "beside a star"),
-    ("SELECT * EXCLUDE (few) RENAME (id AS few) FROM orders ORDER BY few DESC LIMIT 3", "beside a star"),
+    ("SELECT sum(few) FROM orders HAVING (SELECT true)", "together with groups"),
+    ("SELECT * REPLACE (-id AS id) FROM orders ORDER BY id LIMIT 3", "with a star"),
+    ("SELECT -COLUMNS('id') FROM orders ORDER BY id LIMIT 3", "with a star"),
+    ("SELECT COLUMNS('id')::VARCHAR FROM orders ORDER BY id DESC LIMIT 3", "with a star"),
+    ("SELECT * EXCLUDE (few) RENAME (id AS few) FROM orders ORDER BY few DESC LIMIT 3", "with a star"),
     ("SELECT id FROM orders WHERE day = 'infinity' OR moment < TIMESTAMP '-infinity'", "infinite"),
-    ("SELECT id FROM orders WHERE few BETWEEN '1.4' AND 2.5 AND id < 900", "texts and other values"),
-    ("SELECT count(*) FROM orders WHERE '1.6' BETWEEN few AND price", "texts and other values"),
-    ("SELECT count(*) FROM orders WHERE id BETWEEN 3 AND 1e3", "between whole and other"),
-    ("SELECT id FROM orders WHERE price IN ('1.555', 2.120)", "texts and other values"),
+    ("SELECT id FROM orders WHERE few BETWEEN '1.4' AND 2.5 AND id < 900", "text with other types"),
+    ("SELECT count(*) FROM orders WHERE '1.6' BETWEEN few AND price", "text with other types"),
+    ("SELECT count(*) FROM orders WHERE id BETWEEN 3 AND 1e3", "other types of bounds"),
+    ("SELECT id FROM orders WHERE price IN ('1.555', 2.120)", "text with other types"),
 ]
 
 
@@ -168,7 +171,7 @@ def test_an_explanation_is_printed_and_nothing_is_read(pool, con, capsys):
     sql = "SELECT few, count(*) FROM orders WHERE ok AND upper(word) <> 'A' GROUP BY few LIMIT 1"
     pushdown = farpool.duckdb.sql_pushdown(con, sql, explain=True)
     said = capsys.readouterr().out
-    assert "beside the data: filter ok" in said and "by DuckDB: filter" in said and "upper" in said
+    assert "pushed down: filter ok" in said and "by DuckDB: filter" in said and "upper" in said
     assert pool.stats()["row_groups_read"] == before
     assert pushdown.report["blocks"][0]["table"] == "orders" and pushdown.report["blocks"][0]["reports"] == []
     assert len(pushdown.fetchall()) == 1

@@ -112,7 +112,7 @@ def test_streams_have_the_rows_of_collect_and_are_taken_once(pool, far):
             else:
                 assert found.equals(query.to_arrow(placement="fetch"))
             assert (stream.report["placement"], stream.report["rows"]) == (placement, found.num_rows)
-            with pytest.raises(farpool.InvalidError, match="taken"):
+            with pytest.raises(farpool.InvalidError, match="already read"):
                 pa.table(stream)
     with pytest.raises(farpool.InvalidError, match="nowhere"):
         scan.stream(placement="nowhere")

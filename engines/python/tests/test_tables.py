@@ -136,9 +136,9 @@ def test_files_and_what_reads_them_are_tables(tmp_path):
             pool.put_table("t", source, replace=True)
             assert pool.table("t").to_arrow().equals(table), name
         for source, words in [
-            (tmp_path / "none.parquet", "is not there"),
+            (tmp_path / "none.parquet", "does not exist"),
             (tmp_path / "b.parquet", "cannot be read as parquet"),
-            ("a.xlsx", "is no file of a known form: .parquet, .csv"),
+            ("a.xlsx", "has an unknown format: .parquet, .csv"),
         ]:
             with pytest.raises(farpool.InvalidError, match=words):
                 pool.put_table("t", source, replace=True)

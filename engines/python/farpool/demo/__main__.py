@@ -218,11 +218,11 @@ def _parse() -> argparse.Namespace:
         "memory; compares all rows.",
     )
     parser.add_argument("--scale", type=_positive_float, default=1.0, help="TPC-H scale factor (default: 1)")
-    parser.add_argument("--memory-limit", type=_size, help="for every query, such as 200MB (default: one per query)")
+    parser.add_argument("--memory-limit", type=_size, help="of every query, such as 200MB (default: one per query)")
     parser.add_argument(
-        "--threads", type=_positive_int, default=min(2, os.cpu_count() or 1), help="of DuckDB (default: 2)"
+        "--threads", type=_positive_int, default=min(2, os.cpu_count() or 1), help="threads of DuckDB (default: 2)"
     )
-    parser.add_argument("--repeat", type=_positive_int, default=1, help="runs of everything; medians are reported")
+    parser.add_argument("--repeat", type=_positive_int, default=1, help="number of runs; medians are reported")
     parser.add_argument(
         "--queries",
         type=_queries,
@@ -236,8 +236,8 @@ def _parse() -> argparse.Namespace:
         default=True,
         help="keep the generated database for the next time (default: yes)",
     )
-    parser.add_argument("--data-dir", default=default_data_dir(), help="where to keep it (default: %(default)s)")
-    parser.add_argument("--spill-dir", help="where to spill to local disk (default: in the temporary directory)")
+    parser.add_argument("--data-dir", default=default_data_dir(), help="folder for the database (default: %(default)s)")
+    parser.add_argument("--spill-dir", help="folder to spill to on disk (default: in the temporary directory)")
     parser.add_argument(
         "--capped-disk",
         default=os.environ.get("FARPOOL_CAPPED_DISK", ""),

@@ -126,7 +126,7 @@ class Pods:
         try:
             self.make(64 << 20, folder).remove()
         except OSError as error:
-            raise NotHere(f"the disk below {folder} has no rate of its own: {error.strerror}") from error
+            raise NotHere(f"the rates of the disk below {folder} cannot be limited: {error.strerror}") from error
 
     def _make_parent(self) -> Path:
         name = f"farpool-demo-{os.getpid()}"

@@ -201,14 +201,14 @@ def _table(results: Sequence[QueryResult]) -> Table:
 
 def _legend(setting: Setting) -> str:
     lines = [
-        "Times run from the start of a query to its last row. Memory full: DuckDB gave up at its limit. Volume full: "
+        "Times run from the start of a query to its last row. Memory full: DuckDB failed at its limit. Volume full: "
         "the spill did not fit in the volume, which has room for a tenth of it. Cloud volume: "
         f"{VOLUME_IOPS:,} IOPS, {VOLUME_MB_PER_SECOND} MB/s. Far memory: two nodes on this machine, nothing on disk. "
         f"This machine's disk: {setting.spill_folder}.",
         f"Each query ran in a pod of its memory limit and {setting.pod_margin_bytes >> 20} MiB, which count the page "
         "cache too; with enough memory, without a limit."
         if not setting.why_no_pods
-        else f"Not in pods: {setting.why_no_pods}. DuckDB's memory_limit alone was set; spill rested in page cache.",
+        else f"Not in pods: {setting.why_no_pods}. DuckDB's memory_limit alone was set; spills stayed in page cache.",
     ]
     if setting.why_no_cloud_volume:
         lines.append(f"No cloud volume: {setting.why_no_cloud_volume}.")
@@ -226,7 +226,7 @@ def _remarks(results: Sequence[QueryResult]) -> list[str]:
     fitting = [result.query.name for result in results if result.seconds(NO_SPILL) is not None]
     remarks = []
     if unspilled:
-        remarks.append(f"Nothing spilled in some way of {', '.join(dict.fromkeys(unspilled))}: its times say nothing.")
+        remarks.append(f"In some modes {', '.join(dict.fromkeys(unspilled))} did not spill: their times say little.")
     if fitting:
         remarks.append(f"{', '.join(fitting)} fitted in its limit without spill.")
     return remarks

@@ -102,7 +102,7 @@ class Binder:
         self.alias = (table["alias"] or table["table_name"]).lower()
         self.columns = {name.lower(): name for name in base.schema.names}
         if len(self.columns) < len(base.schema.names):
-            raise NotShipped("names of columns that differ by case alone")
+            raise NotShipped("names of columns that differ only in case")
         self._select = json.loads(self._ask("SELECT json_serialize_sql('SELECT 1')"))
         self._types: dict[str, str] = {}
         # True if the table's statistics show that a column has neither NaN nor infinity, by column.
@@ -132,7 +132,7 @@ class Binder:
             try:
                 relation = self.bind(self.written(self._statement(node, self.table)))
             except duckdb.Error as error:
-                raise NotShipped(f"it does not stand by itself: {error}") from error
+                raise NotShipped(f"it cannot run on its own: {error}") from error
             self._types[known] = str(relation.types[0])
         return self._types[known]
 
@@ -155,13 +155,13 @@ class Binder:
     def check_comparable(self, node: Node) -> None:
         """Raises NotShipped for text under a collation: nodes compare text by its bytes."""
         if self.type_of(node) == "VARCHAR" and self.setting("default_collation"):
-            raise NotShipped("text under a collation")
+            raise NotShipped("text with a collation")
 
     def check_no_nan(self, node: Node) -> None:
         """Raises NotShipped if a value may be NaN. DuckDB has one NaN, greater than all numbers. Queries tell NaNs
         apart by their bits and order them by their sign."""
         if self.may_be_nan(node):
-            raise NotShipped(f"{self.text(node)} may be NaN, which DuckDB sorts and groups otherwise")
+            raise NotShipped(f"{self.text(node)} may be NaN, which DuckDB sorts and groups differently")
 
     def may_be_nan(self, node: Node) -> bool:
         """Reports whether a value may be NaN. It uses the table's statistics."""
@@ -253,5 +253,5 @@ class Binder:
         """Returns the value of a constant that gives a number of rows. Raises NotShipped if it gives none."""
         found = self.constant(node) if self.is_constant(node) else None
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise NotShipped(f"{self.text(node)} is no number of rows")
+            raise NotShipped(f"{self.text(node)} is not a number of rows")
         return found

@@ -56,7 +56,7 @@ class Expressions(Binder):
     def value(self, node: Node, depth: int = 0) -> farpool.Expr:
         """Converts an expression to a value of each row. Raises NotShipped."""
         if depth > _DEPTH_MAX:
-            raise NotShipped(f"it nests deeper than {_DEPTH_MAX}")
+            raise NotShipped(f"it is nested more than {_DEPTH_MAX} levels deep")
         column = self.column(node)
         if column is not None:
             return farpool.col(column)
@@ -71,7 +71,7 @@ class Expressions(Binder):
         elif kind == "CAST" and not node["try_cast"]:
             made = self._cast(node, depth)
         else:
-            raise NotShipped(f"{self.text(node)} is not known here")
+            raise NotShipped(f"{self.text(node)} cannot be pushed down")
         self._check_type(made, node)
         return made
 
@@ -89,7 +89,7 @@ class Expressions(Binder):
         else:
             is_it = {**INTEGERS, "FLOAT": "float32", "DOUBLE": "float64"}.get(wanted) == found
         if not is_it:
-            raise NotShipped(f"{self.text(node)} is {wanted} in DuckDB, and {found} here")
+            raise NotShipped(f"{self.text(node)} has type {wanted} in DuckDB, but {found} when pushed down")
 
     def _arithmetic(self, node: Node, depth: int) -> farpool.Expr:
         sign = node["function_name"]
@@ -110,9 +110,9 @@ class Expressions(Binder):
             case "*":
                 return made[0] * made[1]
         if not fixed[1] or self.constant(sides[1]) == 0:
-            raise NotShipped("a quotient by what may be zero")
+            raise NotShipped("a division by a value that may be zero")
         if any(decimal_digits(of) for of in types):
-            raise NotShipped("a quotient of decimals")
+            raise NotShipped("a division of decimals")
         return made[0] / made[1]
 
     def _number(self, node: Node, beside: str, sign: str) -> farpool.Expr:
@@ -127,7 +127,7 @@ class Expressions(Binder):
             # The scale of a product is the sum of both scales, so the constant needs the scale that it is written with.
             digits, scale = decimal_digits(own) or (19, 0)
             return number.cast(f"decimal({digits}, {scale})") if sign == "*" else number
-        raise NotShipped(f"{self.text(node)} beside {beside}")
+        raise NotShipped(f"arithmetic of {self.text(node)} and {beside}")
 
     def _cast(self, node: Node, depth: int) -> farpool.Expr:
         """Converts a cast to a wider type, which can hold every value."""
@@ -142,19 +142,19 @@ class Expressions(Binder):
                 return made.cast(wide)
         if of in INTEGERS and to == "DOUBLE" or (of, to) == ("FLOAT", "DOUBLE"):
             return made.cast("double")
-        raise NotShipped(f"{of} as {to}")
+        raise NotShipped(f"a cast from {of} to {to}")
 
     # Conditions.
 
     def condition(self, node: Node, depth: int = 0) -> farpool.Expr:
         """Converts an expression to a condition: true, false or unknown for each row. Raises NotShipped."""
         if depth > _DEPTH_MAX:
-            raise NotShipped(f"it nests deeper than {_DEPTH_MAX}")
+            raise NotShipped(f"it is nested more than {_DEPTH_MAX} levels deep")
         kind = node.get("type")
         column = self.column(node)
         if column is not None:
             if self.type_of(node) != "BOOLEAN":
-                raise NotShipped(f"column {column!r} is neither true nor false")
+                raise NotShipped(f"column {column!r} is not boolean")
             return farpool.col(column)
         if kind in ("CONJUNCTION_AND", "CONJUNCTION_OR"):
             parts = [self.condition(part, depth + 1) for part in node["children"]]
@@ -170,7 +170,7 @@ class Expressions(Binder):
             # DuckDB casts all three to one type. If that is DOUBLE, large integers lose digits.
             of = [self.type_of(one) in FLOATS for one in compared]
             if not of[0] and of[1] != of[2]:
-                raise NotShipped("whole numbers between whole and other ones")
+                raise NotShipped("BETWEEN of an integer with other types of bounds")
             least = self._comparison("COMPARE_GREATERTHANOREQUALTO", node["input"], node["lower"])
             return least & self._comparison("COMPARE_LESSTHANOREQUALTO", node["input"], node["upper"])
         if kind == "OPERATOR_NOT":
@@ -184,12 +184,12 @@ class Expressions(Binder):
             return made if kind == "COMPARE_IN" else ~made
         if node.get("class") == "FUNCTION" and self.is_scalar(node):
             return self._like(node)
-        raise NotShipped(f"{node.get('class', kind)} is not known here")
+        raise NotShipped(f"{node.get('class', kind)} cannot be pushed down")
 
     def _compared(self, node: Node) -> farpool.Expr:
         """Converts a value in a filter."""
         if any(part.get("class") == "FUNCTION" for part in nodes(node)) and self.type_of(node) in INTEGERS:
-            raise NotShipped(f"{self.text(node)} may overflow in rows that DuckDB does not look at")
+            raise NotShipped(f"{self.text(node)} may overflow in rows that DuckDB does not evaluate")
         self.check_comparable(node)
         return self.value(node)
 
@@ -223,7 +223,7 @@ class Expressions(Binder):
             and other in _CLOCKS
         )
         if not is_taken:
-            raise NotShipped(f"{one} beside {other}")
+            raise NotShipped(f"{one} compared with {other}")
         self.check_no_nan(left)
         self.check_no_nan(right)
         return _COMPARISONS[kind](made, self._compared(right))
@@ -234,7 +234,7 @@ class Expressions(Binder):
         texts = [_is_text(one) for one in compared]
         others = {self.type_of(one) for one, is_text in zip(compared, texts, strict=True) if not is_text}
         if texts[0] or any(texts) and len(others) > 1:
-            raise NotShipped("texts and other values side by side")
+            raise NotShipped("a comparison of text with other types")
 
     def _beside(self, node: Node, of: str) -> Any:
         """Returns the value of a constant that is compared with values of type `of`."""
@@ -257,22 +257,22 @@ class Expressions(Binder):
             return self.constant(node, own)
         if (of, own) == ("DATE", "TIMESTAMP") or of in _CLOCKS and own == "DATE":
             return self.constant(node, "TIMESTAMP")
-        raise NotShipped(f"{self.text(node)} of {own} beside {of}")
+        raise NotShipped(f"{self.text(node)} of type {own} compared with {of}")
 
     def _in(self, children: list[Node]) -> farpool.Expr:
         value, listed = children[0], children[1:]
         self._check_texts(children)
         made, of = self._compared(value), self.type_of(value)
         if len(listed) > _LIST_VALUES_MAX:
-            raise NotShipped(f"a list of {len(listed)} values")
+            raise NotShipped(f"a list of {len(listed)} values: at most {_LIST_VALUES_MAX} are permitted")
         if not all(self.is_constant(one) for one in listed):
-            raise NotShipped("a list of what is computed")
+            raise NotShipped("a list with computed values")
         found = [self._beside(one, of) for one in listed]
         # The values of a list must have the type of the column.
         if of in INTEGERS and not all(isinstance(one, int) for one in found):
-            raise NotShipped(f"a list of other numbers for {of}")
+            raise NotShipped(f"a list with numbers of other types than {of}")
         if of == "DATE" and any(isinstance(one, datetime.datetime) for one in found):
-            raise NotShipped("a list of times for dates")
+            raise NotShipped("a list of timestamps for dates")
         if any(isinstance(one, float) and math.isnan(one) for one in found):
             self.check_no_nan(value)
         made = made.is_in(found)
@@ -298,9 +298,9 @@ class Expressions(Binder):
             "ends_with",
             "contains",
         ):
-            raise NotShipped(f"the function {name}")
+            raise NotShipped(f"the function {name} cannot be pushed down")
         if any(self.type_of(one) != "VARCHAR" for one in arguments) or not all(map(self.is_constant, arguments[1:])):
-            raise NotShipped(f"{name} of other than text and constants")
+            raise NotShipped(f"{name} with arguments other than text and constants")
         made = self._compared(arguments[0])
         pattern = self.constant(arguments[1])
         if name in ("~~", "!~~"):
@@ -318,13 +318,13 @@ class Expressions(Binder):
 def _escaped(pattern: str, escape: str) -> str:
     """Rewrites a pattern with another escape character so that its escape is a backslash."""
     if len(escape) != 1:
-        raise NotShipped(f"the escape {escape!r}")
+        raise NotShipped(f"the escape character {escape!r}")
     made, left = [], iter(pattern)
     for one in left:
         if one == escape:
             following = next(left, None)
             if following is None:
-                raise NotShipped(f"the pattern {pattern!r} ends with its escape")
+                raise NotShipped(f"the pattern {pattern!r} ends in its escape character")
             made.append(f"\\{following}")
         else:
             made.append("\\\\" if one == "\\" else one)

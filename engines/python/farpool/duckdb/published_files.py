@@ -42,7 +42,7 @@ def register_file(
     try:
         from pyarrow import dataset
     except ImportError as missing:
-        raise farpool.InvalidError(f"relations pass through pyarrow, which is not installed: {missing}") from missing
+        raise farpool.InvalidError(f"far relations need pyarrow, which is not installed: {missing}") from missing
     from farpool.fs import FarpoolFileSystem
 
     if not as_:
@@ -56,7 +56,7 @@ def register_file(
     for one, known in formats.items():
         if known is None:
             raise farpool.InvalidError(
-                f"{one!r} is of no known format: {', '.join(_FORMATS)} are, by the end of the name"
+                f"{one!r} has an unknown format: its name must end in one of {', '.join(_FORMATS)}"
             )
     if len(set(formats.values())) > 1:
         raise farpool.InvalidError(f"the files below {name!r} are of different formats: {', '.join(map(repr, names))}")

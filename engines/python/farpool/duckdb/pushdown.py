@@ -55,15 +55,15 @@ class Block:
 
     def __str__(self) -> str:
         lines = [f"{self.table}: {self.sql}"]
-        lines += [f"  beside the data: {one}" for one in self.shipped] or [
-            "  beside the data: what DuckDB's scan asks for"
+        lines += [f"  pushed down: {one}" for one in self.shipped] or [
+            "  pushed down: columns and filters of DuckDB's scan"
         ]
         lines += [f"  by DuckDB: {one}" for one in self.left]
         for report in self.reports:
             lines.append(
                 f"  ran ({report['placement']}): of {report['row_groups']} row groups {report['shipped']} shipped, "
                 f"{report['fetched']} fetched, {report['skipped']} skipped; {report['rows']} rows, "
-                f"{report['link_bytes']} bytes over links in {report['seconds']:.3f} s"
+                f"{report['link_bytes']} bytes transferred in {report['seconds']:.3f} s"
             )
         return _shown("\n".join(lines))
 
@@ -97,7 +97,7 @@ class Pushdown:
         return {"sql": self.sql, "left": self.left, "blocks": blocks}
 
     def __str__(self) -> str:
-        return _shown("\n".join([*(f"as it was written: {why}" for why in self.left), *map(str, self.blocks)]))
+        return _shown("\n".join([*(f"run by DuckDB as written: {why}" for why in self.left), *map(str, self.blocks)]))
 
     def __repr__(self) -> str:
         return f"<farpool.duckdb.Pushdown of {len(self.blocks)} blocks: {_shown(self.sql)}>"
@@ -181,7 +181,7 @@ class _Statement:
             # DuckDB's own error describes best what is wrong with the text.
             return self.as_it_was(str(read.get("error_message")))
         if len(read["statements"]) != 1:
-            return self.as_it_was("several statements")
+            return self.as_it_was("the text has several statements")
         self.offer_tables_of_pool(read)
         self.functions = self.functions_of(read)
         ast = copy.deepcopy(read)
@@ -192,13 +192,13 @@ class _Statement:
         text = self.written(ast)
         again = json.loads(self.one("SELECT json_serialize_sql($1)", text))
         if not is_same(again, ast):
-            return self.as_it_was("DuckDB writes it down in a way that it reads as something else")
+            return self.as_it_was("DuckDB reads its own text of the rewritten statement as another statement")
         try:
             after = self.bind(text)
         except duckdb.Error as error:
-            return self.as_it_was(f"DuckDB refuses what is left of it: {error}")
+            return self.as_it_was(f"DuckDB refuses the rewritten statement: {error}")
         if (before.columns, before.types) != (after.columns, after.types):
-            return self.as_it_was("what is left of it has columns of other names or types")
+            return self.as_it_was("the rewritten statement has columns of other names or types")
         return Pushdown(after, text, self.blocks, [])
 
     def functions_of(self, ast: Any) -> dict[str, set[str]]:
@@ -287,10 +287,10 @@ class _Statement:
         block = Block(base.table, self.written(alone))
         self.blocks.append(block)
         if table["sample"] is not None or node["sample"] is not None or table["at_clause"] is not None:
-            block.left.append("a sample of the table: DuckDB draws it")
+            block.left.append("a sample of the table")
             return
         if table["column_name_alias"]:
-            block.left.append("columns under other names")
+            block.left.append("columns under other names (aliases)")
             return
         try:
             terms = Terms(self.con, self.bind, self.written, self.functions, base, table)
@@ -380,13 +380,13 @@ class _Rewriting:
         if not limits:
             return None
         if self.modifiers("DISTINCT_MODIFIER"):
-            raise NotShipped("each row once, and then a limit")
+            raise NotShipped("DISTINCT with a limit")
         if node["qualify"] is not None:
             raise NotShipped("QUALIFY")
         terms.check_rows(node["select_list"])
         limit = limits[0]
         if limit["limit_type"] != "ROW_COUNT" or limit["limit"] is None:
-            raise NotShipped("a limit that is no number of rows")
+            raise NotShipped("a limit that is not a number of rows")
         rows = terms.whole(limit["limit"]) + (terms.whole(limit["offset"]) if limit["offset"] else 0)
         columns = terms.columns_of(node)
 
@@ -398,7 +398,7 @@ class _Rewriting:
         if not orders:
             return lambda scan: narrowed(scan).limit(rows), f"limit {rows}"
         if rows > _TOP_ROWS_MAX:
-            raise NotShipped(f"the first {rows} rows in an order: nodes hold {_TOP_ROWS_MAX} at most")
+            raise NotShipped(f"the top {rows} rows: nodes hold at most {_TOP_ROWS_MAX}")
         keys = [terms.order(one, node["select_list"]) for one in orders]
         # DuckDB sorts -0.0 and 0.0 as equal. Adding 0.0 turns -0.0 into 0.0.
         zeros = {
@@ -440,7 +440,7 @@ class _Rewriting:
         if any(modifier["distinct_on_targets"] for modifier in self.modifiers("DISTINCT_MODIFIER")):
             raise NotShipped("DISTINCT ON")
         if is_grouped and node["group_sets"] not in ([], [list(range(len(node["group_expressions"])))]):
-            raise NotShipped("several sets of groups")
+            raise NotShipped("grouping sets (ROLLUP, CUBE)")
         if is_grouped:
             keys = [terms.key(one, node["select_list"]) for one in node["group_expressions"]]
         else:
@@ -450,7 +450,7 @@ class _Rewriting:
         try:
             before = self.statement.bind(self.statement.written(alone))
         except duckdb.Error as error:
-            raise NotShipped(f"it does not stand by itself: {error}") from error
+            raise NotShipped(f"it cannot run on its own: {error}") from error
         names = {}
         keys = [key for index, key in enumerate(keys) if not any(is_same(key, other) for other in keys[:index])]
         made_keys = []
@@ -465,7 +465,7 @@ class _Rewriting:
             if not any(is_same(one, known.node) for _, known in made_aggregates):
                 made_aggregates.append((f"farpool_a{len(made_aggregates)}", terms.aggregate(one)))
         if is_grouped and not keys and not made_aggregates:
-            raise NotShipped("one group of nothing")
+            raise NotShipped("a grouping without keys and aggregates")
 
         def query(scan: farpool.Scan) -> farpool.Scan:
             scan = self.narrowed(scan)
@@ -507,11 +507,11 @@ class _Rewriting:
             alone = {"error": False, "statements": [{"node": tried, "named_param_map": []}]}
             after = statement.bind(statement.written(alone))
         except duckdb.Error as error:
-            raise NotShipped(f"DuckDB refuses what is left of it: {error}") from error
+            raise NotShipped(f"DuckDB refuses the rewritten statement: {error}") from error
         finally:
             del statement.names[name]
         if (after.columns, after.types) != (before.columns, before.types):
             raise NotShipped(
-                f"it would have {list(zip(after.columns, after.types, strict=True))} and not "
+                f"its columns would be {list(zip(after.columns, after.types, strict=True))} and not "
                 f"{list(zip(before.columns, before.types, strict=True))}"
             )

@@ -78,7 +78,7 @@ def register(
         names = {name: name if as_ is None else as_}
     else:
         if as_ is not None:
-            raise farpool.InvalidError("as_ names one table: give several tables their names by a mapping")
+            raise farpool.InvalidError("as_ names a single table: pass a mapping to name several tables")
         if name is None:
             names = {table.name: table.name for table in pool.tables()}
         else:
@@ -110,8 +110,8 @@ def check_free(con: duckdb.DuckDBPyConnection, name: str, replace: bool) -> None
     if not meanings or ours is not None and any(view == ours.view for _, view in meanings):
         return
     raise farpool.ExistsError(
-        f"{name!r} is a {meanings[0][0]} of this connection, which it would hide: choose another name by as_, or give "
-        "replace=True"
+        f"{name!r} is a {meanings[0][0]} of this connection and would be hidden: choose another name with as_, or "
+        "pass replace=True"
     )
 
 
@@ -121,7 +121,7 @@ def put(con: duckdb.DuckDBPyConnection, name: str, relation: FarDataset | Datase
         con.register(name, relation)
     except duckdb.CatalogException as error:
         # DuckDB cannot hide a temporary table.
-        raise farpool.ExistsError(f"{name!r} cannot be hidden ({error}): choose another name by as_") from error
+        raise farpool.ExistsError(f"{name!r} cannot be hidden ({error}): choose another name with as_") from error
     view = con.sql(_VIEW, params=[name]).fetchall()[0][0]
     _of_connection.setdefault(con, {})[name.lower()] = _Registered(relation, view)
 
@@ -129,7 +129,7 @@ def put(con: duckdb.DuckDBPyConnection, name: str, relation: FarDataset | Datase
 def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
     """Removes a far table from `con`. Raises InvalidError if `con` has no far table of this name."""
     if registered(con, name) is None:
-        raise farpool.InvalidError(f"{name!r} is no far table of this connection: {_names(con)} are")
+        raise farpool.InvalidError(f"{name!r} is not a far table of this connection: {_names(con)} are")
     con.unregister(name)
     del _of_connection[con][name.lower()]
 
@@ -151,5 +151,5 @@ def _dataset_type() -> type[FarDataset]:
     try:
         from farpool.dataset import FarDataset
     except ImportError as missing:
-        raise farpool.InvalidError(f"relations pass through pyarrow, which is not installed: {missing}") from missing
+        raise farpool.InvalidError(f"far relations need pyarrow, which is not installed: {missing}") from missing
     return FarDataset

@@ -67,10 +67,10 @@ def wait_for_room(pool: farpool.Pool, protection: str) -> Room:
         time.sleep(_LOOK_SECONDS)
     if room.bytes == 0:
         warnings.warn(
-            f"the pool has no room to spill into with protection '{protection}': after {_ROOM_SECONDS:.0f} s its "
+            f"the pool has no memory to spill into with protection '{protection}': after {_ROOM_SECONDS:.0f} s its "
             f"{room.node_count} nodes donate {_size_text(room.donated_bytes)}, and {_size_text(room.away_bytes)} are "
-            "given back to their hosts. Queries that spill fail until there is memory; max_temp_directory_size is 0 "
-            "bytes and grows by itself then. farpool status shows which nodes have memory away",
+            "given back to their hosts. Queries that spill fail until there is memory: max_temp_directory_size is 0 "
+            "bytes and is raised then. farpool status shows which nodes have memory away",
             RuntimeWarning,
             stacklevel=3,
         )

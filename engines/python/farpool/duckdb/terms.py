@@ -52,23 +52,23 @@ class Terms(Expressions):
         for node in nodes(list(select_list)):
             kind = node.get("class")
             if kind == "WINDOW" or kind == "FUNCTION" and not self.is_scalar(node):
-                raise NotShipped(f"{self.text(node)} is not of each row by itself")
+                raise NotShipped(f"{self.text(node)} is not computed row by row")
 
     def check_functions(self, parts: Any) -> None:
         """Raises NotShipped unless each function is scalar or an aggregate. A macro may be either and is refused."""
         for node in nodes(parts):
             if node.get("class") == "FUNCTION" and not self.is_scalar(node) and not self.is_aggregate(node):
-                raise NotShipped(f"the function {node['function_name']}")
+                raise NotShipped(f"the function {node['function_name']} cannot be pushed down")
 
     def order(self, order: Node, select_list: list[Node]) -> Order:
         """Converts a sort key, which must be a column. Applies DuckDB's settings for the default order."""
         plain = [one for one in select_list if one.get("class") == "STAR" and _is_plain(one)]
         if any(one.get("class") == "STAR" and not any(one is star for star in plain) for one in nodes(select_list)):
-            raise NotShipped("an order beside a star that computes or renames columns")
+            raise NotShipped("ORDER BY with a star that computes or renames columns")
         node = self._chosen(order["expression"], select_list, by_name=True)
         column = self.column(node)
         if column is None:
-            raise NotShipped(f"an order by {self.text(node)}, which is no column")
+            raise NotShipped(f"ORDER BY {self.text(node)}, which is not a column")
         self.check_comparable(node)
         self.check_no_nan(node)
         kind, nulls = order["type"], order["null_order"].replace(" ", "_").lower()
@@ -77,7 +77,7 @@ class Terms(Expressions):
         if nulls == "order_default":
             nulls = self.setting("default_null_order")
         if nulls not in ("nulls_first", "nulls_last"):
-            raise NotShipped(f"NULL where {nulls} says")
+            raise NotShipped(f"the order of NULLs {nulls}")
         return Order(column, kind == "DESCENDING", nulls == "nulls_first")
 
     def key(self, node: Node, select_list: list[Node]) -> Node:
@@ -91,7 +91,7 @@ class Terms(Expressions):
         if node.get("class") == "CONSTANT":
             place = self.whole(node)
             if any(one.get("class") == "STAR" for one in select_list) or not 1 <= place <= len(select_list):
-                raise NotShipped(f"by column {place} of what is selected")
+                raise NotShipped(f"position {place}, which is not a column of the SELECT list")
             return select_list[place - 1]
         if by_name and node.get("class") == "COLUMN_REF" and len(node["column_names"]) == 1:
             wanted = node["column_names"][0].lower()
@@ -99,7 +99,7 @@ class Terms(Expressions):
             if len(named) == 1:
                 return named[0]
             if named:
-                raise NotShipped(f"by {wanted}, which several columns are called")
+                raise NotShipped(f"{wanted} is ambiguous: several columns have this name")
         return node
 
     def aggregates(self, parts: Any) -> list[Node]:
@@ -110,21 +110,21 @@ class Terms(Expressions):
         """Converts an aggregate. Raises NotShipped for one with FILTER, DISTINCT or ORDER BY."""
         name = node["function_name"]
         if self.kinds(name) != {"aggregate CONSISTENT"}:
-            raise NotShipped(f"{name} is a name of something else as well")
+            raise NotShipped(f"{name} is also the name of another function")
         if node["filter"] is not None or node["distinct"] or node["order_bys"]["orders"] or node["export_state"]:
-            raise NotShipped(f"{self.text(node)} is of some of the rows of a group")
+            raise NotShipped(f"{self.text(node)} has DISTINCT, FILTER or ORDER BY")
         arguments = [argument["expression"] for argument in node["arguments"]]
         if name == "count_star" or name == "count" and not arguments:
             return Aggregate(node, farpool.len())
         if name not in _AGGREGATES or len(arguments) != 1:
-            raise NotShipped(f"the aggregate {self.text(node)}")
+            raise NotShipped(f"the aggregate {self.text(node)} cannot be pushed down")
         if name == "count" and self.is_constant(arguments[0]):
             self.constant(arguments[0])
             return Aggregate(node, farpool.len())
         self.check_comparable(arguments[0])
         of = self.type_of(arguments[0])
         if name in ("sum", "avg", "mean") and not (of in INTEGERS or of in FLOATS or decimal_digits(of)):
-            raise NotShipped(f"{name} of {of}")
+            raise NotShipped(f"{name} of type {of}")
         if name in ("min", "max"):
             self.check_no_nan(arguments[0])
         return Aggregate(node, _AGGREGATES[name](self.value(arguments[0])))
@@ -138,7 +138,7 @@ class Terms(Expressions):
         if have is not None and wanted != f"DECIMAL({have[0]},{have[1]})":
             digits = decimal_digits(wanted)
             if not (digits and digits[1] == have[1] or wanted == "HUGEINT" and have[1] == 0):
-                raise NotShipped(f"{self.text(node)} is {wanted} in DuckDB, and {found} here")
+                raise NotShipped(f"{self.text(node)} has type {wanted} in DuckDB, but {found} when pushed down")
             text = f"CAST({text} AS {wanted})"
         statement = json.loads(self._ask("SELECT json_serialize_sql($1)", f"SELECT {text}"))
         return statement["statements"][0]["node"]["select_list"][0]
@@ -157,7 +157,7 @@ class Terms(Expressions):
             if "class" in part and (reference := known.get(self.normal(part))) is not None:
                 return {**copy.deepcopy(reference), "alias": part.get("alias", "")}
             if part.get("class") in ("SUBQUERY", "STAR", "WINDOW", "LAMBDA"):
-                raise NotShipped(f"{self.text(part)} beside groups")
+                raise NotShipped(f"{self.text(part)} together with groups")
             if part.get("class") == "COLUMN_REF" and (
                 self.column(part) is not None or part["column_names"][0].lower() not in called
             ):

@@ -27,7 +27,7 @@ def ship(worker: str, sql: str) -> pyarrow.RecordBatchReader:
         import pyarrow
         from pyarrow import flight
     except ImportError as missing:
-        raise farpool.InvalidError(f"results pass through pyarrow, which is not installed: {missing}") from missing
+        raise farpool.InvalidError(f"ship needs pyarrow, which is not installed: {missing}") from missing
     try:
         client = flight.connect(worker)
     except pyarrow.ArrowException as error:
