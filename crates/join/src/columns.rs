@@ -175,10 +175,15 @@ impl<'m> Lookup<'m> {
     pub fn pairs(&self, outer: &[ArrayRef]) -> Result<Pairs, JoinError> {
         let types: Vec<&DataType> = outer.iter().map(|column| column.data_type()).collect();
         if !types.iter().copied().eq(&self.types) {
-            return Err(JoinError::Keys(format!("{:?} cannot be looked up in {types:?}", self.types)));
+            return Err(JoinError::Keys(format!(
+                "key columns of types {types:?} cannot be looked up in a table of types {:?}",
+                self.types
+            )));
         }
         let words = Columns::new(outer, &vec![false; outer.len()])?.packed();
-        let words = words.ok_or_else(|| JoinError::Keys(format!("{types:?} do not fit a word")))?;
+        let words = words.ok_or_else(|| {
+            JoinError::Keys(format!("key columns of types {types:?} need more than 64 bits"))
+        })?;
         let sinks = std::iter::repeat_with(Pairs::default).take(self.settings.threads).collect();
         let how = How { kind: Kind::Inner, equal: &Exact };
         let found = probe(&self.settings, &self.table, &words, &Cursor::new(words.rows()), how, sinks)?;
@@ -284,11 +289,15 @@ impl Columns {
         let columns = columns.iter().zip(differ).map(|(column, differs)| plain(column, differs));
         let columns: Vec<ArrayRef> = columns.collect::<Result<_, _>>()?;
         let Some(first) = columns.first() else {
-            return Err(JoinError::Keys("none; at least one column is needed on each side".to_owned()));
+            return Err(JoinError::Keys(
+                "no key column; at least one column is needed on each side".to_owned(),
+            ));
         };
         if let Some(other) = columns.iter().find(|column| column.len() != first.len()) {
             let (rows, others) = (first.len(), other.len());
-            return Err(JoinError::Keys(format!("columns of one side have {rows} and {others} rows")));
+            return Err(JoinError::Keys(format!(
+                "columns of one side have different lengths, {rows} and {others} rows"
+            )));
         }
         let nulls = columns
             .iter()
@@ -387,7 +396,7 @@ fn plain(column: &ArrayRef, differs: bool) -> Result<ArrayRef, JoinError> {
         DataType::Null => Arc::new(Int64Array::new_null(column.len())),
         other if other.is_nested() || matches!(other, DataType::RunEndEncoded(_, _)) => {
             return Err(JoinError::Keys(format!(
-                "a column of type {other} is no key; those of single values are"
+                "a column of type {other} cannot be a key; nested and run-end encoded types are not supported"
             )));
         }
         _ => Arc::clone(column),

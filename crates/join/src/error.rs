@@ -51,25 +51,25 @@ impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::Setting { name, value, least, most } => {
-                write!(f, "{name} of a join is {value}; {least} to {most} is permitted")
+                write!(f, "join setting {name} is {value}; it must be from {least} to {most}")
             }
-            JoinError::Memory(reason) => write!(f, "memory for a join: {reason}"),
+            JoinError::Memory(reason) => write!(f, "no memory for a join: {reason}"),
             JoinError::Chunk { bytes, asked, misaligned } => write!(
                 f,
-                "a chunk of {bytes} bytes, {misaligned} bytes off its alignment, where {asked} aligned ones were asked for"
+                "the source of chunks returned {bytes} bytes, misaligned by {misaligned}; {asked} aligned are needed"
             ),
             JoinError::Morsels { rows, handed } => {
                 write!(
                     f,
-                    "morsels over {handed} rows of an input of {rows}: each row must be handed out once"
+                    "the queue handed out {handed} rows of an input of {rows}; it must hand out each row once"
                 )
             }
             JoinError::TooManyRows { rows, most } => {
                 write!(f, "{rows} rows on one side of a join; at most {most} are permitted")
             }
-            JoinError::Unlike => {
-                f.write_str("the two sides of a join were partitioned by different bits or seeds")
-            }
+            JoinError::Unlike => f.write_str(
+                "the two sides of a join were partitioned with different bits or seeds: use one hasher",
+            ),
             JoinError::Keys(reason) => write!(f, "keys of a join: {reason}"),
         }
     }

@@ -86,9 +86,9 @@ impl Mapped {
         let refused =
             |error: &dyn std::fmt::Display| JoinError::Memory(format!("{chunks} chunks of 2 MiB: {error}"));
         let bytes =
-            chunks.checked_mul(CHUNK_BYTES).ok_or_else(|| refused(&"more than there are addresses"))?;
+            chunks.checked_mul(CHUNK_BYTES).ok_or_else(|| refused(&"the size exceeds the address space"))?;
         let padded =
-            bytes.checked_add(CHUNK_BYTES).ok_or_else(|| refused(&"more than there are addresses"))?;
+            bytes.checked_add(CHUNK_BYTES).ok_or_else(|| refused(&"the size exceeds the address space"))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let start = unsafe {
@@ -134,7 +134,8 @@ impl Mapped {
             // SAFETY: the layout is not empty: nobody asks for no chunks here.
             NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }.cast())
         });
-        let start = start.ok_or_else(|| JoinError::Memory(format!("{chunks} chunks of 2 MiB: none left")))?;
+        let start =
+            start.ok_or_else(|| JoinError::Memory(format!("{chunks} chunks of 2 MiB: out of memory")))?;
         Ok(Mapped { start, chunks })
     }
 }

@@ -295,9 +295,9 @@ fn settings_out_of_range_are_refused_with_the_range() {
     let settings = Settings::new(2, 0);
     assert_eq!(refused(settings, 100), None);
     let threads = refused(Settings { threads: 0, ..settings }, 1);
-    assert_eq!(threads.as_deref(), Some("threads of a join is 0; 1 to 256 is permitted"));
+    assert_eq!(threads.as_deref(), Some("join setting threads is 0; it must be from 1 to 256"));
     let bits = refused(Settings { bits: Some(15), ..settings }, 1);
-    assert_eq!(bits.as_deref(), Some("bits of a join is 15; 1 to 14 is permitted"));
+    assert_eq!(bits.as_deref(), Some("join setting bits is 15; it must be from 1 to 14"));
     assert!(refused(settings, usize::MAX).is_some_and(|error| error.contains("at most 2147483648")));
 }
 
