@@ -416,11 +416,11 @@ impl fmt::Display for TierError {
             TierError::Region(error) => error.fmt(f),
             TierError::Workers { workers, threads, sinks } => write!(
                 f,
-                "settings of {threads} threads and {sinks} sinks for a join of {workers} workers: as many of each are permitted"
+                "a join on {workers} workers has settings for {threads} threads and {sinks} sinks; all must be equal"
             ),
             TierError::Beside(partitioning) => write!(
                 f,
-                "batches joined beside partitioning {}; only one pass is permitted",
+                "joining batches during partitioning needs one-pass partitioning, not {:?}",
                 partitioning.name()
             ),
         }

@@ -64,7 +64,7 @@ impl TieredRegion {
         // All pages are made present. More than the machine has would end the process.
         let info = rustix::system::sysinfo();
         if all as u128 > u128::from(info.totalram) * u128::from(info.mem_unit) {
-            return Err(refused("the machine has less than", rustix::io::Errno::NOMEM));
+            return Err(refused("the machine has too little memory for", rustix::io::Errno::NOMEM));
         }
         let memory = PrivateMemory::reserve(all).map_err(|errno| refused("reserving", errno))?;
         let side = |chunk| if interleave.is_near(chunk) { Side::Near } else { Side::Far };
@@ -76,10 +76,10 @@ impl TieredRegion {
             if let Some(node) = nodes.of(*side) {
                 let range = region.chunk(chunk);
                 policy::prefer(range, node)
-                    .map_err(|errno| refused("asking for memory of a node for", errno))?;
+                    .map_err(|errno| refused("binding to a NUMA node failed for", errno))?;
             }
         }
-        region.populate(threads).map_err(|errno| refused("making present", errno))?;
+        region.populate(threads).map_err(|errno| refused("prefaulting", errno))?;
         Ok(region)
     }
 
@@ -129,7 +129,7 @@ impl TieredRegion {
         for (chunk, side) in self.chunks.iter().enumerate() {
             let asked = policy::nodes_of(self.chunk(chunk), PAGE_BYTES);
             let pages = asked.map_err(|errno| RegionError {
-                doing: "asking where pages lie of",
+                doing: "looking up the NUMA nodes of",
                 bytes: self.len(),
                 errno,
             })?;
@@ -240,7 +240,7 @@ impl fmt::Display for RegionError {
         write!(f, "{doing} {bytes} B of tiered memory: {errno}")?;
         if *errno == rustix::io::Errno::NOMEM {
             // Each change of node between neighbouring chunks needs a mapping of its own.
-            f.write_str("; vm.max_map_count permits so many changes of node in one process")?;
+            f.write_str("; if memory is free, raise vm.max_map_count: each change of node takes a mapping")?;
         }
         Ok(())
     }
@@ -280,7 +280,7 @@ mod tests {
     fn node_that_is_not_there_is_an_error_that_says_what_was_asked() {
         let nodes = Nodes { near: Some(1_000), far: None };
         let error = TieredRegion::new(CHUNK_BYTES, Interleave::NEAR, nodes, 1).unwrap_err().to_string();
-        assert!(error.starts_with("asking for memory of a node for 2097152 B"), "{error}");
+        assert!(error.starts_with("binding to a NUMA node failed for 2097152 B"), "{error}");
         let none = Nodes { near: Some(u32::MAX), far: None };
         assert!(TieredRegion::new(CHUNK_BYTES, Interleave::NEAR, none, 1).is_err());
     }

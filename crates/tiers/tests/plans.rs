@@ -193,7 +193,10 @@ fn cpus_hold_a_phase_up_whatever_the_memory_does() {
 fn impossible_plans_are_refused_by_name() {
     let mut plan = Plan::default();
     let wrong = plan.object("groups", -1.0);
-    assert_eq!(plan.place(&RATES, 1.0).unwrap_err().to_string(), "groups has -1 B; 0 and more are permitted");
+    assert_eq!(
+        plan.place(&RATES, 1.0).unwrap_err().to_string(),
+        "object groups has a size of -1 B; it must be finite and not negative"
+    );
     let mut plan = Plan::default();
     let object = plan.object("runs", 1.0);
     plan.bound(object, 0.5, 0.4);

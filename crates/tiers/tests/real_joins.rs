@@ -98,13 +98,13 @@ fn what_cannot_be_done_is_said() {
     let error = run.run(&Strategy::Partitioned(beside), None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "batches joined beside partitioning in the far tier; only one pass is permitted"
+        "joining batches during partitioning needs one-pass partitioning, not \"in the far tier\""
     );
     let settings = Settings::new(3, 7);
     let on = Tiered { tiers: &tiers, memory: &memory };
     let (none, how): (&[Tuple], _) = (&[], How { kind: Kind::Inner, equal: &Exact });
     let (sides, sinks) = (Sides { build: none, probe: none }, vec![Sum::default(); 2]);
     let error = join(on, &settings, &strategies()[0], sides, how, None, sinks).unwrap_err();
-    let words = "settings of 3 threads and 2 sinks for a join of 2 workers: as many of each are permitted";
+    let words = "a join on 2 workers has settings for 3 threads and 2 sinks; all must be equal";
     assert_eq!(error.to_string(), words);
 }

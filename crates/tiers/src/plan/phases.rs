@@ -416,22 +416,28 @@ impl fmt::Display for NoPlacement {
         match self {
             NoPlacement::Rate(error) => error.fmt(f),
             NoPlacement::Room { needed, permitted } => {
-                write!(f, "{needed} B must lie near; {permitted} B are permitted there")
+                write!(f, "objects that must lie near need {needed} B; near memory has {permitted} B")
             }
             NoPlacement::TooMany { what, count, permitted } => {
-                write!(f, "a plan with {count} {what}; up to {permitted} are permitted")
+                write!(f, "the plan has {count} {what}; at most {permitted} are permitted")
             }
             NoPlacement::Bytes { name, bytes } => {
-                write!(f, "{name} has {bytes} B; 0 and more are permitted")
+                write!(f, "object {name} has a size of {bytes} B; it must be finite and not negative")
             }
             NoPlacement::Share { name, least, most } => {
-                write!(f, "from {least} to {most} of {name} may lie near; shares from 0 to 1 are permitted")
+                write!(
+                    f,
+                    "from {least} to {most} of {name} may lie near; shares must be within 0 to 1 and in order"
+                )
             }
             NoPlacement::Phase { name } => {
-                write!(f, "the phase {name} moves what is no number of bytes, or of another plan's object")
+                write!(
+                    f,
+                    "phase {name} moves a number of bytes that is not finite, or an object of another plan"
+                )
             }
             NoPlacement::Unsolved => {
-                f.write_str("bytes and rates of the plan are too far apart to be compared")
+                f.write_str("the sizes and rates of the plan differ by too many orders of magnitude")
             }
         }
     }

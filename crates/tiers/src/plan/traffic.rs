@@ -220,7 +220,7 @@ pub struct NoRate {
 
 impl fmt::Display for NoRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the {} rate is {} B/s; more than 0 is permitted", self.what, self.rate)
+        write!(f, "the {} rate is {} B/s; it must be finite and above 0", self.what, self.rate)
     }
 }
 
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(rates.check(), Ok(()));
         rates.far.write = 0.0;
         let text = rates.check().unwrap_err().to_string();
-        assert_eq!(text, "the far write rate is 0 B/s; more than 0 is permitted");
+        assert_eq!(text, "the far write rate is 0 B/s; it must be finite and above 0");
         rates.far.write = f64::NAN;
         assert!(rates.check().is_err());
     }
