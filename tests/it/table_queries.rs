@@ -425,7 +425,7 @@ fn placements_are_read_by_their_names() {
         assert_eq!(placement.name().parse::<Placement>().expect("a placement"), placement);
     }
     let error = "near".parse::<Placement>().expect_err("no placement");
-    assert_eq!(error.to_string(), "\"near\" is no placement: auto, fetch, ship and split are permitted");
+    assert_eq!(error.to_string(), "\"near\" is not a placement: auto, fetch, ship and split are permitted");
 }
 
 #[test]

@@ -111,11 +111,11 @@ pub enum Limit {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Limit::Start => "what it takes to begin",
+            Limit::Start => "start-up",
             Limit::Node => "the node",
             Limit::Link => "the link",
             Limit::Client => "the client",
-            Limit::Cpus => "the CPUs of both sides",
+            Limit::Cpus => "the CPUs that client and nodes share",
             Limit::Merge => "merging",
         })
     }
@@ -168,13 +168,13 @@ impl StepEstimates {
         let other = |way: Way| {
             let StepEstimate { ns, limit, .. } = self.of(way);
             format!(
-                "{} would take {:.2} times as long, held up by {limit}",
+                "{} would take {:.2} times as long, limited by {limit}",
                 way.name(),
                 ns / chosen.ns.max(1.0)
             )
         };
         let others: Vec<String> = others.map(other).collect();
-        format!("{} is held up by {}; {}", self.choice.name(), chosen.limit, others.join("; "))
+        format!("{} is limited by {}; {}", self.choice.name(), chosen.limit, others.join("; "))
     }
 }
 
@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn why_names_the_choice_and_what_the_others_would_take() {
         let why = estimate(&step(GIB, link(1.17)), &cost(26.0, 0.1), APART).why();
-        assert!(why.starts_with("ship is held up by the link; fetch would take 9."), "{why}");
+        assert!(why.starts_with("ship is limited by the link; fetch would take 9."), "{why}");
         assert!(why.contains("split would take 1."), "{why}");
     }
 

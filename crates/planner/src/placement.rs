@@ -72,7 +72,7 @@ pub struct UnknownPlacement(String);
 
 impl fmt::Display for UnknownPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no placement: auto, fetch, ship and split are permitted", self.0)
+        write!(f, "{:?} is not a placement: auto, fetch, ship and split are permitted", self.0)
     }
 }
 

@@ -64,7 +64,7 @@ def test_rows_are_the_same_wherever_the_query_runs(local, placement):
     assert grouped.to_arrow(placement=placement).equals(grouped.to_arrow())
     assert scan.collect(placement=placement).to_arrow().to_pylist() == scan.to_arrow().to_pylist()
     assert scan.count(placement=placement) == ROWS - 60_000
-    with pytest.raises(farpool.InvalidError, match='"near" is no placement: auto, fetch, ship and split are permitted'):
+    with pytest.raises(farpool.InvalidError, match='"near" is not a placement: auto, fetch, ship and split'):
         scan.collect(placement="near")
 
 
@@ -73,7 +73,7 @@ def test_report_says_what_was_expected_and_what_it_took(local):
     found = query.collect()
     report = found.report
     assert report["placement"] == "auto" and report["chosen"] in ("fetch", "ship", "split")
-    assert report["why"].startswith(report["chosen"] + " is held up by ")
+    assert report["why"].startswith(report["chosen"] + " is limited by ")
     assert report["shipped"] + report["fetched"] + report["skipped"] == report["row_groups"] == 4
     assert set(report["expected"]) == {"fetch", "ship", "split"}
     for estimate in report["expected"].values():

@@ -382,7 +382,7 @@ async fn what_cannot_be_meant_is_said_by_name() {
         ("SELECT nothing FROM sales", "nothing"),
         (
             "SET farpool.placement = 'nowhere'",
-            "\"nowhere\" is no placement: auto, fetch, ship and split are permitted",
+            "\"nowhere\" is not a placement: auto, fetch, ship and split are permitted",
         ),
         ("SET farpool.place = 'ship'", "farpool.place "),
     ] {
