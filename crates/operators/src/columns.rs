@@ -27,7 +27,7 @@ pub fn column_of(
     let mut buffers = buffers.into_iter();
     let validity = if null_count > 0 { buffers.next() } else { None };
     if validity.is_none() && null_count > 0 {
-        return Err(format!("{null_count} nulls, and no validity bitmap"));
+        return Err(format!("it has {null_count} nulls, but no validity bitmap"));
     }
     let rest: Vec<Buffer> = buffers.collect();
     // Arrow checks most of this too, but in part by panicking.
@@ -41,7 +41,7 @@ pub fn column_of(
     if validity.as_ref().is_some_and(|bits| bits.len() != rows.div_ceil(8))
         || rest.first().is_none_or(|buffer| buffer.len() != first)
     {
-        return Err(format!("its buffers are not those of {rows} rows"));
+        return Err(format!("its buffers do not have the length of {rows} rows"));
     }
     let places = match (layout, of) {
         (ColumnLayout::Dictionary, _) => rest.get(1).zip(rest.get(2)),
@@ -54,13 +54,13 @@ pub fn column_of(
     let array = match layout {
         ColumnLayout::Plain => plain(of, rows, validity, rest),
         ColumnLayout::Rows => {
-            return Err("one of the columns of rows, where one by itself is wanted".to_owned());
+            return Err("the column is stored in rows, but a separate column is needed".to_owned());
         }
         ColumnLayout::Dictionary => expand(of, rows, validity, rest, bytes_max)?,
     };
     let array = array.map_err(|error| error.to_string())?;
     if array.null_count() != null_count {
-        return Err(format!("it has {} nulls where {null_count} are said", array.null_count()));
+        return Err(format!("it has {} nulls, but its description says {null_count}", array.null_count()));
     }
     Ok(array)
 }
@@ -92,10 +92,12 @@ pub fn columns_of_rows(
         return Err(format!("{} bytes are not {rows} rows of {row_bytes} bytes", bytes.len()));
     }
     let place = |(of, start): &(&DataType, usize)| -> Result<Range<usize>, String> {
-        let width = value_bytes(of).ok_or_else(|| format!("{of} in rows of fixed width"))?;
+        let width = value_bytes(of)
+            .ok_or_else(|| format!("type {of} has no fixed width, so it cannot be stored in rows"))?;
         let end = start.checked_add(width).filter(|end| *end <= row_bytes);
-        Ok(*start
-            ..end.ok_or_else(|| format!("{width} bytes from {start} on of a row of {row_bytes} bytes"))?)
+        Ok(*start..end.ok_or_else(|| {
+            format!("a column of {width} bytes at byte {start} reaches beyond its row of {row_bytes} bytes")
+        })?)
     };
     let places = columns.iter().map(place).collect::<Result<Vec<_>, String>>()?;
     let all = places.iter().map(|place| rows.saturating_mul(place.len())).fold(0, usize::saturating_add);

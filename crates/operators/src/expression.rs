@@ -124,7 +124,7 @@ impl Expression {
         }
         match stack[..] {
             [of] => Ok(Expression { instructions, of }),
-            _ => Err(format!("an expression leaves {} values: 1 is wanted", stack.len())),
+            _ => Err(format!("an expression must leave exactly 1 value, not {}", stack.len())),
         }
     }
 
@@ -153,7 +153,7 @@ fn pop(stack: &mut Vec<Type>, what: &str) -> Result<Type, String> {
 
 fn pop_of(stack: &mut Vec<Type>, what: &str, wanted: Type) -> Result<(), String> {
     let found = pop(stack, what)?;
-    if found == wanted { Ok(()) } else { Err(format!("{what} of {found}: {wanted} is wanted")) }
+    if found == wanted { Ok(()) } else { Err(format!("{what} of {found}: {wanted} is needed")) }
 }
 
 fn pop_two(stack: &mut Vec<Type>, what: &str) -> Result<Type, String> {
@@ -161,7 +161,7 @@ fn pop_two(stack: &mut Vec<Type>, what: &str) -> Result<Type, String> {
     if left == right {
         Ok(left)
     } else {
-        Err(format!("{what} of {left} and {right}: equal types are wanted"))
+        Err(format!("{what} of {left} and {right}: both sides must have the same type"))
     }
 }
 
@@ -169,7 +169,7 @@ fn checked_scalar(scalar: &Scalar) -> Result<(), String> {
     if let Some(crate::types::Value::Bytes(bytes)) = &scalar.value {
         limited("bytes of a literal", bytes.len(), LITERAL_BYTES_MAX)?;
     }
-    if scalar.is_valid() { Ok(()) } else { Err(format!("a literal that is no {}", scalar.of)) }
+    if scalar.is_valid() { Ok(()) } else { Err(format!("the literal is not a valid {}", scalar.of)) }
 }
 
 /// Takes the operand types of an instruction from the stack and returns the type of its result.
@@ -177,7 +177,7 @@ fn result_type(instruction: &Instruction, stack: &mut Vec<Type>, columns: &[Type
     Ok(match instruction {
         Instruction::Column(column) => *columns
             .get(usize::from(*column))
-            .ok_or_else(|| format!("column {column}: there are {}", columns.len()))?,
+            .ok_or_else(|| format!("column {column} does not exist: there are {} columns", columns.len()))?,
         Instruction::Literal(scalar) => {
             checked_scalar(scalar)?;
             scalar.of
@@ -192,7 +192,7 @@ fn result_type(instruction: &Instruction, stack: &mut Vec<Type>, columns: &[Type
             for value in values {
                 checked_scalar(value)?;
                 if value.of != of {
-                    return Err(format!("a list of {} for a value of {of}", value.of));
+                    return Err(format!("a list of {} is searched for a value of {of}", value.of));
                 }
             }
             Type::Boolean
@@ -211,7 +211,7 @@ fn result_type(instruction: &Instruction, stack: &mut Vec<Type>, columns: &[Type
             Type::Boolean
         }
         Instruction::Like { escape: Some('\0'), .. } => {
-            return Err("an escape character of 0: any other is permitted".to_owned());
+            return Err("the escape character must not be NUL".to_owned());
         }
         Instruction::Like { pattern, .. } | Instruction::Matches { pattern } => {
             limited("bytes of a pattern", pattern.len(), PATTERN_BYTES_MAX)?;
@@ -226,16 +226,16 @@ fn result_type(instruction: &Instruction, stack: &mut Vec<Type>, columns: &[Type
             let of = pop(stack, "a negation")?;
             match of.arithmetic() {
                 Some(Arithmetic::Integer) if !of.is_signed() => {
-                    return Err(format!("a negation of {of}: a type with a sign is wanted"));
+                    return Err(format!("a negation of {of}: a signed type is needed"));
                 }
                 Some(_) => of,
-                None => return Err(format!("a negation of {of}: a number is wanted")),
+                None => return Err(format!("a negation of {of}: a number is needed")),
             }
         }
         Instruction::Cast(to) => {
             let from = pop(stack, "a cast")?;
             if !to.is_valid() || !from.casts_to(*to) {
-                return Err(format!("a cast from {from} to {to} is not known"));
+                return Err(format!("there is no cast from {from} to {to}"));
             }
             *to
         }
@@ -251,13 +251,15 @@ fn binary_type(binary: Binary, left: Type, right: Type) -> Result<Type, String> 
                     left_scale + right_scale
                 }
                 Binary::Add | Binary::Subtract => {
-                    return Err(format!("arithmetic of {left} and {right}: equal scales are wanted"));
+                    return Err(format!(
+                        "arithmetic of {left} and {right}: equal scales are needed; cast one of them"
+                    ));
                 }
                 _ => return Err(format!("arithmetic of {left} and {right}: cast to float64 first")),
             };
             Ok(Type::Decimal { precision: DECIMAL_DIGITS_MAX, scale })
         }
         _ if left == right && left.arithmetic().is_some() => Ok(left),
-        _ => Err(format!("arithmetic of {left} and {right}: equal types of numbers are wanted")),
+        _ => Err(format!("arithmetic of {left} and {right}: numbers of the same type are needed")),
     }
 }

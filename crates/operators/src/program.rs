@@ -251,13 +251,13 @@ fn ends(operator: &Operator) -> bool {
 pub fn partial_type(function: Function, column: Option<Type>) -> Result<Type, String> {
     match (function, column) {
         (Function::Count, _) => Ok(Type::Int64),
-        (_, None) => Err("a sum, least or greatest without a column".to_owned()),
+        (_, None) => Err("sum, min and max need a column".to_owned()),
         (Function::Min | Function::Max, Some(of)) => Ok(of),
         (Function::Sum, Some(of)) => match (of.arithmetic(), of) {
             (Some(Arithmetic::Integer), _) => Ok(Type::Decimal { precision: DECIMAL_DIGITS_MAX, scale: 0 }),
             (Some(Arithmetic::Float), _) => Ok(Type::Float64),
             (_, Type::Decimal { scale, .. }) => Ok(Type::Decimal { precision: DECIMAL_DIGITS_MAX, scale }),
-            _ => Err(format!("a sum of {of}: a number is wanted")),
+            _ => Err(format!("cannot sum a column of type {of}: a number is needed")),
         },
     }
 }
@@ -265,22 +265,26 @@ pub fn partial_type(function: Function, column: Option<Type>) -> Result<Type, St
 /// Checks that no column is twice among the keys: it would be held twice and change nothing.
 fn each_once(keys: impl Iterator<Item = u16>) -> Result<(), String> {
     let mut seen = BTreeSet::new();
-    let twice =
-        |key: u16| if seen.insert(key) { Ok(()) } else { Err(format!("column {key} twice among the keys")) };
+    let twice = |key: u16| {
+        if seen.insert(key) { Ok(()) } else { Err(format!("column {key} is named twice among the keys")) }
+    };
     keys.into_iter().try_for_each(twice)
 }
 
 fn check_step(operator: &Operator, columns: &[Type]) -> Result<Step, String> {
     let of = |column: u16| {
         let found = columns.get(usize::from(column)).copied();
-        found.ok_or_else(|| format!("column {column}: there are {}", columns.len()))
+        found.ok_or_else(|| format!("column {column} does not exist: there are {} columns", columns.len()))
     };
     let same = |expressions| Step { expressions, output: columns.to_vec() };
     Ok(match operator {
         Operator::Filter(instructions) => {
             let expression = Expression::check(instructions.clone(), columns)?;
             if expression.of() != Type::Boolean {
-                return Err(format!("a filter by {}: boolean is wanted", expression.of()));
+                return Err(format!(
+                    "the filter condition is of type {}: boolean is needed",
+                    expression.of()
+                ));
             }
             same(vec![expression])
         }
@@ -294,11 +298,13 @@ fn check_step(operator: &Operator, columns: &[Type]) -> Result<Step, String> {
         Operator::SemiJoin { keys, lookup, is_anti, .. } => {
             limited("keys", keys.len(), KEYS_MAX)?;
             if keys.is_empty() {
-                return Err("a semi-join without keys".to_owned());
+                return Err("a semi-join needs at least one key".to_owned());
             }
             keys.iter().try_for_each(|key| of(*key).map(|_| ()))?;
             if *lookup == Lookup::Bloom && *is_anti {
-                return Err("an anti-join by a Bloom filter would lose rows: keys are wanted".to_owned());
+                return Err(
+                    "an anti-join by a Bloom filter would lose rows: exact keys are needed".to_owned()
+                );
             }
             same(Vec::new())
         }
@@ -306,7 +312,7 @@ fn check_step(operator: &Operator, columns: &[Type]) -> Result<Step, String> {
             limited("keys", keys.len(), KEYS_MAX)?;
             limited("aggregates", aggregates.len(), AGGREGATES_MAX)?;
             if keys.is_empty() && aggregates.is_empty() {
-                return Err("a grouping without keys and aggregates".to_owned());
+                return Err("a grouping needs at least one key or aggregate".to_owned());
             }
             if !(1..=GROUPS_MAX).contains(groups) {
                 return Err(format!("{groups} groups at a time: 1 to {GROUPS_MAX} are permitted"));

@@ -37,9 +37,9 @@ pub fn lines(program: &Program, names: &[String]) -> (Vec<String>, Vec<String>) 
                     let nulls = if key.nulls_first { " (NULL first)" } else { "" };
                     format!("{}{order}{nulls}", name(key.column))
                 };
-                format!("first {rows} rows by {}", keys.iter().map(key).collect::<Vec<_>>().join(", "))
+                format!("top {rows} rows by {}", keys.iter().map(key).collect::<Vec<_>>().join(", "))
             }
-            Operator::Limit(rows) => format!("any {rows} rows"),
+            Operator::Limit(rows) => format!("limit {rows}"),
         };
         match operator {
             Operator::Project(_) => {

@@ -183,10 +183,14 @@ fn whatever_cannot_be_done_is_named_with_what_could() {
     let pattern = "x".repeat(PATTERN_BYTES_MAX + 1);
     let list = vec![integer(Type::Int64, 1); LIST_VALUES_MAX + 1];
     let cases = [
-        (one(Type::Int64), filter(not_null(1)), "column 1: there are 1"),
-        (one(Type::Int64), filter(vec![Column(0)]), "a filter by int64: boolean is wanted"),
-        (one(Type::Int64), filter(vec![]), "leaves 0 values"),
-        (one(Type::Boolean), filter(vec![Column(0), Column(0)]), "leaves 2 values"),
+        (one(Type::Int64), filter(not_null(1)), "column 1 does not exist: there are 1 columns"),
+        (
+            one(Type::Int64),
+            filter(vec![Column(0)]),
+            "the filter condition is of type int64: boolean is needed",
+        ),
+        (one(Type::Int64), filter(vec![]), "exactly 1 value, not 0"),
+        (one(Type::Boolean), filter(vec![Column(0), Column(0)]), "exactly 1 value, not 2"),
         (one(Type::Boolean), filter(vec![Column(0), And]), "lacks an operand"),
         (
             vec![Type::Int64, Type::Int32],
@@ -203,14 +207,14 @@ fn whatever_cannot_be_done_is_named_with_what_could() {
         (
             one(Type::Int64),
             filter(vec![Column(0), InList(vec![text("a")])]),
-            "a list of text for a value of int64",
+            "a list of text is searched for a value of int64",
         ),
         (
             one(Type::Int64),
             filter(vec![Literal(integer(Type::Int8, 128)), IsNull]),
-            "a literal that is no int8",
+            "the literal is not a valid int8",
         ),
-        (one(Type::UInt8), Operator::Project(vec![vec![Column(0), Negate]]), "a type with a sign"),
+        (one(Type::UInt8), Operator::Project(vec![vec![Column(0), Negate]]), "a signed type"),
         (
             one(DECIMAL),
             Operator::Project(vec![vec![Column(0), Column(0), Instruction::Binary(Calculation::Divide)]]),
@@ -219,7 +223,7 @@ fn whatever_cannot_be_done_is_named_with_what_could() {
         (
             one(Type::Bytes),
             Operator::Project(vec![vec![Column(0), Cast(Type::Int64)]]),
-            "a cast from bytes to int64",
+            "no cast from bytes to int64",
         ),
         (one(Type::Boolean), filter(deep), "values on the stack: at most 64"),
         (one(Type::Boolean), filter(long), "1025 instructions: at most 1024"),
@@ -237,7 +241,7 @@ fn whatever_cannot_be_done_is_named_with_what_could() {
                 aggregates: vec![Aggregate { function: Function::Sum, column: Some(0) }],
                 groups: 1,
             },
-            "a sum of text",
+            "cannot sum a column of type text",
         ),
         (
             one(Type::Text),
@@ -251,12 +255,12 @@ fn whatever_cannot_be_done_is_named_with_what_could() {
                 keys: vec![SortKey { column: 0, is_descending: false, nulls_first: false }; 2],
                 rows: 1,
             },
-            "column 0 twice",
+            "column 0 is named twice",
         ),
         (
             one(Type::Text),
             Operator::Group { keys: vec![0, 0], aggregates: vec![], groups: 1 },
-            "column 0 twice",
+            "column 0 is named twice",
         ),
         (
             one(Type::Text),

@@ -79,10 +79,10 @@ fn long_products_are_compiled_in_time_linear_in_their_length() {
 fn whatever_does_not_fit_is_named() {
     let cases = [
         (col("nmae").eq(1), "no column \"nmae\"; there are id, big"),
-        (col("name").eq(1), "= 1): text beside int64"),
-        (col("name") + 1, "(name + 1): text beside int64"),
+        (col("name").eq(1), "= 1): text and int64"),
+        (col("name") + 1, "(name + 1): text and int64"),
         (col("ok") + col("ok"), "arithmetic of boolean"),
-        (col("id").and(col("ok")), "id is int32 where true or false is wanted"),
+        (col("id").and(col("ok")), "id is of type int32: a condition (true or false) is needed"),
         (col("id").in_list([1.5]), "1.5 in a list for int32"),
     ];
     for (expr, wanted) in cases {
@@ -92,9 +92,11 @@ fn whatever_does_not_fit_is_named() {
     let steps = Query::over(columns()).filter(col("ok")).select([over("x", col("y"))]).limit(1);
     assert!(steps.plan().unwrap_err().to_string().starts_with("select: x: no column \"y\""));
     let twice = Query::over(columns()).distinct().distinct().plan().unwrap_err();
-    assert!(twice.to_string().contains("one of them is what a query can have"));
+    assert!(twice.to_string().contains("a grouping cannot follow another grouping"));
     let not_true = Query::over(columns()).filter(col("id")).plan().unwrap_err();
-    assert!(not_true.to_string().contains("filter: id is int32 where true or false is wanted"));
+    assert!(
+        not_true.to_string().contains("filter: id is of type int32: a condition (true or false) is needed")
+    );
 }
 
 #[test]
@@ -175,7 +177,7 @@ fn quotients_are_floats_whatever_is_divided() {
     for (left, right) in [("id", "small"), ("price", "id"), ("rate", "price")] {
         assert_eq!(compiled(col(left).ratio(col(right))).1, Type::Float64);
     }
-    assert!(col("name").ratio(1).compile(&columns()).unwrap_err().contains("a quotient of text"));
+    assert!(col("name").ratio(1).compile(&columns()).unwrap_err().contains("a division of text"));
 }
 
 #[test]
@@ -199,7 +201,7 @@ fn programs_are_told_in_words() {
     assert_eq!(near, expected);
     let mean = "cast(sum(price + 1.00) as float64) / cast(count(price + 1.00) as float64)";
     let finish = words::lines(&plan.finish, &left).0;
-    assert_eq!(finish, [format!("select name, {mean}"), format!("first 3 rows by {mean} descending")]);
+    assert_eq!(finish, [format!("select name, {mean}"), format!("top 3 rows by {mean} descending")]);
     let scalar = |of, value| Scalar { of, value: Some(value) }.to_string();
     assert_eq!(scalar(Type::Date, Value::Integer(20_778)), "2026-11-21");
     let moment = Type::Timestamp { unit: TimeUnit::Millisecond, is_zoned: true };

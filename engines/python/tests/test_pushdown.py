@@ -68,9 +68,9 @@ SHIPPED = [
     ("SELECT o.few, count(*) FROM orders o WHERE o.id > 10 GROUP BY o.few ORDER BY max(o.id) LIMIT 5", None),
     ("SELECT DISTINCT few, ok FROM orders WHERE id % 2 = 0 OR id < 7 ORDER BY few, ok", [[]]),
     ("SELECT DISTINCT few, ok FROM orders WHERE id < 70_000 ORDER BY few DESC, ok LIMIT 4", [["filter", "distinct"]]),
-    ("SELECT id, word FROM orders ORDER BY price DESC, id LIMIT 3 OFFSET 2", [["first 5 rows"]]),
+    ("SELECT id, word FROM orders ORDER BY price DESC, id LIMIT 3 OFFSET 2", [["top 5 rows"]]),
     ("SELECT * FROM orders WHERE few = 3 ORDER BY word NULLS FIRST, 1 DESC LIMIT 4", None),
-    ("SELECT o.* EXCLUDE (word) FROM orders o ORDER BY id DESC LIMIT 3", [["first 3 rows"]]),
+    ("SELECT o.* EXCLUDE (word) FROM orders o ORDER BY id DESC LIMIT 3", [["top 3 rows"]]),
     ("SELECT id FROM orders WHERE few BETWEEN '3' AND 4 AND few IN ('3', 5) AND id < 900", [["filter"] * 3]),
     (
         "WITH q AS (SELECT few, max(id) AS m FROM orders GROUP BY few) SELECT own.word FROM q JOIN own ON own.id = q.m",

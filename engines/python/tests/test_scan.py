@@ -215,7 +215,7 @@ def test_more_rows_than_nodes_hold_are_sorted_by_the_client(local):
     query = local.scan("orders").select("id", key=col("id") % 1_000)
     found = rows(query.sort("key", "id", descending=[True, False]).limit(100_000))
     assert found == sorted(((row, row % 1_000) for row in range(ROWS)), key=lambda row: (-row[1], row[0]))[:100_000]
-    assert "sort first 100000 rows by key descending" in query.sort("key", descending=True).limit(100_000).explain()
+    assert "top 100000 rows by key descending" in query.sort("key", descending=True).limit(100_000).explain()
 
 
 def test_names_are_those_of_the_leftmost_column(local):
@@ -279,15 +279,15 @@ REFUSED = {
     'no column "prise"; there are id, day': lambda scan: scan.filter(col("prise") > 1),
     'no column "prize"; there are': lambda scan: scan.select("prize"),
     'no column "zz"; there are': lambda scan: scan.sort("zz"),
-    r"\(mode > 1\): text beside int64: no type holds both; cast one of them": lambda scan: scan.filter(col("mode") > 1),
-    r"\(day = '2024-01-01'\): date beside text": lambda scan: scan.filter(col("day") == "2024-01-01"),
-    r"\(mode \+ 1\): text beside int64": lambda scan: scan.select(col("mode") + 1),
-    "id is int64 where true or false is wanted": lambda scan: scan.filter(col("id")),
-    "'x' in a list for int64: only its values are permitted": lambda scan: scan.filter(col("id").is_in([1, "x"])),
+    r"\(mode > 1\): text and int64 have no common type: cast one of them": lambda scan: scan.filter(col("mode") > 1),
+    r"\(day = '2024-01-01'\): date and text": lambda scan: scan.filter(col("day") == "2024-01-01"),
+    r"\(mode \+ 1\): text and int64": lambda scan: scan.select(col("mode") + 1),
+    r"id is of type int64: a condition \(true or false\) is needed": lambda scan: scan.filter(col("id")),
+    "'x' in a list for int64: it is not a value of this type": lambda scan: scan.filter(col("id").is_in([1, "x"])),
     "1.5 in a list for int64": lambda scan: scan.filter(col("id").is_in([1.5])),
-    "a pattern of int64: text is wanted": lambda scan: scan.filter(col("id").like("1%")),
-    "a sum of text: a number is wanted": lambda scan: scan.select(col("mode").sum()),
-    "a cast from date to boolean is not known": lambda scan: scan.select(col("day").cast("boolean")),
+    "a pattern of int64: text is needed": lambda scan: scan.filter(col("id").like("1%")),
+    "cannot sum a column of type text: a number is needed": lambda scan: scan.select(col("mode").sum()),
+    "there is no cast from date to boolean": lambda scan: scan.select(col("day").cast("boolean")),
     "'int7' is not a type of a query; permitted are boolean": lambda scan: scan.select(col("id").cast("int7")),
     r"\{1\} \(set\) cannot be used in a query: None, bool, int": lambda scan: scan.filter(col("id") == {1}),
     "whole numbers of 128 bits are permitted": lambda scan: scan.filter(col("id") == 2**127),
@@ -298,7 +298,7 @@ REFUSED = {
     "a select with columns of the aggregate": lambda scan: scan.select("day", col("id").sum()),
     "group_by needs at least one key": lambda scan: scan.group_by(),
     "select needs at least one column": lambda scan: scan.select(),
-    "one of them is what a query can have": lambda scan: scan.distinct().distinct(),
+    "a grouping cannot follow another grouping": lambda scan: scan.distinct().distinct(),
     "only limit may follow sort": lambda scan: scan.sort("id").filter(col("id") > 1),
     "descending is 7: True, False or 1 of them": lambda scan: scan.sort("id", descending=7),
     "sort takes columns only": lambda scan: scan.sort(col("id") + 1),

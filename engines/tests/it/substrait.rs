@@ -173,7 +173,7 @@ async fn steps_of_a_plan_are_shipped_as_those_of_its_sql() {
         ("SELECT shop, sum(id) FROM sales WHERE item < 500 GROUP BY shop HAVING sum(id) > 9", "group by"),
         ("SELECT count(*), sum(id) FROM sales WHERE item = 7", "aggregate"),
         ("SELECT DISTINCT shop FROM sales", "group by"),
-        ("SELECT id, item FROM sales ORDER BY item DESC, id LIMIT 10", "first 10 rows"),
+        ("SELECT id, item FROM sales ORDER BY item DESC, id LIMIT 10", "top 10 rows"),
         ("SELECT shop, count(*) AS n FROM sales GROUP BY shop ORDER BY n DESC, shop LIMIT 3", "group by"),
         (
             "SELECT name, count(*), sum(id) FROM sales JOIN few USING (item) WHERE id < 90000 GROUP BY name",
@@ -212,7 +212,7 @@ async fn blocks_of_plans_of_ibis_become_programs_at_the_nodes() {
         ("having", &["group by"]),
         ("scalar_aggregates", &["aggregate"]),
         ("group_by_nothing_else", &["group by"]),
-        ("order_limit", &["filter", "first 7 rows"]),
+        ("order_limit", &["filter", "top 7 rows"]),
     ] {
         let bytes = std::fs::read(folder("ibis").join(name).with_extension("bin")).expect("a plan");
         let plan = session.substrait(bytes).await.expect("a plan");
@@ -552,7 +552,11 @@ fn the_command_writes_a_plan_and_runs_one() {
         (&["--file", "/dev/zero"], b"", "more than the 67108864 bytes"),
         (&["--to-substrait", "-", "--file", "/dev/zero"], b"", "more than the 67108864 bytes"),
         (&["--substrait", "-", "-c", "SELECT 1"], b"", "--command"),
-        (&["--to-substrait", "-", "-c", "SELECT 1", "-c", "SELECT 2"], b"", "exactly one query is needed, not 2"),
+        (
+            &["--to-substrait", "-", "-c", "SELECT 1", "-c", "SELECT 2"],
+            b"",
+            "exactly one query is needed, not 2",
+        ),
         (&["--to-substrait", "-", "-c", "DROP TABLE sales"], b"", "Substrait plan"),
     ] {
         let (code, out, told) = run(args, input);

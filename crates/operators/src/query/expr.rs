@@ -246,7 +246,7 @@ fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Co
         let compiled = compile(expr, columns, Some(Type::Boolean))?;
         match compiled.of {
             Type::Boolean => Ok(compiled),
-            of => Err(format!("{expr} is {of} where true or false is wanted")),
+            of => Err(format!("{expr} is of type {of}: a condition (true or false) is needed")),
         }
     };
     Ok(match expr {
@@ -260,7 +260,7 @@ fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Co
         }
         Expr::Literal(literal) => {
             let scalar = wanted.and_then(|of| exactly(literal, of)).or_else(|| natural(literal));
-            let scalar = scalar.ok_or_else(|| format!("a literal {literal} that no type holds"))?;
+            let scalar = scalar.ok_or_else(|| format!("no type can hold the literal {literal}"))?;
             Compiled { of: scalar.of, code: vec![Instruction::Literal(scalar)] }
         }
         Expr::Compare(comparison, left, right) => {
@@ -272,7 +272,7 @@ fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Co
             let value = whole(value)?;
             let exact = |literal| {
                 exactly(literal, value.of).ok_or_else(|| {
-                    format!("{literal} in a list for {}: only its values are permitted", value.of)
+                    format!("{literal} in a list for {}: it is not a value of this type", value.of)
                 })
             };
             let list = list.iter().map(exact).collect::<Result<Vec<_>, _>>()?;
@@ -296,7 +296,7 @@ fn compile(expr: &Expr, columns: Columns<'_>, wanted: Option<Type>) -> Result<Co
         Expr::Ratio(left, right) => {
             let (left, right) = both(left, right, columns)?;
             if let Some(other) = [left.of, right.of].into_iter().find(|of| of.arithmetic().is_none()) {
-                return Err(format!("{expr}: a quotient of {other}: numbers are wanted"));
+                return Err(format!("{expr}: a division of {other}: numbers are needed"));
             }
             let divide = Instruction::Binary(Binary::Divide);
             left.cast(Type::Float64).and_then(right.cast(Type::Float64), divide, Type::Float64)
@@ -332,7 +332,7 @@ fn both(left: &Expr, right: &Expr, columns: Columns<'_>) -> Result<(Compiled, Co
 /// Casts both sides to a common type.
 fn in_common(left: Compiled, right: Compiled) -> Result<(Compiled, Compiled), String> {
     let of = common(left.of, right.of)
-        .ok_or_else(|| format!("{} beside {}: no type holds both; cast one of them", left.of, right.of))?;
+        .ok_or_else(|| format!("{} and {} have no common type: cast one of them", left.of, right.of))?;
     Ok((left.cast(of), right.cast(of)))
 }
 
@@ -357,7 +357,7 @@ fn arithmetic(binary: Binary, left: Compiled, right: Compiled) -> Result<Compile
         }
     }
     if of.arithmetic().is_none() {
-        return Err(format!("arithmetic of {of}: numbers are wanted"));
+        return Err(format!("arithmetic of {of}: numbers are needed"));
     }
     Ok(left.and_then(right, Instruction::Binary(binary), of))
 }

@@ -193,7 +193,7 @@ impl Query {
         self.step("filter", |query| {
             let (code, of) = condition.compile(&query.columns)?;
             if of != Type::Boolean {
-                return Err(format!("{condition} is {of} where true or false is wanted"));
+                return Err(format!("{condition} is of type {of}: a condition (true or false) is needed"));
             }
             query.push(Operator::Filter(code));
             Ok(())
@@ -321,7 +321,7 @@ impl Query {
             return Err(format!("{} keys: 1 to {KEYS_MAX} are permitted", on.len()));
         }
         if self.key_sets.len() == LOOKUPS_MAX {
-            return Err(format!("one more: a query may have {LOOKUPS_MAX} semi-joins"));
+            return Err(format!("a query may have at most {LOOKUPS_MAX} semi-joins"));
         }
         let (mut keys, mut columns) = (Vec::new(), Vec::new());
         for (mine, theirs) in on {
@@ -361,7 +361,7 @@ impl Query {
 
     fn group(&mut self, keys: Vec<(String, Expr)>, list: Vec<(String, Agg)>) -> Result<(), String> {
         if self.finish.is_some() {
-            return Err("behind a grouping, top or limit: one of them is what a query can have".to_owned());
+            return Err("a grouping cannot follow another grouping, a top-k or a limit".to_owned());
         }
         let key_count = keys.len();
         let mut inputs = keys;

@@ -92,12 +92,12 @@ pub(super) struct Rows {
 /// Returns the columns of a batch after checking that they have these types.
 pub(super) fn columns_of(batch: &RecordBatch, types: &[Type]) -> Result<Vec<ArrayRef>, Stopped> {
     if batch.num_columns() != types.len() {
-        let what = format!("a batch of {} columns: {} are wanted", batch.num_columns(), types.len());
+        let what = format!("a batch of {} columns: {} are needed", batch.num_columns(), types.len());
         return Err(Stopped::Columns(what));
     }
     for (index, (column, wanted)) in batch.columns().iter().zip(types).enumerate() {
         if type_of(column.data_type()) != Some(*wanted) {
-            let what = format!("column {index} is of {}: {wanted} is wanted", column.data_type());
+            let what = format!("column {index} is of type {}: {wanted} is needed", column.data_type());
             return Err(Stopped::Columns(what));
         }
     }

@@ -72,7 +72,11 @@ impl Merge {
             Held::Top(top) => {
                 let (positions, columns) = match columns.split_last() {
                     Some((positions, columns)) if positions.null_count() == 0 => (positions, columns),
-                    _ => return Err(Stopped::Columns("first rows without their positions".to_owned())),
+                    _ => {
+                        return Err(Stopped::Columns(
+                            "the rows of a top-k came without their positions in the table".to_owned(),
+                        ));
+                    }
                 };
                 top.push(columns, positions.as_primitive::<UInt64Type>())?;
             }

@@ -80,7 +80,7 @@ impl Prepared {
             let types: Vec<_> = keys.iter().map(|key| input[usize::from(*key)]).collect();
             let given = lookups.get(usize::from(*number));
             if !given.is_some_and(|given| given.fits(*lookup, &types)) {
-                let what = format!("lookup {number} is missing, or of another kind or other keys");
+                let what = format!("lookup {number} is missing, or its kind or key types do not match");
                 return Err(Flaw { operator, what });
             }
         }

@@ -25,8 +25,9 @@ pub fn sorted(
     for key in keys {
         let columns = first.num_columns();
         let column = first.columns().get(usize::from(key.column));
-        let column =
-            column.ok_or_else(|| Stopped::Columns(format!("column {}: there are {columns}", key.column)))?;
+        let column = column.ok_or_else(|| {
+            Stopped::Columns(format!("column {} does not exist: there are {columns} columns", key.column))
+        })?;
         let options = SortOptions { descending: key.is_descending, nulls_first: key.nulls_first };
         fields.push(SortField::new_with_options(column.data_type().clone(), options));
     }

@@ -418,7 +418,7 @@ class _Rewriting:
             ).limit(rows)
             return scan.select(columns) if zeros else scan
 
-        return query, f"first {rows} rows by {', '.join(key.column for key in keys)}"
+        return query, f"top {rows} rows by {', '.join(key.column for key in keys)}"
 
     def grouping(self, is_whole: bool) -> tuple[Any, list[str]] | None:
         """Returns a query for groups with their aggregates, or for distinct rows, and its description. Rewrites the

@@ -274,9 +274,9 @@ impl PyScan {
                 let order = if by.is_descending { " descending" } else { "" };
                 format!("{}{order}{}", by.column, if by.nulls_first { " (NULL first)" } else { "" })
             };
-            let rows = rows.map_or("all rows".to_owned(), |rows| format!("first {rows} rows"));
+            let rows = rows.map_or("sort all rows".to_owned(), |rows| format!("top {rows} rows"));
             let by: Vec<String> = by.iter().map(key).collect();
-            explanation.finish.push(format!("sort {rows} by {}", by.join(", ")));
+            explanation.finish.push(format!("{rows} by {}", by.join(", ")));
         }
         match format {
             "text" => Ok(explanation.to_string()),

@@ -154,7 +154,7 @@ pub(super) fn like(pattern: &str, escape: Option<char>, ignores_case: bool) -> R
         parts.push(match character {
             _ if Some(character) == escape => {
                 let Some(ordinary) = characters.next() else {
-                    return Err(format!("a pattern {pattern:?} that ends in its escape character"));
+                    return Err(format!("the pattern {pattern:?} ends in its escape character"));
                 };
                 Some(regex_syntax::escape(ordinary.encode_utf8(&mut buffer)))
             }

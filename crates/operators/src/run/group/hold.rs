@@ -355,7 +355,8 @@ impl Accumulator {
     ) -> Result<(), Stopped> {
         let nulls = value.nulls();
         let mut seen = self.seen.take().unwrap_or_else(|| vec![false; self.groups]);
-        let overflow = || Stopped::Columns("partial values that no table has".to_owned());
+        let overflow =
+            || Stopped::Columns("a partial count or sum overflows: no table can produce it".to_owned());
         for (row, group) in groups.iter().enumerate() {
             if nulls.is_some_and(|nulls| nulls.is_null(row)) {
                 continue;

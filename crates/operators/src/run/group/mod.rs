@@ -107,7 +107,9 @@ impl Grouping {
         match self {
             Grouping::General(groups) => Ok(groups),
             // Not reached: the general groups are taken once, and from then on `self` is `General`.
-            Grouping::Packed(..) => Err(Stopped::Columns("keys that fit nowhere".to_owned())),
+            Grouping::Packed(..) => {
+                Err(Stopped::Columns("internal: the keys fit no kind of grouping".to_owned()))
+            }
         }
     }
 

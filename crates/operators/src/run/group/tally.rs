@@ -301,7 +301,8 @@ impl Tally {
         start: usize,
         places: &[u32],
     ) -> Result<(), Stopped> {
-        let beyond = || Stopped::Columns("partial values that no table has".to_owned());
+        let beyond =
+            || Stopped::Columns("a partial count or sum overflows: no table can produce it".to_owned());
         let end = start + places.len();
         for (number, (item, input)) in self.items.iter().zip(inputs).enumerate() {
             let nulls = input.nulls.as_ref();
