@@ -80,7 +80,7 @@ pub(super) fn await_files(folder: &std::path::Path, count: usize) -> Outcome {
     };
     while files()? < count {
         if Instant::now() > until {
-            return Err(Failure::failed("the node does not keep what it compiled"));
+            return Err(Failure::failed("the node did not write compiled functions to its cache"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -50,7 +50,7 @@ pub(crate) fn parse_access(word: &str) -> Result<Access, String> {
     ACCESSES
         .into_iter()
         .find(|access| access.word == word)
-        .ok_or_else(|| format!("{word:?} is no access; {words} are permitted"))
+        .ok_or_else(|| format!("{word:?} is not an access; {words} are permitted"))
 }
 
 /// Offsets of one client at one point: an endless iterator.

@@ -143,7 +143,7 @@ impl Told {
             (word, rest) if word == wanted => Ok(rest.to_owned()),
             ("failed", why) => Err(Failure::Failed(format!("{}: {why}", self.name))),
             _ if line.is_empty() => Err(Failure::Failed(format!("{} has ended", self.name))),
-            _ => Err(Failure::Failed(format!("{} said {line:?}, not {wanted}", self.name))),
+            _ => Err(Failure::Failed(format!("{} printed {line:?}, expected {wanted}", self.name))),
         }
     }
 }
@@ -225,7 +225,7 @@ mod tests {
         let (mut told, ready) = shell(script).unwrap();
         assert_eq!(ready, "there");
         assert_eq!(told.ask("ok 1 2").unwrap(), "1 2");
-        for (said, expected) in [("failed on purpose", "sh: on purpose"), ("well", "said \"well\"")] {
+        for (said, expected) in [("failed on purpose", "sh: on purpose"), ("well", "printed \"well\"")] {
             let Err(Failure::Failed(message)) = told.ask(said) else { panic!("no failure") };
             assert!(message.contains(expected), "{message}");
         }

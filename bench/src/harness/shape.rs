@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
     let wrong = || {
         format!(
-            "{text:?} is no link; LATENCY_US,GBIT is, such as 20,10 (0 to 1000000 us, 0.001 to 1000 Gbit/s)"
+            "{text:?} is not a link; write LATENCY_US,GBIT, such as 20,10 (0 to 1000000 us, 0.001 to 1000 Gbit/s)"
         )
     };
     let (latency, rate) = text.split_once(',').ok_or_else(wrong)?;

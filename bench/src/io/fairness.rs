@@ -143,8 +143,8 @@ fn report(args: &FairnessArgs, alone: &Alone, together: &[Rates]) -> Outcome {
     writeln!(out)?;
     writeln!(
         out,
-        "The least of the modest got {by_reads:.2} of an equal share of the reads, and {by_machine:.2} of what it gets \
-         among its like (or alone, if that is less)."
+        "The slowest modest client got {by_reads:.2} of an equal share of the reads, and {by_machine:.2} of what \
+         it gets among clients like it (or alone, if that is less)."
     )?;
     writeln!(out, "Medians of {} rounds. {}", args.rounds, machine())?;
     Ok(())

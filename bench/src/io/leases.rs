@@ -107,7 +107,10 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
         args.rounds,
         machine()
     )?;
-    writeln!(out, "Over shm a lease has a memory file of its own, which the node makes ahead where it can.")?;
+    writeln!(
+        out,
+        "Over shm each lease has a memory file of its own, which the node makes in advance if it can."
+    )?;
     Ok(())
 }
 

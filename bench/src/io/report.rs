@@ -53,8 +53,8 @@ const EMPTY_RPC: &str = "empty RPC";
 pub(crate) fn notes(asked: Asked, rivals: &[Rival]) -> Vec<&'static str> {
     let Asked { is_existing, with_tls, sealed, shape } = asked;
     let mut notes = vec![
-        "Times are of one call, at depths above 1 of a batch (of disk and fuse: of one operation). Of few calls p99.9 is the longest.",
-        "cpu: microseconds for each operation; clients: CLOCK_PROCESS_CPUTIME less checking; servers: schedstat.",
+        "Times are per call; above depth 1 of a batch (disk, fuse: one operation). Of few calls, p99.9 is the maximum.",
+        "cpu: microseconds per operation; clients: CLOCK_PROCESS_CPUTIME without the checks; servers: schedstat.",
     ];
     let mut add = |is_wanted: bool, note| {
         if is_wanted {
@@ -62,15 +62,15 @@ pub(crate) fn notes(asked: Asked, rivals: &[Rival]) -> Vec<&'static str> {
         }
     };
     add(!is_existing, "tcp is loopback, not a network.");
-    add(is_existing, "tcp is whatever lies between this machine and the pool's nodes.");
+    add(is_existing, "tcp is the network between this machine and the pool's nodes.");
     add(
         shape.is_some(),
-        "emulated: no exchange is over before such a link would have carried it; each connection has one to itself.",
+        "emulated: each exchange takes at least as long as on such a link; each connection has a link of its own.",
     );
     add(sealed, "sealed: AES-256-GCM by the client, in pages of 4 KiB.");
     add(with_tls, "tls: mutual TLS 1.3 with AES-128-GCM; shm never leaves the host and has none.");
     let has = |rival| rivals.contains(&rival);
-    add(has(Rival::Disk), "disk: O_DIRECT; what the kernel does for it in its own threads is in no column.");
+    add(has(Rival::Disk), "disk: O_DIRECT; the CPU time of kernel threads is not counted.");
     add(
         has(Rival::Fuse),
         "fuse: bindfs over tmpfs, opened with O_DIRECT so that every operation reaches it.",
@@ -90,7 +90,7 @@ pub(crate) fn notes(asked: Asked, rivals: &[Rival]) -> Vec<&'static str> {
     );
     add(
         by_libfabric || has(Rival::Tokio),
-        "tokio, libfabric: the client is a process; cpu is what it reports of its bursts, and of libfabric's server its share.",
+        "tokio, libfabric: the client is a process that reports its cpu; libfabric's server is charged for the bursts.",
     );
     notes
 }

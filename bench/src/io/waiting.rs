@@ -356,7 +356,7 @@ fn show(args: &WaitingArgs, sides: &[Side], found: &Found) -> Outcome {
     part("Empty calls, both ends on one CPU, p50 us", &["waiting", "tcp", "ring of shm"], &one)?;
     writeln!(
         out,
-        "Medians of {} rounds of {} s; client and node wait likewise. {}",
+        "Medians of {} rounds of {} s; client and node wait in the same way. {}",
         args.rounds,
         args.seconds,
         machine()

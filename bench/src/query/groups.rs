@@ -136,7 +136,7 @@ pub(crate) fn run(args: &GroupsArgs) -> Outcome {
         args.rounds,
         machine()
     )?;
-    writeln!(out, "Every result was that of a hash map; groups came in the order of their keys.")?;
+    writeln!(out, "Every result equals that of a hash map; groups are in the order of their keys.")?;
     Ok(())
 }
 

@@ -283,7 +283,7 @@ fn show(args: &OperatorArgs, found: &Found) -> Outcome {
     let mut part =
         |title: &str, header: &[&str], rows: &[Vec<String>]| titled::write(&mut out, title, header, rows);
     part(
-        "Rows with a < X and b < X of 8 columns of 8 bytes: GB/s of the table, and beside the copy",
+        "Selection a < X and b < X over 8 columns of 8 bytes: GB/s of the table, and ratio to the copy",
         &["kept", "100 %", "/copy", "50 %", "/copy", "25 %", "/copy", "1 %", "/copy"],
         &selected,
     )?;
@@ -293,19 +293,19 @@ fn show(args: &OperatorArgs, found: &Found) -> Outcome {
         &projected,
     )?;
     part(
-        "Patterns found in every other of texts: GB/s of text",
+        "Patterns that match every other text: GB/s of text",
         &["pattern", "bytes of a text", "a program", "regex crate", "ratio"],
         &matched,
     )?;
     part("Buffers of 512 KiB of an encrypted table opened: GB/s", &["by", "GB/s", "ratio"], &opened)?;
     part(
-        "The program above over columns, and over such that are opened for it: GB/s of the table",
+        "The program above over plain columns, and over columns that are decrypted first: GB/s of the table",
         &["kept", "open", "encrypted", "ratio"],
         &behind,
     )?;
     part(
-        "Every other row kept by whole numbers of 8 columns of 8 bytes: millions of rows/s, and beside a filter by two \
-         columns that keeps as many",
+        "Semi-join by integers that keeps every other row of 8 columns of 8 bytes: millions of rows/s, and ratio to a \
+         filter by two columns that keeps as many",
         &["keys", "which lie", "filter", "by keys", "/filter", "by a Bloom filter", "/filter"],
         &joined,
     )?;

@@ -161,7 +161,7 @@ fn report(args: &JoinArgs, points: &[Point]) -> Outcome {
         args.rounds,
         machine()
     )?;
-    writeln!(out, "Counts and sums were those of arrays by key.")?;
+    writeln!(out, "Counts and sums equal those of arrays by key.")?;
     Ok(())
 }
 
@@ -172,7 +172,8 @@ fn rows(text: &str) -> Result<usize, String> {
         (_, Some(number)) => (number, 20),
         _ => (text, 0),
     };
-    let number: usize = number.parse().map_err(|_| format!("{text:?} is no number of rows, such as 16Mi"))?;
+    let number: usize =
+        number.parse().map_err(|_| format!("{text:?} is not a number of rows, such as 16Mi"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than {} rows", usize::MAX))
 }
 

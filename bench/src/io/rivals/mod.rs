@@ -124,11 +124,11 @@ impl Ready {
                 drop(ready.serve(1 << 20)?);
             }
             Rival::Tmpfs if !is_memory(&ready.folder)? => {
-                return Err(Failure::Failed(format!("{TMPFS} is no tmpfs here")));
+                return Err(Failure::Failed(format!("{TMPFS} is not a tmpfs here")));
             }
             Rival::Disk if is_memory(&ready.folder)? => {
                 return Err(Failure::Usage(format!(
-                    "--disk {}: that lies in memory; a folder on a disk is wanted",
+                    "--disk {}: this folder lies in memory; a folder on a disk is needed",
                     disk.display()
                 )));
             }
