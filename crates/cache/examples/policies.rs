@@ -1,13 +1,13 @@
-//! Which blocks should stay? Hit ratios of cache policies over traces of block numbers, beside the best there can be.
+//! Hit ratios of cache policies over traces of block numbers, compared with the best possible ratio.
 //!
 //! ```text
 //! cargo run --release --package farpool-cache --example policies [-- SEED [OFFSETS ..]]
 //! ```
 //!
-//! Every figure but the nanoseconds is the same each time for one seed. `quick_cache` is what farpool-cache has;
-//! `moka` is W-TinyLFU; MIN (Belady 1966) knows the future and is what no policy can beat.
+//! All figures of one seed except the nanoseconds are the same in every run. farpool-cache uses `quick_cache`. `moka`
+//! is W-TinyLFU. MIN (Belady 1966) knows all later accesses, and no policy has more hits.
 //!
-//! OFFSETS are files of what a program read, one offset in bytes a line. Those of SQLite, for one:
+//! OFFSETS are files that list the reads of a program, one offset in bytes per line. This records those of SQLite:
 //!
 //! ```text
 //! strace -y -s 0 -e trace=pread64 -o reads sqlite3 tpch.sqlite < queries.sql
@@ -21,21 +21,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::time::Instant;
 
-/// Different blocks of a trace, and how long it is.
+/// Number of different blocks in a generated trace, and number of its accesses.
 const BLOCKS: u64 = 20_000;
 const ACCESSES: usize = 400_000;
-/// Sizes of the cache, in percent of the blocks.
+/// Sizes of the caches, in percent of the trace's different blocks.
 const PERCENTS: [u64; 5] = [1, 5, 10, 25, 50];
-/// Blocks of one range of RangeScan.
+/// Blocks per range in the trace "RangeScan".
 const RANGE: u64 = 6;
-/// Reads of each block in a scan that reads a page of 4 KiB at a time.
+/// Reads per block of a scan that reads pages of 4 KiB: a block has 64 KiB.
 const PAGES: u64 = 16;
-/// What farpool-cache has on the two cores of the measured machine: four for each.
+/// Shards of the caches: the default of `quick_cache`, which farpool-cache keeps, is four per core, and the measured
+/// machine has two cores.
 const SHARDS: usize = 8;
-/// The trace that is larger than any cache and comes around.
+/// Name of the trace that reads all blocks in order, repeatedly. No cache holds all of them.
 const LOOP: &str = "a scan, again and again";
 
-/// One that leaves the same traces everywhere (SplitMix64).
+/// Random number generator that makes the same traces on every machine (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -56,7 +57,8 @@ impl Random {
     }
 }
 
-/// Blocks by how often they are wanted: the n-th as 1 / n^exponent. Which is the n-th is mixed.
+/// Zipf distribution: the n-th most popular block has weight 1 / n^exponent. The order of popularity is shuffled, so
+/// popular blocks are not neighbours.
 struct Zipf {
     until: Vec<f64>,
     order: Vec<u64>,
@@ -84,11 +86,11 @@ impl Zipf {
     }
 }
 
-/// Blocks in the order in which they are wanted.
+/// Block numbers in the order of their accesses.
 struct Trace {
     name: String,
     accesses: Vec<u64>,
-    /// Different ones that there are.
+    /// Number of different blocks.
     blocks: u64,
 }
 
@@ -100,13 +102,13 @@ fn generated(seed: u64) -> Vec<Trace> {
         traces.push((name, (0..ACCESSES).map(|_| zipf.draw(&mut random)).collect()));
     }
     traces.push((LOOP, (0..ACCESSES as u64).map(|at| at % BLOCKS).collect()));
-    // Of three accesses one is of a scan that goes through everything.
+    // Every third access belongs to a scan over all blocks.
     let zipf = Zipf::new(&mut random, 1.0);
     let mixed = |at: u64, random: &mut Random| {
         if at.is_multiple_of(3) { at / 3 % BLOCKS } else { zipf.draw(random) }
     };
     traces.push(("Zipf 1.0 beside a scan", (0..ACCESSES as u64).map(|at| mixed(at, &mut random)).collect()));
-    // Nine of ten accesses go to a twentieth of the blocks, which is another one after each eighth of the trace.
+    // 90 % of the accesses go to a hot set, a twentieth of the blocks. It moves after each eighth of the trace.
     let phase = ACCESSES as u64 / 8;
     let hot = BLOCKS / 20;
     let shifting = |at: u64, random: &mut Random| {
@@ -120,7 +122,7 @@ fn generated(seed: u64) -> Vec<Trace> {
         ranges.extend(first..first + RANGE);
     }
     traces.push(("RangeScan, uniform", ranges));
-    // As `mixed`, but the scan reads pages, so that each of its blocks is wanted several times and then no more.
+    // Like `mixed`, but the scan reads pages: it accesses each block several times in a row and then never again.
     let zipf = Zipf::new(&mut random, 1.0);
     let paged = |at: u64, random: &mut Random| {
         if at.is_multiple_of(3) { at / 3 / PAGES % BLOCKS } else { zipf.draw(random) }
@@ -135,7 +137,7 @@ fn generated(seed: u64) -> Vec<Trace> {
         .collect()
 }
 
-/// What a program read.
+/// Reads a trace from a file of offsets.
 fn recorded(path: &str) -> Result<Trace, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let block_bytes = CacheOptions::default().block_bytes as u64;
@@ -156,13 +158,13 @@ fn recorded(path: &str) -> Result<Trace, String> {
     Ok(Trace { name, accesses, blocks })
 }
 
-/// Holds so many blocks, and decides which.
+/// Cache of a fixed number of blocks that decides which ones stay.
 trait Policy {
-    /// Whether the block is there; if not, it is brought.
+    /// Accesses a block. Returns true on a hit; on a miss the block is inserted.
     fn access(&mut self, block: u64) -> bool;
 }
 
-/// The same numbers each time.
+/// Hash function without a random seed, so that every run gives the same figures.
 type Hashes = BuildHasherDefault<DefaultHasher>;
 type QuickCache = quick_cache::sync::Cache<u64, (), quick_cache::UnitWeighter, Hashes>;
 
@@ -190,7 +192,8 @@ fn quick_cache(size: usize, shards: usize, hot_share: f64, ghost_share: f64) -> 
 
 struct Moka {
     cache: moka::sync::Cache<u64, (), Hashes>,
-    /// It does by itself what it has to do, now and then, by the clock: fast, and not the same each time.
+    /// True if moka runs its pending maintenance when it chooses, which depends on the clock: fast, but hits differ
+    /// between runs. False: maintenance runs after each access.
     is_left_alone: bool,
 }
 
@@ -216,7 +219,7 @@ fn moka(size: usize, is_left_alone: bool) -> Moka {
     Moka { cache, is_left_alone }
 }
 
-/// What came first leaves first.
+/// First in, first out.
 #[derive(Default)]
 struct Fifo {
     size: usize,
@@ -238,7 +241,7 @@ impl Policy for Fifo {
     }
 }
 
-/// What was not wanted for longest leaves first.
+/// Least recently used.
 #[derive(Default)]
 struct Lru {
     size: usize,
@@ -261,11 +264,12 @@ impl Policy for Lru {
     }
 }
 
-/// S3-FIFO (SOSP 2023, algorithm 1): a tenth for newcomers, and a memory of those that left it unwanted.
+/// S3-FIFO (SOSP 2023, algorithm 1): a tenth of the room is for new blocks, and a ghost queue remembers blocks that
+/// left it without further accesses.
 #[derive(Default)]
 struct S3Fifo {
     size: usize,
-    /// Of each block that is there, how often it was wanted since it came, up to 3.
+    /// Accesses to each cached block since it was inserted, at most 3.
     wanted: HashMap<u64, u8>,
     small: VecDeque<u64>,
     main: VecDeque<u64>,
@@ -320,7 +324,7 @@ impl Policy for S3Fifo {
     }
 }
 
-/// Hits of the policy that lets go of what is wanted last of all.
+/// Returns the hits of MIN, which evicts the block whose next access is latest.
 fn hits_of_min(trace: &[u64], size: usize) -> usize {
     let mut next = vec![usize::MAX; trace.len()];
     let mut seen = HashMap::new();
@@ -344,7 +348,7 @@ fn hits_of_min(trace: &[u64], size: usize) -> usize {
     hits
 }
 
-/// What is compared, as made for so many blocks.
+/// Returns the compared caches, each with room for `size` blocks.
 fn policies(size: usize) -> Vec<(&'static str, Box<dyn Policy>)> {
     vec![
         ("quick_cache, as it is used", Box::new(quick_cache(size, SHARDS, 0.97, 0.5))),
@@ -358,7 +362,7 @@ fn policies(size: usize) -> Vec<(&'static str, Box<dyn Policy>)> {
     ]
 }
 
-/// Of the libraries, what an access takes: hits of others would be compared with nothing.
+/// Libraries whose time per access is printed. The other policies are simple models, and their times mean nothing.
 const TIMED: [&str; 3] = ["quick_cache, as it is used", "moka, W-TinyLFU", LEFT_ALONE];
 const LEFT_ALONE: &str = "moka, W-TinyLFU, left alone";
 const LRU: &str = "LRU";

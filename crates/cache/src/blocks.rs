@@ -1,9 +1,9 @@
-//! Which version of a file's blocks is meant.
+//! Versions of the blocks of a file.
 //!
-//! The idea: a cache keeps versions of blocks that never change, and a file changes. What tells that others changed it
-//! is what `stat` says of it: then all of its blocks have a new version. What is written through the cache gives a new
-//! version to the blocks that it touches, and to no other: one before anything is written, so that nobody finds what
-//! was, and one afterwards, so that nobody finds what was read meanwhile.
+//! A cache keeps versions of blocks, and a version never changes; a file does. If others change the file, its `stat`
+//! data change, and all its blocks get a new version. A write through the cache gives new versions only to the blocks
+//! it touches: once before the write, so that nobody finds the old bytes, and once after it, so that nobody finds bytes
+//! that were read during the write. In the common case of a file that nobody else writes, all other blocks stay cached.
 
 use crate::{Times, Version};
 use rustix::fs::Stat;
@@ -11,18 +11,18 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// A change by others shows for sure once it is this old. A write has its time when it begins, and its bytes may come
-/// later; the clocks of some file systems tick every two seconds.
+/// Age after which a change by others is certain to show in the file's times. A write gets its time when it begins, and
+/// its bytes may come later; the clocks of some file systems tick every two seconds.
 const SETTLED: Duration = Duration::from_millis(2_100);
 
-/// What `stat` says of a file's contents: when they and it changed, in nanoseconds, and how long it is.
+/// `stat` data that identify a file's contents: its times of change in ns, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// `st_mtim`.
     pub modified_ns: i128,
     /// `st_ctim`.
     pub changed_ns: i128,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
@@ -37,14 +37,14 @@ impl From<&Stat> for Identity {
     }
 }
 
-/// A file's blocks.
+/// Versions of a file's blocks.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     identity: Identity,
-    /// It has its times of a change through the cache, which is over.
+    /// True if the file's times come from a change through the cache that is complete.
     is_ours: bool,
     version: Version,
-    /// Of blocks that were written through the cache since.
+    /// Versions of the blocks that were written through the cache since.
     written: HashMap<u64, Version>,
 }
 
@@ -53,12 +53,12 @@ impl Blocks {
         Blocks { identity, is_ours: false, version, written: HashMap::new() }
     }
 
-    /// Whether the file was this when it was looked at last, or changed through the cache.
+    /// Reports whether the file had this identity when it was last checked or changed through the cache.
     pub(crate) fn is_of(&self, identity: Identity) -> bool {
         self.identity == identity
     }
 
-    /// Notes what the file is now. If others changed it, all that is kept of it is of no use.
+    /// Records the file's identity. If others changed the file, all its blocks get a new version.
     pub(crate) fn see(&mut self, identity: Identity, new_version: impl FnOnce() -> Version) {
         if !self.is_of(identity) {
             *self = Blocks::new(identity, new_version());
@@ -69,8 +69,8 @@ impl Blocks {
         self.written.get(&block).copied().unwrap_or(self.version)
     }
 
-    /// Whether the file is this still, and a change that others made since would show: only then may blocks be kept or
-    /// found.
+    /// Reports whether blocks may be cached and found: the file is unchanged, and a change that others made since would
+    /// show.
     pub(crate) fn is_settled(&self, identity: Identity, times: Times, now_ns: i128) -> bool {
         let newest = identity.modified_ns.max(identity.changed_ns);
         let would_show =
@@ -83,8 +83,8 @@ impl Blocks {
         self.written.extend(blocks.map(|block| (block, new_version())));
     }
 
-    /// Notes what the file is after a change through the cache to blocks that were renewed. Where a change by others in
-    /// the same moment would not show, all of its blocks have a new version.
+    /// Records the file's identity after a change through the cache whose blocks have new versions already. If a change
+    /// by others in the same moment would not show, all blocks get a new version.
     pub(crate) fn changed_by_us(
         &mut self,
         identity: Identity,

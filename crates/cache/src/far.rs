@@ -1,10 +1,10 @@
-//! The far level: blocks in slots of one far file.
+//! The far level of the cache: blocks in the slots of one far file.
 //!
-//! The idea: which block is in which slot is known here alone; far memory is asked for bytes of slots. A slot belongs
-//! to whoever refers to it, so one that leaves the index is not written again while somebody still reads it. Each
-//! block's checksum is kept here: what comes back is what was written, or nothing. A pool without room is left alone
-//! for a while: until then new blocks take the places of others. A slot whose memory is lost is not used again: a new
-//! one, behind all others, takes its place.
+//! The index in this process alone knows which block is in which slot. Far memory only reads and writes bytes of slots.
+//! References to a slot are counted, so a slot that leaves the index is not overwritten while somebody still reads it.
+//! The index keeps a checksum of each block: a block that comes back is what was written, or it is a miss. If the pool
+//! has no room, the cache does not ask it for more for a while, and new blocks replace others. A slot whose memory is
+//! lost is never used again; a new slot at the end of the file replaces it.
 
 use crate::rest::Rest;
 use crate::{CacheOptions, Counters, Key, count};
@@ -17,14 +17,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Bytes on their way to far memory, at most: further blocks are not kept.
+/// Limit of the bytes that wait to be written to far memory. Further blocks are not kept.
 const UNDER_WAY_BYTES: usize = 32 << 20;
-/// Blocks that are written at once.
+/// Limit of the blocks in one write.
 const BATCH: usize = 32;
-/// Slots beyond what the index holds: for blocks under way, and for those that are read while they leave.
+/// Slots in addition to the index's capacity: for blocks that are being written, and for those that are read while they
+/// are evicted.
 const SPARE_SLOTS: u32 = 64;
 
-/// Tells the caches of one process apart, whose far files share a namespace.
+/// Number that distinguishes the caches of one process, whose far files share a namespace.
 static CACHES: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Far {
@@ -36,14 +37,14 @@ pub(crate) struct Far {
     block_bytes: usize,
     patience: Duration,
     rest: Mutex<Rest>,
-    /// From slots that never had memory.
+    /// Back-off for slots that have no memory yet.
     growth: Mutex<Rest>,
     counters: Arc<Counters>,
     offers: SyncSender<(Key, Bytes)>,
     waiting: Arc<Waiting>,
 }
 
-/// Offers that have not been dealt with.
+/// Count of the offered blocks that are not handled yet.
 #[derive(Default)]
 struct Waiting {
     count: Mutex<usize>,
@@ -57,13 +58,13 @@ impl Waiting {
     }
 }
 
-/// Slots that nobody has.
+/// Unused slots.
 struct Free {
-    /// These have had memory, and have it still if nobody took it away.
+    /// Slots that have had memory, and still have it unless it was revoked.
     with: Vec<u32>,
     without: Vec<u32>,
-    /// The first that nobody has had, and how many of these there may be: far memory is taken in this order, as it is
-    /// needed.
+    /// First slot that was never used, and the number of slots that may still be taken from there. Far memory is taken
+    /// in this order as it is needed.
     next: u32,
     left: u32,
 }
@@ -78,14 +79,14 @@ impl Free {
     }
 }
 
-/// Where a block is. Dropped, its place is free.
+/// Slot of a block. Dropping it frees the slot.
 struct Slot {
     number: u32,
     bytes: u32,
     checksum: u32,
     has_memory: bool,
     is_lost: AtomicBool,
-    /// Something may still arrive there, and its memory is held until then: nothing else is had for it.
+    /// True if bytes may still arrive in the slot. Its memory is held until then, and the slot is not reused.
     is_barred: bool,
     free: Arc<Mutex<Free>>,
 }
@@ -145,7 +146,7 @@ impl Far {
         Ok(far)
     }
 
-    /// Takes a block, if there is time for it and it is not there.
+    /// Queues a block for writing, unless it is there already or the queue is full.
     pub(crate) fn offer(&self, key: Key, block: Bytes) {
         if self.index.contains_key(&key) {
             return;
@@ -161,7 +162,7 @@ impl Far {
         self.index.remove(key);
     }
 
-    /// Blocks, those that are here and come whole: all asked for at once.
+    /// Reads the blocks that are there, all with one request. `None` for a miss.
     pub(crate) fn get(&self, keys: &[Key]) -> Vec<Option<Bytes>> {
         let begun = Instant::now();
         let mut found = vec![None; keys.len()];
@@ -183,7 +184,7 @@ impl Far {
         let took = begun.elapsed();
         let mut has_come = vec![read.is_ok(); slots.len()];
         if read.is_err() {
-            // One that is lost does not take the others along, unless it takes too long to find out.
+            // The blocks are read one by one, so that a lost one does not fail the others, unless that takes too long.
             for ((range, (_, slot)), has_come) in ranges.iter_mut().zip(&slots).zip(&mut has_come) {
                 if begun.elapsed() > self.patience {
                     break;
@@ -198,7 +199,7 @@ impl Far {
                 found[at] = Some(Bytes::from(block));
             } else {
                 count(&self.counters.far_failures);
-                // Unless another block has come to its place in the index.
+                // Another block may have taken its place in the index.
                 self.index.remove_if(&keys[at], |there| Arc::ptr_eq(there, &slot));
             }
         }
@@ -209,7 +210,7 @@ impl Far {
         u64::from(slot) * self.block_bytes as u64
     }
 
-    /// Writes blocks to slots, and then lets them be found.
+    /// Writes blocks to slots, then adds them to the index.
     fn write(&self, blocks: &[(Key, Bytes)]) {
         if !self.rest.lock().is_over(Instant::now()) {
             return self.refuse(blocks.len());
@@ -249,7 +250,8 @@ impl Far {
         }
     }
 
-    /// One that is lost does not take the others along, unless it takes too long to find out.
+    /// Writes one block after a batch has failed, so that a lost slot does not fail the others. Reports whether it was
+    /// written.
     fn write_one(&self, slot: &mut Slot, range: &WriteRange<'_>) -> bool {
         let Err(error) = self.file.write_batch(std::slice::from_ref(range)) else { return true };
         slot.failed(&error);
@@ -257,7 +259,7 @@ impl Far {
         false
     }
 
-    /// So many places, or fewer. While the pool has no more room, others' places.
+    /// Returns up to `wanted` slots. If the pool has no more room, blocks are evicted to free their slots.
     fn slots(&self, wanted: usize) -> Vec<Slot> {
         let may_grow = self.growth.lock().is_over(Instant::now());
         let take = |count: usize| -> Vec<Slot> {
@@ -299,12 +301,12 @@ impl Far {
 
 impl Drop for Far {
     fn drop(&mut self) {
-        // What cannot be told ends with the session.
+        // If the deletion fails, the file ends with the session.
         let _ = self.pool.delete(&self.file.name());
     }
 }
 
-/// Writes what is offered, until nobody offers anything any more.
+/// Thread that writes the offered blocks, until the cache is dropped.
 struct Writer {
     far: std::sync::Weak<Far>,
     waiting: Arc<Waiting>,

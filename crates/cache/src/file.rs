@@ -1,8 +1,8 @@
-//! A file that is read through a cache, and written past it.
+//! A file that is read through a cache and written past it.
 //!
-//! The idea: the file is what it is; blocks of it that were read are kept under the version that they had ([`Blocks`]).
-//! Every read asks what the file is now, so that a change by others is read as it is. Writes go to the file first, and
-//! what is kept of it is renewed before they return.
+//! The file itself stays the truth. Blocks that were read are cached under their versions ([`Blocks`]). Every read
+//! first checks the file's identity, so that changes by others are seen. Writes go to the file first, and the cached
+//! blocks are updated before they return.
 
 use crate::blocks::{Blocks, Identity};
 use crate::{BlockCache, Times, Version};
@@ -11,47 +11,48 @@ use farpool_lock::Mutex;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Blocks that have a version of their own after a cut. Of more, all of the file has another.
+/// Limit of the blocks that get new versions when a file is resized. If more are affected, the whole file gets a new
+/// version.
 const RENEWED_MOST: u64 = 4096;
 
 /// The file itself.
 pub trait Source {
-    /// Why it did not do what it was asked.
+    /// Error of the file's operations.
     type Error;
 
-    /// What `stat` says of it.
+    /// Returns the `stat` data of the file.
     fn identity(&self) -> Result<Identity, Self::Error>;
 
-    /// Reads until the buffer is full or the file ends, and says how many bytes.
+    /// Reads until the buffer is full or the file ends. Returns the number of bytes.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Self::Error>;
 
-    /// Writes all of it.
+    /// Writes all bytes.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Self::Error>;
 }
 
-/// What is known of one file: there must be one of it for all that read and write that file in this process.
+/// Cache state of one file. All that read and write the file in this process must share one of these.
 #[derive(Debug)]
 pub struct CachedFile {
     times: Times,
     blocks: Mutex<Option<Blocks>>,
-    /// Held while it is written to.
+    /// Held during a write to the file.
     writing: Mutex<()>,
 }
 
 impl CachedFile {
-    /// Of a file of which nothing is known yet.
+    /// Makes the state of a file of which nothing is known yet.
     pub fn new(times: Times) -> CachedFile {
         CachedFile { times, blocks: Mutex::default(), writing: Mutex::default() }
     }
 
-    /// Whether what is kept of the file may be found, and blocks of it be kept.
+    /// Reports whether blocks of the file may be cached and found.
     pub fn is_settled(&self, identity: Identity) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
         self.blocks.lock().as_ref().is_some_and(|blocks| blocks.is_settled(identity, self.times, now))
     }
 
-    /// Asks what the file is now, and notes it. Whoever is writing through the cache is waited for if it is not what it
-    /// was: half of a change of ours looks like one by others, after which nothing that is kept would be of use.
+    /// Checks and records the file's identity. If it has changed, this waits for a write through the cache that is in
+    /// progress: half of our own change looks like one by others, which would invalidate all cached blocks.
     pub fn look<E>(
         &self,
         cache: &BlockCache,
@@ -67,7 +68,7 @@ impl CachedFile {
         Ok(seen)
     }
 
-    /// Notes what the file is now.
+    /// Records the file's identity.
     fn see(&self, cache: &BlockCache, identity: Identity) {
         self.blocks
             .lock()
@@ -75,8 +76,8 @@ impl CachedFile {
             .see(identity, || cache.new_version());
     }
 
-    /// Reads until the buffer is full or the file ends, and says how many bytes: from the cache what it has, the rest
-    /// from the file, in whole blocks, which are kept.
+    /// Reads until the buffer is full or the file ends. Returns the number of bytes. Missing blocks are read from the
+    /// file as whole blocks, and cached.
     pub fn read<S: Source>(
         &self,
         cache: &BlockCache,
@@ -97,7 +98,7 @@ impl CachedFile {
         let blocks = offset / step..end.div_ceil(step);
         let wanted: Vec<_> = blocks.clone().map(|block| (self.version(cache, block), block)).collect();
         let mut block = blocks.start;
-        // Of what is missing, neighbours at once.
+        // Neighbouring misses are read together.
         for run in cache.get_all(&wanted).chunk_by(|one, next| one.is_none() && next.is_none()) {
             let until = block + run.len() as u64;
             match &run[0] {
@@ -105,7 +106,7 @@ impl CachedFile {
                 None => self.read_blocks(cache, source, identity, block..until, &mut part)?,
             }
             block = until;
-            // A file that was cut meanwhile has less.
+            // A file that was truncated meanwhile has fewer bytes.
             if part.filled < (block * step).min(end) - offset {
                 break;
             }
@@ -117,7 +118,7 @@ impl CachedFile {
         self.blocks.lock().as_ref().map_or_else(|| cache.new_version(), |blocks| blocks.version(block))
     }
 
-    /// Reads blocks of the file itself, and keeps them.
+    /// Reads blocks from the file itself, and caches them.
     fn read_blocks<S: Source>(
         &self,
         cache: &BlockCache,
@@ -129,12 +130,12 @@ impl CachedFile {
         let step = cache.block_bytes();
         let from = blocks.start * step as u64;
         let bytes = identity.size.min(blocks.end * step as u64).saturating_sub(from) as usize;
-        // Before anything is read: what is written meanwhile has other versions.
+        // The versions are taken before anything is read: a write in between gives the blocks other versions.
         let versions: Vec<_> = blocks.clone().map(|block| self.version(cache, block)).collect();
         let mut read = vec![0; bytes];
         let count = source.read_at(from, &mut read)?;
-        // Of what others have changed meanwhile nobody finds the old versions any more, nor of blocks that were
-        // written. What was longer already when the versions were taken is known by its length alone.
+        // If others or a write changed the blocks meanwhile, nobody looks for the old versions any more. A file that
+        // was longer already when the versions were taken shows by its length only.
         let now = self.look(cache, || source.identity())?;
         let is_whole = count == bytes && now.size.min(blocks.end * step as u64) == from + bytes as u64;
         let is_settled = is_whole && self.is_settled(now);
@@ -147,7 +148,7 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Writes to the file, and then to what is kept of it.
+    /// Writes to the file, then updates the cached blocks.
     pub fn write<S: Source>(
         &self,
         cache: &BlockCache,
@@ -161,7 +162,7 @@ impl CachedFile {
         let step = cache.block_bytes() as u64;
         let end = offset.saturating_add(from.len() as u64);
         let touched = offset / step..end.div_ceil(step);
-        // Of a file that grows it is not the last any more, and longer.
+        // If the file grows, the block in which it ended gets longer.
         let last = before.size.saturating_sub(1) / step;
         let last = last..last + u64::from(end > before.size);
         let kept: Vec<(u64, Option<Bytes>)> = touched
@@ -170,7 +171,7 @@ impl CachedFile {
                 let is_whole = offset <= block * step && end >= (block + 1) * step;
                 let version = self.version(cache, block);
                 let base = if is_whole { None } else { cache.get(version, block) };
-                // Nobody asks for it any more, and it would keep others from staying.
+                // The old version is useless now and would take the room of others.
                 cache.forget(version, block);
                 (block, base)
             })
@@ -213,8 +214,8 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Gives the file another length, or the one that it has. What is kept of blocks before the shorter of the two is
-    /// kept still: a database that cuts itself to its own length, as SQLite does after each checkpoint, loses nothing.
+    /// Changes the file's length, or sets it to the same one. Cached blocks before the shorter of the two lengths stay:
+    /// a database that truncates its file to its own length, as SQLite does after each checkpoint, loses nothing.
     pub fn resize<T, E>(
         &self,
         cache: &BlockCache,
@@ -246,7 +247,7 @@ impl CachedFile {
         resized
     }
 
-    /// Does something to the file after which nothing that is kept of it is of use, such as punching holes.
+    /// Makes a change after which no cached block of the file is valid, such as punching holes.
     pub fn change<T, E>(
         &self,
         cache: &BlockCache,
@@ -268,7 +269,7 @@ impl CachedFile {
     }
 }
 
-/// A read of `offset..end`, of which the beginning is there.
+/// A read of `offset..end` whose first `filled` bytes are done.
 struct Part<'a> {
     into: &'a mut [u8],
     offset: u64,
@@ -277,7 +278,7 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Takes what a block adds to it.
+    /// Copies the bytes of a block that belong to the read.
     fn take(&mut self, block: &[u8], at: u64) {
         let length = block.len() as u64;
         let from = (self.offset.max(at) - at).min(length);

@@ -1,10 +1,10 @@
-//! Blocks of things that are read again and again, near as long as they are hot, far as long as they are warm (paper
-//! 000, section 3.1: an extension of the buffer pool).
+//! A cache of blocks in two levels: hot blocks in this process, warm ones in far memory (paper 000, section 3.1: an
+//! extension of the buffer pool).
 //!
-//! The idea: a block belongs to a version of a thing, and a version never changes, so a block that is found is right,
-//! and nothing has to be invalidated: what changes gets another version, and the old one's blocks grow cold. A block
-//! that leaves near memory is written to far memory behind its reader's back; whoever reads it again brings it back.
-//! Far memory may take blocks away, lose them or be slow: then it is a miss, and whoever asked has the thing itself.
+//! A block belongs to a version of a thing, and a version never changes. A block that is found is therefore valid, and
+//! nothing needs to be invalidated: a thing that changes gets another version, and the old version's blocks are evicted
+//! in time. A block that leaves near memory is written to far memory in the background, and comes back when it is read.
+//! Far memory may revoke blocks, lose them or be slow. Then it is a miss, and the caller reads the thing itself.
 //!
 //! Never in this crate: knowledge of what is cached, or a way to it.
 #![forbid(unsafe_code)]
@@ -30,33 +30,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes that a block may have.
+/// Permitted bytes of a block.
 pub const BLOCK_BYTES: RangeInclusive<usize> = (4 << 10)..=(4 << 20);
 
-/// Far memory is asked for so much at once: what comes late is then known soon enough.
+/// Bytes that far memory is asked for in one request, so that a slow one is noticed soon.
 const ASKED_BYTES: usize = 4 << 20;
 
-/// A version of something. Whoever has a version gives it a number, and another one its own.
+/// Number of a version of a thing. The caller gives each version its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version(pub u64);
 
-/// A block of a version: its number, counted from the beginning.
+/// Key of a block: its version, and its number from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     version: Version,
     block: u64,
 }
 
-/// How large a cache is, and where.
+/// Sizes of a cache.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
     /// Bytes of a block: a power of two in [`BLOCK_BYTES`].
     pub block_bytes: usize,
-    /// Bytes in this process.
+    /// Limit of the bytes in this process.
     pub near_bytes: u64,
-    /// Bytes in far memory; taken when they are needed.
+    /// Limit of the bytes in far memory, which is taken when it is needed.
     pub far_bytes: u64,
-    /// Far memory is left alone for a while after a block did not come within this time: then it is faster not to ask.
+    /// Time within which far memory must deliver. After a slower read the cache backs off: for a while it does not ask
+    /// far memory.
     pub patience: Duration,
 }
 
@@ -71,12 +72,12 @@ impl Default for CacheOptions {
     }
 }
 
-/// Why there is no cache.
+/// Reason why a cache was not made.
 #[derive(Debug)]
 pub enum CacheError {
     /// A setting is outside what is permitted.
     Setting(String),
-    /// Far memory cannot be had.
+    /// Far memory could not be used.
     Pool(Error),
 }
 
@@ -93,7 +94,7 @@ impl std::error::Error for CacheError {}
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What a cache did so far.
+        /// Counters of a cache since it was made.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counts { $($(#[$doc])* pub $name: u64),* }
 
@@ -107,12 +108,12 @@ macro_rules! counts {
         }
 
         impl Counts {
-            /// What came on top since then.
+            /// Returns the difference to earlier counters.
             pub fn since(self, before: Counts) -> Counts {
                 Counts { $($name: self.$name.saturating_sub(before.$name)),* }
             }
 
-            /// Each with its name.
+            /// Returns each counter with its name.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name)),*]
             }
@@ -127,11 +128,11 @@ counts! {
     far_hits,
     /// Blocks found nowhere.
     misses,
-    /// Blocks that far memory had and did not give: lost, taken away, late or damaged.
+    /// Blocks that far memory had and did not deliver: lost, revoked, late or damaged.
     far_failures,
     /// Blocks written to far memory.
     far_writes,
-    /// Blocks that were not written to far memory, since others were under way or it had no room.
+    /// Blocks that were not written to far memory, because too many were queued or it had no room.
     far_refused,
 }
 
@@ -148,7 +149,7 @@ impl Weighter<Key, Bytes> for ByBytes {
     }
 }
 
-/// What leaves near memory goes to far memory.
+/// Handler of evictions from near memory: the blocks go to far memory.
 #[derive(Clone)]
 struct ToFar(Option<Arc<Far>>);
 
@@ -164,7 +165,7 @@ impl Lifecycle<Key, Bytes> for ToFar {
     }
 }
 
-/// A cache. Clones share it.
+/// A cache of blocks. Clones share it.
 #[derive(Clone)]
 pub struct BlockCache {
     inner: Arc<Inner>,
@@ -185,9 +186,9 @@ struct Inner {
 }
 
 impl BlockCache {
-    /// A cache in this process alone, or with far memory of a pool behind it.
+    /// Makes a cache in this process alone, or with a pool's far memory as second level.
     ///
-    /// Errors: a block size that is not permitted, or no far memory that could be asked for blocks.
+    /// Errors: a block size that is not permitted, or far memory that cannot be used.
     pub fn new(options: &CacheOptions, pool: Option<&Pool>) -> Result<BlockCache, CacheError> {
         let block_bytes = options.block_bytes;
         if !block_bytes.is_power_of_two() || !BLOCK_BYTES.contains(&block_bytes) {
@@ -221,17 +222,17 @@ impl BlockCache {
         })
     }
 
-    /// Bytes of a block. The last one of a version may be shorter.
+    /// Returns the bytes of a block. The last block of a version may be shorter.
     pub fn block_bytes(&self) -> usize {
         self.inner.block_bytes
     }
 
-    /// A number for a version that nobody has had.
+    /// Returns a version number that was not used before.
     pub fn new_version(&self) -> Version {
         Version(self.inner.versions.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A block, if it is here. May wait for far memory.
+    /// Returns a block, if it is cached. May wait for far memory.
     pub fn get(&self, version: Version, block: u64) -> Option<Bytes> {
         let Inner { near, counters, .. } = &*self.inner;
         let key = Key { version, block };
@@ -242,7 +243,8 @@ impl BlockCache {
         self.get_far(&[key]).pop().flatten()
     }
 
-    /// Blocks of versions, those that are here. Far memory is asked for many at once, and may be waited for.
+    /// Returns the blocks that are cached, and `None` for the others. Asks far memory for many at once, and may wait
+    /// for it.
     pub fn get_all(&self, wanted: &[(Version, u64)]) -> Vec<Option<Bytes>> {
         if let [(version, block)] = wanted {
             return vec![self.get(*version, *block)];
@@ -261,7 +263,7 @@ impl BlockCache {
         found
     }
 
-    /// Blocks that are not near.
+    /// Returns blocks that are not in near memory.
     fn get_far(&self, keys: &[Key]) -> Vec<Option<Bytes>> {
         let Inner { near, far, counters, .. } = &*self.inner;
         let found = far.as_ref().map_or_else(|| vec![None; keys.len()], |far| far.get(keys));
@@ -274,7 +276,7 @@ impl BlockCache {
         found
     }
 
-    /// Keeps a block, which must be what the version has there: whoever asks for it gets it.
+    /// Caches a block. It must be the content of that version, because every later caller gets it.
     pub fn put(&self, version: Version, block: u64, bytes: Bytes) {
         debug_assert!(bytes.len() <= self.inner.block_bytes, "a block is no longer than a block");
         let key = Key { version, block };
@@ -285,7 +287,7 @@ impl BlockCache {
         }
     }
 
-    /// Lets go of a block that nobody will ask for. One that is on its way to far memory may stay.
+    /// Removes a block that nobody will ask for. One that is being written to far memory may stay.
     pub fn forget(&self, version: Version, block: u64) {
         let key = Key { version, block };
         let Inner { near, far, .. } = &*self.inner;
@@ -297,12 +299,12 @@ impl BlockCache {
         }
     }
 
-    /// What was done so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.inner.counters.read()
     }
 
-    /// Waits until nothing is on its way to far memory.
+    /// Waits until all queued blocks have been written to far memory or refused.
     pub fn settle(&self) {
         if let Some(far) = &self.inner.far {
             far.settle();

@@ -1,11 +1,11 @@
-//! When far memory is left alone.
+//! Back-off of the cache from far memory that is slow or has no room.
 
 use std::time::{Duration, Instant};
 
-/// The first rest, and the longest: each is twice as long as the one before, until a block comes in time.
+/// First and longest back-off. Each is twice as long as the one before, until a request succeeds in time.
 const RESTS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// Whether it is worth asking.
+/// State of the back-off.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     until: Option<Instant>,
@@ -17,7 +17,7 @@ impl Rest {
         self.until.is_none_or(|until| now >= until)
     }
 
-    /// A block came in time, or it did not.
+    /// Records whether a request succeeded in time.
     pub(crate) fn heard(&mut self, in_time: bool, now: Instant) {
         if in_time {
             *self = Rest::default();
@@ -42,7 +42,7 @@ mod tests {
         for _ in 0..10 {
             assert!(rest.is_over(now));
             rest.heard(false, now);
-            // What was under way already says nothing new.
+            // The failure of a request that was in flight already changes nothing.
             rest.heard(false, now);
             assert!(!rest.is_over(now + wanted - Duration::from_millis(1)));
             now += wanted;

@@ -1,26 +1,27 @@
-//! How well a file's times tell that it changed.
+//! Precision of a file's times as signs of a change.
 
 use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::pwrite;
 use std::path::Path;
 
-/// How well a file's times tell that it changed.
+/// Precision of a file's times as signs of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
-    /// Nobody changes files but through the cache, which is promised and not found out.
+    /// Nobody changes the files but through the cache. The caller promises it; it is not checked.
     Alone,
-    /// Each change has a time that nobody was told before (Linux 6.13 on ext4, XFS, Btrfs and tmpfs: multigrain
+    /// Each change has a time that nobody has seen before (Linux 6.13 on ext4, XFS, Btrfs and tmpfs: multigrain
     /// timestamps).
     Exact,
-    /// Changes of the same tick, some milliseconds, have the same time.
+    /// Changes within one clock tick, some milliseconds, have the same time.
     Coarse,
 }
 
-/// Changes that are looked at: coarse clocks move on once in some thousands.
+/// Number of changes by which [`Times::of`] tests a file system. If each one gets a new time, times are exact: a coarse
+/// clock advances only once in some thousands of changes.
 const CHANGES: u64 = 64;
 
 impl Times {
-    /// Of the file system that a folder lies in, found by changing a file without a name there.
+    /// Finds the precision for the file system of a folder, by changing a nameless file there.
     pub fn of(folder: &Path) -> Times {
         if is_exact(folder).unwrap_or(false) { Times::Exact } else { Times::Coarse }
     }

@@ -1,4 +1,4 @@
-//! A file that is read through a cache is what it is, whoever writes to it.
+//! Reads through a cache return the current bytes of the file, no matter who writes it.
 
 use farpool::{EmbeddedOptions, Pool};
 use farpool_cache::{BlockCache, CacheOptions, CachedFile, Identity, Source, Times};
@@ -42,7 +42,7 @@ impl Source for Disk {
 enum Step {
     Read(u64, usize),
     Write(u64, usize, u8),
-    /// By others.
+    /// A write by another process, which does not use the cache.
     WriteBeside(u64, usize, u8),
     Cut(u64),
     CutBeside(u64),
@@ -74,7 +74,7 @@ proptest! {
         };
         let cache = BlockCache::new(&options, Some(&pool)).expect("a cache");
         let disk = Disk(tempfile::tempfile().expect("a file"));
-        // Where nobody else writes, times need not tell of others.
+        // `Times::Alone` is permitted only if nobody else writes the file.
         let times = if is_alone { Times::Alone } else { Times::of(&std::env::temp_dir()) };
         let file = CachedFile::new(times);
         let mut model: Vec<u8> = Vec::new();
@@ -111,7 +111,7 @@ proptest! {
     }
 }
 
-/// A file of 200,000 bytes, all of which are kept in far memory.
+/// Returns a file of 200,000 bytes (49 blocks), all of it cached in far memory.
 fn kept(pool: &Pool) -> (BlockCache, Disk, CachedFile, Vec<u8>) {
     let options = CacheOptions {
         block_bytes: BLOCK,
@@ -143,7 +143,8 @@ fn file_that_nobody_changes_is_read_from_the_cache_and_not_from_the_disk() {
 #[test]
 fn cut_leaves_what_is_kept_of_the_blocks_before_it() {
     let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
-    // The block that the file ends in is not kept, and those behind it are gone.
+    // Blocks before the shorter of the old and the new length stay cached. The block that contains this length is a
+    // miss, and blocks after it no longer exist. A length at a block boundary lies in no block.
     for (length, far_hits, misses) in [(200_000, 48, 1), (49 * 4096, 48, 1), (100_000, 24, 1), (4096, 1, 0)] {
         let (cache, disk, file, mut bytes) = kept(&pool);
         file.resize(&cache, || disk.identity(), length, || disk.0.set_len(length)).expect("cut");
@@ -157,12 +158,12 @@ fn cut_leaves_what_is_kept_of_the_blocks_before_it() {
     }
 }
 
-/// A file of which a write waits, when its bytes are there, until somebody has looked at it.
+/// File whose write waits, after its bytes have reached the disk, until a reader has called `identity`.
 struct Held {
     disk: Disk,
     written: Barrier,
     looked: Barrier,
-    /// Who is told: the next to look after the write.
+    /// True from the end of the write until the next call of `identity`, which lets the write continue.
     is_awaited: AtomicBool,
 }
 
@@ -218,7 +219,7 @@ fn reader_in_the_middle_of_a_write_takes_it_for_no_change_by_others() {
 fn file_that_is_written_again_and_again_takes_no_room_of_what_was() {
     let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
     let (cache, disk, file, mut bytes) = kept(&pool);
-    // As often as would fill all of far memory with what is no more.
+    // 1,000 rounds would fill far memory (256 blocks) with old versions if they were kept.
     for round in 0..1_000_u64 {
         let at = round % 49 * 4096 + 7;
         file.write(&cache, &disk, at, b"far").expect("written");
@@ -233,7 +234,7 @@ fn file_that_is_written_again_and_again_takes_no_room_of_what_was() {
     assert_eq!((counts.far_hits, counts.misses), (49, 0), "{counts:?}");
 }
 
-/// A file to which something happens when it was read for the first time.
+/// File that calls `then` once, right after its first read.
 struct Meanwhile<F> {
     disk: Disk,
     then: Mutex<Option<F>>,
@@ -268,7 +269,7 @@ fn reader_that_looked_before_a_file_grew_has_nothing_kept_that_ends_where_it_end
     let file = CachedFile::new(Times::Alone);
     let mut bytes: Vec<u8> = (0..2 * BLOCK + 100).map(|at| (at / 7) as u8).collect();
     disk.write_at(0, &bytes).expect("written");
-    // Between two blocks that are to be read one is kept.
+    // The middle block is cached, so the whole read below needs two separate reads of the disk.
     file.read(&cache, &disk, BLOCK as u64, &mut [0; 10]).expect("read");
     let size = bytes.len() as u64;
     let held = Meanwhile {

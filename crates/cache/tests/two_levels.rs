@@ -1,4 +1,4 @@
-//! Blocks that are found are right, whatever happens to far memory; and those that fit are found.
+//! Blocks found in the cache have the right bytes, even if far memory is full or closed. Blocks that fit are found.
 
 use bytes::Bytes;
 use farpool::{EmbeddedOptions, Pool};
@@ -13,7 +13,7 @@ fn options(near_blocks: u64, far_blocks: u64) -> CacheOptions {
         block_bytes: BLOCK,
         near_bytes: near_blocks * BLOCK as u64,
         far_bytes: far_blocks * BLOCK as u64,
-        // Of this machine nothing is asked but that it answers in the end.
+        // Long, so that a slow machine does not turn far hits into misses.
         patience: Duration::from_secs(60),
     }
 }
@@ -22,7 +22,7 @@ fn pool(bytes: u64) -> Pool {
     Pool::embedded(EmbeddedOptions::new(bytes)).expect("an embedded pool")
 }
 
-/// What a version has in a block: the last of its blocks is short.
+/// Returns the content of a block of a version. The last block is short.
 fn block(version: Version, number: u64) -> Bytes {
     let seed = version.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
     let length = if number % 7 == 6 { BLOCK / 3 } else { BLOCK };
@@ -95,7 +95,7 @@ fn pool_without_room_or_closed_makes_misses_and_nothing_else() {
         ask(number);
         cache.settle();
     }
-    // What came last took the place of what was there before.
+    // The pool holds 256 blocks. More writes than that show that later blocks replaced earlier ones.
     let counts = cache.counts();
     assert!(counts.far_refused > 0 && counts.far_writes > 256, "{counts:?}");
     pool.close();

@@ -1,8 +1,7 @@
-//! Columns of row groups, out of the regions that they lie in: by themselves or in rows, sealed or leased, encrypted or
-//! not.
+//! Columns of row groups, read from their regions: column by column or as rows, immutable or leased, encrypted or not.
 //!
-//! The idea: values of fixed width are used where they are, if nobody can change them; all else is copied. The right to
-//! a region is looked at before anything is made of it, and once more behind that.
+//! Values of fixed width are used in place if nobody can change them; all others are copied. The right to a region is
+//! checked before anything is made of its bytes, and once more afterwards.
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
@@ -20,29 +19,29 @@ use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;
 use farpool_wire::{Code, Refusal};
 use std::sync::Arc;
 
-/// Rows of a row group.
+/// Limit of the rows of a row group.
 pub(crate) const GROUP_ROWS_MAX: u32 = 65_536;
-/// Bytes of the columns of a row group that a program reads, and of any batch it makes of them.
+/// Limit of the bytes of a row group's columns that a program reads, and of any batch it makes of them.
 pub(crate) const GROUP_BYTES_MAX: u64 = SCAN_GROUP_BYTES_MAX as u64;
 
-/// The row groups of a scan, as its client has described them.
+/// Row groups of a scan, as its client described them.
 pub(crate) struct RowGroups {
     regions: Vec<ScanRegion>,
     groups: Vec<ScanGroup>,
-    /// Types of the columns that are made of them.
+    /// Types of the columns.
     schema: SchemaRef,
-    /// `None`: their table is not encrypted.
+    /// Decryption of the table. `None` if it is not encrypted.
     opening: Option<Opening>,
 }
 
-/// How the buffers of an encrypted table are opened.
+/// Decryption of the buffers of an encrypted table.
 struct Opening {
     seals: TableSeals,
-    /// Which columns of the table are read.
+    /// Numbers of the table's columns that are read.
     columns: Vec<u16>,
 }
 
-/// Whether these may be read, now.
+/// Checks that these regions may be read now.
 pub(crate) fn admit_regions<M: Memory>(memory: &M, regions: &[ScanRegion]) -> Result<(), Refusal> {
     for region in regions {
         let ScanRegion { region, epoch, handle } = region.clone();
@@ -53,7 +52,7 @@ pub(crate) fn admit_regions<M: Memory>(memory: &M, regions: &[ScanRegion]) -> Re
 }
 
 impl RowGroups {
-    /// Puts together what a client has described. Refused unless each may be of columns of these types.
+    /// Checks the client's description against the column types and keeps it.
     pub(crate) fn new(
         regions: Vec<ScanRegion>,
         groups: Vec<ScanGroup>,
@@ -75,25 +74,25 @@ impl RowGroups {
         Ok(RowGroups { regions, groups, schema, opening })
     }
 
-    /// How many there are.
+    /// Returns the number of row groups.
     pub(crate) fn count(&self) -> u32 {
         self.groups.len() as u32
     }
 
-    /// One of them.
+    /// Returns one row group.
     pub(crate) fn get(&self, index: u32) -> Option<&ScanGroup> {
         self.groups.get(index as usize)
     }
 
-    /// Whether the regions of all of them may be read, now.
+    /// Checks that the regions of all row groups may be read now.
     pub(crate) fn admit<M: Memory>(&self, memory: &M) -> Result<(), Refusal> {
         admit_regions(memory, &self.regions)
     }
 
-    /// Makes the columns of a row group. Values of fixed width are used where they are, if nobody can change them; all
-    /// else is copied out of the region: it is checked before it is used, and must not change in between.
+    /// Makes the columns of a row group. Values of fixed width are used in place if nobody can change them. All others
+    /// are copied, because they are checked before use and must not change in between.
     ///
-    /// `spare` has the copies that were made for an earlier row group, and gets those of this one.
+    /// `spare` holds buffers of an earlier row group for reuse, and receives those of this one.
     pub(crate) fn columns<M: Memory>(
         &self,
         memory: &M,
@@ -114,25 +113,25 @@ impl RowGroups {
     }
 }
 
-/// A row group while its columns are made.
+/// State while the columns of a row group are made.
 struct Reading<'r, M> {
     memory: &'r M,
     groups: &'r RowGroups,
     index: u32,
     group: &'r ScanGroup,
-    /// Copies of what lies in regions.
+    /// Buffers with copies of bytes of regions.
     made: Vec<Buffer>,
-    /// Copies for an earlier row group, to be copied over.
+    /// Buffers of an earlier row group, for reuse.
     unused: std::vec::IntoIter<Buffer>,
 }
 
 /// A buffer of a row group.
 struct BufferAt {
-    /// Where it lies, with its tag if it is sealed.
+    /// Range of the buffer, with its tag if it is encrypted.
     span: Span,
-    /// What it was sealed for.
+    /// Position for which it was encrypted.
     place: BufferPlace,
-    /// Whether it is used where it is, if nobody can change it.
+    /// True if it is used in place when nobody can change it.
     in_place: bool,
 }
 
@@ -141,7 +140,7 @@ impl<M: Memory> Reading<'_, M> {
         Refusal::new(Code::BadColumns, self.index.into())
     }
 
-    /// Where a buffer lies, with its tag if it is sealed.
+    /// Returns the range of a buffer, with its tag if it is encrypted.
     fn span(&self, buffer: &ScanBuffer) -> Option<Span> {
         let region = self.groups.regions.get(self.group.region as usize)?;
         let tag = if self.groups.opening.is_some() { TAG_BYTES as u32 } else { 0 };
@@ -176,7 +175,7 @@ impl<M: Memory> Reading<'_, M> {
             let left = (GROUP_BYTES_MAX as usize).saturating_sub(bytes);
             let array = column_of(field.data_type(), column.layout, rows, nulls, buffers, left);
             let array = array.map_err(|_| bad)?;
-            // Dictionaries take more than they took in their region.
+            // Dictionaries take more memory than they took in their region.
             if column.layout == ColumnLayout::Dictionary {
                 bytes += array.get_buffer_memory_size();
             }
@@ -185,7 +184,7 @@ impl<M: Memory> Reading<'_, M> {
         Ok(columns)
     }
 
-    /// Columns out of the rows that they lie in, of which no cache lines are read but theirs if the rows need no copy.
+    /// Makes columns out of rows. If the rows need no copy, only the cache lines of these columns are read.
     fn columns_of_rows(&mut self) -> Result<Vec<ArrayRef>, Refusal> {
         let (groups, group, bad) = (self.groups, self.group, self.bad());
         let place = |(column, field): (&ScanColumn, _)| match &column.buffers[..] {
@@ -197,7 +196,7 @@ impl<M: Memory> Reading<'_, M> {
         let places = places.ok_or(bad)?;
         let Some((rows, _, row_bytes)) = places.first().cloned() else { return Err(bad) };
         let span = self.span(&rows).ok_or(bad)?;
-        // Sealed once, for all columns.
+        // The rows are encrypted once, for all columns.
         let place = BufferPlace { position: group.position, column: 0, buffer: 0 };
         let bytes = self.buffer(&BufferAt { span, place, in_place: true })?;
         let columns: Vec<_> = places.into_iter().map(|(_, column, _)| column).collect();
@@ -205,16 +204,16 @@ impl<M: Memory> Reading<'_, M> {
             .map_err(|_| bad)
     }
 
-    /// Bytes of a region: where they are, if that is asked for and nobody can change them, or a copy; of an encrypted
-    /// table opened, as what was sealed for that place.
+    /// Returns the bytes of a buffer: in place if that is wanted and nobody can change them, else a copy. Bytes of an
+    /// encrypted table are decrypted.
     fn buffer(&mut self, at: &BufferAt) -> Result<Buffer, Refusal> {
         let (memory, span) = (self.memory, &at.span);
         let bytes = span.bytes as usize;
-        // Looked at before anything is made for it.
+        // Checked before anything is allocated.
         admit(span, Intent::Read, &memory.enter(span.region)?.fence())?;
         let may_stay = at.in_place || self.groups.opening.is_some();
         let sealed = if may_stay { memory.sealed(span.region, span.offset, bytes) } else { None };
-        // Again: what is there now may be another's.
+        // Checked again: the bytes may belong to a new epoch by now.
         admit(span, Intent::Read, &memory.enter(span.region)?.fence())?;
         let made = match (&self.groups.opening, sealed) {
             (None, Some(sealed)) => return Ok(Buffer::from(bytes::Bytes::from_owner(sealed))),
@@ -227,7 +226,7 @@ impl<M: Memory> Reading<'_, M> {
                 let opened_bytes = bytes.saturating_sub(TAG_BYTES);
                 let mut room = room(self.unused.next(), if sealed.is_some() { opened_bytes } else { bytes });
                 let opened = match &sealed {
-                    // On the way from where it is.
+                    // Decrypted straight from the region.
                     Some(sealed) => seals.open_into(at.place, sealed.as_ref(), room.as_slice_mut()),
                     None => {
                         copy_out(memory, span, room.as_slice_mut())?;
@@ -245,7 +244,7 @@ impl<M: Memory> Reading<'_, M> {
     }
 }
 
-/// Whether a row group may be of such columns: counts and sizes, not yet where it lies.
+/// Reports whether a row group's counts and sizes fit these column types. Its position is checked later.
 fn fits(group: &ScanGroup, regions: usize, input: &[Type]) -> bool {
     let buffers = |(column, of): (&ScanColumn, &Type)| {
         let is_text = matches!(of, Type::Text | Type::Bytes);
@@ -253,7 +252,7 @@ fn fits(group: &ScanGroup, regions: usize, input: &[Type]) -> bool {
             (ColumnLayout::Plain, false) => 1,
             (ColumnLayout::Plain, true) => 2,
             (ColumnLayout::Dictionary, true) => 3,
-            // All of them, and where in each this column is.
+            // The rows, and the column's position in each.
             (ColumnLayout::Rows, false) => 2,
             (ColumnLayout::Dictionary, false) | (ColumnLayout::Rows, true) => return false,
         };
@@ -267,7 +266,7 @@ fn fits(group: &ScanGroup, regions: usize, input: &[Type]) -> bool {
         && group_bytes(group) <= GROUP_BYTES_MAX
 }
 
-/// Whether its columns lie in rows: all in the same, or none. Nothing if only some do.
+/// Reports whether all columns lie in the same rows (true) or none does (false). `None` if they differ.
 fn are_rows(group: &ScanGroup) -> Option<bool> {
     let first = group.columns.first().and_then(rows_of);
     let is_alike = |column: &ScanColumn| {
@@ -276,7 +275,7 @@ fn are_rows(group: &ScanGroup) -> Option<bool> {
     group.columns.iter().all(is_alike).then_some(first.is_some())
 }
 
-/// The rows that a column lies in, and the bytes of each.
+/// Returns the rows that contain a column, and the bytes of each row.
 fn rows_of(column: &ScanColumn) -> Option<(&ScanBuffer, u32)> {
     match &column.buffers[..] {
         [rows, place] if column.layout == ColumnLayout::Rows && column.null_count == 0 => {
@@ -286,16 +285,16 @@ fn rows_of(column: &ScanColumn) -> Option<(&ScanBuffer, u32)> {
     }
 }
 
-/// Whether values are of whole bytes, any of which are a value.
+/// Reports whether values are whole bytes and every byte pattern is a value.
 fn is_fixed(of: &DataType) -> bool {
     of.primitive_width().is_some() || matches!(of, DataType::FixedSizeBinary(_))
 }
 
-/// Bytes of a row group that are read.
+/// Returns the bytes of a row group that are read.
 pub(crate) fn group_bytes(group: &ScanGroup) -> u64 {
     let of = |column: &ScanColumn| column.buffers.iter().map(|buffer| u64::from(buffer.bytes)).sum::<u64>();
     match are_rows(group) {
-        // The same ones for all columns.
+        // All columns share the same rows.
         Some(true) => {
             group.columns.first().and_then(|first| first.buffers.first()).map_or(0, |rows| rows.bytes.into())
         }
@@ -303,10 +302,10 @@ pub(crate) fn group_bytes(group: &ScanGroup) -> u64 {
     }
 }
 
-/// Room for so many bytes, in a copy that nobody uses any more if there is one: fresh memory costs as much as copying.
+/// Returns a buffer of `bytes` bytes, reusing `unused` if possible: fresh memory costs as much as copying.
 fn room(unused: Option<Buffer>, bytes: usize) -> MutableBuffer {
     match unused.map(Buffer::into_mutable) {
-        // One that is far too large is let go, or they would all become as large as the largest.
+        // A buffer that is far too large is freed; otherwise all would become as large as the largest.
         Some(Ok(mut room)) if room.capacity() <= bytes.saturating_mul(2).max(4_096) => {
             room.resize(bytes, 0);
             room

@@ -1,8 +1,9 @@
-//! Lanes: connections on which clients call functions over windows of sealed regions.
+//! Call lanes: connections on which clients call functions over windows of immutable regions.
 //!
-//! The idea: the node looks at the right to every part of a window once, and gives whoever runs the functions
-//! descriptors to read with and the fence words to look at. From then on it is not on the path of a call; a region that
-//! is taken back shows in its fence word, before its memory goes.
+//! A window is the range of a file that the called functions see as memory. The node checks the rights to every part of
+//! a window once. Then it gives the process that runs the functions descriptors to read with, and the fence words to
+//! check: one number per region that shows its epoch. After that the node takes no part in a call. If a region is
+//! revoked, its fence word changes before its memory goes.
 
 use crate::NearData;
 use farpool_functions::abi::Part;
@@ -23,12 +24,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Weak};
 
-/// Which functions a node runs for its clients.
+/// Functions that a node runs for its clients.
 #[derive(Clone)]
 pub struct FunctionOptions {
-    /// Those it was built with.
+    /// Functions built into the node.
     pub resident: Arc<[Arc<dyn Resident>]>,
-    /// How sandbox processes run what clients ship. Default: none do.
+    /// Options of the sandbox processes that run clients' own functions. Default: none run.
     pub sandboxes: Option<SandboxOptions>,
 }
 
@@ -38,17 +39,17 @@ impl Default for FunctionOptions {
     }
 }
 
-/// The functions that a node runs.
+/// State of the functions that a node runs: its sandbox processes, and the calls of resident functions.
 pub(crate) struct Functions {
     resident: Arc<[Arc<dyn Resident>]>,
-    /// Lanes of resident functions, and who calls on each.
+    /// Call lanes of resident functions, each with its caller.
     lanes: Mutex<Vec<(String, Weak<ResidentNow>)>>,
     sandboxes: Option<Sandboxes>,
 }
 
 impl Functions {
-    /// Those of the options; starts what runs shipped ones. What these run without is said as soon as it is known:
-    /// nobody else has to wait until a sandbox process has started.
+    /// Starts the sandbox processes, if there are any. Missing confinement is logged once it is known, from a thread of
+    /// its own: nobody has to wait until a sandbox process has started.
     pub(crate) fn start(options: FunctionOptions) -> io::Result<Functions> {
         let sandboxes = options.sandboxes.clone().map(Sandboxes::start).transpose().map_err(|error| {
             let why = format!("cannot start the sandbox program that runs functions: {error}");
@@ -58,7 +59,7 @@ impl Functions {
             let say = move || match options.confinement() {
                 Ok(confinement) if confinement.is_whole() => {}
                 Ok(confinement) => eprintln!("farpool: {confinement}"),
-                // Whoever calls a function is told.
+                // The caller of a function gets the error.
                 Err(error) => eprintln!("farpool: shipped functions cannot be run: {error}"),
             };
             std::thread::Builder::new().name("farpool-confine".into()).spawn(say)?;
@@ -72,7 +73,7 @@ impl Functions {
         lanes
     }
 
-    /// Notes a lane of resident functions; it tells what is called.
+    /// Records a call lane of resident functions; the result shows its current call.
     fn lane_of(&self, caller: String) -> Arc<ResidentNow> {
         let now = Arc::new(ResidentNow::default());
         self.lanes().push((caller, Arc::downgrade(&now)));
@@ -92,7 +93,7 @@ impl Functions {
     }
 }
 
-/// A region of a window, and the right to read it.
+/// Right to read a region of a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Right {
     epoch: Epoch,
@@ -106,7 +107,7 @@ fn bad(part: usize) -> Refusal {
 const BAD_WINDOW: Refusal = Refusal { code: Code::BadWindow, detail: u64::MAX };
 
 impl<M: Memory> NearData<M> {
-    /// Makes a lane of a connection: what it is told, and who goes on.
+    /// Opens a call lane on a connection. Returns the reply, and the successor that takes the connection over.
     pub(crate) fn lane(
         &self,
         peer: &Peer,
@@ -125,12 +126,12 @@ impl<M: Memory> NearData<M> {
             let window = self.handed_out(open, &rights)?;
             (sandboxes.heap_bytes(), sandboxes.lane(&owner(peer), window)?)
         };
-        // Still the same epochs, so memory and descriptors are those that were asked for.
+        // The epochs are still the same, so memory and descriptors are those that were requested.
         self.rights(&open.parts)?;
         Ok((LaneOpened { heap_bytes }, successor))
     }
 
-    /// The regions of a window, each of which may be read, and is sealed.
+    /// Checks that each region of a window may be read and is immutable, and returns the rights.
     fn rights(&self, parts: &[LanePart]) -> Result<BTreeMap<RegionIndex, Right>, Refusal> {
         let mut rights = BTreeMap::new();
         for (index, part) in parts.iter().enumerate() {
@@ -150,7 +151,7 @@ impl<M: Memory> NearData<M> {
         Ok(rights)
     }
 
-    /// The same as a sandbox process gets it.
+    /// Returns the window with descriptors, for a sandbox process.
     fn handed_out(
         &self,
         open: &OpenLane,
@@ -168,7 +169,7 @@ impl<M: Memory> NearData<M> {
             };
             places.insert(*region, files.len() as u32);
             files.push(file);
-            // The word of an open region: see `farpool_region`.
+            // Fence word of an open region: see `farpool_region`.
             fences.push(FenceAt { offset: shared.attached.word_offset, word: right.epoch.0 << 1 });
             words.get_or_insert((fence_words, shared.attached.words_bytes));
         }
@@ -203,7 +204,7 @@ impl<M: Memory> NearData<M> {
             let epoch = part.epoch;
             let reach: Reach = Box::new(move || {
                 let slice = memory.sealed(region, offset, bytes)?;
-                // Looked at behind it: what is held from here on is memory of that epoch, and of no later one (I4).
+                // Checked after the memory is held: it then belongs to that epoch and to no later one (I4).
                 let fence = memory.enter(region).ok()?.fence();
                 (fence.epoch == epoch).then(|| Box::new(slice) as Sealed)
             });
@@ -222,7 +223,7 @@ impl<M: Memory> NearData<M> {
         Ok(Box::new(ResidentLane { functions: Arc::clone(&self.functions.resident), window, now }))
     }
 
-    /// Tells which calls have not ended. Whoever is not the administrator is told of its own.
+    /// Returns the calls that have not ended. Only the administrator sees those of others.
     pub(crate) fn running_calls(&self, peer: &Peer) -> RunningCalls {
         let asker = owner(peer).caller;
         let sees_all = matches!(peer.identity, None | Some(Identity::Admin));
@@ -240,14 +241,14 @@ impl<M: Memory> NearData<M> {
     }
 }
 
-/// Makes a name of what may be anything, as what a sandbox process says may.
+/// Makes a name from any text, because a sandbox process may send anything.
 fn name_of(text: &str) -> Option<Name> {
     let shown: String = text.chars().filter(|letter| !letter.is_control()).take(NAME_BYTES_MAX / 4).collect();
     Name::new(if shown.is_empty() { "unnamed".to_owned() } else { shown }).ok()
 }
 
-/// Whose a peer's functions are: of who it is, or, on this machine, of the process it says, all of which are one
-/// tenant.
+/// Returns the owner of a peer's functions: its identity, or without TLS its client number. All processes of this
+/// machine are one tenant.
 fn owner(peer: &Peer) -> Owner {
     let caller = match &peer.identity {
         Some(identity) => identity.to_string(),

@@ -1,7 +1,7 @@
-//! What a node runs beside its data: programs over columns, what they look up in, and functions that clients call.
+//! Work that a node does beside its data: scans, the lookups of their semi-joins, and functions that clients call.
 //!
-//! The idea: each is of a client's connection, and whatever is wrong or hostile about it ends with a reason while the
-//! node goes on. The rights to the regions it touches are looked at as for any read.
+//! Each scan, lookup and call belongs to a client's connection. If it is wrong or hostile it ends with a reason, and
+//! the node goes on. The rights to the regions it touches are checked as for any read.
 //!
 //! Never in this crate: a rule about leases, a write to a region, or anything that a read or a write of bytes waits
 //! for.
@@ -24,7 +24,7 @@ use farpool_wire::control::{LaneOpened, OpenLane};
 use farpool_wire::{Code, Refusal, Reply, Request};
 use std::sync::Arc;
 
-/// A node's extension, over the host that it runs on and the memory that it serves.
+/// Extension of a node, over its host and its memory.
 pub(crate) struct NearData<M> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) memory: Arc<M>,
@@ -33,7 +33,7 @@ pub(crate) struct NearData<M> {
     pub(crate) functions: Functions,
 }
 
-/// Extends a node by all of it, with these functions.
+/// Returns the extension with all of this crate's services, and with these functions.
 pub fn extension<M: Memory>(functions: FunctionOptions) -> Extend<M> {
     Box::new(move |host, memory| {
         let functions = Functions::start(functions)?;

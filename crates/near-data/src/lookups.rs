@@ -1,10 +1,10 @@
-//! Lookups: what semi-joins of scans look up in, brought by clients part by part.
+//! Lookups: the build sides of scans' semi-joins, sent by clients in parts.
 //!
-//! The idea: a lookup is bytes until all of them are here, and is made into a table once, for all scans that name it.
-//! It ends with the connection that brought it, or when nobody has used it for a while; a scan that is open keeps the
-//! table until it ends. Memory is taken from a budget before it is used: what a lookup may come to with its first part,
-//! more, if it needs that, before its table is made, and from then on what the table takes. So nobody's lookups take
-//! memory without bound, and making one, which takes a while and may go wrong, is in nobody's way.
+//! A lookup is plain bytes until all have arrived. Then one table is made of it, for all scans that name it. It ends
+//! with the connection that sent it, or when nobody has used it for a while; an open scan keeps the table until it
+//! ends. Memory is charged to a budget before it is used: an estimate with the first part, more before the table is
+//! made if needed, and finally the size of the table. Nobody's lookups can therefore take unbounded memory. Making a
+//! table takes a while and may fail, so no lock is held meanwhile.
 
 use crate::NearData;
 use arrow_buffer::{Buffer, MutableBuffer};
@@ -21,54 +21,54 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that the lookups of a node may come to, and those of one client.
+/// Limits of the bytes charged for all lookups of a node, and for those of one client.
 const BUDGET_BYTES: u64 = 512 << 20;
 const CLIENT_BYTES: u64 = 256 << 20;
-/// What keys count as until they are made, for each byte that they travel in: most come to less.
+/// Estimate of a table of keys: this many bytes for each byte that was sent. Most take less.
 const KEYS_FACTOR: u64 = 8;
-/// What any lookup counts as, at least: whoever brings many small ones comes to an end as well.
+/// Least charge of a lookup in bytes, so that many small ones reach the limit as well.
 const BYTES_MIN: u64 = 64 << 10;
-/// A lookup that no scan has used, and of which nothing has come, for this long is over.
+/// Milliseconds after which a lookup ends if no scan has used it and no part has arrived.
 const IDLE_MS: u64 = 60_000;
 
-/// The lookups of a node.
+/// All lookups that clients have sent to a node, and the memory charged for them.
 #[derive(Default)]
 pub(crate) struct LookupTables {
-    /// By their names.
+    /// Lookups by their ids.
     open: Mutex<BTreeMap<u128, Arc<Brought>>>,
     taken: Arc<Mutex<Taken>>,
 }
 
-/// What is taken of the budget.
+/// Used part of the budget.
 #[derive(Default)]
 struct Taken {
     bytes: u64,
-    /// Of each client that has taken any.
+    /// Bytes of each client that uses any.
     of_client: BTreeMap<Key, u64>,
 }
 
-/// One lookup.
+/// One lookup that a client sends.
 struct Brought {
     connection: u64,
     kind: LookupKind,
     bytes: u32,
     state: Mutex<State>,
-    /// When it was last asked for.
+    /// Time of the last use.
     used: Mutex<MonoNs>,
-    /// Behind what it is for: given back when that is gone.
+    /// Memory charged for the lookup. The last field: it is given back after the memory is freed.
     charge: Arc<Charge>,
 }
 
 enum State {
     Coming(MutableBuffer),
-    /// All of it is here, and its table is not.
+    /// All bytes have arrived, and the table is being made.
     Making,
     Whole(Arc<LookupTable>),
-    /// Its bytes were none, or one part of them was wrong.
+    /// The bytes were invalid, or a part was.
     Bad,
 }
 
-/// A share of the budget, given back when it goes: when nobody knows the lookup, and no scan uses it.
+/// Charge on the budget. Dropping it gives it back: when the lookup has ended and no scan uses it.
 pub(crate) struct Charge {
     taken: Arc<Mutex<Taken>>,
     client: Key,
@@ -77,7 +77,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Has it be so many bytes. More of them than there is room for are refused, and change nothing.
+    /// Changes the charge to `bytes`. An increase that exceeds a limit is refused and changes nothing.
     fn set(&self, bytes: u64) -> Result<(), Refusal> {
         let mut taken = self.taken.lock();
         let before = self.bytes.load(Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Has it be at least so many.
+    /// Raises the charge to at least `bytes`.
     fn reach(&self, bytes: u64) -> Result<(), Refusal> {
         if bytes > self.bytes.load(Ordering::Relaxed) { self.set(bytes) } else { Ok(()) }
     }
@@ -106,14 +106,14 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        // Less is never refused.
+        // A decrease is never refused.
         let _ = self.set(0);
     }
 }
 
 impl Brought {
-    /// Makes a table of its bytes, of which so many had come before the last part. What that takes beyond its charge is
-    /// charged before, and what it does not take given back behind it.
+    /// Makes the table. `before` is the number of bytes that had arrived before the last part. Additional memory is
+    /// charged before it is used, and the surplus is given back afterwards.
     fn make(&self, bytes: Buffer, seed: u64, before: usize) -> Result<LookupTable, Refusal> {
         let mut refused = None;
         let room = |found: u64| {
@@ -122,7 +122,7 @@ impl Brought {
                 WireError::TooMany { what: "bytes of lookups", found, max: refusal.detail }
             })
         };
-        // What bytes do wrong ends their lookup, not the node.
+        // A panic on invalid bytes ends the lookup, not the node.
         let kind = of_wire(self.kind);
         let made = catch_unwind(AssertUnwindSafe(|| LookupTable::from_bytes_within(kind, bytes, seed, room)));
         match made {
@@ -136,38 +136,38 @@ impl Brought {
 }
 
 impl LookupTables {
-    /// Takes so much of the budget.
+    /// Charges `bytes` to a client.
     fn charge(&self, client: Key, bytes: u64) -> Result<Charge, Refusal> {
         let charge = Charge { taken: Arc::clone(&self.taken), client, bytes: AtomicU64::new(0) };
         charge.set(bytes).map(|()| charge)
     }
 
-    /// Ends those that nobody uses.
+    /// Ends the lookups that nobody uses.
     pub(crate) fn tidy(&self, now: MonoNs) {
         let is_over = |_: &u128, brought: &mut Arc<Brought>| {
             let mut used = brought.used.lock();
-            // A scan has the other one.
+            // A scan holds the other reference.
             if Arc::strong_count(&brought.charge) > 1 {
                 *used = now;
             }
             now >= used.plus_ms(IDLE_MS)
         };
         let over: Vec<_> = self.open.lock().extract_if(.., is_over).collect();
-        // Without the lock: what they hold takes a while to go.
+        // Dropped without the lock, because freeing takes a while.
         drop(over);
     }
 
-    /// Ends the lookups of a connection. Scans that are open keep theirs.
+    /// Ends the lookups of a connection. Open scans keep theirs.
     pub(crate) fn end(&self, connection: u64) {
         let over: Vec<_> =
             self.open.lock().extract_if(.., |_, brought| brought.connection == connection).collect();
-        // Without the lock: what they hold takes a while to go.
+        // Dropped without the lock, because freeing takes a while.
         drop(over);
     }
 }
 
 impl<M: Memory> NearData<M> {
-    /// Takes the next part of a lookup. The last one makes it.
+    /// Takes the next part of a lookup. The last part makes the table.
     pub(crate) fn put_lookup(&self, peer: &Peer, asked: PutLookup) -> Result<Reply, Refusal> {
         let PutLookup { lookup, kind, bytes, part } = asked;
         let bad = |come: usize| Refusal::new(Code::BadLookup, come as u64);
@@ -181,7 +181,7 @@ impl<M: Memory> NearData<M> {
             let factor = if kind == LookupKind::Keys { KEYS_FACTOR } else { 1 };
             let charge = BYTES_MIN.max(u64::from(bytes) * factor);
             let charge = Arc::new(self.lookups.charge(Key::of(peer), charge)?);
-            // All of it at once: what grows is up to twice as large as what is in it.
+            // Allocated at once, because a growing buffer may become twice as large as its contents.
             let state = Mutex::new(State::Coming(MutableBuffer::with_capacity(bytes as usize)));
             let (connection, used) = (peer.connection, Mutex::new(now));
             (id, Arc::new(Brought { connection, kind, bytes, charge, state, used }))
@@ -200,7 +200,7 @@ impl<M: Memory> NearData<M> {
             let before = buffer.len();
             let come = before + part.len();
             let is_same = brought.kind == kind && brought.bytes == bytes;
-            // A part of nothing gets nowhere, but to a lookup of no bytes.
+            // An empty part is only valid for a lookup of no bytes.
             if !is_same || come > bytes as usize || (part.is_empty() && bytes > 0) {
                 *state = State::Bad;
                 drop(state);
@@ -215,7 +215,7 @@ impl<M: Memory> NearData<M> {
             (before, all)
         };
         if let Some(all) = all {
-            // Without the lock, which scans that name it wait for.
+            // Made without the lock, for which scans that name the lookup wait.
             let made =
                 fresh_handle(&*self.host).and_then(|seed| brought.make(all.into(), seed.0 as u64, before));
             let (state, refused) = match made {
@@ -235,7 +235,7 @@ impl<M: Memory> NearData<M> {
         Ok(Reply::PutLookup(LookupPut { lookup: id, bytes: come as u32 }))
     }
 
-    /// What a scan looks up in, by number, and what of the budget that keeps.
+    /// Returns the tables that a scan names, in order, and the charges that it keeps.
     #[allow(clippy::type_complexity)] // two lists of the same order
     pub(crate) fn lookups_of(
         &self,
@@ -265,7 +265,7 @@ impl<M: Memory> NearData<M> {
 
     fn forget_lookup(&self, id: Handle) {
         let over = self.lookups.open.lock().remove(&id.0);
-        // Without the lock: what it holds takes a while to go.
+        // Dropped without the lock, because freeing takes a while.
         drop(over);
     }
 }

@@ -1,12 +1,12 @@
-//! Scans: programs that clients have run beside their columns.
+//! Scans: programs that clients run beside their columns.
 //!
-//! The idea: a scan is a list of row groups, a program, and a cursor that takes groups from the front. Its client may
-//! claim groups from the back meanwhile, to see to them itself, until both meet. A step runs the program over one row
-//! group, on the thread of the connection that asked for it and in its turn: columns are copied out of their region
-//! like any read, the program runs over the copy, and before anything leaves the right to all of it is looked at once
-//! more (invariants I2 and I8). Clients ask for steps ahead; each is a credit for one chunk.
+//! A scan is a list of row groups, a program, and a cursor that takes groups from the front. The client may claim
+//! groups from the back meanwhile and process them itself, until both meet. A step runs the program over one row group,
+//! on the connection's thread and under admission control. Columns are read from their region like any data, and before
+//! a result leaves the node the rights to all regions are checked once more (invariants I2 and I8). Clients request
+//! steps ahead; each request is a credit for one reply.
 //!
-//! A program that crashes, or comes to a bound, is stopped and not run again for a while; the node lives on.
+//! A program that crashes or reaches a bound is stopped and quarantined for a while; the node goes on.
 
 use crate::NearData;
 use crate::columns::{GROUP_BYTES_MAX, GROUP_ROWS_MAX, RowGroups, admit_regions, group_bytes};
@@ -24,34 +24,34 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Scans that are open at a time, of all clients and of one.
+/// Limits of the scans open at a time: of all clients, and of one. Further ones are refused.
 const SCANS_MAX: usize = 64;
 const CLIENT_SCANS_MAX: usize = 16;
-/// Programs that are kept ready, and the bytes that they take together.
+/// Limits of the programs that are kept ready: their number and their bytes.
 const PROGRAMS_MAX: usize = 64;
 const PROGRAM_BYTES_MAX: usize = 128 << 20;
-/// Bytes of the programs of open scans.
+/// Limit of the bytes of the programs of open scans.
 const OPEN_PROGRAM_BYTES_MAX: usize = 256 << 20;
-/// Programs that are known to have been stopped.
+/// Limit of the quarantined programs. The oldest is forgotten first.
 const QUARANTINED_MAX: usize = 256;
-/// A stopped program is not run again for this long.
+/// Milliseconds for which a stopped program is not run again.
 const QUARANTINE_MS: u64 = 600_000;
-/// A scan that nobody has asked anything of for this long is over.
+/// Milliseconds without a request after which a scan ends.
 const IDLE_MS: u64 = 60_000;
-/// Bytes of groups, or of rows of a top, that a scan holds; groups beyond leave as partial ones.
+/// Limit of the bytes of groups, or of top rows, that a scan holds. Further groups leave as partial results.
 const HELD_BYTES_MAX: usize = 32 << 20;
-/// Steps of a program over one row group, as [`Bounds`] counts them: some tenths of a second.
+/// Limit of a program's steps over one row group, as [`Bounds`] counts them: some tenths of a second.
 const GROUP_STEPS_MAX: u64 = 1 << 28;
-/// Bytes of a chunk: what leaves is packed, sent and unpacked while it is in the cache.
+/// Bytes of a batch of rows. Results of this size are packed, sent and unpacked while they are in the CPU cache.
 const CHUNK_BYTES: usize = 256 << 10;
-/// A step goes on with no other row group once it has taken so long: others wait for its turn to end.
+/// Nanoseconds after which a step takes no further row group, because others wait to be admitted.
 const STEP_NS: u64 = 5_000_000;
-/// A step that has read so much and has nothing to send yet says so, for the client to know that it lives.
+/// Bytes after which a step without results replies all the same, so that the client knows it is alive.
 const STEP_BYTES: u64 = 1 << 20;
 
 const _: () = assert!(CHUNK_BYTES <= farpool_wire::limits::CHUNK_BYTES_MAX);
 
-/// The scans of a node, and the programs they run.
+/// Scans of a node, and the programs they run.
 #[derive(Default)]
 pub(crate) struct Scans {
     table: Mutex<Table>,
@@ -59,11 +59,11 @@ pub(crate) struct Scans {
 
 #[derive(Default)]
 struct Table {
-    /// By their names.
+    /// Scans by their ids.
     open: BTreeMap<u128, Arc<Scan>>,
-    /// The one that was used last is at the back.
+    /// Programs kept ready. The most recently used is at the back.
     ready: VecDeque<Arc<Prepared>>,
-    /// Encoded programs, and until when they are not run.
+    /// Encoded programs, and the time until which they are not run.
     quarantined: VecDeque<(Vec<u8>, MonoNs)>,
 }
 
@@ -73,11 +73,11 @@ struct Scan {
     prepared: Arc<Prepared>,
     program: Vec<u8>,
     groups: RowGroups,
-    /// What chunks are sealed with, if they are.
+    /// Cipher of the replies. `None` if they are not encrypted.
     answers: Option<ChunkSeals>,
     cursor: Mutex<Cursor>,
     work: Mutex<Work>,
-    /// For the lookups, as long as they are used.
+    /// Memory charged for the lookups while the scan uses them.
     _charges: Vec<Arc<Charge>>,
 }
 
@@ -85,31 +85,31 @@ struct Scan {
 struct Cursor {
     next: u32,
     end: u32,
-    /// When the scan was last asked for something.
+    /// Time of the last request.
     used: MonoNs,
 }
 
-/// What a scan holds between its steps.
+/// State of a scan between its steps.
 struct Work {
-    /// Until it is over.
+    /// Running program. `None` once it has finished.
     run: Option<Run>,
     packer: Packer,
-    /// Row groups that the program was run over.
+    /// Row groups over which the program was run.
     done: u32,
-    /// Chunks that were made.
+    /// Encrypted replies made so far.
     chunks: u64,
-    /// Copies of columns, to be copied over.
+    /// Buffers of an earlier row group, for reuse.
     spare: Vec<Buffer>,
 }
 
 impl Table {
-    /// Ends scans that nobody uses.
+    /// Removes scans that nobody uses and returns them.
     fn tidy(&mut self, now: MonoNs) -> Vec<Arc<Scan>> {
         self.quarantined.retain(|(_, until)| now < *until);
         self.take(|scan| now >= scan.cursor.lock().used.plus_ms(IDLE_MS))
     }
 
-    /// Takes scans out, for which it is true.
+    /// Removes the scans for which `is_over` is true and returns them.
     fn take(&mut self, is_over: impl Fn(&Scan) -> bool) -> Vec<Arc<Scan>> {
         self.open.extract_if(.., |_, scan| is_over(scan)).map(|(_, scan)| scan).collect()
     }
@@ -122,7 +122,7 @@ impl Table {
         self.quarantined.push_back((program.to_vec(), now.plus_ms(QUARANTINE_MS)));
     }
 
-    /// A program that is kept ready, or that an open scan runs.
+    /// Returns a program that is kept ready or that an open scan runs.
     fn ready(&mut self, program: &Program) -> Option<Arc<Prepared>> {
         let is_it = |ready: &Arc<Prepared>| **ready.program() == *program;
         let Some(at) = self.ready.iter().position(is_it) else {
@@ -141,7 +141,7 @@ impl Table {
         }
     }
 
-    /// Whether one more scan of this client may be opened.
+    /// Checks that this client may open one more scan.
     fn has_room(&self, client: &Key) -> Result<(), Refusal> {
         let limited = |limit: usize| Refusal::new(Code::LimitReached, limit as u64);
         if self.open.len() >= SCANS_MAX {
@@ -151,7 +151,7 @@ impl Table {
         if of_client >= CLIENT_SCANS_MAX { Err(limited(CLIENT_SCANS_MAX)) } else { Ok(()) }
     }
 
-    /// Whether a scan may run this program beside those of the open ones.
+    /// Checks that the program fits the memory limit beside those of the open scans.
     fn has_room_for(&self, prepared: &Arc<Prepared>) -> Result<(), Refusal> {
         // Scans of one program share it.
         let programs = self.open.values().map(|scan| &scan.prepared).chain([prepared]);
@@ -165,7 +165,7 @@ impl Table {
 }
 
 impl Scan {
-    /// The next row group from the front.
+    /// Takes the next row group from the front. `None` if none is left.
     fn take_front(&self) -> Option<u32> {
         let mut cursor = self.cursor.lock();
         let taken = (cursor.next < cursor.end).then_some(cursor.next)?;
@@ -182,7 +182,7 @@ impl<M: Memory> NearData<M> {
         admit_regions(&*self.memory, &regions)?;
         self.tidy_scans();
         let client = Key::of(peer);
-        // Before patterns are compiled for it.
+        // Checked before patterns are compiled for the scan.
         self.scans.table.lock().has_room(&client)?;
         let bytes = asked.program.into_vec();
         let (prepared, is_known) = self.prepared(&bytes)?;
@@ -223,7 +223,7 @@ impl<M: Memory> NearData<M> {
         Ok(Reply::OpenScan(ScanOpened { scan: id, is_known }))
     }
 
-    /// The program, made ready now or before; and whether it was before.
+    /// Returns the prepared program, and true if it was prepared before.
     fn prepared(&self, bytes: &[u8]) -> Result<(Arc<Prepared>, bool), Refusal> {
         let now = self.host.now();
         let is_stopped = |(program, until): &(Vec<u8>, MonoNs)| program == bytes && now < *until;
@@ -238,7 +238,7 @@ impl<M: Memory> NearData<M> {
         if let Some(ready) = self.scans.table.lock().ready(&program) {
             return Ok((ready, true));
         }
-        // Patterns take a while, and nobody else is to wait for it.
+        // Compiling patterns takes a while, so no lock is held.
         let prepared = Prepared::new(Arc::new(program)).map_err(|flaw| bad(flaw.operator))?;
         let prepared = Arc::new(prepared);
         self.scans.table.lock().keep_ready(Arc::clone(&prepared));
@@ -258,11 +258,11 @@ impl<M: Memory> NearData<M> {
         Ok(scan)
     }
 
-    /// Ends scans, and lookups, that nobody uses.
+    /// Ends scans and lookups that nobody uses.
     pub(crate) fn tidy_scans(&self) {
         let now = self.host.now();
         let over = self.scans.table.lock().tidy(now);
-        // Without the lock: what they hold takes a while to go.
+        // Dropped without the lock, because freeing takes a while.
         drop(over);
         self.lookups.tidy(now);
     }
@@ -282,7 +282,7 @@ impl<M: Memory> NearData<M> {
 
     fn forget(&self, id: Handle) {
         let over = self.scans.table.lock().open.remove(&id.0);
-        // Without the lock: what it holds takes a while to go.
+        // Dropped without the lock, because freeing takes a while.
         drop(over);
     }
 
@@ -292,7 +292,8 @@ impl<M: Memory> NearData<M> {
         drop(over);
     }
 
-    /// One step of a scan, over the connection that opened it: others would only wait for one another.
+    /// Runs one step of a scan. Only the connection that opened the scan may ask, because others would only wait for
+    /// each other.
     pub(crate) fn next_chunk(&self, connection: u64, id: Handle) -> Result<Reply, Refusal> {
         let scan = self.scan(id)?;
         if scan.connection != connection {
@@ -300,12 +301,12 @@ impl<M: Memory> NearData<M> {
         }
         let begun = self.host.now();
         let mut work = scan.work.lock();
-        // What a program does wrong ends it, not the node.
+        // A panic of the program ends the scan, not the node.
         let stepped = catch_unwind(AssertUnwindSafe(|| self.step(&scan, &mut work)));
         let chunk = match stepped {
             Ok(Ok((read_bytes, leaving))) => {
                 let is_last = work.run.is_none() && work.packer.is_empty();
-                // How long it waited is known to the connection.
+                // The connection fills in how long it waited.
                 let (done, busy_ns, waited_ns) = (work.done, 0, 0);
                 let batches = Payload::default();
                 let chunk = Chunk { is_last, done, read_bytes, busy_ns, waited_ns, batches };
@@ -353,8 +354,8 @@ impl<M: Memory> NearData<M> {
         self.scans.table.lock().quarantine(&scan.program, self.host.now());
     }
 
-    /// Runs the program until something leaves, it is over, or enough has been read for one step. Bytes that were read,
-    /// and what leaves.
+    /// Runs the program until it has results or is finished, or until enough was read for one step. Returns the bytes
+    /// read and the results.
     fn step(&self, scan: &Scan, work: &mut Work) -> Result<(u64, Packed), End> {
         let mut read_bytes = 0;
         let until = self.host.now().0.saturating_add(STEP_NS);
@@ -366,14 +367,14 @@ impl<M: Memory> NearData<M> {
             let Some(index) = (if run.is_done() { None } else { scan.take_front() }) else {
                 let Some(run) = work.run.take() else { break };
                 for batch in run.finish()? {
-                    // Partial results are of the scan, not of a row group.
+                    // Final results belong to the scan, not to a row group.
                     work.packer.push(0, &batch).map_err(|_| End::too_large())?;
                 }
                 break;
             };
             let Some(group) = scan.groups.get(index) else { break };
             let batch = scan.groups.columns(&*self.memory, index, group, &mut work.spare)?;
-            // At least one, as a program that reads nothing takes time as well.
+            // Counted as at least 1 byte, because a program that reads nothing takes time as well.
             read_bytes += group_bytes(group).max(1);
             run.refill();
             for leaving in run.push(&batch, group.position)? {
@@ -383,14 +384,15 @@ impl<M: Memory> NearData<M> {
         }
         let leaving = work.packer.pop().unwrap_or_default();
         if !leaving.is_empty() {
-            // Whoever has lost the right to a region gets nothing that comes of it. Groups hold something of all.
+            // A client that has lost its right to a region gets no result derived from it. Groups may contain data of
+            // all regions.
             scan.groups.admit(&*self.memory)?;
         }
         Ok((read_bytes, leaving))
     }
 }
 
-/// Bytes of a chunk, where they are.
+/// Returns the bytes of a batch without copying them.
 fn piece(buffer: Buffer) -> bytes::Bytes {
     struct Piece(Buffer);
     impl AsRef<[u8]> for Piece {
@@ -401,14 +403,14 @@ fn piece(buffer: Buffer) -> bytes::Bytes {
     bytes::Bytes::from_owner(Piece(buffer))
 }
 
-/// Why a step ended the scan.
+/// Reason why a step ended the scan.
 enum End {
     Refused(Refusal),
     Stopped(Stopped),
 }
 
 impl End {
-    /// A row that no chunk has room for.
+    /// Error for a row that is larger than a batch may be.
     fn too_large() -> End {
         End::Refused(Refusal::new(Code::LimitReached, CHUNK_BYTES as u64))
     }

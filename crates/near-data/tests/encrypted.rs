@@ -1,5 +1,5 @@
-//! Scans of encrypted tables: buffers open under the table's key, from sealed and from leased regions; what does not
-//! open ends the scan, and no key or place that a stranger sends does more than that.
+//! Scans of encrypted tables. Buffers are decrypted with the table's key, from immutable and from leased regions. If
+//! decryption fails, the scan ends. A wrong key or a wrong position in the table has no other effect.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
@@ -24,10 +24,10 @@ const SALT: [u8; 16] = [6; 16];
 const ROWS: u32 = 1_000;
 const POSITION: u64 = 65_536;
 const COLUMN: u16 = 3;
-/// Of the buffer and its tag, up to the next multiple of 64.
+/// Bytes of a buffer and its tag, rounded up to a multiple of 64.
 const STEP: u32 = 8_064;
 
-/// A node with two row groups of one column, the second one moved there from the place of the first.
+/// A node with one encrypted buffer that is stored twice in a region: at offset 0 and at offset `STEP`.
 struct Node(NodeService);
 
 impl Node {
@@ -109,7 +109,7 @@ fn buffers_open_in_sealed_and_in_leased_regions_and_only_at_their_place() {
             (open(epoch, KEY, |_, columns| columns[0] += 1), Code::NotOpened),
             (open(epoch, KEY, |group, _| group.offset += 8), Code::NotOpened),
             (open(epoch, KEY, |_, columns| columns.push(0)), Code::BadColumns),
-            // The buffer lies in the region, its tag does not.
+            // The buffer ends where the region ends, so its tag lies outside.
             (
                 open(epoch, KEY, |group, _| group.offset = REGION_BYTES_MIN - u64::from(ROWS * 8)),
                 Code::OutOfBounds,
@@ -118,7 +118,8 @@ fn buffers_open_in_sealed_and_in_leased_regions_and_only_at_their_place() {
         for (asked, code) in refusals {
             assert_eq!(node.first_chunk(asked.clone()).expect_err("refused").code, code, "{asked:?}");
         }
-        // Where its bytes lie in the region does not matter: the place is that of the table.
+        // The second copy is decrypted as well: the authenticated position is the one in the table, not the offset in
+        // the region.
         assert!(node.first_chunk(open(epoch, KEY, |group, _| group.offset += u64::from(STEP))).is_ok());
         assert!(!format!("{:?}", open(epoch, KEY, |_, _| {})).contains("5, 5"), "keys are not printed");
     }

@@ -1,5 +1,5 @@
-//! What a connection has when its client hangs up: the lane that the connection has become ends first, its scans and
-//! its lookups behind it.
+//! Order in which the state of a connection ends when its client disconnects: its call lane (the connection itself, on
+//! which functions are called) first, then its scans and lookups.
 
 use farpool_host::{Machine, clock};
 use farpool_near_data::FunctionOptions;
@@ -21,7 +21,7 @@ fn soon() -> MonoNs {
     clock::now().plus_ms(120_000)
 }
 
-/// What is there of a connection.
+/// State of a connection that the node still keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct There {
     calls: u32,
@@ -29,16 +29,16 @@ struct There {
     lookup: bool,
 }
 
-/// A node that is looked at when a connection has ended, and behind that.
+/// Node that reports the state of a connection just before and just after it handles the connection's end.
 struct Watched {
     node: NodeService,
-    /// A scan and a lookup of that connection.
+    /// Handles of a scan and a lookup of the observed connection.
     watched: OnceLock<(Handle, Handle)>,
     ended: Sender<[There; 2]>,
 }
 
 impl Watched {
-    /// Asks over another connection.
+    /// Sends a request as another connection.
     fn ask(&self, request: Request) -> Result<Reply, Refusal> {
         self.node.call(&Peer { connection: u64::MAX, ..Peer::default() }, request)
     }
@@ -85,7 +85,7 @@ impl Service for Watched {
     }
 }
 
-/// A scan of no row groups.
+/// Returns a request for a scan of no row groups.
 fn open_scan(operators: Vec<Operator>, lookups: Vec<Handle>) -> Request {
     let program = Program::check(vec![Type::Int64], operators).expect("a program");
     Request::OpenScan(OpenScan {
@@ -121,7 +121,8 @@ fn connection_that_ends_loses_its_lane_before_its_scans_and_lookups() {
         panic!("no scan");
     };
     node.watched.set((scan, lookup)).expect("the first");
-    // Of its window nothing lies here: a call asks for it, and waits.
+    // `parts` is empty: no byte of the window is stored on this node. The function's first read therefore makes the
+    // call reply `Away`, and it stays running until the client sends the bytes.
     let lane = OpenLane { resident: true, window_bytes: 64, output_bytes: 64, parts: List::default() };
     link.call(&Request::OpenLane(lane), soon()).expect("a lane");
     let entry = Name::new("checksum").expect("a name");

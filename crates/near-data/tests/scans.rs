@@ -1,5 +1,5 @@
-//! Scans: whatever is asked, each row group is counted once, nothing leaves without the right to it, and a program that
-//! is wrong or hostile ends with a reason while the node goes on.
+//! Scans: each row group is counted once, no rows leave the node without a right to read them, and a wrong or hostile
+//! program is refused or stopped with an error while the node continues to serve.
 
 mod lookups;
 
@@ -29,7 +29,7 @@ const GROUP_ROWS: u32 = 1_000;
 const GROUPS: u32 = 12;
 const COLUMN_BYTES: u32 = GROUP_ROWS * 8;
 
-/// This machine, on a clock that is put forward.
+/// Host of the tests: this machine, with its clock ahead by a number of milliseconds that tests set.
 struct Clocked {
     ahead_ms: AtomicU64,
 }
@@ -44,7 +44,7 @@ impl HostLayer for Clocked {
     }
 }
 
-/// A node with one sealed region: row groups of one column, the numbers from 0 on.
+/// A node with one immutable region. It holds 12 row groups of one column, the numbers from 0 to 11,999.
 struct Node {
     service: NodeService,
     host: Arc<Clocked>,
@@ -96,7 +96,7 @@ impl Node {
         }
     }
 
-    /// All that is left of a scan.
+    /// Returns all remaining batches of a scan, and the number of row groups that the node processed.
     fn rest(&self, scan: Handle) -> Result<(Vec<RecordBatch>, u32), Refusal> {
         let mut batches = Vec::new();
         loop {
@@ -109,7 +109,7 @@ impl Node {
         }
     }
 
-    /// The sum of all numbers, by the usual way: the node is well.
+    /// Asserts that the node still works: a scan returns the right sum.
     fn check(&self) {
         let scan = self.open(asked(&sum())).expect("opened");
         let (batches, done) = self.rest(scan).expect("a sum");
@@ -134,7 +134,7 @@ fn number(value: i64) -> Instruction {
     Instruction::Literal(Scalar { of: Type::Int64, value: Some(Value::Integer(value.into())) })
 }
 
-/// The group that begins at this row.
+/// Returns the description of the row group with this index.
 fn group(index: u32) -> ScanGroup {
     let buffer = ScanBuffer { offset: 0, bytes: COLUMN_BYTES };
     let buffers = List::new(vec![buffer]).expect("one");
@@ -213,7 +213,8 @@ fn row_groups_that_cannot_be_such_columns_are_refused_before_anything_runs() {
     node.check();
 }
 
-/// Rows of 16 bytes, of which both halves are numbers.
+/// Returns a request for the sums of columns that are stored in rows of `bytes` bytes in total. Each of `places` is a
+/// column: its offset in the row, and the bytes of a row.
 fn in_rows(rows: u32, places: &[(u32, u32)], bytes: u32) -> OpenScan {
     let column = |(start, row_bytes): &(u32, u32)| ScanColumn {
         layout: ColumnLayout::Rows,
@@ -275,7 +276,7 @@ fn row_groups_whose_bytes_are_no_such_columns_end_the_scan() {
         OpenScan { program: Bytes::new(text.clone()).expect("bytes"), ..open }
     };
     let too_short = with_column(|column| column.buffers = buffers(&[(0, COLUMN_BYTES - 1)]));
-    // The numbers are no offsets, and their bytes no text.
+    // The region holds numbers, which are not valid offsets of a text column and not valid text.
     for (open, code) in [
         (too_short, Code::BadColumns),
         (of_text(&[(0, 40), (0, 64)], 9), Code::BadColumns),
@@ -327,7 +328,7 @@ fn program_whose_values_do_not_fit_is_stopped_and_may_be_tried_again() {
 fn program_that_comes_to_a_bound_is_stopped_and_not_run_again_for_ten_minutes() {
     let node = Node::start();
     let long = Scalar { of: Type::Text, value: Some(Value::Bytes(vec![b'x'; 4_096])) };
-    // 4 MB of text for 1,000 rows, 30 times.
+    // 30 columns of 4,096 bytes for 1,000 rows: 120 MB, above the limit of 64 MiB per row group.
     let columns = vec![vec![Instruction::Column(0)]; 30];
     let long = Operator::Project(vec![vec![Instruction::Literal(long)]]);
     let bomb = asked(&program(vec![long, Operator::Project(columns)]));
@@ -399,7 +400,7 @@ fn programs_of_open_scans_take_no_more_memory_than_is_permitted() {
         let program = Program::check(vec![Type::Text], vec![project]).expect("a program");
         asked_of(program.encode().expect("encoded"), vec![])
     };
-    // 32 patterns take 16 MiB at least, for what searches remember of them.
+    // 32 patterns are charged at least 16 MiB, for the caches that their searches may fill.
     let opened = (0..16).map(|scan| node.open(patterns(32 * scan)));
     let refused = opened.filter_map(Result::err).next();
     assert_eq!(refused, Some(Refusal::new(Code::LimitReached, 256 << 20)));
@@ -421,7 +422,7 @@ fn program_that_was_made_ready_is_known_by_all_that_send_it() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whoever takes what, each row group is the node's or the client's.
+    /// Each row group is taken by the node or by the client, never by both, in any order of their steps and claims.
     #[test]
     fn node_from_the_front_and_client_from_the_back_take_each_row_group_once(
         takes in proptest::collection::vec(proptest::option::of(0..4u32), 0..20), kept in 1..GROUP_ROWS as i64,

@@ -1,15 +1,17 @@
-//! May this operation touch this region? A pure function of the request and the region's fence.
+//! Check of the rights of one data operation: a pure function of the request and the region's fence (its epoch, and the
+//! handles that may read or write).
 //!
-//! Called with the region's gate entered, so that whatever the fence says holds until the copy is over.
+//! The caller has entered the region's gate, and nobody changes the fence before the caller has left. The fence
+//! therefore stays valid until the copy is over.
 
 use farpool_region::Fence;
 use farpool_transport::Intent;
 use farpool_wire::data::Span;
 use farpool_wire::{Code, Refusal, mutant};
 
-/// Admits an operation, or says the first thing that is wrong with it.
+/// Checks an operation, and returns the first reason to refuse it.
 ///
-/// The epoch comes first: a late client is told that the region moved on, never anything about its new owner.
+/// The epoch is checked first: a late client learns that the region has a new epoch, and nothing about its new owner.
 pub fn admit(span: &Span, intent: Intent, fence: &Fence) -> Result<(), Refusal> {
     if span.epoch != fence.epoch && !mutant!(RightsNotChecked) {
         return Err(Refusal::new(Code::StaleEpoch, fence.epoch.0));

@@ -1,8 +1,7 @@
-//! What a node does for its clients besides keeping regions and moving their bytes: nothing, unless it is extended.
+//! Extension of a node: services besides keeping regions and moving their bytes.
 //!
-//! The idea: an extension answers what the node's own rules do not, and of the node it has no more than the host it
-//! runs on and the memory it serves. Before it touches a region it asks [`admit`](crate::dispatch::admit), as the node
-//! does.
+//! An extension answers requests that the node itself does not. It gets the host and the memory of the node, and
+//! nothing else. Before it touches a region it calls [`admit`](crate::dispatch::admit), as the node does.
 
 use farpool_host::Host;
 use farpool_region::Arena;
@@ -12,25 +11,25 @@ use farpool_wire::{Code, Opcode, Refusal, Reply, Request};
 use std::io;
 use std::sync::Arc;
 
-/// Answers for a node. Called from many threads at once, but never where bytes are read or written. What is not
-/// implemented is not supported.
+/// Answers requests for a node. Called from many threads at once, but never while bytes are read or written. The
+/// default of each request refuses it as unsupported.
 pub trait Extension: Send + Sync + 'static {
     /// Answers a control request that is not about leases.
     fn call(&self, _peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         Err(Refusal::new(Code::Unsupported, request.opcode() as u64))
     }
-    /// Makes a connection one on which functions are called; see [`farpool_transport::Service::open_lane`].
+    /// Turns a connection into a call lane; see [`farpool_transport::Service::open_lane`].
     fn open_lane(&self, _peer: &Peer, _open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::OpenLane as u64))
     }
-    /// Ends what belongs to a connection that has ended.
+    /// Ends everything that belongs to a connection that has ended.
     fn ended(&self, _peer: &Peer) {}
-    /// Ends what nobody has used for too long. Called at every tick of the node.
+    /// Ends everything that was unused for too long. Called at every tick of the node.
     fn tick(&self) {}
 }
 
-/// No extension.
+/// Extension that refuses every request as unsupported.
 impl Extension for () {}
 
-/// Makes the extension of a node of its host and its memory, before it serves anybody.
+/// Function that makes the extension of a node from its host and its memory, before the node serves anybody.
 pub type Extend<M = Arena> = Box<dyn FnOnce(Arc<dyn Host>, Arc<M>) -> io::Result<Box<dyn Extension>> + Send>;

@@ -1,88 +1,89 @@
-//! Whose turn it is, when more clients want something of a node than it can do at once. Pure: no clock, no
-//! thread, no socket, no count of what is being done (that is the turnstile's).
+//! Fair sharing of a node between clients: decides who is next when the clients want more than the node can do at once.
+//! Pure: it has no clock, no thread and no socket. The admission queue (`turnstile`) counts the work in progress. A
+//! *morsel* of work is all that a connection does between two admissions: mostly moving up to 256 KiB.
 //!
-//! The idea: deficit round robin (Shreedhar and Varghese 1995). The clients that want something stand in a circle;
-//! who is visited gets a quantum of cost to spend, and is served while it has some left. A piece's cost is known
-//! only when it is over, so a grant takes what the client's last piece cost, the end of the piece corrects that,
-//! and a client may come to owe: it is then passed over until its quanta have paid. A quantum is small (that of
-//! 8 KiB) because a client that asks for one small thing at a time has no more than that to spend when it is
-//! visited, and others should not spend more meanwhile.
+//! Picture people who queue at a counter. Each may spend a small amount per visit. Somebody whose order turned out
+//! larger than that owes the difference, and is passed over until later rounds have paid the debt. This is deficit
+//! round robin (Shreedhar and Varghese 1995): the waiting clients stand in a circle, and each visit gives a client a
+//! quantum of cost. The cost of a morsel of work is known only when it ends. A grant therefore reserves the cost of the
+//! client's previous morsel, and the end of the morsel corrects it. The quantum is small (the cost of 8 KiB), because a
+//! client that asks for one small thing at a time has no more than that to spend per visit, and others should not spend
+//! more meanwhile.
 //!
-//! Only who owes waits. A client with something left to spend begins at once, though nothing is free: it is the
-//! kernel that shares CPUs between threads, and a wait for a slot whose holder the kernel has put aside would cost
-//! it more than the slot is worth. So it is those who had more than their share that make room.
+//! A client that owes nothing does not wait, even if no slot is free. The kernel shares the CPUs between threads
+//! anyway, and waiting for a slot whose holder is not running would cost that client more than the slot is worth. Only
+//! clients that had more than their share make room.
 //!
-//! A client leaves the circle when its turn comes and it owes nothing and wants nothing. So going away for a moment
-//! neither pays a debt nor brings another quantum.
+//! A client leaves the circle when it is visited, owes nothing and wants nothing. Going away for a moment therefore
+//! neither pays a debt nor earns another quantum. When nobody waits, all debts are forgiven.
 //!
-//! Cost is in nanoseconds of one CPU. Bytes cost what a CPU takes to move them over a socket, and a piece costs
-//! the larger of its bytes and its CPU time, not their sum: moving bytes is what most of that time goes into, so
-//! a sum would charge it twice, while the larger charges each piece for what it had most of. TLS, checksums and
+//! Cost is in ns of one CPU. A morsel costs the larger of its CPU time and of the time a CPU takes to move its bytes
+//! over a socket. The sum would charge the move twice, because most of the CPU time goes into it. TLS, checksums and
 //! operators beside the data show in the CPU time.
 //!
-//! Invariants, as the tests have them: while anybody waits, somebody is next; every ticket is granted once; what is
-//! left to spend never exceeds a quantum; when nobody waits nobody has anything left to spend; and from one turn of
-//! a waiting client to its next any other is served a quantum for each that the first owes, two more, and its pieces
-//! in service.
+//! Invariants, which the tests check: while anybody waits, somebody is next; every ticket is granted once; a balance
+//! never exceeds a quantum; when nobody waits, nobody has a balance; between two visits of a waiting client, any other
+//! client is served at most a quantum for each quantum that the first one owes, two more, and its morsels in service.
 
 use std::collections::VecDeque;
 
-/// What a visit gives a client to spend: the cost of 8 KiB.
+/// Cost that a client may spend per visit, in ns: that of 8 KiB. With the cost of 256 KiB, a client with many requests
+/// would get 32 pages while another gets one (`docs/decisions/0012-fair-sharing.md`).
 pub const QUANTUM: i64 = 2_048;
-/// Bytes that cost as much as a nanosecond of a CPU: 4 GB/s, what a core about moves.
+/// Bytes that a CPU moves per ns: 4 GB/s, about what a core moves.
 pub const BYTES_PER_NS: u64 = 4;
-/// The least a piece costs: the calls around it.
+/// Least cost of a morsel, in ns: the system calls around it.
 pub const COST_MIN: u64 = 1_000;
-/// The most a piece is charged, so that no sum overflows: an hour.
+/// Most cost of a morsel, in ns: an hour. It keeps sums from overflowing.
 pub const COST_MAX: u64 = 3_600_000_000_000;
 
-/// What a piece of this many bytes and this much CPU time costs.
+/// Returns the cost in ns of a morsel with this many bytes and this much CPU time.
 pub fn cost(bytes: u64, cpu_ns: u64) -> u64 {
     (bytes / BYTES_PER_NS).max(cpu_ns).clamp(COST_MIN, COST_MAX)
 }
 
-/// A client among [`Rounds`].
+/// Index of a client in [`Rounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member(usize);
 
-/// A place in the queue of one client.
+/// Number of one waiting request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// Leave to begin a piece.
+/// Permission to begin a morsel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Which of those who wait may go on.
+    /// Ticket of the request that may begin.
     pub ticket: Ticket,
-    /// What it was charged already; [`Rounds::finish`] wants to know.
+    /// Cost that was charged already, to be passed to [`Rounds::finish`].
     pub reserved: u64,
 }
 
 #[derive(Debug, Default)]
 struct Client {
-    /// What it may still spend; below zero it owes.
+    /// Cost it may still spend; negative if it owes.
     deficit: i64,
-    /// What its last piece cost, or nothing yet.
+    /// Cost of its last morsel; 0 before the first.
     last_cost: u64,
     tickets: VecDeque<Ticket>,
-    /// Whether it stands in the circle.
+    /// True if the client stands in the circle.
     is_listed: bool,
 }
 
-/// See the module.
+/// Deficit round robin over the clients of a node.
 #[derive(Debug, Default)]
 pub struct Rounds {
     clients: Vec<Client>,
-    /// Places in `clients` that nobody has.
+    /// Unused indices of `clients`.
     vacant: Vec<Member>,
-    /// The circle; its first is visited next.
+    /// Clients in the circle; the first is visited next.
     circle: VecDeque<Member>,
     waiting: usize,
     next_ticket: u64,
 }
 
 impl Rounds {
-    /// A client that wants nothing yet. It costs a few words until it leaves.
+    /// Adds a client that wants nothing yet. It takes a few words of memory until it leaves.
     pub fn join(&mut self) -> Member {
         self.vacant.pop().unwrap_or_else(|| {
             self.clients.push(Client::default());
@@ -90,7 +91,7 @@ impl Rounds {
         })
     }
 
-    /// A client is gone. What it still waited for is not granted any more.
+    /// Removes a client. Its waiting tickets are not granted any more.
     pub fn leave(&mut self, member: Member) {
         let client = std::mem::take(&mut self.clients[member.0]);
         self.waiting -= client.tickets.len();
@@ -99,17 +100,17 @@ impl Rounds {
         self.forgive_if_idle();
     }
 
-    /// How many tickets are not granted yet.
+    /// Returns the number of tickets that are not granted yet.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// What a client may spend before it is passed over; below zero what it owes.
+    /// Returns the cost that a client may spend before it is passed over; negative if it owes.
     pub fn deficit(&self, member: Member) -> i64 {
         self.clients[member.0].deficit
     }
 
-    /// A client wants to begin a piece.
+    /// Queues a client's request to begin a morsel.
     pub fn wait(&mut self, member: Member) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
@@ -119,8 +120,8 @@ impl Rounds {
         ticket
     }
 
-    /// Lets a client begin a piece without waiting, if it owes nothing and has nothing waiting, whether or not
-    /// anything is free. What is reserved for the piece.
+    /// Lets a client begin a morsel at once, even without a free slot, if it owes nothing and has no waiting ticket.
+    /// Returns the reserved cost, or `None` if it has to wait.
     pub fn begin(&mut self, member: Member) -> Option<u64> {
         self.list(member);
         let client = &mut self.clients[member.0];
@@ -133,7 +134,7 @@ impl Rounds {
         Some(reserved)
     }
 
-    /// Puts a client into the circle, if it is not there, with a quantum to spend.
+    /// Puts a client into the circle with a quantum to spend, if it is not there.
     fn list(&mut self, member: Member) {
         let client = &mut self.clients[member.0];
         if !client.is_listed {
@@ -143,14 +144,14 @@ impl Rounds {
         }
     }
 
-    /// Who goes on next. Nothing only if nobody waits.
+    /// Grants the next ticket. `None` only if nobody waits.
     pub fn grant_next(&mut self) -> Option<Grant> {
         if self.waiting == 0 {
             return None;
         }
         let mut passed_over = 0;
         loop {
-            // Whoever has a ticket is listed, so the circle has somebody.
+            // Every client with a ticket is in the circle, so the circle is not empty.
             let member = *self.circle.front()?;
             let client = &mut self.clients[member.0];
             if client.deficit > 0
@@ -170,8 +171,8 @@ impl Rounds {
             }
             client.deficit += QUANTUM;
             self.circle.push_back(member);
-            // A round takes as many visits as the circle has clients. After one in which all owed, those that are
-            // as good for nobody are gone through at once.
+            // A round visits every client of the circle once. After a round in which all owed, the further rounds that
+            // would grant nothing are applied in one step.
             passed_over += 1;
             if passed_over > self.circle.len() {
                 self.skip_rounds();
@@ -180,7 +181,7 @@ impl Rounds {
         }
     }
 
-    /// Gives everybody in the circle the quanta of as many rounds as pass until one who waits owes nothing.
+    /// Gives each client in the circle the quanta of the rounds that pass until a waiting client owes nothing.
     fn skip_rounds(&mut self) {
         let owed = self.circle.iter().map(|member| &self.clients[member.0]);
         let least = owed.filter(|client| !client.tickets.is_empty()).map(|client| client.deficit).max();
@@ -191,7 +192,7 @@ impl Rounds {
         }
     }
 
-    /// A piece is over: what it cost takes the place of what was reserved for it, 0 if it began without waiting.
+    /// Ends a morsel: its cost replaces the reserved cost, which is 0 if the morsel began without a reservation.
     pub fn finish(&mut self, member: Member, reserved: u64, cost: u64) {
         let cost = cost.clamp(COST_MIN, COST_MAX);
         self.clients[member.0].last_cost = cost;
@@ -204,12 +205,12 @@ impl Rounds {
         let client = &mut self.clients[member.0];
         client.deficit = (client.deficit + reserved as i64 - cost as i64).clamp(-(COST_MAX as i64), QUANTUM);
         if !client.is_listed {
-            // It was there when the piece began, and everybody has begun anew since.
+            // The client was in the circle when the morsel began, and all debts have been forgiven since.
             client.deficit = 0;
         }
     }
 
-    /// When nobody waits, nobody was kept waiting: all begin anew.
+    /// Forgives all debts and empties the circle if nobody waits.
     fn forgive_if_idle(&mut self) {
         if self.waiting == 0 {
             for member in self.circle.drain(..) {

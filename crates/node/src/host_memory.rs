@@ -1,29 +1,29 @@
-//! What memory this host, and the control groups that this process is in, have left.
+//! Memory that is left on this host, and in the control groups of this process.
 //!
-//! The idea: whoever starves is whoever is bounded tightest, so all bounds are looked at: the host's, and that of each
-//! control group from this process's own up, of version 1 and of version 2. What cannot be read bounds nothing.
+//! The tightest limit decides, so all limits are checked: the host's memory, and each control group from the process's
+//! own upwards, of cgroup version 1 and version 2. A limit that cannot be read is ignored.
 
 use crate::pressure::{Sample, Space};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where a look at memory comes from.
+/// Source of memory samples.
 pub trait MemorySource: Send + Sync {
-    /// Looks. An error: nothing is known this time.
+    /// Takes a sample. An error means that nothing is known this time.
     fn sample(&self) -> io::Result<Sample>;
 }
 
-/// A control group's files.
+/// Files of a control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Group {
     limit: PathBuf,
     usage: PathBuf,
     stat: PathBuf,
-    /// In front of the fields of `stat` that count children as well.
+    /// Prefix of the fields of `stat` that include child groups.
     prefix: &'static str,
 }
 
-/// The real one: `/proc` and `/sys/fs/cgroup`.
+/// The real source: `/proc` and `/sys/fs/cgroup`.
 #[derive(Clone, Debug)]
 pub struct HostMemory {
     root: PathBuf,
@@ -36,7 +36,7 @@ impl HostMemory {
         HostMemory::find_below(Path::new("/"))
     }
 
-    /// The same, of another root of `/proc` and `/sys`.
+    /// Does the same as [`Self::find`] with another root of `/proc` and `/sys`.
     pub fn find_below(root: &Path) -> HostMemory {
         let listed = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let mounts = root.join("sys/fs/cgroup");
@@ -46,7 +46,7 @@ impl HostMemory {
     }
 }
 
-/// The groups of a line of `/proc/self/cgroup`, from the innermost up.
+/// Returns the groups of one line of `/proc/self/cgroup`, innermost first.
 fn groups_of(mounts: &Path, line: &str) -> Vec<Group> {
     let mut parts = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
@@ -71,20 +71,21 @@ fn groups_of(mounts: &Path, line: &str) -> Vec<Group> {
     folders.map(group).collect()
 }
 
-/// The number behind a name in lines of names and numbers, such as `MemTotal:       1024 kB` or `inactive_file 7`.
+/// Returns the number after a name, in lines such as `MemTotal:       1024 kB` or `inactive_file 7`.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
 }
 
 impl Group {
-    /// Nothing if it has no bound below the host's memory.
+    /// Returns the group's limit and what is left of it. `None` if its limit is not below the host's memory.
     fn space(&self, host_bytes: u64) -> Option<Space> {
         let number = |path: &Path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let total_bytes = number(&self.limit).filter(|limit| *limit > 0 && *limit < host_bytes)?;
         let usage = number(&self.usage)?;
         let stat = std::fs::read_to_string(&self.stat).unwrap_or_default();
         let of_files = |kind: &str| field(&stat, &format!("{}{kind} ", self.prefix)).unwrap_or(0);
-        // Its file cache goes before anybody is killed; what is in use of it costs those who use it.
+        // The kernel drops the group's file cache before it kills a process. Half of the active cache is counted as
+        // droppable, because dropping it costs those who use it.
         let droppable = of_files("inactive_file").saturating_add(of_files("active_file") / 2);
         let used = usage.saturating_sub(droppable);
         Some(Space { total_bytes, available_bytes: total_bytes.saturating_sub(used) })
@@ -99,7 +100,7 @@ impl MemorySource for HostMemory {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let mut spaces = vec![Space { total_bytes, available_bytes }];
-        // A bound that comes or goes changes the order for one look, which is one look at another slope.
+        // A limit that appears or vanishes shifts the order for one sample; one computed slope is then wrong.
         spaces.extend(self.groups.iter().filter_map(|group| group.space(total_bytes)));
         let stalls = std::fs::read_to_string(self.root.join("proc/pressure/memory")).ok();
         let stalled = |text: &str, kind: &str| {

@@ -1,8 +1,7 @@
-//! What a node needs of the memory it serves.
+//! The memory of a node as a trait.
 //!
-//! The idea: [`Arena`] is the real one and keeps its contract by mapped pages and atomic words; the simulator
-//! has another, which keeps the same contract without either. The contract of each method is the one that
-//! the arena documents.
+//! [`Arena`] is the real one, and keeps the contract with mapped pages and atomic words. The simulator has another one
+//! that keeps the same contract without either. The arena documents the contract of each method.
 //!
 //! Never here: a rule about who may do what.
 
@@ -13,20 +12,21 @@ use farpool_wire::{Epoch, Handle, Refusal, RegionIndex};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// Regions, each behind a gate. Called from many threads at once.
+/// Regions, each behind a gate: it counts the operations inside, and closing it waits until they have left. The methods
+/// are called from many threads at once.
 pub trait Memory: Send + Sync + 'static {
-    /// Being inside a region's gate.
+    /// Guard of an entered gate.
     type Entered<'a>: Inside
     where
         Self: 'a;
 
-    /// Bytes of each region.
+    /// Returns the bytes of each region.
     fn region_bytes(&self) -> u64;
-    /// How many regions there are.
+    /// Returns the number of regions.
     fn region_count(&self) -> u32;
-    /// Announces an operation on a region and shows its fence. Refused: `NoSuchRegion`.
+    /// Enters a region's gate and shows its fence. Refused with `NoSuchRegion`.
     fn enter(&self, region: RegionIndex) -> Result<Self::Entered<'_>, Refusal>;
-    /// Lets holders in; see [`Arena::open`].
+    /// Opens a region to its holders; see [`Arena::open`].
     fn open(
         &self,
         region: RegionIndex,
@@ -34,7 +34,7 @@ pub trait Memory: Send + Sync + 'static {
         write: Option<Handle>,
         read: Option<Handle>,
     ) -> Result<(), RegionError>;
-    /// Refuses everybody for now; see [`Arena::suspend`].
+    /// Refuses all operations for now; see [`Arena::suspend`].
     fn suspend(&self, region: RegionIndex) -> Result<(), RegionError>;
     /// Lets the same holders in again; see [`Arena::resume`].
     fn resume(&self, region: RegionIndex) -> Result<(), RegionError>;
@@ -42,14 +42,14 @@ pub trait Memory: Send + Sync + 'static {
     fn close(&self, region: RegionIndex, next_epoch: Epoch) -> Result<(), RegionError>;
     /// Makes a closed, clean region mappable; see [`Arena::share`].
     fn share(&self, region: RegionIndex) -> Result<(), RegionError>;
-    /// Moves a closed region's bytes out of its writer's reach; see [`Arena::reseat`].
+    /// Moves a closed region's bytes to memory that its writer has not mapped; see [`Arena::reseat`].
     fn reseat(&self, region: RegionIndex) -> Result<(), RegionError>;
-    /// Whether the region can be mapped. `None`: no such region.
+    /// Reports whether the region can be mapped. `None` if there is no such region.
     fn is_shared(&self, region: RegionIndex) -> Option<bool>;
-    /// What a client on this host needs to map the region; see [`Arena::shared_fd`].
+    /// Returns what a client on this host needs to map the region; see [`Arena::shared_fd`].
     fn hand_out(&self, region: RegionIndex, access: SharedAccess) -> Result<Shared, RegionError>;
-    /// Sends `head` and then ranges of regions that were entered, by one call that does not wait; see
-    /// [`farpool_region::send`]. At most `WINDOWS_MAX` ranges. Memory that no socket can reach leaves it.
+    /// Sends `head` and then ranges of entered regions, by one call that does not wait; see [`farpool_region::send`].
+    /// At most `WINDOWS_MAX` ranges. Memory that no socket can reach keeps the default.
     fn send(
         &self,
         _socket: BorrowedFd<'_>,
@@ -58,7 +58,7 @@ pub trait Memory: Send + Sync + 'static {
     ) -> Result<io::Result<usize>, Refusal> {
         Ok(Err(io::ErrorKind::Unsupported.into()))
     }
-    /// Receives into ranges of regions that were entered, likewise; see [`farpool_region::receive`].
+    /// Receives into ranges of entered regions, by one call that does not wait; see [`farpool_region::receive`].
     fn receive(
         &self,
         _socket: BorrowedFd<'_>,
@@ -66,7 +66,7 @@ pub trait Memory: Send + Sync + 'static {
     ) -> Result<io::Result<usize>, Refusal> {
         Ok(Err(io::ErrorKind::Unsupported.into()))
     }
-    /// A range of a sealed region, where it is; see [`Arena::sealed`]. Memory that cannot be looked at has none.
+    /// Returns a range of an immutable region in place; see [`Arena::sealed`]. `None` if the memory cannot be borrowed.
     fn sealed(&self, _region: RegionIndex, _offset: u64, _bytes: usize) -> Option<SealedSlice> {
         None
     }
@@ -76,28 +76,28 @@ pub trait Memory: Send + Sync + 'static {
     fn scrub_away(&self, region: RegionIndex) -> Result<(), RegionError>;
     /// Returns the pages of a closed, clean region to the host; see [`Arena::give_back`].
     fn give_back(&self, region: RegionIndex) -> Result<(), RegionError>;
-    /// Whether every byte of a closed region is zero; see [`Arena::verify_zero`].
+    /// Reports whether every byte of a closed region is zero; see [`Arena::verify_zero`].
     fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError>;
     /// Makes the pages of a closed region present; see [`Arena::prefault`].
     fn prefault(&self, region: RegionIndex) -> Result<(), RegionError>;
-    /// Regions that are locked into RAM.
+    /// Returns the number of regions that are locked into RAM.
     fn locked_count(&self) -> u32;
 }
 
-/// A range of a region whose gate was entered.
+/// Range of a region whose gate was entered.
 #[derive(Debug)]
 pub struct Range<E> {
-    /// Inside its gate.
+    /// Guard of its gate.
     pub entered: E,
-    /// First byte in the region.
+    /// Offset of its first byte in the region.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: usize,
 }
 
-/// Being inside a region's gate: enter, judge the fence, copy, leave by dropping this.
+/// Guard of an entered gate: enter, check the fence, copy, then leave by dropping the guard.
 pub trait Inside {
-    /// What the operation is to be judged by.
+    /// Returns the fence against which the operation is checked.
     fn fence(&self) -> Fence;
     /// Copies bytes of the region to `into`; see [`Entered::copy_out`].
     fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), Refusal>;

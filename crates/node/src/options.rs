@@ -1,4 +1,4 @@
-//! What a node is started with.
+//! Settings of a node.
 
 use crate::extension::Extend;
 use crate::host_memory::{HostMemory, MemorySource};
@@ -10,51 +10,52 @@ use std::sync::Arc;
 
 /// Settings of a node.
 pub struct NodeOptions {
-    /// What it is called; a node started again under its name replaces its former life.
+    /// Name of the node. A node that starts under the name of an earlier one replaces it.
     pub name: Name,
-    /// Bytes to donate; rounded down to whole regions, at least one.
+    /// Bytes to donate, rounded down to whole regions. A node with less than one region does not start.
     pub memory_bytes: u64,
     /// Bytes of a region: a power of two from 1 MiB to 2 GiB.
     pub region_bytes: u64,
-    /// Where to serve; port 0 picks a free one.
+    /// Address to serve on. Port 0 picks a free one.
     pub listen: SocketAddr,
-    /// `host:port` that clients are told; by default where it serves.
+    /// Address (`host:port`) that clients get. Default: the address it serves on.
     pub advertise: Option<String>,
-    /// `host:port` of the broker; of several that stand in for each other, with commas between.
+    /// Address (`host:port`) of the broker. Several brokers of one pool are separated by commas.
     pub broker: String,
-    /// What proves this node to others and others to it, and how far its connections go. Default: no further
-    /// than this machine, in plaintext.
+    /// Certificates of the node, and the exposure of its connections. Default: this machine only, in plaintext.
     pub reach: Reach,
-    /// Failure domain; by default the host's name.
+    /// Name of the node's failure domain: nodes that may fail together have the same one. Default: the host's name.
     pub host_label: Option<Name>,
-    /// Ask for huge pages (network regions).
+    /// True if huge pages are requested, for regions that clients do not map.
     pub huge_pages: bool,
-    /// Lock donated memory into RAM where the system permits it.
+    /// True if donated memory is locked into RAM where the system permits it.
     pub lock_memory: bool,
-    /// Touch donated pages in the background, so that no first write pays for them.
+    /// True if donated pages are prefaulted in the background, so that no first write pays for them.
     pub prefault: bool,
-    /// Serve clients on this host by shared memory. A node with limits does not, whatever is said here: those
-    /// clients copy by themselves, and nobody could hold them to anything.
+    /// True if clients on this host are served by shared memory. A node with limits ignores this and does not: such
+    /// clients copy by themselves, and no limit could be enforced.
     pub shared_memory: bool,
-    /// What it may spend on its clients.
+    /// Limits of the work for clients.
     pub limits: Limits,
-    /// What it does for its clients besides. Default: nothing.
+    /// Extension of the node. Default: none.
     pub extension: Extend,
-    /// When it gives memory back to its host.
+    /// Rules for returning memory to the host.
     pub pressure: PressureOptions,
 }
 
-/// When a node gives memory back to its host.
+/// Rules for returning memory to the host.
 #[derive(Clone)]
 pub struct PressureOptions {
-    /// What its host's memory looks like; nothing: it is not looked at. Default: [`HostMemory`].
+    /// Source of samples of the host's memory. With `None` the node takes no samples and returns no memory to the host,
+    /// however little the host has left. Default: [`HostMemory`].
     pub source: Option<Arc<dyn MemorySource>>,
-    /// Bytes that are to stay available to others. Default: a tenth of the host's memory and at least 2 GiB, but not
-    /// more than a quarter.
+    /// Bytes that stay available to others. Default: a tenth of the host's memory and at least 2 GiB, but at most a
+    /// quarter.
     pub reserve_bytes: Option<u64>,
-    /// How long what can be moved elsewhere stays once its holders are asked to. Default 10 s.
+    /// Milliseconds that holders get to move their data elsewhere once they are asked to. Default 10,000.
     pub evacuate_ms: u64,
-    /// Of its regions, how many of a hundred may be pinned or published: those go in an emergency only. Default 100.
+    /// Percentage of the regions that may hold pinned or published files. The node takes these regions back from their
+    /// owners in an emergency only. Default 100.
     pub firm_percent: u32,
 }
 
@@ -65,28 +66,28 @@ impl Default for PressureOptions {
     }
 }
 
-/// What a node may spend on moving its clients' bytes over sockets.
+/// Limits of the work for moving clients' bytes over sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes moved in a second, both ways together: [`Limits::BYTES_PER_SECOND`]. Default: no limit.
+    /// Bytes moved per second, both directions together, within [`Limits::BYTES_PER_SECOND`]. Default: no limit.
     pub bytes_per_second: Option<u64>,
-    /// CPU time of the threads that serve connections, in thousandths of a CPU: [`Limits::CPU_MILLI_MIN`] to all
-    /// CPUs there are. With such a limit they do not spin. Default: no limit.
+    /// CPU time of the threads that serve connections, in thousandths of a CPU, from [`Limits::CPU_MILLI_MIN`] to all
+    /// CPUs. With such a limit these threads do not spin. Default: no limit.
     pub cpu_milli: Option<u32>,
 }
 
 impl Limits {
-    /// What a limit to the bytes of a second may be. The largest piece, 1 MiB, takes a second at the least.
+    /// Permitted limits of bytes per second. At the least one, the largest morsel of work (1 MiB) takes a second.
     pub const BYTES_PER_SECOND: RangeInclusive<u64> = 1_000_000..=1_000_000_000_000;
-    /// The least that a limit to CPU time may be. Below it a connection's control messages would wait for seconds.
+    /// Least permitted limit of CPU time. Below it a connection's control messages would wait for seconds.
     pub const CPU_MILLI_MIN: u32 = 10;
 
-    /// Whether there is any.
+    /// Reports whether there is any limit.
     pub fn is_limited(&self) -> bool {
         *self != Limits::default()
     }
 
-    /// Says which limit is not permitted, and what is.
+    /// Checks the limits. The error names the one that is not permitted, and the permitted range.
     pub fn check(&self) -> Result<(), String> {
         if let Some(bytes) = self.bytes_per_second.filter(|bytes| !Limits::BYTES_PER_SECOND.contains(bytes)) {
             let (least, most) = (Limits::BYTES_PER_SECOND.start(), Limits::BYTES_PER_SECOND.end());
@@ -108,7 +109,7 @@ impl Limits {
 }
 
 impl NodeOptions {
-    /// A node on a free loopback port with default regions.
+    /// Returns the settings of a node on a free loopback port with default regions.
     pub fn new(name: Name, memory_bytes: u64, broker: String) -> Self {
         NodeOptions {
             name,

@@ -1,4 +1,5 @@
-//! Ranges of regions, piece by piece: no visit to a gate moves more than it may, and each is admitted anew.
+//! Copies of long ranges in several steps. Each step enters the region's gate anew, checks the rights anew, and moves
+//! at most `GATE_BYTES_MAX` bytes.
 
 use crate::dispatch::admit;
 use crate::memory::{Inside, Memory};
@@ -7,7 +8,7 @@ use farpool_transport::Intent;
 use farpool_wire::Refusal;
 use farpool_wire::data::Span;
 
-/// Runs `copy` on each piece of a range, every piece inside the region's gate and admitted anew.
+/// Calls `copy` for each step of a range, inside the region's gate and after the check of the rights.
 pub(crate) fn each_piece<M: Memory>(
     memory: &M,
     span: &Span,
@@ -28,7 +29,7 @@ pub(crate) fn each_piece<M: Memory>(
     }
 }
 
-/// Copies a range out, as [`farpool_transport::Service::read`] does. The buffer is exactly as long.
+/// Copies a range out, as [`farpool_transport::Service::read`] does. The buffer is exactly as long as the range.
 pub fn copy_out<M: Memory>(memory: &M, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
     each_piece(memory, span, Intent::Read, |entered, offset, piece| {
         entered.copy_out(offset, &mut into[piece])

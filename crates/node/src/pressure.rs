@@ -1,88 +1,91 @@
-//! How much memory a node may keep, by what its host has left. Pure.
+//! Memory pressure: decides how much memory a node may keep, from samples of its host's memory. Pure.
 //!
-//! The idea: a host is to have a reserve at any time. What is about to fall below it, by how fast it falls, is given
-//! back at once and in full; what is above it for a while is taken again, little by little, and never more than half of
-//! what is left. Waiting for memory (pressure stall information) tells of hosts whose reserve is set too low, or whose
-//! file cache they live by. (Sources: `docs/decisions/0030-memory-pressure.md`.)
+//! The host always keeps a reserve. If the available memory will fall below the reserve soon, judged by how fast it
+//! falls, the node returns all of the shortfall at once. If there has been memory above the reserve for a while, the
+//! node takes some back: little by little, and never more than half of what is left. Tasks that wait for memory
+//! (pressure stall information) show hosts whose reserve is too small, or that depend on their file cache. (Sources:
+//! `docs/decisions/0030-memory-pressure.md`.)
 //!
-//! Never here: a clock, a file, or which regions go.
+//! Never here: a clock, a file, or the choice of the regions to return.
 
 use farpool_wire::MonoNs;
 
-/// How far ahead a fall is looked: some looks, and what giving back takes.
+/// Time in ns over which a fall of the available memory is extrapolated: half a second. It covers several samples and
+/// the time it takes to return memory, so that returning begins before the reserve is used.
 const AHEAD_NS: u64 = 500_000_000;
-/// Below this share of a space everything goes.
+/// Percentage of a space below which its available memory is an emergency, in which everything is returned.
 const EMERGENCY_SHARE: u64 = 3;
-/// Where little is left, waiting for this share of the time, all tasks at once, is an emergency; some of them, a reason
-/// to give back.
+/// Share of the time during which all tasks wait for memory that makes an emergency, if little memory is left.
 const FULL_SHARE: f64 = 0.2;
-/// See [`FULL_SHARE`].
+/// Share of the time during which some tasks wait for memory that makes the node return memory, if little is left.
 const SOME_SHARE: f64 = 0.1;
-/// Over this time at the least.
+/// Least time in ns over which waiting is measured.
 const STALL_WINDOW_NS: u64 = 1_000_000_000;
-/// Of a space, so much is given back for waiting alone.
+/// Divisor: 1/64 of a space is returned because of waiting alone.
 const STALL_STEP: u64 = 64;
-/// Memory is taken again after so long without need.
+/// Time in ns without shortage after which memory is taken back.
 const QUIET_NS: u64 = 60_000_000_000;
-/// And so often from then on.
+/// Interval in ns between two steps of taking memory back.
 const GROW_EVERY_NS: u64 = 1_000_000_000;
-/// Of a space, so much at a time.
+/// Divisor: at most 1/64 of a space is taken back per step.
 const GROW_STEP: u64 = 64;
-/// The default reserve is a tenth of a space, and at least this, unless that would be a quarter of it.
+/// Least default reserve in bytes. The default is a tenth of a space, at least this, and at most a quarter of the
+/// space.
 const RESERVE_BYTES: u64 = 2 << 30;
 
-/// Memory that is bounded: the host's, or a control group's.
+/// Limited memory: the host's, or a control group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes of it.
+    /// Total bytes.
     pub total_bytes: u64,
-    /// Bytes that can be had without taking them from anybody: free, or easily dropped.
+    /// Bytes that are free or easily dropped.
     pub available_bytes: u64,
 }
 
 impl Space {
-    /// What is to stay available if nothing is said.
+    /// Returns the reserve that is used if none is configured.
     pub fn default_reserve(&self) -> u64 {
         (self.total_bytes / 10).max(RESERVE_BYTES).min(self.total_bytes / 4)
     }
 }
 
-/// What a look at the host shows.
+/// Sample of the host's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// All that bound this process, always in the same order.
+    /// All spaces that limit this process, always in the same order.
     pub spaces: Vec<Space>,
-    /// Microseconds that some, and that all, of the host's tasks have waited for memory since it started, if it tells.
+    /// Microseconds that some, and all, of the host's tasks have waited for memory since its start. `None` if the host
+    /// does not report it.
     pub stalled_us: Option<(u64, u64)>,
 }
 
-/// What is to be done.
+/// Decision after a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing.
+    /// Nothing changes.
     Hold,
-    /// So many bytes, beyond those that are on their way, are to go.
+    /// This many bytes must be returned, in addition to those that are being returned already.
     GiveBack {
-        /// Bytes.
+        /// Bytes to return.
         bytes: u64,
-        /// Whether nobody can be asked first.
+        /// True if there is no time to ask holders first.
         is_emergency: bool,
     },
-    /// So many bytes may come back.
+    /// This many bytes may be taken back.
     Take {
-        /// Bytes.
+        /// Bytes to take back.
         bytes: u64,
     },
 }
 
-/// What was seen before.
+/// The previous sample.
 #[derive(Clone, Debug)]
 struct Before {
     at: MonoNs,
     spaces: Vec<Space>,
 }
 
-/// See the module.
+/// State of the decisions about memory pressure.
 #[derive(Clone, Debug)]
 pub struct Pressure {
     reserve_bytes: Option<u64>,
@@ -93,17 +96,17 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// With this reserve, or the default one.
+    /// Makes the initial state, with this reserve or the default one.
     pub fn new(reserve_bytes: Option<u64>) -> Pressure {
         Pressure { reserve_bytes, before: None, stalled: None, quiet_since: None, grown: MonoNs(0) }
     }
 
-    /// What fell up to now does not go on falling.
+    /// Forgets the previous sample, so that memory consumed since then is not extrapolated.
     pub fn forget_fall(&mut self) {
         self.before = None;
     }
 
-    /// What is to be done, by what is seen now. `going_bytes` are on their way back already.
+    /// Decides after a sample. `going_bytes` are being returned already.
     pub fn look(&mut self, now: MonoNs, sample: &Sample, going_bytes: u64) -> Verdict {
         let before = self.before.replace(Before { at: now, spaces: sample.spaces.clone() });
         let (some, full) = self.stalls(now, sample);
@@ -114,8 +117,8 @@ impl Pressure {
             let reserve = self.reserve_bytes.unwrap_or_else(|| space.default_reserve());
             let left = space.available_bytes.saturating_sub(ahead);
             need = need.max(reserve.saturating_sub(left));
-            // A host that waits for memory has less than it needs, whatever it calls available; one that has much waits
-            // for somebody's limits.
+            // A host whose tasks wait for memory has less than it needs, whatever it reports as available. If it has
+            // much left, they wait because of some other limit.
             if left < reserve.saturating_mul(2) {
                 is_emergency |= full > FULL_SHARE;
                 if some > SOME_SHARE {
@@ -128,7 +131,7 @@ impl Pressure {
         }
         if need > 0 || is_emergency {
             self.quiet_since = None;
-            // In an emergency nobody knows how much is enough.
+            // Nobody knows how much is enough in an emergency, so everything is returned.
             let all = if is_emergency { u64::MAX } else { need.saturating_sub(going_bytes) };
             return if all == 0 { Verdict::Hold } else { Verdict::GiveBack { bytes: all, is_emergency } };
         }
@@ -145,7 +148,7 @@ impl Pressure {
         Verdict::Take { bytes: spare }
     }
 
-    /// The shares of the time that some and all tasks have waited of late.
+    /// Returns the shares of the recent time during which some, and all, tasks waited for memory.
     fn stalls(&mut self, now: MonoNs, sample: &Sample) -> (f64, f64) {
         let Some(stalled) = sample.stalled_us else { return (0.0, 0.0) };
         let Some((at, was)) = self.stalled else {
@@ -162,7 +165,7 @@ impl Pressure {
     }
 }
 
-/// By how much a space will have fallen soon, if it goes on as it did.
+/// Returns by how many bytes a space will have fallen after [`AHEAD_NS`], if it continues to fall as it did.
 fn falls(passed_ns: u64, was: Space, is: Space) -> u64 {
     let fallen = was.available_bytes.saturating_sub(is.available_bytes);
     match passed_ns {
@@ -184,7 +187,7 @@ mod tests {
         Sample { spaces: vec![Space { total_bytes: 64 * GIB, available_bytes }], stalled_us: None }
     }
 
-    /// What each of these looks, a tenth of a second apart, comes to.
+    /// Returns the decisions after samples that are 100 ms apart.
     fn looks(pressure: &mut Pressure, available: impl IntoIterator<Item = u64>) -> Vec<Verdict> {
         let each = available.into_iter().enumerate();
         each.map(|(index, bytes)| pressure.look(MonoNs(index as u64 * 100 * MS), &sample(bytes), 0)).collect()
@@ -201,7 +204,7 @@ mod tests {
     #[test]
     fn memory_that_falls_fast_is_met_before_the_reserve_is_touched() {
         let mut pressure = Pressure::new(Some(4 * GIB));
-        // 5 GiB a second: in half a second 2.5 of it are gone.
+        // Available memory falls by 5 GiB per second: 2.5 GiB in half a second.
         let found = looks(&mut pressure, [7 * GIB, 7 * GIB - GIB / 2, 6 * GIB]);
         assert_eq!(found[0], Verdict::Hold);
         assert!(matches!(found[2], Verdict::GiveBack { bytes, .. } if bytes == GIB / 2), "{found:?}");

@@ -1,5 +1,5 @@
-//! The background threads: expiry, which must be on time; housekeeping (wiping, pre-faulting), which takes
-//! its time; the report to the broker; and the look at the host's memory.
+//! Background threads of a node: expiry of leases, which must be on time; housekeeping (zeroing, prefaulting), which
+//! may be late; the report to the broker; and the check of the host's memory.
 
 use crate::host_memory::MemorySource;
 use crate::memory::Memory;
@@ -12,20 +12,21 @@ use farpool_transport::{Brokers, Dialer, LinkError};
 use farpool_wire::control::{NodeInfo, Offer};
 use farpool_wire::{Code, RegionIndex, Reply, Request, mutant};
 
-/// How often expiry is looked at when nothing else happens: what a node uses.
+/// Milliseconds between two checks for expired leases when nothing else happens.
 pub const TICK_MS: u64 = 50;
-/// Changes within this time go to the broker in one report.
+/// Milliseconds within which changes are gathered into one report.
 const REPORT_GATHER_MS: u64 = 10;
-/// Pause between two tries to replace another life of this node.
+/// Pause in ms between two attempts to register while the broker still knows an earlier run of this node.
 const TAKE_OVER_MS: u64 = 100;
-/// Longest pause between two tries to reach the broker.
+/// Longest pause in ms between two attempts to reach the broker.
 const RETRY_MS_MAX: u64 = 1_000;
-/// The same, where there are others to ask.
+/// Longest pause in ms between two attempts if there are several brokers. It is short, because the next attempt goes to
+/// another broker.
 const OTHERS_MS: u64 = 100;
-/// The broker must answer within this.
+/// Timeout in ms of a request to the broker.
 const BROKER_PATIENCE_MS: u64 = 2_000;
 
-/// Expires leases, until the node stops.
+/// Expires leases until the node stops.
 pub fn keep_time<M: Memory>(node: &NodeService<M>, tick_ms: u64) {
     while !node.chores.lock().stop {
         let mut actions = Vec::new();
@@ -42,17 +43,17 @@ pub fn keep_time<M: Memory>(node: &NodeService<M>, tick_ms: u64) {
     }
 }
 
-/// When pages that nobody has touched yet come to be.
+/// Time at which untouched pages get their memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefault {
-    /// Ahead of their use, as soon as the node has nothing else to do.
+    /// Pages get memory before their first use, as soon as the node has nothing to zero.
     Ahead,
-    /// As they are used.
+    /// Pages get memory at their first use.
     OnUse,
 }
 
-/// Wipes what was released; when nothing waits for that, touches pages if that is wanted, and makes memory mappable
-/// ahead of the leases that will want it. Until the node stops.
+/// Zeroes released regions. When none is left, it prefaults pages if requested, and makes memory mappable before leases
+/// need it. Runs until the node stops.
 pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms: u64) {
     let mut untouched: Vec<RegionIndex> = match prefault {
         Prefault::Ahead => (0..node.arena.region_count()).rev().map(RegionIndex).collect(),
@@ -74,10 +75,11 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms:
         if let Some(region) = untouched.pop() {
             node.chores.lock().touched += 1;
             if !node.leases().is_away(region) {
-                // A region that is in use by now is being touched by its holder.
+                // A region that is in use by now is touched by its holder.
                 let _ = node.arena.prefault(region);
             }
-            // It may have gone meanwhile, and would have pages again.
+            // The region's memory may have been returned to the host meanwhile; the prefault would then have given it
+            // pages anew.
             if node.leases().is_away(region) {
                 let _ = node.arena.give_back(region);
             }
@@ -91,17 +93,17 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms:
     }
 }
 
-/// Tells the rules something, and does what follows.
+/// Reports an event to the lease rules, and carries out the decision.
 fn decide<M: Memory>(node: &NodeService<M>, tell: impl FnOnce(&mut NodeLeases) -> Option<Action>) {
     let mut leases = node.leases();
     let action = tell(&mut leases);
-    // Wiping and giving back cannot fail but by a bug, which is said aloud.
+    // These actions fail only because of a bug, which is logged.
     let _ = node.carry_out(action.as_slice());
 }
 
 fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
     node.wait_moved(region);
-    // What goes is not wiped but given back, which comes to the same and is soon over.
+    // Memory that goes back to the host is not zeroed but returned. Fresh pages are zero too, and returning is fast.
     let goes = node.leases().surplus() > 0;
     let wiped = if mutant!(NoWiping) {
         Ok(())
@@ -116,7 +118,7 @@ fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
             decide(node, |leases| leases.scrubbed(region));
             node.changed();
         }
-        // Not granted again: a region that cannot be wiped is lost capacity, not somebody's bytes.
+        // The region is not granted again. A region that cannot be zeroed is lost capacity, but shows nobody's bytes.
         Err(error) => {
             node.host.say(&format!("farpool node: wiping region {region}: {error}"));
             node.withhold(region);
@@ -124,7 +126,7 @@ fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
     }
 }
 
-/// Makes one more free region mappable. Whether there was one to make.
+/// Makes one more free region mappable. Reports whether there was one.
 fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
     let Some(region) = node.leases().take_to_make_mappable() else { return false };
     match node.arena.share(region) {
@@ -132,7 +134,7 @@ fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
             decide(node, |leases| leases.made_mappable(region));
             true
         }
-        // As it was; the lease that wants it will try again, and say so.
+        // The region stays as it was. The lease that needs it mappable retries, and reports the error.
         Err(_) => {
             decide(node, |leases| leases.scrubbed(region));
             false
@@ -140,8 +142,8 @@ fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
     }
 }
 
-/// Presents the node to the broker and reports until the node stops. Serves on without a broker: what is
-/// leased stays leased.
+/// Registers the node with the broker and sends reports until the node stops. Without a broker the node keeps serving,
+/// and leases stay valid.
 pub fn report<M: Memory>(
     node: &NodeService<M>,
     dialer: &dyn Dialer,
@@ -172,7 +174,7 @@ pub fn report<M: Memory>(
                     retry_ms = retry_ms.min(OTHERS_MS);
                 }
                 if is_other_life {
-                    // Soon after the other is silent.
+                    // Retries soon after the other process has become silent.
                     retry_ms = TAKE_OVER_MS;
                 }
             }
@@ -185,7 +187,7 @@ pub fn report<M: Memory>(
     }
 }
 
-/// Returns whether the broker knows another process by this node's name.
+/// Reports whether the broker refused because another process has reported by this node's name.
 fn is_other_life(error: &LinkError) -> bool {
     matches!(error, LinkError::Refused { refusal, .. } if refusal.code == Code::WrongIncarnation)
 }
@@ -220,19 +222,21 @@ fn report_until_cut<M: Memory>(
         let (is_draining, may_end) = {
             let mut actions = Vec::new();
             let mut leases = node.leases();
-            // As of when it was asked for: the broker's clock may be ahead of this by the journey, not behind.
+            // The broker's clock in the reply is taken as its time when the report was sent. It was read later, when
+            // the report had arrived. The node's estimate of the broker's clock is therefore ahead by the journey of
+            // the report, and never behind: a ticket may be refused that much too early, but not accepted too late.
             leases.rule(sent, &ruling, &mut actions);
             let _ = node.carry_out(&actions);
             (leases.is_draining(), leases.may_end())
         };
         if is_draining != was_draining {
-            // Whoever asked for it waits to see that it is so.
+            // The client that asked for the drain waits for this report.
             node.changed();
         }
         let is_news = {
             let mut chores = node.chores.lock();
-            // Only once the broker has been shown that nothing is left and nothing comes: it is the last that it
-            // hears.
+            // The node is drained only after the broker has seen that nothing is left and nothing comes. No report
+            // follows.
             let drained = was_draining && was_empty && may_end;
             let is_news = !chores.joined || drained != chores.drained;
             (chores.joined, chores.drained) = (true, drained);
@@ -248,7 +252,7 @@ fn report_until_cut<M: Memory>(
                 return Ok(());
             }
             if node.chores.lock().report {
-                // What changes together is reported together.
+                // Changes that happen together are reported together.
                 host.wait(&node.stopped, 0, host.now().plus_ms(REPORT_GATHER_MS));
                 break;
             }
@@ -261,10 +265,10 @@ fn report_until_cut<M: Memory>(
     }
 }
 
-/// How often the host's memory is looked at.
+/// Milliseconds between two checks of the host's memory (`docs/decisions/0030-memory-pressure.md`).
 const PRESSURE_LOOK_MS: u64 = 100;
 
-/// Gives memory back when the host needs it, and takes it again when it does not. Until the node stops.
+/// Returns memory to the host when the host needs it, and takes it back later. Runs until the node stops.
 pub fn keep_reserve<M: Memory>(
     node: &NodeService<M>,
     source: &dyn MemorySource,
@@ -278,11 +282,11 @@ pub fn keep_reserve<M: Memory>(
         if let Ok(sample) = source.sample() {
             let touched = node.chores.lock().touched;
             if std::mem::replace(&mut touched_before, touched) != touched {
-                // What fell since the last look fell by this node's own doing.
+                // Memory that the node itself consumed since the last sample is not a trend.
                 pressure.forget_fall();
             }
             let now = node.host.now();
-            // Nobody else changes the limit.
+            // Only this thread changes the limit.
             let (present, surplus) = {
                 let leases = node.leases();
                 (leases.present(), leases.surplus())
@@ -306,14 +310,15 @@ pub fn keep_reserve<M: Memory>(
     }
 }
 
-/// From now on so many regions may have memory: see [`farpool_lease::NodeLeases::limit`]. For one thread at a time.
+/// Limits the number of regions that have memory: see [`farpool_lease::NodeLeases::limit`]. Called by one thread at a
+/// time.
 pub fn keep_regions<M: Memory>(node: &NodeService<M>, regions: u32, reach: Reach) {
     let mut actions = Vec::new();
     let mut leases = node.leases();
     let before = leases.surplus();
     leases.limit(node.host.now(), regions, reach, &mut actions);
-    // Pages go without the lock: giving many back takes long, and none of these regions is anybody's until the limit is
-    // raised by the same thread.
+    // Pages are returned without the lock, because returning many takes long. None of these regions is granted until
+    // the same thread raises the limit.
     let (pages, gates): (Vec<_>, Vec<_>) =
         actions.iter().partition(|action| matches!(action, Action::GiveBack(_)));
     let _ = node.carry_out(&gates);

@@ -1,4 +1,5 @@
-//! A node's answers: data operations straight at the gates, control messages under the lease lock.
+//! The service of a node. Data operations enter the gates of their regions and take no lock. Control messages change
+//! leases under the lease lock.
 
 use crate::dispatch::admit;
 use crate::extension::{Extend, Extension};
@@ -24,10 +25,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often whoever waits for a region to be moved looks again, were it to miss the bell.
+/// Milliseconds after which a thread that waits for a region to be moved checks again, in case it missed the event.
 const MOVING_LOOK_MS: u64 = 50;
 
-/// What was served, counted without locks.
+/// Counters of served operations, updated without locks.
 #[derive(Default)]
 struct Counters {
     read_ops: AtomicU64,
@@ -41,55 +42,63 @@ struct Counters {
 /// Work for the housekeeping and reporting threads.
 #[derive(Default)]
 pub(crate) struct Chores {
-    /// Closed regions to wipe.
+    /// Closed regions to zero.
     pub(crate) scrub: VecDeque<RegionIndex>,
-    /// Something changed that the broker should hear of.
+    /// True if something changed that the broker should learn.
     pub(crate) report: bool,
-    /// A client on this host has leased: others will, and mappable memory takes time to make.
+    /// True once a client on this host has leased. Others will follow, and mappable memory takes time to make.
     pub(crate) sharing_wanted: bool,
-    /// Regions whose touching ahead of their use has begun, or ended.
+    /// Count of starts and ends of prefaults, which consume the host's memory.
     pub(crate) touched: u64,
-    /// The broker has answered this node's first report.
+    /// True once the broker has answered this node's first report.
     pub(crate) joined: bool,
-    /// The node was told to end once it holds nothing; it does, and the broker knows.
+    /// True once the node was told to end, holds nothing any more, and the broker knows.
     pub(crate) drained: bool,
-    /// The node stops.
+    /// True once the node stops.
     pub(crate) stop: bool,
 }
 
-/// A node at work on its memory, without listeners or threads: requests in, decisions under the lease lock,
-/// effects at the gates, replies out. [`keep_time`](crate::keep_time), [`keep_house`](crate::keep_house) and
-/// [`report`](crate::report) run beside it until [`Self::stop`].
+/// A node's leases and memory, without listeners and threads.
+///
+/// It implements [`Service`]: connection threads call it, many at once. Data operations take no lock of this type; they
+/// enter the gate of each region and check the rights there. Control messages take the lease lock, decide, and carry
+/// the effects out to the gates before they release it and reply. Slow work (zeroing, moving bytes of an extent that is
+/// made immutable) runs without the lease lock; the set `moving` keeps its regions from being wiped or granted
+/// meanwhile.
+///
+/// Order of calls: [`Self::begin`], then [`Self::within`] and [`Self::extended`] before it serves anybody. Then
+/// [`keep_time`](crate::keep_time), [`keep_house`](crate::keep_house) and [`report`](crate::report) run beside it, each
+/// on its own thread, until [`Self::stop`].
 pub struct NodeService<M = Arena> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) arena: Arc<M>,
-    /// Held from a decision until its effects have reached the gates, and so while a gate drains.
+    /// Rules and state of the leases. The lock is held from a decision until its effects have reached the gates, and
+    /// therefore while a gate drains.
     leases: Turn<NodeLeases>,
     pub(crate) chores: Mutex<Chores>,
     pub(crate) chores_changed: Bell,
-    /// Rings once, when the node stops.
+    /// Event that is signalled once, when the node stops.
     pub(crate) stopped: Bell,
     counters: Counters,
-    /// Regions that could not be wiped, or were found unclean when they were to be granted. Never granted
-    /// again.
+    /// Regions that could not be zeroed, or were not zero when they were to be granted. They are never granted again.
     withheld: Mutex<BTreeSet<RegionIndex>>,
-    /// Regions that are being made ready for a lease, or whose bytes are being moved to be sealed, without the
-    /// lease lock. Until that is over nobody wipes them, and so nobody else gets them.
+    /// Regions that a thread makes ready for a lease, or whose bytes it moves to make them immutable, without the lease
+    /// lock. Nobody zeroes or grants them meanwhile.
     moving: Mutex<BTreeSet<RegionIndex>>,
-    /// Rings when that is over for some of them.
+    /// Event that is signalled when regions leave `moving`.
     moved: Bell,
-    /// Answers what is not about leases or bytes.
+    /// Answers the requests that are about neither leases nor bytes.
     pub(crate) extension: Box<dyn Extension>,
-    /// What connections pass before they move data.
+    /// Admission queue of the connections that move data.
     turnstile: Arc<Turnstile>,
 }
 
-/// What makes one life of a node another than those before it.
+/// Values that distinguish this life of a node (one run of its process) from earlier ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
-    /// Which life it is.
+    /// Random number of this life.
     pub incarnation: Incarnation,
-    /// Signs and checks its tickets.
+    /// Key that signs and checks the tickets of this life.
     pub ticket_key: TicketKey,
 }
 
@@ -99,32 +108,32 @@ fn fresh<const N: usize>(host: &dyn Host) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// The tenant that a connection proves. A process of this machine may bring anybody's ticket: without TLS nobody
-/// proves anything, and a local socket shows the user only.
+/// Returns the tenant that the connection proves. `None` without TLS; a process of this machine may then present any
+/// tenant's ticket, because a local socket shows only the user.
 fn tenant_of(peer: &Peer) -> Option<Name> {
     peer.identity.as_ref().and_then(Identity::tenant_name)
 }
 
-/// Whether a peer may have sessions: nodes and brokers have none.
+/// Reports whether a peer may have sessions. Nodes and brokers may not.
 fn has_sessions(peer: &Peer) -> bool {
     matches!(peer.identity, None | Some(Identity::Tenant(_) | Identity::Admin))
 }
 
-/// How many pieces are moved at once: as many as there are CPUs to move them. Pieces do not wait for anything but
-/// CPUs.
+/// Returns the number of connections that move data at once: one for each CPU, because moving data waits for nothing
+/// else.
 fn slots() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A random number that nobody else knows, not 0.
+/// Returns a secret random number that is not 0.
 pub fn fresh_handle(host: &dyn Host) -> Result<Handle, Refusal> {
-    // Without randomness there are no capabilities, so there is nothing to grant.
+    // A node without random numbers has no handles, and can grant nothing.
     let bytes = fresh(host).map_err(|_| Refusal::new(Code::Exhausted, 0))?;
-    // Zero is what a gate holds when there is no handle.
+    // The lowest bit is set, so that the handle is not 0: a gate without a handle holds 0.
     Ok(Handle(u128::from_le_bytes(bytes) | 1))
 }
 
-/// A region that is being made ready for its holder has a closed gate: nothing to suspend yet.
+/// Ignores the error of a closed gate. A region that is still being made ready for its holder has nothing to suspend.
 fn unless_closed(result: Result<(), RegionError>) -> Result<(), RegionError> {
     match result {
         Err(RegionError::NotOpen { .. }) => Ok(()),
@@ -133,25 +142,25 @@ fn unless_closed(result: Result<(), RegionError>) -> Result<(), RegionError> {
 }
 
 impl<M: Memory> NodeService<M> {
-    /// Begins a life of a node, over memory that nobody has used.
+    /// Makes the service of a node over memory that nobody has used. Each call draws a new incarnation and ticket key.
     pub fn begin(host: Arc<dyn Host>, arena: M, node: NodeId) -> io::Result<(Self, Life)> {
         let incarnation = Incarnation(u64::from_le_bytes(fresh(&*host)?).max(1));
         let ticket_key = fresh(&*host)?;
         let mut leases = NodeLeases::new(node, incarnation, ticket_key, arena.region_count());
-        // Fresh mappings are zero; pre-faulting them changes only how fast their first use is.
+        // Fresh mappings are zero, so no region needs zeroing.
         for region in 0..arena.region_count() {
             let _ = leases.scrubbed(RegionIndex(region));
         }
         Ok((NodeService::new(host, arena, leases), Life { incarnation, ticket_key }))
     }
 
-    /// The same, before it serves anybody, with limits to what it spends on its clients.
+    /// Sets limits on the work for clients. Called before the node serves anybody.
     pub fn within(mut self, limits: &Limits) -> Self {
         self.turnstile = Turnstile::new(Arc::clone(&self.host), slots(), limits);
         self
     }
 
-    /// The same, before it serves anybody, with an extension.
+    /// Adds an extension. Called before the node serves anybody.
     pub fn extended(mut self, extend: Extend<M>) -> io::Result<Self> {
         self.extension = extend(Arc::clone(&self.host), Arc::clone(&self.arena))?;
         Ok(self)
@@ -174,27 +183,27 @@ impl<M: Memory> NodeService<M> {
         }
     }
 
-    /// The rules, and with them the lock.
+    /// Locks the leases and returns them.
     pub fn leases(&self) -> MutexGuard<'_, NodeLeases> {
         self.leases.take(&*self.host)
     }
 
-    /// The rules, unless they are being changed.
+    /// Locks the leases and returns them. `None` if another thread holds the lock.
     pub fn try_leases(&self) -> Option<MutexGuard<'_, NodeLeases>> {
         self.leases.try_take()
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn memory(&self) -> &M {
         &self.arena
     }
 
-    /// Whether the node was told to end once it holds nothing, holds nothing, and the broker knows.
+    /// Reports whether the node was told to end, holds nothing any more, and the broker knows.
     pub fn is_drained(&self) -> bool {
         self.chores.lock().drained
     }
 
-    /// Ends the background loops.
+    /// Stops the background threads.
     pub fn stop(&self) {
         self.chores.lock().stop = true;
         self.chores_changed.ring();
@@ -215,7 +224,8 @@ impl<M: Memory> NodeService<M> {
         }
     }
 
-    /// Leases and gates disagreeing is a bug of this program: said aloud, and answered by granting nothing.
+    /// Turns a disagreement between leases and gates, which is a bug of this program, into a logged error. The caller
+    /// then grants nothing.
     fn agree(&self, result: Result<(), RegionError>) -> Result<(), Refusal> {
         result.map_err(|error| {
             self.host.say(&format!("farpool node: {error}"));
@@ -223,10 +233,10 @@ impl<M: Memory> NodeService<M> {
         })
     }
 
-    /// Carries out what the leases decided, in order. Called with the lease lock held, so that two decisions
-    /// about one region reach its gate in the order they were made.
+    /// Carries out the decisions of the leases, in order. The caller holds the lease lock, so that two decisions about
+    /// one region reach its gate in the order in which they were made.
     ///
-    /// Opening is left to [`Self::open_granted`] and [`Self::open_sealed`]: it may take long and needs no lock.
+    /// [`Self::open_granted`] and [`Self::open_sealed`] open regions, because that may take long and needs no lock.
     pub(crate) fn carry_out(&self, actions: &[Action]) -> Result<(), Refusal> {
         let mut result = Ok(());
         let mut dirty = false;
@@ -241,7 +251,7 @@ impl<M: Memory> NodeService<M> {
                     dirty = true;
                     Ok(())
                 }
-                // As quick as a system call; nobody can be granted the region meanwhile.
+                // It takes one system call. Nobody can be granted the region meanwhile.
                 Action::GiveBack(region) => self.arena.give_back(region),
             };
             result = result.and(self.agree(done));
@@ -252,15 +262,15 @@ impl<M: Memory> NodeService<M> {
         result
     }
 
-    /// Makes the regions of a grant ready and opens them, without the lease lock: wiping is looked at again
-    /// and shared memory is made where none is ready, some 35 ms for each 64 MiB. If the session ends meanwhile, the
-    /// gate refuses to open at an epoch that is over.
+    /// Makes the regions of a grant ready and opens them, without the lease lock. It checks that each region is zero,
+    /// and makes shared memory if none is ready: some 35 ms for each 64 MiB. If the session ends meanwhile, the gate
+    /// refuses to open at an old epoch.
     fn open_granted(&self, actions: &[Action], shared: bool) -> Result<(), Refusal> {
         for action in actions {
             if let Action::Open { region, epoch, writable: true, handle } = *action {
                 self.open_fresh(region, shared)?;
                 match self.arena.open(region, epoch, Some(handle), None) {
-                    // Taken back meanwhile.
+                    // The region was revoked meanwhile.
                     Err(RegionError::EpochOrder { current, .. }) => {
                         return Err(Refusal::new(Code::StaleEpoch, current.0));
                     }
@@ -281,7 +291,7 @@ impl<M: Memory> NodeService<M> {
             self.host.say(&format!("farpool node: sharing region {region}: {error}"));
             return Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()));
         }
-        // Wiped when it was released; looked at again, because this is where a mistake would show somebody
+        // The region was zeroed when it was released. It is checked again, because a mistake would show somebody
         // another's bytes.
         match self.arena.verify_zero(region) {
             Ok(false) if mutant!(NoWiping) => Ok(()),
@@ -303,8 +313,8 @@ impl<M: Memory> NodeService<M> {
         self.withheld.lock().contains(&region)
     }
 
-    /// Whether this inventory shows nothing that is still anybody's or still to be wiped. Regions that are
-    /// withheld for good do not count.
+    /// Reports whether the inventory shows no region that is owned or still to be zeroed. Regions that are withheld for
+    /// ever do not count.
     pub(crate) fn is_empty(&self, inventory: &Inventory) -> bool {
         let withheld = self.withheld.lock().len();
         inventory.owned.is_empty() && inventory.counts.cleaning as usize <= withheld
@@ -329,7 +339,8 @@ impl<M: Memory> NodeService<M> {
             let next = || handles.pop().unwrap_or_default();
             let leased = leases.redeem(self.host.now(), asker, lease, next, &mut actions)?;
             self.carry_out(&actions)?;
-            // Before the lock goes: from then on they might be taken back, granted to others and written.
+            // Claimed before the lock is released: afterwards the regions might be revoked, granted to others and
+            // written.
             let claimed = self.claim_moving(&leased.grants);
             (leased, claimed)
         };
@@ -348,7 +359,7 @@ impl<M: Memory> NodeService<M> {
                 after.extend(regions.iter().map(|at| Action::Suspend(at.region)));
             }
             Ok(()) => {}
-            // Of a grant that fails in part, nothing stays.
+            // A grant that fails in part is undone as a whole.
             Err(_) => leases.abandon(session, &regions, &mut after),
         }
         self.carry_out(&after)?;
@@ -368,7 +379,7 @@ impl<M: Memory> NodeService<M> {
             let mut leases = self.leases();
             let sealed = leases.seal(asker, seal, || handles.pop().unwrap_or_default(), &mut actions)?;
             let closed = self.carry_out(&actions);
-            // Claimed before the lock goes: from then on they might be taken back, wiped and granted anew.
+            // Claimed before the lock is released: afterwards the regions might be revoked, wiped and granted anew.
             let claimed = self.claim_moving(&sealed.regions);
             drop(leases);
             let is_whole = claimed.len() == sealed.regions.len();
@@ -379,12 +390,12 @@ impl<M: Memory> NodeService<M> {
             if is_whole {
                 return self.still_sealed(sealed).map(Reply::Seal);
             }
-            // The same was asked a moment ago and is under way: its end is the end of this as well.
+            // Another thread is handling the same request. This thread waits until that one is done.
             self.host.wait(&self.moved, heard, self.host.now().plus_ms(MOVING_LOOK_MS));
         }
     }
 
-    /// Those of these regions that nobody else is moving; from now on the caller is.
+    /// Claims the regions that no other thread moves, and returns them.
     fn claim_moving(&self, grants: &[Grant]) -> Vec<Grant> {
         let mut moving = self.moving.lock();
         grants.iter().filter(|grant| moving.insert(grant.region)).cloned().collect()
@@ -394,13 +405,13 @@ impl<M: Memory> NodeService<M> {
         let mut moving = self.moving.lock();
         grants.iter().for_each(|grant| _ = moving.remove(&grant.region));
         drop(moving);
-        // Who moved nothing has no news, least of all for itself.
+        // A thread that moved nothing signals nothing, least of all to itself.
         if !grants.is_empty() {
             self.moved.ring();
         }
     }
 
-    /// Waits until nobody moves the bytes of a region.
+    /// Waits until no thread moves the bytes of a region.
     pub(crate) fn wait_moved(&self, region: RegionIndex) {
         loop {
             let heard = self.moved.heard();
@@ -411,8 +422,8 @@ impl<M: Memory> NodeService<M> {
         }
     }
 
-    /// Moves a sealed region's bytes out of the reach of its writer, who may still have it mapped, and lets
-    /// readers in. Some 50 ms for each 64 MiB; the lease lock is not held. Nothing if that was done before.
+    /// Moves the bytes of an immutable region to memory that its writer has not mapped, and lets readers in. Takes some
+    /// 50 ms for each 64 MiB, without the lease lock. Does nothing if it was done before.
     fn open_sealed(&self, grant: &Grant) -> Result<(), Refusal> {
         let Grant { region, epoch, handle } = *grant;
         let fence = self.arena.enter(region)?.fence();
@@ -424,9 +435,9 @@ impl<M: Memory> NodeService<M> {
         }
         let moved = if mutant!(SealedNotMoved) { Ok(()) } else { self.arena.reseat(region) };
         match moved.and_then(|()| self.arena.open(region, epoch, None, Some(handle))) {
-            // Taken back meanwhile; it is wiped when this is over.
+            // The region was revoked meanwhile. It is wiped once this is over.
             Err(RegionError::EpochOrder { current, .. }) => Err(Refusal::new(Code::StaleEpoch, current.0)),
-            // Asked again when the host has memory, it is done then.
+            // A retry succeeds when the host has memory.
             Err(error @ RegionError::System { .. }) => {
                 self.host.say(&format!("farpool node: sealing region {region}: {error}"));
                 Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()))
@@ -435,7 +446,7 @@ impl<M: Memory> NodeService<M> {
         }
     }
 
-    /// The answer to a seal, if none of its regions was taken back while it was made.
+    /// Returns the reply to a seal request, if none of its regions was revoked meanwhile.
     fn still_sealed(&self, sealed: Sealed) -> Result<Sealed, Refusal> {
         let leases = self.leases();
         for grant in sealed.regions.iter() {
@@ -465,8 +476,8 @@ impl<M: Memory> NodeService<M> {
         Ok(Reply::Release(released))
     }
 
-    /// Enters the gates of what one call may move: at most `GATE_BYTES_MAX` bytes behind the first `skip`, and as
-    /// many ranges as the call takes. All of it is admitted, or none.
+    /// Enters the gates of the ranges that one call may move: at most `GATE_BYTES_MAX` bytes after the first `skip`,
+    /// and as many ranges as the call takes. Either all of them are admitted or none.
     fn visit(
         &self,
         spans: &[Span],
@@ -518,8 +529,8 @@ impl<M: Memory> NodeService<M> {
 
 impl<M: Memory> Service for NodeService<M> {
     fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
-        // Leases are for sessions. Data operations need no such look: they carry the lease's handle. The status,
-        // which anybody may ask for, is not served here.
+        // Leases are for sessions. Data operations need no such check, because they carry the lease's handle. The
+        // status, which everybody may ask for, is served elsewhere.
         if !has_sessions(peer) && !matches!(request, Request::Status(_)) {
             return Err(Refusal::new(Code::NotPermitted, request.opcode() as u64));
         }
@@ -601,7 +612,8 @@ impl<M: Memory> Service for NodeService<M> {
     }
 
     fn passage(&self, peer: &Peer) -> Option<Box<dyn Passage>> {
-        // Where all take turns on one thread, one is moved at a time, and nobody may block that thread.
+        // All tasks of the simulator run on one thread. Only one of them moves data at a time, so nothing has to be
+        // shared, and a task that waited in the queue would block all others.
         (!self.host.is_one_thread()).then(|| Box::new(self.turnstile.passage(peer)) as Box<dyn Passage>)
     }
 
@@ -617,7 +629,7 @@ impl<M: Memory> Service for NodeService<M> {
         let access = if may_write { SharedAccess::ReadWrite } else { SharedAccess::Read };
         let not_shared = Refusal::new(Code::NotShared, 0);
         let shared = self.arena.hand_out(attach.region, access).map_err(|_| not_shared)?;
-        // Still the same epoch, so the descriptor is the one that was asked for.
+        // The epoch is still the same, so the descriptor belongs to the requested lease.
         judge()?;
         self.counters.mapped_regions.fetch_add(1, Ordering::Relaxed);
         Ok(shared)

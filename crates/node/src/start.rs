@@ -1,4 +1,4 @@
-//! Putting a node together, and taking it down.
+//! Start and stop of a node with its listeners and threads.
 
 use crate::options::{NodeOptions, PressureOptions};
 use crate::pressure::Pressure;
@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A running memory node. Dropping it stops it; its bytes are gone then.
+/// A running memory node. Dropping it stops it, and the bytes in its memory are lost.
 pub struct Node {
     service: Arc<NodeService>,
     info: NodeInfo,
@@ -27,16 +27,16 @@ pub struct Node {
     threads: Vec<Task>,
 }
 
-/// Why a node did not start.
+/// Reason why a node did not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// A setting is outside what is permitted; the text names both.
+    /// A setting is outside the permitted range; the text names both.
     Setting(String),
-    /// The memory could not be had.
+    /// The memory could not be allocated.
     Region(RegionError),
     /// The address could not be served on.
     Listen(SocketAddr, io::Error),
-    /// The system refused something else.
+    /// Another system call failed.
     System(io::Error),
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 impl Node {
-    /// Starts serving; presents itself to the broker in the background.
+    /// Starts serving. The node registers with the broker in the background.
     pub fn start(options: NodeOptions) -> Result<Node, StartError> {
         let dialer = Sockets::dialer(options.reach.clone());
         let brokers = Brokers::new(&options.broker).map_err(StartError::Setting)?;
@@ -149,18 +149,18 @@ impl Node {
         Ok(())
     }
 
-    /// Where it serves.
+    /// Returns the address it serves on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits until the broker has taken the node in. Whether it has.
+    /// Waits until the broker has registered the node. Returns false if `patience` is over first.
     pub fn wait_joined(&self, patience: Duration) -> bool {
         self.wait_until(patience, |chores| chores.joined)
     }
 
-    /// Waits until the node has been emptied and told to end: nothing is leased, sealed or named here, all is
-    /// wiped, and the broker knows. Whether that is so.
+    /// Waits until the node has been drained: it was told to end, nothing is leased, immutable or published here, all
+    /// regions are zeroed, and the broker knows. Returns false if `patience` is over first.
     pub fn wait_drained(&self, patience: Duration) -> bool {
         self.wait_until(patience, |chores| chores.drained)
     }
@@ -180,12 +180,12 @@ impl Node {
         }
     }
 
-    /// What answers its peers, for serving them by other means (the simulated net).
+    /// Returns the service, to serve it by other means (the simulated network).
     pub fn service(&self) -> Arc<dyn Service> {
         self.service.clone()
     }
 
-    /// What it told the broker of itself.
+    /// Returns the facts that it reported to the broker.
     pub fn info(&self) -> &NodeInfo {
         &self.info
     }

@@ -1,19 +1,24 @@
-//! What every connection of a node passes before it moves data: as many are inside as the node has slots, and
-//! when more want to, [`Rounds`] says whose turn it is.
+//! Admission queue of a node: every connection passes it before it moves data. The node has as many slots as CPUs. If
+//! more connections want to enter than there are slots, [`Rounds`] decides who has to wait and who is next.
 //!
-//! The idea: one word holds how many are inside (low half) and how many wait (high half). While nobody waits and a
-//! slot is free, one atomic addition lets a connection in and another lets it out: no lock, nobody is charged, for
-//! nobody is kept waiting. Otherwise the lock is taken. A client that owes nothing goes in all the same; of one that
-//! owes, the connection's thread parks until a slot is given to it by name. While anybody waits nobody enters past
-//! the lock, for the word says so.
+//! One atomic word holds the number of connections inside (low half) and waiting (high half). When the node is idle,
+//! one atomic addition lets a connection in and another lets it out: no lock, and nobody is charged, because nobody
+//! waits. When all slots are taken, the lock is used. A client that owes nothing enters all the same, beyond the slots.
+//! The thread of a client that owes parks until a slot is given to its ticket. While anybody waits, the word says so,
+//! and nobody enters without the lock.
 //!
-//! Why no wake-up is lost: who is to wait adds itself to the word in the same step in which it sees that it has to,
-//! with the lock held. Whoever leaves before that changes the word, and the step is tried anew; whoever leaves
-//! after it sees somebody waiting, takes the lock, which is free when the waiter's ticket is in its place, and
-//! gives the slot away.
+//! A plain semaphore would be simpler, but it serves connections, not clients: a client with sixteen connections would
+//! get sixteen times the share of a client with one. It would also make everybody wait for a slot whose holder the
+//! kernel has suspended. That was measured on two busy CPUs: 72,000 instead of 242,000 reads of 8 KiB per second
+//! (`docs/decisions/0012-fair-sharing.md`).
 //!
-//! A node with limits counts each piece, under the lock. One of those who wait for the buckets watches the clock
-//! for all of them.
+//! No wake-up is lost: a thread that has to wait adds itself to the word by one compare-and-swap against the value in
+//! which it saw that it has to, with the lock held. If a connection leaves before that, the word has changed and the
+//! step is retried. If it leaves after that, it sees somebody waiting, takes the lock, which is free only once the
+//! waiter's ticket is queued, and gives the slot away.
+//!
+//! A node with limits counts each morsel of work under the lock. One of the threads that wait for the token buckets
+//! watches the clock for all of them.
 
 use crate::fair::{self, Member, Rounds, Ticket};
 use crate::limits::{BURST_NS, Bucket};
@@ -29,21 +34,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// One who waits, in the word.
+/// One waiting thread, in the word.
 const WAITING: u64 = 1 << 32;
 const INSIDE: u64 = WAITING - 1;
 
-/// Whose connections count as one client: those of one identity that name the same client, or one connection.
+/// Key of a client: connections with the same identity and client number count as one client. A connection without a
+/// client number is a client of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
-    /// A client of an identity, by the name it gives itself.
+    /// A client of an identity, with the number from its greeting.
     Named(Option<Identity>, ClientId),
-    /// A connection that gives no name.
+    /// A connection without a client number.
     Connection(u64),
 }
 
 impl Key {
-    /// Whom a peer's work is charged to.
+    /// Returns the client to which a peer's work is charged.
     pub fn of(peer: &Peer) -> Key {
         match peer.client {
             ClientId(0) => Key::Connection(peer.connection),
@@ -52,10 +58,10 @@ impl Key {
     }
 }
 
-/// Where a waiting thread finds its grant.
+/// Slot in which a waiting thread finds its grant.
 #[derive(Debug)]
 struct Seat {
-    /// What was reserved for its piece, and one; 0 while it waits.
+    /// Reserved cost plus one; 0 while the thread waits.
     granted: AtomicU64,
     thread: Thread,
 }
@@ -64,39 +70,39 @@ struct Seat {
 struct Queue {
     rounds: Rounds,
     seats: BTreeMap<Ticket, Arc<Seat>>,
-    /// Members, and how many connections each has.
+    /// Clients, each with the number of its connections.
     members: BTreeMap<Key, (Member, usize)>,
-    /// Bytes over sockets; CPU nanoseconds of connection threads.
+    /// Token buckets: for bytes over sockets, and for CPU ns of connection threads. `None` without that limit.
     buckets: [Option<Bucket>; 2],
-    /// Who watches the clock for those that wait for a bucket.
+    /// Ticket of the thread that watches the clock for all that wait for a bucket.
     keeper: Option<Ticket>,
-    /// When it will look next.
+    /// Time at which that thread wakes next.
     alarm: MonoNs,
 }
 
-/// See the module.
+/// Admission queue of a node.
 #[derive(Debug)]
 pub struct Turnstile {
     word: AtomicU64,
     slots: u64,
     is_limited: bool,
-    /// Whether bytes, and whether CPU time, count when turns are shared: where there is one limit, what it limits
-    /// is what is short; otherwise both may be.
+    /// True if bytes, and if CPU time, count as cost. With one limit only the limited resource counts, because it is
+    /// the scarce one. Otherwise both count.
     counts: [bool; 2],
     may_spin: bool,
     queue: Mutex<Queue>,
     host: Arc<dyn Host>,
 }
 
-/// CPU time of this thread, in nanoseconds.
+/// Returns the CPU time of this thread, in ns.
 fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // Both parts are non-negative on this clock.
+    // Both fields are non-negative on this clock.
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
 }
 
 impl Turnstile {
-    /// One with at least one slot, that lets in no more than the limits permit.
+    /// Makes a queue with at least one slot, within the limits.
     pub fn new(host: Arc<dyn Host>, slots: usize, limits: &Limits) -> Arc<Turnstile> {
         let now = host.now();
         let cpu = limits.cpu_milli.map(|milli| Bucket::new(u64::from(milli) * 1_000_000, now));
@@ -112,7 +118,7 @@ impl Turnstile {
         })
     }
 
-    /// A connection's way through.
+    /// Returns a connection's handle on the queue.
     pub fn passage(self: &Arc<Turnstile>, peer: &Peer) -> TurnstilePassage {
         let key = Key::of(peer);
         let mut queue = self.queue.lock();
@@ -126,20 +132,20 @@ impl Turnstile {
         TurnstilePassage { turnstile, key, member, inside: None, paid_cpu_ns: cpu_ns }
     }
 
-    /// Ends all limits: the node stops, and nobody is to wait for that.
+    /// Ends all limits, because the node stops and nobody should wait for them.
     pub fn lift_limits(&self) {
         let mut queue = self.queue.lock();
         queue.buckets = [None, None];
         self.give_slots(&mut queue);
     }
 
-    /// Goes in if a slot is free and nobody waits. Whether it did.
+    /// Enters if a slot is free and nobody waits. Reports whether it did.
     fn enter_now(&self) -> bool {
         let free = |word: u64| (word < self.slots).then(|| word + 1);
         self.word.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).is_ok()
     }
 
-    /// Waits to be let in. What was reserved for the piece.
+    /// Enters, and waits if it has to. Returns the reserved cost.
     fn enter_in_turn(&self, member: Member) -> u64 {
         let mut queue = self.queue.lock();
         loop {
@@ -155,7 +161,7 @@ impl Turnstile {
             if may_begin && word < self.slots {
                 continue;
             }
-            // In one step with having seen that there is no slot, or that no bucket has anything.
+            // One compare-and-swap, against the word in which no slot was free or the buckets were empty.
             let added = self.word.compare_exchange(word, word + WAITING, Ordering::AcqRel, Ordering::Relaxed);
             if added.is_ok() {
                 break;
@@ -183,7 +189,7 @@ impl Turnstile {
                 Some(left) => std::thread::park_timeout(left),
             }
             if !self.is_limited {
-                // Only a grant needs the thread; anything else that woke it is not for us.
+                // The thread wakes for its grant only. Any other wake-up is ignored.
                 match seat.granted.load(Ordering::Acquire) {
                     0 => {}
                     granted => return granted - 1,
@@ -193,21 +199,23 @@ impl Turnstile {
         }
     }
 
-    /// How long the caller is to park, if it is the one who watches the clock.
+    /// Returns how long the caller parks if it is the thread that watches the clock. `None` for all others, which park
+    /// without a timeout.
     fn watch_clock(&self, queue: &mut Queue, ticket: Ticket) -> Option<Duration> {
         if !self.is_limited || *queue.keeper.get_or_insert(ticket) != ticket {
             return None;
         }
-        // If no slot is free, whoever leaves one looks at the buckets; this one looks again all the same.
+        // If no slot is free, the next connection that leaves checks the buckets. This thread checks them again all the
+        // same.
         let left = self.wait_ns(queue);
         let left = if left == 0 { BURST_NS } else { left.min(BURST_NS) };
         queue.alarm = MonoNs(self.host.now().0.saturating_add(left));
         Some(Duration::from_nanos(left))
     }
 
-    /// Has the one who watches the clock look earlier, if the buckets will have something before it would. Else
-    /// tokens gather while all wait, and what they buy is served in a rush in which who asks for one thing at a time
-    /// is not back in time for its next turn.
+    /// Wakes the thread that watches the clock if the buckets will permit work before it would wake. Otherwise tokens
+    /// would gather while all wait and be spent in a burst, and a client that asks for one thing at a time would come
+    /// too late for its next visit.
     fn set_alarm(&self, queue: &Queue, left_ns: u64) {
         let is_late = queue.alarm.0 > self.host.now().0.saturating_add(left_ns);
         if left_ns > 0
@@ -218,8 +226,8 @@ impl Turnstile {
         }
     }
 
-    /// Somebody else watches the clock, if the caller did or was about to: one who is called to do so may be let
-    /// in before it wakes, and calls the next.
+    /// Passes the watch of the clock to another thread, if the caller had it or was about to take it. The woken thread
+    /// may be admitted before it wakes; it then wakes the next one.
     fn hand_over_clock(&self, queue: &mut Queue, ticket: Ticket) {
         if queue.keeper.is_none_or(|keeper| keeper == ticket) {
             queue.keeper = None;
@@ -229,7 +237,7 @@ impl Turnstile {
         }
     }
 
-    /// How long the buckets let nobody begin; 0 if they do.
+    /// Returns for how many ns the buckets let nobody begin; 0 if they permit work.
     fn wait_ns(&self, queue: &mut Queue) -> u64 {
         if !self.is_limited {
             return 0;
@@ -238,14 +246,14 @@ impl Turnstile {
         queue.buckets.iter_mut().flatten().map(|bucket| bucket.wait_ns(now)).max().unwrap_or(0)
     }
 
-    /// Gives free slots to those whose turn it is.
+    /// Gives free slots to the clients that are next.
     fn give_slots(&self, queue: &mut Queue) {
         while queue.rounds.waiting() > 0 && self.wait_ns(queue) == 0 {
             let free = |word: u64| (word & INSIDE < self.slots).then(|| word - WAITING + 1);
             if self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, free).is_err() {
                 return;
             }
-            // As many wait in the word as in the rounds, for both change under the lock.
+            // The word and the rounds agree on the number of waiting threads, because both change under the lock.
             let Some(grant) = queue.rounds.grant_next() else { return };
             if let Some(seat) = queue.seats.remove(&grant.ticket) {
                 seat.granted.store(grant.reserved + 1, Ordering::Release);
@@ -254,7 +262,7 @@ impl Turnstile {
         }
     }
 
-    /// Leaves, and charges the piece if anybody cares.
+    /// Leaves. Charges the morsel if somebody waits or a limit counts it.
     fn leave(&self, member: Member, piece: &Piece) {
         if !self.is_limited && piece.reserved == 0 {
             let before = self.word.fetch_sub(1, Ordering::AcqRel);
@@ -281,26 +289,26 @@ impl Turnstile {
     }
 }
 
-/// What was done inside.
+/// Work done during one stay inside.
 struct Piece {
     reserved: u64,
     bytes: u64,
-    /// CPU time inside, where it was looked at.
+    /// CPU ns inside; 0 if it was not measured.
     cpu_ns: u64,
-    /// With limits, all CPU time of the thread since its last piece: waiting and watching the clock included, which
-    /// the node has to pay for but which is no service to the client.
+    /// CPU ns of the thread since its last morsel, waiting and watching the clock included; 0 without limits. The
+    /// buckets pay for all of it, but only `cpu_ns` counts as service to the client.
     thread_cpu_ns: u64,
 }
 
-/// One connection's way through a [`Turnstile`].
+/// One connection's handle on a [`Turnstile`].
 #[derive(Debug)]
 pub struct TurnstilePassage {
     turnstile: Arc<Turnstile>,
     key: Key,
     member: Member,
-    /// While inside: what was reserved, and the thread's CPU time when it went in, where that is looked at.
+    /// While inside: the reserved cost, and the thread's CPU time at entry if it is measured.
     inside: Option<(u64, Option<u64>)>,
-    /// With limits, the thread's CPU time up to which it has paid.
+    /// CPU time of the thread that has been charged to the buckets; `None` without limits.
     paid_cpu_ns: Option<u64>,
 }
 
@@ -311,7 +319,7 @@ impl Passage for TurnstilePassage {
             return;
         }
         let reserved = self.turnstile.enter_in_turn(self.member);
-        // Looking costs a call, so it is only done where somebody waits or is counted for.
+        // Measuring costs a system call, so it is done only if somebody waits or a limit counts it.
         self.inside = Some((reserved, Some(thread_cpu_ns())));
     }
 

@@ -1,4 +1,5 @@
-//! Admission, case by case: which of several wrongs is named, and that nothing else is let in.
+//! Admission of reads and writes by handle, epoch, state of the region and range. If several are wrong, the tests fix
+//! which of them is reported.
 
 use farpool_node::dispatch::admit;
 use farpool_region::Fence;

@@ -1,4 +1,5 @@
-//! A node answers what its leases and its memory decide; all else its extension does, and without one nobody.
+//! A node answers requests about leases and memory itself, and passes all other requests to its extension, if it has
+//! one.
 
 use farpool_host::Machine;
 use farpool_lock::Mutex;
@@ -34,7 +35,7 @@ fn node_without_an_extension_runs_nothing_beside_its_data() {
     assert_eq!(node.open_lane(&peer, lane()).err(), Some(unsupported(Opcode::OpenLane)));
 }
 
-/// Notes what comes to it.
+/// Extension that records the calls it gets.
 #[derive(Clone, Default)]
 struct Noting(Arc<Mutex<Vec<String>>>);
 

@@ -1,10 +1,12 @@
-//! The sharing of a node between clients, simulated: slots, pieces of known cost and clients that wait.
+//! Simulation of fair sharing between the clients of a node. A client asks for morsels: units of work that occupy a
+//! slot for a time (the cost, in ns) and are not interrupted.
 
 use farpool_node::fair::{COST_MIN, Member, QUANTUM, Rounds, Ticket, cost};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// A client that keeps so many pieces waiting, each of the same cost, and thinks for a while after each.
+/// Behaviour of a client: it keeps `depth` morsels requested, each of cost `cost`, and pauses for `think` ns before it
+/// asks for the next one.
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     depth: usize,
@@ -12,25 +14,26 @@ struct Habit {
     think: u64,
 }
 
-/// What was seen of a client.
+/// Figures of one simulated client.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     pieces: u64,
     cost: u64,
-    /// The most that any one other client was served while this one waited and did not owe.
+    /// Largest cost that any one other client was served while this client waited and owed nothing.
     others_cost_max: u64,
 }
 
-/// A node with `slots` on a clock of its own, used until `until`.
+/// Simulates a node with this many slots from time 0 to `until`, in ns of a virtual clock.
 fn simulate(slots: usize, habits: &[Habit], until: u64) -> Vec<Seen> {
     let mut rounds = Rounds::default();
     let members: Vec<Member> = habits.iter().map(|_| rounds.join()).collect();
     let mut seen = vec![Seen::default(); habits.len()];
-    // When a client wants its next pieces, and when pieces in service end, by time and a number to tell them apart.
+    // Times at which clients ask for their next morsels, and at which running morsels end. A unique number tells apart
+    // those at the same time.
     let mut arrivals: BTreeMap<(u64, u64), usize> = BTreeMap::new();
     let mut service: BTreeMap<(u64, u64), (usize, u64)> = BTreeMap::new();
     let mut waiting: BTreeMap<Ticket, usize> = BTreeMap::new();
-    // What each other client has been granted since a client that owes nothing began to wait.
+    // Cost granted to each other client since a client began to wait. `None` for clients that do not wait or that owe.
     let mut since: Vec<Option<Vec<u64>>> = vec![None; habits.len()];
     let mut number = 0;
     for (client, habit) in habits.iter().enumerate() {
@@ -86,7 +89,7 @@ fn simulate(slots: usize, habits: &[Habit], until: u64) -> Vec<Seen> {
             assert!(rounds.deficit(*member) <= QUANTUM, "more to spend than a visit gives");
             let wants = waiting.values().any(|other| *other == client);
             let in_service = service.values().any(|(other, _)| *other == client);
-            // Until its turn in the circle comes, it may keep what it was given when it came.
+            // A client gets one quantum when it enters the circle, and may keep it until it is visited.
             let may_have = if wants || in_service || !waiting.is_empty() { QUANTUM } else { 0 };
             assert!(rounds.deficit(*member) <= may_have, "something hoarded");
         }
@@ -105,8 +108,8 @@ fn habit() -> impl Strategy<Value = Habit> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The assertions are in the simulation: no slot is free beside somebody who waits, every ticket is granted
-    /// once, what there is to spend is bounded. On top: nobody who owes nothing is passed over for long.
+    /// The simulation asserts: no slot is free while somebody waits, every ticket is granted once, balances are
+    /// bounded. In addition, no client that owes nothing is passed over for long.
     #[test]
     fn sharing_between_any_clients_conserves_work_and_passes_nobody_over(
         slots in 1..4usize,
@@ -114,7 +117,8 @@ proptest! {
     ) {
         let seen = simulate(slots, &habits, 2_000_000);
         let largest = habits.iter().map(|habit| habit.cost).max().unwrap_or_default();
-        // A client's own piece may not have been charged yet when it begins to wait, one for each other slot.
+        // A client may begin to wait while morsels of its own still run, one per slot at most. It pays for them by
+        // being passed over.
         let own = |habit: &Habit| (slots as u64 * habit.cost).div_ceil(QUANTUM as u64);
         for (seen, habit) in seen.iter().zip(&habits) {
             let visits = 4 + 2 * own(habit);
@@ -123,7 +127,7 @@ proptest! {
         }
     }
 
-    /// Everybody always has something waiting: all get the same cost, whatever their pieces cost.
+    /// Clients that always wait get the same cost each, whatever the cost of their morsels.
     #[test]
     fn sharing_between_backlogged_clients_is_equal_by_cost(
         slots in 1..4usize,
@@ -135,13 +139,14 @@ proptest! {
         let equal = seen.iter().map(|seen| seen.cost).sum::<u64>() / habits.len() as u64;
         let largest = costs.iter().max().copied().unwrap_or_default();
         for seen in &seen {
-            // Apart from an equal share: a few quanta and the pieces at both ends.
+            // Permitted deviation from an equal share: a few quanta, and the morsels that run when the simulation
+            // begins and ends.
             let slack = 4 * QUANTUM as u64 + 2 * (slots as u64 + 1) * largest;
             prop_assert!(seen.cost.abs_diff(equal) <= slack, "{} of {equal}, slack {slack}", seen.cost);
         }
     }
 
-    /// Tickets of a client that is gone are not granted, and those of others are.
+    /// Tickets of a client that left are not granted; those of others are.
     #[test]
     fn sharing_goes_on_without_a_client_that_left(waits in proptest::collection::vec(0..4usize, 1..40), gone in 0..4usize) {
         let mut rounds = Rounds::default();
@@ -161,12 +166,13 @@ proptest! {
 }
 
 /// One client at depth 128 beside seven at depth 1: each of the seven gets at least 0.8 of the smaller of an equal
-/// share and what it gets alone, less what it takes to wait for the end of a larger piece in service.
+/// share and what it gets alone, less its waits for the end of a running larger morsel.
 #[test]
 fn sharing_client_at_depth_128_beside_seven_at_depth_1_takes_no_more_than_its_share() {
     const UNTIL: u64 = 30_000_000;
     for slots in [1, 2, 4] {
-        // 8 KiB each, and 8 KiB beside 64 KiB; the seven think not at all, for a round trip, and for long.
+        // Morsels of 8 KiB for all, then 64 KiB for the deep client. The seven do not pause, pause for a round trip
+        // (10 us), or pause for 100 us.
         for greedy_cost in [cost(8 << 10, 0), cost(64 << 10, 0)] {
             for think in [0, 10_000, 100_000] {
                 let modest = Habit { depth: 1, cost: cost(8 << 10, 0), think };
@@ -177,7 +183,7 @@ fn sharing_client_at_depth_128_beside_seven_at_depth_1_takes_no_more_than_its_sh
                 let seven: Vec<f64> =
                     seen[1..].iter().map(|seen| seen.cost as f64 / equal.min(alone) as f64).collect();
                 let least = seven.iter().copied().fold(f64::MAX, f64::min);
-                // What is in service is not interrupted: a piece that comes to large ones waits for their end.
+                // A running morsel is not interrupted, so the seven may have to wait for the end of a larger one.
                 let waits = greedy_cost.max(modest.cost) / slots as u64;
                 let best = (modest.cost + think) as f64 / (modest.cost + think + waits) as f64;
                 assert!(least >= 0.8 * best.min(1.0), "slots {slots} think {think}: {least:.2} of {seven:?}");
@@ -193,7 +199,8 @@ fn cost_is_the_larger_of_bytes_and_cpu_time() {
     assert_eq!(cost(256 << 10, 200_000), 200_000);
 }
 
-/// An operator that took a second is paid for in rounds of two microseconds: found without walking them.
+/// Both clients owe one second. Each round pays a quantum of 2,048 ns, so it takes about half a million rounds until
+/// one may be granted. They must be applied in one step, not one by one.
 #[test]
 fn sharing_with_a_client_deep_in_debt_finds_the_next_at_once() {
     let mut rounds = Rounds::default();

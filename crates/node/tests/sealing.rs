@@ -1,5 +1,6 @@
-//! Sealing takes long, because bytes move, and so does making regions ready for a lease: what goes on meanwhile.
-//! The memory here is an arena that stops in the middle of either until it is told to go on.
+//! Requests during slow work of a node: making regions immutable (a `Seal` request moves their bytes to another memory
+//! file), and preparing regions for a lease (checking that they are zero). The tests' arena stops in the middle of
+//! either until the test lets it continue.
 
 use farpool_host::{Host, HostLayer, Machine};
 use farpool_lease::ticket::{node_id, secret_digest, sign};
@@ -22,23 +23,23 @@ use std::time::{Duration, Instant};
 const NODE: &str = "n";
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What an arena does when it is to move bytes.
+/// Behaviour of the arena at its next slow operation.
 enum Move {
-    /// Says so, and waits for the word to go on.
+    /// Reports that it has begun, and waits for permission to continue.
     Stop { begun: Sender<()>, go: Receiver<()> },
-    /// The host has no memory.
+    /// Fails as if the host had no memory left.
     Fail,
 }
 
-/// An arena that does the next of these each time it is to move bytes, or to look whether a region is clean, and
-/// then what arenas do.
+/// An arena with two stacks of instructions. `reseat` (moving bytes) takes one from `moves` and `verify_zero` one from
+/// `looks`, before they do their normal work.
 struct Moving {
     arena: Arena,
     moves: Mutex<Vec<Move>>,
     looks: Mutex<Vec<Move>>,
 }
 
-/// Does the next of these.
+/// Takes the last instruction, if any, and follows it.
 fn pass(moves: &Mutex<Vec<Move>>) -> Result<(), RegionError> {
     let next = moves.lock().pop();
     match next {
@@ -135,7 +136,7 @@ impl Memory for Moving {
     }
 }
 
-/// A broker whose rulings the test gives.
+/// A broker whose rulings come from the test.
 struct Ruled {
     inventories: Sender<Inventory>,
     rulings: Receiver<Ruling>,
@@ -172,7 +173,7 @@ impl Link for Ruled {
     }
 }
 
-/// This machine, with that broker.
+/// Host whose first connection to a broker leads to the test's broker. Further connections time out.
 struct WithBroker {
     broker: Mutex<Option<Ruled>>,
 }
@@ -192,7 +193,7 @@ impl Dialer for WithBroker {
     }
 }
 
-/// A node of two regions with one session, which has written to both.
+/// A node with two regions. The test's session has leased both and written 16 bytes to each.
 struct Pool {
     node: Arc<NodeService<Moving>>,
     inventories: Receiver<Inventory>,
@@ -259,7 +260,8 @@ impl Pool {
         Request::Seal(Seal { session: SESSION, secret: SECRET, regions })
     }
 
-    /// Answers reports until one is as wanted, with what the ruling says on it.
+    /// Replies to reports (inventories) until `is_wanted` accepts one. The reply to that one makes the node drop the
+    /// regions `drop`.
     fn rule_until(&self, is_wanted: impl Fn(&Inventory) -> bool, drop: &[RegionAt]) -> Inventory {
         let begun = Instant::now();
         loop {
@@ -288,7 +290,7 @@ impl Drop for Pool {
     }
 }
 
-/// Leases regions of the node, by a ticket of this id.
+/// Leases this many regions of the node for the test's session, with a ticket that has this id.
 fn lease(node: &NodeService<Moving>, life: Life, id: u64, region_count: u32) -> Result<Vec<Grant>, Refusal> {
     let mut ticket = Ticket {
         id: TicketId(id),
@@ -325,7 +327,7 @@ fn stop() -> (Move, Receiver<()>, Sender<()>) {
     (Move::Stop { begun, go }, has_begun, go_on)
 }
 
-/// Renewals of everybody waited until all bytes of a seal had moved: some 50 ms for each 64 MiB.
+/// Regression: every renewal of a lease waited until the bytes of a `Seal` request had moved, about 50 ms per 64 MiB.
 #[test]
 fn renewal_is_answered_while_bytes_are_moved_to_be_sealed() {
     let (first, has_begun, go_on) = stop();
@@ -365,7 +367,7 @@ fn seal_that_found_no_memory_is_done_when_it_is_asked_again() {
     assert!(sealed.iter().all(|grant| read(&pool.node, grant) == Ok([7; 16])));
 }
 
-/// What is dropped while its bytes move must not be wiped and granted anew under the hands of who moves it.
+/// A region that is dropped while its bytes move must not be wiped and leased to others before the move has ended.
 #[test]
 fn region_dropped_while_its_bytes_are_moved_is_wiped_afterwards_and_its_seal_refused() {
     let (first, has_begun, go_on) = stop();
@@ -377,7 +379,8 @@ fn region_dropped_while_its_bytes_are_moved_is_wiped_afterwards_and_its_seal_ref
     let at = |owned: &OwnedRegion| RegionAt { region: owned.region, epoch: owned.epoch };
     let all: Vec<RegionAt> = inventory.owned.iter().map(at).collect();
     pool.rule_until(sealed, &all[1..]);
-    // Taken back, and whoever wipes waits: the region whose bytes move is another, but of the same seal.
+    // The dropped region is revoked at once, but wiping waits until the whole `Seal` request is done: the bytes that
+    // move now are those of the other region.
     let waiting = pool.rule_until(|inventory| inventory.counts.named == 1, &[]);
     assert_eq!((waiting.counts.cleaning, waiting.counts.free), (1, 0));
     go_on.send(()).expect("it waits");
@@ -387,9 +390,9 @@ fn region_dropped_while_its_bytes_are_moved_is_wiped_afterwards_and_its_seal_ref
     assert_eq!(pool.node.memory().verify_zero(all[1].region).map_err(|error| error.to_string()), Ok(true));
 }
 
-/// A session that gave everything back while regions were being made ready for it left them to others before
-/// that was over: the look for zeros then met another's bytes, and the region was withheld for good. The node
-/// also complained of a bug of its own, for an epoch that was over.
+/// Regression: a session returned its regions while the node still prepared them for its lease. They were leased to
+/// others before the preparation had ended. The check for zeros then found the others' bytes, and the region was
+/// withheld for ever. The node also logged an internal error because of the old epoch.
 #[test]
 fn region_taken_back_while_it_is_made_ready_goes_to_nobody_else_before_that_is_over() {
     let pool = Pool::start(Vec::new());
@@ -409,7 +412,8 @@ fn region_taken_back_while_it_is_made_ready_goes_to_nobody_else_before_that_is_o
     let leasing = std::thread::spawn(move || lease(&node, life, 2, 1));
     has_begun.recv_timeout(PATIENCE).expect("begun");
     release(true, &[]);
-    // The other region, which nobody is at, is wiped whenever its turn comes: here, behind the first.
+    // The housekeeping thread wipes regions in order and waits for the one that is being prepared, so the other region
+    // is not wiped yet either.
     pool.rule_until(|inventory| inventory.counts.cleaning == 2, &[]);
     let refused = lease(&pool.node, life, 3, 1).map_err(|refusal| refusal.code);
     assert_eq!(refused, Err(Code::Exhausted));

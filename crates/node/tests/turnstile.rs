@@ -1,4 +1,4 @@
-//! The turnstile with real threads, and the buckets behind its limits.
+//! The admission queue of a node with real threads, and the token buckets that enforce its limits.
 
 use farpool_host::Machine;
 use farpool_node::limits::{BURST_NS, Bucket};
@@ -17,11 +17,12 @@ fn peer(client: u64, connection: u64) -> Peer {
     Peer { connection, client: ClientId(client), ..Peer::default() }
 }
 
-/// Threads go through as fast as they can, `pieces` times each. What each client of `clients` has had done when
-/// the first of them all is through with its own.
+/// Runs the threads of clients, given as (client number, connections), each entering and leaving the queue as fast as
+/// it can, until one client has done `pieces` morsels. Returns the number of morsels of each client.
 fn go_through(turnstile: &Arc<Turnstile>, slots: u64, clients: &[(u64, usize)], pieces: u64) -> Vec<u64> {
     let inside = AtomicU64::new(0);
-    // Beside those who have a slot, one of each client that owes nothing; connections without a name are clients.
+    // The queue lets in one thread per slot, and one per client that owes nothing. Each connection without a client
+    // number is a client of its own.
     let most = slots
         + clients
             .iter()
@@ -56,7 +57,7 @@ fn go_through(turnstile: &Arc<Turnstile>, slots: u64, clients: &[(u64, usize)], 
     done.iter().map(|done| done.load(Ordering::Relaxed)).collect()
 }
 
-/// A lost wake-up would leave threads parked for ever, and this test with them.
+/// If a wake-up were lost, this test would hang.
 #[test]
 fn turnstile_many_threads_go_through_and_hardly_more_at_once_than_there_are_slots() {
     for slots in [1, 2, 3] {
@@ -65,13 +66,13 @@ fn turnstile_many_threads_go_through_and_hardly_more_at_once_than_there_are_slot
     }
 }
 
-/// Limits end when the node stops, so those who wait for them end as well.
+/// A node that stops lifts its limits. Threads that wait because of them must be let in then.
 #[test]
 fn turnstile_with_limits_lets_all_through_once_they_are_lifted() {
     let turnstile = turnstile(2, Limits { bytes_per_second: Some(1_000_000), cpu_milli: Some(10) });
     let mut first = turnstile.passage(&peer(1, 1));
     first.enter();
-    // Of a thousand seconds.
+    // 1 GB at 1 MB per second: nobody else may enter for a thousand seconds.
     first.leave(1_000_000_000);
     std::thread::scope(|scope| {
         for connection in 2..8 {
@@ -97,8 +98,8 @@ fn turnstile_with_limits_keeps_threads_moving_by_its_own_clock() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is asked and whenever, no more is spent than time has brought in, a burst and the last piece; and
-    /// whoever waits as long as it is told may begin.
+    /// A bucket never gives more than its rate times the elapsed time, plus a burst and the last morsel. A caller that
+    /// waits for `wait_ns` may begin.
     #[test]
     fn bucket_gives_no_more_than_its_rate_and_a_burst(
         per_second in 1u64..10_000_000_000,

@@ -1,31 +1,31 @@
-//! Keys: what a user gives, and what is derived of it. All are wiped when they are dropped, and none is printed.
+//! Keys: the user's key, and keys derived from it. All are wiped when they are dropped, and none is printed.
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use std::fmt;
 use zeroize::Zeroize;
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 pub const KEY_BYTES: usize = 16;
-/// Bytes of the random salt of a table.
+/// Length of a table's random salt in bytes.
 pub const SALT_BYTES: usize = 16;
 
-/// What a user gives to encrypt tables, and to read them. It never leaves the client; of a table it makes a key of its
-/// own, the [`SealKey`], which a node is given that runs a query over it.
+/// Key with which a user encrypts and reads tables. It never leaves the client. From it a key for each table is
+/// derived, the [`SealKey`], which a node receives if it runs a query over that table.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TableKey([u8; KEY_BYTES]);
 
-/// The key of one table, or of one scan's answers.
+/// Key of one table, or of the replies of one scan.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealKey([u8; KEY_BYTES]);
 
-/// A key of another length than [`KEY_BYTES`].
+/// Error: a key does not have [`KEY_BYTES`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongKeyLength {
-    /// Its bytes.
+    /// Number of bytes it has.
     pub bytes: usize,
 }
 
-/// Bytes to be derived.
+/// Output length of the derivation.
 struct Sixteen;
 
 impl KeyType for Sixteen {
@@ -35,13 +35,14 @@ impl KeyType for Sixteen {
 }
 
 impl TableKey {
-    /// A key of random bytes, which are best kept where other secrets are: without them nobody reads the table.
+    /// Makes a key from random bytes. Without these bytes nobody can read the tables, so they belong where other
+    /// secrets are kept.
     pub fn new(bytes: [u8; KEY_BYTES]) -> TableKey {
         TableKey(bytes)
     }
 
-    /// The key of a table with this salt, and what tells it from others: it is stored with the table, and says nothing
-    /// of the key.
+    /// Derives the key of the table with this salt, and a check value. The check value is stored with the table to
+    /// recognise the right key, and reveals nothing about it.
     pub fn of_table(&self, salt: &[u8; SALT_BYTES]) -> (SealKey, [u8; KEY_BYTES]) {
         let extracted = Salt::new(HKDF_SHA256, salt).extract(&self.0);
         let derive = |label: &[u8]| {
@@ -64,12 +65,12 @@ impl TryFrom<&[u8]> for TableKey {
 }
 
 impl SealKey {
-    /// A key from random bytes, or one that was received.
+    /// Makes a key from random bytes, or from bytes that were received.
     pub fn new(bytes: [u8; KEY_BYTES]) -> SealKey {
         SealKey(bytes)
     }
 
-    /// Its bytes, to be sent to a node.
+    /// Returns the bytes, to be sent to a node.
     pub fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }

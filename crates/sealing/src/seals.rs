@@ -1,31 +1,31 @@
-//! Sealing and opening: of buffers and statistics of a table, and of the chunks of a scan.
+//! Encryption and decryption of the buffers and statistics of a table, and of the batches of a scan.
 
 use crate::keys::{SALT_BYTES, SealKey};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use std::fmt;
 
-/// Bytes of the tag that lies behind whatever is sealed.
+/// Length in bytes of the tag that follows every ciphertext.
 pub const TAG_BYTES: usize = 16;
 
-/// In front of all additional data, so that nothing else sealed under a key is ever taken for it.
+/// Prefix of all additional authenticated data. It keeps ciphertexts for different purposes under one key apart.
 const TABLE_DOMAIN: [u8; 16] = *b"farpool table 1\0";
 const CHUNK_DOMAIN: [u8; 16] = *b"farpool chunk 1\0";
-/// The last byte of a nonce.
+/// Last byte of a nonce, which separates buffers from statistics.
 const OF_BUFFERS: u8 = 0;
 const OF_STATISTICS: u8 = 1;
 
-/// Which buffer of a table: no two have the same place, as a row group has a row.
+/// Position of a buffer in a table. It is unique, because every row group has at least one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferPlace {
-    /// Which row of the table the first one of its row group is.
+    /// Row number in the table of the first row of its row group.
     pub position: u64,
-    /// Which column of the table, from 0.
+    /// Column of the table, from 0.
     pub column: u16,
-    /// Which buffer of the column in the row group, from 0.
+    /// Number of the buffer among those of the column in the row group, from 0.
     pub buffer: u8,
 }
 
-/// Bytes that are not those sealed for this place under this key.
+/// Error: the bytes were not encrypted for this position under this key, or were changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotSealed;
 
@@ -41,7 +41,7 @@ fn gcm(key: &SealKey) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_128_GCM, key.bytes()).expect("an AES-128 key is 16 bytes"))
 }
 
-/// Seals and opens what belongs to one table. The expanded key is wiped when it is dropped, by the library.
+/// Encrypts and decrypts the parts of one table. The library wipes the expanded key when it is dropped.
 pub struct TableSeals {
     key: LessSafeKey,
     salt: [u8; SALT_BYTES],
@@ -59,12 +59,13 @@ impl BufferPlace {
 }
 
 impl TableSeals {
-    /// Of the table with this key and salt.
+    /// Makes the cipher of the table with this key and salt.
     pub fn new(key: &SealKey, salt: [u8; SALT_BYTES]) -> TableSeals {
         TableSeals { key: gcm(key), salt }
     }
 
-    /// Table and place. Both are in key and nonce already; a mistake of ours with either is caught by this.
+    /// Returns the authenticated data: table and position. Key and nonce contain both already; this catches a mistake
+    /// of ours with either.
     fn place_data(&self, nonce: &[u8; NONCE_LEN]) -> [u8; 44] {
         let mut data = [0; 44];
         data[..16].copy_from_slice(&TABLE_DOMAIN);
@@ -73,7 +74,8 @@ impl TableSeals {
         data
     }
 
-    /// Seals a buffer where it is. The tag goes behind it. A table is sealed once: under a key, no place twice.
+    /// Encrypts a buffer in place and returns its tag, which is stored after it. A table is encrypted once: no position
+    /// is used twice under one key.
     pub fn seal(&self, place: BufferPlace, in_place: &mut [u8]) -> [u8; TAG_BYTES] {
         let nonce = place.nonce();
         let data = Aad::from(self.place_data(&nonce));
@@ -81,8 +83,8 @@ impl TableSeals {
         tag_of(sealed.expect("AES-GCM seals up to 64 GiB at once").as_ref())
     }
 
-    /// Opens a buffer with its tag behind it where it is: of `in_place` all but the last [`TAG_BYTES`] is the buffer
-    /// then. Nothing of it means anything after an error.
+    /// Decrypts a buffer with its tag in place. The plaintext is `in_place` without the last [`TAG_BYTES`]. After an
+    /// error the contents are meaningless.
     pub fn open(&self, place: BufferPlace, in_place: &mut [u8]) -> Result<(), NotSealed> {
         let nonce = place.nonce();
         let data = Aad::from(self.place_data(&nonce));
@@ -90,8 +92,8 @@ impl TableSeals {
         opened.map(drop).map_err(|_| NotSealed)
     }
 
-    /// Opens a buffer with its tag behind it into other memory, [`TAG_BYTES`] shorter. Nothing of that means anything
-    /// after an error.
+    /// Decrypts a buffer with its tag into other memory, which is [`TAG_BYTES`] shorter. After an error its contents
+    /// are meaningless.
     pub fn open_into(&self, place: BufferPlace, sealed: &[u8], into: &mut [u8]) -> Result<(), NotSealed> {
         let (sealed, tag) = sealed.split_last_chunk::<TAG_BYTES>().ok_or(NotSealed)?;
         if sealed.len() != into.len() {
@@ -103,15 +105,15 @@ impl TableSeals {
         self.key.open_separate_gather(nonce, data, sealed, tag, into).map_err(|_| NotSealed)
     }
 
-    /// Seals the statistics of the table, and puts the tag behind them. `footer` is all else that the table says of
-    /// itself: whoever opens these knows that it is as it was.
+    /// Encrypts the statistics of the table and appends the tag. `footer` is the rest of the table's description:
+    /// successful decryption proves that it is unchanged.
     pub fn seal_statistics(&self, footer: &[u8], statistics: &mut Vec<u8>) {
         let (nonce, data) = self.of_statistics(footer);
         let sealed = self.key.seal_in_place_append_tag(nonce, data, statistics);
         sealed.expect("AES-GCM seals up to 64 GiB at once");
     }
 
-    /// Turns sealed statistics back into what they were.
+    /// Decrypts statistics in place and removes the tag.
     pub fn open_statistics(&self, footer: &[u8], sealed: &mut Vec<u8>) -> Result<(), NotSealed> {
         let (nonce, data) = self.of_statistics(footer);
         let bytes = self.key.open_in_place(nonce, data, sealed).map_err(|_| NotSealed)?.len();
@@ -132,26 +134,26 @@ fn tag_of(bytes: &[u8]) -> [u8; TAG_BYTES] {
     bytes.try_into().expect("a tag of AES-GCM is 16 bytes")
 }
 
-/// Seals and opens the chunks of one scan, under a key that was made for it alone.
+/// Encrypts and decrypts the batches of one scan, under a key that is used for nothing else.
 pub struct ChunkSeals {
     key: LessSafeKey,
 }
 
 impl ChunkSeals {
-    /// Of the scan with this key.
+    /// Makes the cipher of the scan with this key.
     pub fn new(key: &SealKey) -> ChunkSeals {
         ChunkSeals { key: gcm(key) }
     }
 
-    /// Seals the batches of a chunk, the `number`th of its scan from 0, and puts the tag behind them. `head` is what
-    /// the chunk says besides. Under a key no number is sealed twice.
+    /// Encrypts the batches of reply number `number` of the scan (from 0) and appends the tag. `head` is the rest of
+    /// the reply, which is authenticated. No number is used twice under one key.
     pub fn seal(&self, number: u64, head: &[u8], batches: &mut Vec<u8>) {
         let (nonce, data) = Self::of_chunk(number, head);
         let sealed = self.key.seal_in_place_append_tag(nonce, data, batches);
         sealed.expect("AES-GCM seals up to 64 GiB at once");
     }
 
-    /// Turns a sealed chunk back into its batches.
+    /// Decrypts the batches of a reply in place and removes the tag.
     pub fn open(&self, number: u64, head: &[u8], sealed: &mut Vec<u8>) -> Result<(), NotSealed> {
         let (nonce, data) = Self::of_chunk(number, head);
         let bytes = self.key.open_in_place(nonce, data, sealed).map_err(|_| NotSealed)?.len();

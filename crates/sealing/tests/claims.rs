@@ -1,4 +1,4 @@
-//! What is sealed opens at its place and nowhere else, and not after a change of any bit.
+//! Ciphertext decrypts at its position and nowhere else, and not after a change of any bit.
 
 use farpool_sealing::*;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ fn sealed(place: BufferPlace, plain: &[u8]) -> Vec<u8> {
 #[test]
 fn key_of_a_table_is_hkdf_of_the_users_key_and_the_salt() {
     let (key, check) = TableKey::new(*b"0123456789abcdef").of_table(&SALT);
-    // By Python's hmac, as RFC 5869 says: one block for each label.
+    // Computed with Python's hmac as in RFC 5869: one block for each label.
     assert_eq!(hex(key.bytes()), "196f012f5e7fde4f5124430154bff77a");
     assert_eq!(hex(&check), "edadef1537b51179ca3e2dbf42b4611a");
     let printed = format!("{key:?} {:?}", TableKey::new(*b"0123456789abcdef"));

@@ -1,4 +1,4 @@
-//! The brokers of a pool: whom to ask, and whom next.
+//! Brokers of a pool, and the choice of the one to ask.
 
 use crate::{Dial, Dialer, Link, LinkError};
 use farpool_host::Host;
@@ -7,27 +7,28 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Brokers that stand in for each other, at most.
+/// Limit of the brokers in one list.
 pub const BROKERS_MAX: usize = 16;
-/// Where there are others to ask, one that does not answer is waited for no longer than this: at first, and at most. It
-/// doubles with each round in vain, so that a leader that is only slow is heard in the end.
+/// Shortest and longest time in ms to wait for one broker if there are several. The time doubles with each round
+/// without a reply, so that a leader that is only slow is reached in the end.
 const ATTEMPT_MS: (u64, u64) = (500, 4_000);
 
-/// `host:port` of each broker, of which one leads at a time.
+/// Addresses (`host:port`) of the brokers of a pool, one of which is the leader at a time.
 ///
-/// The idea: whoever asks keeps to the one that answered last. One that does not answer, or says that it does not lead,
-/// makes it go on to the next; what it asks may be asked twice.
+/// A caller keeps asking the broker that answered last. If that one does not answer, or says that it is not the leader,
+/// the caller fails over to the next one in the list. A request may therefore be sent twice. While one broker answers,
+/// the others are never contacted; if none answers, the callers go round the list with growing timeouts.
 #[derive(Debug)]
 pub struct Brokers {
     addresses: Vec<String>,
-    /// Which is asked at present.
+    /// Index of the broker that is asked at present.
     now: AtomicUsize,
-    /// How many were waited for in vain since one answered.
+    /// Number of attempts that timed out since a broker last answered. The timeout doubles with each round of them.
     in_vain: AtomicUsize,
 }
 
 impl Brokers {
-    /// Reads `host:port,host:port`. An error says what is permitted.
+    /// Parses `host:port,host:port`. The error says what is permitted.
     pub fn new(text: &str) -> Result<Brokers, String> {
         let addresses: Vec<String> = text.split(',').map(str::to_owned).collect();
         let is_address = |address: &&String| {
@@ -44,17 +45,17 @@ impl Brokers {
         }
     }
 
-    /// All of them.
+    /// Returns all addresses.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
 
-    /// How many there are.
+    /// Returns the number of brokers.
     pub fn count(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Connects to the one that is asked at present; goes on to the next if that fails.
+    /// Connects to the current broker. If that fails, the next broker becomes the current one.
     pub fn dial(&self, dialer: &dyn Dialer, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         let now = self.now.load(Ordering::Relaxed);
         let address = &self.addresses[now % self.addresses.len()];
@@ -65,7 +66,7 @@ impl Brokers {
         dialled
     }
 
-    /// Until when to wait for one of them.
+    /// Returns the deadline for waiting for one broker, at most `deadline`.
     pub fn until(&self, host: &dyn Host, deadline: MonoNs) -> MonoNs {
         if self.addresses.len() == 1 {
             return deadline;
@@ -75,7 +76,8 @@ impl Brokers {
         deadline.min(host.now().plus_ms(most.min(least << rounds.min(16))))
     }
 
-    /// What an answer, or none, says of who is asked next. Whether its connection is of no more use.
+    /// Notes the result of a request. Reports whether the connection must be closed; then the next broker has become
+    /// the current one.
     pub fn heard<T>(&self, answer: &Result<T, LinkError>) -> bool {
         let Err(error) = answer else {
             self.in_vain.store(0, Ordering::Relaxed);
@@ -97,13 +99,13 @@ impl Brokers {
         if timed_out {
             self.in_vain.fetch_add(1, Ordering::Relaxed);
         }
-        // If another thread has gone on already, that is far enough.
+        // Another thread may have moved on already. One step is enough then.
         let next = (one + 1) % self.addresses.len();
         let _ = self.now.compare_exchange(one, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// Whether a broker sent the asker to the others.
+/// Reports whether the broker refused because it is not the leader.
 pub fn is_not_leader(error: &LinkError) -> bool {
     matches!(error, LinkError::Refused { refusal, .. } if refusal.code == Code::NotLeader)
 }

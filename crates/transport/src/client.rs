@@ -1,8 +1,9 @@
-//! The asking side of a framed conversation, over any [`Stream`].
+//! The requesting side of a framed conversation, over any [`Stream`].
 //!
-//! Replies come in the order of requests, so a read's reply is received by one vectored call straight into the
-//! callers' buffers, header and all. A refused reply is shorter: its few bytes are then gathered back from those
-//! buffers, and what was caught of the next reply is kept for when that is taken.
+//! Replies come in the order of the requests. A read's reply is therefore received by one vectored call straight into
+//! the header buffer and the caller's buffers. A refused reply is shorter than the data that was asked for. Its few
+//! bytes are then copied back out of the caller's buffers, and bytes that belong to the next reply are kept until that
+//! reply is taken.
 
 use crate::landing::Landing;
 use crate::socket::{Interest, Stream, read_full, write_full};
@@ -17,51 +18,53 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::os::fd::BorrowedFd;
 
-/// A link that moves everything in frames.
+/// Link that sends and receives frames over a stream.
 pub struct FrameLink<S> {
     stream: S,
     transport: Transport,
     next_id: u64,
-    /// Request bodies and control replies, reused.
+    /// Bodies of requests and control replies; reused.
     scratch: Vec<u8>,
     spans: Vec<Span>,
-    /// Frames whose replies have not come, oldest first.
+    /// Data frames that were sent and whose replies have not been taken, oldest first.
     posted: VecDeque<Posted>,
-    /// Operations that were to be posted and have not been sent: they go when the answers before them are taken, and
-    /// nothing overtakes them. So what is under way is always the beginning of what was posted.
+    /// Number of posted read operations whose requests have not been sent yet, because enough bytes of requests are in
+    /// flight. They are sent while the replies before them are taken, and no later operation overtakes them. So the
+    /// operations in flight are always the first of those that were posted.
     owed: usize,
-    /// Control questions whose answers have not come, oldest first.
+    /// Ids of the control requests whose replies have not been taken, oldest first.
     called: VecDeque<u64>,
-    /// Of a write that is being posted bit by bit.
+    /// Progress of the write that `post_write_some` has begun and not finished.
     begun: Option<Begun>,
-    /// Bytes of later replies that were received with a short one.
+    /// Bytes of later replies that were received together with a refused reply.
     ahead: Vec<u8>,
     ahead_taken: usize,
 }
 
-/// A frame of data operations that was sent.
+/// A data frame that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     id: u64,
     opcode: Opcode,
     ops: usize,
-    /// Of the request.
+    /// Bytes of the request that count against [`POSTED_BYTES_MAX`].
     bytes: usize,
 }
 
-/// How far a write of several frames has come.
+/// Progress of a write that consists of one or more frames.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
-    /// Operations in the frames before.
+    /// Operations in the frames before this one.
     done: usize,
-    /// The frame whose beginning is in `scratch`.
+    /// The frame that is being sent. Its header and table are in `scratch`.
     frame: Posted,
-    /// Bytes of it.
+    /// Bytes of the frame that were sent.
     sent: usize,
 }
 
-/// Requests are sent ahead until so many bytes of them are under way. A peer that sends a reply does not take
-/// requests, so they must fit the sockets' buffers, or both sides would wait for each other.
+/// In-flight limit for read requests, in bytes. A peer that is sending a reply does not receive requests. If the
+/// requests did not fit the sockets' buffers, both sides would wait for each other. 32 KiB fit the buffers of any
+/// socket (`docs/decisions/0011-data-path.md`).
 const POSTED_BYTES_MAX: usize = 32 << 10;
 
 const REPLY_LENGTH: &str = "the length of a reply";
@@ -74,12 +77,13 @@ pub(crate) fn broken(error: io::Error) -> LinkError {
 }
 
 impl<S: Stream> FrameLink<S> {
-    /// Greets the peer over a fresh stream and settles the version.
+    /// Exchanges greetings with the peer over a new stream and agrees on the protocol version.
     pub fn greet(stream: S, transport: Transport, deadline: MonoNs) -> Result<Self, LinkError> {
         FrameLink::greet_for(ClientId(0), stream, transport, deadline)
     }
 
-    /// The same for a client that has several links: its peer shares between clients, not between links.
+    /// Does the same as [`Self::greet`] for a client that has several links. The node shares its work fairly between
+    /// clients, not between links.
     pub fn greet_for(
         client: ClientId,
         stream: S,
@@ -95,7 +99,7 @@ impl<S: Stream> FrameLink<S> {
         }
     }
 
-    /// Over a stream whose peer has been greeted, or needs no greeting.
+    /// Wraps a stream on which the greeting is over, or that needs none.
     pub(crate) fn greeted(stream: S, transport: Transport) -> Self {
         FrameLink {
             stream,
@@ -112,7 +116,7 @@ impl<S: Stream> FrameLink<S> {
         }
     }
 
-    /// The stream, for what only one transport can do.
+    /// Returns the stream, for calls that only one transport has.
     pub(crate) fn stream_mut(&mut self) -> &mut S {
         &mut self.stream
     }
@@ -135,8 +139,8 @@ impl<S: Stream> FrameLink<S> {
         Ok(id)
     }
 
-    /// The header of a request whose body is `scratch`. Where the stream itself notices a changed byte, the
-    /// body goes without a checksum, and so does its reply.
+    /// Returns the header of a request whose body is in `scratch`. If the stream itself detects changed bytes, neither
+    /// the body nor its reply carries a checksum.
     fn request_header(&self, opcode: Opcode, id: u64) -> [u8; HEADER_BYTES] {
         let body_crc = self.stream.needs_checksums().then(|| crc32c::crc32c(&self.scratch));
         self.header(opcode, id, self.scratch.len(), body_crc).encode()
@@ -154,8 +158,8 @@ impl<S: Stream> FrameLink<S> {
         }
     }
 
-    /// Receives the header of a control reply. A peer that speaks TLS answers a greeting in plaintext with an
-    /// alert, which is shorter than a header.
+    /// Receives the header of a control reply. A peer that speaks TLS answers a plaintext greeting with an alert, which
+    /// is shorter than a header.
     fn receive_head(&mut self, deadline: MonoNs) -> Result<Header, LinkError> {
         let mut head = [0; HEADER_BYTES];
         let received = read_full(&mut self.stream, &mut [IoSliceMut::new(&mut head)], deadline);
@@ -172,7 +176,7 @@ impl<S: Stream> FrameLink<S> {
         id
     }
 
-    /// Receives the rest of a reply to `request` whose header is here.
+    /// Receives the body of a reply whose header has been received.
     pub(crate) fn receive_body(
         &mut self,
         header: &Header,
@@ -195,7 +199,8 @@ impl<S: Stream> FrameLink<S> {
         Reply::decode(opcode, &self.scratch).map(Ok).map_err(LinkError::Protocol)
     }
 
-    /// Receives a chunk whose header is here: its batches straight to where they stay.
+    /// Receives a batch of rows (`NextChunk`) whose header has been received. Its bytes go straight to their final
+    /// memory.
     fn receive_chunk(&mut self, header: &Header, deadline: MonoNs) -> Result<Chunk, LinkError> {
         let mut head = [0; Chunk::HEAD_BYTES];
         let body_bytes = header.body_bytes as usize;
@@ -211,7 +216,7 @@ impl<S: Stream> FrameLink<S> {
         Chunk::of_parts(head, batches).map_err(LinkError::Protocol)
     }
 
-    /// Sends the request of one read frame: all of `ops` fit it.
+    /// Sends the request of one read frame. All of `ops` fit the frame.
     fn post_read_frame(&mut self, ops: &[ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         let opcode = if ops.len() > 1 { Opcode::ReadBatch } else { Opcode::Read };
         let id = self.take_id();
@@ -227,7 +232,8 @@ impl<S: Stream> FrameLink<S> {
         Ok(())
     }
 
-    /// Sends requests from `from` on until enough are under way. How many operations that were.
+    /// Sends read requests from the first of `ops` on until the in-flight limit is reached. Returns the number of
+    /// operations sent.
     fn post_reads(&mut self, ops: &[ReadOp<'_>], deadline: MonoNs) -> Result<usize, LinkError> {
         let mut done = 0;
         while done < ops.len()
@@ -240,7 +246,8 @@ impl<S: Stream> FrameLink<S> {
         Ok(done)
     }
 
-    /// The reply to the oldest read under way; `ops` begin with its operations. How many they were.
+    /// Receives the reply to the oldest read in flight, into the first of `ops`. Returns the number of its operations
+    /// and the refusal, if there is one.
     fn take_read_frame(
         &mut self,
         ops: &mut [ReadOp<'_>],
@@ -279,8 +286,8 @@ impl<S: Stream> FrameLink<S> {
         Ok((count, None))
     }
 
-    /// The body of a refused reply, of which `landed` bytes lie in the callers' buffers, and behind it perhaps
-    /// the beginning of the next reply.
+    /// Returns the body of a refused reply. Its first `landed` bytes were received into the caller's buffers, and may
+    /// be followed there by the beginning of the next reply.
     fn gather_back(
         &mut self,
         ops: &[ReadOp<'_>],
@@ -297,7 +304,7 @@ impl<S: Stream> FrameLink<S> {
         }
         let mut body: Vec<u8> = ops.iter().flat_map(|op| op.into.iter().copied()).take(landed).collect();
         if landed > body_bytes {
-            // What was received ahead of its time comes first when it is asked for.
+            // Bytes of the next reply go to the front of `ahead`, because they are read first.
             self.ahead.splice(..self.ahead_taken, body.drain(body_bytes..));
             self.ahead_taken = 0;
         }
@@ -307,7 +314,7 @@ impl<S: Stream> FrameLink<S> {
         Ok(body)
     }
 
-    /// The header and the table of a write frame, in `scratch`: all of `ops` fit it.
+    /// Puts the header and the table of a write frame into `scratch`. All of `ops` fit the frame.
     fn begin_write_frame(&mut self, ops: &[WriteOp<'_>]) -> Posted {
         let opcode = if ops.len() > 1 { Opcode::WriteBatch } else { Opcode::Write };
         let id = self.take_id();
@@ -324,11 +331,11 @@ impl<S: Stream> FrameLink<S> {
             .then(|| ops.iter().fold(crc32c::crc32c(spans), |crc, op| crc32c::crc32c_append(crc, op.from)));
         let head = self.header(opcode, id, spans.len() + payload_bytes, body_crc).encode();
         self.scratch[..HEADER_BYTES].copy_from_slice(&head);
-        // Its bytes leave with it; what waits in our socket is its peer's to take.
+        // Only the header counts as in flight: the peer takes the payload with its request.
         Posted { id, opcode, ops: ops.len(), bytes: HEADER_BYTES }
     }
 
-    /// Sends one write frame: all of `ops` fit it.
+    /// Sends one write frame. All of `ops` fit the frame.
     fn post_write_frame(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         let posted = self.begin_write_frame(ops);
         let mut parts = write_parts(&self.scratch, ops);
@@ -337,7 +344,8 @@ impl<S: Stream> FrameLink<S> {
         Ok(())
     }
 
-    /// Sends as much of a frame as the peer takes now, from where it was left. Whether that was the rest.
+    /// Sends as much of a frame as the peer takes now, from byte `sent` on. Reports whether the frame has been sent
+    /// whole.
     fn send_on(&mut self, ops: &[WriteOp<'_>], sent: &mut usize) -> io::Result<bool> {
         let mut parts = write_parts(&self.scratch, ops);
         let mut rest = &mut parts[..];
@@ -360,7 +368,8 @@ impl<S: Stream> FrameLink<S> {
         }
     }
 
-    /// The reply to the oldest write under way.
+    /// Receives the reply to the oldest write in flight. Returns the number of its operations and the refusal, if there
+    /// is one.
     fn take_write_frame(&mut self, deadline: MonoNs) -> Result<(usize, Option<(usize, Refusal)>), LinkError> {
         let Posted { id, opcode, ops: count, .. } = self.oldest()?;
         let mut head = [0; HEADER_BYTES];
@@ -376,7 +385,7 @@ impl<S: Stream> FrameLink<S> {
         Ok((count, Some((refused_index(opcode, &body, count)?, refusal))))
     }
 
-    /// Until the next answer is waited for, the link asks for no CPU.
+    /// Tells the stream that no reply is awaited for now, so that it need not be polled.
     fn rest(&mut self) {
         self.stream.rest();
     }
@@ -385,7 +394,7 @@ impl<S: Stream> FrameLink<S> {
         self.posted.pop_front().ok_or_else(out_of_order)
     }
 
-    /// Reads something: first what was received ahead of its time.
+    /// Reads at least one byte. Bytes that were received early come first.
     fn read_some(&mut self, into: &mut [IoSliceMut<'_>], deadline: MonoNs) -> Result<usize, LinkError> {
         if self.ahead_taken < self.ahead.len() {
             let mut left = &self.ahead[self.ahead_taken..];
@@ -416,7 +425,7 @@ impl<S: Stream> FrameLink<S> {
     }
 }
 
-/// A write frame: its beginning, and the bytes of its operations.
+/// Returns the parts of a write frame: its header with the table, then the bytes of its operations.
 fn write_parts<'o>(beginning: &'o [u8], ops: &'o [WriteOp<'_>]) -> Vec<IoSlice<'o>> {
     let mut parts = Vec::with_capacity(1 + ops.len());
     parts.push(IoSlice::new(beginning));
@@ -424,14 +433,14 @@ fn write_parts<'o>(beginning: &'o [u8], ops: &'o [WriteOp<'_>]) -> Vec<IoSlice<'
     parts
 }
 
-/// A reply was to be taken that was not asked for. Only this process can have done that.
+/// Error for a `take_*` call without a matching `post_*` call. Only this process can cause it.
 fn out_of_order() -> LinkError {
     LinkError::Cut(io::Error::other(
         "a reply was taken that no posted request matches (a bug of this program)",
     ))
 }
 
-/// The first refusal of several frames, its index counted from the first of them.
+/// First refusal among several frames. Its index counts from the first operation of the first frame.
 #[derive(Default)]
 struct FirstRefusal(Option<(usize, Refusal)>);
 
@@ -450,7 +459,7 @@ impl FirstRefusal {
     }
 }
 
-/// Returns which of `ops` operations was refused, from the body of the reply; the first, if it does not say.
+/// Returns the index of the refused operation from the body of the reply. An empty body stands for the first operation.
 fn refused_index(opcode: Opcode, body: &[u8], ops: usize) -> Result<usize, LinkError> {
     if body.is_empty() {
         return Ok(0);
@@ -467,7 +476,7 @@ fn value(what: &'static str, found: u64) -> LinkError {
 }
 
 fn check_reply(header: &Header, opcode: Opcode, id: u64) -> Result<(), LinkError> {
-    // A peer that cannot even read a request answers with id 0 and why, then hangs up.
+    // A peer that cannot read a request replies with id 0 and the reason, then closes the connection.
     if let (true, 0, Some(refusal)) = (header.is_reply, header.request_id, header.refusal) {
         return Err(LinkError::Refused { index: 0, refusal });
     }
@@ -522,7 +531,7 @@ impl<S: Stream> Link for FrameLink<S> {
         let under_way: usize = self.posted.iter().map(|posted| posted.ops).sum();
         let (mut done, mut posted) = (0, under_way.min(ops.len()));
         while done < ops.len() {
-            // Of many, the last are asked for when the first are here.
+            // A read of many operations sends its last requests when the first replies are here.
             if posted < ops.len() {
                 let sent = self.post_reads(&ops[posted..], deadline)?;
                 posted += sent;

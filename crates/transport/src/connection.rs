@@ -1,10 +1,10 @@
-//! The answering side of one connection: frames in, replies out, in order. Requests that arrived together are
-//! answered together, so a pipelining peer costs one write for many replies.
+//! The answering side of one connection: receives frames and sends replies, in order.
 //!
-//! The idea: small things pass through buffers, where many of them share one call. The bytes of larger reads and
-//! writes move straight between the regions and the socket, in pieces that each fit one visit to their gates;
-//! the peer takes the first of them while the next is on its way. Bytes that need a checksum, or that TLS seals,
-//! pass through buffers whatever their size.
+//! Requests that arrived together are answered together, so that a peer that pipelines costs one write call for many
+//! replies. Small requests and replies pass through buffers, where many of them share one system call. The bytes of
+//! larger reads and writes move straight between the regions and the socket. One call moves at most 256 KiB, because
+//! the revocation of a region has to wait for a call that uses its memory. The peer receives these bytes while the next
+//! call is prepared. Bytes that need a checksum, or that TLS encrypts, pass through buffers whatever their size.
 
 use crate::lane::{Successor, stay_between};
 use crate::outgoing::Outgoing;
@@ -20,20 +20,20 @@ use farpool_wire::{Code, MonoNs, Opcode, Payload, Refusal, WireError};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 
-/// What a connection begins with for incoming bytes; it grows to the largest frame that comes.
+/// Initial size of the receive buffer in bytes. It grows to the largest frame received.
 const INPUT_BYTES_START: usize = 64 << 10;
-/// The most that is taken from a socket at once, unless a frame needs more: of a large write, the rest then
-/// goes straight where it belongs.
+/// Most bytes received by one call, unless a frame needs more. The remaining payload of a large write then goes
+/// straight to its region.
 const INPUT_BYTES_TAKEN: usize = 16 << 10;
-/// Replies are sent when this much has gathered, even if more requests wait.
+/// Pending replies are sent at this many bytes, even if more requests have arrived.
 const OUTPUT_BYTES_FLUSH: usize = 256 << 10;
-/// Smaller reads share a call with the replies around them, if there are any: copying them costs less than a
-/// call of their own.
+/// Reads below this many bytes share a call with the replies around them, if there are any. Copying so few bytes costs
+/// less than a call of their own (`docs/decisions/0011-data-path.md`).
 const STREAM_BYTES_MIN: u64 = 16 << 10;
-/// A peer that does not take its replies for this long is cut off.
+/// Milliseconds after which a peer that does not receive its replies is disconnected.
 const SEND_PATIENCE_MS: u64 = 30_000;
 
-/// Bytes received and not yet answered.
+/// Buffer of bytes that were received and not answered yet.
 struct Input {
     buffer: Vec<u8>,
     start: usize,
@@ -45,10 +45,10 @@ impl Input {
         Input { buffer: vec![0; INPUT_BYTES_START], start: 0, end: 0 }
     }
 
-    /// The next frame's header, once it is here.
+    /// Returns the header of the next frame. `None` if part of it is missing.
     fn header(&self) -> Result<Option<Header>, WireError> {
         let waiting = self.waiting();
-        // Whoever speaks something else may never send as much as a header.
+        // The first four bytes are checked early: a peer that speaks another protocol may never send a whole header.
         if let Some(found) = waiting.first_chunk::<4>()
             && *found != MAGIC
         {
@@ -61,7 +61,7 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
-    /// What is here of the next frame's body.
+    /// Returns the bytes of the next frame's body that have been received.
     fn body(&self, header: &Header) -> &[u8] {
         let begun = self.waiting().get(HEADER_BYTES..).unwrap_or_default();
         &begun[..begun.len().min(header.body_bytes as usize)]
@@ -71,12 +71,13 @@ impl Input {
         self.body(header).len() == header.body_bytes as usize
     }
 
-    /// Drops `count` bytes from the front.
+    /// Removes the first `count` bytes.
     fn take(&mut self, count: usize) {
         self.start += count;
     }
 
-    /// Room for a frame of `whole` bytes at the front. Bounded: `Header::decode` refuses longer bodies.
+    /// Makes room for a frame of `whole` bytes at the front. The size is bounded, because `Header::decode` refuses
+    /// longer bodies.
     fn make_room(&mut self, whole: usize) {
         debug_assert!(whole <= HEADER_BYTES + FRAME_BODY_BYTES_MAX);
         if self.start > 0 && (self.start == self.end || self.start + whole > self.buffer.len()) {
@@ -89,8 +90,8 @@ impl Input {
         }
     }
 
-    /// Takes what has come, once there is something, for a frame that needs `whole` bytes. False at the end of
-    /// the connection.
+    /// Waits for bytes and receives them, with room for a frame of `whole` bytes. Returns false at the end of the
+    /// connection.
     fn receive(&mut self, stream: &mut Passing<'_>, whole: usize) -> io::Result<bool> {
         self.make_room(whole);
         let most = INPUT_BYTES_TAKEN.max(whole - (self.end - self.start));
@@ -103,7 +104,7 @@ impl Input {
     }
 }
 
-/// Does something that does not wait, waiting before it is done again.
+/// Retries a non-blocking operation until it succeeds, and waits for the stream before each retry.
 fn patiently<T>(
     stream: &mut Passing<'_>,
     interest: Interest,
@@ -122,7 +123,7 @@ fn patiently<T>(
     }
 }
 
-/// Serves one connection until the peer leaves, breaks the protocol or the socket is shut down.
+/// Serves one connection until the peer leaves, the peer breaks the protocol or the socket is shut down.
 pub(crate) fn serve(stream: &mut dyn Stream, peer: Peer, service: &dyn Service) -> io::Result<()> {
     let input = Input::new();
     let conversation = Conversation::new(peer);
@@ -140,7 +141,7 @@ struct Connection<'c> {
     service: &'c dyn Service,
     conversation: Conversation,
     input: Input,
-    /// Replies not sent yet.
+    /// Replies that have not been sent yet.
     out: Outgoing,
 }
 
@@ -166,7 +167,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Says what was wrong, and ends.
+    /// Sends the reason of a protocol error. The connection ends after it.
     fn hang_up(&mut self, error: WireError) -> io::Result<()> {
         reject(error, &mut self.out);
         self.flush()
@@ -176,13 +177,13 @@ impl Connection<'_> {
         self.stream.socket().is_some() && self.conversation.may_stream(header)
     }
 
-    /// Answers a frame that is all here. Whether there is more to do.
+    /// Answers a frame that has been received whole. Reports whether the connection continues.
     fn answer(&mut self, header: &Header) -> io::Result<bool> {
         if matches!(header.opcode, Opcode::Read | Opcode::ReadBatch) && self.streams(header) {
             return self.give_read(header);
         }
         if header.opcode == Opcode::Attach {
-            // Descriptors go with the first bytes sent, which must be those of their own reply.
+            // Descriptors are sent with the first bytes of a call, and those must be the bytes of their own reply.
             self.flush()?;
         }
         let next = self.answer_whole(header);
@@ -213,11 +214,13 @@ impl Connection<'_> {
         Ok(true)
     }
 
-    /// Lets somebody else go on with the connection, once everything has been said.
+    /// Sends all pending replies, then hands the connection's descriptors over to the successor, which answers from
+    /// then on. A connection that cannot be handed over (TLS) stays here, and its frames are forwarded.
     fn hand_over(&mut self, successor: Box<dyn Successor>) -> io::Result<()> {
         self.flush()?;
         self.stream.leave();
-        // What has been read here cannot be read again there.
+        // A peer must not send anything before it has the reply. The successor would not see bytes that were already
+        // received here.
         if !self.input.waiting().is_empty() {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -230,8 +233,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Answers a frame that is all here through buffers: inside if it moves data, and outside if it may take long
-    /// for other reasons.
+    /// Answers a whole frame through buffers. The connection is admitted if the frame moves data, and is outside
+    /// admission if the answer may take long for other reasons.
     fn answer_whole(&mut self, header: &Header) -> Next {
         let Connection { stream, service, conversation, input, out } = self;
         if !is_data(header) && header.opcode != Opcode::NextChunk {
@@ -249,7 +252,8 @@ impl Connection<'_> {
         next
     }
 
-    /// Answers a read, straight from memory unless it is small and there are others to share a call with.
+    /// Answers a read. The bytes go straight from memory to the socket, except those of a small read that shares a call
+    /// with other replies.
     fn give_read(&mut self, header: &Header) -> io::Result<bool> {
         self.stream.enter();
         let Connection { stream, service, conversation, input, out } = self;
@@ -281,9 +285,9 @@ impl Connection<'_> {
         }
     }
 
-    /// Takes a write whose payload is still arriving, straight into memory.
+    /// Receives a write whose payload is still arriving, straight into memory.
     fn take_write(&mut self, header: &Header) -> io::Result<bool> {
-        // Whoever sends it may wait for what was asked before.
+        // The peer may wait for earlier replies before it sends the rest.
         self.flush()?;
         let Connection { stream, service, conversation, input, out } = self;
         let (spans, table) = match conversation.ranges_to_receive(header, input.body(header)) {
@@ -310,7 +314,7 @@ impl Connection<'_> {
         while done < total {
             let mut has_waited = false;
             let count = patiently(stream, Interest::Readable, MonoNs(u64::MAX), |stream| {
-                // To look whether something has come costs less than to enter the gates for nothing.
+                // Checking whether bytes have arrived costs less than entering the regions in vain.
                 if std::mem::replace(&mut has_waited, true) && !stream.is_readable() {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
@@ -323,7 +327,8 @@ impl Connection<'_> {
                         Err(refusal) => refused = Some(refusal),
                     }
                 }
-                // Nobody wants the rest, but it has to come out of the way.
+                // The write was refused. Its remaining bytes are received and thrown away, so that the next frame can
+                // be read.
                 input.make_room(INPUT_BYTES_START);
                 let most = input.buffer.len().min((total - done) as usize);
                 stream.read(&mut [IoSliceMut::new(&mut input.buffer[..most])])
@@ -345,7 +350,7 @@ impl Connection<'_> {
         if self.out.is_empty() { Ok(()) } else { self.flush_with(&Payload::default()) }
     }
 
-    /// Sends what is to be sent, and these bytes behind it.
+    /// Sends the pending replies, then these bytes.
     fn flush_with(&mut self, bytes: &Payload<CHUNK_BYTES_MAX>) -> io::Result<()> {
         let deadline = farpool_host::clock::now().plus_ms(SEND_PATIENCE_MS);
         let mut parts: Vec<IoSlice<'_>> =
@@ -365,7 +370,7 @@ fn is_write(header: &Header) -> bool {
     matches!(header.opcode, Opcode::Write | Opcode::WriteBatch)
 }
 
-/// Sends `out` and then the ranges. Refused only before any of it was sent.
+/// Sends `out`, then the ranges. Returns a refusal only if nothing has been sent.
 fn stream_out(
     stream: &mut Passing<'_>,
     service: &dyn Service,
@@ -373,7 +378,8 @@ fn stream_out(
     total: u64,
     out: &mut Outgoing,
 ) -> Result<io::Result<()>, RefusedAt> {
-    // What one visit cannot reach is looked at before: a reply that has begun cannot be taken back.
+    // Ranges that the first call does not reach are checked before it, because a reply that has begun cannot be
+    // withdrawn.
     if spans.len() > 1 || total == 0 || total > OUTPUT_BYTES_FLUSH as u64 {
         service.admits(spans, Intent::Read)?;
     }
@@ -383,7 +389,7 @@ fn stream_out(
     while sent < head_bytes + total {
         let (mut refused, mut has_waited) = (None, false);
         let count = patiently(stream, Interest::Writable, deadline, |stream| {
-            // To look whether there is room costs less than to enter the gates for nothing.
+            // Checking whether the socket is writable costs less than entering the regions in vain.
             if std::mem::replace(&mut has_waited, true) && !stream.is_writable() {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -400,7 +406,7 @@ fn stream_out(
         });
         match (count, refused) {
             (_, Some(at)) if sent == 0 => return Err(at),
-            // The asker connects anew, asks again, and is told.
+            // The client reconnects, retries, and then gets the refusal.
             (_, Some(_)) => return Ok(Err(io::ErrorKind::ConnectionAborted.into())),
             (Ok(0), None) => return Ok(Err(io::ErrorKind::WriteZero.into())),
             (Ok(count), None) => {
@@ -415,7 +421,7 @@ fn stream_out(
     Ok(Ok(()))
 }
 
-/// Writes what has arrived of a payload.
+/// Writes the part of a payload that has arrived.
 fn write_front(service: &dyn Service, spans: &[Span], mut payload: &[u8]) -> Result<(), RefusedAt> {
     for (index, span) in parts_behind(spans, 0) {
         let (bytes, behind) = payload.split_at(payload.len().min(span.bytes as usize));

@@ -1,4 +1,4 @@
-//! Ways from a process to others.
+//! Connections from this process to brokers and nodes.
 
 use crate::reach::Reach;
 use crate::shm::{self, ShmSpace};
@@ -8,49 +8,50 @@ use farpool_host::{Host, HostLayer, Machine};
 use farpool_wire::{ClientId, MonoNs, NodeId};
 use std::sync::Arc;
 
-/// Whom to reach, and how.
+/// Peer to connect to, and the transport to use.
 #[derive(Clone, Copy, Debug)]
 pub enum Dial<'a> {
     /// The broker at `host:port`.
     Broker {
-        /// Where.
+        /// Address as `host:port`.
         address: &'a str,
     },
-    /// A memory node at `host:port`.
+    /// The memory node at `host:port`.
     Node {
-        /// Where.
+        /// Address as `host:port`.
         address: &'a str,
-        /// Which node is expected there.
+        /// Node that must answer there. With TLS its certificate must name it.
         node: NodeId,
     },
-    /// A memory node on this host, by its local socket: its regions can be mapped.
+    /// A memory node on this host, by its Unix socket. Its regions can be mapped.
     Local {
-        /// The name of the socket.
+        /// Name of the socket.
         socket: &'a str,
-        /// What this process has mapped of that node.
+        /// Regions of that node that this process has mapped.
         space: &'a Arc<ShmSpace>,
     },
 }
 
-/// A host from which others can be reached. [`Sockets`] is the real one; the simulator has another.
+/// A host that can connect to others. [`Sockets`] is the real one; the simulator has its own.
 pub trait Dialer: Host {
-    /// Connects and greets.
+    /// Connects to a peer and exchanges greetings with it.
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError>;
 }
 
-/// This machine, and what its sockets reach.
+/// This machine with its sockets.
 #[derive(Clone, Debug, Default)]
 pub struct Sockets {
     reach: Reach,
-    /// What all connections of this host name as their client.
+    /// Client number that all connections of this process send in their greeting.
     client: ClientId,
 }
 
 impl Sockets {
-    /// This machine as a host whose connections go as far as `reach` says. They count as one client.
+    /// Returns this machine as a host whose connections are limited by `reach`. All its connections count as one client
+    /// when nodes share their work between clients.
     pub fn dialer(reach: Reach) -> Arc<dyn Dialer> {
         let mut client = [0; 8];
-        // Without randomness there is no name, and each connection is a client by itself.
+        // If the system gives no random bytes the number is 0, and nodes treat each connection as a client of its own.
         let client = Machine.random(&mut client).map_or(0, |()| u64::from_le_bytes(client));
         Arc::new(Sockets { reach, client: ClientId(client) })
     }

@@ -1,21 +1,22 @@
-//! Memory that received bytes land in, used again.
+//! Pool of receive buffers.
 //!
-//! The idea: fresh memory costs a page fault for every 4 KiB and is zeroed by the kernel, together more than receiving
-//! into it. So large buffers, of which Arrow columns are made, come back here when their last user drops them, as long
-//! as there is a [`Keeper`]. What has not been asked for again for a while goes back to the system.
+//! Fresh memory costs a page fault for every 4 KiB, and the kernel zeroes it. Together that takes longer than receiving
+//! the bytes. Large buffers, of which Arrow columns are made, therefore return to this pool when their last user drops
+//! them, as long as a [`Keeper`] exists. Without a keeper nothing is pooled. Buffers that were not reused for a while
+//! are freed ([`Keeper::age`]).
 
 use farpool_lock::Mutex;
 use std::collections::BTreeMap;
 
-/// Buffers below this are the allocator's business.
+/// Capacity in bytes below which a buffer is left to the allocator.
 const KEPT_BYTES_MIN: usize = 64 << 10;
-/// Bytes that are kept, at most.
+/// Limit of the pool, in bytes.
 const KEPT_BYTES_MAX: usize = 512 << 20;
 
-/// Buffers that nobody uses.
+/// Unused buffers.
 #[derive(Debug, Default)]
 struct Spare {
-    /// By their capacity; with each, when it came by the count of [`age`].
+    /// Buffers by capacity, each with the value of `age` at which it was returned.
     buffers: BTreeMap<usize, Vec<(u64, Vec<u8>)>>,
     bytes: usize,
     age: u64,
@@ -23,7 +24,7 @@ struct Spare {
 }
 
 impl Spare {
-    /// The smallest that has room, unless it is more than twice as large.
+    /// Takes the smallest buffer that has room, unless it is more than twice as large as needed.
     fn take(&mut self, bytes: usize) -> Option<Vec<u8>> {
         let (capacity, of_size) = self.buffers.range_mut(bytes..=bytes.saturating_mul(2)).next()?;
         let capacity = *capacity;
@@ -43,13 +44,13 @@ impl Spare {
         }
     }
 
-    /// All of them.
+    /// Removes all buffers and returns them.
     fn empty(&mut self) -> BTreeMap<usize, Vec<(u64, Vec<u8>)>> {
         self.bytes = 0;
         std::mem::take(&mut self.buffers)
     }
 
-    /// Those that came before the last time this was called.
+    /// Removes and returns the buffers that were in the pool at the last call already.
     fn age(&mut self) -> Vec<Vec<u8>> {
         let mut old = Vec::new();
         let age = self.age;
@@ -64,15 +65,16 @@ impl Spare {
     }
 }
 
-/// Of this process: memory knows no sessions.
+/// Pool of the whole process. It is not bound to a session.
 static SPARE: Mutex<Spare> = Mutex::new(Spare { buffers: BTreeMap::new(), bytes: 0, age: 0, keepers: 0 });
 
-/// So many bytes of memory, to be written before they are read: they hold anything. It comes back when it is dropped.
+/// Receive buffer. A buffer from the pool holds old bytes of this process, so all of it must be written before it is
+/// read. Large buffers return to the pool when they are dropped.
 #[derive(Debug)]
 pub struct Landing(Vec<u8>);
 
 impl Landing {
-    /// So many bytes.
+    /// Takes a buffer of `bytes` bytes from the pool, or allocates one.
     pub fn new(bytes: usize) -> Landing {
         let kept = if bytes < KEPT_BYTES_MIN { None } else { SPARE.lock().take(bytes) };
         match kept {
@@ -84,12 +86,12 @@ impl Landing {
         }
     }
 
-    /// Bytes that are to come back here.
+    /// Wraps a buffer, so that it goes to the pool when it is dropped.
     pub fn of(bytes: Vec<u8>) -> Landing {
         Landing(bytes)
     }
 
-    /// The bytes, which do not come back by themselves.
+    /// Returns the bytes. They do not return to the pool by themselves.
     pub fn into_vec(mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
@@ -115,22 +117,22 @@ impl Drop for Landing {
     }
 }
 
-/// Whoever will want memory to land in again. When the last one goes, all that is kept goes back to the system.
+/// Handle that keeps the pool in use. When the last one is dropped, all pooled buffers are freed.
 #[derive(Debug)]
 pub struct Keeper(());
 
 impl Keeper {
-    /// One more.
+    /// Makes a handle. The pool is in use as long as there is one.
     #[expect(clippy::new_without_default, reason = "it is counted")]
     pub fn new() -> Keeper {
         SPARE.lock().keepers += 1;
         Keeper(())
     }
 
-    /// Returns what nobody has used since this was called the last time but one.
+    /// Frees the buffers that nobody has used since the last call but one.
     pub fn age(&self) {
         let old = SPARE.lock().age();
-        // Without the lock: unmapping takes a while.
+        // Freed without the lock, because unmapping takes a while.
         drop(old);
     }
 }

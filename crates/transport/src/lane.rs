@@ -1,9 +1,9 @@
-//! Connections that change hands: from the process that greeted to one that goes on.
+//! Connections that one process hands over to another.
 //!
-//! The idea: what a connection is made of is a socket, and perhaps the memory of a ring, whose state both sides see. A
-//! process that has answered all that was asked can hand these to another one, which answers from then on; neither the
-//! peer nor a byte on its way notices. A connection that TLS seals has secrets besides: the process that has them stays
-//! between, and carries frames to and fro.
+//! A connection consists of a socket and, for a ring, of shared memory that holds the state of both directions. A
+//! process that has answered all requests can pass these descriptors to another process, which answers from then on.
+//! The peer notices nothing, and bytes on their way are not lost. A TLS connection also has keys, which cannot be
+//! passed on. Then the first process stays in between and forwards frames in both directions.
 
 use crate::client::FrameLink;
 use crate::outgoing::Outgoing;
@@ -18,22 +18,22 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// A ring that was offered within this process is there.
+/// Deadline in milliseconds for accepting a ring that this process has just offered to itself. It is there already.
 const LOCAL_MS: u64 = 1_000;
 
-/// What a connection is made of.
+/// Descriptors of a connection that is handed over.
 #[derive(Debug)]
 pub enum HandedOver {
     /// A TCP socket.
     Tcp(OwnedFd),
     /// A Unix socket.
     Unix(OwnedFd),
-    /// A Unix socket that calls, and the memory of the node's side of a ring.
+    /// A Unix socket that is used for wake-ups, and the memory of the node's side of a ring.
     Ring(OwnedFd, OwnedFd),
 }
 
 impl HandedOver {
-    /// The kind as a number, for whoever sends the descriptors on: 0 to 2.
+    /// Returns the kind as a number from 0 to 2, for the process that sends the descriptors on.
     pub fn kind(&self) -> u8 {
         match self {
             HandedOver::Tcp(_) => 0,
@@ -42,7 +42,7 @@ impl HandedOver {
         }
     }
 
-    /// The descriptors, to be sent on.
+    /// Returns the descriptors to send on.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             HandedOver::Tcp(socket) | HandedOver::Unix(socket) => vec![socket.as_fd()],
@@ -50,7 +50,8 @@ impl HandedOver {
         }
     }
 
-    /// Puts together what was sent on. Nothing if it is not a connection.
+    /// Builds a connection from a kind and descriptors that another process sent. `None` if they do not belong
+    /// together.
     pub fn of(kind: u8, descriptors: Vec<OwnedFd>) -> Option<HandedOver> {
         let mut descriptors = descriptors.into_iter();
         let handed = match (kind, descriptors.next()?, descriptors.next()) {
@@ -62,7 +63,7 @@ impl HandedOver {
         descriptors.next().is_none().then_some(handed)
     }
 
-    /// Goes on with the connection where it was left.
+    /// Continues the connection where the other process left it.
     pub fn resume(self) -> io::Result<Box<dyn Stream>> {
         Ok(match self {
             HandedOver::Tcp(socket) => Box::new(Socket::tcp(TcpStream::from(socket))?),
@@ -73,7 +74,7 @@ impl HandedOver {
         })
     }
 
-    /// A second handle on the same connection.
+    /// Duplicates the descriptors.
     pub fn try_clone(&self) -> io::Result<HandedOver> {
         Ok(match self {
             HandedOver::Tcp(socket) => HandedOver::Tcp(socket.try_clone()?),
@@ -83,13 +84,13 @@ impl HandedOver {
     }
 }
 
-/// Whoever goes on with a connection once the reply that says so has left.
+/// Receiver of a connection that is handed over. It is called once the reply that announces the change has been sent.
 pub trait Successor: Send {
-    /// Takes it over. An error ends the connection.
+    /// Takes the connection over. An error ends the connection.
     fn take(self: Box<Self>, connection: HandedOver) -> io::Result<()>;
 }
 
-/// A connection that was taken over: requests in, replies out, one at a time.
+/// Answering side of a call lane: takes requests and sends replies, one at a time.
 pub struct Lane {
     stream: Box<dyn Stream>,
     frame: Vec<u8>,
@@ -99,13 +100,14 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Over a connection that has greeted.
+    /// Wraps a connection on which the greeting is over.
     pub fn over(stream: Box<dyn Stream>) -> Lane {
         let frame = vec![0; 64 << 10];
         Lane { stream, frame, filled: 0, out: Outgoing::default(), body: Vec::new() }
     }
 
-    /// Waits for the next request. Nothing at the end of the connection, or if the peer breaks the protocol.
+    /// Waits for the next request. Returns `None` at the end of the connection, and an error if the peer breaks the
+    /// protocol.
     pub fn take_request(&mut self) -> io::Result<Option<(Header, Request)>> {
         loop {
             let mut wanted = HEADER_BYTES;
@@ -121,7 +123,7 @@ impl Lane {
                     return Ok(Some((header, request)));
                 }
             }
-            // Bounded: `Header::decode` refuses longer bodies.
+            // `Header::decode` refuses longer bodies, so the size is bounded.
             if self.frame.len() < wanted {
                 self.frame.resize(wanted.min(HEADER_BYTES + FRAME_BODY_BYTES_MAX), 0);
             }
@@ -137,7 +139,7 @@ impl Lane {
         }
     }
 
-    /// Answers the request of this header.
+    /// Sends the reply to the request with the header `to`.
     pub fn reply(&mut self, to: &Header, answer: Result<Reply, Refusal>, deadline: MonoNs) -> io::Result<()> {
         self.body.clear();
         match answer {
@@ -157,7 +159,7 @@ fn invalid(error: WireError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// A lane within this machine: the caller's link, and what is to be handed over to whoever answers.
+/// Makes a call lane within this machine. Returns the caller's link and the connection for the answering side.
 pub fn local_lane() -> io::Result<(Box<dyn Link>, HandedOver)> {
     let (near, far) = UnixStream::pair()?;
     let offered = RingStream::offer(Socket::unix(far)?)?.hand_over()?;
@@ -166,7 +168,7 @@ pub fn local_lane() -> io::Result<(Box<dyn Link>, HandedOver)> {
     Ok((Box::new(FrameLink::greeted(ring, Transport::Shm)), offered))
 }
 
-/// Carries one whole frame from a stream to another. False at the end of the connection.
+/// Forwards one whole frame from one stream to the other. Returns false at the end of the connection.
 fn carry(from: &mut dyn Stream, to: &mut dyn Stream, frame: &mut Vec<u8>) -> io::Result<bool> {
     let forever = MonoNs(u64::MAX);
     frame.resize(HEADER_BYTES, 0);
@@ -176,18 +178,18 @@ fn carry(from: &mut dyn Stream, to: &mut dyn Stream, frame: &mut Vec<u8>) -> io:
     }
     let Some(head) = frame.first_chunk::<HEADER_BYTES>() else { return Ok(false) };
     let header = Header::decode(head).map_err(invalid)?;
-    // Bounded: `Header::decode` refuses longer bodies.
+    // `Header::decode` refuses longer bodies, so the size is bounded.
     frame.resize(HEADER_BYTES + header.body_bytes as usize, 0);
     read_full(from, &mut [IoSliceMut::new(&mut frame[HEADER_BYTES..])], forever)?;
     write_full(to, &mut [IoSlice::new(frame)], forever)?;
     Ok(true)
 }
 
-/// Stays between a connection that cannot be handed over and whoever takes its place, until one of them leaves.
+/// Forwards frames between a connection that cannot be handed over and its successor, until one of them disconnects.
 pub(crate) fn stay_between(stream: &mut dyn Stream, successor: Box<dyn Successor>) -> io::Result<()> {
     let (near, far) = UnixStream::pair()?;
     std::thread::scope(|threads| {
-        // Some go on right here, and for as long as there is something to do.
+        // Some successors do the work in this call, and return when it is done. They need a thread of their own.
         threads.spawn(|| successor.take(HandedOver::Unix(far.into())));
         let mut behind = Socket::unix(near)?;
         let mut frame = Vec::new();

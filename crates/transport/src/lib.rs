@@ -1,16 +1,16 @@
-//! Links and listeners: how a client's operations reach a node, and a node's service reaches the wire.
+//! Links and services: a client's operations go over a link to a node, and the node's service answers them.
 //!
-//! The idea: a [`Link`] is one conversation of one caller at a time; requests go out and replies come back
-//! in order, so a reply lands straight in the caller's buffers. Concurrency is more links, not locks. All
-//! transports speak the frames of `spec/wire.md`; they differ in how bytes move:
+//! A [`Link`] is one conversation, used by one caller at a time. Requests go out and replies come back in order, so a
+//! reply is received straight into the caller's buffers. A client that wants concurrency opens more links; no link is
+//! shared under a lock. All transports speak the frames of `spec/wire.md` and differ in how bytes move:
 //!
-//! * [`tcp`]: sockets, vectored calls, spin-then-park waiting; sealed by [`tls`] where there are certificates.
-//! * [`shm`]: the client maps the region and copies by itself; the node is asked only for the mapping.
-//! * [`sim`]: a simulated net with seeded delays, losses and cuts on a virtual clock.
-//! * [`shaped`]: a wrapper over any link that emulates a slower one.
+//! - [`tcp`]: sockets with vectored calls; a waiting thread spins, then parks. With certificates, [`tls`] encrypts.
+//! - [`shm`]: the client maps the region and copies by itself. It asks the node only for the mapping.
+//! - [`sim`]: a simulated network with seeded delays, losses and cuts, on a virtual clock.
+//! - [`shaped`]: a wrapper over any link that emulates a slower one.
 //!
-//! Never in this crate: a decision about leases (that is the [`Service`]), a retry (that is the client), or
-//! an async runtime.
+//! Never in this crate: a decision about leases (the [`Service`] decides), a retry (the client retries), or an async
+//! runtime.
 #![deny(unsafe_code)]
 
 mod brokers;
@@ -48,14 +48,14 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// How bytes travel over a link.
+/// Kind of transport that carries the bytes of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Transport {
-    /// Sockets.
+    /// TCP sockets.
     Tcp,
-    /// Memory mapped by client and node of one host.
+    /// Memory that the client and a node of the same host have mapped.
     Shm,
-    /// A simulated net.
+    /// A simulated network.
     Sim,
 }
 
@@ -69,49 +69,49 @@ impl fmt::Display for Transport {
     }
 }
 
-/// One read: the range, and where its bytes go. The buffer is exactly as long as the range.
+/// One read: the range and the buffer for its bytes. The buffer is exactly as long as the range.
 #[derive(Debug)]
 pub struct ReadOp<'a> {
-    /// Where from.
+    /// Range to read.
     pub span: Span,
-    /// Where to.
+    /// Buffer that receives the bytes.
     pub into: &'a mut [u8],
 }
 
-/// One write: the range and its bytes, exactly as many.
+/// One write: the range and exactly as many bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOp<'a> {
-    /// Where to.
+    /// Range to write.
     pub span: Span,
-    /// What.
+    /// Bytes to write.
     pub from: &'a [u8],
 }
 
-/// Why an operation over a link did not happen.
+/// Reason why an operation over a link failed.
 #[derive(Debug)]
 pub enum LinkError {
-    /// The peer refused operation `index`; the link is still good. Of the others, any may have been done.
+    /// The peer refused operation `index`. The link is still usable. Any of the other operations may have been done.
     Refused {
-        /// Which of the operations given: the first that was refused.
+        /// Index of the first operation that was refused, among the operations of the call.
         index: usize,
-        /// Why.
+        /// Reason of the refusal.
         refusal: Refusal,
     },
-    /// Nothing came within the time. The link is unusable: an answer may still be under way.
+    /// No reply came before the deadline. The link is unusable, because the reply may still arrive.
     TimedOut,
     /// The connection ended. The link is unusable.
     Cut(io::Error),
     /// The peer broke the protocol. The link is unusable.
     Protocol(WireError),
-    /// There is no trust between us and the peer, so there is no link.
+    /// The TLS handshake failed, or the address needs TLS and none is configured. There is no link.
     Untrusted(TlsError),
 }
 
 impl LinkError {
-    /// Whether the link may be used again.
+    /// Reports whether the link may be used again after this error.
     pub fn link_survives(&self) -> bool {
         match self {
-            // Whoever could not read us hangs up.
+            // A peer that could not read our request closes the connection.
             LinkError::Refused { refusal, .. } => {
                 !matches!(refusal.code, Code::Malformed | Code::VersionMismatch)
             }
@@ -134,73 +134,81 @@ impl fmt::Display for LinkError {
 
 impl std::error::Error for LinkError {}
 
-/// One conversation with a node or broker. Used by one caller at a time.
+/// One conversation with a node or a broker, used by one caller at a time.
+///
+/// There are two kinds of methods. `call`, `read` and `write` send a request and wait for its reply. `post_*` only
+/// sends; the `take_*` method of the same kind waits for the reply later, so that the caller can post to several links
+/// before it waits for any of them. Several operations may be posted on one link. They are taken in the order in which
+/// they were posted, each with the same arguments, and the link is not used for anything else in between. The default
+/// `post_*` sends nothing, and the default `take_*` does the whole operation.
+///
+/// Errors: after [`LinkError::Refused`] the link is usually still usable ([`LinkError::link_survives`] tells). After
+/// any other error it is not. The methods take `&mut self` and hold no lock while they wait.
 pub trait Link: Send {
-    /// How its bytes travel.
+    /// Returns the kind of transport.
     fn transport(&self) -> Transport;
 
-    /// Asks a control question.
+    /// Sends a control request and waits for its reply.
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError>;
 
-    /// Sends a control question ahead, as [`Self::post_read`] does for reads. By default nothing goes ahead.
+    /// Sends a control request without waiting for its reply. The default sends nothing.
     fn post_call(&mut self, _request: &Request, _deadline: MonoNs) -> Result<(), LinkError> {
         Ok(())
     }
 
-    /// The answer to the oldest question that was posted, which was this one.
+    /// Waits for the reply to the oldest control request that was posted. `request` must be that request.
     fn take_call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
         self.call(request, deadline)
     }
 
-    /// Reads every range, or reports the first that was refused. A range may be at most `IO_BYTES_MAX`.
+    /// Reads every range, or returns the first refusal. A range has at most `IO_BYTES_MAX` bytes.
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError>;
 
-    /// Writes every range in order, or reports the first that was refused. A range may be at most
-    /// `IO_BYTES_MAX`.
+    /// Writes every range in order, or returns the first refusal. A range has at most `IO_BYTES_MAX` bytes.
     fn write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError>;
 
-    /// Sends ahead what [`Self::take_read`], called with the same operations, will then wait for: between the two
-    /// the caller has other things to do, such as posting to other nodes. Several may be under way; they are
-    /// taken in the order they were posted, with no other use of the link in between. By default nothing goes
-    /// ahead.
+    /// Sends read requests without waiting for their replies. [`Self::take_read`] with the same operations finishes
+    /// them. Several reads may be posted; they are taken in the order in which they were posted, with no other use of
+    /// the link in between. The default sends nothing.
     fn post_read(&mut self, _ops: &[ReadOp<'_>], _deadline: MonoNs) -> Result<(), LinkError> {
         Ok(())
     }
 
-    /// Finishes the oldest read that was posted. Errors as of [`Self::read`].
+    /// Finishes the oldest read that was posted. Errors are those of [`Self::read`].
     fn take_read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         self.read(ops, deadline)
     }
 
-    /// Whether the oldest that was posted has begun to be answered, or the link has ended: taking it will not wait
-    /// for long. Links that nothing goes ahead on are always ready.
+    /// Reports whether the reply to the oldest posted operation has begun to arrive, or the link has ended. In both
+    /// cases the `take_*` method does not wait for long. A link that posts nothing is always ready.
     fn is_ready(&mut self) -> bool {
         true
     }
 
-    /// As [`Self::post_read`], for a write.
+    /// Sends a write without waiting for its reply. [`Self::take_write`] with the same operations finishes it.
     fn post_write(&mut self, _ops: &[WriteOp<'_>], _deadline: MonoNs) -> Result<(), LinkError> {
         Ok(())
     }
 
-    /// As [`Self::post_write`], without waiting: whether all has been sent. If not, it is to be called again with the
-    /// same operations, with no other use of the link in between, once [`Self::descriptor`] can be written to. Links
-    /// that have none send all.
+    /// Sends as much of a write as the peer takes without waiting, and reports whether all of it has been sent. If not,
+    /// the caller waits until [`Self::descriptor`] is writable and calls this again with the same operations, with no
+    /// other use of the link in between. A link without a descriptor sends everything in the first call.
     fn post_write_some(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<bool, LinkError> {
         self.post_write(ops, deadline).map(|()| true)
     }
 
-    /// What can be polled for the peer to take more, if there is such a thing.
+    /// Returns the descriptor to poll until the peer takes more bytes. `None` if the link has none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Finishes the oldest write that was posted. Errors as of [`Self::write`].
+    /// Finishes the oldest write that was posted. Errors are those of [`Self::write`].
     fn take_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         self.write(ops, deadline)
     }
 
-    /// Whether it has been used for so much that the next caller should have a new one.
+    /// Reports whether the link should be replaced by a new one before the next caller uses it, because many TLS
+    /// records were sent or received under its keys: half of the permitted number. Always false without TLS.
     fn is_worn(&self) -> bool {
         false
     }
@@ -264,8 +272,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
 }
 
-/// How many of the operations from the front fit one frame. At least one, so that progress is certain: an
-/// operation that is too large by itself is refused by [`check_ops`] first.
+/// Returns how many of the first operations fit one frame. It is at least one, so that a caller that loops makes
+/// progress. An operation that is too large by itself was refused by [`check_ops`] before.
 pub(crate) fn fitting(lengths: impl Iterator<Item = usize>) -> usize {
     let mut total = 0;
     let mut count = 0;
@@ -279,7 +287,8 @@ pub(crate) fn fitting(lengths: impl Iterator<Item = usize>) -> usize {
     count
 }
 
-/// The contract of [`Link::read`] and [`Link::write`] on what the caller hands in.
+/// Checks the contract of [`Link::read`] and [`Link::write`]: each buffer is as long as its range, and at most
+/// `IO_BYTES_MAX`.
 pub(crate) fn check_ops(lengths: impl Iterator<Item = (u32, usize)>) -> Result<(), LinkError> {
     for (bytes, length) in lengths {
         if bytes as usize != length || length > IO_BYTES_MAX {

@@ -1,11 +1,13 @@
-//! Replies gathered to be sent. A buffer that grows is zeroed once and never again: a reply of many bytes is
-//! made in place, and zeroing it each time would cost as much as copying it.
+//! Buffer of replies that wait to be sent.
+//!
+//! The buffer zeroes its memory only when it grows. A reply to a large read is written in place, and zeroing the memory
+//! each time would cost as much as copying the bytes.
 
 use farpool_wire::frame::Header;
 use farpool_wire::{Payload, Refusal};
 use std::ops::Range;
 
-/// See the module. Reads as the bytes to send.
+/// Buffer of replies that wait to be sent. Dereferences to the bytes to send.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     buffer: Vec<u8>,
@@ -13,7 +15,8 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Room for `count` bytes at the end, holding whatever was there before: the caller writes all of it.
+    /// Reserves `count` bytes at the end and returns their range. They hold old bytes: the caller must overwrite all of
+    /// them.
     pub(crate) fn room(&mut self, count: usize) -> Range<usize> {
         let range = self.used..self.used + count;
         if self.buffer.len() < range.end {
@@ -23,12 +26,12 @@ impl Outgoing {
         range
     }
 
-    /// The bytes of a range that [`Self::room`] gave.
+    /// Returns the bytes of a range that [`Self::room`] reserved.
     pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.buffer[range]
     }
 
-    /// Takes back everything from `length` on.
+    /// Removes everything from `length` on.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.used = self.used.min(length);
     }
@@ -39,7 +42,8 @@ impl Outgoing {
         self.extend(body);
     }
 
-    /// Appends a reply but for the second part of its body, which is sent behind it.
+    /// Appends the header of a reply and the first part of its body. The caller sends the second part itself, right
+    /// after this.
     pub(crate) fn begin_reply<const MAX: usize>(&mut self, to: &Header, first: &[u8], second: &Payload<MAX>) {
         let whole = to.reply(&[], None);
         let body_crc =
@@ -49,20 +53,20 @@ impl Outgoing {
         self.extend(first);
     }
 
-    /// Appends bytes.
+    /// Appends `bytes`.
     pub fn extend(&mut self, bytes: &[u8]) {
         let range = self.room(bytes.len());
         self.bytes_mut(range).copy_from_slice(bytes);
     }
 
-    /// Drops the first `count` bytes, which have been sent.
+    /// Removes the first `count` bytes, which have been sent.
     pub(crate) fn sent(&mut self, count: usize) {
         let count = count.min(self.used);
         self.buffer.copy_within(count..self.used, 0);
         self.used -= count;
     }
 
-    /// Empties it; its memory stays.
+    /// Removes all bytes. The memory stays allocated.
     pub fn clear(&mut self) {
         self.used = 0;
     }

@@ -1,45 +1,47 @@
-//! Where a connection that moves data lets others go first.
+//! Admission of connections that move data, as the connection sees it.
 //!
-//! The idea: a connection's thread is inside its [`Passage`] while it copies, seals, sends and receives data,
-//! and outside while it waits for its socket or does something else. What it does inside at one time is a piece:
-//! 256 KiB at most, or one range that is larger (1 MiB at most). It reads nothing from its socket while it waits
-//! to be let in, so its peer's requests stay with the peer.
+//! A connection's thread is inside its [`Passage`] while it copies, encrypts, sends or receives data. It is outside
+//! while it waits for its socket or does other work. The work of one stay inside is at most 256 KiB, or one range if
+//! that is larger (1 MiB at most). A thread that waits to be admitted reads nothing from its socket, so its peer feels
+//! back-pressure: the requests stay with the peer.
 
 use crate::socket::{Interest, Stream};
 use farpool_wire::MonoNs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
-/// One connection's way past those that share what serves them. Used by the connection's thread.
+/// Admission of one connection to a node's shared resources. Only the connection's thread uses it. It calls `enter`,
+/// moves data, calls `leave`, and then begins anew.
 pub trait Passage: Send {
-    /// Waits to be let in.
+    /// Waits until the connection is admitted.
     fn enter(&mut self);
-    /// Says what was moved inside, and leaves. What is dropped inside has left.
+    /// Leaves, and reports how many bytes were moved inside. Dropping the value inside leaves as well.
     fn leave(&mut self, bytes: u64);
-    /// Whether somebody waits to be let in.
+    /// Reports whether another connection waits to be admitted.
     fn is_wanted(&self) -> bool;
-    /// Whether its thread may spin while it waits for its socket.
+    /// Reports whether the connection's thread may spin while it waits for its socket.
     fn may_spin(&self) -> bool {
         true
     }
 }
 
-/// Bytes after which a connection makes room for whoever waits. Each time costs two threads a wake-up, some
-/// microseconds, and these bytes take the longer part of ten: less would cost more than it shares.
+/// Bytes after which a connection leaves if another waits. A change costs a wake-up for each of two threads, some
+/// microseconds; moving these bytes takes almost ten microseconds. A smaller value would cost more than it shares
+/// (`docs/decisions/0012-fair-sharing.md`).
 const PIECE_BYTES_WANTED: u64 = 32 << 10;
-/// Bytes after which it does so whether or not anybody is seen to wait.
+/// Bytes after which a connection leaves even if no other is seen to wait.
 const PIECE_BYTES_MAX: u64 = 256 << 10;
 
-/// A stream, and its connection's passage. While it waits, the connection is outside.
+/// Stream that passes admission before it moves data, and leaves before it waits.
 pub(crate) struct Passing<'c> {
     stream: &'c mut dyn Stream,
     passage: Option<Box<dyn Passage>>,
     is_inside: bool,
-    /// Moved since it went in.
+    /// Bytes moved since the connection entered.
     moved: u64,
-    /// What was moved inside is not sent yet: sending it belongs there as well.
+    /// True while bytes that were moved inside have not all been sent. Sending them needs admission as well.
     is_sending: bool,
-    /// Nanoseconds for which it waited for the peer to take something, or to ask.
+    /// Nanoseconds for which the connection waited until the peer received bytes or sent a request.
     waited_ns: u64,
 }
 
@@ -59,7 +61,7 @@ impl<'c> Passing<'c> {
         self.passage.is_some()
     }
 
-    /// Goes in, if it is not inside; makes room for others first, if it is their time.
+    /// Enters, if the connection is outside. If it is inside and has moved enough, it leaves first to let others enter.
     pub(crate) fn enter(&mut self) {
         let Some(passage) = &mut self.passage else { return };
         if self.is_inside
@@ -74,13 +76,13 @@ impl<'c> Passing<'c> {
         }
     }
 
-    /// Notes what was moved inside.
+    /// Adds bytes that were moved inside.
     pub(crate) fn note_moved(&mut self, bytes: u64) {
         self.moved += bytes;
         self.is_sending = true;
     }
 
-    /// Goes out, if it is inside.
+    /// Leaves, if the connection is inside.
     pub(crate) fn leave(&mut self) {
         if let Some(passage) = self.passage.as_mut().filter(|_| self.is_inside) {
             passage.leave(self.moved);
@@ -89,12 +91,12 @@ impl<'c> Passing<'c> {
         self.is_inside = false;
     }
 
-    /// How long it has waited for the peer to take something, or to ask, since this was last called, in nanoseconds.
+    /// Returns the nanoseconds for which it waited for the peer since the last call.
     pub(crate) fn take_waited_ns(&mut self) -> u64 {
         std::mem::take(&mut self.waited_ns)
     }
 
-    /// Everything that was moved has been sent.
+    /// Notes that all bytes moved so far have been sent.
     pub(crate) fn note_sent(&mut self) {
         self.is_sending = false;
     }

@@ -1,32 +1,32 @@
-//! How far connections go: the one place that says what may leave this machine, and how.
+//! Exposure of connections: decides which addresses may be used, and whether TLS is needed.
 //!
-//! With certificates every TCP connection speaks TLS, loopback too. Without them only loopback is used, unless
-//! plaintext was asked for by its name.
+//! A process that has certificates uses TLS on every TCP connection, on loopback too. A process without certificates
+//! uses only loopback, unless plaintext was requested explicitly. No other module decides this.
 
 use crate::tls::{Tls, TlsError, TlsErrorKind};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// See the module. The default is loopback, in plaintext.
+/// Exposure of a process's connections. The default permits loopback only, in plaintext.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
-    /// What proves us to others and others to us; nothing: no TLS.
+    /// Certificates of this process and of those it trusts. `None`: no TLS.
     pub tls: Option<Tls>,
-    /// Without TLS, go beyond this machine all the same: neither encrypted nor authenticated.
+    /// True if connections without TLS may go beyond this machine. They are neither encrypted nor authenticated.
     pub plaintext: bool,
 }
 
-/// Why an address is not used.
+/// Reason why an address is not used.
 #[derive(Debug)]
 pub enum ReachError {
-    /// It is no address.
+    /// The address could not be resolved.
     Unresolved(io::Error),
-    /// It lies beyond this machine, and there is nothing to protect what goes there.
+    /// The address is beyond this machine, and neither TLS nor plaintext is configured.
     Beyond(TlsError),
 }
 
 impl Reach {
-    /// The addresses behind `host:port`, at least one, if all of them may be used.
+    /// Resolves `host:port`. Returns at least one address, and an error if any of them may not be used.
     pub fn resolve(&self, address: &str) -> Result<Vec<SocketAddr>, ReachError> {
         let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(ReachError::Unresolved)?.collect();
         if found.is_empty() {
@@ -37,7 +37,7 @@ impl Reach {
         Ok(found)
     }
 
-    /// Whether an address may be used, to connect or to listen.
+    /// Checks that an address may be used, to connect or to listen.
     pub fn check(&self, address: SocketAddr) -> Result<(), TlsError> {
         if self.tls.is_some() || self.plaintext || address.ip().is_loopback() {
             return Ok(());

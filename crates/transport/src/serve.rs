@@ -1,5 +1,6 @@
-//! The answering side: what a service must offer, and how one frame becomes one reply. No socket here; the
-//! same code answers over tcp, over the shared-memory socket and in the simulator.
+//! The answering side: the trait that a service implements, and the step from one request frame to one reply.
+//!
+//! There is no socket in this module. The same code answers over TCP, over shared memory and in the simulator.
 
 use crate::lane::Successor;
 use crate::outgoing::Outgoing;
@@ -15,59 +16,68 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Connections that this process has ever answered.
+/// Number of connections that this process has answered so far.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Who is asking, as far as the connection proves it.
+/// Identity of the peer, as far as the connection proves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// A number that no other connection of this process has; 0 for a peer that came over none.
+    /// Number that no other connection of this process has. 0 for a peer without a connection.
     pub connection: u64,
-    /// On this host, under the same user: reached by a Unix socket that checked both.
+    /// True if the peer is on this host and runs as the same user. The Unix socket checked both.
     pub is_local: bool,
-    /// Who it is, by its certificate; nothing on connections without TLS.
+    /// Identity from the peer's certificate. `None` on connections without TLS.
     pub identity: Option<Identity>,
-    /// Whom it says it is for; 0 before it has greeted. Proves nothing.
+    /// Client number from the greeting; 0 before it. It proves nothing.
     pub client: ClientId,
 }
 
 /// A shared region and the node's fence words, for a local peer.
 #[derive(Debug)]
 pub struct Shared {
-    /// What to map.
+    /// Memory to map.
     pub memory: Mappable,
-    /// Where the region's word is.
+    /// Position of the region's fence word.
     pub attached: Attached,
 }
 
 /// Memory that a local peer may map.
 #[derive(Debug)]
 pub enum Mappable {
-    /// Descriptors, which travel beside the reply.
+    /// File descriptors, sent together with the reply.
     Files {
-        /// The region; opened without write access for a read handle.
+        /// Memory of the region. Opened without write access for a read handle.
         region: OwnedFd,
-        /// The node's fence words; cannot be mapped writable.
+        /// Fence words of the node. They cannot be mapped writable.
         words: OwnedFd,
     },
-    /// Memory of the simulator, where both sides are in one process. No socket carries it.
+    /// Memory of the simulator, in which both sides are in one process. It is never sent over a socket.
     Simulated(Mapped),
 }
 
-/// What an operation wants to do with its range.
+/// Access that an operation needs to its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// Copy out. A write handle may, a read handle may.
+    /// Copies bytes out. Write handles and read handles permit it.
     Read,
-    /// Copy in. Only a write handle may.
+    /// Copies bytes in. Only a write handle permits it.
     Write,
 }
 
-/// Which of several ranges was refused, and why.
+/// Index of the first range that was refused, and the reason.
 pub type RefusedAt = (usize, Refusal);
 
-/// What a node or broker does for its peers. Called from many threads at once. What is not implemented is not
-/// supported.
+/// The operations that a node or a broker offers to its peers.
+///
+/// One service answers all connections, and each connection has a thread, so the methods are called from many threads
+/// at once. A service locks what it needs by itself; the callers hold no lock. There are three kinds of methods.
+/// `call`, `share` and `open_lane` answer control requests. `read` and `write` copy the bytes of small frames through
+/// buffers. `admits`, `send` and `receive` move the bytes of large frames straight between memory and a socket.
+///
+/// Order of calls on one connection: the greeting is answered without the service; then `passage` is called, then
+/// any of the others, and `ended` last. `admits` comes before the first `receive` of a write, and before the first
+/// `send` of a read that one call cannot move whole. The default of each operation refuses it with
+/// [`Code::Unsupported`].
 pub trait Service: Send + Sync + 'static {
     /// Answers a control request.
     fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal>;
@@ -75,17 +85,17 @@ pub trait Service: Send + Sync + 'static {
     fn read(&self, _span: &Span, _into: &mut [u8]) -> Result<(), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::Read as u64))
     }
-    /// Copies the bytes, exactly as many as the range, into it.
+    /// Copies the bytes into the range, which is exactly as long.
     fn write(&self, _span: &Span, _from: &[u8]) -> Result<(), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::Write as u64))
     }
-    /// Whether this may be done with all of these ranges; if not, which of them, and why.
+    /// Checks that all ranges may be accessed as `intent` says. Returns the first range that may not, and the reason.
     fn admits(&self, _spans: &[Span], _intent: Intent) -> Result<(), RefusedAt> {
         Err((0, Refusal::new(Code::Unsupported, 0)))
     }
-    /// Sends `head`, and behind it what the ranges hold after their first `skip` bytes, straight from memory to
-    /// a socket, by one call that does not wait. Returns the bytes sent, those of `head` included: seldom all.
-    /// If a range is refused that the call would have come to, nothing is sent.
+    /// Sends `head`, then the bytes of the ranges after their first `skip` bytes, straight from memory to a socket. It
+    /// is one system call that does not wait. Returns the number of bytes sent, those of `head` included; often fewer
+    /// than all. If the call would reach a range that is refused, nothing is sent.
     fn send(
         &self,
         _socket: BorrowedFd<'_>,
@@ -95,8 +105,9 @@ pub trait Service: Send + Sync + 'static {
     ) -> Result<io::Result<usize>, RefusedAt> {
         Err((0, Refusal::new(Code::Unsupported, 0)))
     }
-    /// Receives what belongs in the ranges behind their first `skip` bytes, straight from a socket to memory, by
-    /// one call that does not wait. Returns the bytes received: seldom all; 0 at the end of the connection.
+    /// Receives the bytes of the ranges after their first `skip` bytes, straight from a socket into memory. It is one
+    /// system call that does not wait. Returns the number of bytes received, often fewer than all; 0 at the end of the
+    /// connection.
     fn receive(
         &self,
         _socket: BorrowedFd<'_>,
@@ -105,55 +116,58 @@ pub trait Service: Send + Sync + 'static {
     ) -> Result<io::Result<usize>, RefusedAt> {
         Err((0, Refusal::new(Code::Unsupported, 0)))
     }
-    /// Hands out a region to a local peer.
+    /// Returns the descriptors of a region for a local peer to map.
     fn share(&self, _attach: &Attach) -> Result<Shared, Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::Attach as u64))
     }
-    /// Makes a connection one on which functions are called: what it is told, and who goes on with it from then on.
+    /// Turns a connection into a call lane, on which a tenant's functions are called. Returns the reply, and the
+    /// successor that takes the connection over once the reply has been sent.
     fn open_lane(&self, _peer: &Peer, _open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::OpenLane as u64))
     }
-    /// A connection has ended; its number is not seen again.
+    /// Notes that a connection has ended. Its number is not used again.
     fn ended(&self, _peer: &Peer) {}
-    /// What a connection passes whenever it moves data, until it ends. Asked for once it has greeted. Nothing:
-    /// data moves as it comes.
+    /// Returns the connection's place in admission control, which it passes each time it moves data. Called after
+    /// the greeting, until it returns one. `None` if data moves without admission.
     fn passage(&self, _peer: &Peer) -> Option<Box<dyn Passage>> {
         None
     }
 }
 
-/// The conversation so far, as much of it as the next frame's answer depends on.
+/// State of one conversation that the next reply depends on.
 #[derive(Debug)]
 pub struct Conversation {
     peer: Peer,
     greeted: bool,
     spans: Vec<Span>,
-    /// A control reply's body, reused.
+    /// Body of a control reply; reused.
     body: Vec<u8>,
-    /// Bytes that were read for the last answer, and those that are sent behind it.
+    /// Bytes that were read to make the last reply, and bytes that are sent after it.
     worked: u64,
-    /// Nanoseconds for which the peer did not take what was sent, or did not ask; told with the next chunk.
+    /// Nanoseconds for which this side waited until the peer received bytes or sent a request. The next `NextChunk`
+    /// reply reports them.
     waited_ns: u64,
 }
 
-/// What to do after a frame.
+/// Next step of the connection after a frame was answered.
 pub enum Next {
-    /// Go on.
+    /// Continue with the next frame.
     Continue,
-    /// Send what is to be sent, behind it these bytes, which are much, and go on.
+    /// Send the pending replies, then these bytes, which are many, and continue.
     Bytes(Payload<CHUNK_BYTES_MAX>),
-    /// Send what is to be sent, this memory with its last frame, and go on.
+    /// Send the pending replies together with the descriptors of this memory, which belong to the last reply, and
+    /// continue.
     Memory(Box<Mappable>),
-    /// Send what is to be sent, and let somebody else go on.
+    /// Send the pending replies, then hand the connection over.
     HandOver(Box<dyn Successor>),
-    /// Send what is to be sent and hang up.
+    /// Send the pending replies and close the connection.
     HangUp,
 }
 
 impl Conversation {
-    /// Begins with a peer that has not said hello, and numbers its connection.
+    /// Starts a conversation with a peer that has not greeted, and numbers its connection.
     pub fn new(peer: Peer) -> Self {
-        // They are only compared with each other.
+        // The numbers are only compared with each other, so no ordering is needed.
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
         Conversation {
             peer: Peer { connection, ..peer },
@@ -165,22 +179,22 @@ impl Conversation {
         }
     }
 
-    /// The peer was waited for so long.
+    /// Adds the time for which this side waited for the peer.
     pub(crate) fn note_waited(&mut self, waited_ns: u64) {
         self.waited_ns += waited_ns;
     }
 
-    /// Bytes that were read for the last answer, and those that are sent behind it.
+    /// Returns the bytes that were read to make the last reply, plus those that are sent after it.
     pub(crate) fn worked(&self) -> u64 {
         self.worked
     }
 
-    /// Who is asking; nobody before the greeting.
+    /// Returns the peer. `None` before the greeting.
     pub(crate) fn greeted_peer(&self) -> Option<&Peer> {
         self.greeted.then_some(&self.peer)
     }
 
-    /// Answers a frame; the reply is appended to `out`.
+    /// Answers a frame. The reply is appended to `out`.
     pub fn answer(
         &mut self,
         service: &dyn Service,
@@ -203,13 +217,13 @@ impl Conversation {
         }
     }
 
-    /// Whether a frame is of the kind whose payload may move straight between socket and memory: its bytes need
-    /// no checksum on this connection, so nobody has to see them all first.
+    /// Reports whether the payload of a frame may move straight between socket and memory. It may if the connection
+    /// needs no checksum, because then nobody has to see all bytes first.
     pub(crate) fn may_stream(&self, header: &Header) -> bool {
         self.greeted && !header.is_reply && header.body_crc.is_none()
     }
 
-    /// The ranges of a read whose frame is here, and their bytes.
+    /// Returns the ranges of a read whose frame has been received, and the sum of their bytes.
     pub(crate) fn ranges_to_send(
         &mut self,
         header: &Header,
@@ -219,8 +233,8 @@ impl Conversation {
         Ok((&self.spans, total))
     }
 
-    /// The ranges of a write whose frame has begun to arrive, and where its payload begins; nothing while their
-    /// table is not all here.
+    /// Returns the ranges of a write whose frame has begun to arrive, and the offset of its payload in the body. `None`
+    /// while part of the table is missing.
     pub(crate) fn ranges_to_receive(
         &mut self,
         header: &Header,
@@ -271,7 +285,7 @@ impl Conversation {
             other => service.call(&self.peer, other),
         };
         match answer {
-            // Much of it at a time, so it is not brought together first.
+            // The batches may be large, so they are not copied into one buffer with the header.
             Ok(Reply::NextChunk(mut chunk)) => {
                 chunk.waited_ns = std::mem::take(&mut self.waited_ns);
                 self.worked = chunk.read_bytes + chunk.batches.len() as u64;
@@ -304,10 +318,11 @@ impl Conversation {
             refuse(header, Refusal::new(Code::Malformed, header.opcode as u64), out);
             return Next::HangUp;
         };
-        // The reply is made in place: room for the header, the bytes behind it, the header last.
+        // The reply is built in place: the header's place is reserved, the bytes follow, and the header is written
+        // last.
         let start = out.len();
         let head = out.room(HEADER_BYTES);
-        // `decode_read` holds the total under IO_BYTES_MAX.
+        // `decode_read` keeps the total within IO_BYTES_MAX.
         let body = out.room(total as usize);
         let mut at = body.start;
         for (index, span) in self.spans.iter().enumerate() {
@@ -337,7 +352,7 @@ impl Conversation {
         };
         let mut rest = payload;
         for (index, span) in self.spans.iter().enumerate() {
-            // `decode_write` has checked that the payloads are exactly the spans' bytes.
+            // `decode_write` has checked that the payload has exactly as many bytes as the ranges.
             let (bytes, behind) = rest.split_at(span.bytes as usize);
             rest = behind;
             if let Err(refusal) = service.write(span, bytes) {
@@ -354,7 +369,7 @@ pub(crate) fn refuse(header: &Header, refusal: Refusal, out: &mut Outgoing) {
     out.reply(header, &[], Some(refusal));
 }
 
-/// Refuses a data request, of a batch with the index of the operation that was refused.
+/// Refuses a data request. The refusal of a batch carries the index of the refused operation.
 pub(crate) fn refuse_at(header: &Header, index: usize, refusal: Refusal, out: &mut Outgoing) {
     match Operations::of(header.opcode) {
         Operations::One => refuse(header, refusal, out),
@@ -362,7 +377,8 @@ pub(crate) fn refuse_at(header: &Header, index: usize, refusal: Refusal, out: &m
     }
 }
 
-/// The answer to bytes that are no frame: id 0, and why. To a stream that is not even ours, nothing.
+/// Replies to bytes that are not a valid frame, with id 0 and the reason. A stream that does not begin with our magic
+/// bytes gets no reply.
 pub fn reject(error: WireError, out: &mut Outgoing) {
     let refusal = match error {
         WireError::Magic { .. } => return,

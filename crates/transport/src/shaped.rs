@@ -1,20 +1,22 @@
-//! A link made slower: added latency and bounded bandwidth over any transport. An emulation, and labelled as
-//! one wherever its figures are shown: no queueing elsewhere, no loss, one direction at a time.
+//! Links that emulate a slower network: added latency and limited bandwidth over any transport.
+//!
+//! It is a simple emulation: no queueing elsewhere, no loss, one direction at a time. Figures measured with it are
+//! labelled as emulated.
 
 use crate::{Link, LinkError, ReadOp, Transport, WriteOp};
 use farpool_wire::{MonoNs, Reply, Request};
 
-/// The link to emulate.
+/// Latency and bandwidth of the emulated link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Added to every operation or batch.
+    /// Nanoseconds added to every operation or batch.
     pub latency_ns: u64,
-    /// Bytes that pass in a second; 0: no bound.
+    /// Bandwidth in bytes per second; 0 means no limit.
     pub bytes_per_second: u64,
 }
 
 impl Shape {
-    /// How long `bytes` in one exchange take on the emulated link.
+    /// Returns how long one exchange of `bytes` takes on the emulated link, in ns.
     pub fn duration_ns(&self, bytes: u64) -> u64 {
         let transfer = u128::from(bytes) * 1_000_000_000;
         let transfer = transfer.checked_div(self.bytes_per_second.into()).unwrap_or(0);
@@ -22,15 +24,15 @@ impl Shape {
     }
 }
 
-/// Time as the wrapper sees it: what it is, and how to let it pass.
+/// Clock of the wrapper: reads the time and lets it pass.
 pub trait Pace: Send {
-    /// Now.
+    /// Returns the current time.
     fn now(&mut self) -> MonoNs;
-    /// Returns at `until` or later.
+    /// Waits until the time is `until` or later.
     fn pass(&mut self, until: MonoNs);
 }
 
-/// Real time: sleeps for the most of it and spins for the rest, as sleeps overshoot by tens of microseconds.
+/// Real time. Sleeps for most of a wait and spins for the last part, because sleeps overshoot by tens of microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealPace;
 
@@ -62,7 +64,7 @@ impl Pace for crate::sim::SimNet {
     }
 }
 
-/// A link that takes at least as long as the emulated one would.
+/// Link on which each exchange takes at least as long as on the emulated link.
 pub struct Shaped<L, P = RealPace> {
     link: L,
     shape: Shape,

@@ -1,5 +1,6 @@
-//! A byte stream with non-blocking vectored calls and a wait that ends at a deadline: what the framing
-//! code on both sides is written against.
+//! Byte streams with non-blocking vectored calls, and a wait that ends at a deadline.
+//!
+//! The framing code on both sides is written against [`Stream`].
 
 use crate::lane::HandedOver;
 use farpool_host::clock;
@@ -11,81 +12,85 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// What to wait for.
+/// Condition to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Bytes to read, or the end.
+    /// Bytes can be read, or the connection has ended.
     Readable,
-    /// Room to write.
+    /// Bytes can be written.
     Writable,
 }
 
-/// A byte stream. `read` and `write` return `WouldBlock` rather than wait.
+/// A byte stream. `read` and `write` return `WouldBlock` instead of waiting.
 pub trait Stream: Send {
     /// Reads into the slices in order.
     fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
     /// Writes from the slices in order.
     fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize>;
-    /// Waits; `TimedOut` when the deadline passes first. May return before there is anything: to be called until
-    /// there is.
+    /// Waits until the stream is ready. Returns `TimedOut` if the deadline passes first. It may return too early, so
+    /// the caller retries its operation and waits again.
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()>;
 
-    /// Whether a read would find something, were it only the end. Where that cannot be told, true.
+    /// Reports whether a read would return bytes or the end. True if the stream cannot tell.
     fn is_readable(&mut self) -> bool {
         true
     }
 
-    /// Whether a write would find room worth a call. Where that cannot be told, true.
+    /// Reports whether a write would have enough room to be worth a call. True if the stream cannot tell.
     fn is_writable(&mut self) -> bool {
         true
     }
 
-    /// What was waited for has come, as somebody found who did not ask this stream for it.
+    /// Notes that the awaited bytes have come, although they were received past this stream. The next wait starts to
+    /// spin anew.
     fn heard(&mut self) {}
 
-    /// Sends on what `write` has taken and keeps; `WouldBlock` while there is more.
+    /// Sends bytes that `write` has accepted and buffered. Returns `WouldBlock` while some remain.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Whether what passes it is encrypted and authenticated.
+    /// Reports whether the stream encrypts and authenticates its bytes.
     fn is_sealed(&self) -> bool {
         false
     }
 
-    /// Whether a byte could be changed on the way and nobody notice, so that frames need checksums of their own.
+    /// Reports whether a byte could be changed on the way without notice. Frames then need checksums of their own.
     fn needs_checksums(&self) -> bool {
         !self.is_sealed()
     }
 
-    /// The socket that bytes may go to and come from past this stream; nothing if it has to see them.
+    /// Returns the socket, if bytes may be sent and received past this stream. `None` if the stream has to see all
+    /// bytes.
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// What can be polled for room to write; nothing if `write` is to be waited for.
+    /// Returns the descriptor to poll for room to write. `None` if only [`Self::wait`] can wait for it.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.socket()
     }
 
-    /// Nothing more will be waited for until the next question.
+    /// Notes that nothing is awaited until the next request, so that the stream need not be polled.
     fn rest(&mut self) {}
 
-    /// From now on waits without spinning.
+    /// Makes all later waits sleep instead of spinning.
     fn never_spin(&mut self) {}
 
-    /// Whether it has been used for so much that the next conversation should have a new one.
+    /// Reports whether the next conversation should use a new stream, because half of the TLS records that one key may
+    /// encrypt were sent or received. Always false without TLS.
     fn is_worn(&self) -> bool {
         false
     }
 
-    /// What it is made of, for another process to go on with. `Unsupported` where that cannot be.
+    /// Returns the descriptors of the connection, for another process to continue it. `Unsupported` if that is not
+    /// possible.
     fn hand_over(&self) -> io::Result<HandedOver> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Sends bytes with descriptors beside the first of them. How many bytes went. Streams that have a local
-    /// socket only.
+    /// Sends bytes, with descriptors attached to the first of them. Returns the number of bytes sent. Only streams over
+    /// a Unix socket can do it.
     fn write_with_descriptors(&mut self, _from: &[u8], _beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -96,7 +101,8 @@ pub trait Stream: Send {
 pub struct Socket {
     kind: Kind,
     waiter: Waiter,
-    /// Both ends are in this kernel: bytes are copied from memory to memory, and no wire can change them.
+    /// True if both ends are in this kernel. Bytes are then copied from memory to memory, and no network can change
+    /// them.
     is_within_host: bool,
 }
 
@@ -107,23 +113,23 @@ enum Kind {
 }
 
 impl Socket {
-    /// Takes over a TCP connection.
+    /// Wraps a TCP connection.
     pub fn tcp(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        // A packet to an address of one's own never leaves the kernel.
+        // A packet to an address of this machine never leaves the kernel.
         let is_within_host = stream.local_addr()?.ip() == stream.peer_addr()?.ip();
         let waiter = if is_within_host { Waiter::within_host() } else { Waiter::across_hosts() };
         Ok(Socket { kind: Kind::Tcp(stream), waiter, is_within_host })
     }
 
-    /// Takes over a Unix connection.
+    /// Wraps a Unix connection.
     pub fn unix(stream: UnixStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
         Ok(Socket { kind: Kind::Unix(stream), waiter: Waiter::within_host(), is_within_host: true })
     }
 
-    /// A second handle on the same connection, to shut it down from elsewhere.
+    /// Returns a second handle on the connection, with which another thread can shut it down.
     pub fn shutdown_handle(&self) -> io::Result<ShutdownHandle> {
         Ok(ShutdownHandle(match &self.kind {
             Kind::Tcp(stream) => Kind::Tcp(stream.try_clone()?),
@@ -136,7 +142,7 @@ impl Socket {
         poll(&mut [PollFd::new(&self.as_fd(), flags)], Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Says that nothing more will be sent.
+    /// Tells the peer that nothing more will be sent.
     pub(crate) fn finish(&self) {
         // An error means the connection has ended already.
         let _ = match &self.kind {
@@ -180,7 +186,7 @@ impl Stream for Socket {
 
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
         let left = time_left(deadline, clock::now()).ok_or(io::ErrorKind::TimedOut)?;
-        // Whoever spins asks the socket itself: looking whether there is something costs as much as taking it.
+        // A spinning thread retries its operation on the socket: checking for bytes costs as much as receiving them.
         let step = self.waiter.step();
         if step == Step::Look {
             return Ok(());
@@ -190,7 +196,7 @@ impl Stream for Socket {
             Interest::Writable => PollFlags::OUT,
         };
         match poll(&mut [PollFd::new(&self.as_fd(), flags)], Some(&step.within(left))) {
-            // Whether that was all of the time is seen when this is called again.
+            // If the time is over, the next call returns `TimedOut`.
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -232,12 +238,12 @@ impl Stream for Socket {
     }
 }
 
-/// Ends a connection that another thread is using.
+/// Handle that ends a connection which another thread uses.
 #[derive(Debug)]
 pub struct ShutdownHandle(Kind);
 
 impl ShutdownHandle {
-    /// Both directions, now. The other thread's next call sees the end.
+    /// Shuts down both directions. The other thread's next call sees the end.
     pub fn shutdown(&self) {
         // An error means the connection has ended already.
         let _ = match &self.0 {
@@ -247,8 +253,8 @@ impl ShutdownHandle {
     }
 }
 
-/// Waits until one of several sockets takes bytes, or has ended. `TimedOut` when the deadline passes first. May return
-/// before.
+/// Waits until one of several sockets can be written to or has ended. Returns `TimedOut` if the deadline passes first.
+/// It may return too early.
 pub fn wait_writable(sockets: &[BorrowedFd<'_>], deadline: MonoNs) -> io::Result<()> {
     let left = time_left(deadline, clock::now()).ok_or(io::ErrorKind::TimedOut)?;
     let mut waited: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::OUT)).collect();
@@ -280,7 +286,7 @@ pub(crate) fn read_full(
     Ok(())
 }
 
-/// Writes all slices, and sends them.
+/// Writes all slices and flushes the stream.
 pub(crate) fn write_full(
     stream: &mut dyn Stream,
     mut from: &mut [IoSlice<'_>],

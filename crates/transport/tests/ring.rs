@@ -1,5 +1,5 @@
-//! The ring between client and node: in every order of the two sides' steps no call is missed and no byte is taken
-//! that was not written (loom tries them all), and whatever the other side writes there does no harm.
+//! The ring between client and node: no wake-up is lost and no byte is read before it was written, in every order of
+//! the two sides' steps (loom tries them all). Values that a hostile side writes into the ring do no harm.
 
 use farpool_transport::shm::ring::protocol::{Impossible, Side, Word, Words};
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::cell::Cell;
 const CAPACITY: u64 = 2;
 const ITEMS: u64 = 3;
 
-/// A ring of numbers, and a bell for each side.
+/// A ring of numbers, and an event for each side.
 struct Shared {
     words: [AtomicU64; 4],
     items: [AtomicU64; CAPACITY as usize],
@@ -39,8 +39,8 @@ impl Shared {
         changed.notify_one();
     }
 
-    /// As `poll` on a socket with a byte in it: a bell rung before is heard as well. Never rung: a deadlock, which
-    /// loom reports.
+    /// Waits like `poll` on a socket: an event that was signalled before counts as well. Without a signal it is a
+    /// deadlock, which loom reports.
     fn park(&self, bell: usize) {
         let (rung, changed) = &self.bells[bell];
         let mut rung = rung.lock().unwrap();
@@ -63,7 +63,7 @@ impl Shared {
 #[test]
 fn every_item_arrives_in_order_and_no_call_is_missed_in_any_interleaving() {
     let mut model = loom::model::Builder::new();
-    // More preemptions than a missed call or an early look would take.
+    // More preemptions than a lost wake-up or an early read would need.
     model.preemption_bound = Some(3);
     model.check(|| {
         let shared = Arc::new(Shared {
@@ -94,7 +94,7 @@ fn every_item_arrives_in_order_and_no_call_is_missed_in_any_interleaving() {
     });
 }
 
-/// Words that the other side sets as it likes.
+/// Words that the other side sets to any value.
 #[derive(Default)]
 struct Hostile([Cell<u64>; 4]);
 
@@ -112,7 +112,7 @@ impl Words for Hostile {
 }
 
 proptest! {
-    /// However the other side counts, nobody is told of more bytes than the ring holds.
+    /// Impossible counts of the other side are rejected: no side sees more bytes than the ring holds.
     #[test]
     fn counts_that_cannot_be_are_noticed(
         counts in proptest::collection::vec((any::<u64>(), 0u64..70_000), 1..50), is_writer in any::<bool>(),

@@ -1,4 +1,4 @@
-//! In which order a connection loses what it has.
+//! Order in which the scans and lookups of a connection end.
 
 use super::LookupTables;
 use crate::NearData;
@@ -47,7 +47,8 @@ fn connection_that_ends_loses_its_scans_before_its_lookups() {
     let lookups = node.lookups.open.lock();
     std::thread::scope(|threads| {
         threads.spawn(|| node.ended(&peer));
-        // Whoever ends lookups waits here until the scan is gone.
+        // The lock on the lookups is held here, so `ended` cannot remove a lookup before the lock is dropped. The scan
+        // ends all the same, because scans end first.
         let give_up = clock::now().plus_ms(120_000);
         while is_open() {
             assert!(clock::now() < give_up, "the scan does not end");

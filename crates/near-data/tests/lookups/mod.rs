@@ -1,5 +1,5 @@
-//! What semi-joins of scans look up in: it is there as long as it is used, counts what it takes, and hostile bytes are
-//! refused.
+//! Lookups (key tables and Bloom filters for the semi-joins of scans): a lookup exists as long as it is used, its
+//! memory is charged to its client, and hostile bytes are refused.
 
 use super::*;
 use arrow_array::{ArrayRef, BooleanArray, Int64Array, StringArray};
@@ -27,7 +27,7 @@ fn part(lookup: Handle, kind: LookupKind, bytes: u32, part: &[u8]) -> PutLookup 
     PutLookup { lookup, kind, bytes, part: Bytes::new(part.to_vec()).expect("a part") }
 }
 
-/// Numbers to be found, as they travel.
+/// Returns the keys of a lookup in their wire form.
 fn keys(numbers: impl IntoIterator<Item = i64>) -> Vec<u8> {
     let column: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers));
     pack(&RecordBatch::try_from_iter([("", column)]).expect("a batch"))
@@ -52,7 +52,7 @@ fn lookup_that_was_brought_in_parts_serves_scans_until_its_connection_ends() {
     assert_eq!(not_whole, Err(Refusal::new(Code::BadLookup, 0)));
     let whole = node.put(1, part(id, LookupKind::Keys, count, &bytes[1_000..])).expect("whole");
     assert_eq!(whole, LookupPut { lookup: id, bytes: count });
-    // Two scans, the later one kept over the end of the lookup.
+    // Both scans are opened before the lookup is dropped and return rows after it.
     let (first, second) = (joined(vec![id], Lookup::Keys, 0), joined(vec![Handle(9), id], Lookup::Keys, 1));
     assert_eq!(node.open(second), Err(Refusal::new(Code::BadLookup, 0)), "each that is named is there");
     let scans = [node.open(first.clone()).expect("opened"), node.open(first.clone()).expect("opened")];
@@ -78,7 +78,8 @@ fn hostile_lookups_are_refused_and_forgotten() {
     let bad = |come| Err(Refusal::new(Code::BadLookup, come));
     let whole = keys(0..100);
     let count = whole.len() as u32;
-    // Of no lookup, too long, of another's, of another kind or length, of nothing, and behind the end.
+    // Refused parts: of an unknown lookup, of another connection's lookup, with a length above the limit, after the
+    // last part, of another kind or length, empty, and with too many bytes.
     assert_eq!(node.put(1, part(Handle(7), LookupKind::Keys, count, &whole)), bad(0));
     let begin = || node.put(1, part(Handle(0), LookupKind::Keys, count, &whole[..64])).expect("begun").lookup;
     let rest = |id| node.put(1, part(id, LookupKind::Keys, count, &whole[64..]));
@@ -101,13 +102,13 @@ fn hostile_lookups_are_refused_and_forgotten() {
         assert_eq!(node.put(1, wrong(id, &whole[64..], count)), bad(64), "what had come before");
         assert_eq!(rest(id), bad(0), "it is forgotten");
     }
-    // Bytes that are none of their kind.
+    // Bytes that are invalid for their kind.
     for (kind, bytes) in [
         (LookupKind::Bloom, vec![0; 12]),
         (LookupKind::Bloom, vec![]),
         (LookupKind::Keys, vec![0xff; 64]),
         (LookupKind::Keys, whole[..whole.len() - 128].to_vec()),
-        // So many rows of so many columns, of which nothing comes.
+        // A header that announces 2^24 rows of 1,088 columns, without any data.
         (LookupKind::Keys, [0u32, 1 << 24, 1_088].iter().flat_map(|word| word.to_le_bytes()).collect()),
     ] {
         assert_eq!(node.put(1, part(Handle(0), kind, bytes.len() as u32, &bytes)), bad(0));
@@ -116,7 +117,7 @@ fn hostile_lookups_are_refused_and_forgotten() {
     for before in [100, 0] {
         assert_eq!(node.put(1, part(begun, LookupKind::Keys, 128, &[0xff; 28])), bad(before));
     }
-    // Another kind, keys of another type, or a number that there is not.
+    // Programs that do not fit their lookups: another kind, keys of another type, or a number without a lookup.
     let id = node.put(1, part(Handle(0), LookupKind::Keys, count, &whole)).expect("whole").lookup;
     let text: ArrayRef = Arc::new(StringArray::from(vec!["x"]));
     let text = pack(&RecordBatch::try_from_iter([("", text)]).expect("a batch"));
@@ -151,13 +152,13 @@ fn lookups_that_are_announced_come_to_a_bound_of_their_client_and_of_the_node() 
     assert!(full(begin(3)));
     node.service.ended(&Peer { connection: 2, ..Peer::default() });
     begin(3).expect("begun");
-    // Small ones count as well.
+    // Each small lookup is charged at least 64 KiB.
     let small = (0..).take_while(|_| node.put(4, part(Handle(0), LookupKind::Bloom, 32, &[0; 32])).is_ok());
     assert_eq!(small.count(), (128 << 20) / (64 << 10));
     node.check();
 }
 
-/// Announces keys that count so many MiB, of which nothing but a byte comes.
+/// Returns the first byte of a lookup whose announced length is charged as this many MiB: 8 bytes per announced byte.
 fn announced(mib: u32) -> PutLookup {
     part(Handle(0), LookupKind::Keys, (mib << 20) / 8, &[0])
 }
@@ -170,13 +171,14 @@ fn lookups_count_what_is_made_of_them() {
             node.put(1, part(id, LookupKind::Keys, bytes.len() as u32, piece)).map(|put| put.lookup)
         })
     };
-    // Each is announced as 64 MiB, and made bits: ten of them are no more than a few MiB.
+    // 2^20 keys of 8 bytes are charged 64 MiB until all parts are here. The node then makes a bitmap of them, and ten
+    // bitmaps take a few MiB.
     let numbers = keys(0..1 << 20);
     for _ in 0..10 {
         put(&numbers).expect("a few MiB");
     }
     node.service.ended(&Peer { connection: 1, ..Peer::default() });
-    // 3 MiB of booleans, announced as 24 MiB, and a byte for each of them is made: there is no room for all.
+    // 24 columns of 2^20 booleans: 3 MiB on the wire, charged 24 MiB. The table takes more, a byte for each boolean.
     let bits = |bit: u32| -> ArrayRef {
         Arc::new(BooleanArray::from_iter((0..1 << 20).map(|row| Some(row >> bit & 1 == 1))))
     };
@@ -187,9 +189,9 @@ fn lookups_count_what_is_made_of_them() {
     };
     let others = [128, 104].map(|mib| node.put(1, announced(mib)).expect("announced").lookup);
     let full = Refusal::new(Code::LimitReached, 256 << 20);
-    // Few of the second ones are different, but that is known only when they are made.
+    // The second table has only 256 different keys, but the node learns this only while it makes the table.
     assert_eq!([put(&flags(24)), put(&flags(8))], [Err(full), Err(full)]);
-    // With room for it, it counts what it takes: 24 MiB of bytes, 4 of ends and 16 of places.
+    // A complete lookup is charged its actual size: 24 MiB of keys, 4 MiB of key ends and 16 MiB of positions.
     node.drop_lookup(others[1]);
     put(&flags(24)).expect("whole");
     assert_eq!(node.put(1, announced(85)), Err(full));

@@ -1,4 +1,4 @@
-//! Descriptors beside bytes (`SCM_RIGHTS`).
+//! File descriptors sent and received together with bytes (`SCM_RIGHTS`).
 
 use crate::socket::Socket;
 use rustix::net::{
@@ -9,9 +9,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Sends bytes with the descriptors beside the first of them. How many bytes went.
+/// Sends bytes with at most two descriptors attached to the first of them. Returns the number of bytes sent.
 ///
-/// At most two. The socket is non-blocking, and what it holds are bells: there is room.
+/// The socket is non-blocking. It otherwise carries only single wake-up bytes, so it has room.
 pub(crate) fn send_descriptors(socket: &Socket, from: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -21,7 +21,7 @@ pub(crate) fn send_descriptors(socket: &Socket, from: &[u8], fds: &[BorrowedFd<'
     Ok(rustix::net::sendmsg(socket.as_fd(), &[IoSlice::new(from)], &mut beside, SendFlags::NOSIGNAL)?)
 }
 
-/// Receives bytes, and descriptors if some come with them.
+/// Receives bytes, and the descriptors attached to them.
 pub(crate) fn receive_descriptors(
     socket: &Socket,
     into: &mut [u8],

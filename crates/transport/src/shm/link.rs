@@ -1,4 +1,7 @@
-//! The asking side: mapped regions shared by all links of a process to one node, and the checked copies.
+//! The client's side of shared memory: the mapped regions of a node, shared by all links of the process to it, and
+//! copies that are checked against the region's fence word. The fence word is a number in memory that only the node can
+//! write. It holds the region's epoch and whether its lease is suspended. The node changes it before it does anything
+//! else about the end of a lease.
 
 use super::mapping::{Access, Mapping};
 use super::ring::RingStream;
@@ -17,12 +20,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// A copy is checked against the fence word every so many bytes.
+/// Most bytes that are copied between two checks of the fence word (`docs/decisions/0005-shared-memory.md`).
 const COPY_BYTES_MAX: usize = 256 << 10;
-/// Most bytes of fence words a node may ask us to map: one cache line for each region it may have.
+/// Most bytes of fence words that a node may ask this process to map: one cache line for each region a node may have.
 const WORDS_BYTES_MAX: u64 = 64 * farpool_wire::limits::NODE_REGIONS_MAX as u64;
 
-/// A region as this process has mapped it, at one epoch.
+/// A region that this process has mapped, at one epoch.
 #[derive(Debug)]
 pub struct MappedRegion {
     epoch: u64,
@@ -32,7 +35,7 @@ pub struct MappedRegion {
 }
 
 impl MappedRegion {
-    /// The one fence word under which this mapping may be used: this epoch, not suspended.
+    /// Checks that the fence word permits the use of this mapping: the range's epoch, not suspended.
     fn check(&self, span: &Span) -> Result<(), Refusal> {
         if mutant!(FenceNotLookedAt) {
             return Ok(());
@@ -51,8 +54,8 @@ impl MappedRegion {
         if mutant!(FenceNotLookedAtAgain) { Ok(()) } else { self.check(span) }
     }
 
-    /// Copies a range out; it is exactly as long as `into`. Refused if the region is not ours at the range's epoch
-    /// any more, or was not while any of it was copied.
+    /// Copies a range out; it is exactly as long as `into`. Refused if the lease on the region at the range's epoch has
+    /// ended or is suspended, before the copy or while it ran.
     pub fn read(&self, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
         self.check(span)?;
         let mut offset = span.offset;
@@ -60,7 +63,7 @@ impl MappedRegion {
             if !self.region.copy_out(offset, chunk) {
                 return Err(Refusal::new(Code::OutOfBounds, self.region.bytes()));
             }
-            // The copy must not sink below the look at the word that vouches for it.
+            // The copy must not be reordered behind the check of the fence word that validates it.
             std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
             self.check_again(span)?;
             offset += chunk.len() as u64;
@@ -68,8 +71,8 @@ impl MappedRegion {
         Ok(())
     }
 
-    /// Copies bytes into a range, exactly as many. Refused as in [`Self::read`]; what was written then reaches
-    /// nobody, unless the lease may still be renewed.
+    /// Copies bytes into a range, which is exactly as long. Refused as [`Self::read`] is. Bytes that were written
+    /// before such a refusal reach nobody, unless the lease can still be renewed.
     pub fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
         self.check(span)?;
         if !self.region.is_writable() {
@@ -88,7 +91,7 @@ impl MappedRegion {
     }
 }
 
-/// What this process has mapped of one node; shared by its links.
+/// Regions of one node that this process has mapped; shared by its links.
 #[derive(Debug, Default)]
 pub struct ShmSpace {
     regions: RwLock<BTreeMap<RegionIndex, Arc<MappedRegion>>>,
@@ -96,27 +99,27 @@ pub struct ShmSpace {
 }
 
 impl ShmSpace {
-    /// The region of a range, if it is mapped at the range's epoch.
+    /// Returns the region of a range, if it is mapped at the range's epoch.
     pub fn get(&self, span: &Span) -> Option<Arc<MappedRegion>> {
         let regions = self.regions.read();
         regions.get(&span.region).filter(|mapped| mapped.epoch == span.epoch.0).cloned()
     }
 
-    /// Unmaps a region this process is done with.
+    /// Unmaps a region that this process no longer uses.
     pub fn forget(&self, region: RegionIndex) {
         self.regions.write().remove(&region);
     }
 }
 
-/// A stream beside whose bytes the memory of a node can come: a Unix socket, or the simulator's.
+/// A stream that can also transfer the memory of a node: a Unix socket, or the simulator's stream.
 pub trait MemoryStream: Stream {
-    /// What comes.
+    /// Memory or descriptors that arrive together with bytes of the stream.
     type Beside: Default;
 
-    /// Reads bytes, and takes what comes beside them.
+    /// Reads bytes, and adds the memory that came with them to `beside`.
     fn read_beside(&mut self, into: &mut [u8], beside: &mut Self::Beside) -> io::Result<usize>;
 
-    /// A region and, unless they are here already, the fence words.
+    /// Maps a region, and the fence words unless `words` has them already.
     fn map(
         beside: Self::Beside,
         attached: &Attached,
@@ -124,7 +127,7 @@ pub trait MemoryStream: Stream {
     ) -> Result<Mapped, LinkError>;
 }
 
-/// Maps a region and, unless they are here already, the fence words.
+/// Maps a region from its descriptors, and the fence words unless `words` has them already.
 pub(super) fn map_files(
     fds: Vec<OwnedFd>,
     attached: &Attached,
@@ -134,14 +137,14 @@ pub(super) fn map_files(
         let found = fds.len() as u64;
         return Err(LinkError::Protocol(WireError::Value { what: "the number of descriptors", found }));
     };
-    // Whoever could shrink them could kill us by SIGBUS.
+    // A process that could shrink the files could kill this one by SIGBUS.
     for fd in &fds {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(|errno| LinkError::Cut(errno.into()))?;
         if !seals.contains(rustix::fs::SealFlags::SHRINK) {
             return Err(LinkError::Cut(std::io::ErrorKind::InvalidData.into()));
         }
     }
-    // The descriptor says what may be done with it: a read handle brings one without write access.
+    // The descriptor shows the permitted access: a read handle gets one without write access.
     let flags = rustix::fs::fcntl_getfl(region_fd).map_err(|errno| LinkError::Cut(errno.into()))?;
     let access = if flags.contains(rustix::fs::OFlags::RDWR) { Access::ReadWrite } else { Access::Read };
     let mapped = |fd: &OwnedFd, bytes: u64, access| {
@@ -155,13 +158,14 @@ pub(super) fn map_files(
     Ok(Mapped { region: Box::new(region), words })
 }
 
-/// A link to a node of this host.
+/// Link to a node of this host. Reads and writes copy from and to mapped memory; everything else goes through
+/// `control`.
 pub struct ShmLink<S> {
     control: FrameLink<S>,
     space: Arc<ShmSpace>,
 }
 
-/// Connects to a node's local socket and greets, for a client that has several links.
+/// Connects to a node's Unix socket and exchanges greetings, for a client that has several links.
 pub fn connect_for(
     client: ClientId,
     socket: &str,
@@ -173,13 +177,13 @@ pub fn connect_for(
     Ok(Box::new(ShmLink { control, space }))
 }
 
-/// The same for whoever is a client by this link alone.
+/// Does the same as [`connect_for`] for a client with one link.
 pub fn connect(socket: &str, space: Arc<ShmSpace>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
     connect_for(ClientId(0), socket, space, deadline)
 }
 
 impl<S: MemoryStream> ShmLink<S> {
-    /// Greets over a fresh stream.
+    /// Exchanges greetings over a new stream.
     pub fn over(stream: S, space: Arc<ShmSpace>, deadline: MonoNs) -> Result<ShmLink<S>, LinkError> {
         Ok(ShmLink { control: FrameLink::greet(stream, Transport::Shm, deadline)?, space })
     }

@@ -1,8 +1,8 @@
-//! A shared descriptor mapped into this process: raw copies in and out, and fence words.
+//! A shared descriptor that is mapped into this process: raw copies in and out, and fence words.
 //!
-//! No Rust reference into the mapping ever exists: the node and, after a revoke, nobody in particular may
-//! write it at any time. Bytes are copied to and from private memory and mean nothing before the fence word
-//! was found unchanged.
+//! No Rust reference into the mapped bytes ever exists, because the node, and after a revocation other processes, may
+//! write them at any time. Bytes are copied to and from private memory. A copy is valid only after the fence word was
+//! found unchanged.
 #![allow(unsafe_code)]
 
 use super::MappedBytes;
@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the holder may do.
+/// Permitted access to a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -33,10 +33,10 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps, populated at once so that no copy takes a page fault.
+    /// Maps the memory and populates it at once, so that no copy takes a page fault.
     pub(crate) fn new(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Mapping> {
         let length = rustix::fs::fstat(fd)?.st_size;
-        // A mapping past the end of the file would kill us by SIGBUS at the first touch.
+        // The first access past the end of the file would kill this process by SIGBUS.
         if bytes == 0 || u64::try_from(length).is_ok_and(|length| length < bytes as u64) {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -51,7 +51,7 @@ impl Mapping {
         Ok(Mapping { base: base.cast(), bytes, access })
     }
 
-    /// The word at an offset, to be written. `None`: no word is there, or none that may be written.
+    /// Returns the word at an offset for writing. `None` if there is no aligned word there or the mapping is read-only.
     fn word_to_write(&self, offset: u64) -> Option<&AtomicU64> {
         if self.access != Access::ReadWrite || !offset.is_multiple_of(8) || !self.is_inside(offset, 8) {
             return None;
@@ -60,14 +60,14 @@ impl Mapping {
         Some(unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast()) })
     }
 
-    /// Stores a word, releasing; nothing happens where there is none to write.
+    /// Stores a word with release ordering. Does nothing if there is no writable word at the offset.
     pub(crate) fn store_word(&self, offset: u64, value: u64) {
         if let Some(word) = self.word_to_write(offset) {
             word.store(value, Ordering::Release);
         }
     }
 
-    /// Changes a word; what it was. 0 where there is none to write.
+    /// Swaps a word and returns its old value; 0 if there is no writable word at the offset.
     pub(crate) fn swap_word(&self, offset: u64, value: u64) -> u64 {
         self.word_to_write(offset).map_or(0, |word| word.swap(value, Ordering::SeqCst))
     }
@@ -90,9 +90,9 @@ impl MappedBytes for Mapping {
         if !self.is_inside(offset, into.len()) {
             return false;
         }
-        // SAFETY: the source range was just checked to lie in the mapping, which lives until drop; `into` is
-        // private memory, so they cannot overlap; peers may write meanwhile, and then the caller's second
-        // look at the fence word throws the result away.
+        // SAFETY: the source range was just checked to lie in the mapping, which lives until drop; `into` is private
+        // memory, so they cannot overlap; peers may write meanwhile, and then the caller's second check of the fence
+        // word throws the result away.
         unsafe {
             std::ptr::copy_nonoverlapping(self.base.add(offset as usize), into.as_mut_ptr(), into.len())
         };

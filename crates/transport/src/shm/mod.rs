@@ -1,13 +1,13 @@
-//! Shared memory: the client maps a leased region and copies by itself.
+//! Shared memory: the client maps a leased region and copies bytes itself.
 //!
-//! The node cannot take a mapping back, so two things make a late copy harmless. Writes: every lease has a
-//! memfd of its own that is never used again, so a late write spoils memory nobody will see. Reads: the
-//! region's fence word, which the node changes before anything else, is compared before and after each copy
-//! of at most 256 KiB; if it moved, the copy is thrown away and the caller gets an error.
+//! The node cannot revoke a mapping, so two rules make a late copy harmless. Writes: every lease has its own memfd,
+//! which is never reused, so a late write changes memory that nobody will read. Reads: the node changes the region's
+//! fence word before anything else. The client compares the word before and after each copy of at most 256 KiB; if it
+//! has changed, the copy is thrown away and the caller gets an error.
 //!
-//! Everything else passes a [`ring`]. The two sides meet over a Unix socket in the abstract namespace, which leaves
-//! no file behind, and which admits only the node's own user and root; it carries descriptors, and wakes whoever
-//! is parked.
+//! All other messages go through a [`ring`]. The two sides connect over a Unix socket in the abstract namespace. It
+//! leaves no file behind and admits only the node's own user and root. The socket carries descriptors, and wakes a side
+//! that is parked.
 
 mod descriptors;
 mod link;
@@ -24,30 +24,30 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 
-/// A node's memory as a client on its host has it: copied from and to, never referred to.
+/// Memory of a node as a client on the same host sees it. Bytes are copied; no reference into it is given out.
 pub trait MappedBytes: std::fmt::Debug + Send + Sync {
-    /// How many.
+    /// Returns the size in bytes.
     fn bytes(&self) -> u64;
-    /// Whether they may be written.
+    /// Reports whether the bytes may be written.
     fn is_writable(&self) -> bool;
-    /// Copies out; false if the range leaves the memory.
+    /// Copies bytes out. Returns false if the range is not inside the memory.
     fn copy_out(&self, offset: u64, into: &mut [u8]) -> bool;
-    /// Copies in; false if the range leaves the memory or it is read-only.
+    /// Copies bytes in. Returns false if the range is not inside the memory or the memory is read-only.
     fn copy_in(&self, offset: u64, from: &[u8]) -> bool;
-    /// The word at an offset; nothing if it is misplaced.
+    /// Returns the 64-bit word at an offset. `None` if the offset is unaligned or outside the memory.
     fn word(&self, offset: u64) -> Option<u64>;
 }
 
-/// A region as a client on its host has it.
+/// A region as a client on the same host has mapped it.
 #[derive(Debug)]
 pub struct Mapped {
-    /// Its bytes; not writable for a read handle.
+    /// Bytes of the region. Not writable for a read handle.
     pub region: Box<dyn MappedBytes>,
-    /// The fence words of its node; not writable.
+    /// Fence words of the region's node. Not writable.
     pub words: Arc<dyn MappedBytes>,
 }
 
-/// Serves local clients on an abstract Unix socket of this name.
+/// Serves local clients on an abstract Unix socket with this name.
 pub fn listen(name: &str, service: Arc<dyn Service>) -> io::Result<Listening> {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
     listener.set_nonblocking(true)?;

@@ -1,12 +1,11 @@
-//! A simulated net: the real framing code on both sides, a virtual clock, and faults drawn from one seed.
+//! A simulated network: the real framing code on both sides, a virtual clock, and faults drawn from one seed.
 //!
-//! A frame sent is answered by the service at once, in the caller's own thread; then chance decides whether
-//! request or reply is lost, whether the connection is cut, and how much virtual time the journey takes.
-//! Waiting moves the virtual clock, nothing else does: no real time passes, and the same seed with the same
-//! calls gives the same run.
+//! The service answers a frame at once, in the caller's own thread. Random numbers then decide whether the request or
+//! the reply is lost, whether the connection is cut, and how much virtual time the transfer takes. Only waiting
+//! advances the virtual clock. No real time passes, and the same seed with the same calls gives the same run.
 //!
-//! Faults the system must survive: loss, delay, a cut before or after the service acted. Not simulated here:
-//! corrupted or reordered bytes inside a connection, which TCP and the frame checksums exclude.
+//! Simulated faults: loss, delay, a cut before or after the service acted. Not simulated: corrupted or reordered bytes
+//! inside a connection, which TCP and the frame checksums exclude.
 
 use crate::client::FrameLink;
 use crate::outgoing::Outgoing;
@@ -22,19 +21,19 @@ use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// What goes wrong how often.
+/// Rates of the simulated faults.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// One way, in virtual nanoseconds.
+    /// Range of the delay in one direction, in virtual ns.
     pub delay_ns: RangeInclusive<u64>,
-    /// Frames lost on the way there or back, of a million.
+    /// Frames lost in either direction, per million.
     pub lost_per_million: u32,
-    /// Connections cut with a frame in flight, of a million.
+    /// Connections cut while a frame is in flight, per million frames.
     pub cut_per_million: u32,
 }
 
 impl Faults {
-    /// A net without faults, 10 us each way.
+    /// Returns a network without faults and with a delay of 10 us in each direction.
     pub fn none() -> Faults {
         Faults { delay_ns: 10_000..=10_000, lost_per_million: 0, cut_per_million: 0 }
     }
@@ -47,38 +46,38 @@ struct State {
     faults: Faults,
 }
 
-/// One simulated net; its clones are the same net.
+/// A simulated network. Clones share one network.
 #[derive(Clone, Debug)]
 pub struct SimNet(Arc<Mutex<State>>);
 
 impl SimNet {
-    /// A net whose every chance comes from `seed`.
+    /// Makes a network whose random numbers all come from `seed`.
     pub fn new(seed: u64, faults: Faults) -> SimNet {
         SimNet(Arc::new(Mutex::new(State { random: seed, now: MonoNs(1), faults })))
     }
 
-    /// The virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> MonoNs {
         self.state().now
     }
 
-    /// Lets virtual time pass.
+    /// Advances the virtual time.
     pub fn advance_ns(&self, ns: u64) {
         let mut state = self.state();
         state.now = MonoNs(state.now.0.saturating_add(ns));
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the fault rates from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// A number drawn from the seed.
+    /// Draws a random number from the seed.
     pub fn draw(&self) -> u64 {
         self.state().draw()
     }
 
-    /// A link to a service.
+    /// Connects to a service.
     pub fn connect(&self, service: Arc<dyn Service>) -> Result<FrameLink<SimStream>, LinkError> {
         let stream = SimStream {
             net: self.clone(),
@@ -98,7 +97,7 @@ impl SimNet {
 }
 
 impl State {
-    /// SplitMix64 (Steele, Lea, Flood 2014): every seed is a good seed, and the whole state is one number.
+    /// Draws with SplitMix64 (Steele, Lea, Flood 2014): every seed is good, and the whole state is one number.
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
@@ -117,7 +116,7 @@ impl State {
     }
 }
 
-/// The asking end of a simulated connection.
+/// Client's end of a simulated connection.
 pub struct SimStream {
     net: SimNet,
     service: Arc<dyn Service>,

@@ -1,4 +1,4 @@
-//! Accepting, for TCP and for the Unix socket of shared memory alike.
+//! Accept loop for TCP and for the Unix socket of shared memory.
 
 use crate::reach::Reach;
 use crate::serve::{Peer, Service};
@@ -15,19 +15,19 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Connections of one listener; more are closed at once. Each costs a thread and 64 KiB to 5 MiB, by the
-/// largest frames it has carried.
+/// Limit of connections of one listener; further ones are closed at once. Each costs a thread and 64 KiB to 5 MiB of
+/// buffers, depending on the largest frames it has carried.
 pub const CONNECTIONS_MAX: usize = 1_024;
 
-/// A peer must have proved itself within this: until then it costs a thread and nobody knows who it is.
+/// Milliseconds within which a peer must prove its identity. Until then an unknown peer occupies a thread.
 const HANDSHAKE_MS_MAX: u64 = 5_000;
 
-/// Pause after an accept that failed.
+/// Pause after an accept call that failed: 10 ms.
 const ACCEPT_PAUSE: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 type Open = Arc<Mutex<BTreeMap<u64, ShutdownHandle>>>;
 
-/// A listener at work. Dropping it closes its connections and waits for its threads.
+/// A running listener. Dropping it closes its connections and waits for its threads.
 #[derive(Debug)]
 pub struct Listening {
     wake: UnixStream,
@@ -36,7 +36,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Where it listens (TCP only): with port 0 asked for, the port that was given.
+    /// Returns the address it listens on (TCP only), with the port that was chosen if port 0 was requested.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.local
     }
@@ -44,7 +44,7 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // The accepting thread sees the end of the pair, closes the connections and joins their threads.
+        // The accepting thread sees the end of this socket pair, closes the connections and joins their threads.
         let _ = self.wake.shutdown(std::net::Shutdown::Both);
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -52,8 +52,8 @@ impl Drop for Listening {
     }
 }
 
-/// Serves on an address of this machine; `host:0` picks a free port. With certificates every peer must prove
-/// itself; without them an address beyond loopback is refused, as `reach` says.
+/// Serves on an address of this machine; `host:0` picks a free port. With certificates every peer must prove its
+/// identity. Without them `reach` refuses an address beyond loopback.
 pub fn listen(address: SocketAddr, reach: &Reach, service: Arc<dyn Service>) -> io::Result<Listening> {
     reach.check(address).map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     let listener = TcpListener::bind(address)?;
@@ -71,8 +71,7 @@ pub fn listen(address: SocketAddr, reach: &Reach, service: Arc<dyn Service>) -> 
     Ok(listening)
 }
 
-/// Runs an accept loop on a thread of its own. `admit` is called on the connection's thread, so it may take
-/// its time.
+/// Runs an accept loop on a thread of its own. `admit` is called on the connection's thread, so it may take long.
 pub(crate) fn run<L: AsFd + Send + 'static>(
     listener: L,
     accept: impl Fn(&L) -> io::Result<Socket> + Send + 'static,
@@ -97,7 +96,8 @@ pub(crate) fn run<L: AsFd + Send + 'static>(
             let socket = match accept(&listener) {
                 Ok(socket) => socket,
                 Err(error) => {
-                    // Too many open files passes when others close; asking at once would only burn a CPU.
+                    // "Too many open files" passes when others close files. An immediate retry would only burn CPU
+                    // time.
                     if error.kind() != io::ErrorKind::WouldBlock {
                         let _ = poll(&mut [PollFd::new(&woken, PollFlags::IN)], Some(&ACCEPT_PAUSE));
                     }
@@ -114,9 +114,10 @@ pub(crate) fn run<L: AsFd + Send + 'static>(
             open.lock().insert(id, handle);
             let (service, opened, admit) = (Arc::clone(&service), Arc::clone(&open), Arc::clone(&admit));
             let spawned = std::thread::Builder::new().name("farpool-conn".into()).spawn(move || {
-                // Who is not let in sooner is only slower.
+                // A failure only makes this thread's wake-ups slower.
                 let _ = slice::shorten();
-                // How a connection ended is for its peer to say; the leases behind it have their own time.
+                // The error of a connection is not reported here: its peer sees the end, and leases expire by
+                // themselves.
                 let _ = admit(socket)
                     .and_then(|(mut stream, peer)| connection::serve(&mut *stream, peer, &*service));
                 opened.lock().remove(&id);

@@ -1,5 +1,5 @@
-//! Frames over TCP, with TLS or without: one thread per connection on the serving side, one link per caller
-//! on the asking side.
+//! Frames over TCP, with or without TLS. The serving side has one thread per connection, the requesting side one link
+//! per caller.
 
 mod listener;
 
@@ -17,8 +17,8 @@ use farpool_wire::{ClientId, MonoNs};
 use std::io;
 use std::net::TcpStream;
 
-/// Connects to `host:port` as `reach` says, has whoever is there prove that it is `expected` if there is TLS,
-/// and greets.
+/// Connects to `host:port` within the limits of `reach`, and exchanges greetings. With TLS the peer must prove that it
+/// is `expected`.
 pub fn connect(
     reach: &Reach,
     address: &str,
@@ -28,7 +28,7 @@ pub fn connect(
     connect_for(ClientId(0), reach, address, expected, deadline)
 }
 
-/// The same for a client that has several links.
+/// Does the same as [`connect`] for a client that has several links.
 pub fn connect_for(
     client: ClientId,
     reach: &Reach,

@@ -1,10 +1,10 @@
-//! What rustls, webpki and peers say of a certificate, in our words.
+//! Translation of errors of rustls and webpki, and of alerts, into our error texts.
 
 use super::{Identity, TlsError, TlsErrorKind};
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError};
 
-/// What webpki says of `whose` certificate, checked against the CA that `ca` names.
+/// Translates an error of webpki about the certificate `whose`, checked against the CA that `ca` names.
 pub(super) fn of_webpki(error: &webpki::Error, whose: &str, ca: &str) -> TlsError {
     use webpki::Error as E;
     match error {
@@ -19,7 +19,7 @@ pub(super) fn of_webpki(error: &webpki::Error, whose: &str, ca: &str) -> TlsErro
     }
 }
 
-/// What rustls says of the certificate of a peer that was dialled as `expected`.
+/// Translates an error of rustls about the certificate of a peer that was dialled as `expected`.
 fn of_certificate(error: &CertificateError, expected: Option<&Identity>, ca: &str) -> TlsError {
     use CertificateError as E;
     let whose = match expected {
@@ -36,7 +36,7 @@ fn of_certificate(error: &CertificateError, expected: Option<&Identity>, ca: &st
     }
 }
 
-/// What ended a handshake. `own` says which certificate is ours, `ca` which CA we trust.
+/// Translates the error that ended a handshake. `own` names our certificate, `ca` the trusted CA.
 pub(super) fn of_rustls(error: &rustls::Error, expected: Option<&Identity>, own: &str, ca: &str) -> TlsError {
     use rustls::Error as E;
     match error {
@@ -54,7 +54,7 @@ pub(super) fn of_rustls(error: &rustls::Error, expected: Option<&Identity>, own:
     }
 }
 
-/// Why the peer turned us away, as far as TLS lets it say so. `own` says which certificate is ours.
+/// Translates the alert with which the peer rejected us. `own` names our certificate.
 pub(super) fn of_alert(alert: AlertDescription, own: &str) -> TlsError {
     let why = match alert {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
@@ -76,9 +76,10 @@ pub(super) fn of_alert(alert: AlertDescription, own: &str) -> TlsError {
     TlsError::new(TlsErrorKind::RefusedByPeer, format!("the peer refused {own}: {why}"))
 }
 
-/// Somebody else than was dialled; `presented` are the names in the certificate, as rustls shows them.
+/// Error for a peer with another identity than `expected`. `presented` are the names in its certificate, as rustls
+/// shows them.
 pub(super) fn wrong_peer(expected: Option<&Identity>, presented: &[String]) -> TlsError {
-    // Of a peer's words only those are repeated that are names of ours.
+    // Text from a peer is repeated only if it is an identity of the pool.
     let name = |shown: &String| Identity::from_dns_name(shown.split('"').nth(1).unwrap_or(shown));
     let found = presented.iter().find_map(name);
     let message = match (expected, found) {
@@ -106,10 +107,10 @@ fn other_ca(whose: &str, ca: &str) -> TlsError {
     TlsError::new(TlsErrorKind::OtherCa, format!("{whose} was not issued by the CA in {ca}"))
 }
 
-/// Seconds since 1970 as a date and time: `2026-11-21 14:05 UTC`.
+/// Formats seconds since 1970 as date and time: `2026-11-21 14:05 UTC`.
 pub fn utc(seconds: u64) -> String {
     let (mut year, mut day) = (1970, seconds / 86_400);
-    // Whole periods of 400 years first: the reader of a certificate may be shown any number.
+    // Whole periods of 400 years are skipped first, because a certificate may contain any number.
     year += day / 146_097 * 400;
     day %= 146_097;
     let is_leap = |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
@@ -144,7 +145,6 @@ mod tests {
         ] {
             assert_eq!(utc(seconds), text);
         }
-        // The largest number is a date as well.
         assert!(utc(u64::MAX).ends_with("UTC"));
     }
 }

@@ -1,36 +1,36 @@
-//! Why there is no trust. Texts name the file, the identity or the option they are about.
+//! Errors of TLS. Their texts name the file, the identity or the option that is wrong.
 
 use std::fmt;
 
-/// What kind of thing is wrong.
+/// Kind of a TLS error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlsErrorKind {
-    /// A file cannot be read, or does not hold what it should.
+    /// A file cannot be read, or has not the expected content.
     File,
-    /// A certificate has not exactly one identity.
+    /// A certificate does not have exactly one identity.
     Identity,
-    /// A certificate was not issued by the CA.
+    /// A certificate was not issued by the trusted CA.
     OtherCa,
-    /// A certificate's time is over.
+    /// A certificate has expired.
     Expired,
-    /// A certificate's time has not come.
+    /// A certificate is not valid yet.
     NotYetValid,
-    /// The peer is somebody else than was dialled.
+    /// The peer has another identity than the one that was dialled.
     WrongPeer,
     /// The peer does not speak TLS.
     PeerIsPlaintext,
-    /// The peer speaks TLS, and we do not.
+    /// The peer speaks TLS, and this process does not.
     PeerSpeaksTls,
-    /// The peer did not take our certificate.
+    /// The peer rejected our certificate.
     RefusedByPeer,
-    /// An address beyond this machine without TLS.
+    /// An address beyond this machine was used without TLS.
     BeyondThisMachine,
-    /// The handshake failed in another way.
+    /// The handshake failed for another reason.
     Handshake,
 }
 
-/// No trust, and why.
+/// Error of TLS, with a text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsError {
     kind: TlsErrorKind,
@@ -42,12 +42,12 @@ impl TlsError {
         TlsError { kind, message: message.into() }
     }
 
-    /// What kind of thing is wrong.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> TlsErrorKind {
         self.kind
     }
 
-    /// We said hello in plaintext and were answered by TLS.
+    /// Error for a plaintext greeting that was answered with TLS.
     pub(crate) fn peer_speaks_tls() -> TlsError {
         TlsError::new(
             TlsErrorKind::PeerSpeaksTls,
@@ -56,7 +56,7 @@ impl TlsError {
         )
     }
 
-    /// We began TLS and were answered by something else.
+    /// Error for a TLS greeting that was answered with something else.
     pub(super) fn peer_is_plaintext() -> TlsError {
         TlsError::new(
             TlsErrorKind::PeerIsPlaintext,

@@ -1,7 +1,7 @@
-//! The handshake, over a socket and within a deadline.
+//! The TLS handshake over a socket, within a deadline.
 //!
-//! It reads record by record: not one byte behind the handshake leaves the socket, so the connection can be
-//! handed to the kernel, or to the record layer, as it is.
+//! It reads record by record and leaves all bytes that follow the handshake in the socket. The connection can therefore
+//! be handed to the kernel, or to the record layer, as it is.
 
 use super::stream::{RECORD_BODY_BYTES_MAX, RECORD_HEADER_BYTES};
 use super::{Identity, Tls, TlsError, TlsStream, causes};
@@ -13,19 +13,19 @@ use rustls::{ClientConnection, Connection, ServerConnection};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// TLS content types that a handshake may bring: change_cipher_spec, alert, handshake, application_data.
+/// TLS content types that a handshake may contain: change_cipher_spec, alert, handshake, application_data.
 const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
-/// What TLS answers to something that is not TLS: the fatal alert `unexpected_message`.
+/// Alert that TLS sends to a peer that does not speak TLS: the fatal `unexpected_message`.
 const NOT_TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
-/// A peer that was turned away may have sent this much before it knew.
+/// Limit of the bytes read from a rejected peer, which may have sent them before it learned of the rejection.
 const LAST_BYTES_MAX: usize = 64 << 10;
 
-/// Whether the bytes begin like a TLS alert.
+/// Reports whether the bytes begin like a TLS alert.
 pub(crate) fn is_alert(bytes: &[u8]) -> bool {
     matches!(bytes, [21, 3, 0..=4, ..])
 }
 
-/// Proves who we are to whoever listens there, and has it prove that it is `expected`.
+/// Makes the handshake as a client: proves our identity, and checks that the peer is `expected`.
 pub(crate) fn connect(
     tls: &Tls,
     mut socket: Socket,
@@ -36,7 +36,7 @@ pub(crate) fn connect(
     let client = ClientConnection::new(Arc::clone(&tls.0.client), name).map_err(io::Error::other)?;
     let mut connection = Connection::Client(client);
     shake(&mut connection, &mut socket, deadline).map_err(|trouble| trouble.into_io(Some(expected), tls))?;
-    // Standard verification has found the name expected; here it must also be the only one.
+    // Standard verification has found the expected name. It must also be the only one.
     let found = identity_of(&connection)?;
     if found != *expected {
         return Err(denied(causes::wrong_peer(Some(expected), &[found.dns_name()])));
@@ -44,7 +44,7 @@ pub(crate) fn connect(
     TlsStream::begin(socket, connection, tls.own())
 }
 
-/// Has a peer that connected prove who it is. Whatever it does, this ends at the deadline.
+/// Makes the handshake as a server and returns the peer's identity. It ends at the deadline, whatever the peer does.
 pub(crate) fn accept(tls: &Tls, mut socket: Socket, deadline: MonoNs) -> io::Result<(TlsStream, Identity)> {
     let server = ServerConnection::new(Arc::clone(&tls.0.server)).map_err(io::Error::other)?;
     let mut connection = Connection::Server(server);
@@ -56,7 +56,7 @@ pub(crate) fn accept(tls: &Tls, mut socket: Socket, deadline: MonoNs) -> io::Res
     Ok((TlsStream::begin(socket, connection, tls.own())?, identity))
 }
 
-/// What ended a handshake.
+/// Reason why a handshake failed.
 enum Trouble {
     Io(io::Error),
     Rustls(rustls::Error),
@@ -72,7 +72,7 @@ impl Trouble {
                 denied(causes::of_rustls(&error, expected, &tls.own(), &tls.0.ca_label))
             }
             Trouble::NotTls => denied(TlsError::peer_is_plaintext()),
-            // Also what a process does that is just ending, so it counts as an ended connection.
+            // A process that is just ending closes the connection as well, so this counts as an ended connection.
             Trouble::HungUp => io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 "it closed the connection during the TLS handshake: it may have been started without certificates \
@@ -86,7 +86,7 @@ fn denied(error: TlsError) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, error)
 }
 
-/// The identity of a peer whose certificate has been verified.
+/// Returns the identity of a peer whose certificate has been verified.
 fn identity_of(connection: &Connection) -> io::Result<Identity> {
     let certificate = connection.peer_certificates().and_then(<[_]>::first);
     let certificate = certificate.ok_or_else(|| io::Error::other("a handshake without a certificate"))?;
@@ -101,7 +101,7 @@ fn shake(connection: &mut Connection, socket: &mut Socket, deadline: MonoNs) -> 
         if !connection.is_handshaking() {
             return Ok(());
         }
-        // Bytes that keep coming never make a wait, so the deadline is looked at here as well.
+        // A peer that keeps sending never causes a wait, so the deadline is checked here as well.
         if clock::now() >= deadline {
             return Err(Trouble::Io(io::ErrorKind::TimedOut.into()));
         }
@@ -109,7 +109,7 @@ fn shake(connection: &mut Connection, socket: &mut Socket, deadline: MonoNs) -> 
             Err(Trouble::Io(error)) if is_first && is_hang_up(&error) => return Err(Trouble::HungUp),
             Err(Trouble::NotTls) => {
                 let alert = &mut [IoSlice::new(&NOT_TLS_ALERT)];
-                // Whether it arrives is not ours to know.
+                // The handshake has failed already, so an error is ignored.
                 let _ = write_full(socket, alert, deadline);
                 return Err(Trouble::NotTls);
             }
@@ -120,7 +120,7 @@ fn shake(connection: &mut Connection, socket: &mut Socket, deadline: MonoNs) -> 
         while !rest.is_empty() {
             connection.read_tls(&mut rest).map_err(Trouble::Io)?;
             if let Err(error) = connection.process_new_packets() {
-                // The alert that says why.
+                // Sends the alert that names the reason.
                 let _ = send(connection, socket, deadline);
                 return Err(Trouble::Rustls(error));
             }
@@ -132,7 +132,7 @@ fn is_hang_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
 
-/// Reads one whole record. Its length.
+/// Reads one whole record and returns its length.
 fn read_record(socket: &mut Socket, record: &mut [u8], deadline: MonoNs) -> Result<usize, Trouble> {
     let (head, body) = record.split_at_mut(RECORD_HEADER_BYTES);
     read_full(socket, &mut [IoSliceMut::new(head)], deadline).map_err(Trouble::Io)?;
@@ -144,7 +144,7 @@ fn read_record(socket: &mut Socket, record: &mut [u8], deadline: MonoNs) -> Resu
     Ok(RECORD_HEADER_BYTES + length)
 }
 
-/// Sends what the handshake has to say.
+/// Sends the pending messages of the handshake.
 fn send(connection: &mut Connection, socket: &mut Socket, deadline: MonoNs) -> Result<(), Trouble> {
     let mut bytes = Vec::new();
     while connection.wants_write() {
@@ -153,9 +153,8 @@ fn send(connection: &mut Connection, socket: &mut Socket, deadline: MonoNs) -> R
     write_full(socket, &mut [IoSlice::new(&bytes)], deadline).map_err(Trouble::Io)
 }
 
-/// Lets a peer that was turned away read why. Closing a socket with unread bytes in it would throw away what
-/// was sent, so they are read first; not more than a client sends before it waits, and not for longer than
-/// the handshake might have taken.
+/// Lets a rejected peer receive the alert. Closing a socket with unread bytes would discard what was sent, so they are
+/// read first: at most as many as a client sends before it waits, and not beyond the handshake's deadline.
 fn see_off(socket: &mut Socket, deadline: MonoNs) {
     socket.finish();
     let mut last = [0; 4096];

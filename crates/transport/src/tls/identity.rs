@@ -1,7 +1,7 @@
-//! Who a peer is, as its certificate says: a DNS name in the private zone `farpool`.
+//! Identity of a peer, from its certificate: a DNS name in the private zone `farpool`.
 //!
-//! DNS names are what every PKI can issue and every verifier can check, so nothing about certificates is
-//! ours but the names in this file.
+//! Every PKI can issue DNS names and every verifier can check them. Nothing else about the certificates is special to
+//! Farpool.
 
 use super::{TlsError, TlsErrorKind};
 use farpool_wire::{Name, NodeId, TENANT_ADMIN, TENANT_LOCAL};
@@ -13,30 +13,31 @@ const BROKER: &str = "broker.farpool";
 const ADMIN: &str = "admin.farpool";
 const NODE_ZONE: &str = ".node.farpool";
 const TENANT_ZONE: &str = ".tenant.farpool";
-/// Bytes of a DNS label, at most.
+/// Limit of a DNS label, in bytes (RFC 1035, 2.3.4).
 const LABEL_BYTES_MAX: usize = 63;
 
-/// Who somebody is, proved by a certificate.
+/// Identity that a certificate proves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Identity {
     /// The pool's broker: `broker.farpool`.
     Broker,
     /// One memory node: `n-<16 hexadecimal digits>.node.farpool`.
     Node(NodeId),
-    /// Clients that share what they may hold: `<tenant>.tenant.farpool`.
+    /// A tenant, whose clients share a quota: `<tenant>.tenant.farpool`.
     Tenant(Name),
-    /// Whoever runs the pool: `admin.farpool`.
+    /// The administrator of the pool: `admin.farpool`.
     Admin,
 }
 
 impl Identity {
-    /// The tenant of this name: 1 to 63 of `a` to `z`, `0` to `9` and `-`, which neither begins nor ends it.
+    /// Makes the identity of a tenant. Its name has 1 to 63 characters of `a` to `z`, `0` to `9` and `-`, and `-` is
+    /// neither first nor last.
     pub fn tenant(name: &str) -> Result<Identity, TlsError> {
         let is_label = (1..=LABEL_BYTES_MAX).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
             && !name.starts_with('-')
             && !name.ends_with('-')
-            // Whoever had such a certificate would pass for the administrator, or for a process of this machine.
+            // A tenant of this name would count as the administrator, or as a process of this machine.
             && name != TENANT_ADMIN
             && name != TENANT_LOCAL;
         match Name::new(name) {
@@ -51,7 +52,7 @@ impl Identity {
         }
     }
 
-    /// The tenant for whom it acts: its own name, or the administrator's.
+    /// Returns the tenant for which the peer acts: its own name, or the administrator's. `None` for brokers and nodes.
     pub fn tenant_name(&self) -> Option<Name> {
         match self {
             Identity::Tenant(tenant) => Some(tenant.clone()),
@@ -60,7 +61,7 @@ impl Identity {
         }
     }
 
-    /// The name that stands for it in a certificate.
+    /// Returns the DNS name of the identity.
     pub fn dns_name(&self) -> String {
         match self {
             Identity::Broker => BROKER.to_owned(),
@@ -70,7 +71,8 @@ impl Identity {
         }
     }
 
-    /// Whom a name stands for; nobody if it is not one of the zone's. Case does not count, as in all of DNS.
+    /// Parses a DNS name. `None` if it is not an identity of the zone. Upper and lower case are equal, as in all of
+    /// DNS.
     pub fn from_dns_name(name: &str) -> Option<Identity> {
         let name = name.to_ascii_lowercase();
         match name.as_str() {
@@ -87,9 +89,9 @@ impl Identity {
         Identity::tenant(name.strip_suffix(TENANT_ZONE)?).ok()
     }
 
-    /// The identity of a certificate. It must have exactly one name of the zone, and that one must be one of
-    /// ours: with two it would be for the reader to choose who somebody is. Names outside the zone do not
-    /// count. `whose` says which certificate it is, for the error.
+    /// Returns the identity of a certificate. The certificate must have exactly one name in the zone, and that name
+    /// must be an identity; with two names the identity would be ambiguous. Names outside the zone are ignored. `whose`
+    /// names the certificate in errors.
     pub fn of_certificate(certificate: &CertificateDer<'_>, whose: &str) -> Result<Identity, TlsError> {
         let names = names_in_zone(certificate);
         if let [name] = &names[..]
@@ -108,8 +110,8 @@ impl Identity {
     }
 }
 
-/// The DNS names of a certificate that lie in the zone, in lower case. They are printable: the reader of
-/// certificates passes only what DNS permits.
+/// Returns the DNS names of a certificate that lie in the zone, in lower case. They are printable, because webpki
+/// passes only characters that DNS permits.
 fn names_in_zone(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else { return Vec::new() };
     let names = certificate.valid_dns_names().map(str::to_ascii_lowercase);

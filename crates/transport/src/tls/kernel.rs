@@ -1,5 +1,4 @@
-//! Kernel TLS: the kernel seals and opens records by itself, and the connection reads and writes like a plain
-//! socket.
+//! Kernel TLS: the kernel encrypts and decrypts records, and the connection is read and written like a plain socket.
 
 use crate::socket::{Socket, Stream};
 use nix::errno::Errno;
@@ -10,18 +9,19 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the kernel has taken over.
+/// Directions of a connection in which the kernel makes the TLS records: encrypting what is sent, decrypting what is
+/// received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Handed {
     pub(super) sending: bool,
     pub(super) receiving: bool,
 }
 
-/// What a kernel that opens records has received.
+/// Result of a read when the kernel decrypts.
 pub(super) enum Incoming {
-    /// So many bytes; 0: the end.
+    /// Number of data bytes; 0 at the end of the connection.
     Data(usize),
-    /// The peer's last word.
+    /// An alert, which ends the connection.
     Alert(AlertDescription),
     /// A record of another type.
     Other,
@@ -29,12 +29,12 @@ pub(super) enum Incoming {
     Changed,
 }
 
-/// Set once a socket was told that this kernel has no TLS. It is then not asked again: loading a module while
-/// we run is worth a restart.
+/// True once the kernel has answered that it has no TLS. It is not asked again; a module that is loaded later is used
+/// after a restart.
 static IS_ABSENT: AtomicBool = AtomicBool::new(false);
 
-/// Hands a connection whose handshake is done to the kernel, as far as the kernel can take it. This is the
-/// one place where that is decided.
+/// Hands a connection to the kernel after the handshake, as far as the kernel can take it. Only this function decides
+/// it.
 pub(super) fn hand_over(socket: &Socket, secrets: &ExtractedSecrets) -> Handed {
     let nothing = Handed::default();
     if IS_ABSENT.load(Ordering::Relaxed) {
@@ -51,22 +51,23 @@ pub(super) fn hand_over(socket: &Socket, secrets: &ExtractedSecrets) -> Handed {
             IS_ABSENT.store(true, Ordering::Relaxed);
             return nothing;
         }
-        // Of this socket only: it may have been closed meanwhile.
+        // Any other error concerns this socket only, for example because the peer has closed it. Other connections are
+        // still handed to the kernel.
         Err(_) => return nothing,
     }
-    // Without keys the socket goes on as it was, in each direction by itself.
+    // A direction without keys keeps working as before, independently of the other.
     Handed {
         sending: setsockopt(socket, sockopt::TcpTlsTx, &sending).is_ok(),
         receiving: setsockopt(socket, sockopt::TcpTlsRx, &receiving).is_ok(),
     }
 }
 
-/// Reads from a connection whose records the kernel opens.
+/// Reads from a connection whose records the kernel decrypts.
 pub(super) fn read(socket: &mut Socket, into: &mut [IoSliceMut<'_>]) -> io::Result<Incoming> {
     match socket.read(into) {
         Ok(count) => Ok(Incoming::Data(count)),
         Err(error) if error.raw_os_error() == Some(Errno::EBADMSG as i32) => Ok(Incoming::Changed),
-        // A record that is not data: only a call that can be told so is given it.
+        // The next record is not data. Only a call that can receive the record type gets it.
         Err(error) if error.raw_os_error() == Some(Errno::EIO as i32) => {
             let mut message = [0; 2];
             let mut beside = nix::cmsg_space!(u8);
@@ -82,8 +83,8 @@ pub(super) fn read(socket: &mut Socket, into: &mut [IoSliceMut<'_>]) -> io::Resu
     }
 }
 
-/// The keys of one direction as the kernel takes them. What TLS 1.3 calls the IV of 12 bytes is for the
-/// kernel a salt of 4 and an IV of 8.
+/// Returns the keys of one direction in the kernel's form. The 12-byte IV of TLS 1.3 is split into a salt of 4 bytes
+/// and an IV of 8.
 fn crypto_info(sequence: u64, secrets: &ConnectionTrafficSecrets) -> Option<sockopt::TlsCryptoInfo> {
     let info = |cipher_type| libc::tls_crypto_info { version: libc::TLS_1_3_VERSION, cipher_type };
     match secrets {
@@ -117,8 +118,8 @@ mod tests {
     use super::*;
     use rustls::crypto::cipher::{AeadKey, Iv};
 
-    // What a kernel expects: RFC 8446 counts records from 0 in the big-endian sequence number, and its nonce
-    // is the IV, of which the kernel calls the first four bytes the salt.
+    // RFC 8446 counts records from 0 in a big-endian sequence number. The kernel calls the first four bytes of the IV
+    // the salt.
     const IV: [u8; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
 
     #[test]

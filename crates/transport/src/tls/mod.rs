@@ -1,15 +1,14 @@
-//! Mutual TLS: both ends of a TCP connection prove who they are, and nobody between them reads or changes a
-//! byte.
+//! Mutual TLS: both ends of a TCP connection prove their identity, and nobody between them can read or change a byte.
 //!
-//! The idea: rustls makes the handshake and nothing else. The keys it arrives at go to the kernel where that
-//! seals records by itself, and otherwise to a small record layer ([`stream`]) that calls rustls's ciphers on
-//! the callers' own buffers. Who a peer is stands in its certificate as a DNS name ([`Identity`]), so that
-//! standard verification suffices and any PKI can issue.
+//! rustls makes the handshake and nothing else. The resulting keys go to the kernel if it can encrypt records by
+//! itself. Otherwise a small record layer ([`stream`]) uses them: it calls the ciphers of rustls on the callers' own
+//! buffers. A peer's identity is a DNS name in its certificate ([`Identity`]), so standard verification suffices and
+//! any PKI can issue certificates.
 //!
-//! Never: TLS below 1.3, resumption, tickets, early data, renegotiation or new keys within a connection. So
-//! nothing but data, and a last alert, follows a handshake.
+//! Not used: TLS below 1.3, resumption, tickets, early data, renegotiation, new keys within a connection. So a
+//! handshake is followed by nothing but data, and a last alert.
 //!
-//! Unix sockets do without: they do not leave the host, and check their peer's user.
+//! Unix sockets do not use TLS. They do not leave the host, and they check the user of their peer.
 
 mod causes;
 mod error;
@@ -43,19 +42,19 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The files that make TLS: PEM, as `farpool certs` or any PKI writes them.
+/// Files with the keys and certificates for TLS, in PEM form, as `farpool certs` or any PKI writes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificates of the CAs whose word is good: whoever they name is who they say.
+    /// Certificates of the trusted CAs.
     pub ca: PathBuf,
-    /// Our certificate, and those between it and the CA, ours first.
+    /// Certificate of this process, followed by those between it and the CA.
     pub cert: PathBuf,
-    /// Our private key.
+    /// Private key of this process.
     pub key: PathBuf,
 }
 
 impl TlsFiles {
-    /// The files of `NAME.pem` and `NAME.key` in a folder that `farpool certs init` made.
+    /// Returns the paths `ca.pem`, `NAME.pem` and `NAME.key` in a folder that `farpool certs init` made.
     pub fn in_folder(folder: &Path, name: &str) -> TlsFiles {
         TlsFiles {
             ca: folder.join("ca.pem"),
@@ -65,7 +64,7 @@ impl TlsFiles {
     }
 }
 
-/// What this process needs to speak TLS: whom it trusts, and what proves who it is. Clones are the same.
+/// TLS configuration of this process: the CAs it trusts, its certificate and its key. Clones share one configuration.
 #[derive(Clone)]
 pub struct Tls(Arc<Inner>);
 
@@ -73,7 +72,7 @@ struct Inner {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     identity: Identity,
-    /// Where the CA and our certificate come from, for errors.
+    /// Sources of the CA and of our certificate, for errors.
     ca_label: String,
     own_label: String,
 }
@@ -84,10 +83,10 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The most bytes of a file of certificates or of a key.
+/// Limit of a file with certificates or a key, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads a file of certificates or of a key. What was named by mistake, a device for instance, may never end.
+/// Reads a file with certificates or a key. The limit matters if a path names a device by mistake, which may never end.
 fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
     let mut pem = Vec::new();
     File::open(path)?.take(PEM_BYTES_MAX + 1).read_to_end(&mut pem)?;
@@ -99,8 +98,8 @@ fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 impl Tls {
-    /// Reads the files and checks all that can be checked alone: that key and certificate belong together, and
-    /// that the certificate is the CA's, valid now, and has exactly one identity. Errors name the file.
+    /// Reads the files and checks all that can be checked without a peer: the key belongs to the certificate, the CA
+    /// issued the certificate, it is valid now, and it has exactly one identity. Errors name the file.
     pub fn load(files: &TlsFiles) -> Result<Tls, TlsError> {
         let shown = |path: &Path| path.display().to_string();
         let pem = |path: &Path| {
@@ -115,7 +114,7 @@ impl Tls {
         )
     }
 
-    /// The same from PEM text in memory.
+    /// Does the same as [`Self::load`] with PEM text in memory.
     pub fn from_pem(ca: &str, cert: &str, key: &str) -> Result<Tls, TlsError> {
         Tls::build(
             Pem { text: ca.as_bytes(), label: "the CA" },
@@ -152,7 +151,7 @@ impl Tls {
             .with_client_cert_verifier(Arc::new(KnownClients(clients)))
             .with_single_cert(chain.clone(), private.clone_key())
             .map_err(wrong_key)?;
-        // Nothing may follow a handshake but data: the record layers, the kernel's among them, know no more.
+        // Nothing but data may follow a handshake, because our record layer and the kernel's know nothing else.
         server.send_tls13_tickets = 0;
         server.enable_secret_extraction = true;
         let mut client = ClientConfig::builder_with_provider(provider)
@@ -172,19 +171,19 @@ impl Tls {
         })))
     }
 
-    /// Who this process is.
+    /// Returns the identity of this process.
     pub fn identity(&self) -> &Identity {
         &self.0.identity
     }
 
-    /// Our certificate, for errors: where it comes from, and in whose name it is.
+    /// Returns a description of our certificate for errors: its source and its identity.
     fn own(&self) -> String {
         format!("the certificate in {} ({})", self.0.own_label, self.0.identity)
     }
 }
 
-/// What we agree to: AES-GCM, which the processors and the kernels we run on have in hardware and in kTLS,
-/// and the key exchanges that cost least.
+/// Returns the permitted algorithms: AES-GCM, which our processors have in hardware and our kernels in kTLS, and the
+/// cheapest key exchanges.
 fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
@@ -200,14 +199,14 @@ fn no_pem(label: &str, what: &str) -> TlsError {
     TlsError::new(TlsErrorKind::File, format!("{label} does not hold {what} in PEM form"))
 }
 
-/// PEM text, and where it comes from.
+/// PEM text and its source, for errors.
 #[derive(Clone, Copy)]
 struct Pem<'a> {
     text: &'a [u8],
     label: &'a str,
 }
 
-/// The certificates of a PEM text, at least one.
+/// Returns the certificates of a PEM text, at least one.
 fn certificates_of(pem: Pem<'_>) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.text).collect();
     found.ok().filter(|found| !found.is_empty()).ok_or_else(|| no_pem(pem.label, "a certificate"))
@@ -221,7 +220,7 @@ fn roots_of(ca: Pem<'_>) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// What peers would say of our certificate, said before they do.
+/// Checks our own certificate as a peer would, so that errors show before the first connection.
 fn check_own(
     chain: &[CertificateDer<'static>],
     roots: &RootCertStore,
@@ -233,7 +232,7 @@ fn check_own(
     let whose = format!("the certificate in {label} ({identity})");
     let usages: &[KeyUsage] = match identity {
         Identity::Broker => &[KeyUsage::server_auth()],
-        // Serves clients, and reports to the broker.
+        // A node serves clients, and connects to the broker as a client.
         Identity::Node(_) => &[KeyUsage::server_auth(), KeyUsage::client_auth()],
         Identity::Tenant(_) | Identity::Admin => &[KeyUsage::client_auth()],
     };
@@ -248,7 +247,7 @@ fn check_own(
     Ok(())
 }
 
-/// Standard verification of clients, and exactly one identity.
+/// Verifier of clients: the standard verification, and exactly one identity.
 #[derive(Debug)]
 struct KnownClients(Arc<dyn ClientCertVerifier>);
 
@@ -293,21 +292,21 @@ impl ClientCertVerifier for KnownClients {
     }
 }
 
-/// What a certificate says, for people.
+/// Facts of a certificate for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// In whose name it is; nothing for a CA or a certificate of something else.
+    /// Identity in the certificate. `None` for a CA or a certificate for other purposes.
     pub identity: Option<Identity>,
-    /// First second it is valid, counted from 1970.
+    /// First second of validity, in seconds since 1970.
     pub not_before: u64,
-    /// Last second it is valid, counted from 1970.
+    /// Last second of validity, in seconds since 1970.
     pub not_after: u64,
-    /// SHA-256 of its DER form, which is what other tools call its fingerprint.
+    /// SHA-256 of the DER form, which other tools call the fingerprint.
     pub fingerprint: [u8; 32],
 }
 
 impl CertificateFacts {
-    /// The facts of the first certificate of a PEM text. `label` says where it comes from, for the error.
+    /// Returns the facts of the first certificate of a PEM text. `label` names its source in errors.
     pub fn of_pem(pem: &[u8], label: &str) -> Result<CertificateFacts, TlsError> {
         let certificate = certificates_of(Pem { text: pem, label })?.remove(0);
         let (not_before, not_after) =
@@ -325,8 +324,8 @@ impl CertificateFacts {
     }
 }
 
-/// From when to when a certificate is valid. The reader of certificates tells these dates only when it
-/// refuses one for them, and looks at them before anything else: so it is asked about the first and the last
+/// Returns the first and the last second of validity. webpki shows these dates only in the errors of certificates that
+/// it refuses for them, and it checks dates first. The certificate is therefore verified at the first and at the last
 /// of all seconds.
 fn validity(certificate: &CertificateDer<'_>) -> Option<(u64, u64)> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
@@ -339,7 +338,7 @@ fn validity(certificate: &CertificateDer<'_>) -> Option<(u64, u64)> {
     };
     let not_before = match refusal(0)? {
         webpki::Error::CertNotValidYet { not_before, .. } => not_before.as_secs(),
-        // Valid since 1970 or before.
+        // The certificate has been valid since 1970 or earlier.
         _ => 0,
     };
     match refusal(u64::MAX)? {

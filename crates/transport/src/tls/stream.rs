@@ -1,14 +1,14 @@
-//! Bytes over a connection whose handshake is done: sealed and opened by the kernel where it does that, by us
-//! where it does not.
+//! Bytes over a TLS connection after the handshake. The kernel encrypts and decrypts if it can; otherwise this module
+//! does.
 //!
-//! The record layer of TLS 1.3 (RFC 8446, 5.2) is a header of five bytes, a sequence number that both sides
-//! count, and a cipher. Counting and headers are ours; the cipher is called through rustls, which also makes
-//! and checks what is inside a record. What this buys over a buffered connection: records are sealed straight
-//! from the caller's slices, many are received by one call and opened where they lie, and the only copy is
-//! the one into the caller's buffers.
+//! The record layer of TLS 1.3 (RFC 8446, 5.2) consists of a header of five bytes, a sequence number that both sides
+//! count, and a cipher. Counting and headers are done here. The cipher is called through rustls, which also makes and
+//! checks the content of a record. The gain over a buffered connection: records are encrypted straight from the
+//! caller's slices, one call receives many records, they are decrypted in place, and the only copy is the one into the
+//! caller's buffers.
 //!
-//! Invariants: a sequence number is used once, in one direction; no more than `RECORDS_MAX` records are
-//! sealed under one key; sealed bytes that were accepted are sent before anything sealed later.
+//! Invariants: a sequence number is used once in each direction; at most `RECORDS_MAX` records are encrypted under one
+//! key; ciphertext of bytes that were accepted is sent before anything that is encrypted later.
 
 use super::causes;
 use super::kernel::{self, Incoming};
@@ -28,39 +28,42 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// Bytes of a record's header.
 pub(super) const RECORD_HEADER_BYTES: usize = 5;
-/// Bytes behind the header of a record, at most.
+/// Limit of the bytes that follow the header of a record (RFC 8446, 5.2).
 pub(super) const RECORD_BODY_BYTES_MAX: usize = RECORD_PLAIN_BYTES_MAX + 256;
-/// Bytes that one record carries, at most.
+/// Limit of the plaintext bytes of one record (RFC 8446, 5.1).
 const RECORD_PLAIN_BYTES_MAX: usize = 16 << 10;
-/// Records sealed before the first of them is sent: the peer opens them while we seal the next.
+/// Records that are encrypted before the first of them is sent. The peer decrypts them while this side encrypts the
+/// next.
 const GROUP_RECORDS: usize = 8;
-/// What is received by one call, at most, once the peer sends much.
+/// Limit of the bytes received by one call, once the peer sends much.
 const INPUT_BYTES_MAX: usize = 128 << 10;
 const INPUT_BYTES_START: usize = RECORD_HEADER_BYTES + RECORD_BODY_BYTES_MAX;
-/// AES-GCM stays safe for 2^24.5 full records under one key (RFC 8446, 5.5). We do not change keys within a
-/// connection: it is given up before that...
+/// Limit of records under one key. AES-GCM stays safe for 2^24.5 full records (RFC 8446, 5.5). Keys are not changed
+/// within a connection, so the connection is abandoned before that.
 const RECORDS_MAX: u64 = 1 << 24;
-/// ...and clients make a new one well before that, between two requests.
+/// Records sent or received after which a client replaces the connection between two conversations: half of
+/// `RECORDS_MAX`, so that a conversation that has begun can end.
 const RECORDS_WORN: u64 = 1 << 23;
 
 const _: () = assert!(INPUT_BYTES_START <= INPUT_BYTES_MAX);
 
-/// A TLS connection after its handshake.
+/// TLS connection after its handshake.
 pub struct TlsStream {
     socket: Socket,
-    /// Seals what we send; nothing where the kernel does.
+    /// Encrypts outgoing bytes. `None` if the kernel does.
     sealing: Option<Sealing>,
-    /// Opens what we receive; nothing where the kernel does.
+    /// Decrypts incoming bytes. `None` if the kernel does.
     opening: Option<Opening>,
-    /// Records in each direction; counted from above where the kernel makes them.
+    /// Records in each direction. An upper bound if the kernel makes the records.
     sent_records: u64,
     received_records: u64,
-    /// Our certificate, for the error if the peer does not take it.
+    /// Description of our certificate, for the error if the peer rejects it.
     own: String,
 }
 
 impl TlsStream {
-    /// Takes a connection over from its handshake: to the kernel as far as it can, to us for the rest.
+    /// Takes a connection over from its handshake. Each direction is handed to the kernel if it can take it, and is
+    /// handled here otherwise.
     pub(super) fn begin(socket: Socket, connection: Connection, own: String) -> io::Result<TlsStream> {
         let suite = connection.negotiated_cipher_suite().and_then(|suite| suite.tls13());
         let suite = suite.ok_or_else(|| io::Error::other("a handshake without a TLS 1.3 cipher"))?;
@@ -153,7 +156,7 @@ impl Stream for TlsStream {
     }
 }
 
-/// How many records the kernel makes of so many bytes, at most.
+/// Returns an upper bound of the records that the kernel makes of this many bytes.
 fn records_of(bytes: usize) -> u64 {
     (bytes / RECORD_PLAIN_BYTES_MAX) as u64 + 1
 }
@@ -167,11 +170,11 @@ fn cipher_of(secrets: ConnectionTrafficSecrets) -> io::Result<(AeadKey, Iv)> {
     }
 }
 
-/// Seals records, and keeps those that the socket has not taken yet.
+/// Encryption of outgoing records. It keeps those that the socket has not accepted yet.
 struct Sealing {
     encrypter: Box<dyn MessageEncrypter>,
     records: VecDeque<Vec<u8>>,
-    /// Bytes of the first of them that are sent.
+    /// Bytes of the first record that have been sent.
     sent: usize,
 }
 
@@ -182,8 +185,8 @@ impl Sealing {
         Ok(Sealing { encrypter: suite.aead_alg.encrypter(key, iv), records, sent: 0 })
     }
 
-    /// Seals and sends for as long as the socket takes it. What is counted as written is sealed; the last of
-    /// it may still have to be flushed.
+    /// Encrypts and sends as long as the socket accepts bytes. The returned number of bytes has been encrypted; the
+    /// last records may still have to be flushed.
     fn write(&mut self, socket: &mut Socket, sequence: &mut u64, from: &[IoSlice<'_>]) -> io::Result<usize> {
         self.flush(socket)?;
         let mut slices = from.iter();
@@ -256,15 +259,15 @@ impl Sealing {
     }
 }
 
-/// Opens records where they were received.
+/// Decryption of incoming records, in the buffer that received them.
 struct Opening {
     decrypter: Box<dyn MessageDecrypter>,
     buffer: Vec<u8>,
-    /// Received and not yet opened.
+    /// Received bytes that are not decrypted yet.
     sealed: Range<usize>,
-    /// Opened and not yet read; lies before `sealed`.
+    /// Decrypted bytes that are not read yet. They lie before `sealed`.
     plain: Range<usize>,
-    /// The peer said that nothing follows.
+    /// True if the peer announced the end of its bytes.
     is_closed: bool,
 }
 
@@ -280,7 +283,8 @@ impl Opening {
         })
     }
 
-    /// Reads what is opened, opens what is whole, and asks the socket once there is nothing else.
+    /// Reads decrypted bytes into the slices. Decrypts further records that were received whole if there is room, and
+    /// receives from the socket only if there is nothing to read or decrypt.
     fn read(
         &mut self,
         socket: &mut Socket,
@@ -322,7 +326,7 @@ impl Opening {
         }
     }
 
-    /// Opens the next record if all of it is here. Whether it was.
+    /// Decrypts the next record if all of it has been received. Reports whether it has.
     fn open(&mut self, sequence: &mut u64, own: &str) -> io::Result<bool> {
         let Some(body) = self.whole_record()? else { return Ok(false) };
         self.sealed.start = body.end;
@@ -333,7 +337,7 @@ impl Opening {
         let opened = opened.map_err(|_| broken(CHANGED))?;
         *sequence += 1;
         match (opened.typ, opened.payload) {
-            // Records without bytes could be sent for ever without moving anything on.
+            // Empty records could be sent for ever without any progress.
             (ContentType::ApplicationData, []) => Err(broken("a record without bytes")),
             (ContentType::ApplicationData, bytes) => {
                 self.plain = start..start + bytes.len();
@@ -347,12 +351,12 @@ impl Opening {
         }
     }
 
-    /// Where the body of the next record is, if all of it has been received.
+    /// Returns the range of the next record's body, if all of it has been received.
     fn whole_record(&self) -> io::Result<Option<Range<usize>>> {
         let waiting = &self.buffer[self.sealed.clone()];
         let Some(head) = waiting.first_chunk::<RECORD_HEADER_BYTES>() else { return Ok(None) };
         let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
-        // Only data comes, and alerts look like it.
+        // Only data is expected. Encrypted alerts have the same type.
         if head[0] != u8::from(ContentType::ApplicationData) || head[1] != 3 || length > RECORD_BODY_BYTES_MAX
         {
             return Err(broken("bytes that are not a TLS record"));
@@ -361,11 +365,11 @@ impl Opening {
         Ok((waiting.len() - RECORD_HEADER_BYTES >= length).then(|| start..start + length))
     }
 
-    /// Receives more. Everything opened has been read by now.
+    /// Receives more bytes. All decrypted bytes have been read before.
     fn receive(&mut self, socket: &mut Socket) -> io::Result<usize> {
         let is_full = self.sealed.end == self.buffer.len();
         if is_full && self.buffer.len() < INPUT_BYTES_MAX {
-            // One call did not take all there was: the peer sends much.
+            // One call did not receive everything: the peer sends much.
             self.buffer.resize(INPUT_BYTES_MAX, 0);
         }
         if self.sealed.is_empty() {
@@ -384,9 +388,9 @@ impl Opening {
 const CHANGED: &str = "a record that was changed in transit";
 const NEITHER: &str = "a TLS message that is neither data nor an alert";
 
-/// The end of a stream as the peer put it: nothing follows, or why not. An alert before anything else is the
-/// peer's answer to our certificate; later ones cut a connection that was trusted, and what was asked over it
-/// may or may not have been done.
+/// Turns an alert into the end of the stream or an error. An alert before any other record is the peer's reaction to
+/// our certificate. A later one ends a connection that was trusted, and requests sent over it may or may not have been
+/// executed.
 fn ended_by(alert: AlertDescription, is_first: bool, own: &str) -> io::Result<()> {
     if alert == AlertDescription::CloseNotify {
         return Ok(());
@@ -399,7 +403,8 @@ fn ended_by(alert: AlertDescription, is_first: bool, own: &str) -> io::Result<()
     })
 }
 
-/// The peer broke TLS, or somebody between us did. To what runs over it, that is a connection that ended.
+/// Error for a TLS connection that the peer, or somebody between, has broken. Callers treat it as a connection that
+/// ended.
 fn broken(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the TLS connection is broken: received {what}"))
 }
@@ -416,7 +421,7 @@ mod tests {
         clock::now().plus_ms(10_000)
     }
 
-    /// Writes with one end while the other reads into slices of these lengths. What was read.
+    /// Writes with one end while the other reads into slices of these lengths. Returns the bytes read.
     fn pass(from: &mut TlsStream, to: &mut TlsStream, written: &[Vec<u8>], lengths: &[usize]) -> Vec<u8> {
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -455,7 +460,7 @@ mod tests {
                 .map(|length| (0..*length).map(|_| { next = next.wrapping_add(1); (next % 253) as u8 }).collect())
                 .collect();
             if large {
-                // More than the sockets and both queues hold.
+                // More bytes than the sockets and both queues hold.
                 written.push((0..9_000_000u32).map(|at| (at % 247) as u8).collect());
             }
             let all = written.concat();
@@ -472,7 +477,7 @@ mod tests {
         assert!(client.is_worn(), "retired between two conversations");
         client.sent_records = RECORDS_MAX;
         assert!(client.write(&[IoSlice::new(b"one more")]).is_err());
-        // In the middle of a write as well.
+        // The limit also holds inside one write.
         client.sent_records = RECORDS_MAX - 2;
         if client.sealing.is_some() {
             let bytes = vec![0; 10 * RECORD_PLAIN_BYTES_MAX];
@@ -491,7 +496,7 @@ mod tests {
         assert!(client.is_worn());
     }
 
-    /// Seals one message of the peer by hand, as no peer of ours would.
+    /// Encrypts one record by hand, which may be one that our peers never send.
     fn sealed(peer: &mut TlsStream, typ: ContentType, payload: &[u8]) -> Vec<u8> {
         let sealing = peer.sealing.as_mut().expect("this kernel has no TLS");
         let message = OutboundPlainMessage {
@@ -504,7 +509,7 @@ mod tests {
         record
     }
 
-    /// What a stream makes of raw bytes from its peer, once it has made something of them.
+    /// Sends raw bytes from the peer and returns the result of reading them.
     fn read_of(stream: &mut TlsStream, peer: &mut TlsStream, bytes: &[u8]) -> io::Result<Vec<u8>> {
         write_full(&mut peer.socket, &mut [IoSlice::new(bytes)], soon()).expect("sent");
         let mut into = vec![0; 64];
@@ -539,14 +544,14 @@ mod tests {
                 (other, _) => panic!("{typ:?} {payload:?}: {other:?}"),
             }
         }
-        // In the middle of a conversation an alert is an end like others, whatever it says.
+        // Every alert after the first record ends the connection.
         let (mut client, mut server) = testing::pair();
         let records =
             [sealed(&mut server, data, b"bytes"), sealed(&mut server, ContentType::Alert, &[2, fatal])];
         assert_eq!(read_of(&mut client, &mut server, &records[0]).expect("data"), b"bytes");
         let error = read_of(&mut client, &mut server, &records[1]).expect_err("the end");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted, "{error}");
-        // A peer that says that it has ended, has.
+        // A close alert ends the stream without an error.
         let (mut client, mut server) = testing::pair();
         let record = sealed(&mut server, ContentType::Alert, &[1, 0]);
         assert_eq!(read_of(&mut client, &mut server, &record).expect("the end"), b"");
@@ -567,7 +572,7 @@ mod tests {
             let error = read_of(&mut client, &mut server, bytes).expect_err("refused");
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{bytes:02x?}: {error}");
         }
-        // The same record twice: its number has passed.
+        // A replayed record is refused, because its sequence number has passed.
         assert_eq!(read_of(&mut client, &mut server, &good).expect("the first time"), b"bytes");
         assert!(read_of(&mut client, &mut server, &good).is_err());
     }

@@ -1,4 +1,4 @@
-//! Handshakes between two ends of this process, for the tests of this folder.
+//! Handshakes between two ends within this process, for the tests of this folder.
 
 use super::{Identity, Tls, TlsStream, accept, connect};
 use crate::socket::Socket;
@@ -9,7 +9,7 @@ use rustls::{ClientConnection, ExtractedSecrets, ServerConnection};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, OnceLock};
 
-/// A client and a broker of one CA, the same for all tests: making keys takes time.
+/// Returns a client and a broker of one CA. All tests share them, because making keys takes time.
 fn client_and_broker() -> &'static [Tls; 2] {
     static BOTH: OnceLock<[Tls; 2]> = OnceLock::new();
     BOTH.get_or_init(|| {
@@ -27,7 +27,7 @@ fn client_and_broker() -> &'static [Tls; 2] {
     })
 }
 
-/// Both ends of a connection after its handshake: the client's, then the server's.
+/// Returns both ends of a connection after its handshake: the client's, then the server's.
 pub(super) fn pair() -> (TlsStream, TlsStream) {
     let [client, broker] = client_and_broker();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -46,7 +46,7 @@ pub(super) fn pair() -> (TlsStream, TlsStream) {
     })
 }
 
-/// The secrets of a handshake in memory: the client's, then the server's.
+/// Makes a handshake in memory and returns the secrets: the client's, then the server's.
 pub(super) fn secrets() -> [ExtractedSecrets; 2] {
     let [client, broker] = client_and_broker();
     let name = ServerName::try_from(Identity::Broker.dns_name()).expect("a name");

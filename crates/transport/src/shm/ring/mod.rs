@@ -1,11 +1,13 @@
-//! A stream through shared memory: two rings of bytes, and the local socket as the bell.
+//! A stream through shared memory: two rings of bytes, and a Unix socket that wakes the other side.
 //!
-//! The idea: what client and node of one host say to each other passes memory that both have mapped, so that a
-//! question and its answer cost two cache lines and no system call while both sides are awake. Whoever is parked
-//! waits for a byte on the socket they met over; that also tells when the other is gone, and carries descriptors.
+//! Client and node of one host exchange messages through memory that both have mapped. While both sides are awake, a
+//! request and its reply cost two cache lines and no system call. When a side has been idle for a while it parks: it
+//! waits for a byte on the socket over which the two connected. The other side sends that byte when it has moved bytes
+//! and sees the parked flag. The socket also shows when the other side is gone, and carries descriptors. The socket
+//! alone would cost both sides system calls for each message.
 //!
-//! The node makes the memory, seals its size, and sends it with the first byte of the connection. Neither side
-//! trusts what the other writes there: see [`protocol`].
+//! The node makes the memory, fixes its size with file seals, and sends it with the first byte of the connection.
+//! Neither side trusts the values that the other writes there: see [`protocol`].
 
 pub mod protocol;
 
@@ -26,21 +28,21 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 
-/// Bytes of each ring: small questions from client to node, and back answers of up to many chunks, of which the node
-/// makes the next while the client takes one. Longer frames pass piece by piece.
+/// Bytes of each ring. The one from client to node carries small requests. The one from node to client is larger, so
+/// that the node can write the next batch of rows while the client reads one. Longer frames pass in several steps.
 const RING_BYTES: [u64; 2] = [64 << 10, 512 << 10];
-/// The words of both rings, each on a cache line of its own, before the bytes.
+/// Bytes before the rings. They hold the words of both rings, each on a cache line of its own.
 const WORDS_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
 const MEMORY_BYTES: u64 = WORDS_BYTES + RING_BYTES[0] + RING_BYTES[1];
-/// The byte that calls.
+/// Byte on the socket that wakes the other side.
 const BELL: u8 = b'!';
-/// Whoever spins looks at the socket every so many looks at the ring.
+/// A spinning side checks the socket after this many checks of the ring.
 const LOOKS_UNHEARD: u32 = 1 << 12;
-/// The node's side of a call with descriptors never sends more of them.
+/// Limit of descriptors received together. The node never sends more with one wake-up byte.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// One ring of the memory: 0 from client to node, 1 back.
+/// One ring of the memory: index 0 from client to node, 1 back.
 struct Ring<'m> {
     memory: &'m Mapping,
     index: u64,
@@ -59,7 +61,8 @@ impl Ring<'_> {
         bytes_of(self.index)
     }
 
-    /// The parts that hold `count` bytes from `offset` on: one, or two where the ring ends.
+    /// Returns the ranges of the ring that hold `count` bytes from `offset` on, as offset and length. There are two if
+    /// the bytes wrap around the end.
     fn parts(&self, offset: u64, count: u64) -> [(u64, usize); 2] {
         let first = count.min(self.bytes() - offset);
         [(offset, first as usize), (0, (count - first) as usize)]
@@ -68,7 +71,7 @@ impl Ring<'_> {
 
 impl Words for Ring<'_> {
     fn load(&self, word: Word) -> u64 {
-        // The places are ours, and in the mapping.
+        // The offsets are constants inside the mapping.
         self.memory.word(self.at(word)).unwrap_or_default()
     }
 
@@ -85,21 +88,21 @@ impl Words for Ring<'_> {
     }
 }
 
-/// See the module.
+/// One side of a connection through shared memory.
 pub struct RingStream {
     socket: Socket,
     memory: Mapping,
-    /// What `memory` maps.
+    /// File that `memory` maps.
     file: OwnedFd,
     reader: Side,
     writer: Side,
-    /// Which ring this side reads; it writes the other.
+    /// Index of the ring that this side reads. It writes the other.
     reads: u64,
     waiter: Waiter,
-    /// While spinning.
+    /// Checks of the ring since the stream began, while spinning.
     looks: u32,
     has_ended: bool,
-    /// Descriptors that came with a bell.
+    /// Descriptors received with a wake-up byte.
     beside: Vec<OwnedFd>,
 }
 
@@ -111,7 +114,7 @@ fn damaged(_: Impossible) -> io::Error {
 }
 
 impl RingStream {
-    /// The node's side: makes the memory and offers it.
+    /// Makes the memory and sends it to the client. This is the node's side.
     pub(crate) fn offer(socket: Socket) -> io::Result<RingStream> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = match memfd_create("farpool-ring", flags | MemfdFlags::NOEXEC_SEAL) {
@@ -126,8 +129,8 @@ impl RingStream {
         Ok(RingStream::over(socket, memory, fd, 0))
     }
 
-    /// The node's side of a ring whose memory another process has made, where that left it. What each side has moved is
-    /// in the memory; if it is not what it was, the peer has only itself to blame.
+    /// Continues the node's side of a ring that another process has begun. The memory shows how many bytes each side
+    /// has moved. A peer that has changed these counts damages only its own connection.
     pub(crate) fn resume(socket: Socket, file: OwnedFd) -> io::Result<RingStream> {
         if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
             return Err(io::ErrorKind::InvalidData.into());
@@ -140,13 +143,13 @@ impl RingStream {
         Ok(stream)
     }
 
-    /// The client's side: connects to a node's local socket.
+    /// Connects to a node's Unix socket. This is the client's side.
     pub fn connect(socket: &str, deadline: MonoNs) -> io::Result<RingStream> {
         let address = SocketAddr::from_abstract_name(socket)?;
         RingStream::accept(UnixStream::connect_addr(&address).and_then(Socket::unix)?, deadline)
     }
 
-    /// Takes the memory that it is offered.
+    /// Receives the memory that the node sends, and maps it.
     pub(crate) fn accept(mut socket: Socket, deadline: MonoNs) -> io::Result<RingStream> {
         let mut fds = Vec::new();
         let count = loop {
@@ -161,7 +164,7 @@ impl RingStream {
             let kind = if count == 0 { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::InvalidData };
             return Err(kind.into());
         };
-        // Whoever could shrink it could kill us by SIGBUS.
+        // A process that could shrink the file could kill this one by SIGBUS.
         if !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -182,7 +185,7 @@ impl RingStream {
     }
 
     fn call(&self) {
-        // A socket that is full of bells has called already, and one that has ended tells by itself.
+        // Errors are ignored: a full socket holds enough wake-up bytes, and a closed one shows its end by itself.
         let _ = rustix::net::send(
             self.socket.as_fd(),
             &[BELL],
@@ -190,7 +193,7 @@ impl RingStream {
         );
     }
 
-    /// Takes the bells that have come, and what came with them.
+    /// Receives the pending wake-up bytes, and the descriptors attached to them.
     fn hear(&mut self) -> io::Result<()> {
         let mut bells = [0; 64];
         loop {
@@ -216,14 +219,14 @@ impl RingStream {
         }
     }
 
-    /// The descriptors that came beside what has been read.
+    /// Returns the descriptors that came with the bytes read so far.
     pub(crate) fn take_beside(&mut self) -> io::Result<Vec<OwnedFd>> {
         self.hear()?;
         Ok(std::mem::take(&mut self.beside))
     }
 }
 
-/// Bytes of the ring of this index: 0 or 1.
+/// Returns the size in bytes of the ring with index 0 or 1.
 fn bytes_of(index: u64) -> u64 {
     RING_BYTES[usize::from(index != 0)]
 }
@@ -298,7 +301,7 @@ impl Stream for RingStream {
         let step = self.waiter.step();
         if step == Step::Look {
             self.looks = self.looks.wrapping_add(1);
-            // Only the socket tells that the other side is gone.
+            // Only the socket shows that the other side is gone.
             return if self.looks.is_multiple_of(LOOKS_UNHEARD) { self.hear() } else { Ok(()) };
         }
         let (side, index) = match interest {
@@ -311,7 +314,7 @@ impl Stream for RingStream {
         let polled = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&step.within(left)));
         side.unpark(&self.ring(index));
         match polled {
-            // Whether that was all of the time is seen when this is called again.
+            // If the time is over, the next call returns `TimedOut`.
             Ok(0) => Ok(()),
             Ok(_) => self.hear(),
             Err(rustix::io::Errno::INTR) => Ok(()),
@@ -340,7 +343,7 @@ impl Stream for RingStream {
     }
 
     fn hand_over(&self) -> io::Result<HandedOver> {
-        // Only the node's side goes on elsewhere.
+        // Only the node's side is handed over to another process.
         let HandedOver::Unix(socket) = self.socket.hand_over()? else {
             return Err(io::ErrorKind::Unsupported.into());
         };
@@ -348,10 +351,11 @@ impl Stream for RingStream {
     }
 
     fn write_with_descriptors(&mut self, from: &[u8], beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
-        // Before the bytes they belong to: whoever has those finds them.
+        // The descriptors are sent before the bytes they belong to. A peer that reads those bytes finds the
+        // descriptors.
         send_descriptors(&self.socket, &[BELL], &beside)?;
         match self.write(&[IoSlice::new(from)]) {
-            // They have gone; the bytes follow when there is room.
+            // The descriptors have been sent; the bytes follow when there is room.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             other => other,
         }

@@ -1,44 +1,44 @@
-//! Who may touch which bytes of a ring, and when to call the other side.
+//! The rules of a ring: which side writes which word, and when a side must wake the other.
 //!
-//! The idea: each side counts the bytes it has moved since the beginning and shows the count; their difference is
-//! what lies in the ring. A side that finds nothing to do says that it parks, looks once more, and parks. A side
-//! that has moved bytes shows its count and looks whether the other parks. Between showing and looking both have a
-//! sequentially consistent fence, so at least one of the two sees the other (Dekker): a call is never missed.
-//! `tests/ring.rs` has loom try every order.
+//! Each side counts the bytes it has moved since the beginning and publishes the count. The difference of the two
+//! counts is the number of bytes in the ring. A side that finds nothing to do publishes that it parks, checks once
+//! more, and parks. A side that has moved bytes publishes its count, then checks whether the other side parks. Between
+//! publishing and checking, both sides execute a sequentially consistent fence. Therefore at least one of the two sees
+//! the other (Dekker's algorithm), and no wake-up is lost. `tests/ring.rs` has loom try every order of the steps.
 //!
-//! The other side may be another program, or hostile: its count is believed only as far as it is possible, and ours
-//! is never read back from where the other side could have changed it.
+//! The other side may be another program, or hostile. Its count is rejected if it is impossible. The own count is never
+//! read back from the shared memory while the connection runs, because the other side could have changed it.
 
-/// A number that both sides see.
+/// A number in shared memory that both sides see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// Bytes written since the beginning.
     Written,
-    /// Bytes taken since the beginning.
+    /// Bytes read since the beginning.
     Taken,
-    /// Whether the reader is parked, or about to be.
+    /// 1 if the reader is parked or about to park, else 0.
     ReaderParks,
-    /// Whether the writer is.
+    /// 1 if the writer is parked or about to park, else 0.
     WriterParks,
 }
 
-/// The words of one ring.
+/// Access to the words of one ring.
 pub trait Words {
-    /// Reads one, acquiring.
+    /// Loads a word with acquire ordering.
     fn load(&self, word: Word) -> u64;
-    /// Writes one, releasing.
+    /// Stores a word with release ordering.
     fn store(&self, word: Word, value: u64);
-    /// Writes one; what it was. Both of the above.
+    /// Swaps a word with acquire and release ordering and returns its old value.
     fn swap(&self, word: Word, value: u64) -> u64;
-    /// A sequentially consistent fence.
+    /// Executes a sequentially consistent fence.
     fn fence(&self);
 }
 
-/// The other side shows a count that cannot be.
+/// Error: the other side's count is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Impossible;
 
-/// One side of a ring: the writer, whose own word is `Written`, or the reader, whose own is `Taken`.
+/// One side of a ring. The writer owns the word `Written`, the reader owns `Taken`.
 #[derive(Clone, Copy, Debug)]
 pub struct Side {
     is_writer: bool,
@@ -47,28 +47,28 @@ pub struct Side {
 }
 
 impl Side {
-    /// The side that writes into a fresh ring of so many bytes.
+    /// Makes the writing side of a new ring of `capacity` bytes.
     pub fn writer(capacity: u64) -> Side {
         Side { is_writer: true, capacity, moved: 0 }
     }
 
-    /// The side that reads from it.
+    /// Makes the reading side of a new ring of `capacity` bytes.
     pub fn reader(capacity: u64) -> Side {
         Side { is_writer: false, capacity, moved: 0 }
     }
 
-    /// The same side where another process has left it, as far as its own word says.
+    /// Returns this side with the count that another process has left in the side's own word.
     pub fn resumed(self, words: &impl Words) -> Side {
         let own = if self.is_writer { Word::Written } else { Word::Taken };
         Side { moved: words.load(own), ..self }
     }
 
-    /// Where in the ring the next byte to move is.
+    /// Returns the offset in the ring of the next byte to move.
     pub fn offset(&self) -> u64 {
         self.moved % self.capacity
     }
 
-    /// Bytes that this side may move now: room, or what has come.
+    /// Returns the number of bytes that this side may move now: free room for the writer, unread bytes for the reader.
     pub fn ready(&self, words: &impl Words) -> Result<u64, Impossible> {
         let (written, taken) = match self.is_writer {
             true => (self.moved, words.load(Word::Taken)),
@@ -82,7 +82,7 @@ impl Side {
         }
     }
 
-    /// So many bytes have been moved, no more than were ready. Whether the other side is to be called.
+    /// Notes that `count` bytes were moved, no more than were ready. Reports whether the other side must be woken.
     pub fn advance(&mut self, words: &impl Words, count: u64) -> bool {
         self.moved = self.moved.wrapping_add(count);
         let (own, other) = match self.is_writer {
@@ -94,7 +94,7 @@ impl Side {
         words.load(other) != 0 && words.swap(other, 0) != 0
     }
 
-    /// Says that this side parks. Whether it may: if not, there is something to do after all.
+    /// Publishes that this side parks. Returns false if there are bytes to move after all; the side must then not park.
     pub fn park(&self, words: &impl Words) -> Result<bool, Impossible> {
         words.store(self.parks(), 1);
         words.fence();
@@ -105,7 +105,7 @@ impl Side {
         Ok(may)
     }
 
-    /// Says that it does not park any more.
+    /// Publishes that this side does not park any more.
     pub fn unpark(&self, words: &impl Words) {
         words.store(self.parks(), 0);
     }
