@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# What of the repository is in the folder of a run.
+# Files of the repository that a run finds in its folder.
 CLONE = ("sdk", "examples")
 RUN_BY = ("sh", "python", "sql")
 # How long one block may take, and the end of what blocks have started.
@@ -102,7 +102,7 @@ farpool node --name n2 --memory 512MiB --broker farpool://127.0.0.1:7700 &
 
 
 class Wrong(Exception):
-    """What is wrong with a document, or went wrong with an example."""
+    """Fault of a document, or failure of an example."""
 
 
 @dataclass
@@ -208,7 +208,7 @@ def with_waits(code: str) -> str:
         begun += line.removesuffix("\\")
         if not line.endswith("\\"):
             if SERVER.search(begun):
-                # On the same line, so that errors name lines of the document.
+                # Keeps the line, so that errors name lines of the document.
                 lines[-1] = re.sub(r"\s*(#.*)?$", "", line) + f" ready {shlex.quote(begun.strip()[:100])}"
             begun = ""
     return "\n".join(lines) + "\n"
@@ -240,7 +240,7 @@ class Terminal:
         script.write_text("\n" * (line - 1) + code)
         self._say(f". {script} </dev/null {self._done}>&-\nprintf . >&{self._done}\n")
         deadline = time.monotonic() + seconds
-        # What a block has started may outlive bash and hold the pipe open.
+        # A program that a block has started may outlive bash and hold the pipe open.
         while not select.select([self._reader], [], [], 0.2)[0]:
             if self._bash.poll() is not None:
                 raise Wrong(f"{place}: failed:\n{code}")

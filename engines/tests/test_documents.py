@@ -1,4 +1,4 @@
-"""What README.md and docs/*.md show is what happens: see documents.py."""
+"""The examples of README.md and docs/*.md run and give the results that they show. documents.py says how."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ until [ -e begun ]; do sleep 0.01; done
 
 @pytest.fixture(scope="session")
 def apart() -> list[str]:
-    """What runs a program in a network of its own."""
+    """Returns the command that runs a program in a network of its own."""
     for kinds in NAMESPACES:
         if subprocess.run(["unshare", *kinds, "true"], capture_output=True).returncode == 0:
             return ["unshare", *kinds]
@@ -50,7 +50,7 @@ def run_apart(apart: list[str], begin: Block) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         said = f"the run that begins at {begin.place} did not end within {RUN_SECONDS} s"
     finally:
-        # What examples that failed have left running.
+        # Programs that failed examples left running.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         code = child.wait()

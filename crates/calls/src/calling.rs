@@ -62,8 +62,8 @@ pub trait Columns: Send + Sync {
 pub struct CallOptions {
     /// Placement of the call. Default: [`Placement::Auto`]. [`Placement::Split`] is for [`Caller::call_each`] only.
     pub placement: Placement,
-    /// A byte of the window. The call is shipped to the node that holds it; `None` (the default) means the node that holds
-    /// most of the window.
+    /// A byte of the window. The call is shipped to the node that holds it; `None` (the default) means the node that
+    /// holds most of the window.
     pub at: Option<u64>,
     /// True to instantiate the module anew for this call, so that nothing of earlier calls is in its heap.
     pub fresh: bool,
@@ -272,8 +272,8 @@ impl Caller {
     }
 
     /// Calls a function once at every node that holds row groups of the table, each time over the row groups there.
-    /// Returns the results in the order of the nodes' first row groups. [`Placement::Fetch`] calls it once on the client,
-    /// over all row groups. [`Placement::Split`] calls it at nodes and on the client, whose result is the last.
+    /// Returns the results in the order of the nodes' first row groups. [`Placement::Fetch`] calls it once on the
+    /// client, over all row groups. [`Placement::Split`] calls it at nodes and on the client, whose result is the last.
     /// [`Placement::Auto`] chooses by [`Caller::explain_each`].
     ///
     /// Errors: those of [`Caller::call`]; [`ErrorKind::Invalid`] if the caller has no columns.

@@ -1,25 +1,25 @@
-//! Where a step over far data runs: as it is asked for, and as it is done.
+//! Placement of a step over far data: what callers ask for ([`Placement`]), and what it is resolved to ([`Way`]).
 
 use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a step over far data is asked to run.
+/// Placement that a caller asks for: where a step over far data runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// In whichever of the three ways is expected to take the least time.
+    /// The planner chooses the way that is expected to take the least time.
     #[default]
     Auto,
-    /// In the client, over bytes that it fetches.
+    /// The step runs in the client, over bytes that it fetches.
     Fetch,
-    /// At the nodes that hold the bytes.
+    /// The step runs at the nodes that hold the bytes.
     Ship,
-    /// At the nodes over some of the bytes, and in the client over the others, at the same time.
+    /// The step runs at the nodes over some of the bytes and in the client over the others, at the same time.
     Split,
 }
 
 impl Placement {
-    /// Every placement but [`Placement::Auto`].
+    /// The placements that name a way: all but [`Placement::Auto`].
     pub const FIXED: [Placement; 3] = [Placement::Fetch, Placement::Ship, Placement::Split];
 
     /// Returns the name that options, flags and reports use.
@@ -27,7 +27,7 @@ impl Placement {
         self.way().map_or("auto", Way::name)
     }
 
-    /// Returns the way that is asked for; `None` for [`Placement::Auto`].
+    /// Returns the way that is asked for. `None` means that the planner chooses it.
     pub fn way(self) -> Option<Way> {
         match self {
             Placement::Auto => None,
@@ -66,7 +66,7 @@ impl FromStr for Placement {
     }
 }
 
-/// A name that is no placement.
+/// Error: a name that is not a placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPlacement(String);
 
@@ -78,14 +78,14 @@ impl fmt::Display for UnknownPlacement {
 
 impl Error for UnknownPlacement {}
 
-/// How a step over far data is run: what an asked [`Placement`] is resolved to.
+/// Way to run a step over far data. A [`Placement`] is resolved to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Way {
-    /// The data moves.
+    /// The client fetches the data and runs the step.
     Fetch,
-    /// The program moves.
+    /// The nodes that hold the data run the step, and send its results.
     Ship,
-    /// Part of each: nodes begin at one end of the data and the client at the other, until they meet.
+    /// Nodes begin at one end of the data and the client at the other, until they meet.
     Split,
 }
 

@@ -66,8 +66,8 @@ impl FarTable {
         Ok(Query::over(self.schema().fields().iter().map(named).collect::<Result<_, _>>()?))
     }
 
-    /// Runs a query under this placement; [`Placement::Auto`] takes the one that is expected to be fastest. Groups come in
-    /// the order of their keys, NULL first. Other rows come in the order of the table.
+    /// Runs a query under this placement; [`Placement::Auto`] takes the one that is expected to be fastest. Groups come
+    /// in the order of their keys, NULL first. Other rows come in the order of the table.
     ///
     /// Errors: [`ErrorKind::Invalid`] if the plan was made for another table, if a pattern is not a regular
     /// expression, or if a value does not fit its type; those of [`FarTable::read`].

@@ -1,6 +1,6 @@
 //! Window of far memory that a function reads. A home of `unsafe`.
 //!
-//! On wasm32 a window can be larger than Rust's slices (2 GiB). It is therefore a pointer and a length, and only
+//! A window can be larger than Rust's slices on wasm32 (2 GiB). It is therefore a pointer and a length, and only
 //! ranges of it become slices. Its bytes belong to a published file, so nobody writes to them. If the node revokes
 //! them while a function runs, the output of that call is discarded.
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) const GLOSSARY: &str = "docs/glossary.md";
 /// Crates whose public types end with a noun, from which on it is a word of the project.
 const CRATES_MIN: usize = 3;
-/// What declares a type.
+/// Keywords that declare a type.
 const DECLARES: [&str; 4] = ["struct", "enum", "trait", "type"];
 
 /// Returns the names of the public types of a file.

@@ -215,7 +215,7 @@ fn verify(file: &StoreFile) -> Result<(Durable, Ledger), Unusable> {
         read(&database)
     })?;
     let has = ledger.commit();
-    // After a crash, redb may have one commit that was not noted on the front page. It never has one less.
+    // Redb may have one commit after a crash that was not noted on the front page. It never has one less.
     if has != noted && has != noted + 1 {
         return Err(Unusable::Damaged(format!("it has commit {has} where commit {noted} was the last")));
     }

@@ -46,10 +46,10 @@ impl PyScan {
     }
 
     /// Keeps the rows whose keys occur in another table: any object that can be read as Arrow, or a scan, which is run
-    /// at once with this `placement` (see `collect`). `on` is a column of both tables, a list of columns or of pairs (mine,
-    /// theirs), or a dict {mine: theirs}. NULL matches nothing. Keys of another type are converted to the type of this
-    /// scan's key if that loses nothing. The keys are sent to the nodes of this scan's table, unless the query is
-    /// fetched.
+    /// at once with this `placement` (see `collect`). `on` is a column of both tables, a list of columns or of pairs
+    /// (mine, theirs), or a dict {mine: theirs}. NULL matches nothing. Keys of another type are converted to the type
+    /// of this scan's key if that loses nothing. The keys are sent to the nodes of this scan's table, unless the query
+    /// is fetched.
     ///
     /// Raises InvalidError (no such column, types that cannot be compared), and the errors of `collect` if `other` is a
     /// scan.
@@ -259,8 +259,8 @@ impl PyScan {
         self.collect(py, "auto")?.__arrow_c_stream__(py, requested_schema)
     }
 
-    /// Describes what the query would read, where each step would run, and the estimates for each `placement`, as text or
-    /// with `format="json"` as JSON. Reads nothing.
+    /// Describes what the query would read, where each step would run, and the estimates for each `placement`, as text
+    /// or with `format="json"` as JSON. Reads nothing.
     ///
     /// >>> query = pool.scan("sales").filter(col("price") > 5).select("item")
     /// >>> print(query.explain().splitlines()[2])
