@@ -13,6 +13,7 @@
 //! `Open`), I2 (epochs only grow), I4 (only scrubbed regions are granted), I6 (a silent session owns nothing
 //! after TTL + grace).
 
+mod sealing;
 mod withdrawal;
 
 pub use withdrawal::Reach;
@@ -444,56 +445,6 @@ impl NodeLeases {
         Ok(Released { regions: count as u32 })
     }
 
-    /// Ends writing to regions, to all of them or to none. It refuses if one is not the session's own at that epoch.
-    ///
-    /// A repeated call, as after a lost answer, returns the same grants without an action, for regions that the
-    /// session has sealed at the next epoch and no name has yet.
-    pub fn seal(
-        &mut self,
-        asker: Option<&Name>,
-        seal: &Seal,
-        mut handles: impl FnMut() -> Handle,
-        actions: &mut Vec<Action>,
-    ) -> Result<Sealed, Refusal> {
-        self.session_of(asker, seal.session, seal.secret)?;
-        let mut seen = BTreeSet::new();
-        for at in seal.regions.iter() {
-            let entry = self.entry(at.region)?;
-            let is_own = match entry.state {
-                State::Leased(session) => session == seal.session && entry.epoch == at.epoch,
-                State::Sealing { session, .. } => {
-                    session == seal.session && at.epoch.0.checked_add(1) == Some(entry.epoch.0)
-                }
-                _ => false,
-            };
-            if !is_own || !seen.insert(at.region) {
-                return Err(Refusal::new(Code::StaleEpoch, entry.epoch.0));
-            }
-        }
-        let mut sealed = Vec::with_capacity(seal.regions.len());
-        for at in seal.regions.iter() {
-            let (region, entry) = (at.region, &mut self.regions[at.region.0 as usize]);
-            let handle = match entry.state {
-                State::Sealing { handle, .. } => handle,
-                _ => {
-                    let handle = handles();
-                    entry.epoch = Epoch(entry.epoch.0 + 1);
-                    entry.state = State::Sealing { session: seal.session, handle };
-                    actions.push(Action::Close { region, epoch: entry.epoch });
-                    actions.push(Action::Open { region, epoch: entry.epoch, writable: false, handle });
-                    if let Some(session) = self.sessions.get_mut(&seal.session) {
-                        session.regions.remove(&region);
-                    }
-                    handle
-                }
-            };
-            sealed.push(Grant { region, epoch: entry.epoch, handle });
-        }
-        let regions =
-            List::new(sealed).map_err(|_| Refusal::new(Code::LimitReached, LEASE_REGIONS_MAX as u64))?;
-        Ok(Sealed { regions })
-    }
-
     /// Returns the epoch of a region; `None` if there is no such region.
     pub fn epoch_of(&self, region: RegionIndex) -> Option<Epoch> {
         self.regions.get(region.0 as usize).map(|entry| entry.epoch)
@@ -507,37 +458,6 @@ impl NodeLeases {
                 .get(at.region.0 as usize)
                 .is_some_and(|entry| entry.epoch == at.epoch && entry.state == State::Leased(session))
             {
-                self.take_back(at.region, actions);
-            }
-        }
-    }
-
-    /// Follows the broker's ruling on sealed regions. Touches a region only if it is sealed at the very epoch named.
-    pub fn rule(&mut self, now: MonoNs, ruling: &Ruling, actions: &mut Vec<Action>) {
-        if ruling.term < self.term && !mutant!(OldTermRules) {
-            return;
-        }
-        self.enter_term(ruling.term);
-        self.clock = Some(BrokerClock { broker_ms: ruling.broker_now_ms, heard: now });
-        match (ruling.drain, ruling.stop) {
-            // A broker that has had no order about this node since it started sends this pair: everything stays
-            // as it was.
-            (false, true) => {}
-            (drain, stop) => (self.draining, self.stops) = (drain, stop),
-        }
-        for adoption in ruling.adopt.iter() {
-            if let Some(entry) = self.regions.get_mut(adoption.region.0 as usize)
-                && entry.epoch == adoption.epoch
-                && matches!(entry.state, State::Sealing { .. } | State::Orphan)
-            {
-                entry.state = State::Named(adoption.file);
-            }
-        }
-        for at in ruling.drop.iter() {
-            if self.regions.get(at.region.0 as usize).is_some_and(|entry| {
-                entry.epoch == at.epoch
-                    && matches!(entry.state, State::Sealing { .. } | State::Orphan | State::Named(_))
-            }) {
                 self.take_back(at.region, actions);
             }
         }

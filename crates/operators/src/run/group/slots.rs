@@ -15,6 +15,10 @@
 //! again and again. Counting how often each group is met, to evict the rarest, would cost a write per row.
 //! docs/decisions/0016-grouping.md has the measurements and what else was rejected.
 
+mod key;
+
+pub(super) use key::Key;
+
 use crate::run::hash::{fold, mixed};
 /// `BLOCK_ROWS` is the number of rows of a block: all that they touch stays in the first-level cache until it is
 /// added up. `LANES` is the number of slots of a bucket.
@@ -48,50 +52,6 @@ const APART_WORDS: usize = 24;
 const NEAREST_BYTES: usize = 1 << 20;
 /// Bytes of a cache line. The first bucket begins on one.
 const LINE_BYTES: usize = 64;
-
-/// Key of `K` words.
-pub(super) trait Key<const K: usize>: Copy + Ord {
-    /// Returns the words of the key.
-    fn words(self) -> [u64; K];
-    /// Makes the key of these words.
-    fn from_words(words: [u64; K]) -> Self;
-    /// Returns the keys in the form that the kernels take, or `None` if they have two words.
-    fn short(keys: &[Self]) -> Option<&[i64]>;
-}
-
-impl Key<1> for i64 {
-    #[inline(always)]
-    fn words(self) -> [u64; 1] {
-        [self as u64]
-    }
-
-    #[inline(always)]
-    fn from_words([word]: [u64; 1]) -> i64 {
-        word as i64
-    }
-
-    #[inline(always)]
-    fn short(keys: &[i64]) -> Option<&[i64]> {
-        Some(keys)
-    }
-}
-
-impl Key<2> for u128 {
-    #[inline(always)]
-    fn words(self) -> [u64; 2] {
-        [self as u64, (self >> 64) as u64]
-    }
-
-    #[inline(always)]
-    fn from_words([low, high]: [u64; 2]) -> u128 {
-        u128::from(low) | u128::from(high) << 64
-    }
-
-    #[inline(always)]
-    fn short(_: &[u128]) -> Option<&[i64]> {
-        None
-    }
-}
 
 /// Place of each row of a block: the position of its slot's first word in the table.
 pub(super) type Places = [u32; BLOCK_ROWS];
