@@ -129,7 +129,7 @@ fn command_file_that_never_ends_is_refused_with_the_bytes_that_are_permitted() {
         let output = output(command.args(["-c", limited]).arg(binary()).args(args));
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?} said {said}");
-        assert!(said.contains(&format!("more than the {bytes} bytes")), "{args:?} said {said}");
+        assert!(said.contains(&format!("larger than {bytes} bytes")), "{args:?} said {said}");
     };
     let (wasm, text, object) = (zeros("zero.wasm"), zeros("zero.wat"), zeros("zero.so"));
     let key = folder.path().join("key").display().to_string();

@@ -27,7 +27,7 @@ fn whole(from: impl Read, bytes_max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > bytes_max {
-        let message = format!("it has more than the {bytes_max} bytes that are permitted");
+        let message = format!("the input is larger than {bytes_max} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     Ok(bytes)
@@ -42,7 +42,7 @@ mod tests {
         assert_eq!(whole(&b"abc"[..], 3).unwrap(), b"abc");
         assert_eq!(whole(&b""[..], 0).unwrap(), b"");
         let error = whole(&b"abcd"[..], 3).unwrap_err();
-        assert!(error.to_string().contains("more than the 3 bytes"), "{error}");
+        assert!(error.to_string().contains("larger than 3 bytes"), "{error}");
     }
 
     #[test]

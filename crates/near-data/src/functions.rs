@@ -60,7 +60,7 @@ impl Functions {
                 Ok(confinement) if confinement.is_whole() => {}
                 Ok(confinement) => eprintln!("farpool: {confinement}"),
                 // The caller of a function gets the error.
-                Err(error) => eprintln!("farpool: shipped functions cannot be run: {error}"),
+                Err(error) => eprintln!("farpool node: clients' own functions cannot be run: {error}"),
             };
             std::thread::Builder::new().name("farpool-confine".into()).spawn(say)?;
         }

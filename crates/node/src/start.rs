@@ -73,7 +73,8 @@ impl Node {
         let region_count = options.memory_bytes / options.region_bytes.max(1);
         if region_count == 0 || region_count > NODE_REGIONS_MAX as u64 {
             return Err(StartError::Setting(format!(
-                "{} bytes make {region_count} regions of {} bytes; 1 to {NODE_REGIONS_MAX} regions are permitted",
+                "{} bytes are {region_count} regions of {} bytes; a node has 1 to {NODE_REGIONS_MAX} regions: change \
+                 the memory or the region size",
                 options.memory_bytes, options.region_bytes
             )));
         }

@@ -45,9 +45,9 @@ impl Reach {
         Err(TlsError::new(
             TlsErrorKind::BeyondThisMachine,
             format!(
-                "{} is beyond this machine (not a loopback address): give certificates (--certs; in programs the \
-                 option `tls`), or say --plaintext (`plaintext`) where everybody on the network may read and \
-                 change what is stored",
+                "{} is not a loopback address, so TLS is required: pass certificates (--certs; in programs, the \
+                 option `tls`), or --plaintext (`plaintext`) if everybody on the network may read and change the \
+                 data",
                 address.ip()
             ),
         ))

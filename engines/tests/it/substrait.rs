@@ -548,9 +548,9 @@ fn the_command_writes_a_plan_and_runs_one() {
     for (args, input, said) in [
         (&["--substrait", "-"][..], &b"no plan"[..], "not a plan in protobuf"),
         (&["--substrait", "nowhere.bin"], b"", "--substrait nowhere.bin"),
-        (&["--substrait", "/dev/zero"], b"", "more than the 4194304 bytes"),
-        (&["--file", "/dev/zero"], b"", "more than the 67108864 bytes"),
-        (&["--to-substrait", "-", "--file", "/dev/zero"], b"", "more than the 67108864 bytes"),
+        (&["--substrait", "/dev/zero"], b"", "larger than 4194304 bytes"),
+        (&["--file", "/dev/zero"], b"", "larger than 67108864 bytes"),
+        (&["--to-substrait", "-", "--file", "/dev/zero"], b"", "larger than 67108864 bytes"),
         (&["--substrait", "-", "-c", "SELECT 1"], b"", "--command"),
         (
             &["--to-substrait", "-", "-c", "SELECT 1", "-c", "SELECT 2"],

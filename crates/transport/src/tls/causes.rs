@@ -60,8 +60,8 @@ pub(super) fn of_alert(alert: AlertDescription, own: &str) -> TlsError {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
             "it was not issued by the CA that the peer trusts"
         }
-        AlertDescription::CertificateExpired => "by the peer's clock it is expired or not valid yet",
-        AlertDescription::CertificateRequired => "the peer needs one and was given none",
+        AlertDescription::CertificateExpired => "it has expired or is not valid yet, by the peer's clock",
+        AlertDescription::CertificateRequired => "the peer requires a certificate and got none",
         AlertDescription::AccessDenied => "it does not have exactly one identity of the pool",
         AlertDescription::BadCertificate => "it is for another name than the peer expects",
         AlertDescription::UnsupportedCertificate => "it is not permitted for this side of a connection",

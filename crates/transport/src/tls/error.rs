@@ -51,8 +51,8 @@ impl TlsError {
     pub(crate) fn peer_speaks_tls() -> TlsError {
         TlsError::new(
             TlsErrorKind::PeerSpeaksTls,
-            "it speaks TLS and this side has no certificates: give them (--certs, or --tls-ca, --tls-cert and \
-             --tls-key; in programs the option `tls`)",
+            "the peer requires TLS and this process has no certificates: pass --certs, or --tls-ca, --tls-cert \
+             and --tls-key (in programs, the option `tls`)",
         )
     }
 
@@ -60,7 +60,7 @@ impl TlsError {
     pub(super) fn peer_is_plaintext() -> TlsError {
         TlsError::new(
             TlsErrorKind::PeerIsPlaintext,
-            "it does not speak TLS: start it with certificates (--certs), or connect without them",
+            "the peer does not speak TLS: start it with certificates (--certs), or connect without certificates",
         )
     }
 }

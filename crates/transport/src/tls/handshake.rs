@@ -75,8 +75,8 @@ impl Trouble {
             // A process that is just ending closes the connection as well, so this counts as an ended connection.
             Trouble::HungUp => io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                "it closed the connection during the TLS handshake: it may have been started without certificates \
-                 (--certs)",
+                "the peer closed the connection during the TLS handshake: it may have been started without \
+                 certificates (--certs)",
             ),
         }
     }

@@ -103,7 +103,7 @@ impl Identity {
         Err(TlsError::new(
             TlsErrorKind::Identity,
             format!(
-                "{whose} must have exactly one DNS name of the zone farpool, which is {BROKER}, {ADMIN}, \
+                "{whose} must have exactly one DNS name in the zone farpool: {BROKER}, {ADMIN}, \
                  n-<16 hexadecimal digits>{NODE_ZONE} or <tenant>{TENANT_ZONE}; found: {found}"
             ),
         ))

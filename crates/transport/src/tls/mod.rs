@@ -91,7 +91,7 @@ fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
     let mut pem = Vec::new();
     File::open(path)?.take(PEM_BYTES_MAX + 1).read_to_end(&mut pem)?;
     if pem.len() as u64 > PEM_BYTES_MAX {
-        let message = format!("it has more than the {PEM_BYTES_MAX} bytes that are permitted");
+        let message = format!("the file is larger than {PEM_BYTES_MAX} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     Ok(pem)
@@ -127,7 +127,7 @@ impl Tls {
         let roots = roots_of(ca)?;
         let chain = certificates_of(cert)?;
         let private =
-            PrivateKeyDer::from_pem_slice(key.text).map_err(|_| no_pem(key.label, "a private key"))?;
+            PrivateKeyDer::from_pem_slice(key.text).map_err(|_| no_pem(key.label, "private key"))?;
         let own_label = cert.label.to_owned();
         let identity = Identity::of_certificate(&chain[0], &format!("the certificate in {own_label}"))?;
         check_own(&chain, &roots, &identity, &own_label, ca.label)?;
@@ -196,7 +196,7 @@ fn provider() -> CryptoProvider {
 }
 
 fn no_pem(label: &str, what: &str) -> TlsError {
-    TlsError::new(TlsErrorKind::File, format!("{label} does not hold {what} in PEM form"))
+    TlsError::new(TlsErrorKind::File, format!("{label} contains no {what} in PEM format"))
 }
 
 /// PEM text and its source, for errors.
@@ -209,13 +209,13 @@ struct Pem<'a> {
 /// Returns the certificates of a PEM text, at least one.
 fn certificates_of(pem: Pem<'_>) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.text).collect();
-    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| no_pem(pem.label, "a certificate"))
+    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| no_pem(pem.label, "certificate"))
 }
 
 fn roots_of(ca: Pem<'_>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates_of(ca)? {
-        roots.add(certificate).map_err(|_| no_pem(ca.label, "a certificate of a CA"))?;
+        roots.add(certificate).map_err(|_| no_pem(ca.label, "CA certificate"))?;
     }
     Ok(roots)
 }
@@ -310,7 +310,7 @@ impl CertificateFacts {
     pub fn of_pem(pem: &[u8], label: &str) -> Result<CertificateFacts, TlsError> {
         let certificate = certificates_of(Pem { text: pem, label })?.remove(0);
         let (not_before, not_after) =
-            validity(&certificate).ok_or_else(|| no_pem(label, "a readable certificate"))?;
+            validity(&certificate).ok_or_else(|| no_pem(label, "readable certificate"))?;
         let digest = aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256
             .tls13()
             .map(|suite| suite.common.hash_provider.hash(&certificate))
@@ -319,7 +319,7 @@ impl CertificateFacts {
             identity: Identity::of_certificate(&certificate, label).ok(),
             not_before,
             not_after,
-            fingerprint: digest.ok_or_else(|| no_pem(label, "a readable certificate"))?,
+            fingerprint: digest.ok_or_else(|| no_pem(label, "readable certificate"))?,
         })
     }
 }
