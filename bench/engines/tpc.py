@@ -80,7 +80,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pool-memory", default="4GiB", help="of each node that is started [default: 4GiB]")
     parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk [default: /var/tmp]")
     parser.add_argument("--bin", type=Path, default=target, help="the folder of farpool and farpool-sql")
-    parser.add_argument("--json", type=Path, help="write what was measured to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file, as JSON")
     parser.add_argument("--plot", type=Path, help="draw seconds of all ways to this file, as SVG")
     args = parser.parse_args()
     if not 1 <= args.rounds <= 100:

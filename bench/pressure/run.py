@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--take", type=size, default="2GiB", help="by the workload [default: 2GiB]")
     parser.add_argument("--reserve", type=size, default="512MiB", help="of the node [default: 512MiB]")
     parser.add_argument("--rate", type=float, default=1e9, help="bytes a second that the workload takes [default: 1e9]")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there, for machines")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file, as JSON")
     args = parser.parse_args()
     if why := why_not():
         sys.exit(why)

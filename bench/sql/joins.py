@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--protection", default="none", help="of temporary files in pools; default none")
     parser.add_argument("--only", type=lambda text: text.split(","), help="these ways alone")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", help="write what was measured to this file")
+    parser.add_argument("--json", help="also write the results to this file, as JSON")
     return parser.parse_args()
 
 

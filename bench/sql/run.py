@@ -97,7 +97,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--local", action="store_true", help="beside DataFusion over local Parquet")
     parser.add_argument("--no-put", action="store_true", help="the tables are there already")
     parser.add_argument("--floor", help="the --json of the same without a link")
-    parser.add_argument("--json", help="write what was measured to this file")
+    parser.add_argument("--json", help="also write the results to this file, as JSON")
     return parser.parse_args()
 
 

@@ -71,7 +71,7 @@ def arguments() -> argparse.Namespace:
         help="wait so long in all for a quiet machine: rounds begin when its CPUs are idle [default: 0]",
     )  # fmt: skip
     parser.add_argument("--no-build", action="store_true", help="take the programs and the wheel that are there")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there, for machines")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file, as JSON")
     parser.add_argument("--plots", metavar="DIR", help="draw each figure there, as SVG")
     args = parser.parse_args()
     args.size = args.size or (1 << 20 if args.quick else 256 << 20)

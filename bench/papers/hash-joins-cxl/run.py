@@ -76,7 +76,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--slower", type=float, default=20.0, help="emulated: the paper's rates over this")
     parser.add_argument("--quick", action="store_true", help="8MiB and one round")
     parser.add_argument("--no-build", action="store_true", help="take the program that is there")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there, for machines")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file, as JSON")
     parser.add_argument("--plots", metavar="DIR", help="draw the figures there, as SVG")
     args = parser.parse_args()
     wrong = [name for name in args.backends if name not in BACKENDS]

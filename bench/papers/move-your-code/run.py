@@ -72,7 +72,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="in which all take turns; medians are shown")
     parser.add_argument("--quick", action="store_true", help="few calls, a small table and one round")
     parser.add_argument("--no-build", action="store_true", help="take the programs that are there")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there, for machines")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file, as JSON")
     parser.add_argument("--plots", metavar="DIR", help="draw table 3 there, as SVG")
     args = parser.parse_args()
     wrong = [name for name in args.tables if name not in TABLES]

@@ -297,7 +297,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", default="/var/tmp", help="on the disk that is compared with [default: /var/tmp]")
     parser.add_argument("--pool", action="append", default=[], metavar="NAME=farpool://HOST:PORT", help="one more way")
     parser.add_argument("--plaintext", action="store_true", help="of connections to --pool")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there, for machines")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file, as JSON")
     parser.add_argument("--plots", metavar="DIR", help="draw them there, as SVG")
     args = parser.parse_args()
     args.size = args.size or (64 << 20 if args.quick else 512 << 20)

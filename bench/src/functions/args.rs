@@ -43,7 +43,7 @@ pub(crate) struct FunctionArgs {
     /// nodes do not know the signing key of this run
     #[arg(long, value_name = "DIR", conflicts_with = "pool")]
     pub(super) examples: Option<PathBuf>,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -45,7 +45,7 @@ pub(crate) struct CacheArgs {
     /// Rounds; the median is shown
     #[arg(long, default_value_t = 5)]
     rounds: u64,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

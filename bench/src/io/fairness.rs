@@ -38,7 +38,7 @@ pub(crate) struct FairnessArgs {
     /// Bandwidth limit of the node; with it the clients share the node rather than the CPUs of this machine
     #[arg(long, value_name = "SIZE/s")]
     bandwidth_limit: Option<String>,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

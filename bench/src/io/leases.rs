@@ -31,7 +31,7 @@ pub(crate) struct LeaseArgs {
     /// Rounds; the median is shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -37,7 +37,7 @@ pub(crate) struct NeighbourArgs {
     /// Also measure a node with this --bandwidth-limit
     #[arg(long, value_name = "LIMIT")]
     limit: Option<String>,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

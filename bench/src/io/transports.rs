@@ -84,7 +84,7 @@ pub(crate) struct IoArgs {
     /// Waiting mode of client and nodes: adaptive, spin or park
     #[arg(long, value_name = "HOW", value_parser = units::waiting, default_value = "adaptive", conflicts_with = "pool")]
     waiting: Waiting,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

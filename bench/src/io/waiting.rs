@@ -43,7 +43,7 @@ pub(crate) struct WaitingArgs {
     /// Rounds, each of which measures every mode once; the median is shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

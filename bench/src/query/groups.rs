@@ -41,7 +41,7 @@ pub(crate) struct GroupsArgs {
     /// Seed of the random keys and numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -36,7 +36,7 @@ pub(crate) struct OperatorArgs {
     /// Also measure AES-128 in counter mode by Crypto++; needs its headers (Debian: libcrypto++-dev)
     #[arg(long)]
     cryptopp: bool,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -48,7 +48,7 @@ pub(crate) struct PlaceArgs {
     /// Name of the link in the results, such as "1 Gbit/s" [default: the transport]
     #[arg(long, value_name = "NAME")]
     link: Option<String>,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

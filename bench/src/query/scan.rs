@@ -52,7 +52,7 @@ pub(crate) struct ScanArgs {
     /// Seconds per round of these clients
     #[arg(long, default_value_t = 2.0, requires = "clients")]
     seconds: f64,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

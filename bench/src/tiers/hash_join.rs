@@ -60,7 +60,7 @@ pub(crate) struct JoinArgs {
     /// Directory to write the tuples of the first workload to, as r.bin and s.bin, for other programs
     #[arg(long)]
     write: Option<PathBuf>,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

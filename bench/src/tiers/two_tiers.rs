@@ -40,7 +40,7 @@ pub(crate) struct TierArgs {
     /// Rounds, each of which measures every strategy once; the median is shown; not with --backend virtual
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -50,7 +50,7 @@ pub(crate) struct IssueArgs {
 pub(crate) struct ShowArgs {
     /// Directory of the certificates
     dir: PathBuf,
-    /// Print one JSON array
+    /// Print the certificates as JSON
     #[arg(long)]
     json: bool,
 }

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// How long to wait for function calls that already run on the node; then its files are moved, which ends the calls
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "30s")]
     calls: u32,
-    /// Print one JSON object at the end
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]

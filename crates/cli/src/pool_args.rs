@@ -11,7 +11,7 @@ pub(crate) struct PoolArgs {
     /// Address of the pool
     #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
     pool: String,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

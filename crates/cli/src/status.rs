@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Time between two refreshes, with --watch
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "1s")]
     interval: u32,
-    /// Print one JSON object per refresh
+    /// Print the state as JSON, one object per refresh
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Measure again, even if results of an earlier run are stored
     #[arg(long)]
     fresh: bool,
-    /// Print one JSON object
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -100,7 +100,7 @@ struct Args {
     /// Report after each query, for each scan: what ran where, what did not and why, and the estimated and actual cost
     #[arg(long)]
     explain: bool,
-    /// Report as one JSON object for each query, on the standard error (with --explain)
+    /// Print the report of each query as JSON on standard error (with --explain)
     #[arg(long, requires = "explain")]
     json: bool,
     /// No progress bar

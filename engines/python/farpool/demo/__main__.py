@@ -244,7 +244,7 @@ def _parse() -> argparse.Namespace:
         metavar="SCRIPT",
         help="bench/capped-disk.sh of the source tree, for a cloud volume where cgroups cannot throttle writes",
     )
-    parser.add_argument("--json", metavar="FILE", help="write all figures to FILE as well")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to FILE, as JSON")
     parser.add_argument(
         "--farpool-bin",
         default=os.environ.get("FARPOOL_BIN") or shutil.which("farpool"),
