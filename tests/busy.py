@@ -80,10 +80,10 @@ def binaries(cargo_flags: list[str]) -> list[Suite]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=10, help="of each [default: 10]")
+    parser.add_argument("--runs", type=int, default=10, help="runs of each suite [default: 10]")
     parser.add_argument("--hogs", type=int, default=4, help="processes that count, beside the tests [default: 4]")
     parser.add_argument("--jobs", type=int, default=2, help="suites that run at once [default: 2]")
-    parser.add_argument("--only", default="", help="of whose name this is a part")
+    parser.add_argument("--only", default="", help="run only suites whose name contains this text")
     parser.add_argument("--logs", type=Path, required=True, help="a folder for the output of runs that fail")
     parser.add_argument("--cargo", action="append", default=[], help="flags of cargo test that choose packages")
     parser.add_argument("--pytest", default="pytest", help="how pytest is run [default: pytest]")

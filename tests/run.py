@@ -141,7 +141,7 @@ class Run:
         if names:
             return f"{', '.join(names)} did not end within {60 + self.seconds:.0f} s"
         if now - self.heard > self.seconds and not self.late:
-            return f"{self.process.args[0]} said nothing for {self.seconds:.0f} s"
+            return f"{self.process.args[0]} printed nothing for {self.seconds:.0f} s"
         return ""
 
     def follow(self) -> int:

@@ -108,7 +108,7 @@ def pools(args: argparse.Namespace) -> Iterator[dict[str, str]]:
         processes.append(process)
         line = process.stdout.readline()
         if not line.startswith("ready "):
-            sys.exit(f"farpool {arguments[0]} did not start: what it said stands above")
+            sys.exit(f"farpool {arguments[0]} did not start: see its output above")
         return line.split()[1]
 
     try:

@@ -42,7 +42,7 @@ fetch() { # NAME PACKAGES...: unpacks packages to $CACHE/NAME, for qemu with the
   local name=$1 deb
   shift
   [ -e "$CACHE/$name/.ready" ] && return
-  command -v apt-get > /dev/null || { say "there is no apt-get; set GUEST_QEMU, GUEST_KERNEL and GUEST_BUSYBOX"; exit 2; }
+  command -v apt-get > /dev/null || { say "no apt-get: set GUEST_QEMU, GUEST_KERNEL and GUEST_BUSYBOX"; exit 2; }
   say "fetching $*"
   mkdir -p "$apt_root/lists/partial" "$apt_root/cache/archives/partial"
   [ -n "$(ls "$apt_root/lists"/*Packages* 2> /dev/null)" ] || apt-get "${apt_options[@]}" update >&2

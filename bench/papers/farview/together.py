@@ -50,7 +50,7 @@ class Together:
     @staticmethod
     def _line(client: subprocess.Popen[str]):
         line = client.stdout.readline()
-        assert line, "a client ended: what it said stands above"
+        assert line, "a client ended: see its output above"
         return json.loads(line)
 
     def _all(self, order: dict) -> list:

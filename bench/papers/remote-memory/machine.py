@@ -63,7 +63,7 @@ def pool(memory_bytes: int, nodes: int = 1) -> Iterator[str]:
         processes.append(process)
         line = process.stdout.readline()
         if not line.startswith("ready "):
-            sys.exit(f"farpool {arguments[0]} did not start: what it said stands above")
+            sys.exit(f"farpool {arguments[0]} did not start: see its output above")
         return line.split()[1]
 
     try:

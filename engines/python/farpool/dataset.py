@@ -101,8 +101,8 @@ class FarDataset(ds.Dataset):
         found = pa.schema(scan)
         if not found.equals(self._schema):
             raise farpool.InvalidError(
-                f"far table {self.table!r} was replaced by one of other columns: it had {_words(self._schema)}, now it "
-                f"has {_words(found)}; register it again"
+                f"far table {self.table!r} was replaced by a table with other columns (before: {_words(self._schema)}; "
+                f"now: {_words(found)}): register it again"
             )
         return scan
 
@@ -237,7 +237,7 @@ def _needed(columns: list[str] | dict[str, pc.Expression], schema: pa.Schema) ->
     if not isinstance(columns, dict):
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
-            raise farpool.InvalidError(f"no columns {unknown}; there are {_words(schema)}")
+            raise farpool.InvalidError(f"no columns {unknown}; the table has {_words(schema)}")
         return set(columns)
     needed = set()
     for expression in columns.values():

@@ -90,7 +90,7 @@ class Worker(flight.FlightServerBase):
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r}: HOST:PORT is permitted, with a port of 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address: use HOST:PORT, with a port of 0 to 65535")
     return host, int(port)
 
 

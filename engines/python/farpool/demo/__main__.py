@@ -218,11 +218,13 @@ def _parse() -> argparse.Namespace:
         "memory; compares all rows.",
     )
     parser.add_argument("--scale", type=_positive_float, default=1.0, help="TPC-H scale factor (default: 1)")
-    parser.add_argument("--memory-limit", type=_size, help="of every query, such as 200MB (default: one per query)")
+    parser.add_argument(
+        "--memory-limit", type=_size, help="limit of every query, such as 200MB (default: set per query)"
+    )
     parser.add_argument(
         "--threads", type=_positive_int, default=min(2, os.cpu_count() or 1), help="threads of DuckDB (default: 2)"
     )
-    parser.add_argument("--repeat", type=_positive_int, default=1, help="number of runs; medians are reported")
+    parser.add_argument("--repeat", type=_positive_int, default=1, help="runs of each query; medians are reported")
     parser.add_argument(
         "--queries",
         type=_queries,

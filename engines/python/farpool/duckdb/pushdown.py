@@ -287,7 +287,7 @@ class _Statement:
         block = Block(base.table, self.written(alone))
         self.blocks.append(block)
         if table["sample"] is not None or node["sample"] is not None or table["at_clause"] is not None:
-            block.left.append("a sample of the table")
+            block.left.append("TABLESAMPLE")
             return
         if table["column_name_alias"]:
             block.left.append("columns under other names (aliases)")

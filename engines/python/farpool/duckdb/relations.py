@@ -78,7 +78,7 @@ def register(
         names = {name: name if as_ is None else as_}
     else:
         if as_ is not None:
-            raise farpool.InvalidError("as_ names a single table: pass a mapping to name several tables")
+            raise farpool.InvalidError("as_ renames a single table: pass a mapping to rename several tables")
         if name is None:
             names = {table.name: table.name for table in pool.tables()}
         else:
@@ -129,7 +129,7 @@ def put(con: duckdb.DuckDBPyConnection, name: str, relation: FarDataset | Datase
 def unregister(con: duckdb.DuckDBPyConnection, name: str) -> None:
     """Removes a far table from `con`. Raises InvalidError if `con` has no far table of this name."""
     if registered(con, name) is None:
-        raise farpool.InvalidError(f"{name!r} is not a far table of this connection: {_names(con)} are")
+        raise farpool.InvalidError(f"{name!r} is not a far table of this connection; its far tables: {_names(con)}")
     con.unregister(name)
     del _of_connection[con][name.lower()]
 

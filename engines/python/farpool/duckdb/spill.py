@@ -96,7 +96,9 @@ def attach(
     if max_bytes == 0:
         raise farpool.InvalidError("max_size is 0 bytes: it must be at least 1")
     if con.filesystem_is_registered(FarFileSystem.protocol):
-        raise farpool.InvalidError("this database has a Farpool file system already: attach it once, before it spills")
+        raise farpool.InvalidError(
+            "this database is already attached to a pool: call attach only once, before it spills"
+        )
 
     fs = FarFileSystem(pool, f"{parent}/{uuid.uuid4().hex[:12]}", protection)
     room = wait_for_room(pool, fs.protection) if max_bytes is None else None
