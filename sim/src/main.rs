@@ -104,7 +104,7 @@ fn hunt(args: &Args, tries: u32) -> ExitCode {
         );
     }
     let got_away = found.iter().filter(|hunted| hunted.catches.is_empty()).count();
-    println!("\n{} mistakes, {got_away} got away", found.len());
+    println!("\n{} mistakes, {got_away} not found", found.len());
     if got_away > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -170,7 +170,7 @@ fn finish(args: &Args, report: &Report, hash: Option<u64>) -> ExitCode {
 
 fn tell(args: &Args, found: &Outcome) {
     let Some((violation, last)) = &found.violation else { return };
-    println!("\nThe last that happened (time, who, what):");
+    println!("\nLast events (time, process, event):");
     for line in last {
         println!("{line}");
     }
@@ -187,13 +187,13 @@ fn table(report: &Report) -> Vec<String> {
         format!("events          {:>12}", tally.events),
         format!("connections     {:>12}", tally.connections),
         format!(
-            "operations      {:>12}  of them refused or failed {}",
+            "operations      {:>12}  of which refused or failed: {}",
             tally.operation_count(),
             tally.failures()
         ),
         format!("bytes compared  {:>12}", tally.bytes_compared),
         format!("checks          {:>12}", tally.checks),
-        format!("interruptions   {:>12}  of a copy or a look", tally.interrupts),
+        format!("interruptions   {:>12}  in the middle of a copy or a check", tally.interrupts),
         format!("faults          {:>12}", tally.fault_count()),
     ];
     lines.extend(tally.faults.iter().map(|(kind, count)| format!("  {kind:<28}{count:>9}")));

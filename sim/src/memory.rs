@@ -361,7 +361,7 @@ impl Memory for SimMemory {
             }
         };
         if write.is_some() && !is_zero {
-            violated("I4", || format!("region {index} is opened to its new holder with bytes in it"));
+            violated("I4", || format!("region {index} was opened for its new holder without being zeroed"));
         }
         if write.is_none() && matches!(region.backing, Backing::Shared(_, SharedAccess::ReadWrite)) {
             violated("I1", || format!("region {index} is sealed in a file that its writer may have mapped"));
@@ -532,7 +532,10 @@ impl Entered<'_> {
         if region.changes != self.changes {
             let epoch = self.fence.epoch;
             violated("I2", || {
-                format!("a copy of epoch {epoch} in region {} ran on behind its close", self.index)
+                format!(
+                    "a copy of epoch {epoch} in region {} continued after the region was closed",
+                    self.index
+                )
             });
         }
         region

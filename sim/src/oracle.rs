@@ -153,7 +153,7 @@ impl Oracle {
     pub(crate) fn names_changed(&mut self, before: &BTreeSet<Place>, after: &BTreeSet<Place>) {
         let again = after.difference(before).find(|place| self.let_go.contains(*place)).copied();
         self.check(again.is_none(), "I5", || {
-            format!("a name has {again:?} (life, region, epoch), which a name had and has let go of")
+            format!("a name has {again:?} (life, region, epoch), which a name released before")
         });
         self.let_go.extend(before.difference(after));
     }
@@ -237,7 +237,7 @@ impl Oracle {
         });
         let is_timely = of != term || ticket.not_after_ms >= broker_ms;
         self.check(is_timely, "ticket-time", || {
-            format!("ticket {id} good until {} ms was redeemed behind {broker_ms} ms", ticket.not_after_ms)
+            format!("ticket {id}, valid until {} ms, was redeemed after {broker_ms} ms", ticket.not_after_ms)
         });
     }
 
@@ -288,16 +288,18 @@ impl Oracle {
             // The answer with the right may still be on its way, but then nobody can have the handle.
             self.violated(
                 "I1",
-                format!("an operation of region {} was let in before any lease", span.region),
+                format!("an operation on region {} was admitted before any lease", span.region),
             );
             return;
         };
         let region = span.region;
         self.check(right.epoch == span.epoch, "I2", || {
-            format!("an operation of epoch {} was let into region {region} at {}", span.epoch, right.epoch)
+            format!("an operation of epoch {} was admitted to region {region} at {}", span.epoch, right.epoch)
         });
         self.check(right.handle == span.handle.0, "I1", || {
-            format!("an operation was let into region {region} with a handle nobody gave out for it")
+            format!(
+                "an operation was admitted to region {region} with a handle that was never granted for it"
+            )
         });
         self.check(right.is_writable || intent == Intent::Read, "I1", || {
             format!("sealed region {region} was written")
@@ -307,7 +309,7 @@ impl Oracle {
             let is_late = clock > ends && clock > runs_since.plus_ms(self.late_ms());
             self.check(!is_late, "I6", || {
                 format!(
-                    "an operation was let into region {region} {} ms behind its session's last sign of life",
+                    "an operation was admitted to region {region} {} ms after its session's last sign of life",
                     clock.ms_since(sign)
                 )
             });
@@ -462,7 +464,9 @@ impl Oracle {
     ) {
         let is_in = gate.is_open || gate.is_suspended;
         match owner {
-            None => self.check(!is_in, "I1", || format!("region {region} is nobody's and open: {gate:?}")),
+            None => {
+                self.check(!is_in, "I1", || format!("region {region} has no owner but is open: {gate:?}"))
+            }
             Some((epoch, RegionOwner::Session(_))) => {
                 // Closed while it is being prepared.
                 let agrees = if is_in {

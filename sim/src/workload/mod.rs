@@ -143,7 +143,7 @@ fn note_outcome<T>(process: ProcessId, kind: &'static str, result: Result<T, Err
         let error = result.as_ref().err()?;
         *world.tally.errors.entry(format!("{kind}: {:?}", error.kind())).or_default() += 1;
         if error.kind() == ErrorKind::Tampered {
-            world.oracle.violated("I3", format!("an honest node is accused: {error}"));
+            world.oracle.violated("I3", format!("a correct node is reported as forging: {error}"));
         }
         let permitted = [ErrorKind::Exhausted, ErrorKind::NotFound, ErrorKind::Exists, ErrorKind::Invalid];
         let is_still = world.plan.profile == Profile::Still && !world.plan.drains;
