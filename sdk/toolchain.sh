@@ -15,7 +15,7 @@ rust=
 for argument; do
     case $argument in
     --rust) rust=yes ;;
-    *) echo "toolchain.sh: \"$argument\" is not known; there is --rust" >&2 && exit 2 ;;
+    *) echo "toolchain.sh: unknown argument \"$argument\"; the only option is --rust" >&2 && exit 2 ;;
     esac
 done
 root=${CACHE:-$HOME/.cache/farpool}/wasm-toolchain
@@ -31,7 +31,7 @@ fetch() { # NAME PACKAGES...: unpacks the packages, with their dependencies that
     shift
     [ -e "$root/$name/.ready" ] && return
     command -v apt-get >/dev/null || {
-        say "there is no apt-get; put clang and wasm-ld of version 16 or newer into PATH, or set CLANG and WASM_LD"
+        say "apt-get was not found: put clang and wasm-ld 16 or newer into PATH, or set CLANG and WASM_LD"
         exit 1
     }
     say "fetching $*"

@@ -24,7 +24,7 @@ for argument; do
     --rust) rust=yes ;;
     --all) wasm=yes native=yes rust=yes ;;
     *.c) sources+=("$argument") ;;
-    *) echo "build.sh: \"$argument\" is not known; there are --native, --rust, --all and files of C" >&2 && exit 2 ;;
+    *) echo "build.sh: unknown argument \"$argument\"; use --native, --rust, --all or C files" >&2 && exit 2 ;;
     esac
 done
 [ -n "$native$rust" ] || wasm=yes

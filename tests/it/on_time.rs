@@ -23,7 +23,7 @@ pub fn on_time(shortest: Duration, test: impl Fn(Duration)) {
         match result {
             Ok(()) => return,
             Err(why) if late < lasts / 10 || lasts >= LONGEST => resume_unwind(why),
-            Err(_) => println!("this machine was late by {late:?}: again, with {:?}", 4 * lasts),
+            Err(_) => println!("this machine was late by {late:?}: retrying with {:?}", 4 * lasts),
         }
         lasts *= 4;
     }

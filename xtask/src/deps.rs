@@ -40,7 +40,7 @@ pub(crate) fn run(root: &Path) -> Findings {
         // done for suspects only.
         let needs = metadata::needs_of(root, name)?;
         findings.extend(way(&graph, name, word, |package| needs.contains(package)).map(|way| {
-            format!("{name} may not need {word}, says the table of {FILE}, but does: {}", way.join(" -> "))
+            format!("{name} needs {word}, which the table of {FILE} forbids: {}", way.join(" -> "))
         }));
     }
     Ok(findings)
@@ -64,7 +64,7 @@ fn parse(text: &str) -> Result<Table, String> {
         };
         let row = Row { allowed, refused: names(refused).ok_or_else(wrong)? };
         if name.is_empty() || table.insert(name.clone(), row).is_some() {
-            return Err(format!("{FILE}: crate {name:?} stands in the table twice or has no name"));
+            return Err(format!("{FILE}: crate {name:?} is in the table twice, or a row has no name"));
         }
     }
     Ok(table)
@@ -97,14 +97,14 @@ fn compare(table: &Table, members: &[Package]) -> Vec<String> {
                 }
                 for edge in allowed.iter().filter(|edge| !actual.contains(edge.as_str())) {
                     findings.push(format!(
-                        "{name} -> {edge} stands in the table of {FILE}, but {name} does not depend on it"
+                        "{name} -> {edge} is in the table of {FILE}, but {name} does not depend on it"
                     ));
                 }
             }
         }
     }
     for name in table.keys().filter(|name| !names.contains(name.as_str())) {
-        findings.push(format!("crate {name} stands in the table of {FILE}, but there is no such crate"));
+        findings.push(format!("crate {name} is in the table of {FILE}, but there is no such crate"));
     }
     findings
 }
@@ -119,7 +119,7 @@ fn check_words(table: &Table, graph: &Graph) -> Vec<String> {
     let words: BTreeSet<&String> = table.values().flat_map(|row| &row.refused).collect();
     let unknown = words.into_iter().filter(|word| !graph.keys().any(|package| is_of(package, word)));
     unknown
-        .map(|word| format!("{word} stands in the table of {FILE}, but is no package that anything needs"))
+        .map(|word| format!("{word} is in the table of {FILE}, but no crate needs such a package"))
         .collect()
 }
 
@@ -221,8 +221,8 @@ mod tests {
         let table = parse(TEXT).unwrap();
         let found = compare(&table, &[member("wire", &[]), member("node", &["wire"])]);
         assert_eq!(found.len(), 2);
-        assert!(found[0].starts_with("node -> region stands in the table"));
-        assert!(found[1].starts_with("crate tests stands in the table"));
+        assert!(found[0].starts_with("node -> region is in the table"));
+        assert!(found[1].starts_with("crate tests is in the table"));
     }
 
     fn graph(edges: &[(&str, &[&str])]) -> Graph {
@@ -262,9 +262,6 @@ mod tests {
     #[test]
     fn word_that_means_no_package_is_named() {
         let found = check_words(&parse(TEXT).unwrap(), &graph(&[("wire", &[]), ("arrow-array", &[])]));
-        assert_eq!(
-            found,
-            ["tokio stands in the table of ARCHITECTURE.md, but is no package that anything needs"]
-        );
+        assert_eq!(found, ["tokio is in the table of ARCHITECTURE.md, but no crate needs such a package"]);
     }
 }

@@ -22,7 +22,7 @@ struct Check {
 const CHECKS: [Check; 3] = [
     Check {
         name: "deps",
-        about: "dependencies of our crates are those that the table in ARCHITECTURE.md permits",
+        about: "dependencies of the workspace's crates match the table in ARCHITECTURE.md",
         run: deps::run,
     },
     Check {

@@ -38,7 +38,7 @@ const CIRCLES: Rule = Rule {
     unit: "modules in circles of imports",
     free: 0,
     slack: 0,
-    cure: "what two modules of a circle both need belongs in one that imports neither:",
+    cure: "move what both modules need into one that imports neither:",
 };
 /// Public functions with a bool parameter, by crate.
 const BOOLS: Rule = Rule {
@@ -46,7 +46,7 @@ const BOOLS: Rule = Rule {
     unit: "public functions that take a bool",
     free: 0,
     slack: 0,
-    cure: "say what is meant by an enum or by two names:",
+    cure: "use an enum or two functions instead:",
 };
 /// Comments that begin with "What" or "Whether", by crate.
 const CLAUSES: Rule = Rule {
@@ -182,7 +182,7 @@ fn check_name(path: &str) -> Option<String> {
         let stem = part.split('.').next().unwrap_or(part);
         GRAB_BAGS.contains(&stem.to_ascii_lowercase().as_str())
     })?;
-    Some(format!("{path}: {bad:?} says nothing about what is in it: name it after that"))
+    Some(format!("{path}: the name {bad:?} does not say what the file or folder contains: rename it"))
 }
 
 fn check_machine_paths(path: &str, text: &str) -> Vec<String> {

@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str, rules: &[&Rule]) -> Result<Ratchets, String> {
     let table: toml::Table = text.parse().map_err(|error| format!("{FILE}: {error}"))?;
     let mut ratchets = Ratchets { without_never: BTreeSet::new(), sections: BTreeMap::new() };
     for (section, value) in &table {
-        let wrong = || format!("{FILE}: {section} is not what `cargo xtask tidy` looks for there: {value:?}");
+        let wrong = || format!("{FILE}: [{section}] is unknown or malformed: {value:?}");
         match value {
             toml::Value::Array(names) if section == "without_never" => {
                 let names: Option<_> = names.iter().map(|name| name.as_str().map(str::to_owned)).collect();
@@ -221,7 +221,7 @@ mod tests {
             ["[line]\n", "lines = 3\n", "[lines]\na = \"b\"\n", "[lines]\na = -1\n", "without_never = [1]\n"]
         {
             let error = parse(text, &[&RULE]).unwrap_err();
-            assert!(error.contains("is not what `cargo xtask tidy` looks for"), "{error}");
+            assert!(error.contains("is unknown or malformed"), "{error}");
         }
     }
 }
