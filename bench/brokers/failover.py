@@ -65,7 +65,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--machines", type=int, default=10, help="times that both leaders stop at once")
     parser.add_argument("--gone", type=float, default=300, help="seconds without any broker")
-    parser.add_argument("--regions", type=int, default=10_000, help="of 1 MiB, leased while the leader is killed")
+    parser.add_argument(
+        "--regions", type=int, default=10_000, help="regions of 1 MiB that are leased while the leader is killed"
+    )
     parser.add_argument("--json", help="also write the results to this file, as JSON")
     args = parser.parse_args()
     etcd = Etcd()

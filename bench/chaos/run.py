@@ -491,7 +491,7 @@ def await_pool(pool: Pool) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--seed", type=int, default=None, help="of the choice of faults; default: the time")
+    parser.add_argument("--seed", type=int, default=None, help="seed for the choice of faults [default: the time]")
     parser.add_argument("--json", type=Path, help="also write the results to this file, as JSON")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)

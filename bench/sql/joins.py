@@ -48,15 +48,19 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sql", required=True, help="the program farpool-sql")
     parser.add_argument("--pool", action="append", required=True, metavar="NAME=farpool://HOST:PORT")
-    parser.add_argument("--plaintext", action="store_true", help="as farpool sql's")
+    parser.add_argument(
+        "--plaintext", action="store_true", help="connect to the pool without TLS, even on another machine"
+    )
     parser.add_argument("--build", type=rows, default=16 << 20, help="rows of the build side; default 16Mi")
     parser.add_argument("--probe", type=rows, default=64 << 20, help="rows of the probe side; default 64Mi")
-    parser.add_argument("--memory", help="of the small pool, as farpool sql's; default a quarter of the build side")
+    parser.add_argument("--memory", help="size of DataFusion's small memory pool; default a quarter of the build side")
     parser.add_argument("--data", default=None, help="where the Parquet files are kept; default a temporary folder")
-    parser.add_argument("--tpch", help="a folder of reference.py: joins of TPC-H as well")
+    parser.add_argument("--tpch", help="folder made by reference.py; adds joins of TPC-H")
     parser.add_argument("--tpch-memory", default="32MiB")
-    parser.add_argument("--protection", default="none", help="of temporary files in pools; default none")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="these ways alone")
+    parser.add_argument(
+        "--protection", default="none", help="protection of temporary files in far memory; default none"
+    )
+    parser.add_argument("--only", type=lambda text: text.split(","), help="run only these ways")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", help="also write the results to this file, as JSON")
     return parser.parse_args()

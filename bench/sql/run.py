@@ -89,14 +89,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("what", choices=["tpch", "cases"])
     parser.add_argument("--sql", required=True, help="the program farpool-sql")
     parser.add_argument("--pool", required=True)
-    parser.add_argument("--plaintext", action="store_true", help="as farpool sql's")
-    parser.add_argument("--data", required=True, help="a folder of reference.py")
+    parser.add_argument(
+        "--plaintext", action="store_true", help="connect to the pool without TLS, even on another machine"
+    )
+    parser.add_argument("--data", required=True, help="folder made by reference.py")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--queries", help="of TPC-H: such as 1,6,14; all if nothing is said")
+    parser.add_argument("--queries", help="queries of TPC-H to run, such as 1,6,14; default all")
     parser.add_argument("--placements", type=lambda text: text.split(","), default=list(PLACEMENTS))
-    parser.add_argument("--local", action="store_true", help="beside DataFusion over local Parquet")
-    parser.add_argument("--no-put", action="store_true", help="the tables are there already")
-    parser.add_argument("--floor", help="the --json of the same without a link")
+    parser.add_argument("--local", action="store_true", help="also run DataFusion over local Parquet")
+    parser.add_argument("--no-put", action="store_true", help="do not put the tables; the pool has them already")
+    parser.add_argument("--floor", help="file that --json wrote for the same run without a link")
     parser.add_argument("--json", help="also write the results to this file, as JSON")
     return parser.parse_args()
 

@@ -161,8 +161,8 @@ def ask_datafusion(folder: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--scale", type=float, default=0.05, help="of TPC-H; 0.001 to 100. Default: 0.05")
-    parser.add_argument("--hits", type=int, default=200_000, help="rows; 1 to 1,000,000,000. Default: 200000")
+    parser.add_argument("--scale", type=float, default=0.05, help="scale factor of TPC-H, 0.001 to 100 [default: 0.05]")
+    parser.add_argument("--hits", type=int, default=200_000, help="rows of hits, 1 to 1,000,000,000 [default: 200000]")
     parser.add_argument("--datafusion", action="store_true", help="compare DataFusion's answers")
     arguments = parser.parse_args()
     if not 0.001 <= arguments.scale <= 100:

@@ -56,23 +56,29 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "figures", nargs="+", choices=[*NAMES, "all"], metavar="FIGURE", help=", ".join([*NAMES, "all"])
     )
-    parser.add_argument("--size", type=size_bytes, help="of the largest table [default: 256MiB]")
-    parser.add_argument("--rounds", type=int, help="in which all take turns; medians are shown [default: 5]")
-    parser.add_argument("--transports", default="shm,tcp", help="of farpool [default: shm,tcp]")
+    parser.add_argument("--size", type=size_bytes, help="size of the largest table [default: 256MiB]")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds, in each of which all contenders take turns; medians are shown [default: 5]"
+    )
+    parser.add_argument("--transports", default="shm,tcp", help="transports of farpool [default: shm,tcp]")
     parser.add_argument("--quick", action="store_true", help="1MiB and one round, unless others are given")
-    parser.add_argument("--pool", metavar="farpool://HOST:PORT", help="a pool that is there [default: one is started]")
-    parser.add_argument("--plaintext", action="store_true", help="of connections to --pool")
+    parser.add_argument(
+        "--pool", metavar="farpool://HOST:PORT", help="address of an existing pool [default: start one]"
+    )
+    parser.add_argument(
+        "--plaintext", action="store_true", help="connect to --pool without TLS, even on another machine"
+    )
     parser.add_argument(
         "--rcpu-netns", metavar="NAME", help="network namespace in which RCPU serves [default: this one]"
     )
-    parser.add_argument("--rcpu-ip", default="127.0.0.1", help="its address there [default: 127.0.0.1]")
+    parser.add_argument("--rcpu-ip", default="127.0.0.1", help="address of RCPU in its namespace [default: 127.0.0.1]")
     parser.add_argument(
         "--patience", type=float, default=0, metavar="SECONDS",
-        help="wait so long in all for a quiet machine: rounds begin when its CPUs are idle [default: 0]",
+        help="total time to wait for a quiet machine: rounds begin when its CPUs are idle [default: 0]",
     )  # fmt: skip
-    parser.add_argument("--no-build", action="store_true", help="take the programs and the wheel that are there")
+    parser.add_argument("--no-build", action="store_true", help="use the programs and the wheel that are built already")
     parser.add_argument("--json", metavar="FILE", help="also write the results to this file, as JSON")
-    parser.add_argument("--plots", metavar="DIR", help="draw each figure there, as SVG")
+    parser.add_argument("--plots", metavar="DIR", help="draw each figure to this folder, as SVG")
     args = parser.parse_args()
     args.size = args.size or (1 << 20 if args.quick else 256 << 20)
     args.rounds = args.rounds or (1 if args.quick else 5)

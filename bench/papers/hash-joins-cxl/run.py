@@ -71,13 +71,19 @@ def default_size(backend: str) -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backends", nargs="*", metavar="BACKEND", help=", ".join(BACKENDS))
-    parser.add_argument("--size", type=size_bytes, help="of the probe side; by the machine's memory if not given")
-    parser.add_argument("--rounds", type=int, default=5, help="in which all take turns; medians are shown")
-    parser.add_argument("--slower", type=float, default=20.0, help="emulated: the paper's rates over this")
+    parser.add_argument(
+        "--size", type=size_bytes, help="size of the probe side [default: chosen by the memory of the machine]"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds, in each of which all contenders take turns; medians are shown"
+    )
+    parser.add_argument(
+        "--slower", type=float, default=20.0, help="divide the paper's rates by this number in the emulation"
+    )
     parser.add_argument("--quick", action="store_true", help="8MiB and one round")
-    parser.add_argument("--no-build", action="store_true", help="take the program that is there")
+    parser.add_argument("--no-build", action="store_true", help="use the program that is built already")
     parser.add_argument("--json", metavar="FILE", help="also write the results to this file, as JSON")
-    parser.add_argument("--plots", metavar="DIR", help="draw the figures there, as SVG")
+    parser.add_argument("--plots", metavar="DIR", help="draw the figures to this folder, as SVG")
     args = parser.parse_args()
     wrong = [name for name in args.backends if name not in BACKENDS]
     if wrong:

@@ -67,13 +67,17 @@ def size_bytes(text: str) -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
-    parser.add_argument("--calls", type=int, default=5_000, help="of each kind, for table 2 [default: 5000]")
-    parser.add_argument("--size", type=size_bytes, default="256MiB", help="of the table, for table 3 [default: 256MiB]")
-    parser.add_argument("--rounds", type=int, default=5, help="in which all take turns; medians are shown")
+    parser.add_argument("--calls", type=int, default=5_000, help="calls of each kind, for table 2 [default: 5000]")
+    parser.add_argument(
+        "--size", type=size_bytes, default="256MiB", help="size of the far table, for table 3 [default: 256MiB]"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds, in each of which all contenders take turns; medians are shown"
+    )
     parser.add_argument("--quick", action="store_true", help="few calls, a small table and one round")
-    parser.add_argument("--no-build", action="store_true", help="take the programs that are there")
+    parser.add_argument("--no-build", action="store_true", help="use the programs that are built already")
     parser.add_argument("--json", metavar="FILE", help="also write the results to this file, as JSON")
-    parser.add_argument("--plots", metavar="DIR", help="draw table 3 there, as SVG")
+    parser.add_argument("--plots", metavar="DIR", help="draw table 3 to this folder, as SVG")
     args = parser.parse_args()
     wrong = [name for name in args.tables if name not in TABLES]
     if wrong:

@@ -288,17 +288,25 @@ FIGURES = {one.__name__: one for one in (rangescan, far, local, many, hashsort, 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all [default: all]")
-    parser.add_argument("--engine", type=lambda text: text.split(","), default=[*ENGINES], help="of rangescan")
+    parser.add_argument("--engine", type=lambda text: text.split(","), default=[*ENGINES], help="engines of rangescan")
     parser.add_argument("--quick", action="store_true", help="64MiB, runs of 0.2 s, one round and few points")
-    parser.add_argument("--size", type=size, help="of the database [default: 512MiB]")
-    parser.add_argument("--local", type=size, help="memory that keeps some of it [default: a quarter of the database]")
-    parser.add_argument("--seconds", type=float, help="of each run [default: 5]")
-    parser.add_argument("--rounds", type=int, help="in which all take turns; medians are shown [default: 5]")
-    parser.add_argument("--folder", default="/var/tmp", help="on the disk that is compared with [default: /var/tmp]")
-    parser.add_argument("--pool", action="append", default=[], metavar="NAME=farpool://HOST:PORT", help="one more way")
-    parser.add_argument("--plaintext", action="store_true", help="of connections to --pool")
+    parser.add_argument("--size", type=size, help="size of the database [default: 512MiB]")
+    parser.add_argument(
+        "--local", type=size, help="local memory that caches a part of the database [default: a quarter of it]"
+    )
+    parser.add_argument("--seconds", type=float, help="seconds of each run [default: 5]")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds, in each of which all contenders take turns; medians are shown [default: 5]"
+    )
+    parser.add_argument("--folder", default="/var/tmp", help="folder on the disk to compare with [default: /var/tmp]")
+    parser.add_argument(
+        "--pool", action="append", default=[], metavar="NAME=farpool://HOST:PORT", help="measure this pool too"
+    )
+    parser.add_argument(
+        "--plaintext", action="store_true", help="connect to --pool without TLS, even on another machine"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the results to this file, as JSON")
-    parser.add_argument("--plots", metavar="DIR", help="draw them there, as SVG")
+    parser.add_argument("--plots", metavar="DIR", help="draw the figures to this folder, as SVG")
     args = parser.parse_args()
     args.size = args.size or (64 << 20 if args.quick else 512 << 20)
     args.seconds = args.seconds or (0.2 if args.quick else 5)
