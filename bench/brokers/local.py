@@ -85,7 +85,7 @@ class Farpool:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         line = self.process.stdout.readline()
         if not line.startswith("ready "):
-            sys.exit(f"{' '.join(command)} said {line!r}")
+            sys.exit(f"{' '.join(command)} printed {line!r}")
 
     def kill(self) -> None:
         if self.process:

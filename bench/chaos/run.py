@@ -485,7 +485,7 @@ def await_pool(pool: Pool) -> None:
         except farpool.Error:
             pass
         time.sleep(0.2)
-    sys.exit(f"the pool does not come up; see {pool.folder}")
+    sys.exit(f"the pool did not start; its logs are in {pool.folder}")
 
 
 def main() -> int:
@@ -557,7 +557,7 @@ def main() -> int:
     if is_good:
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        print(f"what the processes said is in {folder}")
+        print(f"the output of the processes is in {folder}")
     return 0 if is_good else 1
 
 

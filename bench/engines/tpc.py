@@ -98,7 +98,7 @@ def arguments() -> argparse.Namespace:
     there = [int(path.stem[1:]) for path in sorted(args.data.glob("queries/q*.sql"))]
     args.queries = [int(number) for number in args.queries.split(",")] if args.queries else there
     if wrong := set(args.queries) - set(there):
-        parser.error(f"--queries {min(wrong)}: there are {there[0]} to {there[-1]}")
+        parser.error(f"--queries {min(wrong)}: {there[0]} to {there[-1]} are permitted")
     return args
 
 
@@ -207,7 +207,7 @@ def measure(args: argparse.Namespace, ways: list[str], urls: dict[str, str], num
                 continue
             wanted = told["rows"] if wanted is None else wanted
             if told["rows"] != wanted and not alike(told["rows"], wanted):
-                sys.exit(f"q{number:02} {way} leaves {told['rows'][:3]}, not {wanted[:3]}")
+                sys.exit(f"q{number:02} {way} returns {told['rows'][:3]}, not {wanted[:3]}")
             if turn:
                 seen[way]["all"].append(told["seconds"])
             seen[way]["written"] = told["written"]

@@ -142,7 +142,7 @@ def measure(
             told, left = done
             wanted = left if wanted is None else wanted
             if left != wanted and not alike(left, wanted):
-                sys.exit(f"{way} leaves {left[:3]}, not {wanted[:3]}")
+                sys.exit(f"{way} returns {left[:3]}, not {wanted[:3]}")
             if turn:
                 seen[way]["all"].append(told["seconds"])
             seen[way] |= {"spills": told["spills"], "files": told["temporary_files"]}

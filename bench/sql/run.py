@@ -204,7 +204,7 @@ def check(name: str, placement: str, wanted: list[str], found: list[str]) -> Non
     pairs = zip(sorted(wanted), sorted(found), strict=True) if len(wanted) == len(found) else []
     cells = [(one.strip().split(","), other.strip().split(",")) for one, other in pairs]
     if not cells or not all(len(one) == len(other) and all(map(same, one, other)) for one, other in cells):
-        sys.exit(f"{name}: {placement} leaves other rows")
+        sys.exit(f"{name}: {placement} returns other rows")
 
 
 def summary(args: argparse.Namespace, queries: dict[str, str], seen: dict, floor: dict | None) -> dict:

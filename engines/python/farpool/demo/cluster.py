@@ -135,7 +135,7 @@ class Cluster:
         self._processes[name] = process
         line = read_line(process, READY_SECONDS)
         if not line.startswith("ready "):
-            raise RuntimeError(f"{name} did not say that it is ready, but '{line}': {self._log_tail(name)}")
+            raise RuntimeError(f"{name} did not report that it is ready, but printed '{line}': {self._log_tail(name)}")
         return line.split()
 
     def _log_path(self, name: str) -> Path:
