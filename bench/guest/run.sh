@@ -184,5 +184,5 @@ LD_LIBRARY_PATH=${libraries:-${LD_LIBRARY_PATH:-}} timeout --foreground "${GUEST
 ended=$(sed -n 's/^exit \([0-9]*\).*/\1/p' "$run/ended" 2> /dev/null | tail -1)
 [ -n "$ended" ] && exit "$ended"
 [ "$status" = 124 ] && { say "it took longer than ${GUEST_SECONDS:-300} s"; exit 124; }
-say "the guest ended without a word (QEMU: $status)"
+say "the guest ended without a result (QEMU: $status)"
 exit 125

@@ -49,7 +49,7 @@ pub(crate) fn run(root: &Path) -> Findings {
 /// Reads the table. Fails if a row is malformed.
 fn parse(text: &str) -> Result<Table, String> {
     let (_, behind) = text.split_once(BEGIN).ok_or_else(|| format!("{FILE} has no {BEGIN}"))?;
-    let (inside, _) = behind.split_once(END).ok_or_else(|| format!("{FILE} has no {END} behind {BEGIN}"))?;
+    let (inside, _) = behind.split_once(END).ok_or_else(|| format!("{FILE} has no {END} after {BEGIN}"))?;
     let rows = inside.lines().map(str::trim).filter(|line| !line.is_empty()).skip(2);
     let mut table = Table::new();
     for row in rows {

@@ -40,7 +40,7 @@ fn parse(text: &str) -> Result<Rules, String> {
     let texts = |section: &str, key: &str| -> Result<Vec<String>, String> {
         let as_text = |value: toml::Value| value.as_str().map(str::to_owned);
         let all: Option<Vec<String>> = list(section, key)?.into_iter().map(as_text).collect();
-        all.ok_or_else(|| format!("{FILE}: {section}.{key} is not a list of texts"))
+        all.ok_or_else(|| format!("{FILE}: {section}.{key} is not a list of strings"))
     };
     let mut allow = Vec::new();
     for name in texts("licenses", "allow")? {
@@ -68,7 +68,7 @@ fn check_license(rules: &Rules, package: &Package) -> Option<String> {
     let expression = match Expression::parse_mode(license, mode) {
         Ok(expression) => expression,
         Err(error) => {
-            return Some(format!("{name} {version}: {license:?} is no licence expression: {error}"));
+            return Some(format!("{name} {version}: {license:?} is not a valid licence expression: {error}"));
         }
     };
     let is_permitted = expression.evaluate(|asked| rules.allow.iter().any(|held| held.satisfies(asked)));
@@ -96,7 +96,7 @@ fn check_versions(rules: &Rules, packages: &[Package]) -> Vec<String> {
         needed.extend(skipped.iter().map(|version| format!("{name}@{version}")));
         if kept.len() > 1 {
             findings.push(format!(
-                "{name} is there in versions {}: align them, or list all but one in bans.skip of {FILE} with a reason",
+                "{name} has versions {}: align them, or list all but one in bans.skip of {FILE} with a reason",
                 kept.join(", ")
             ));
         }
@@ -178,7 +178,7 @@ mod tests {
         let two = |name| [package(name, "1.0.0", None, None), package(name, "2.0.0", None, None)];
         assert!(check_versions(&rules, &two("old")).is_empty());
         let found = check_versions(&rules, &two("other"));
-        assert!(found[0].starts_with("other is there in versions 1.0.0, 2.0.0"), "{found:?}");
+        assert!(found[0].starts_with("other has versions 1.0.0, 2.0.0"), "{found:?}");
         assert!(found[1].starts_with("old@1.0.0 in bans.skip"), "{found:?}");
     }
 

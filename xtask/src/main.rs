@@ -57,7 +57,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("xtask {asked}: the check could not be made: {error}");
+            eprintln!("xtask {asked}: the check could not run: {error}");
             ExitCode::FAILURE
         }
     }

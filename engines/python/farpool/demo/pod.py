@@ -195,7 +195,7 @@ class CappedDisk:
         line = self._process.stdout.readline().strip()
         if not line:
             said = self._process.communicate(timeout=REMOVE_SECONDS)[1].strip()
-            raise NotHere(said.splitlines()[-1] if said else "capped-disk.sh ended without a word")
+            raise NotHere(said.splitlines()[-1] if said else "capped-disk.sh ended without output")
         self.path = Path(line)
         return self
 
