@@ -22,8 +22,8 @@ def stream_of(data: Any) -> Any:
     if hasattr(data, "to_arrow_reader"):  # duckdb.DuckDBPyConnection, after execute
         return data.to_arrow_reader()
     raise InvalidError(
-        f"cannot read rows from a {type(data).__name__}: objects with __arrow_c_stream__ (tables of pyarrow, Polars, "
-        "DuckDB and pandas), datasets and Parquet files of pyarrow, and paths of files are permitted"
+        f"cannot read rows from an object of type {type(data).__name__}: objects with __arrow_c_stream__ (tables "
+        "of pyarrow, Polars, DuckDB and pandas), datasets and Parquet files of pyarrow, and paths are permitted"
     )
 
 

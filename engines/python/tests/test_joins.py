@@ -112,7 +112,7 @@ def test_what_is_wrong_is_said_where_it_was_written(local):
             orders.semi_join(other, on=on)
     with pytest.raises(farpool.InvalidError, match="only limit may follow sort"):
         orders.sort("id").semi_join(other, on="id")
-    with pytest.raises(farpool.InvalidError, match="a int has no rows"):
+    with pytest.raises(farpool.InvalidError, match="cannot read rows from an object of type int"):
         orders.semi_join(7, on="id")
 
 
