@@ -1,7 +1,7 @@
 //! Service of a broker: takes a request, decides under one lock, commits the records, and replies.
 
 use crate::stores::Store;
-use farpool_host::{Host, Turn};
+use farpool_host::{Host, HostMutex};
 use farpool_lease::broker::Record;
 use farpool_lease::{BrokerLeases, BrokerSettings, tenant, ticket};
 use farpool_lock::MutexGuard;
@@ -20,7 +20,7 @@ struct Core {
 pub struct BrokerService {
     host: Arc<dyn Host>,
     /// Mutex held from a decision until its records are in the store.
-    core: Turn<Core>,
+    core: HostMutex<Core>,
     /// True once a commit has failed. Memory and store may then differ, so nothing is answered any more.
     has_failed: AtomicBool,
 }
@@ -54,7 +54,7 @@ impl BrokerService {
         store.commit(&records).map_err(io::Error::other)?;
         Ok(BrokerService {
             host,
-            core: Turn::new(Core { leases, store }),
+            core: HostMutex::new(Core { leases, store }),
             has_failed: AtomicBool::new(false),
         })
     }

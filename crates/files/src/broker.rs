@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::nodes::Nodes;
 use crate::refused::refused;
 use crate::stats::add;
-use farpool_host::Turn;
+use farpool_host::HostMutex;
 use farpool_transport::{Brokers, Link, LinkError, is_not_leader};
 use farpool_wire::control::*;
 use farpool_wire::{Code, Name, NodeId, Refusal, Reply, Request};
@@ -39,12 +39,12 @@ pub(crate) struct Broker {
     brokers: Brokers,
     /// Nodes of the session. Errors about a refusal name them.
     nodes: Arc<Nodes>,
-    link: Turn<Option<Box<dyn Link>>>,
+    link: HostMutex<Option<Box<dyn Link>>>,
 }
 
 impl Broker {
     pub(crate) fn new(base: Arc<Base>, brokers: Brokers, nodes: Arc<Nodes>) -> Broker {
-        Broker { base, brokers, nodes, link: Turn::default() }
+        Broker { base, brokers, nodes, link: HostMutex::default() }
     }
 
     /// Opens a session.

@@ -12,7 +12,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::plan::RangeSet;
 use crate::stats::{Counters, add};
-use farpool_host::{Bell, DiskFile, Host, Turn};
+use farpool_host::{Bell, DiskFile, Host, HostMutex};
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::mutant;
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ pub(crate) struct WriteBehind {
     /// Bytes that may wait. A writer that finds more carries out some writes itself.
     limit_bytes: u64,
     queue: Mutex<Queue>,
-    writing: Turn<()>,
+    writing: HostMutex<()>,
     filled: Bell,
     is_running: AtomicBool,
 }
@@ -115,7 +115,7 @@ impl WriteBehind {
             counters,
             limit_bytes,
             queue: Mutex::default(),
-            writing: Turn::default(),
+            writing: HostMutex::default(),
             filled: Bell::default(),
             is_running: AtomicBool::new(false),
         }

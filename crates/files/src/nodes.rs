@@ -11,7 +11,7 @@
 use crate::base::Base;
 use crate::error::{Error, name_and_host};
 use crate::node_links::NodeLinks;
-use farpool_host::Turn;
+use farpool_host::HostMutex;
 use farpool_lock::Mutex;
 use farpool_wire::control::NodeInfo;
 use farpool_wire::{Incarnation, NodeId};
@@ -27,7 +27,7 @@ pub(crate) struct Nodes {
     /// True if any node has ever been reached through shared memory.
     has_shared: AtomicBool,
     /// Mutex under which a thread adds a node.
-    beginning: Turn<()>,
+    beginning: HostMutex<()>,
 }
 
 impl Nodes {
@@ -37,7 +37,7 @@ impl Nodes {
             base,
             links: Mutex::default(),
             has_shared: AtomicBool::new(false),
-            beginning: Turn::default(),
+            beginning: HostMutex::default(),
         }
     }
 

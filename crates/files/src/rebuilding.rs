@@ -8,7 +8,7 @@
 //! no other lock of the session.
 
 use crate::error::Error;
-use farpool_host::Turn;
+use farpool_host::HostMutex;
 use farpool_lock::Mutex;
 use farpool_wire::Name;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ struct Rebuilder {
 #[derive(Default)]
 pub(crate) struct Rebuilding {
     rebuilders: Mutex<Vec<Rebuilder>>,
-    turns: Mutex<BTreeMap<Name, Arc<Turn<()>>>>,
+    turns: Mutex<BTreeMap<Name, Arc<HostMutex<()>>>>,
 }
 
 impl Rebuilding {
@@ -44,7 +44,7 @@ impl Rebuilding {
     }
 
     /// Returns the mutex under which the file `name` is rebuilt.
-    pub(crate) fn turn(&self, name: &Name) -> Arc<Turn<()>> {
+    pub(crate) fn turn(&self, name: &Name) -> Arc<HostMutex<()>> {
         Arc::clone(self.turns.lock().entry(name.clone()).or_default())
     }
 }

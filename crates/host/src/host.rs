@@ -26,7 +26,7 @@ macro_rules! hosts {
         ///
         /// Any thread may call any method. A caller must hold no ordinary lock in `wait`: on a host of one thread,
         /// another caller that blocks on that lock would stop all of them. A lock that is held while others are waited
-        /// for is a [`Turn`].
+        /// for is a [`HostMutex`].
         pub trait Host: Send + Sync + 'static {
             $($(#[$doc])* fn $method(&self $(, $name: $type)*) $(-> $result)?;)*
         }
@@ -151,12 +151,12 @@ impl Bell {
 /// Mutex that may be held while waiting for a peer. On a host of one thread, a thread that waits for the mutex lets the
 /// others run.
 #[derive(Debug, Default)]
-pub struct Turn<T>(Mutex<T>);
+pub struct HostMutex<T>(Mutex<T>);
 
-impl<T> Turn<T> {
+impl<T> HostMutex<T> {
     /// Makes a mutex around a value.
-    pub fn new(value: T) -> Turn<T> {
-        Turn(Mutex::new(value))
+    pub fn new(value: T) -> HostMutex<T> {
+        HostMutex(Mutex::new(value))
     }
 
     /// Waits for the mutex and locks it.

@@ -7,7 +7,7 @@ use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
 use crate::pieces::{copy_out, each_piece};
 use crate::turnstile::Turnstile;
-use farpool_host::{Bell, Host, Turn};
+use farpool_host::{Bell, Host, HostMutex};
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
@@ -74,7 +74,7 @@ pub struct NodeService<M = Arena> {
     pub(crate) arena: Arc<M>,
     /// Rules and state of the leases. The lock is held from a decision until its effects have reached the gates, and
     /// therefore while a gate drains.
-    leases: Turn<NodeLeases>,
+    leases: HostMutex<NodeLeases>,
     pub(crate) chores: Mutex<Chores>,
     pub(crate) chores_changed: Bell,
     /// Event that is signalled once, when the node stops.
@@ -171,7 +171,7 @@ impl<M: Memory> NodeService<M> {
             turnstile: Turnstile::new(Arc::clone(&host), slots(), &Limits::default()),
             host,
             arena: Arc::new(arena),
-            leases: Turn::new(leases),
+            leases: HostMutex::new(leases),
             chores: Mutex::default(),
             chores_changed: Bell::default(),
             stopped: Bell::default(),

@@ -20,7 +20,7 @@ use crate::nodes::Nodes;
 use crate::plan::Allocator;
 use crate::repair::Repair;
 use crate::stats::{add, subtract};
-use farpool_host::Turn;
+use farpool_host::HostMutex;
 use farpool_lock::Mutex;
 use farpool_transport::LinkError;
 use farpool_wire::control::*;
@@ -78,7 +78,7 @@ pub(crate) struct Leases {
     grace_ms: u64,
     held: Mutex<Held>,
     /// Mutex under which a thread asks for more memory.
-    growing: Turn<Growing>,
+    growing: HostMutex<Growing>,
 }
 
 impl Leases {
@@ -99,7 +99,7 @@ impl Leases {
             ttl_ms: opened.lease_ttl_ms.into(),
             grace_ms: opened.grace_ms.into(),
             held: Mutex::default(),
-            growing: Turn::default(),
+            growing: HostMutex::default(),
         }
     }
 
