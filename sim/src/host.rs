@@ -3,7 +3,7 @@
 use crate::kernel::{self, ProcessId, Wait, world, world_if_free};
 use crate::localdisk::SimFile;
 use crate::net::{Asked, CALLER, ConnId, Read};
-use farpool_host::{Bell, DiskFile, Host, Task};
+use farpool_host::{DiskFile, Host, HostEvent, Task};
 use farpool_transport::shm::{Mapped, MappedBytes, MemoryStream, ShmLink};
 use farpool_transport::socket::{Interest, Stream};
 use farpool_transport::{Dial, Dialer, FrameLink, Link, LinkError, Transport};
@@ -27,8 +27,8 @@ impl SimHost {
         !std::thread::panicking() && world(|world| world.is_alive(self.0))
     }
 
-    fn wait_for(self, until: MonoNs, bell: Option<(Bell, u64)>, conn: Option<ConnId>) {
-        kernel::wait(self.0, Wait { until, bell, conn, task: None });
+    fn wait_for(self, until: MonoNs, event: Option<(HostEvent, u64)>, conn: Option<ConnId>) {
+        kernel::wait(self.0, Wait { until, event, conn, task: None });
     }
 
     fn connect(self, address: &str, is_local: bool, deadline: MonoNs) -> Result<SimStream, LinkError> {
@@ -91,8 +91,8 @@ impl Host for SimHost {
         0
     }
 
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
-        self.wait_for(until, Some((bell.clone(), heard)), None);
+    fn wait(&self, event: &HostEvent, heard: u64, until: MonoNs) {
+        self.wait_for(until, Some((event.clone(), heard)), None);
     }
 
     fn temporary_file(&self, _folder: &Path) -> io::Result<Box<dyn DiskFile>> {
@@ -108,7 +108,7 @@ impl Host for SimHost {
         Ok(Task::new(move || {
             let host = SimHost(process);
             while host.is_alive() && !world(|world| world.has_ended(task)) {
-                kernel::wait(process, Wait { until: NEVER_AGAIN, bell: None, conn: None, task: Some(task) });
+                kernel::wait(process, Wait { until: NEVER_AGAIN, event: None, conn: None, task: Some(task) });
             }
         }))
     }

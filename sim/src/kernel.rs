@@ -19,7 +19,7 @@ use crate::profile::Plan;
 use crate::random::Random;
 use crate::tally::Tally;
 use crate::trace::{Happened, Trace};
-use farpool_host::Bell;
+use farpool_host::HostEvent;
 use farpool_transport::Identity;
 use farpool_wire::MonoNs;
 use std::cell::RefCell;
@@ -99,7 +99,7 @@ pub(crate) struct Process {
 pub(crate) struct Wait {
     /// Deadline on the clock of the task's machine.
     pub(crate) until: MonoNs,
-    pub(crate) bell: Option<(Bell, u64)>,
+    pub(crate) event: Option<(HostEvent, u64)>,
     pub(crate) conn: Option<ConnId>,
     pub(crate) task: Option<TaskId>,
 }
@@ -395,7 +395,7 @@ impl World {
     }
 
     fn is_over(&mut self, wait: &Wait) -> bool {
-        wait.bell.as_ref().is_some_and(|(bell, heard)| bell.heard() != *heard)
+        wait.event.as_ref().is_some_and(|(event, heard)| event.heard() != *heard)
             || wait.task.is_some_and(|task| self.has_ended(task))
     }
 
@@ -488,7 +488,7 @@ pub(crate) fn rest(ns: u64) {
             return false;
         };
         let until = world.machines[world.process(process).machine].clock.at(world.now + ns);
-        world.begin_wait(Wait { until, bell: None, conn: None, task: None })
+        world.begin_wait(Wait { until, event: None, conn: None, task: None })
     });
     if pauses {
         coroutine::pause();

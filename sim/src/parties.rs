@@ -17,7 +17,7 @@ use crate::store::Disk;
 use crate::{admin, workload};
 use farpool_broker::BrokerService;
 use farpool_broker::election::Standby;
-use farpool_host::Bell;
+use farpool_host::HostEvent;
 use farpool_lease::ticket;
 use farpool_node::{NodeService, Prefault, keep_house, keep_time, report};
 use farpool_transport::{Brokers, Identity, Service};
@@ -189,7 +189,7 @@ fn start_standing(machine: MachineId) {
             let term = service.term();
             world(|world| world.note(process, "begins its term", [term.0, 0, 0]));
         };
-        standby.stand(settings, &SimElectorate(process), &Bell::default(), told);
+        standby.stand(settings, &SimElectorate(process), &HostEvent::default(), told);
     };
     world(|world| world.spawn(process, Box::new(begin)));
 }

@@ -7,7 +7,7 @@ use farpool::{
     CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice,
 };
 use farpool_broker::LeaseSettings;
-use farpool_host::{Bell, Host, HostLayer};
+use farpool_host::{Host, HostEvent, HostLayer};
 use farpool_lock::{Condvar, Mutex};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::control::Done;
@@ -96,8 +96,8 @@ impl HostLayer for Pausing {
         &*self.machine
     }
 
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
-        self.machine.wait(bell, heard, until);
+    fn wait(&self, event: &HostEvent, heard: u64, until: MonoNs) {
+        self.machine.wait(event, heard, until);
         self.pauses.pass(Moment::Waited);
     }
 }

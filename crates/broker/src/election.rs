@@ -9,7 +9,7 @@
 
 use crate::service::BrokerService;
 use crate::stores::{Store, StoreError};
-use farpool_host::{Bell, Host};
+use farpool_host::{Host, HostEvent};
 use farpool_lease::BrokerSettings;
 use farpool_lock::Mutex;
 use farpool_transport::{Peer, Service};
@@ -92,7 +92,7 @@ impl Standby {
         &self,
         settings: impl Into<BrokerSettings>,
         electorate: &dyn Electorate,
-        stopped: &Bell,
+        stopped: &HostEvent,
         told: impl Fn(&Arc<BrokerService>),
     ) {
         let settings = settings.into();
@@ -132,7 +132,7 @@ impl Standby {
         service: Arc<BrokerService>,
         mut lead: Box<dyn Lead>,
         begun: MonoNs,
-        stopped: &Bell,
+        stopped: &HostEvent,
         told: &impl Fn(&Arc<BrokerService>),
     ) {
         let lasts_ms = lead.lasts_ms();

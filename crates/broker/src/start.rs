@@ -3,7 +3,7 @@
 use crate::election::{Electorate, Standby};
 use crate::service::BrokerService;
 use crate::stores::Store;
-use farpool_host::{Bell, Host, Machine};
+use farpool_host::{Host, HostEvent, Machine};
 use farpool_lease::BrokerSettings;
 use farpool_transport::tcp::{self, Listening};
 use farpool_transport::{Identity, Reach};
@@ -23,7 +23,7 @@ pub struct Broker {
 /// Role of the broker: the only one, or one of several that elect a leader.
 enum Role {
     Alone(Arc<BrokerService>),
-    Stands { standby: Arc<Standby>, stopped: Bell, standing: Option<JoinHandle<()>> },
+    Stands { standby: Arc<Standby>, stopped: HostEvent, standing: Option<JoinHandle<()>> },
 }
 
 impl Broker {
@@ -56,7 +56,7 @@ impl Broker {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, mistake));
         }
         let host: Arc<dyn Host> = Arc::new(Machine);
-        let (standby, stopped) = (Arc::new(Standby::new(Arc::clone(&host))), Bell::default());
+        let (standby, stopped) = (Arc::new(Standby::new(Arc::clone(&host))), HostEvent::default());
         let listening = tcp::listen(address, reach, Arc::<Standby>::clone(&standby))?;
         let (stands, end) = (Arc::clone(&standby), stopped.clone());
         let standing = std::thread::Builder::new().name("farpool-stands".into()).spawn(move || {
@@ -92,7 +92,7 @@ impl Drop for Broker {
     fn drop(&mut self) {
         // Gives up leadership at once, so that nobody waits for it to time out.
         if let Role::Stands { stopped, standing, .. } = &mut self.role {
-            stopped.ring();
+            stopped.signal();
             standing.take().map(JoinHandle::join);
         }
     }

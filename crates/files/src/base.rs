@@ -7,7 +7,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::options::PoolOptions;
 use crate::stats::Counters;
-use farpool_host::{Bell, ForkMark};
+use farpool_host::{ForkMark, HostEvent};
 use farpool_transport::Dialer;
 use farpool_wire::MonoNs;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct Base {
     is_closed: AtomicBool,
     mark: ForkMark,
     /// Event that is signalled when the session ends.
-    stopping: Bell,
+    stopping: HostEvent,
 }
 
 impl Base {
@@ -34,7 +34,7 @@ impl Base {
             is_closed: AtomicBool::new(false),
             mark: ForkMark::new()
                 .map_err(|error| Error::new(ErrorKind::Exhausted, format!("mapping a page: {error}")))?,
-            stopping: Bell::default(),
+            stopping: HostEvent::default(),
         })
     }
 
@@ -75,7 +75,7 @@ impl Base {
     pub(crate) fn close(&self) -> bool {
         let is_first = !self.is_closed.swap(true, Ordering::AcqRel);
         if is_first {
-            self.stopping.ring();
+            self.stopping.signal();
         }
         is_first
     }

@@ -12,7 +12,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::plan::RangeSet;
 use crate::stats::{Counters, add};
-use farpool_host::{Bell, DiskFile, Host, HostMutex};
+use farpool_host::{DiskFile, Host, HostEvent, HostMutex};
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::mutant;
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ pub(crate) struct WriteBehind {
     limit_bytes: u64,
     queue: Mutex<Queue>,
     writing: HostMutex<()>,
-    filled: Bell,
+    filled: HostEvent,
     is_running: AtomicBool,
 }
 
@@ -116,7 +116,7 @@ impl WriteBehind {
             limit_bytes,
             queue: Mutex::default(),
             writing: HostMutex::default(),
-            filled: Bell::default(),
+            filled: HostEvent::default(),
             is_running: AtomicBool::new(false),
         }
     }
@@ -134,7 +134,7 @@ impl WriteBehind {
             queue.bytes += from.len() as u64;
             queue.jobs.push_back(Job { copy: Arc::clone(copy), offset, bytes: from.to_vec() });
         }
-        self.filled.ring();
+        self.filled.signal();
         if !self.is_running.swap(true, Ordering::AcqRel) {
             let behind = Arc::clone(self);
             if self.host.spawn("farpool-behind", Box::new(move || behind.run())).is_err() {

@@ -14,7 +14,7 @@ use crate::options::{IfTaken, Protection};
 use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, FlightId, FlightKind, Flights, Group, PageKey};
 use crate::session::Session;
 use crate::stats::add;
-use farpool_host::Bell;
+use farpool_host::HostEvent;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::control::NamedExtent;
 use farpool_wire::{FileClass, FileId, MonoNs, mutant};
@@ -101,7 +101,7 @@ pub(crate) struct FileInner {
     layout: AtomicU64,
     pub(crate) direct: Direct,
     /// Event that is signalled when an operation ends and others wait.
-    ended: Bell,
+    ended: HostEvent,
 }
 
 /// Handle of a far file. Handles are cheap to clone, and one may be used by many threads at once.
@@ -368,7 +368,7 @@ impl<F: Deref<Target = FileInner>> Drop for Flight<F> {
         state.flights.end(self.id);
         let left = state.left();
         if state.waiting > 0 {
-            self.file.ended.ring();
+            self.file.ended.signal();
         }
         drop(state);
         if !left.is_empty() {
@@ -478,7 +478,7 @@ impl FileInner {
             }),
             layout: AtomicU64::new(0),
             direct: Direct::default(),
-            ended: Bell::default(),
+            ended: HostEvent::default(),
         }
     }
 

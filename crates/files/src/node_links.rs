@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind as Kind, name_and_host};
 use crate::options::{PoolOptions, TransportChoice};
-use farpool_host::Bell;
+use farpool_host::HostEvent;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_transport::shm::{MappedRegion, ShmSpace};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Transport};
@@ -220,7 +220,7 @@ impl NodeLinks {
                     if tries < TRIES && cause.kind() != ErrorKind::ConnectionRefused =>
                 {
                     tries += 1;
-                    self.host.wait(&Bell::default(), 0, self.host.now().plus_ms(1));
+                    self.host.wait(&HostEvent::default(), 0, self.host.now().plus_ms(1));
                 }
                 other => return other,
             }

@@ -21,7 +21,7 @@ macro_rules! hosts {
         ///
         /// Methods are of three kinds. Some return a value at once: `now`, `wall_ms`, `boot_id`, `spun_ns`,
         /// `is_one_thread`. Some act: `random`, `temporary_file`, `spawn`, `say`. One blocks: `wait`, on an event
-        /// ([`Bell`]) and with a deadline. To wait for a change, read the event's count ([`Bell::heard`]) first, then
+        /// ([`HostEvent`]) and with a deadline. To wait for a change, read the event's count ([`HostEvent::heard`]) first, then
         /// look at the state, and pass the count to `wait`; a change between the two is then not missed.
         ///
         /// Any thread may call any method. A caller must hold no ordinary lock in `wait`: on a host of one thread,
@@ -67,7 +67,7 @@ hosts! {
     fn spun_ns(&self) -> u64;
 
     /// Waits until the event was signalled more often than `heard`, or until a time. May return early.
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs);
+    fn wait(&self, event: &HostEvent, heard: u64, until: MonoNs);
 
     /// Makes an empty file in a folder on this host. It is deleted when the returned value is dropped.
     fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>>;
@@ -129,21 +129,21 @@ impl Task {
 
 /// Event that counts how often it was signalled, for threads that wait for a change. Clones are the same event.
 #[derive(Clone, Debug, Default)]
-pub struct Bell(Arc<(Mutex<u64>, Condvar)>);
+pub struct HostEvent(Arc<(Mutex<u64>, Condvar)>);
 
-impl Bell {
+impl HostEvent {
     /// Returns how often the event was signalled. Read it before looking at the state that the event announces.
     pub fn heard(&self) -> u64 {
-        *self.rung()
+        *self.count()
     }
 
     /// Signals the event: wakes all threads that wait for it.
-    pub fn ring(&self) {
-        *self.rung() += 1;
+    pub fn signal(&self) {
+        *self.count() += 1;
         self.0.1.notify_all();
     }
 
-    fn rung(&self) -> MutexGuard<'_, u64> {
+    fn count(&self) -> MutexGuard<'_, u64> {
         self.0.0.lock()
     }
 }
@@ -167,7 +167,7 @@ impl<T> HostMutex<T> {
             if let Some(taken) = self.try_take() {
                 return taken;
             }
-            host.wait(&Bell::default(), 0, MonoNs(host.now().0.saturating_add(pause_ns)));
+            host.wait(&HostEvent::default(), 0, MonoNs(host.now().0.saturating_add(pause_ns)));
             pause_ns = (2 * pause_ns).min(PAUSE_NS_MAX);
         }
         self.0.lock()
@@ -205,9 +205,9 @@ impl Host for Machine {
         crate::waiting::spun_ns()
     }
 
-    fn wait(&self, bell: &Bell, heard: u64, until: MonoNs) {
+    fn wait(&self, event: &HostEvent, heard: u64, until: MonoNs) {
         let left = Duration::from_nanos(until.0.saturating_sub(self.now().0));
-        drop(bell.0.1.wait_timeout_while(bell.rung(), left, |rung| *rung == heard));
+        drop(event.0.1.wait_timeout_while(event.count(), left, |count| *count == heard));
     }
 
     fn temporary_file(&self, folder: &Path) -> io::Result<Box<dyn DiskFile>> {

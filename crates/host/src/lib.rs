@@ -15,4 +15,4 @@ pub mod slice;
 pub mod waiting;
 
 pub use fork::ForkMark;
-pub use host::{Bell, DiskFile, Host, HostLayer, HostMutex, Machine, Task};
+pub use host::{DiskFile, Host, HostEvent, HostLayer, HostMutex, Machine, Task};

@@ -243,7 +243,7 @@ fn report_until_cut<M: Memory>(
             is_news
         };
         if is_news {
-            node.chores_changed.ring();
+            node.chores_changed.signal();
         }
         let next_report = host.now().plus_ms(offered.heartbeat_ms.into());
         loop {

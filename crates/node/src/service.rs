@@ -7,7 +7,7 @@ use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
 use crate::pieces::{copy_out, each_piece};
 use crate::turnstile::Turnstile;
-use farpool_host::{Bell, Host, HostMutex};
+use farpool_host::{Host, HostEvent, HostMutex};
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
@@ -76,9 +76,9 @@ pub struct NodeService<M = Arena> {
     /// therefore while a gate drains.
     leases: HostMutex<NodeLeases>,
     pub(crate) chores: Mutex<Chores>,
-    pub(crate) chores_changed: Bell,
+    pub(crate) chores_changed: HostEvent,
     /// Event that is signalled once, when the node stops.
-    pub(crate) stopped: Bell,
+    pub(crate) stopped: HostEvent,
     counters: Counters,
     /// Regions that could not be zeroed, or were not zero when they were to be granted. They are never granted again.
     withheld: Mutex<BTreeSet<RegionIndex>>,
@@ -86,7 +86,7 @@ pub struct NodeService<M = Arena> {
     /// lock. Nobody zeroes or grants them meanwhile.
     moving: Mutex<BTreeSet<RegionIndex>>,
     /// Event that is signalled when regions leave `moving`.
-    moved: Bell,
+    moved: HostEvent,
     /// Answers the requests that are about neither leases nor bytes.
     pub(crate) extension: Box<dyn Extension>,
     /// Admission queue of the connections that move data.
@@ -173,12 +173,12 @@ impl<M: Memory> NodeService<M> {
             arena: Arc::new(arena),
             leases: HostMutex::new(leases),
             chores: Mutex::default(),
-            chores_changed: Bell::default(),
-            stopped: Bell::default(),
+            chores_changed: HostEvent::default(),
+            stopped: HostEvent::default(),
             counters: Counters::default(),
             withheld: Mutex::default(),
             moving: Mutex::default(),
-            moved: Bell::default(),
+            moved: HostEvent::default(),
             extension: Box::new(()),
         }
     }
@@ -206,8 +206,8 @@ impl<M: Memory> NodeService<M> {
     /// Stops the background threads.
     pub fn stop(&self) {
         self.chores.lock().stop = true;
-        self.chores_changed.ring();
-        self.stopped.ring();
+        self.chores_changed.signal();
+        self.stopped.signal();
         self.turnstile.lift_limits();
     }
 
@@ -257,7 +257,7 @@ impl<M: Memory> NodeService<M> {
             result = result.and(self.agree(done));
         }
         if dirty {
-            self.chores_changed.ring();
+            self.chores_changed.signal();
         }
         result
     }
@@ -323,7 +323,7 @@ impl<M: Memory> NodeService<M> {
     /// Asks for a report to the broker soon.
     pub(crate) fn changed(&self) {
         self.chores.lock().report = true;
-        self.chores_changed.ring();
+        self.chores_changed.signal();
     }
 
     fn lease(&self, asker: Option<&Name>, lease: &Lease) -> Result<Reply, Refusal> {
@@ -407,7 +407,7 @@ impl<M: Memory> NodeService<M> {
         drop(moving);
         // A thread that moved nothing signals nothing, least of all to itself.
         if !grants.is_empty() {
-            self.moved.ring();
+            self.moved.signal();
         }
     }
 

@@ -11,7 +11,7 @@ use arrow_buffer::Buffer;
 use arrow_schema::{Schema, SchemaRef};
 use farpool_files::beneath::{Became, Session, became, in_one_region, session_of};
 use farpool_files::{Error, ErrorKind, FarFile, FileInfo, Pool, ReadRange};
-use farpool_host::Bell;
+use farpool_host::HostEvent;
 use farpool_lock::Mutex;
 use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_planner::Took;
@@ -297,7 +297,7 @@ struct Shared {
     waiting: Mutex<Waiting>,
     /// Bytes that have arrived, and the time that they took in ns.
     moved: (AtomicU64, AtomicU64),
-    changed: Bell,
+    changed: HostEvent,
 }
 
 #[derive(Default)]
@@ -343,7 +343,7 @@ impl Iterator for TableReader {
                 let mut waiting = self.shared.waiting.lock();
                 if let Some(batch) = waiting.batches.pop_front() {
                     drop(waiting);
-                    self.shared.changed.ring();
+                    self.shared.changed.signal();
                     return Some(batch);
                 }
                 if waiting.is_complete {
@@ -360,7 +360,7 @@ impl Drop for TableReader {
     /// ever: the thread may be recreating lost bytes with a function that itself waits for whoever drops this reader.
     fn drop(&mut self) {
         self.shared.waiting.lock().is_unwanted = true;
-        self.shared.changed.ring();
+        self.shared.changed.signal();
     }
 }
 
@@ -381,7 +381,7 @@ struct Completion(Arc<Shared>);
 impl Drop for Completion {
     fn drop(&mut self) {
         self.0.waiting.lock().is_complete = true;
-        self.0.changed.ring();
+        self.0.changed.signal();
     }
 }
 
@@ -392,7 +392,7 @@ impl Fetch {
             let batches = self.next().unwrap_or_else(|error| vec![Err(self.table.cause_of(error))]);
             let has_failed = batches.iter().any(Result::is_err);
             self.shared.waiting.lock().batches.extend(batches);
-            self.shared.changed.ring();
+            self.shared.changed.signal();
             if has_failed {
                 return;
             }

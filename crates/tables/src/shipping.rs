@@ -18,7 +18,7 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use farpool_files::beneath::{LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region};
 use farpool_files::{Error, ErrorKind};
-use farpool_host::Bell;
+use farpool_host::HostEvent;
 use farpool_lock::Mutex;
 use farpool_operators::packed;
 use farpool_sealing::ChunkSeals;
@@ -103,7 +103,7 @@ pub(crate) struct Shipping {
     pub(crate) uploaded: AtomicU64,
     pub(crate) shares: Vec<Share>,
     progress: Mutex<Vec<Progress>>,
-    pub(crate) changed: Bell,
+    pub(crate) changed: HostEvent,
     /// True while the client fetches row groups itself.
     pub(crate) is_fetching: AtomicBool,
     /// Number of rows that are enough, whichever they are; `None` if the query needs all rows.
@@ -250,7 +250,7 @@ impl Shipping {
     /// chunk arrives.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
-        self.changed.ring();
+        self.changed.signal();
     }
 
     /// Closes a scan over another link than its own, on which requests for chunks are under way.
@@ -361,7 +361,7 @@ impl Shipping {
         if let Some(of) = self.progress.lock().get_mut(share) {
             *of = progress;
         }
-        self.changed.ring();
+        self.changed.signal();
     }
 
     /// Returns the handle, the opening time and the pace of a share's scan while it is running. `None` before and
@@ -385,7 +385,7 @@ impl Shipping {
                 is_fetching,
             });
         }
-        self.changed.ring();
+        self.changed.signal();
     }
 
     /// Reports whether the scan of a share has not been opened yet.
