@@ -507,7 +507,7 @@ impl SimMemory {
     }
 }
 
-/// Passage through a region's gate, held during an access.
+/// Admission through a region's gate, held during an access.
 pub(crate) struct Entered<'a> {
     memory: &'a SimMemory,
     index: RegionIndex,

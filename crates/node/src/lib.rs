@@ -12,6 +12,7 @@
 //! (those extend a node from `near-data`).
 #![forbid(unsafe_code)]
 
+mod admission_queue;
 pub mod dispatch;
 mod extension;
 pub mod fair;
@@ -24,8 +25,8 @@ pub mod pressure;
 mod reporting;
 mod service;
 mod start;
-mod turnstile;
 
+pub use admission_queue::{AdmissionQueue, Key, QueuedAdmission};
 pub use extension::{Extend, Extension};
 pub use farpool_lease::node::Reach;
 pub use farpool_lease::ticket::node_id;
@@ -36,4 +37,3 @@ pub use pieces::copy_out;
 pub use reporting::{Prefault, TICK_MS, keep_house, keep_regions, keep_reserve, keep_time, report};
 pub use service::{Life, NodeService, fresh_handle};
 pub use start::{Node, StartError};
-pub use turnstile::{Key, Turnstile, TurnstilePassage};

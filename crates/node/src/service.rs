@@ -1,19 +1,19 @@
 //! The service of a node. Data operations enter the gates of their regions and take no lock. Control messages change
 //! leases under the lease lock.
 
+use crate::admission_queue::AdmissionQueue;
 use crate::dispatch::admit;
 use crate::extension::{Extend, Extension};
 use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
 use crate::pieces::{copy_out, each_piece};
-use crate::turnstile::Turnstile;
 use farpool_host::{Host, HostEvent, HostMutex};
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess, WINDOWS_MAX};
-use farpool_transport::{Identity, Intent, Passage, Peer, RefusedAt, Service, Shared, Successor};
+use farpool_transport::{Admission, Identity, Intent, Peer, RefusedAt, Service, Shared, Successor};
 use farpool_wire::control::*;
 use farpool_wire::data::{Span, parts_behind};
 use farpool_wire::{
@@ -90,7 +90,7 @@ pub struct NodeService<M = Arena> {
     /// Answers the requests that are about neither leases nor bytes.
     pub(crate) extension: Box<dyn Extension>,
     /// Admission queue of the connections that move data.
-    turnstile: Arc<Turnstile>,
+    admission_queue: Arc<AdmissionQueue>,
 }
 
 /// Values that distinguish this life of a node (one run of its process) from earlier ones.
@@ -156,7 +156,7 @@ impl<M: Memory> NodeService<M> {
 
     /// Sets limits on the work for clients. Called before the node serves anybody.
     pub fn within(mut self, limits: &Limits) -> Self {
-        self.turnstile = Turnstile::new(Arc::clone(&self.host), slots(), limits);
+        self.admission_queue = AdmissionQueue::new(Arc::clone(&self.host), slots(), limits);
         self
     }
 
@@ -168,7 +168,7 @@ impl<M: Memory> NodeService<M> {
 
     fn new(host: Arc<dyn Host>, arena: M, leases: NodeLeases) -> Self {
         NodeService {
-            turnstile: Turnstile::new(Arc::clone(&host), slots(), &Limits::default()),
+            admission_queue: AdmissionQueue::new(Arc::clone(&host), slots(), &Limits::default()),
             host,
             arena: Arc::new(arena),
             leases: HostMutex::new(leases),
@@ -208,7 +208,7 @@ impl<M: Memory> NodeService<M> {
         self.chores.lock().stop = true;
         self.chores_changed.signal();
         self.stopped.signal();
-        self.turnstile.lift_limits();
+        self.admission_queue.lift_limits();
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
@@ -611,10 +611,11 @@ impl<M: Memory> Service for NodeService<M> {
         Ok(result)
     }
 
-    fn passage(&self, peer: &Peer) -> Option<Box<dyn Passage>> {
+    fn admission(&self, peer: &Peer) -> Option<Box<dyn Admission>> {
         // All tasks of the simulator run on one thread. Only one of them moves data at a time, so nothing has to be
         // shared, and a task that waited in the queue would block all others.
-        (!self.host.is_one_thread()).then(|| Box::new(self.turnstile.passage(peer)) as Box<dyn Passage>)
+        (!self.host.is_one_thread())
+            .then(|| Box::new(self.admission_queue.admission(peer)) as Box<dyn Admission>)
     }
 
     fn share(&self, attach: &Attach) -> Result<Shared, Refusal> {

@@ -6,9 +6,9 @@
 //! the revocation of a region has to wait for a call that uses its memory. The peer receives these bytes while the next
 //! call is prepared. Bytes that need a checksum, or that TLS encrypts, pass through buffers whatever their size.
 
+use crate::admission::AdmittedStream;
 use crate::lane::{Successor, stay_between};
 use crate::outgoing::Outgoing;
-use crate::passage::Passing;
 use crate::serve::{
     Conversation, Intent, Mappable, Next, Peer, RefusedAt, Service, refuse, refuse_at, reject,
 };
@@ -92,7 +92,7 @@ impl Input {
 
     /// Waits for bytes and receives them, with room for a frame of `whole` bytes. Returns false at the end of the
     /// connection.
-    fn receive(&mut self, stream: &mut Passing<'_>, whole: usize) -> io::Result<bool> {
+    fn receive(&mut self, stream: &mut AdmittedStream<'_>, whole: usize) -> io::Result<bool> {
         self.make_room(whole);
         let most = INPUT_BYTES_TAKEN.max(whole - (self.end - self.start));
         let room = self.end..self.buffer.len().min(self.end + most);
@@ -106,10 +106,10 @@ impl Input {
 
 /// Retries a non-blocking operation until it succeeds, and waits for the stream before each retry.
 fn patiently<T>(
-    stream: &mut Passing<'_>,
+    stream: &mut AdmittedStream<'_>,
     interest: Interest,
     deadline: MonoNs,
-    mut attempt: impl FnMut(&mut Passing<'_>) -> io::Result<T>,
+    mut attempt: impl FnMut(&mut AdmittedStream<'_>) -> io::Result<T>,
 ) -> io::Result<T> {
     loop {
         match attempt(stream) {
@@ -127,8 +127,13 @@ fn patiently<T>(
 pub(crate) fn serve(stream: &mut dyn Stream, peer: Peer, service: &dyn Service) -> io::Result<()> {
     let input = Input::new();
     let conversation = Conversation::new(peer);
-    let mut connection =
-        Connection { stream: Passing::new(stream), service, conversation, input, out: Outgoing::default() };
+    let mut connection = Connection {
+        stream: AdmittedStream::new(stream),
+        service,
+        conversation,
+        input,
+        out: Outgoing::default(),
+    };
     let ended = connection.serve();
     if let Some(peer) = connection.conversation.greeted_peer() {
         service.ended(peer);
@@ -137,7 +142,7 @@ pub(crate) fn serve(stream: &mut dyn Stream, peer: Peer, service: &dyn Service) 
 }
 
 struct Connection<'c> {
-    stream: Passing<'c>,
+    stream: AdmittedStream<'c>,
     service: &'c dyn Service,
     conversation: Conversation,
     input: Input,
@@ -191,7 +196,7 @@ impl Connection<'_> {
         if !self.stream.has_begun()
             && let Some(peer) = self.conversation.greeted_peer()
         {
-            self.stream.begin(self.service.passage(peer));
+            self.stream.begin(self.service.admission(peer));
         }
         match next {
             Next::Continue if self.out.len() >= OUTPUT_BYTES_FLUSH => self.flush()?,
@@ -372,7 +377,7 @@ fn is_write(header: &Header) -> bool {
 
 /// Sends `out`, then the ranges. Returns a refusal only if nothing has been sent.
 fn stream_out(
-    stream: &mut Passing<'_>,
+    stream: &mut AdmittedStream<'_>,
     service: &dyn Service,
     spans: &[Span],
     total: u64,

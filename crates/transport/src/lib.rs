@@ -13,6 +13,7 @@
 //! runtime.
 #![deny(unsafe_code)]
 
+mod admission;
 mod brokers;
 mod client;
 mod connection;
@@ -20,7 +21,6 @@ mod dial;
 pub mod landing;
 mod lane;
 mod outgoing;
-mod passage;
 pub mod reach;
 pub mod serve;
 pub mod shaped;
@@ -30,12 +30,12 @@ pub mod socket;
 pub mod tcp;
 pub mod tls;
 
+pub use admission::Admission;
 pub use brokers::{BROKERS_MAX, Brokers, is_not_leader};
 pub use client::FrameLink;
 pub use dial::{Dial, Dialer, Sockets};
 pub use lane::{HandedOver, Lane, Successor, local_lane};
 pub use outgoing::Outgoing;
-pub use passage::Passage;
 pub use reach::{Reach, ReachError};
 pub use serve::{Intent, Mappable, Peer, RefusedAt, Service, Shared};
 pub use socket::wait_writable;

@@ -2,9 +2,9 @@
 //!
 //! There is no socket in this module. The same code answers over TCP, over shared memory and in the simulator.
 
+use crate::admission::Admission;
 use crate::lane::Successor;
 use crate::outgoing::Outgoing;
-use crate::passage::Passage;
 use crate::shm::Mapped;
 use crate::tls::Identity;
 use farpool_wire::control::{Attach, Attached, LaneOpened, OpenLane, Welcome};
@@ -74,7 +74,7 @@ pub type RefusedAt = (usize, Refusal);
 /// `call`, `share` and `open_lane` answer control requests. `read` and `write` copy the bytes of small frames through
 /// buffers. `admits`, `send` and `receive` move the bytes of large frames straight between memory and a socket.
 ///
-/// Order of calls on one connection: the greeting is answered without the service; then `passage` is called, then
+/// Order of calls on one connection: the greeting is answered without the service; then `admission` is called, then
 /// any of the others, and `ended` last. `admits` comes before the first `receive` of a write, and before the first
 /// `send` of a read that one call cannot move whole. The default of each operation refuses it with
 /// [`Code::Unsupported`].
@@ -129,7 +129,7 @@ pub trait Service: Send + Sync + 'static {
     fn ended(&self, _peer: &Peer) {}
     /// Returns the connection's place in admission control, which it passes each time it moves data. Called after
     /// the greeting, until it returns one. `None` if data moves without admission.
-    fn passage(&self, _peer: &Peer) -> Option<Box<dyn Passage>> {
+    fn admission(&self, _peer: &Peer) -> Option<Box<dyn Admission>> {
         None
     }
 }

@@ -25,7 +25,7 @@ use crate::limits::{BURST_NS, Bucket};
 use crate::options::Limits;
 use farpool_host::Host;
 use farpool_lock::Mutex;
-use farpool_transport::{Identity, Passage, Peer};
+use farpool_transport::{Admission, Identity, Peer};
 use farpool_wire::{ClientId, MonoNs};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ struct Queue {
 
 /// Admission queue of a node.
 #[derive(Debug)]
-pub struct Turnstile {
+pub struct AdmissionQueue {
     word: AtomicU64,
     slots: u64,
     is_limited: bool,
@@ -101,13 +101,13 @@ fn thread_cpu_ns() -> u64 {
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
 }
 
-impl Turnstile {
+impl AdmissionQueue {
     /// Makes a queue with at least one slot, within the limits.
-    pub fn new(host: Arc<dyn Host>, slots: usize, limits: &Limits) -> Arc<Turnstile> {
+    pub fn new(host: Arc<dyn Host>, slots: usize, limits: &Limits) -> Arc<AdmissionQueue> {
         let now = host.now();
         let cpu = limits.cpu_milli.map(|milli| Bucket::new(u64::from(milli) * 1_000_000, now));
         let bytes = limits.bytes_per_second.map(|bytes| Bucket::new(bytes, now));
-        Arc::new(Turnstile {
+        Arc::new(AdmissionQueue {
             word: AtomicU64::new(0),
             slots: slots.max(1) as u64,
             is_limited: bytes.is_some() || cpu.is_some(),
@@ -119,7 +119,7 @@ impl Turnstile {
     }
 
     /// Returns a connection's handle on the queue.
-    pub fn passage(self: &Arc<Turnstile>, peer: &Peer) -> TurnstilePassage {
+    pub fn admission(self: &Arc<AdmissionQueue>, peer: &Peer) -> QueuedAdmission {
         let key = Key::of(peer);
         let mut queue = self.queue.lock();
         let Queue { members, rounds, .. } = &mut *queue;
@@ -127,9 +127,9 @@ impl Turnstile {
         *connections += 1;
         let member = *member;
         drop(queue);
-        let turnstile = Arc::clone(self);
+        let admission_queue = Arc::clone(self);
         let cpu_ns = self.is_limited.then(thread_cpu_ns);
-        TurnstilePassage { turnstile, key, member, inside: None, paid_cpu_ns: cpu_ns }
+        QueuedAdmission { admission_queue, key, member, inside: None, paid_cpu_ns: cpu_ns }
     }
 
     /// Ends all limits, because the node stops and nobody should wait for them.
@@ -300,10 +300,10 @@ struct Piece {
     thread_cpu_ns: u64,
 }
 
-/// One connection's handle on a [`Turnstile`].
+/// One connection's handle on a [`AdmissionQueue`].
 #[derive(Debug)]
-pub struct TurnstilePassage {
-    turnstile: Arc<Turnstile>,
+pub struct QueuedAdmission {
+    admission_queue: Arc<AdmissionQueue>,
     key: Key,
     member: Member,
     /// While inside: the reserved cost, and the thread's CPU time at entry if it is measured.
@@ -312,13 +312,13 @@ pub struct TurnstilePassage {
     paid_cpu_ns: Option<u64>,
 }
 
-impl Passage for TurnstilePassage {
+impl Admission for QueuedAdmission {
     fn enter(&mut self) {
-        if !self.turnstile.is_limited && self.turnstile.enter_now() {
+        if !self.admission_queue.is_limited && self.admission_queue.enter_now() {
             self.inside = Some((0, None));
             return;
         }
-        let reserved = self.turnstile.enter_in_turn(self.member);
+        let reserved = self.admission_queue.enter_in_turn(self.member);
         // Measuring costs a system call, so it is done only if somebody waits or a limit counts it.
         self.inside = Some((reserved, Some(thread_cpu_ns())));
     }
@@ -329,22 +329,22 @@ impl Passage for TurnstilePassage {
         let since = |then: Option<u64>| then.map_or(0, |then| now.saturating_sub(then));
         let piece = Piece { reserved, bytes, cpu_ns: since(begun), thread_cpu_ns: since(self.paid_cpu_ns) };
         self.paid_cpu_ns = self.paid_cpu_ns.map(|_| now);
-        self.turnstile.leave(self.member, &piece);
+        self.admission_queue.leave(self.member, &piece);
     }
 
     fn is_wanted(&self) -> bool {
-        self.turnstile.word.load(Ordering::Relaxed) >= WAITING
+        self.admission_queue.word.load(Ordering::Relaxed) >= WAITING
     }
 
     fn may_spin(&self) -> bool {
-        self.turnstile.may_spin
+        self.admission_queue.may_spin
     }
 }
 
-impl Drop for TurnstilePassage {
+impl Drop for QueuedAdmission {
     fn drop(&mut self) {
         self.leave(0);
-        let mut queue = self.turnstile.queue.lock();
+        let mut queue = self.admission_queue.queue.lock();
         let Queue { members, rounds, .. } = &mut *queue;
         if let Some((member, connections)) = members.get_mut(&self.key) {
             *connections -= 1;

@@ -1,6 +1,6 @@
 //! Admission of connections that move data, as the connection sees it.
 //!
-//! A connection's thread is inside its [`Passage`] while it copies, encrypts, sends or receives data. It is outside
+//! A connection's thread is inside its [`Admission`] while it copies, encrypts, sends or receives data. It is outside
 //! while it waits for its socket or does other work. The work of one stay inside is at most 256 KiB, or one range if
 //! that is larger (1 MiB at most). A thread that waits to be admitted reads nothing from its socket, so its peer feels
 //! back-pressure: the requests stay with the peer.
@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 
 /// Admission of one connection to a node's shared resources. Only the connection's thread uses it. It calls `enter`,
 /// moves data, calls `leave`, and then begins anew.
-pub trait Passage: Send {
+pub trait Admission: Send {
     /// Waits until the connection is admitted.
     fn enter(&mut self);
     /// Leaves, and reports how many bytes were moved inside. Dropping the value inside leaves as well.
@@ -33,9 +33,9 @@ const PIECE_BYTES_WANTED: u64 = 32 << 10;
 const PIECE_BYTES_MAX: u64 = 256 << 10;
 
 /// Stream that passes admission before it moves data, and leaves before it waits.
-pub(crate) struct Passing<'c> {
+pub(crate) struct AdmittedStream<'c> {
     stream: &'c mut dyn Stream,
-    passage: Option<Box<dyn Passage>>,
+    admission: Option<Box<dyn Admission>>,
     is_inside: bool,
     /// Bytes moved since the connection entered.
     moved: u64,
@@ -45,33 +45,40 @@ pub(crate) struct Passing<'c> {
     waited_ns: u64,
 }
 
-impl<'c> Passing<'c> {
+impl<'c> AdmittedStream<'c> {
     pub(crate) fn new(stream: &'c mut dyn Stream) -> Self {
-        Passing { stream, passage: None, is_inside: false, moved: 0, is_sending: false, waited_ns: 0 }
+        AdmittedStream {
+            stream,
+            admission: None,
+            is_inside: false,
+            moved: 0,
+            is_sending: false,
+            waited_ns: 0,
+        }
     }
 
-    pub(crate) fn begin(&mut self, passage: Option<Box<dyn Passage>>) {
-        if passage.as_ref().is_some_and(|passage| !passage.may_spin()) {
+    pub(crate) fn begin(&mut self, admission: Option<Box<dyn Admission>>) {
+        if admission.as_ref().is_some_and(|admission| !admission.may_spin()) {
             self.stream.never_spin();
         }
-        self.passage = passage;
+        self.admission = admission;
     }
 
     pub(crate) fn has_begun(&self) -> bool {
-        self.passage.is_some()
+        self.admission.is_some()
     }
 
     /// Enters, if the connection is outside. If it is inside and has moved enough, it leaves first to let others enter.
     pub(crate) fn enter(&mut self) {
-        let Some(passage) = &mut self.passage else { return };
+        let Some(admission) = &mut self.admission else { return };
         if self.is_inside
-            && (self.moved >= PIECE_BYTES_MAX || (self.moved >= PIECE_BYTES_WANTED && passage.is_wanted()))
+            && (self.moved >= PIECE_BYTES_MAX || (self.moved >= PIECE_BYTES_WANTED && admission.is_wanted()))
         {
-            passage.leave(std::mem::take(&mut self.moved));
+            admission.leave(std::mem::take(&mut self.moved));
             self.is_inside = false;
         }
         if !self.is_inside {
-            passage.enter();
+            admission.enter();
             self.is_inside = true;
         }
     }
@@ -84,8 +91,8 @@ impl<'c> Passing<'c> {
 
     /// Leaves, if the connection is inside.
     pub(crate) fn leave(&mut self) {
-        if let Some(passage) = self.passage.as_mut().filter(|_| self.is_inside) {
-            passage.leave(self.moved);
+        if let Some(admission) = self.admission.as_mut().filter(|_| self.is_inside) {
+            admission.leave(self.moved);
         }
         self.moved = 0;
         self.is_inside = false;
@@ -102,13 +109,13 @@ impl<'c> Passing<'c> {
     }
 }
 
-impl Drop for Passing<'_> {
+impl Drop for AdmittedStream<'_> {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-impl Stream for Passing<'_> {
+impl Stream for AdmittedStream<'_> {
     fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         self.stream.read(into)
     }

@@ -2,15 +2,15 @@
 
 use farpool_host::Machine;
 use farpool_node::limits::{BURST_NS, Bucket};
-use farpool_node::{Limits, Turnstile};
-use farpool_transport::{Passage, Peer};
+use farpool_node::{AdmissionQueue, Limits};
+use farpool_transport::{Admission, Peer};
 use farpool_wire::{ClientId, MonoNs};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
-fn turnstile(slots: usize, limits: Limits) -> Arc<Turnstile> {
-    Turnstile::new(Arc::new(Machine), slots, &limits)
+fn admission_queue(slots: usize, limits: Limits) -> Arc<AdmissionQueue> {
+    AdmissionQueue::new(Arc::new(Machine), slots, &limits)
 }
 
 fn peer(client: u64, connection: u64) -> Peer {
@@ -19,7 +19,12 @@ fn peer(client: u64, connection: u64) -> Peer {
 
 /// Runs the threads of clients, given as (client number, connections), each entering and leaving the queue as fast as
 /// it can, until one client has done `pieces` morsels. Returns the number of morsels of each client.
-fn go_through(turnstile: &Arc<Turnstile>, slots: u64, clients: &[(u64, usize)], pieces: u64) -> Vec<u64> {
+fn go_through(
+    admission_queue: &Arc<AdmissionQueue>,
+    slots: u64,
+    clients: &[(u64, usize)],
+    pieces: u64,
+) -> Vec<u64> {
     let inside = AtomicU64::new(0);
     // The queue lets in one thread per slot, and one per client that owes nothing. Each connection without a client
     // number is a client of its own.
@@ -35,11 +40,11 @@ fn go_through(turnstile: &Arc<Turnstile>, slots: u64, clients: &[(u64, usize)], 
         for ((client, connections), done) in clients.iter().zip(&done) {
             for connection in 1..=*connections as u64 {
                 let (inside, is_over, begin) = (&inside, &is_over, &begin);
-                let mut passage = turnstile.passage(&peer(*client, client * 1_000 + connection));
+                let mut admission = admission_queue.admission(&peer(*client, client * 1_000 + connection));
                 scope.spawn(move || {
                     begin.wait();
                     while !is_over.load(Ordering::Relaxed) {
-                        passage.enter();
+                        admission.enter();
                         let others = inside.fetch_add(1, Ordering::SeqCst);
                         assert!(others < most, "{others} others inside");
                         std::hint::black_box((0..200).sum::<u64>());
@@ -47,7 +52,7 @@ fn go_through(turnstile: &Arc<Turnstile>, slots: u64, clients: &[(u64, usize)], 
                         if done.fetch_add(1, Ordering::Relaxed) >= pieces {
                             is_over.store(true, Ordering::Relaxed);
                         }
-                        passage.leave(64 << 10);
+                        admission.leave(64 << 10);
                     }
                 });
             }
@@ -61,38 +66,39 @@ fn go_through(turnstile: &Arc<Turnstile>, slots: u64, clients: &[(u64, usize)], 
 #[test]
 fn turnstile_many_threads_go_through_and_hardly_more_at_once_than_there_are_slots() {
     for slots in [1, 2, 3] {
-        let turnstile = turnstile(slots, Limits::default());
-        go_through(&turnstile, slots as u64, &[(1, 4), (2, 1), (3, 3), (0, 3)], 5_000);
+        let admission_queue = admission_queue(slots, Limits::default());
+        go_through(&admission_queue, slots as u64, &[(1, 4), (2, 1), (3, 3), (0, 3)], 5_000);
     }
 }
 
 /// A node that stops lifts its limits. Threads that wait because of them must be let in then.
 #[test]
 fn turnstile_with_limits_lets_all_through_once_they_are_lifted() {
-    let turnstile = turnstile(2, Limits { bytes_per_second: Some(1_000_000), cpu_milli: Some(10) });
-    let mut first = turnstile.passage(&peer(1, 1));
+    let admission_queue =
+        admission_queue(2, Limits { bytes_per_second: Some(1_000_000), cpu_milli: Some(10) });
+    let mut first = admission_queue.admission(&peer(1, 1));
     first.enter();
     // 1 GB at 1 MB per second: nobody else may enter for a thousand seconds.
     first.leave(1_000_000_000);
     std::thread::scope(|scope| {
         for connection in 2..8 {
-            let mut passage = turnstile.passage(&peer(connection % 3, connection));
+            let mut admission = admission_queue.admission(&peer(connection % 3, connection));
             scope.spawn(move || {
-                passage.enter();
-                passage.leave(1);
+                admission.enter();
+                admission.leave(1);
             });
         }
         while !first.is_wanted() {
             std::thread::yield_now();
         }
-        turnstile.lift_limits();
+        admission_queue.lift_limits();
     });
 }
 
 #[test]
 fn turnstile_with_limits_keeps_threads_moving_by_its_own_clock() {
     let limits = Limits { bytes_per_second: Some(1_000_000_000), cpu_milli: None };
-    go_through(&turnstile(2, limits), 2, &[(1, 3), (2, 1), (0, 2)], 500);
+    go_through(&admission_queue(2, limits), 2, &[(1, 3), (2, 1), (0, 2)], 500);
 }
 
 proptest! {
