@@ -19,7 +19,7 @@
 //!
 //! Invariants: I3 and I7, as in `read` and `write`.
 
-use crate::file::{FileInner, Flight, ReadRange, WriteRange, hull};
+use crate::file::{FileInner, RangeLock, ReadRange, WriteRange, hull};
 use crate::mapped_runs::{List, Run, mapped};
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
@@ -87,7 +87,7 @@ impl FileInner {
         }
         let hull = hull(ranges.iter().map(|range| (range.offset, range.from.len())));
         let Some(id) = self.state().try_write(&hull, list.layout) else { return false };
-        let _flight = Flight::of(self, id);
+        let _lock = RangeLock::of(self, id);
         let mut bytes = 0;
         for range in ranges {
             let end = range.offset + range.from.len() as u64;

@@ -1,7 +1,7 @@
 //! Far files: bytes at offsets, stored in regions of a session or of a published name.
 //!
 //! The state of a file has one lock, which is held to plan and never while bytes move.
-//! [`Flights`](crate::plan::Flights) decides which operations may run at the same time. An operation is planned and
+//! [`RangeLocks`](crate::plan::RangeLocks) decides which operations may run at the same time. An operation is planned and
 //! started under one hold of the lock. Operations that free or reuse extents (truncate, delete, publish, repair) wait
 //! until nothing else runs in them.
 
@@ -11,7 +11,7 @@ use crate::leases::Patience;
 use crate::mapped_runs::Direct;
 use crate::node_links::LeasedRegion;
 use crate::options::{IfTaken, Protection};
-use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, FlightId, FlightKind, Flights, Group, PageKey};
+use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks};
 use crate::session::Session;
 use crate::stats::add;
 use farpool_host::HostEvent;
@@ -70,7 +70,7 @@ pub(crate) enum Phase {
 pub(crate) struct FileState {
     pub(crate) phase: Phase,
     pub(crate) map: FileMap<Arc<LeasedRegion>>,
-    flights: Flights,
+    range_locks: RangeLocks,
     /// Locations of dropped copies that operations begun earlier may still read or write.
     leaving: Vec<Leaving>,
     /// Operations that wait for others to end.
@@ -81,7 +81,7 @@ pub(crate) struct FileState {
 struct Leaving {
     copy: CopyId,
     cut: Cut<Arc<LeasedRegion>>,
-    since: FlightId,
+    since: RangeLockId,
 }
 
 pub(crate) struct FileInner {
@@ -264,7 +264,7 @@ impl FarFile {
     pub fn truncate(&self, length: u64) -> Result<(), Error> {
         check_end(length)?;
         let inner = &*self.inner;
-        let _flight = inner.begin_change(0..u64::MAX);
+        let _lock = inner.begin_change(0..u64::MAX);
         let freed = {
             let mut state = inner.state();
             inner.check_writable(&state.phase)?;
@@ -350,22 +350,22 @@ pub(crate) fn hull(ranges: impl Iterator<Item = (u64, usize)>) -> Range<u64> {
 }
 
 /// Operation under way, which holds its range lock until this is dropped.
-pub(crate) struct Flight<F: Deref<Target = FileInner>> {
+pub(crate) struct RangeLock<F: Deref<Target = FileInner>> {
     file: F,
-    id: FlightId,
+    id: RangeLockId,
 }
 
-impl<F: Deref<Target = FileInner>> Flight<F> {
+impl<F: Deref<Target = FileInner>> RangeLock<F> {
     /// Wraps the range lock `id` of an operation that has begun.
-    pub(crate) fn of(file: F, id: FlightId) -> Flight<F> {
-        Flight { file, id }
+    pub(crate) fn of(file: F, id: RangeLockId) -> RangeLock<F> {
+        RangeLock { file, id }
     }
 }
 
-impl<F: Deref<Target = FileInner>> Drop for Flight<F> {
+impl<F: Deref<Target = FileInner>> Drop for RangeLock<F> {
     fn drop(&mut self) {
         let mut state = self.file.state();
-        state.flights.end(self.id);
+        state.range_locks.end(self.id);
         let left = state.left();
         if state.waiting > 0 {
             self.file.ended.signal();
@@ -408,30 +408,30 @@ impl Drop for StateGuard<'_> {
 
 impl FileState {
     /// Begins to read a range if no other operation conflicts.
-    pub(crate) fn try_read(&mut self, range: &Range<u64>) -> Option<FlightId> {
-        self.flights.begin(FlightKind::Read, range.clone())
+    pub(crate) fn try_read(&mut self, range: &Range<u64>) -> Option<RangeLockId> {
+        self.range_locks.begin(RangeLockKind::Read, range.clone())
     }
 
     /// Begins to read a range if nobody is writing there. Writes may begin while it goes on.
-    pub(crate) fn try_read_whole(&mut self, range: &Range<u64>) -> Option<FlightId> {
-        let whole = self.flights.begin(FlightKind::ReadWhole, range.clone())?;
-        self.flights.end(whole);
+    pub(crate) fn try_read_whole(&mut self, range: &Range<u64>) -> Option<RangeLockId> {
+        let whole = self.range_locks.begin(RangeLockKind::ReadWhole, range.clone())?;
+        self.range_locks.end(whole);
         self.try_read(range)
     }
 
     /// Begins to write a range if no other operation conflicts and the map still has this layout.
-    pub(crate) fn try_write(&mut self, range: &Range<u64>, layout: u64) -> Option<FlightId> {
+    pub(crate) fn try_write(&mut self, range: &Range<u64>, layout: u64) -> Option<RangeLockId> {
         if self.phase != Phase::Writable || self.map.layout() != layout {
             return None;
         }
-        let id = self.flights.begin(FlightKind::Write, range.clone())?;
+        let id = self.range_locks.begin(RangeLockKind::Write, range.clone())?;
         self.map.begin_write(range);
         Some(id)
     }
 
     /// Notes that a copy has left the map. Its location is reused once no operation can be using it.
     pub(crate) fn leave(&mut self, copy: ExtentCopy<Arc<LeasedRegion>>) {
-        let since = if mutant!(PlaceReusedAtOnce) { FlightId::default() } else { self.flights.mark() };
+        let since = if mutant!(PlaceReusedAtOnce) { RangeLockId::default() } else { self.range_locks.mark() };
         self.leaving.push(Leaving { copy: copy.id, cut: copy.cut, since });
     }
 
@@ -442,10 +442,10 @@ impl FileState {
 
     /// Takes the locations that can be reused now.
     fn left(&mut self) -> Vec<Cut<Arc<LeasedRegion>>> {
-        let flights = &self.flights;
+        let range_locks = &self.range_locks;
         let (leaving, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.leaving)
             .into_iter()
-            .partition(|leaving| flights.has_older(leaving.since));
+            .partition(|leaving| range_locks.has_older(leaving.since));
         self.leaving = leaving;
         left.into_iter().map(|leaving| leaving.cut).collect()
     }
@@ -472,7 +472,7 @@ impl FileInner {
             state: Mutex::new(FileState {
                 phase,
                 map,
-                flights: Flights::default(),
+                range_locks: RangeLocks::default(),
                 leaving: Vec::new(),
                 waiting: 0,
             }),
@@ -524,41 +524,45 @@ impl FileInner {
     /// fails, the operation has not begun.
     pub(crate) fn begin<T>(
         &self,
-        kind: FlightKind,
+        kind: RangeLockKind,
         range: &Range<u64>,
         plan: impl FnOnce(&mut FileState) -> Result<T, Error>,
-    ) -> Result<(Flight<&FileInner>, T), Error> {
+    ) -> Result<(RangeLock<&FileInner>, T), Error> {
         loop {
             let heard = self.ended.heard();
             let mut state = self.state();
-            if let Some(id) = state.flights.begin(kind, range.clone()) {
+            if let Some(id) = state.range_locks.begin(kind, range.clone()) {
                 let planned = plan(&mut state);
                 drop(state);
-                let flight = Flight { file: self, id };
-                return Ok((flight, planned?));
+                let lock = RangeLock { file: self, id };
+                return Ok((lock, planned?));
             }
             self.wait(state, heard);
         }
     }
 
     /// Waits until nothing runs in a range, and keeps all other operations out until the returned value is dropped.
-    pub(crate) fn begin_change(&self, range: Range<u64>) -> Flight<&FileInner> {
+    pub(crate) fn begin_change(&self, range: Range<u64>) -> RangeLock<&FileInner> {
         loop {
-            if let Some(flight) = self.begin_change_until(range.clone(), MonoNs(u64::MAX)) {
-                return flight;
+            if let Some(lock) = self.begin_change_until(range.clone(), MonoNs(u64::MAX)) {
+                return lock;
             }
         }
     }
 
     /// Does the same as `begin_change`, but gives up at `until`. The wait may be for a read whose answer nobody takes,
     /// and while it lasts no other operation can begin in the range.
-    pub(crate) fn begin_change_until(&self, range: Range<u64>, until: MonoNs) -> Option<Flight<&FileInner>> {
-        let flight = Flight { file: self, id: self.state().flights.request_change(range) };
+    pub(crate) fn begin_change_until(
+        &self,
+        range: Range<u64>,
+        until: MonoNs,
+    ) -> Option<RangeLock<&FileInner>> {
+        let lock = RangeLock { file: self, id: self.state().range_locks.request_change(range) };
         loop {
             let heard = self.ended.heard();
             let mut state = self.state();
-            if state.flights.begin_change(flight.id) {
-                return Some(flight);
+            if state.range_locks.begin_change(lock.id) {
+                return Some(lock);
             }
             if self.session.host().now() > until {
                 return None;
@@ -573,7 +577,7 @@ impl FileInner {
         range: Range<u64>,
         change: impl FnOnce(&mut FileState) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let _flight = self.begin_change(range);
+        let _lock = self.begin_change(range);
         change(&mut self.state())
     }
 }

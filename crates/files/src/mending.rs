@@ -19,7 +19,7 @@ use crate::file::{FileInner, FileState, Phase};
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
-use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, FlightKind, PageSeals, Piece, Snapshot};
+use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, PageSeals, Piece, RangeLockKind, Snapshot};
 use crate::repair::{Mend, Mended};
 use farpool_wire::{MonoNs, Name};
 use std::sync::Arc;
@@ -102,27 +102,27 @@ impl FileInner {
         for _ in 0..FREE_TRIES {
             // No write runs while the snapshot is taken, so all copies in it are in sync.
             let look = |state: &mut FileState| Ok(state.map.snapshot(start));
-            let (flight, snapshot) = self.begin(FlightKind::ReadWhole, &around, look)?;
+            let (lock, snapshot) = self.begin(RangeLockKind::ReadWhole, &around, look)?;
             let Some(snapshot) = snapshot else { return Ok(()) };
             // A page that is encrypted again while it is copied could not be decrypted, and its node would be blamed.
-            let held_off = self.key.is_some().then_some(flight);
+            let held_off = self.key.is_some().then_some(lock);
             let fresh = self.copy_extent(&snapshot)?;
             drop(held_off);
-            let _flight = match self.begin_change_until(snapshot.range.clone(), self.patience()) {
-                Some(flight) => flight,
+            let _lock = match self.begin_change_until(snapshot.range.clone(), self.patience()) {
+                Some(lock) => lock,
                 None => return Err(self.give_up(fresh)),
             };
             if self.take_in(&snapshot, fresh) {
                 return self.keep_pace(&snapshot);
             }
         }
-        let Some(flight) = self.begin_change_until(around, self.patience()) else {
+        let Some(lock) = self.begin_change_until(around, self.patience()) else {
             return Err(self.give_up(None));
         };
         let Some(snapshot) = self.state().map.snapshot(start) else { return Ok(()) };
         let fresh = self.copy_extent(&snapshot)?;
         let is_taken_in = self.take_in(&snapshot, fresh);
-        drop(flight);
+        drop(lock);
         debug_assert!(is_taken_in, "nothing was written since");
         self.keep_pace(&snapshot)
     }

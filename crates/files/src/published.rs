@@ -88,7 +88,7 @@ impl FileInner {
                 }
             };
             self.fill_holes(&holes)?;
-            let _flight = self.begin_change(0..u64::MAX);
+            let _lock = self.begin_change(0..u64::MAX);
             if self.begin_sealing()? {
                 self.session.leases.seal(self.group, |sealed| {
                     let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();

@@ -26,7 +26,7 @@
 
 use crate::by_node::span;
 use crate::error::Error;
-use crate::file::{FarFile, FileInner, Flight, ReadRange, WriteRange};
+use crate::file::{FarFile, FileInner, RangeLock, ReadRange, WriteRange};
 use crate::node_links::{Conversation, NodeLinks, Repeat};
 use crate::pool::Pool;
 use crate::read::NodeRead;
@@ -94,7 +94,7 @@ struct Asked {
 /// Read that a node was asked for.
 struct Reading {
     asked: Asked,
-    flight: Flight<Arc<FileInner>>,
+    lock: RangeLock<Arc<FileInner>>,
     /// Ranges of regions that hold the bytes, in order.
     spans: Vec<Span>,
     sealed: Option<SealedReading>,
@@ -490,23 +490,23 @@ impl Drop for Queue {
 impl Reading {
     fn of(asked: Asked, read: NodeRead) -> Reading {
         let bytes = read.bytes();
-        let NodeRead { flight, pieces, sealed } = read;
+        let NodeRead { lock, pieces, sealed } = read;
         let is_whole = bytes == asked.bytes.len();
         let sealed = sealed
             .map(|read| SealedReading { read, pages: if is_whole { Vec::new() } else { vec![0; bytes] } });
         let pieces = sealed.as_ref().map_or(&pieces, |sealed| &sealed.read.pieces);
-        Reading { spans: pieces.iter().map(span).collect(), asked, flight, sealed }
+        Reading { spans: pieces.iter().map(span).collect(), asked, lock, sealed }
     }
 
     /// Ends a read that was answered. Returns the operation with its bytes, or as an error one that must be done the
     /// slow way.
     fn open(mut self) -> Result<Asked, Box<Asked>> {
         let Some(mut sealed) = self.sealed.take() else { return Ok(self.asked) };
-        let Reading { mut asked, flight, .. } = self;
+        let Reading { mut asked, lock, .. } = self;
         let is_apart = !sealed.pages.is_empty();
         let room = if is_apart { &mut sealed.pages } else { &mut asked.bytes };
         let opened = asked.file.inner.open_read(&sealed.read, room);
-        drop(flight);
+        drop(lock);
         match opened {
             Ok(()) if is_apart => {
                 let from = (asked.offset - sealed.read.file().start) as usize;

@@ -4,9 +4,9 @@
 
 use crate::by_node::{ByNode, Missed, failure, span};
 use crate::error::{Error, ErrorKind};
-use crate::file::{FileInner, FileState, Flight, Phase, ReadRange, hull};
+use crate::file::{FileInner, FileState, Phase, RangeLock, ReadRange, hull};
 use crate::node_links::LeasedRegion;
-use crate::plan::{FileMap, FlightKind, Piece, ReadPlan, pages_around};
+use crate::plan::{FileMap, Piece, RangeLockKind, ReadPlan, pages_around};
 use crate::sealed_pages::SealedRead;
 use farpool_transport::ReadOp;
 use std::ops::Range;
@@ -17,7 +17,7 @@ const REOPENS_MAX: u32 = 3;
 
 /// Read under way that a single node answers.
 pub(crate) struct NodeRead {
-    pub(crate) flight: Flight<Arc<FileInner>>,
+    pub(crate) lock: RangeLock<Arc<FileInner>>,
     /// Segments to read, in order, without gaps. For an encrypted file these are parts of its pages.
     pub(crate) pieces: Vec<Piece<Arc<LeasedRegion>>>,
     /// Pages to read of an encrypted file, with their nonces and tags.
@@ -60,19 +60,19 @@ impl FileInner {
         };
         // A page can only be decrypted with its latest nonce and tag, so no write may run beside this read.
         let (kind, around) = match self.key {
-            Some(_) => (FlightKind::ReadWhole, pages_around(hull.clone())),
-            None => (FlightKind::Read, hull.clone()),
+            Some(_) => (RangeLockKind::ReadWhole, pages_around(hull.clone())),
+            None => (RangeLockKind::Read, hull.clone()),
         };
-        let (mut flight, is_published) = self.begin(kind, &around, check)?;
+        let (mut lock, is_published) = self.begin(kind, &around, check)?;
         let mut reopened = 0;
         loop {
             match self.fetch(&mut ranges) {
                 Err(error) if is_published && error.kind() == ErrorKind::Lost && reopened < REOPENS_MAX => {
                     // The bytes may have moved to other nodes, or been rebuilt, under the same name.
                     reopened += 1;
-                    drop(flight);
+                    drop(lock);
                     self.reopen(&error)?;
-                    (flight, _) = self.begin(kind, &around, check)?;
+                    (lock, _) = self.begin(kind, &around, check)?;
                 }
                 other => return other,
             }
@@ -112,7 +112,7 @@ impl FileInner {
             None => (state.try_read(&range)?, None),
         };
         drop(state);
-        Some(NodeRead { flight: Flight::of(Arc::clone(self), id), pieces, sealed })
+        Some(NodeRead { lock: RangeLock::of(Arc::clone(self), id), pieces, sealed })
     }
 
     /// Reads the ranges, from any copies that answer.

@@ -10,7 +10,7 @@ use crate::file::{FileInner, FileState, Phase, WriteRange, WriteRun, check_end, 
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
-use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, FlightKind, Piece, RangeSet, pages_around};
+use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, Piece, RangeLockKind, RangeSet, pages_around};
 use crate::sealed_pages::{page_runs, within};
 use crate::stats::add;
 use farpool_transport::WriteOp;
@@ -60,9 +60,9 @@ impl FileInner {
     fn write_runs(&self, runs: &[WriteRun<'_>]) -> Result<(), Error> {
         let bytes_of = |file: &Range<u64>| (file.end - file.start) as usize;
         let hull = hull(runs.iter().map(|run| (run.file.start, bytes_of(&run.file))));
-        let (flight, pieces) = loop {
+        let (lock, pieces) = loop {
             self.grow(hull.end)?;
-            let begun = self.begin(FlightKind::Write, &hull, |state| {
+            let begun = self.begin(RangeLockKind::Write, &hull, |state| {
                 self.check_writable(&state.phase)?;
                 if runs.iter().any(|run| state.map.is_quarantined(run.file.clone())) {
                     let message = "an earlier write to this range was not answered and may still arrive; write to a \
@@ -78,8 +78,8 @@ impl FileInner {
                 runs.iter().for_each(|run| state.map.begin_write(&run.file));
                 Ok(Some(runs.iter().map(|run| state.map.copies_of(run.file.clone())).collect::<Vec<_>>()))
             })?;
-            if let (flight, Some(pieces)) = begun {
-                break (flight, pieces);
+            if let (lock, Some(pieces)) = begun {
+                break (lock, pieces);
             }
         };
         // Decided once, because a node may answer again while this write is under way.
@@ -145,7 +145,7 @@ impl FileInner {
             }
         }
         drop(state);
-        drop(flight);
+        drop(lock);
         failed.map_or(Ok(()), Err)
     }
 

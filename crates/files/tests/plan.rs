@@ -2,7 +2,7 @@
 //! extents share a byte.
 
 use farpool_files::plan::{
-    Allocator, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, FlightKind, Flights, Group, PageSeals,
+    Allocator, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, PageSeals, RangeLockKind, RangeLocks,
     RangeSet, ReadPlan,
 };
 use farpool_wire::{FileClass, NodeId};
@@ -195,14 +195,14 @@ fn copy_made_before_its_extent_was_cut_off_and_written_anew_is_not_taken_in() {
 
 #[test]
 fn flight_is_older_than_a_moment_until_it_ends() {
-    let mut flights = Flights::default();
-    let before = flights.begin(FlightKind::Read, 0..10).expect("nothing in its way");
-    let moment = flights.mark();
-    let after = flights.begin(FlightKind::Read, 0..10).expect("nothing in its way");
-    assert!(flights.has_older(moment));
-    flights.end(before);
-    assert!(!flights.has_older(moment));
-    flights.end(after);
+    let mut range_locks = RangeLocks::default();
+    let before = range_locks.begin(RangeLockKind::Read, 0..10).expect("nothing in its way");
+    let moment = range_locks.mark();
+    let after = range_locks.begin(RangeLockKind::Read, 0..10).expect("nothing in its way");
+    assert!(range_locks.has_older(moment));
+    range_locks.end(before);
+    assert!(!range_locks.has_older(moment));
+    range_locks.end(after);
 }
 
 #[test]

@@ -53,7 +53,7 @@ enum Said {
 }
 
 #[derive(Clone, Debug)]
-struct Flight {
+struct RangeLock {
     id: u64,
     from: Address,
     to: Address,
@@ -68,7 +68,7 @@ struct Node {
     joined: Option<u64>,
     /// Id of the question under way and the time it was asked at.
     waiting: Option<(u64, u64)>,
-    /// Connection over which it asks the broker; see `Flight`.
+    /// Connection over which it asks the broker; see `RangeLock`.
     connection: u64,
     /// Life of the broker that was asked last.
     asked_life: u64,
@@ -91,7 +91,7 @@ struct World<'a> {
     durable: Durable,
     nodes: Vec<Node>,
     clients: Vec<Client>,
-    flights: Vec<Flight>,
+    flights: Vec<RangeLock>,
     /// Files that the broker has acknowledged, by name. Kept apart from the broker's catalog.
     promised: BTreeMap<Name, Promised>,
     /// Lowest file id that was certainly never given.
@@ -152,7 +152,7 @@ impl World<'_> {
         MonoNs(self.now_ms * 1_000_000)
     }
 
-    fn send(&mut self, flight: Flight) {
+    fn send(&mut self, flight: RangeLock) {
         if self.random.percent(3) || self.flights.len() >= FLIGHTS_MAX {
             self.tally.add("message lost");
             return;
@@ -170,17 +170,17 @@ impl World<'_> {
             return;
         }
         let index = self.random.below(self.flights.len() as u64) as usize;
-        let Flight { id, from, to, connection, said } = self.flights.swap_remove(index);
+        let RangeLock { id, from, to, connection, said } = self.flights.swap_remove(index);
         match (to, said) {
             (Address::Broker { life }, Said::Ask(request)) if life == self.broker_life => {
                 if let Some(answer) = self.ask_broker(from, connection, request) {
-                    self.send(Flight { id, from: to, to: from, connection, said: Said::Answer(answer) });
+                    self.send(RangeLock { id, from: to, to: from, connection, said: Said::Answer(answer) });
                 }
             }
             (Address::Node(node), Said::Ask(request)) => {
                 let Address::Client(client) = from else { panic!("only clients ask nodes") };
                 let answer = self.ask_node(node, &tenant_of(client), request);
-                self.send(Flight { id, from: to, to: from, connection, said: Said::Answer(answer) });
+                self.send(RangeLock { id, from: to, to: from, connection, said: Said::Answer(answer) });
             }
             (Address::Node(node), Said::Answer(answer)) => self.answer_node(node, id, from, answer),
             (Address::Client(client), Said::Answer(answer)) => self.answer_client(client, id, answer),
@@ -426,7 +426,7 @@ impl World<'_> {
             node.connection = id;
         }
         let (from, to, connection) = (Address::Node(index), Address::Broker { life }, node.connection);
-        self.send(Flight { id, from, to, connection, said: Said::Ask(request) });
+        self.send(RangeLock { id, from, to, connection, said: Said::Ask(request) });
     }
 
     fn answer_node(&mut self, index: usize, id: u64, from: Address, answer: Result<Reply, Refusal>) {

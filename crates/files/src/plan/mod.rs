@@ -4,17 +4,17 @@
 
 mod allocator;
 mod file_map;
-mod flights;
 mod page_seal;
+mod range_locks;
 mod range_set;
 
 pub use allocator::{Allocator, Cut, Group};
 pub use file_map::{CopyId, ExtentCopy, FileMap, Piece, ReadPlan, Readable, Snapshot};
-pub use flights::{FlightId, FlightKind, Flights};
 pub use page_seal::{
     PageError, PageKey, PagePlace, PageSealed, PageSeals, PageSplit, SEAL_PAGE_BYTES, SEAL_PAGES_PER_KEY_MAX,
     pages_around,
 };
+pub use range_locks::{RangeLockId, RangeLockKind, RangeLocks};
 pub use range_set::RangeSet;
 
 /// Smallest extent in bytes. A file of one byte takes one.
