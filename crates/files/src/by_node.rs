@@ -62,20 +62,20 @@ impl<'r, Op: Spanned> ByNode<'r, Op> {
         self,
         session: &Session,
         repeat: Repeat,
-        speech: &Speech<Op>,
+        exchange: &Exchange<Op>,
         mut answered: impl FnMut(&Arc<NodeLinks>, &mut [Op]),
     ) -> Vec<Outcome> {
         // The link chooses by itself how to wait if there is only one node.
         let is_alone = self.nodes.len() == 1;
         let begin = |(region, ops): (&'r Arc<LeasedRegion>, Vec<Op>)| {
             let begun =
-                session.check_lease(region).and_then(|()| begin(session, region, &ops, speech, is_alone));
+                session.check_lease(region).and_then(|()| begin(session, region, &ops, exchange, is_alone));
             (region, ops, begun)
         };
         let mut begun: Vec<_> = self.nodes.into_iter().map(begin).collect();
-        send_on(session, &mut begun, speech);
+        send_on(session, &mut begun, exchange);
         let finish = |(region, mut ops, begun): Asked<'r, Op>| {
-            let result = begun.and_then(|begun| finish(session, region, repeat, begun, &mut ops, speech));
+            let result = begun.and_then(|begun| finish(session, region, repeat, begun, &mut ops, exchange));
             if result.is_ok() {
                 answered(&region.node, &mut ops);
             }
@@ -86,7 +86,7 @@ impl<'r, Op: Spanned> ByNode<'r, Op> {
 }
 
 /// Functions of a link for one kind of operation: `post` and `take` send and receive; `talk` does both.
-struct Speech<Op> {
+struct Exchange<Op> {
     post: fn(&mut dyn Link, &[Op], MonoNs) -> Result<(), LinkError>,
     /// Sends as much as the node takes without waiting. Returns true if everything has been sent.
     post_some: fn(&mut dyn Link, &[Op], MonoNs) -> Result<bool, LinkError>,
@@ -106,25 +106,25 @@ impl ByNode<'_, ReadOp<'_>> {
         session: &Session,
         answered: impl FnMut(&Arc<NodeLinks>, &mut [ReadOp<'_>]),
     ) -> Vec<Outcome> {
-        let speech = Speech {
+        let exchange = Exchange {
             post: |link, ops, deadline| link.post_read(ops, deadline),
             post_some: |link, ops, deadline| link.post_read(ops, deadline).map(|()| true),
             take: |link, ops, deadline| link.take_read(ops, deadline),
             talk: |link, ops, deadline| link.read(ops, deadline),
         };
-        self.each(session, Repeat::Harmless, &speech, answered)
+        self.each(session, Repeat::Harmless, &exchange, answered)
     }
 }
 
 impl ByNode<'_, WriteOp<'_>> {
     pub(crate) fn write(self, session: &Session) -> Vec<Outcome> {
-        let speech = Speech {
+        let exchange = Exchange {
             post: |link, ops, deadline| link.post_write(ops, deadline),
             post_some: |link, ops, deadline| link.post_write_some(ops, deadline),
             take: |link, ops, deadline| link.take_write(ops, deadline),
             talk: |link, ops, deadline| link.write(ops, deadline),
         };
-        self.each(session, Repeat::Harmful, &speech, |_, _| {})
+        self.each(session, Repeat::Harmful, &exchange, |_, _| {})
     }
 }
 
@@ -150,22 +150,22 @@ fn begin<Op>(
     session: &Session,
     region: &Arc<LeasedRegion>,
     ops: &[Op],
-    speech: &Speech<Op>,
+    exchange: &Exchange<Op>,
     is_alone: bool,
 ) -> Result<Begun, Error> {
     let deadline = session.request_deadline();
     let mut conversation = region.node.begin(deadline).map_err(|error| settle(session, region, error))?;
     let link = &mut *conversation.link;
     let posted = match is_alone {
-        true => (speech.post)(link, ops, deadline).map(|()| true),
-        false => (speech.post_some)(link, ops, deadline),
+        true => (exchange.post)(link, ops, deadline).map(|()| true),
+        false => (exchange.post_some)(link, ops, deadline),
     };
     Ok(Begun { conversation, posted })
 }
 
 /// Sends what the nodes did not take at once. The node that can take bytes next gets them next, so no node waits for
 /// another.
-fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], speech: &Speech<Op>) {
+fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], exchange: &Exchange<Op>) {
     // A new deadline: connecting to the other nodes may have used up the first one.
     let deadline = session.request_deadline();
     let mut is_late = false;
@@ -175,7 +175,7 @@ fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], speech: &Speech<O
                 && let Ok(false) = begun.posted
             {
                 let link = &mut *begun.conversation.link;
-                begun.posted = match (speech.post_some)(link, ops, deadline) {
+                begun.posted = match (exchange.post_some)(link, ops, deadline) {
                     Ok(false) if is_late => Err(LinkError::TimedOut),
                     posted => posted,
                 };
@@ -198,7 +198,7 @@ fn finish<Op: Spanned>(
     repeat: Repeat,
     Begun { mut conversation, posted }: Begun,
     ops: &mut [Op],
-    speech: &Speech<Op>,
+    exchange: &Exchange<Op>,
 ) -> Result<(), Error> {
     // A new deadline. Another node that did not answer may have used up the last one. Meanwhile this node's answer may
     // have filled the socket buffers, and the node then waits until it is read.
@@ -210,7 +210,7 @@ fn finish<Op: Spanned>(
             // again.
             Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
                 link.call(&Request::Renew(session.leases.proof().clone()), deadline)?;
-                (speech.talk)(link, ops, deadline)
+                (exchange.talk)(link, ops, deadline)
             }
             other => other,
         };
@@ -221,10 +221,10 @@ fn finish<Op: Spanned>(
         }
         result
     };
-    let taken = posted.and_then(|_| (speech.take)(&mut *conversation.link, ops, deadline));
+    let taken = posted.and_then(|_| (exchange.take)(&mut *conversation.link, ops, deadline));
     let result = judge(&mut *conversation.link, ops, taken);
     let result = region.node.end(conversation, result, deadline, repeat, |link| {
-        let again = (speech.talk)(link, ops, deadline);
+        let again = (exchange.talk)(link, ops, deadline);
         judge(link, ops, again)
     });
     result.map_err(|error| {
