@@ -14,7 +14,7 @@ use crate::plan::PageKey;
 use crate::rebuilding::Rebuilding;
 use crate::repair::Repair;
 use crate::stats::{Counters, add};
-use farpool_transport::landing::Keeper;
+use farpool_transport::recv_buffers::RecvBufferPool;
 use farpool_transport::{Brokers, Dialer};
 use farpool_wire::{MonoNs, Name};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,7 +44,7 @@ pub struct Session {
     /// Writes that wait for the local disk.
     pub(crate) behind: Arc<WriteBehind>,
     /// Keeps the pool of receive buffers alive, so that replies are received into used buffers.
-    pub(crate) landing: Keeper,
+    pub(crate) recv_buffers: RecvBufferPool,
     kept: Kept,
 }
 
@@ -81,7 +81,7 @@ impl Session {
             hosts: AtomicU32::new(opened.hosts),
             page_key: OnceLock::new(),
             behind,
-            landing: Keeper::new(),
+            recv_buffers: RecvBufferPool::new(),
             kept: Kept::default(),
         })
     }
@@ -175,7 +175,7 @@ impl Session {
             self.repair.request();
         }
         self.leases.release_idle(share_ms);
-        self.landing.age();
+        self.recv_buffers.age();
         if self.repair.claim() {
             let session = Arc::clone(self);
             if self.base.host.spawn("farpool-mending", Box::new(move || session.repair.run())).is_err() {

@@ -16,7 +16,7 @@ use farpool_lock::Mutex;
 use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_planner::Took;
 use farpool_sealing::{BufferPlace, TAG_BYTES, TableKey};
-use farpool_transport::landing::Landing;
+use farpool_transport::recv_buffers::RecvBuffer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -418,7 +418,7 @@ impl Fetch {
     fn next(&mut self) -> Result<Vec<Result<RecordBatch, Error>>, Error> {
         let table = self.table.clone();
         let tag_bytes = if table.seal.is_some() { TAG_BYTES } else { 0 };
-        let mut taken: Vec<(usize, &RowGroup, Vec<Landing>)> = Vec::new();
+        let mut taken: Vec<(usize, &RowGroup, Vec<RecvBuffer>)> = Vec::new();
         let mut bytes = 0;
         while let Some(index) = self.groups.front()
             && taken.len() < WAITING_MAX
@@ -429,7 +429,7 @@ impl Fetch {
             if bytes > FETCH_BYTES && !taken.is_empty() {
                 break;
             }
-            taken.push((*index, group, sizes().map(Landing::new).collect()));
+            taken.push((*index, group, sizes().map(RecvBuffer::new).collect()));
             self.groups.pop_front();
         }
         let mut ranges = Vec::new();
@@ -449,7 +449,7 @@ impl Fetch {
         Ok(taken.into_iter().map(|(index, group, buffers)| self.batch(index, group, buffers)).collect())
     }
 
-    fn batch(&self, index: usize, group: &RowGroup, buffers: Vec<Landing>) -> Result<RecordBatch, Error> {
+    fn batch(&self, index: usize, group: &RowGroup, buffers: Vec<RecvBuffer>) -> Result<RecordBatch, Error> {
         let damaged = |column: Option<&str>, why: String| {
             let (name, column) =
                 (&self.table.name, column.map_or_else(String::new, |name| format!("column {name:?} in ")));
@@ -492,7 +492,7 @@ impl Fetch {
     }
 
     /// Decrypts a buffer that has arrived, or compares its checksum. Returns an error if it is not as it was written.
-    fn checked(&self, mut landed: Landing, at: &BufferAt, place: BufferPlace) -> Result<Buffer, String> {
+    fn checked(&self, mut landed: RecvBuffer, at: &BufferAt, place: BufferPlace) -> Result<Buffer, String> {
         match &self.table.seal {
             Some(seal) => seal.seals.open(place, landed.as_mut()).map_err(|error| error.to_string())?,
             None if crc32c::crc32c(landed.as_ref()) == at.crc => {}

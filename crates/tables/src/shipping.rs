@@ -22,7 +22,7 @@ use farpool_host::HostEvent;
 use farpool_lock::Mutex;
 use farpool_operators::packed;
 use farpool_sealing::ChunkSeals;
-use farpool_transport::landing::Landing;
+use farpool_transport::recv_buffers::RecvBuffer;
 use farpool_transport::{Link, LinkError};
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;
@@ -514,7 +514,7 @@ impl Shipping {
                 link.post_call(&next, deadline())?;
                 asked += 1;
             }
-            let landed = bytes::Bytes::from_owner(Landing::of(chunk.batches.into_vec()));
+            let landed = bytes::Bytes::from_owner(RecvBuffer::of(chunk.batches.into_vec()));
             let mut rows = 0;
             for (group, batch) in packed::unpack(Buffer::from(landed)).map_err(LinkError::Protocol)? {
                 let no_group = WireError::Value { what: "the row group of a batch", found: group.into() };

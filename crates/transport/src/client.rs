@@ -5,7 +5,7 @@
 //! bytes are then copied back out of the caller's buffers, and bytes that belong to the next reply are kept until that
 //! reply is taken.
 
-use crate::landing::Landing;
+use crate::recv_buffers::RecvBuffer;
 use crate::socket::{Interest, Stream, read_full, write_full};
 use crate::tls::{self, TlsError};
 use crate::{Link, LinkError, ReadOp, Transport, WriteOp, check_ops, fitting};
@@ -207,7 +207,7 @@ impl<S: Stream> FrameLink<S> {
         let Some(bytes) = body_bytes.checked_sub(head.len()).filter(|bytes| *bytes <= CHUNK_BYTES_MAX) else {
             return Err(value(REPLY_LENGTH, body_bytes as u64));
         };
-        let mut batches = Landing::new(bytes).into_vec();
+        let mut batches = RecvBuffer::new(bytes).into_vec();
         let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut batches)];
         read_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
         let crc = || crc32c::crc32c_append(crc32c::crc32c(&head), &batches);

@@ -2,8 +2,8 @@
 //!
 //! Fresh memory costs a page fault for every 4 KiB, and the kernel zeroes it. Together that takes longer than receiving
 //! the bytes. Large buffers, of which Arrow columns are made, therefore return to this pool when their last user drops
-//! them, as long as a [`Keeper`] exists. Without a keeper nothing is pooled. Buffers that were not reused for a while
-//! are freed ([`Keeper::age`]).
+//! them, as long as a [`RecvBufferPool`] exists. Without a keeper nothing is pooled. Buffers that were not reused for a while
+//! are freed ([`RecvBufferPool::age`]).
 
 use farpool_lock::Mutex;
 use std::collections::BTreeMap;
@@ -71,24 +71,24 @@ static SPARE: Mutex<Spare> = Mutex::new(Spare { buffers: BTreeMap::new(), bytes:
 /// Receive buffer. A buffer from the pool holds old bytes of this process, so all of it must be written before it is
 /// read. Large buffers return to the pool when they are dropped.
 #[derive(Debug)]
-pub struct Landing(Vec<u8>);
+pub struct RecvBuffer(Vec<u8>);
 
-impl Landing {
+impl RecvBuffer {
     /// Takes a buffer of `bytes` bytes from the pool, or allocates one.
-    pub fn new(bytes: usize) -> Landing {
+    pub fn new(bytes: usize) -> RecvBuffer {
         let kept = if bytes < KEPT_BYTES_MIN { None } else { SPARE.lock().take(bytes) };
         match kept {
             Some(mut buffer) => {
                 buffer.resize(bytes, 0);
-                Landing(buffer)
+                RecvBuffer(buffer)
             }
-            None => Landing(vec![0; bytes]),
+            None => RecvBuffer(vec![0; bytes]),
         }
     }
 
     /// Wraps a buffer, so that it goes to the pool when it is dropped.
-    pub fn of(bytes: Vec<u8>) -> Landing {
-        Landing(bytes)
+    pub fn of(bytes: Vec<u8>) -> RecvBuffer {
+        RecvBuffer(bytes)
     }
 
     /// Returns the bytes. They do not return to the pool by themselves.
@@ -97,19 +97,19 @@ impl Landing {
     }
 }
 
-impl AsRef<[u8]> for Landing {
+impl AsRef<[u8]> for RecvBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl AsMut<[u8]> for Landing {
+impl AsMut<[u8]> for RecvBuffer {
     fn as_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
 }
 
-impl Drop for Landing {
+impl Drop for RecvBuffer {
     fn drop(&mut self) {
         if self.0.capacity() >= KEPT_BYTES_MIN {
             SPARE.lock().give(std::mem::take(&mut self.0));
@@ -119,14 +119,14 @@ impl Drop for Landing {
 
 /// Handle that keeps the pool in use. When the last one is dropped, all pooled buffers are freed.
 #[derive(Debug)]
-pub struct Keeper(());
+pub struct RecvBufferPool(());
 
-impl Keeper {
+impl RecvBufferPool {
     /// Makes a handle. The pool is in use as long as there is one.
     #[expect(clippy::new_without_default, reason = "it is counted")]
-    pub fn new() -> Keeper {
+    pub fn new() -> RecvBufferPool {
         SPARE.lock().keepers += 1;
-        Keeper(())
+        RecvBufferPool(())
     }
 
     /// Frees the buffers that nobody has used since the last call but one.
@@ -137,7 +137,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for RecvBufferPool {
     fn drop(&mut self) {
         let mut spare = SPARE.lock();
         spare.keepers -= 1;
