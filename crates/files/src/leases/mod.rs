@@ -9,8 +9,8 @@
 //! `held` is taken inside it, for each access, and never while anybody is asked. A thread that has it may lock the
 //! table of nodes and a node's links.
 
-mod keeping;
 mod leasing;
+mod renewal;
 
 use crate::base::Base;
 use crate::broker::{Broker, answer_of};
