@@ -2,7 +2,7 @@
 //!
 //! The idea: code that notices a lost or draining node only sets a flag ([`Repair::request`]). The session's renewals
 //! check the flag ([`Repair::claim`]) and start a thread ([`Repair::run`]). The thread goes from file to file until all
-//! are repaired. Each file knows how to repair itself ([`Mend`]).
+//! are repaired. Each file knows how to repair itself ([`Repairable`]).
 //!
 //! The only lock is that of the list of files. It is held to copy the list, never while a file is repaired, and no
 //! other lock is taken inside it.
@@ -18,9 +18,9 @@ use std::sync::{Arc, Weak};
 const RETRY_MS: u64 = 500;
 
 /// File that can be repaired.
-pub(crate) trait Mend: Send + Sync {
+pub(crate) trait Repairable: Send + Sync {
     /// Repairs what can be repaired now.
-    fn mend(&self) -> Mended;
+    fn repair(&self) -> Repaired;
 
     /// Returns how many bytes the next loss would destroy.
     fn unprotected_bytes(&self) -> u64;
@@ -28,7 +28,7 @@ pub(crate) trait Mend: Send + Sync {
 
 /// Result of one round over a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mended {
+pub(crate) enum Repaired {
     /// The file needs no repair any more.
     All,
     /// Some of the file still needs repair and could not be repaired now.
@@ -38,7 +38,7 @@ pub(crate) enum Mended {
 /// Files of a session that may need repair, and whether a thread is repairing them.
 pub(crate) struct Repair {
     base: Arc<Base>,
-    files: Mutex<Vec<Weak<dyn Mend>>>,
+    files: Mutex<Vec<Weak<dyn Repairable>>>,
     is_needed: AtomicBool,
     is_running: AtomicBool,
 }
@@ -54,7 +54,7 @@ impl Repair {
     }
 
     /// Adds a file to those that are watched.
-    pub(crate) fn keep<F: Mend + 'static>(&self, file: &Arc<F>) {
+    pub(crate) fn keep<F: Repairable + 'static>(&self, file: &Arc<F>) {
         let file: Weak<F> = Arc::downgrade(file);
         let mut files = self.files.lock();
         files.retain(|file| file.strong_count() > 0);
@@ -63,7 +63,7 @@ impl Repair {
 
     /// Returns how many bytes of all watched files the next loss would destroy.
     pub(crate) fn unprotected_bytes(&self) -> u64 {
-        let files: Vec<Weak<dyn Mend>> = self.files.lock().clone();
+        let files: Vec<Weak<dyn Repairable>> = self.files.lock().clone();
         files.iter().filter_map(Weak::upgrade).map(|file| file.unprotected_bytes()).sum()
     }
 
@@ -86,15 +86,15 @@ impl Repair {
     /// Repairs until no file needs it, or until the session ends.
     pub(crate) fn run(&self) {
         while self.is_needed.swap(false, Ordering::AcqRel) {
-            let files: Vec<Weak<dyn Mend>> = self.files.lock().clone();
+            let files: Vec<Weak<dyn Repairable>> = self.files.lock().clone();
             let open = || self.base.check_open().is_ok();
-            let mut mended = Mended::All;
+            let mut repaired = Repaired::All;
             for file in files.iter().filter_map(Weak::upgrade).take_while(|_| open()) {
-                if file.mend() == Mended::Part {
-                    mended = Mended::Part;
+                if file.repair() == Repaired::Part {
+                    repaired = Repaired::Part;
                 }
             }
-            if mended == Mended::Part {
+            if repaired == Repaired::Part {
                 self.request();
                 if self.base.pause(RETRY_MS).is_err() {
                     break;

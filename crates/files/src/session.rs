@@ -178,7 +178,7 @@ impl Session {
         self.recv_buffers.age();
         if self.repair.claim() {
             let session = Arc::clone(self);
-            if self.base.host.spawn("farpool-mending", Box::new(move || session.repair.run())).is_err() {
+            if self.base.host.spawn("farpool-repair", Box::new(move || session.repair.run())).is_err() {
                 // No thread could be started. The next renewal tries again.
                 self.repair.leave();
             }

@@ -20,7 +20,7 @@ use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, PageSeals, Piece, RangeLockKind, Snapshot};
-use crate::repair::{Mend, Mended};
+use crate::repair::{Repairable, Repaired};
 use farpool_wire::{MonoNs, Name};
 use std::sync::Arc;
 
@@ -34,31 +34,31 @@ struct Fresh {
 }
 
 /// Reports whether a copy can stay where it is.
-fn is_sound(copy: &ExtentCopy<Arc<LeasedRegion>>) -> bool {
+fn is_in_sync(copy: &ExtentCopy<Arc<LeasedRegion>>) -> bool {
     copy.cut.region.check_usable().is_ok() && !copy.is_quarantined && !copy.cut.region.node.is_draining()
 }
 
-impl Mend for FileInner {
-    fn mend(&self) -> Mended {
+impl Repairable for FileInner {
+    fn repair(&self) -> Repaired {
         self.forget_direct();
-        let mut mended = Mended::All;
+        let mut repaired = Repaired::All;
         let mut from = 0;
         loop {
             let start = {
                 let state = self.state();
                 if state.phase != Phase::Writable {
-                    return Mended::All;
+                    return Repaired::All;
                 }
                 match state.map.find_extent(from, |copies| self.needs_work(copies)) {
                     Some(start) => start,
-                    None => return mended,
+                    None => return repaired,
                 }
             };
             from = start + 1;
-            match self.mend_extent(start) {
+            match self.repair_extent(start) {
                 Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::Closed => return Mended::Part,
-                Err(_) => mended = Mended::Part,
+                Err(error) if error.kind() == ErrorKind::Closed => return Repaired::Part,
+                Err(_) => repaired = Repaired::Part,
             }
         }
     }
@@ -71,7 +71,7 @@ impl Mend for FileInner {
         let is_bare = |file: &std::ops::Range<u64>, copies: &[ExtentCopy<Arc<LeasedRegion>>]| match &self.disk
         {
             Some(disk) => disk.lacks(file.clone()),
-            None => copies.iter().filter(|copy| is_sound(copy)).count() < 2,
+            None => copies.iter().filter(|copy| is_in_sync(copy)).count() < 2,
         };
         let bare = state.map.extents().filter(|(file, copies)| is_bare(file, copies));
         bare.map(|(file, _)| file.end.min(state.map.length()).saturating_sub(file.start)).sum()
@@ -89,7 +89,7 @@ impl FileInner {
 
     /// Reports whether an extent needs repair and can be repaired now.
     fn needs_work(&self, copies: &[ExtentCopy<Arc<LeasedRegion>>]) -> bool {
-        let sound = copies.iter().filter(|copy| is_sound(copy)).count();
+        let sound = copies.iter().filter(|copy| is_in_sync(copy)).count();
         let is_short = sound < self.copies_wanted();
         let has_source =
             self.disk.is_some() || copies.iter().any(|copy| copy.cut.region.check_usable().is_ok());
@@ -97,7 +97,7 @@ impl FileInner {
     }
 
     /// Gives the extent at `start` the copies it should have, and removes the others.
-    fn mend_extent(&self, start: u64) -> Result<(), Error> {
+    fn repair_extent(&self, start: u64) -> Result<(), Error> {
         let around = start..start + EXTENT_BYTES_MAX;
         for _ in 0..FREE_TRIES {
             // No write runs while the snapshot is taken, so all copies in it are in sync.
@@ -147,11 +147,11 @@ impl FileInner {
     /// Makes a copy of a snapshot, on another failure domain than its good copies. `None` if it has enough of those.
     fn copy_extent(&self, snapshot: &Snapshot<Arc<LeasedRegion>>) -> Result<Option<Fresh>, Error> {
         let session = &*self.session;
-        if snapshot.copies.iter().filter(|copy| is_sound(copy)).count() >= self.copies_wanted() {
+        if snapshot.copies.iter().filter(|copy| is_in_sync(copy)).count() >= self.copies_wanted() {
             return Ok(None);
         }
         let label = |copy: &ExtentCopy<Arc<LeasedRegion>>| copy.cut.region.node.info.host_label.clone();
-        let apart: Vec<Name> = snapshot.copies.iter().filter(|copy| is_sound(copy)).map(label).collect();
+        let apart: Vec<Name> = snapshot.copies.iter().filter(|copy| is_in_sync(copy)).map(label).collect();
         let bytes = (snapshot.range.end - snapshot.range.start) as u32;
         let cut = session.leases.cut(self.group, bytes, &apart, Patience::Brief)?;
         let copied = self.copy_written(snapshot, &cut);
@@ -170,7 +170,7 @@ impl FileInner {
     ) -> Result<PageSeals, Error> {
         let session = &*self.session;
         let usable = snapshot.copies.iter().filter(|copy| copy.cut.region.check_usable().is_ok());
-        let source = usable.min_by_key(|copy| (copy.cut.region.node.is_suspect(), !is_sound(copy)));
+        let source = usable.min_by_key(|copy| (copy.cut.region.node.is_suspect(), !is_in_sync(copy)));
         if let Some(key) = &self.key {
             return self.copy_sealed(key, snapshot, source, cut);
         }
@@ -213,8 +213,8 @@ impl FileInner {
         let is_taken_in = attached.is_ok();
         freed.extend(attached.err());
         let now = state.map.snapshot(snapshot.range.start).map_or(Vec::new(), |now| now.copies);
-        if state.phase == Phase::Writable && now.iter().any(is_sound) {
-            for copy in now.iter().filter(|copy| !is_sound(copy)) {
+        if state.phase == Phase::Writable && now.iter().any(is_in_sync) {
+            for copy in now.iter().filter(|copy| !is_in_sync(copy)) {
                 let dropped = state.map.drop_copy(copy.id);
                 freed.extend(dropped.filter(|copy| !copy.is_quarantined).map(|copy| copy.cut));
             }
