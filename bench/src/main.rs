@@ -13,7 +13,7 @@ mod tiers;
 
 use clap::Parser;
 use exit::Failure;
-use farpool_command::{exit, input, reach, signals, table, units};
+use farpool_command::{exit, exposure, input, signals, table, units};
 use std::process::ExitCode;
 
 /// Run a benchmark on this machine.

@@ -4,7 +4,7 @@ use crate::faults::Chore;
 use crate::host::SimHost;
 use crate::kernel::{ProcessId, World};
 use farpool_host::Host;
-use farpool_node::{Reach, keep_regions};
+use farpool_node::{Withdrawal, keep_regions};
 use std::sync::Arc;
 
 const MS: u64 = 1_000_000;
@@ -33,8 +33,8 @@ fn limit(world: &mut World, index: usize, regions: u32, evacuate_ms: Option<u64>
     let Some(life) = &world.parties.nodes[index].life else { return };
     let (process, service) = (life.process, Arc::clone(&life.service));
     let limit = move || {
-        let until = |ms| Reach::Evacuable(SimHost(process).now().plus_ms(ms));
-        keep_regions(&service, regions, evacuate_ms.map_or(Reach::Discardable, until));
+        let until = |ms| Withdrawal::Evacuable(SimHost(process).now().plus_ms(ms));
+        keep_regions(&service, regions, evacuate_ms.map_or(Withdrawal::Discardable, until));
     };
     world.spawn(process, Box::new(limit));
 }

@@ -1,7 +1,7 @@
 //! CA in memory that issues any certificate a test needs, including invalid ones.
 
 use farpool_node::node_id;
-use farpool_transport::{Identity, Reach, Tls};
+use farpool_transport::{Exposure, Identity, Tls};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
 };
@@ -72,7 +72,7 @@ impl Ca {
         self.tls(&Identity::tenant(name).expect("a tenant"))
     }
 
-    pub fn reach(tls: Tls) -> Reach {
-        Reach { tls: Some(tls), plaintext: false }
+    pub fn exposure(tls: Tls) -> Exposure {
+        Exposure { tls: Some(tls), plaintext: false }
     }
 }

@@ -8,7 +8,7 @@ use farpool_broker::stores::{MemoryStore, Store, StoreError};
 use farpool_broker::{Broker, LeaseSettings};
 use farpool_lease::broker::{Durable, Record};
 use farpool_lock::Mutex;
-use farpool_transport::Reach;
+use farpool_transport::Exposure;
 use farpool_wire::Name;
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +30,7 @@ impl Store for Kept {
 
 fn broker(store: &Kept, address: std::net::SocketAddr) -> Broker {
     let store = Box::new(store.clone());
-    Broker::start(address, &Reach::default(), LeaseSettings::default(), store).expect("a broker")
+    Broker::start(address, &Exposure::default(), LeaseSettings::default(), store).expect("a broker")
 }
 
 fn node(url: &str) -> Process {

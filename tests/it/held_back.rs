@@ -7,7 +7,7 @@ use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_host::{DiskFile, Host, HostLayer};
 use farpool_lock::{Condvar, Mutex, MutexGuard};
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
+use farpool_transport::{Dial, Dialer, Exposure, Link, LinkError, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::{MonoNs, Name, Reply, Request};
 use std::io;
 use std::path::Path;
@@ -191,7 +191,7 @@ impl World {
 
     fn with(nodes: u32, leases: LeaseSettings) -> World {
         let (loopback, store) = (([127, 0, 0, 1], 0).into(), Box::new(MemoryStore::default()));
-        let broker = Broker::start(loopback, &Reach::default(), leases, store).expect("a broker");
+        let broker = Broker::start(loopback, &Exposure::default(), leases, store).expect("a broker");
         let start = |number: u32| {
             let name = Name::new(format!("n{number}")).expect("a name");
             let mut options = NodeOptions::new(name, 16 * MIB, broker.address().to_string());
@@ -207,7 +207,7 @@ impl World {
             PoolOptions { transport: TransportChoice::Tcp, renew_ms_max: 20, ..PoolOptions::default() };
         let url = format!("farpool://{}", broker.address());
         let pool = Pool::connect_from(
-            Arc::new(Gated(gate.clone(), Sockets::dialer(Reach::default()))),
+            Arc::new(Gated(gate.clone(), Sockets::dialer(Exposure::default()))),
             &url,
             options,
         )

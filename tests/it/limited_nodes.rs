@@ -8,7 +8,7 @@ use farpool_broker::{Broker, LeaseSettings};
 use farpool_host::clock;
 use farpool_node::limits::BURST_NS;
 use farpool_node::{Limits, Node, NodeOptions};
-use farpool_transport::{Identity, Reach, ReadOp, Transport, tcp};
+use farpool_transport::{Exposure, Identity, ReadOp, Transport, tcp};
 use farpool_wire::{ClientId, Name};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 fn limited_node(limits: Limits) -> OneNode {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let store = Box::new(MemoryStore::default());
-    let reach = Reach::default();
+    let exposure = Exposure::default();
     // The lease is long, because nobody renews it.
     let settings = LeaseSettings { lease_ttl_ms: 600_000, ..LeaseSettings::default() };
-    let broker = Broker::start(loopback, &reach, settings, store).expect("a broker");
+    let broker = Broker::start(loopback, &exposure, settings, store).expect("a broker");
     let mut options =
         NodeOptions::new(Name::new(NODE).expect("a name"), 4 * MIB, broker.address().to_string());
     options.region_bytes = MIB;
     options.limits = limits;
     let node = Node::start(options).expect("a node");
     assert!(node.wait_joined(PATIENCE), "the node joins");
-    OneNode { node, broker, reach }
+    OneNode { node, broker, exposure }
 }
 
 /// The test checks an upper bound, so a slow machine cannot break it: the bytes moved in a time are at most those of
@@ -101,7 +101,8 @@ fn serve_eight_clients(turn: Duration) {
     let info = pool.node.info().clone();
     let link = |client: u64| {
         let expected = Identity::Node(info.node);
-        tcp::connect_for(ClientId(client), &Reach::default(), &info.address, &expected, soon()).expect("tcp")
+        tcp::connect_for(ClientId(client), &Exposure::default(), &info.address, &expected, soon())
+            .expect("tcp")
     };
     let session = pool.session();
     let grant = session.lease(&pool, &mut *link(0), 1).expect("a lease").remove(0);

@@ -9,7 +9,7 @@ use farpool::{
 use farpool_broker::LeaseSettings;
 use farpool_host::{Host, HostEvent, HostLayer};
 use farpool_lock::{Condvar, Mutex};
-use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
+use farpool_transport::{Dial, Dialer, Exposure, Link, LinkError, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::control::Done;
 use farpool_wire::{MonoNs, Opcode, Reply, Request};
 use std::sync::Arc;
@@ -141,7 +141,7 @@ fn start(regions: u32, transport: TransportChoice, grace_ms: u32) -> (OneNode, P
     let pauses = Arc::new(Pauses::default());
     let url = format!("farpool://{}", node.broker.address());
     let options = PoolOptions { transport, protection: Some(Protection::None), ..PoolOptions::default() };
-    let host = Pausing { machine: Sockets::dialer(Reach::default()), pauses: Arc::clone(&pauses) };
+    let host = Pausing { machine: Sockets::dialer(Exposure::default()), pauses: Arc::clone(&pauses) };
     let client = Pool::connect_from(Arc::new(host), &url, options);
     let client = client.expect("a session");
     let old = client.create("old", FileClass::Scratch, CreateOptions::default()).expect("created");

@@ -9,7 +9,7 @@ use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_lock::Mutex;
 use farpool_node::pressure::{Sample, Space};
 use farpool_node::{MemorySource, Node, NodeOptions};
-use farpool_transport::Reach;
+use farpool_transport::Exposure;
 use farpool_wire::Name;
 use farpool_wire::control::{NodeStatus, StatusReport};
 use std::collections::VecDeque;
@@ -53,7 +53,7 @@ impl Hosts {
     fn new(count: usize, firm_percent: u32) -> Hosts {
         let settings = LeaseSettings { lease_ttl_ms: 1_000, grace_ms: 300, ..LeaseSettings::default() };
         let (loopback, store) = (([127, 0, 0, 1], 0).into(), Box::new(MemoryStore::default()));
-        let broker = Broker::start(loopback, &Reach::default(), settings, store).expect("a broker");
+        let broker = Broker::start(loopback, &Exposure::default(), settings, store).expect("a broker");
         let mut hosts = Hosts { nodes: Vec::new(), told: Vec::new(), broker };
         for index in 0..count {
             let name = Name::new(format!("n{index}")).expect("a name");

@@ -8,7 +8,7 @@ use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, P
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_near_data::FunctionOptions;
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::Reach;
+use farpool_transport::Exposure;
 use farpool_wire::Name;
 use farpool_wire::control::{NodeStatus, StatusReport};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ impl Cluster {
     pub(crate) fn new(nodes: u32) -> Cluster {
         let settings = LeaseSettings { lease_ttl_ms: 1_000, grace_ms: 300, ..LeaseSettings::default() };
         let (loopback, store) = (([127, 0, 0, 1], 0).into(), Box::new(MemoryStore::default()));
-        let broker = Broker::start(loopback, &Reach::default(), settings, store).expect("a broker");
+        let broker = Broker::start(loopback, &Exposure::default(), settings, store).expect("a broker");
         let mut cluster = Cluster { broker, nodes: Vec::new(), started: 0 };
         for _ in 0..nodes {
             cluster.start_node();

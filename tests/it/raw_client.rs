@@ -8,7 +8,7 @@ use farpool_node::{Node, NodeOptions};
 pub use farpool_tests::raw_session::*;
 use farpool_transport::shm::{self, ShmSpace};
 use farpool_transport::sim::{Faults, SimNet};
-use farpool_transport::{Identity, Link, Reach, Transport, tcp};
+use farpool_transport::{Exposure, Identity, Link, Transport, tcp};
 use farpool_wire::Name;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,32 +21,36 @@ pub struct OneNode {
     pub node: Node,
     pub broker: Broker,
     /// Settings with which clients connect.
-    pub reach: Reach,
+    pub exposure: Exposure,
 }
 
 pub fn one_node(regions: u64, settings: LeaseSettings) -> OneNode {
-    one_node_within(regions, settings, [Reach::default(), Reach::default(), Reach::default()])
+    one_node_within(regions, settings, [Exposure::default(), Exposure::default(), Exposure::default()])
 }
 
 /// Starts a pool with certificates. Returns it with the CA that issued them.
 pub fn one_tls_node(regions: u64, settings: LeaseSettings) -> (OneNode, Ca) {
     let ca = Ca::new();
-    let reaches = [ca.broker(), ca.node(NODE), ca.tenant("raw-client")].map(Ca::reach);
+    let reaches = [ca.broker(), ca.node(NODE), ca.tenant("raw-client")].map(Ca::exposure);
     (one_node_within(regions, settings, reaches), ca)
 }
 
 /// Starts a pool with the settings of the broker, the node and the clients, in this order.
-pub fn one_node_within(regions: u64, settings: LeaseSettings, [broker, node, reach]: [Reach; 3]) -> OneNode {
+pub fn one_node_within(
+    regions: u64,
+    settings: LeaseSettings,
+    [broker, node, exposure]: [Exposure; 3],
+) -> OneNode {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let store = Box::new(MemoryStore::default());
     let broker = Broker::start(loopback, &broker, settings, store).expect("a broker");
     let name = Name::new(NODE).expect("a name");
     let mut options = NodeOptions::new(name, regions * MIB, broker.address().to_string());
     options.region_bytes = MIB;
-    options.reach = node;
+    options.exposure = node;
     let node = Node::start(options).expect("a node");
     assert!(node.wait_joined(PATIENCE), "the node joins");
-    OneNode { node, broker, reach }
+    OneNode { node, broker, exposure }
 }
 
 impl OneNode {
@@ -55,7 +59,7 @@ impl OneNode {
         let info = self.node.info();
         match transport {
             Transport::Tcp => {
-                tcp::connect(&self.reach, &info.address, &Identity::Node(info.node), soon()).expect("tcp")
+                tcp::connect(&self.exposure, &info.address, &Identity::Node(info.node), soon()).expect("tcp")
             }
             Transport::Shm => {
                 let space = Arc::new(ShmSpace::default());
@@ -75,6 +79,6 @@ impl OneNode {
 impl Lessor for OneNode {
     fn broker_link(&self) -> Box<dyn Link> {
         let address = self.broker.address().to_string();
-        tcp::connect(&self.reach, &address, &Identity::Broker, soon()).expect("broker")
+        tcp::connect(&self.exposure, &address, &Identity::Broker, soon()).expect("broker")
     }
 }

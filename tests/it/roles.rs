@@ -10,7 +10,7 @@ use farpool_wire::{Code, Incarnation, Name, NodeId, Reply, Request, Text};
 
 fn broker_link(pool: &OneNode, tls: Tls) -> Box<dyn Link> {
     let address = pool.broker.address().to_string();
-    tcp::connect(&Ca::reach(tls), &address, &Identity::Broker, soon()).expect("a link")
+    tcp::connect(&Ca::exposure(tls), &address, &Identity::Broker, soon()).expect("a link")
 }
 
 fn offer(node: NodeId, name: &str) -> Request {
@@ -121,9 +121,9 @@ fn node_grants_leases_to_no_other_node() {
     let address = pool.node.info().address.to_string();
     let session = pool.session();
     for tls in [ca.node("other"), ca.broker()] {
-        let reach = Ca::reach(tls);
+        let exposure = Ca::exposure(tls);
         let mut link =
-            tcp::connect(&reach, &address, &Identity::Node(node_id(NODE)), soon()).expect("a link");
+            tcp::connect(&exposure, &address, &Identity::Node(node_id(NODE)), soon()).expect("a link");
         not_permitted(&mut *link, &Request::Renew(session.proof.clone()));
         let release = Release {
             session: session.proof.session,

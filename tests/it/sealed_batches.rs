@@ -9,7 +9,7 @@ use farpool::{
 };
 use farpool_host::{Host, HostLayer};
 use farpool_lock::{Condvar, Mutex};
-use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, ReadOp, Sockets, Transport, WriteOp};
+use farpool_transport::{Dial, Dialer, Exposure, Link, LinkError, ReadOp, Sockets, Transport, WriteOp};
 use farpool_wire::{MonoNs, Reply, Request};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -201,7 +201,7 @@ fn connect(cluster: &Cluster, meddler: &Arc<Meddler>, transport: TransportChoice
 }
 
 pub(crate) fn connect_with(cluster: &Cluster, meddler: &Arc<Meddler>, options: PoolOptions) -> Pool {
-    let host = Arc::new(Meddled(Arc::clone(meddler), Sockets::dialer(Reach::default())));
+    let host = Arc::new(Meddled(Arc::clone(meddler), Sockets::dialer(Exposure::default())));
     Pool::connect_from(host, &cluster.url(), options).expect("a session")
 }
 

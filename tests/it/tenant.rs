@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::raw_client::*;
 use farpool::{Pool, PoolOptions, TransportChoice};
 use farpool_transport::shm;
-use farpool_transport::{Identity, Link, LinkError, Reach, Transport, tcp};
+use farpool_transport::{Exposure, Identity, Link, LinkError, Transport, tcp};
 use farpool_wire::Code;
 use farpool_wire::control::{Grant, NodeInfo, NodeStatus, Traffic};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl RealPool {
             Transport::Shm => shm::connect(&self.info.shm_socket, Arc::default(), soon()).expect("shm"),
             _ => {
                 let expected = Identity::Node(self.info.node);
-                tcp::connect(&Reach::default(), &self.info.address, &expected, soon()).expect("tcp")
+                tcp::connect(&Exposure::default(), &self.info.address, &expected, soon()).expect("tcp")
             }
         }
     }
@@ -84,7 +84,7 @@ impl RealPool {
 
 impl Lessor for RealPool {
     fn broker_link(&self) -> Box<dyn Link> {
-        tcp::connect(&Reach::default(), &self.address, &Identity::Broker, soon()).expect("the broker")
+        tcp::connect(&Exposure::default(), &self.address, &Identity::Broker, soon()).expect("the broker")
     }
 }
 

@@ -6,7 +6,7 @@ use crate::programs::PATIENCE;
 use crate::raw_client::*;
 use farpool_broker::stores::MemoryStore;
 use farpool_broker::{Broker, LeaseSettings};
-use farpool_transport::{Identity, Link, Reach, Tls, TlsFiles, tcp};
+use farpool_transport::{Exposure, Identity, Link, Tls, TlsFiles, tcp};
 use farpool_wire::control::*;
 use farpool_wire::*;
 use std::path::Path;
@@ -18,22 +18,22 @@ const REGIONS: u64 = 8;
 /// Pool, as one client reaches it.
 struct Client {
     broker: String,
-    reach: Reach,
+    exposure: Exposure,
 }
 
 impl Lessor for Client {
     fn broker_link(&self) -> Box<dyn Link> {
-        tcp::connect(&self.reach, &self.broker, &Identity::Broker, soon()).expect("the broker")
+        tcp::connect(&self.exposure, &self.broker, &Identity::Broker, soon()).expect("the broker")
     }
 }
 
 impl Client {
     fn plain(url: &str) -> Client {
-        Client { broker: url.trim_start_matches("farpool://").to_owned(), reach: Reach::default() }
+        Client { broker: url.trim_start_matches("farpool://").to_owned(), exposure: Exposure::default() }
     }
 
     fn of_tenant(url: &str, tls: Tls) -> Client {
-        Client { reach: Reach { tls: Some(tls), plaintext: false }, ..Client::plain(url) }
+        Client { exposure: Exposure { tls: Some(tls), plaintext: false }, ..Client::plain(url) }
     }
 
     fn status(&self) -> StatusReport {
@@ -59,7 +59,7 @@ impl Client {
 
     fn link(&self, name: &str) -> Box<dyn Link> {
         let info = self.node(name).info;
-        tcp::connect(&self.reach, &info.address, &Identity::Node(info.node), soon()).expect("the node")
+        tcp::connect(&self.exposure, &info.address, &Identity::Node(info.node), soon()).expect("the node")
     }
 
     /// Returns the node's current counts. Provokes a refusal first: once the node has reported it, it has reported
@@ -245,7 +245,7 @@ fn ticket_whose_time_is_over_is_expired() {
     let settings = LeaseSettings { ticket_ttl_ms: 300, heartbeat_ms: 100, ..LeaseSettings::default() };
     let (loopback, store) = (([127, 0, 0, 1], 0).into(), Box::new(MemoryStore::default()));
     // This broker has shorter ticket times than that of the command, which gives every ticket 10 s.
-    let broker = Broker::start(loopback, &Reach::default(), settings, store).expect("a broker");
+    let broker = Broker::start(loopback, &Exposure::default(), settings, store).expect("a broker");
     let url = format!("farpool://{}", broker.address());
     let (_node, client) = (node_at("one", &url, &[]), Client::plain(&url));
     let session = RawSession::open(&client);

@@ -7,7 +7,7 @@ use crate::raw_client::*;
 use farpool_broker::{Broker, LeaseSettings};
 use farpool_node::{Node, NodeOptions, node_id};
 use farpool_transport::{
-    Identity, Link, LinkError, Reach, Tls, TlsError, TlsErrorKind, TlsFiles, Transport, tcp,
+    Exposure, Identity, Link, LinkError, Tls, TlsError, TlsErrorKind, TlsFiles, Transport, tcp,
 };
 use farpool_wire::{Name, NodeId};
 use rustls::pki_types::pem::PemObject;
@@ -23,12 +23,12 @@ use std::time::{Duration, Instant};
 
 const NODE_NAME: &str = "n-7d26e74cb88b6b67.node.farpool";
 
-fn plaintext() -> Reach {
-    Reach::default()
+fn plaintext() -> Exposure {
+    Exposure::default()
 }
 
-fn dial(reach: &Reach, address: &str, expected: &Identity) -> Result<Box<dyn Link>, LinkError> {
-    tcp::connect(reach, address, expected, soon())
+fn dial(exposure: &Exposure, address: &str, expected: &Identity) -> Result<Box<dyn Link>, LinkError> {
+    tcp::connect(exposure, address, expected, soon())
 }
 
 /// Returns the reason why a peer was not trusted. Panics on any other result.
@@ -108,7 +108,7 @@ fn alert_to(address: &str, ca: &Ca, issued: Option<&Issued>) -> AlertDescription
 fn server_of_another_ca_is_refused_and_the_ca_is_named() {
     let (ours, theirs) = (Ca::new(), Ca::new());
     let address = foreign_server(&theirs.issue(&Wish { names: &["broker.farpool"], days: (-1, 1) }));
-    let error = untrusted(dial(&Ca::reach(ours.tenant("a")), &address, &Identity::Broker));
+    let error = untrusted(dial(&Ca::exposure(ours.tenant("a")), &address, &Identity::Broker));
     assert_eq!(error.kind(), TlsErrorKind::OtherCa, "{error}");
     assert!(error.to_string().contains("broker.farpool") && error.to_string().contains("the CA"), "{error}");
 }
@@ -121,7 +121,7 @@ fn server_whose_time_is_over_or_has_not_come_is_refused_with_the_date() {
         ((1, 9), TlsErrorKind::NotYetValid, "not valid before"),
     ] {
         let address = foreign_server(&ca.issue(&Wish { names: &["broker.farpool"], days }));
-        let error = untrusted(dial(&Ca::reach(ca.tenant("a")), &address, &Identity::Broker));
+        let error = untrusted(dial(&Ca::exposure(ca.tenant("a")), &address, &Identity::Broker));
         assert_eq!(error.kind(), kind, "{error}");
         let text = error.to_string();
         assert!(text.contains("broker.farpool") && text.contains(word) && text.contains("UTC"), "{text}");
@@ -133,7 +133,7 @@ fn server_that_is_another_than_was_dialled_is_refused_and_both_are_named() {
     let (pool, ca) = one_tls_node(1, LeaseSettings::default());
     let address = pool.node.info().address.to_string();
     for expected in [Identity::Broker, Identity::Node(NodeId(7))] {
-        let error = untrusted(dial(&pool.reach, &address, &expected));
+        let error = untrusted(dial(&pool.exposure, &address, &expected));
         assert_eq!(error.kind(), TlsErrorKind::WrongPeer, "{error}");
         let text = error.to_string();
         assert!(text.contains(&expected.dns_name()), "{text}");
@@ -141,7 +141,7 @@ fn server_that_is_another_than_was_dialled_is_refused_and_both_are_named() {
     }
     // The certificate of a tenant has the same CA, but is not a broker's.
     let tenant = foreign_server(&ca.issue(&Wish { names: &["a.tenant.farpool"], days: (-1, 1) }));
-    let error = untrusted(dial(&pool.reach, &tenant, &Identity::Broker));
+    let error = untrusted(dial(&pool.exposure, &tenant, &Identity::Broker));
     assert_eq!(error.kind(), TlsErrorKind::WrongPeer, "{error}");
 }
 
@@ -152,7 +152,7 @@ fn server_with_more_than_one_identity_is_nobody() {
     for names in [&["broker.farpool", NODE_NAME][..], &["*.node.farpool"], &["*.node.farpool", NODE_NAME]] {
         let expected = if names[0] == "broker.farpool" { &Identity::Broker } else { &node };
         let address = foreign_server(&ca.issue(&Wish { names, days: (-1, 1) }));
-        let error = untrusted(dial(&Ca::reach(ca.tenant("a")), &address, expected));
+        let error = untrusted(dial(&Ca::exposure(ca.tenant("a")), &address, expected));
         assert_eq!(error.kind(), TlsErrorKind::Identity, "{names:?}: {error}");
     }
 }
@@ -190,7 +190,7 @@ fn client_that_is_refused_is_told_so_with_its_own_certificate_named() {
     let issued = other.issue(&Wish { names: &["a.tenant.farpool"], days: (-1, 1) });
     let both = format!("{}{}", ca.pem, other.pem);
     let tls = Tls::from_pem(&both, &issued.cert, &issued.key).expect("of one of the two");
-    let error = untrusted(dial(&Ca::reach(tls), &address, &Identity::Node(node_id(NODE))));
+    let error = untrusted(dial(&Ca::exposure(tls), &address, &Identity::Node(node_id(NODE))));
     assert_eq!(error.kind(), TlsErrorKind::RefusedByPeer, "{error}");
     assert!(error.to_string().contains("a.tenant.farpool"), "{error}");
 }
@@ -207,9 +207,9 @@ fn plaintext_client_of_a_tls_node_is_told_what_to_give() {
 #[test]
 fn tls_client_of_a_plaintext_node_is_told_what_is_missing_there() {
     let pool = one_node(1, LeaseSettings::default());
-    let reach = Ca::reach(Ca::new().tenant("a"));
+    let exposure = Ca::exposure(Ca::new().tenant("a"));
     let address = pool.node.info().address.to_string();
-    match dial(&reach, &address, &Identity::Node(node_id(NODE))).map(|_| "a link") {
+    match dial(&exposure, &address, &Identity::Node(node_id(NODE))).map(|_| "a link") {
         Err(LinkError::Cut(error)) => {
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
             assert!(error.to_string().contains("--certs"), "{error}");
@@ -224,7 +224,7 @@ fn tls_client_of_a_plaintext_node_is_told_what_is_missing_there() {
         stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").expect("sent");
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let error = untrusted(dial(&reach, &address, &Identity::Broker));
+    let error = untrusted(dial(&exposure, &address, &Identity::Broker));
     assert_eq!(error.kind(), TlsErrorKind::PeerIsPlaintext, "{error}");
     server.join().expect("the server ends");
 }
@@ -281,12 +281,12 @@ fn server_started_with_anothers_certificate_is_refused() {
     let ca = Ca::new();
     let store = Box::new(farpool_broker::stores::MemoryStore::default());
     let loopback = ([127, 0, 0, 1], 0).into();
-    let reach = Ca::reach(ca.node(NODE));
-    let error = Broker::start(loopback, &reach, LeaseSettings::default(), store).err().expect("refused");
+    let exposure = Ca::exposure(ca.node(NODE));
+    let error = Broker::start(loopback, &exposure, LeaseSettings::default(), store).err().expect("refused");
     assert!(error.to_string().contains("broker.farpool"), "{error}");
     let name = Name::new("other").expect("a name");
     let mut options = NodeOptions::new(name, MIB, "127.0.0.1:1".into());
-    (options.region_bytes, options.reach) = (MIB, reach);
+    (options.region_bytes, options.exposure) = (MIB, exposure);
     let error = Node::start(options).err().expect("refused").to_string();
     assert!(error.contains(&Identity::Node(node_id("other")).dns_name()), "{error}");
 }
@@ -433,7 +433,7 @@ fn byte_changed_on_the_way_is_an_error_wherever_it_is_and_never_taken_for_data()
     for flip in [12, 70, 200, 700, 1_500, 3_000, 10_000, 50_000, 99_000] {
         for to_client in [true, false] {
             let address = meddler(&direct, to_client, flip);
-            let Ok(mut meddled) = dial(&pool.reach, &address, &node) else { continue };
+            let Ok(mut meddled) = dial(&pool.exposure, &address, &node) else { continue };
             if to_client {
                 let found = read(&mut *meddled, &grant, 0, original.len());
                 assert!(matches!(found, Err(LinkError::Cut(_))), "a byte changed at {flip}: {found:?}");

@@ -10,7 +10,7 @@ use farpool::{
     CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, ReadRange, Tls, TlsFiles,
     TransportChoice, WriteRange,
 };
-use farpool_transport::Reach;
+use farpool_transport::Exposure;
 use farpool_transport::shaped::Shape;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -156,8 +156,8 @@ impl Cluster {
         let pool = match shape {
             None => Pool::connect_with(&self.url, options)?,
             Some(shape) => {
-                let reach = Reach { tls: options.tls.clone(), plaintext: options.plaintext };
-                Pool::connect_from(Emulated::host(reach, shape), &self.url, options)?
+                let exposure = Exposure { tls: options.tls.clone(), plaintext: options.plaintext };
+                Pool::connect_from(Emulated::host(exposure, shape), &self.url, options)?
             }
         };
         loop {

@@ -2,7 +2,7 @@
 
 use farpool_host::{Host, HostLayer};
 use farpool_transport::shaped::{RealPace, Shape, Shaped};
-use farpool_transport::{Dial, Dialer, Link, LinkError, Reach, Sockets};
+use farpool_transport::{Dial, Dialer, Exposure, Link, LinkError, Sockets};
 use farpool_wire::MonoNs;
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ pub(crate) struct Emulated {
 
 impl Emulated {
     /// Returns a dialer that emulates links of this shape.
-    pub(crate) fn host(reach: Reach, shape: Shape) -> Arc<dyn Dialer> {
-        Arc::new(Emulated { machine: Sockets::dialer(reach), shape })
+    pub(crate) fn host(exposure: Exposure, shape: Shape) -> Arc<dyn Dialer> {
+        Arc::new(Emulated { machine: Sockets::dialer(exposure), shape })
     }
 }
 

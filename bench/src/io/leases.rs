@@ -10,7 +10,7 @@ use crate::harness::processes::{Server, start};
 use crate::{Outcome, table};
 use farpool_host::Host;
 use farpool_transport::shm::ShmSpace;
-use farpool_transport::{Dial, Dialer, Link, Reach, Sockets};
+use farpool_transport::{Dial, Dialer, Exposure, Link, Sockets};
 use farpool_wire::control::*;
 use farpool_wire::{FileClass, List, MonoNs, Name, Reply, Request};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -151,7 +151,7 @@ impl Pool {
         let fixed =
             ["--name", "bench", "--memory", "4GiB", "--region-size", "1MiB", "--no-prefault", "--no-lock"];
         let (node, _) = start(&[&["node", "--broker", &url][..], &fixed[..], node_flags].concat())?;
-        let host = Sockets::dialer(Reach::default());
+        let host = Sockets::dialer(Exposure::default());
         let address = url.trim_start_matches("farpool://").to_owned();
         let mut link =
             host.dial(Dial::Broker { address: &address }, soon(&*host)).map_err(Failure::failed)?;

@@ -18,9 +18,9 @@ use crate::harness::shape::parse_shape;
 use crate::harness::statistics::{Figures, median};
 use crate::signals::Stop;
 use crate::units::{self, show_bytes};
-use crate::{Outcome, reach};
+use crate::{Outcome, exposure};
 use farpool_host::waiting::{self, Waiting};
-use farpool_transport::Reach;
+use farpool_transport::Exposure;
 use farpool_transport::shaped::Shape;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
@@ -182,7 +182,7 @@ fn check(args: &IoArgs) -> Outcome {
     }
     if let Some(url) = &args.pool {
         // The session decides later whether a connection without TLS is permitted.
-        reach::brokers_of("--pool", url, &Reach { tls: None, plaintext: true })?;
+        exposure::brokers_of("--pool", url, &Exposure { tls: None, plaintext: true })?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::stores::Store;
 use farpool_host::{Host, HostEvent, Machine};
 use farpool_lease::BrokerSettings;
 use farpool_transport::tcp::{self, Listening};
-use farpool_transport::{Identity, Reach};
+use farpool_transport::{Exposure, Identity};
 use farpool_wire::Term;
 use std::io;
 use std::net::SocketAddr;
@@ -27,18 +27,18 @@ enum Role {
 }
 
 impl Broker {
-    /// Begins a new term with the records of the store, and listens on `address` (port 0: a free one). `reach` says who
+    /// Begins a new term with the records of the store, and listens on `address` (port 0: a free one). `exposure` says who
     /// can connect.
     pub fn start(
         address: SocketAddr,
-        reach: &Reach,
+        exposure: &Exposure,
         settings: impl Into<BrokerSettings>,
         store: Box<dyn Store>,
     ) -> io::Result<Broker> {
-        check_identity(reach)?;
+        check_identity(exposure)?;
         // A broker opens no connections, so any host will do.
         let service = Arc::new(BrokerService::open(Arc::new(Machine), settings, store)?);
-        let listening = tcp::listen(address, reach, Arc::<BrokerService>::clone(&service))?;
+        let listening = tcp::listen(address, exposure, Arc::<BrokerService>::clone(&service))?;
         Ok(Broker::over(address, listening, Role::Alone(service)))
     }
 
@@ -46,18 +46,18 @@ impl Broker {
     /// does not lead, it refuses requests, and the peers ask the others.
     pub fn stand(
         address: SocketAddr,
-        reach: &Reach,
+        exposure: &Exposure,
         settings: impl Into<BrokerSettings>,
         electorate: Box<dyn Electorate>,
     ) -> io::Result<Broker> {
-        check_identity(reach)?;
+        check_identity(exposure)?;
         let settings = settings.into();
         if let Some(mistake) = settings.mistakes().into_iter().next() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, mistake));
         }
         let host: Arc<dyn Host> = Arc::new(Machine);
         let (standby, stopped) = (Arc::new(Standby::new(Arc::clone(&host))), HostEvent::default());
-        let listening = tcp::listen(address, reach, Arc::<Standby>::clone(&standby))?;
+        let listening = tcp::listen(address, exposure, Arc::<Standby>::clone(&standby))?;
         let (stands, end) = (Arc::clone(&standby), stopped.clone());
         let standing = std::thread::Builder::new().name("farpool-stands".into()).spawn(move || {
             let told = |service: &Arc<BrokerService>| {
@@ -98,8 +98,8 @@ impl Drop for Broker {
     }
 }
 
-fn check_identity(reach: &Reach) -> io::Result<()> {
-    match reach.tls.as_ref().filter(|tls| *tls.identity() != Identity::Broker) {
+fn check_identity(exposure: &Exposure) -> io::Result<()> {
+    match exposure.tls.as_ref().filter(|tls| *tls.identity() != Identity::Broker) {
         Some(tls) => {
             let (found, needed) = (tls.identity(), Identity::Broker);
             let message =

@@ -4,7 +4,7 @@ use farpool_broker::stores::RedbStore;
 use farpool_broker::{Broker, LeaseSettings};
 use farpool_host::clock;
 use farpool_lease::ticket::node_id;
-use farpool_transport::{Identity, Link, LinkError, Reach, tcp};
+use farpool_transport::{Exposure, Identity, Link, LinkError, tcp};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -13,7 +13,7 @@ use std::path::Path;
 fn start(path: &Path) -> Broker {
     let store = RedbStore::open(path).expect("the store opens");
     let loopback = ([127, 0, 0, 1], 0).into();
-    Broker::start(loopback, &Reach::default(), LeaseSettings::default(), Box::new(store))
+    Broker::start(loopback, &Exposure::default(), LeaseSettings::default(), Box::new(store))
         .expect("the broker starts")
 }
 
@@ -22,7 +22,7 @@ struct Asker(Box<dyn Link>);
 impl Asker {
     fn of(broker: &Broker) -> Asker {
         let (address, deadline) = (broker.address().to_string(), clock::now().plus_ms(5_000));
-        Asker(tcp::connect(&Reach::default(), &address, &Identity::Broker, deadline).expect("connects"))
+        Asker(tcp::connect(&Exposure::default(), &address, &Identity::Broker, deadline).expect("connects"))
     }
 
     fn ask(&mut self, request: Request) -> Result<Reply, Code> {

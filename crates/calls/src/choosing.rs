@@ -14,7 +14,7 @@
 
 use crate::Function;
 use crate::calling::{CallOptions, Caller};
-use crate::observed::reach;
+use crate::observed::distance;
 use farpool_files::beneath::NodeLinks;
 use farpool_files::{Error, ErrorKind};
 use farpool_planner::{Call, CallEstimate, EachEstimate, Placement, RanAt, Way, fingerprint};
@@ -174,7 +174,7 @@ impl Caller {
             is_fetched: self.is_fetched(),
             // A caller with so many calls is expected to make as many again.
             expected_calls: self.calls.load(Ordering::Relaxed).max(1) as f64,
-            link: learned.link(node.info.node.0, reach(&self.session, node)),
+            link: learned.link(node.info.node.0, distance(&self.session, node)),
             brought_ns: learned.brought_ns(node.info.node.0),
             seen: learned.calls(key(function)),
         }

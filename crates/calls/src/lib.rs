@@ -34,7 +34,7 @@ pub use farpool_files::Ended;
 pub use farpool_functions::{SandboxOptions, abi};
 pub use farpool_wire::control::{FunctionForm, Outcome};
 pub use here::sandbox_program;
-pub use observed::{Observed, reach};
+pub use observed::{Observed, distance};
 pub use signing::SigningKey;
 pub use stored::{FunctionInfo, drop_function, put_function, stored_function, stored_functions};
 

@@ -2,7 +2,7 @@
 
 use farpool_files::beneath::{NodeLinks, Session};
 use farpool_lock::{Mutex, MutexGuard};
-use farpool_planner::{Learned, Reach};
+use farpool_planner::{Distance, Learned};
 use std::sync::Arc;
 
 /// Rates and costs that a session has learnt, and the number of CPUs.
@@ -32,10 +32,10 @@ impl Observed {
 }
 
 /// Returns how this process reaches a node: by shared memory, the loopback interface or the network.
-pub fn reach(session: &Session, node: &NodeLinks) -> Reach {
+pub fn distance(session: &Session, node: &NodeLinks) -> Distance {
     match () {
-        () if node.is_shared() => Reach::Memory,
-        () if session.is_here(node) => Reach::Loopback,
-        () => Reach::Network,
+        () if node.is_shared() => Distance::Memory,
+        () if session.is_here(node) => Distance::Loopback,
+        () => Distance::Network,
     }
 }

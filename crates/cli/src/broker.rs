@@ -3,7 +3,7 @@
 use crate::exit::Failure;
 use crate::input::{self, KEYS_BYTES_MAX};
 use crate::signals::Stop;
-use crate::{Outcome, reach, units};
+use crate::{Outcome, exposure, units};
 use farpool_broker::stores::{MemoryStore, Rebuilt, RedbStore, Store};
 use farpool_broker::{Broker, BrokerSettings, LeaseSettings, Quotas};
 use farpool_etcd::{Etcd, EtcdAddress, EtcdTls};
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     default_quota: Option<u64>,
     #[command(flatten)]
-    reach: reach::Args,
+    exposure: exposure::Args,
 }
 
 /// Reads `TENANT=SIZE`: a tenant and its quota in bytes.
@@ -118,8 +118,8 @@ fn rebuild(path: &Path) -> Result<RedbStore, Failure> {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let stop = Stop::catch()?;
-    let reach = args.reach.reach("broker")?;
-    let address = reach::resolve("--listen", &args.listen, &reach)?;
+    let exposure = args.exposure.exposure("broker")?;
+    let address = exposure::resolve("--listen", &args.listen, &exposure)?;
     let lease = LeaseSettings { lease_ttl_ms: args.ttl, grace_ms: args.grace, ..LeaseSettings::default() };
     if let Some(mistake) = lease.mistakes().first() {
         return Err(Failure::Usage(format!("--ttl {} ms --grace {} ms: {mistake}", args.ttl, args.grace)));
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             let cluster = cluster.map_err(wrong)?;
             let etcd = Etcd::new(&cluster, etcd_tls(args)?.as_ref(), &args.listen);
             let etcd = etcd.map_err(|error| wrong(error.to_string()))?.lasts_seconds(lead_seconds(args)?);
-            Broker::stand(address, &reach, settings, Box::new(etcd)).map_err(failed)?
+            Broker::stand(address, &exposure, settings, Box::new(etcd)).map_err(failed)?
         }
         None => {
             if args.etcd_ca.is_some() {
@@ -156,7 +156,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
                 path if args.rebuild_store => Box::new(rebuild(Path::new(path))?),
                 path => Box::new(RedbStore::open(Path::new(path)).map_err(Failure::failed)?),
             };
-            Broker::start(address, &reach, settings, store).map_err(failed)?
+            Broker::start(address, &exposure, settings, store).map_err(failed)?
         }
     };
     writeln!(std::io::stdout(), "ready farpool://{}", broker.address())?;

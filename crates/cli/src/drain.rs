@@ -6,11 +6,11 @@
 
 use crate::exit::Failure;
 use crate::units::show_bytes;
-use crate::{Outcome, reach, table, units};
+use crate::{Outcome, exposure, table, units};
 use farpool::{NodeStatus, Pool, PoolOptions, RunningCall, shown, shown_lines};
 use farpool_command::json::Line;
 use farpool_lock::Mutex;
-use farpool_transport::{LinkError, Reach, Sockets, is_not_leader};
+use farpool_transport::{Exposure, LinkError, Sockets, is_not_leader};
 use farpool_wire::control::DrainNode;
 use farpool_wire::{Code, Incarnation, Name, Request, Term};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: reach::ClientArgs,
+    exposure: exposure::ClientArgs,
 }
 
 /// Time limit for an answer of the broker, in ms.
@@ -63,10 +63,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let name = Name::new(args.node.clone()).map_err(|error| {
         Failure::Usage(format!("{:?}: {error}; a node's name of 1 to 255 bytes is permitted", args.node))
     })?;
-    let reach = args.reach.reach()?;
+    let exposure = args.exposure.exposure()?;
     let order = DrainNode { node: name, drain: !args.cancel, stop: !args.cancel && !args.keep_running };
     if args.cancel {
-        ask(args, &reach, &order)?;
+        ask(args, &exposure, &order)?;
         return finish(
             args,
             &format!("{} is in use again: its drain is cancelled", args.node),
@@ -75,19 +75,19 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     let options = PoolOptions {
         label: Some("farpool drain".into()),
-        tls: reach.tls.clone(),
-        plaintext: reach.plaintext,
+        tls: exposure.tls.clone(),
+        plaintext: exposure.plaintext,
         ..PoolOptions::default()
     };
     let pool = Pool::connect_with(&args.pool, options)?;
-    ask(args, &reach, &order)?;
-    Drain::begin(args, &reach, &order, &pool)?.watch()
+    ask(args, &exposure, &order)?;
+    Drain::begin(args, &exposure, &order, &pool)?.watch()
 }
 
 /// Sends the drain order to the broker. With several brokers, tries each until the leader answers.
-fn ask(args: &Args, reach: &Reach, order: &DrainNode) -> Outcome {
-    let host = Sockets::dialer(reach.clone());
-    let brokers = reach::brokers_of("--pool", &args.pool, reach)?;
+fn ask(args: &Args, exposure: &Exposure, order: &DrainNode) -> Outcome {
+    let host = Sockets::dialer(exposure.clone());
+    let brokers = exposure::brokers_of("--pool", &args.pool, exposure)?;
     let deadline = host.now().plus_ms(BROKER_PATIENCE_MS);
     let ask = || {
         let answer = brokers
@@ -254,7 +254,7 @@ impl Mover {
 /// Drain of one node, as this command follows it.
 struct Drain<'a> {
     args: &'a Args,
-    reach: &'a Reach,
+    exposure: &'a Exposure,
     order: &'a DrainNode,
     pool: &'a Pool,
     /// Incarnation of the node when the drain began.
@@ -280,7 +280,7 @@ struct Drain<'a> {
 impl<'a> Drain<'a> {
     fn begin(
         args: &'a Args,
-        reach: &'a Reach,
+        exposure: &'a Exposure,
         order: &'a DrainNode,
         pool: &'a Pool,
     ) -> Result<Drain<'a>, Failure> {
@@ -297,7 +297,7 @@ impl<'a> Drain<'a> {
         let mover = Mover::start(pool, &args.node)?;
         Ok(Drain {
             args,
-            reach,
+            exposure,
             order,
             pool,
             incarnation,
@@ -357,7 +357,7 @@ impl<'a> Drain<'a> {
         }
         if !self.has_heard && report.term != self.term {
             // The broker restarted before it had passed the order to the node.
-            ask(self.args, self.reach, self.order)?;
+            ask(self.args, self.exposure, self.order)?;
         }
         self.has_heard |= node.draining;
         self.term = report.term;

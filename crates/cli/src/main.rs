@@ -17,7 +17,7 @@ mod tiers;
 
 use clap::{Parser, Subcommand};
 use exit::Failure;
-use farpool_command::{exit, input, reach, signals, table, units};
+use farpool_command::{exit, exposure, input, signals, table, units};
 use std::process::ExitCode;
 
 /// Far memory for database engines: idle RAM, leased as files.

@@ -3,7 +3,7 @@
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::{bytes, millis, show_bytes};
-use crate::{Outcome, reach};
+use crate::{Outcome, exposure};
 use farpool::{CreateOptions, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_cache::{BlockCache, CacheOptions};
 use farpool_fuse::{
@@ -52,7 +52,7 @@ pub(crate) struct ScratchArgs {
     #[command(flatten)]
     mount: MountArgs,
     #[command(flatten)]
-    reach: reach::ClientArgs,
+    exposure: exposure::ClientArgs,
 }
 
 /// Mount a directory of this machine, with its reads cached in far memory. Writes go to the directory first.
@@ -90,7 +90,7 @@ pub(crate) struct CacheArgs {
     #[command(flatten)]
     mount: MountArgs,
     #[command(flatten)]
-    reach: reach::ClientArgs,
+    exposure: exposure::ClientArgs,
 }
 
 #[derive(clap::Args)]
@@ -119,10 +119,18 @@ impl MountArgs {
     }
 }
 
-fn connect(url: &str, reach: &reach::ClientArgs, at: &Path, options: PoolOptions) -> Result<Pool, Failure> {
-    let reach = reach.reach()?;
+fn connect(
+    url: &str,
+    exposure: &exposure::ClientArgs,
+    at: &Path,
+    options: PoolOptions,
+) -> Result<Pool, Failure> {
+    let exposure = exposure.exposure()?;
     let label = Some(format!("farpool mount {}", at.display()));
-    Ok(Pool::connect_with(url, PoolOptions { label, tls: reach.tls, plaintext: reach.plaintext, ..options })?)
+    Ok(Pool::connect_with(
+        url,
+        PoolOptions { label, tls: exposure.tls, plaintext: exposure.plaintext, ..options },
+    )?)
 }
 
 fn scratch(args: &ScratchArgs) -> Outcome {
@@ -133,7 +141,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
         transport: args.transport,
         ..PoolOptions::default()
     };
-    let pool = connect(&args.pool, &args.reach, &args.folder, options)?;
+    let pool = connect(&args.pool, &args.exposure, &args.folder, options)?;
     let options = ScratchOptions {
         quota_bytes: args.quota,
         create: CreateOptions::default(),
@@ -153,7 +161,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
 fn cache(args: &CacheArgs) -> Outcome {
     let stop = Stop::catch()?;
     let options = PoolOptions { transport: args.transport, ..PoolOptions::default() };
-    let pool = connect(&args.pool, &args.reach, &args.at, options)?;
+    let pool = connect(&args.pool, &args.exposure, &args.at, options)?;
     let options = CacheOptions {
         block_bytes: usize::try_from(args.block).unwrap_or(usize::MAX),
         near_bytes: args.near,

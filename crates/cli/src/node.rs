@@ -3,7 +3,7 @@
 use crate::exit::Failure;
 use crate::input::{self, KEYS_BYTES_MAX};
 use crate::signals::Stop;
-use crate::{Outcome, reach, units};
+use crate::{Outcome, exposure, units};
 use farpool::function::{self, SandboxOptions};
 use farpool_host::waiting::{self, Waiting};
 use farpool_near_data::FunctionOptions;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Address to listen on; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: String,
-    /// Address at which clients reach the node [default: the address it listens on]
+    /// Address at which clients exposure the node [default: the address it listens on]
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
     /// Failure domain of the node [default: the name of this host]
@@ -99,7 +99,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER", conflicts_with = "no_functions")]
     function_group: Vec<PathBuf>,
     #[command(flatten)]
-    reach: reach::Args,
+    exposure: exposure::Args,
 }
 
 /// The permitted range of `--function-processes`.
@@ -160,15 +160,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
             Failure::Usage(format!("{flag} {name:?}: {error}; 1 to 255 bytes are permitted"))
         })
     };
-    let reach = args.reach.reach(&format!("node-{}", args.name))?;
-    let brokers = reach::brokers_of("--broker", &args.broker, &reach)?;
+    let exposure = args.exposure.exposure(&format!("node-{}", args.name))?;
+    let brokers = exposure::brokers_of("--broker", &args.broker, &exposure)?;
     let mut options = NodeOptions::new(name("--name", &args.name)?, args.memory, brokers.to_string());
     options.region_bytes = args.region_size;
-    options.listen = reach::resolve("--listen", &args.listen, &reach)?;
+    options.listen = exposure::resolve("--listen", &args.listen, &exposure)?;
     if let Some(address) = &args.advertise {
-        reach::resolve("--advertise", address, &reach)?;
+        exposure::resolve("--advertise", address, &exposure)?;
     }
-    options.reach = reach;
+    options.exposure = exposure;
     options.advertise = args.advertise.clone();
     options.host_label = args.host_label.as_deref().map(|label| name("--host-label", label)).transpose()?;
     options.huge_pages = !args.no_huge_pages;

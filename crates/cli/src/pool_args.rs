@@ -1,7 +1,7 @@
 //! Arguments of commands that ask a pool once: the address of the pool and the format of the answer.
 
 use crate::exit::Failure;
-use crate::{Outcome, reach};
+use crate::{Outcome, exposure};
 use farpool::{Pool, PoolOptions, shown};
 use farpool_command::json::Line;
 use std::io::Write;
@@ -15,17 +15,17 @@ pub(crate) struct PoolArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    reach: reach::ClientArgs,
+    exposure: exposure::ClientArgs,
 }
 
 impl PoolArgs {
     /// Opens a session with this label, which `farpool status` shows.
     pub(crate) fn open(&self, label: &str) -> Result<Pool, Failure> {
-        let reach = self.reach.reach()?;
+        let exposure = self.exposure.exposure()?;
         let options = PoolOptions {
             label: Some(label.to_owned()),
-            tls: reach.tls,
-            plaintext: reach.plaintext,
+            tls: exposure.tls,
+            plaintext: exposure.plaintext,
             ..PoolOptions::default()
         };
         Ok(Pool::connect_with(&self.pool, options)?)

@@ -3,7 +3,7 @@
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::show_bytes;
-use crate::{Outcome, reach, table, units};
+use crate::{Outcome, exposure, table, units};
 use farpool::{FileInfo, Pool, PoolOptions, StatusReport};
 use farpool_command::json::Line;
 use serde_json::json;
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: reach::ClientArgs,
+    exposure: exposure::ClientArgs,
     /// Limit for the published files that are listed
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     files: usize,
@@ -35,11 +35,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let stop = Stop::catch()?;
-    let reach = args.reach.reach()?;
+    let exposure = args.exposure.exposure()?;
     let options = PoolOptions {
         label: Some("farpool status".into()),
-        tls: reach.tls,
-        plaintext: reach.plaintext,
+        tls: exposure.tls,
+        plaintext: exposure.plaintext,
         ..PoolOptions::default()
     };
     let pool = Pool::connect_with(&args.pool, options)?;

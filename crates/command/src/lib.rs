@@ -5,10 +5,10 @@
 #![forbid(unsafe_code)]
 
 pub mod exit;
+pub mod exposure;
 pub mod input;
 pub mod json;
 pub mod programs;
-pub mod reach;
 pub mod signals;
 pub mod table;
 pub mod units;

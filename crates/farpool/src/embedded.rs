@@ -4,7 +4,7 @@ use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_files::{Error, ErrorKind, Pool, PoolOptions};
 use farpool_near_data::FunctionOptions;
 use farpool_node::{Node, NodeOptions};
-use farpool_transport::Reach;
+use farpool_transport::Exposure;
 use farpool_wire::Name;
 use farpool_wire::limits::*;
 use std::net::SocketAddr;
@@ -58,7 +58,7 @@ pub(crate) fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let start = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, error.to_string());
     let store = Box::new(MemoryStore::default());
-    let broker = Broker::start(loopback, &Reach::default(), LeaseSettings::default(), store)
+    let broker = Broker::start(loopback, &Exposure::default(), LeaseSettings::default(), store)
         .map_err(|error| start(&error))?;
     let mut nodes = Vec::new();
     for index in 1..=options.node_count {
@@ -69,7 +69,7 @@ pub(crate) fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
         node.extension = farpool_near_data::extension(FunctionOptions::default());
         let node = Node::start(node).map_err(|error| start(&error))?;
         if !node.wait_joined(EMBEDDED_START) {
-            return Err(Error::new(ErrorKind::Unreachable, "an embedded node did not reach its broker"));
+            return Err(Error::new(ErrorKind::Unreachable, "an embedded node did not exposure its broker"));
         }
         nodes.push(node);
     }

@@ -1,7 +1,7 @@
 //! Settings for opening a pool and creating a file.
 
 use crate::error::{Error, ErrorKind};
-use farpool_transport::{Reach, Tls};
+use farpool_transport::{Exposure, Tls};
 use std::path::PathBuf;
 
 /// Transport between this process and the nodes.
@@ -145,8 +145,8 @@ impl Default for PoolOptions {
 
 impl PoolOptions {
     /// Returns the exposure of the session's connections: this machine only, TLS, or plaintext.
-    pub(crate) fn reach(&self) -> Reach {
-        Reach { tls: self.tls.clone(), plaintext: self.plaintext }
+    pub(crate) fn exposure(&self) -> Exposure {
+        Exposure { tls: self.tls.clone(), plaintext: self.plaintext }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {

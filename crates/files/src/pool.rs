@@ -12,7 +12,7 @@ use crate::session::Session;
 use crate::stats::Stats;
 use farpool_host::Task;
 use farpool_lock::{Mutex, MutexGuard};
-use farpool_transport::{Brokers, Dialer, Link, Reach, Sockets};
+use farpool_transport::{Brokers, Dialer, Exposure, Link, Sockets};
 use farpool_wire::control::{
     ByName, Done, ListNames, NameInfo, NodeInfo, Rename, RunningCalls, StatusReport,
 };
@@ -77,7 +77,7 @@ impl Pool {
 
     /// Opens a session with settings.
     pub fn connect_with(url: &str, options: PoolOptions) -> Result<Pool, Error> {
-        Pool::begin(Sockets::dialer(options.reach()), url, options, None)
+        Pool::begin(Sockets::dialer(options.exposure()), url, options, None)
     }
 
     /// Opens a session on another host than this machine, such as one of the simulator.
@@ -88,7 +88,7 @@ impl Pool {
     /// Opens a session with the pool of a broker inside this process. `embedded` owns the broker and its nodes; it is
     /// dropped after the session has ended. Connections stay on loopback, whatever the options say.
     pub fn connect_embedded(url: &str, options: PoolOptions, embedded: Box<dyn Send>) -> Result<Pool, Error> {
-        Pool::begin(Sockets::dialer(Reach::default()), url, options, Some(embedded))
+        Pool::begin(Sockets::dialer(Exposure::default()), url, options, Some(embedded))
     }
 
     fn begin(

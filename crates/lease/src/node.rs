@@ -16,7 +16,7 @@
 mod sealing;
 mod withdrawal;
 
-pub use withdrawal::Reach;
+pub use withdrawal::Withdrawal;
 
 use crate::settings::LeaseSettings;
 use crate::tenant::{TenantCounts, TenantIndex};

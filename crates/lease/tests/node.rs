@@ -5,7 +5,7 @@ mod arbiter;
 mod schedule;
 
 use arbiter::Arbiter;
-use farpool_lease::node::Reach;
+use farpool_lease::node::Withdrawal;
 use farpool_lease::ticket::{secret_digest, sign};
 use farpool_wire::control::*;
 use farpool_wire::*;
@@ -389,17 +389,17 @@ impl World<'_> {
     fn limit(&mut self) {
         let regions = self.random.below(u64::from(REGIONS) + 1) as u32;
         let reaches = [
-            Reach::Discardable,
-            Reach::Evacuable(self.now().plus_ms(1 + self.random.below(2_000))),
-            Reach::All,
+            Withdrawal::Discardable,
+            Withdrawal::Evacuable(self.now().plus_ms(1 + self.random.below(2_000))),
+            Withdrawal::All,
         ];
         let reach = self.random.pick(&reaches).expect("three");
-        let regions = if reach == Reach::All && self.random.percent(80) { REGIONS } else { regions };
+        let regions = if reach == Withdrawal::All && self.random.percent(80) { REGIONS } else { regions };
         self.arbiter.limit(self.now(), regions, reach);
         self.tally.add(match reach {
-            Reach::Discardable => "limited: discardable",
-            Reach::Evacuable(_) => "limited: evacuable",
-            Reach::All => "limited: all",
+            Withdrawal::Discardable => "limited: discardable",
+            Withdrawal::Evacuable(_) => "limited: evacuable",
+            Withdrawal::All => "limited: all",
         });
         if self.arbiter.inventory().counts.away > 0 {
             self.tally.add("away");
@@ -462,7 +462,7 @@ fn schedule(random: &mut Random, tally: &mut Tally) -> Inventory {
     let end = world.arbiter.inventory();
 
     // The host has memory again, everybody falls silent, and the broker knows no owner of the sealed regions.
-    world.arbiter.limit(world.now(), REGIONS, Reach::Discardable);
+    world.arbiter.limit(world.now(), REGIONS, Withdrawal::Discardable);
     world.now_ms += 1_500 + 700;
     world.arbiter.tick(world.now());
     let sealed = world.arbiter.inventory();

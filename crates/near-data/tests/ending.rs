@@ -6,7 +6,7 @@ use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
 use farpool_operators::{Lookup, Operator, Program, Type};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_transport::{Identity, Peer, Reach, Service, Successor, tcp};
+use farpool_transport::{Exposure, Identity, Peer, Service, Successor, tcp};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -102,7 +102,7 @@ fn connection_that_ends_loses_its_lane_before_its_scans_and_lookups() {
     let options =
         ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
     let arena = Arena::new(&options).expect("an arena");
-    let reach = Reach::default();
+    let reach = Exposure::default();
     let (node, _) = NodeService::begin(Arc::new(Machine), arena, NODE).expect("a node");
     let node = node.extended(farpool_near_data::extension(FunctionOptions::default())).expect("extended");
     let (ended, told) = channel();

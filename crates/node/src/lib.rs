@@ -28,7 +28,7 @@ mod start;
 
 pub use admission_queue::{AdmissionQueue, Key, QueuedAdmission};
 pub use extension::{Extend, Extension};
-pub use farpool_lease::node::Reach;
+pub use farpool_lease::node::Withdrawal;
 pub use farpool_lease::ticket::node_id;
 pub use host_memory::{HostMemory, MemorySource};
 pub use memory::{Inside, Memory, Range};

@@ -49,7 +49,7 @@ pub trait Memory: Send + Sync + 'static {
     /// Returns what a client on this host needs to map the region; see [`Arena::shared_fd`].
     fn hand_out(&self, region: RegionIndex, access: SharedAccess) -> Result<Shared, RegionError>;
     /// Sends `head` and then ranges of entered regions, by one call that does not wait; see [`farpool_region::send`].
-    /// At most `WINDOWS_MAX` ranges. Memory that no socket can reach keeps the default.
+    /// At most `WINDOWS_MAX` ranges. Memory that no socket can exposure keeps the default.
     fn send(
         &self,
         _socket: BorrowedFd<'_>,

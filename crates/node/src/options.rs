@@ -2,7 +2,7 @@
 
 use crate::extension::Extend;
 use crate::host_memory::{HostMemory, MemorySource};
-use farpool_transport::Reach;
+use farpool_transport::Exposure;
 use farpool_wire::Name;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -23,7 +23,7 @@ pub struct NodeOptions {
     /// Address (`host:port`) of the broker. Several brokers of one pool are separated by commas.
     pub broker: String,
     /// Certificates of the node, and the exposure of its connections. Default: this machine only, in plaintext.
-    pub reach: Reach,
+    pub exposure: Exposure,
     /// Name of the node's failure domain: nodes that may fail together have the same one. Default: the host's name.
     pub host_label: Option<Name>,
     /// True if huge pages are requested, for regions that clients do not map.
@@ -118,7 +118,7 @@ impl NodeOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
             broker,
-            reach: Reach::default(),
+            exposure: Exposure::default(),
             host_label: None,
             huge_pages: true,
             lock_memory: true,

@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::pressure::{Pressure, Verdict};
 use crate::service::NodeService;
 use farpool_lease::NodeLeases;
-use farpool_lease::node::{Action, Reach};
+use farpool_lease::node::{Action, Withdrawal};
 use farpool_lease::ticket::TicketKey;
 use farpool_transport::{Brokers, Dialer, LinkError};
 use farpool_wire::control::{NodeInfo, Offer};
@@ -18,7 +18,7 @@ pub const TICK_MS: u64 = 50;
 const REPORT_GATHER_MS: u64 = 10;
 /// Pause in ms between two attempts to register while the broker still knows an earlier run of this node.
 const TAKE_OVER_MS: u64 = 100;
-/// Longest pause in ms between two attempts to reach the broker.
+/// Longest pause in ms between two attempts to withdrawal the broker.
 const RETRY_MS_MAX: u64 = 1_000;
 /// Longest pause in ms between two attempts if there are several brokers. It is short, because the next attempt goes to
 /// another broker.
@@ -295,14 +295,17 @@ pub fn keep_reserve<M: Memory>(
             match pressure.look(now, &sample, u64::from(surplus) * region_bytes) {
                 Verdict::Hold => {}
                 Verdict::GiveBack { bytes, is_emergency } => {
-                    let reach =
-                        if is_emergency { Reach::All } else { Reach::Evacuable(now.plus_ms(evacuate_ms)) };
+                    let withdrawal = if is_emergency {
+                        Withdrawal::All
+                    } else {
+                        Withdrawal::Evacuable(now.plus_ms(evacuate_ms))
+                    };
                     let fewer = regions(bytes.saturating_add(region_bytes - 1));
-                    keep_regions(node, limit.saturating_sub(fewer), reach);
+                    keep_regions(node, limit.saturating_sub(fewer), withdrawal);
                 }
                 Verdict::Take { bytes } => {
                     let more = limit.saturating_add(regions(bytes).max(1));
-                    keep_regions(node, more, Reach::Discardable);
+                    keep_regions(node, more, Withdrawal::Discardable);
                 }
             }
         }
@@ -312,11 +315,11 @@ pub fn keep_reserve<M: Memory>(
 
 /// Limits the number of regions that have memory: see [`farpool_lease::NodeLeases::limit`]. Called by one thread at a
 /// time.
-pub fn keep_regions<M: Memory>(node: &NodeService<M>, regions: u32, reach: Reach) {
+pub fn keep_regions<M: Memory>(node: &NodeService<M>, regions: u32, withdrawal: Withdrawal) {
     let mut actions = Vec::new();
     let mut leases = node.leases();
     let before = leases.surplus();
-    leases.limit(node.host.now(), regions, reach, &mut actions);
+    leases.limit(node.host.now(), regions, withdrawal, &mut actions);
     // Pages are returned without the lock, because returning many takes long. None of these regions is granted until
     // the same thread raises the limit.
     let (pages, gates): (Vec<_>, Vec<_>) =

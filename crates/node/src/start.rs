@@ -59,10 +59,10 @@ impl std::error::Error for StartError {}
 impl Node {
     /// Starts serving. The node registers with the broker in the background.
     pub fn start(options: NodeOptions) -> Result<Node, StartError> {
-        let dialer = Sockets::dialer(options.reach.clone());
+        let dialer = Sockets::dialer(options.exposure.clone());
         let brokers = Brokers::new(&options.broker).map_err(StartError::Setting)?;
         let node = Identity::Node(ticket::node_id(&options.name));
-        if let Some(tls) = options.reach.tls.as_ref().filter(|tls| *tls.identity() != node) {
+        if let Some(tls) = options.exposure.tls.as_ref().filter(|tls| *tls.identity() != node) {
             return Err(StartError::Setting(format!(
                 "its certificate belongs to {}; a node called {} needs a certificate of {node}",
                 tls.identity(),
@@ -97,7 +97,7 @@ impl Node {
         let firm_max = u64::from(region_count) * u64::from(firm_percent.min(100)) / 100;
         service.leases().set_firm_max(firm_max as u32);
 
-        let listener = tcp::listen(options.listen, &options.reach, service.clone())
+        let listener = tcp::listen(options.listen, &options.exposure, service.clone())
             .map_err(|error| StartError::Listen(options.listen, error))?;
         let address = listener.local_address().unwrap_or(options.listen);
         let mut listening = vec![listener];

@@ -108,7 +108,7 @@ pub struct Known {
 
 /// How a node is reached, which decides the prior rates of its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum Distance {
     /// Shared memory.
     Memory,
     /// A socket to the same host.
@@ -193,14 +193,14 @@ impl Learned {
     }
 
     /// Returns the expected rates of the link to a node.
-    pub fn link(&self, node: u64, reach: Reach) -> Link {
+    pub fn link(&self, node: u64, distance: Distance) -> Link {
         let SeenLink { columns, results, probed, round_trip, load, .. } =
             self.links.get(&node).copied().unwrap_or_default();
-        let is_memory = reach == Reach::Memory;
-        let (rate, cpu_ns) = match reach {
-            Reach::Memory => (prior::MEMORY_RATE, prior::MEMORY_CPU_NS),
-            Reach::Loopback => (prior::LOOPBACK_RATE, prior::TCP_CPU_NS),
-            Reach::Network => (prior::LINK_RATE, prior::TCP_CPU_NS),
+        let is_memory = distance == Distance::Memory;
+        let (rate, cpu_ns) = match distance {
+            Distance::Memory => (prior::MEMORY_RATE, prior::MEMORY_CPU_NS),
+            Distance::Loopback => (prior::LOOPBACK_RATE, prior::TCP_CPU_NS),
+            Distance::Network => (prior::LINK_RATE, prior::TCP_CPU_NS),
         };
         // Columns and results share one wire over a socket, so one rate stands in for the other. In shared memory they
         // take different paths.
@@ -219,8 +219,8 @@ impl Learned {
     }
 
     /// Learns from columns that came over a link while it carried nothing else.
-    pub fn note_columns(&mut self, node: u64, reach: Reach, took: Took) {
-        let before = self.link(node, reach).column_ns;
+    pub fn note_columns(&mut self, node: u64, distance: Distance, took: Took) {
+        let before = self.link(node, distance).column_ns;
         let columns = &mut self.seen_link(node).columns;
         // The prior counts as a first value, so that one late transfer does not decide alone.
         if columns.seen() == 0 {
@@ -230,8 +230,8 @@ impl Learned {
     }
 
     /// Learns from results that kept a link busy.
-    pub fn note_results(&mut self, node: u64, reach: Reach, took: Took) {
-        let before = self.link(node, reach).result_ns;
+    pub fn note_results(&mut self, node: u64, distance: Distance, took: Took) {
+        let before = self.link(node, distance).result_ns;
         let results = &mut self.seen_link(node).results;
         if results.seen() == 0 {
             *results = Average::believed(before);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     fn step(learned: &Learned) -> Step {
-        let link = learned.link(7, Reach::Network);
+        let link = learned.link(7, Distance::Network);
         let share = Share { bytes: 1e8, rows: 1e6, groups: 25.0, link };
         Step { shares: vec![share], fetched_bytes: 0.0, sent_bytes: 0.0 }
     }
@@ -516,19 +516,19 @@ mod tests {
     #[test]
     fn link_is_as_fast_as_it_was_seen_to_be() {
         let mut learned = Learned::default();
-        let before = learned.link(7, Reach::Network);
+        let before = learned.link(7, Distance::Network);
         assert!(!before.is_measured);
         learned.note_probe(7, took(8_000_000));
-        assert!((learned.link(7, Reach::Network).column_ns - 8.0).abs() < 1e-9);
-        assert_eq!(learned.link(8, Reach::Network), before);
+        assert!((learned.link(7, Distance::Network).column_ns - 8.0).abs() < 1e-9);
+        assert_eq!(learned.link(8, Distance::Network), before);
         for _ in 0..20 {
-            learned.note_results(7, Reach::Network, took(9_000_000));
+            learned.note_results(7, Distance::Network, took(9_000_000));
         }
-        assert!((8.9..9.1).contains(&learned.link(7, Reach::Network).column_ns), "one wire carries both");
+        assert!((8.9..9.1).contains(&learned.link(7, Distance::Network).column_ns), "one wire carries both");
         for _ in 0..20 {
-            learned.note_columns(7, Reach::Network, took(10_000_000));
+            learned.note_columns(7, Distance::Network, took(10_000_000));
         }
-        let Link { column_ns, result_ns, is_measured, .. } = learned.link(7, Reach::Network);
+        let Link { column_ns, result_ns, is_measured, .. } = learned.link(7, Distance::Network);
         assert!((9.9..10.1).contains(&column_ns) && (8.9..9.1).contains(&result_ns) && is_measured);
     }
 
@@ -536,11 +536,11 @@ mod tests {
     fn load_of_a_node_comes_and_goes() {
         let mut learned = Learned::default();
         learned.note_load(7, 0.5);
-        assert!((0.1..0.4).contains(&learned.link(7, Reach::Network).load), "it was seen once");
+        assert!((0.1..0.4).contains(&learned.link(7, Distance::Network).load), "it was seen once");
         (0..30).for_each(|_| learned.note_load(7, 0.5));
-        assert!((0.49..0.51).contains(&learned.link(7, Reach::Network).load));
+        assert!((0.49..0.51).contains(&learned.link(7, Distance::Network).load));
         (0..30).for_each(|_| learned.note_load(7, 0.0));
-        assert!(learned.link(7, Reach::Network).load < 0.01);
+        assert!(learned.link(7, Distance::Network).load < 0.01);
     }
 
     #[test]

@@ -22,6 +22,6 @@ pub mod prior;
 
 pub use calls::{Call, CallEstimate, EachEstimate, RanAt, SeenCalls, break_even_accesses};
 pub use estimate::{Cost, Limit, Link, Machine, Share, Step, StepEstimate, StepEstimates, estimate};
-pub use learned::{Actual, Key, Known, LINKS_MAX, Learned, Left, PIPELINES_MAX, Reach, Took, fingerprint};
+pub use learned::{Actual, Distance, Key, Known, LINKS_MAX, Learned, Left, PIPELINES_MAX, Took, fingerprint};
 pub use leaves::Leaves;
 pub use placement::{Placement, UnknownPlacement, Way};

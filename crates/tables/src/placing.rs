@@ -16,12 +16,12 @@ use crate::joining::Joining;
 use crate::report::Report;
 use crate::scope::Scope;
 use crate::shipping::{ScanSeen, located};
-use farpool_calls::{Observed, reach};
+use farpool_calls::{Observed, distance};
 use farpool_files::beneath::NodeLinks;
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
 use farpool_planner::{
-    Actual, Cost, Key, Known, Leaves, Left, Machine, Placement, Reach, Share, Step, Took, Way, estimate,
+    Actual, Cost, Distance, Key, Known, Leaves, Left, Machine, Placement, Share, Step, Took, Way, estimate,
     fingerprint, prior,
 };
 use std::sync::Arc;
@@ -174,8 +174,8 @@ impl<'t> Placing<'t> {
             };
             let place = nodes.iter().position(|(node, _)| Arc::ptr_eq(node, &region.node));
             let place = place.unwrap_or_else(|| {
-                let reach = reach(session, &region.node);
-                let link = self.observed.learned().link(region.node.info.node.0, reach);
+                let distance = distance(session, &region.node);
+                let link = self.observed.learned().link(region.node.info.node.0, distance);
                 nodes.push((Arc::clone(&region.node), Share { bytes: 0.0, rows: 0.0, groups: 0.0, link }));
                 nodes.len() - 1
             });
@@ -249,7 +249,7 @@ impl<'t> Placing<'t> {
                 continue;
             }
             seen.push(node);
-            if region.node.is_shared() || self.observed.learned().link(node, Reach::Network).is_measured {
+            if region.node.is_shared() || self.observed.learned().link(node, Distance::Network).is_measured {
                 continue;
             }
             self.probe_link(node, &self.table.row_groups()[*index]);
@@ -290,17 +290,17 @@ impl<'t> Placing<'t> {
             let fetched = ran.fetched;
             if fetched.bytes > 0 && all > 0.0 {
                 // Several nodes answered at the same time, so each gets the whole time and its share of the bytes.
-                let mut seen: Vec<(u64, Reach)> = Vec::new();
+                let mut seen: Vec<(u64, Distance)> = Vec::new();
                 for index in groups {
                     let Some((region, _)) = located(self.table, *index) else { continue };
                     let node = region.node.info.node.0;
                     if !seen.iter().any(|(known, _)| *known == node) {
-                        seen.push((node, reach(session, &region.node)));
+                        seen.push((node, distance(session, &region.node)));
                     }
                 }
-                for ((node, reach), share) in seen.into_iter().zip(&step.shares) {
+                for ((node, distance), share) in seen.into_iter().zip(&step.shares) {
                     let bytes = (fetched.bytes as f64 * share.bytes / all) as u64;
-                    learned.note_columns(node, reach, Took { bytes, ns: fetched.ns });
+                    learned.note_columns(node, distance, Took { bytes, ns: fetched.ns });
                 }
             }
             for ScanRan { node, seen, result_bytes, busy_ns } in &ran.scans {
@@ -310,8 +310,8 @@ impl<'t> Placing<'t> {
                 let of_elapsed = |ns: u64| ns as f64 / elapsed_ns.max(1) as f64;
                 let is_link = of_elapsed(waited_ns) > WAITED_MIN && of_elapsed(blocked_ns) > BLOCKED_MIN;
                 if way == Way::Ship && *result_bytes > RESULTS_MIN && is_link {
-                    let reach = reach(session, node);
-                    learned.note_results(node_id, reach, Took { bytes: *result_bytes, ns: elapsed_ns });
+                    let distance = distance(session, node);
+                    learned.note_results(node_id, distance, Took { bytes: *result_bytes, ns: elapsed_ns });
                 }
                 // A node that runs on the client's own CPUs is skipped: its load slows the client as well, so it is
                 // no reason to prefer the client.

@@ -1,6 +1,6 @@
 //! Connections from this process to brokers and nodes.
 
-use crate::reach::Reach;
+use crate::exposure::Exposure;
 use crate::shm::{self, ShmSpace};
 use crate::tls::Identity;
 use crate::{Link, LinkError, tcp};
@@ -41,19 +41,19 @@ pub trait Dialer: Host {
 /// This machine with its sockets.
 #[derive(Clone, Debug, Default)]
 pub struct Sockets {
-    reach: Reach,
+    exposure: Exposure,
     /// Client number that all connections of this process send in their greeting.
     client: ClientId,
 }
 
 impl Sockets {
-    /// Returns this machine as a host whose connections are limited by `reach`. All its connections count as one client
+    /// Returns this machine as a host whose connections are limited by `exposure`. All its connections count as one client
     /// when nodes share their work between clients.
-    pub fn dialer(reach: Reach) -> Arc<dyn Dialer> {
+    pub fn dialer(exposure: Exposure) -> Arc<dyn Dialer> {
         let mut client = [0; 8];
         // If the system gives no random bytes the number is 0, and nodes treat each connection as a client of its own.
         let client = Machine.random(&mut client).map_or(0, |()| u64::from_le_bytes(client));
-        Arc::new(Sockets { reach, client: ClientId(client) })
+        Arc::new(Sockets { exposure, client: ClientId(client) })
     }
 }
 
@@ -66,7 +66,7 @@ impl HostLayer for Sockets {
 impl Dialer for Sockets {
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
         let connect =
-            |address, expected| tcp::connect_for(self.client, &self.reach, address, &expected, deadline);
+            |address, expected| tcp::connect_for(self.client, &self.exposure, address, &expected, deadline);
         match to {
             Dial::Broker { address } => connect(address, Identity::Broker),
             Dial::Node { address, node } => connect(address, Identity::Node(node)),

@@ -24,7 +24,7 @@ use farpool::Placement;
 use farpool::{Pool, PoolOptions, Protection};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
-use farpool_command::{input, reach, units};
+use farpool_command::{exposure, input, units};
 use farpool_datafusion::{FarTempFiles, Options, Session, Spilled, runtime};
 use farpool_distributed::{Assigned, Beyond, LeftOut, WorkerAddress, Workers};
 use output::Format;
@@ -114,7 +114,7 @@ struct Args {
     #[arg(long, requires = "workers")]
     insecure_workers: bool,
     #[command(flatten)]
-    reach: reach::ClientArgs,
+    exposure: exposure::ClientArgs,
 }
 
 #[derive(Subcommand)]
@@ -167,11 +167,11 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<(), Failure> {
     let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let reach = args.reach.reach()?;
+    let exposure = args.exposure.exposure()?;
     let options = PoolOptions {
         label: Some("farpool sql".into()),
-        tls: reach.tls,
-        plaintext: reach.plaintext,
+        tls: exposure.tls,
+        plaintext: exposure.plaintext,
         ..PoolOptions::default()
     };
     let pool = Pool::connect_with(&args.pool, options)?;

@@ -2,7 +2,7 @@
 
 use farpool::{Pool, PoolOptions};
 use farpool_command::exit::Failure;
-use farpool_command::reach;
+use farpool_command::exposure;
 use farpool_distributed::{Beyond, serve};
 use std::io::Write;
 use tokio::net::TcpListener;
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long)]
     insecure_listen: bool,
     #[command(flatten)]
-    reach: reach::ClientArgs,
+    exposure: exposure::ClientArgs,
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -43,11 +43,11 @@ fn name(text: &str) -> Result<String, String> {
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let reach = args.reach.reach()?;
+    let exposure = args.exposure.exposure()?;
     let options = PoolOptions {
         label: Some("farpool sql worker".into()),
-        tls: reach.tls,
-        plaintext: reach.plaintext,
+        tls: exposure.tls,
+        plaintext: exposure.plaintext,
         ..PoolOptions::default()
     };
     let pool = Pool::connect_with(&args.pool, options)?;

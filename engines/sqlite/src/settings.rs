@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use farpool_cache::{BlockCache, CacheOptions};
-use farpool_command::reach::ClientArgs;
+use farpool_command::exposure::ClientArgs;
 use farpool_command::units::bytes;
 use farpool_files::{Pool, PoolOptions, Protection, TransportChoice};
 
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
     #[command(flatten)]
-    reach: ClientArgs,
+    exposure: ClientArgs,
 }
 
 impl Settings {
@@ -46,13 +46,13 @@ impl Settings {
     pub(crate) fn connect(&self) -> Result<(Pool, Option<BlockCache>), String> {
         let told =
             |error: &dyn std::fmt::Display| format!("farpool: {error} (the pool is set by {VARIABLE})");
-        let reach = self.reach.reach().map_err(|failure| told(&failure))?;
+        let exposure = self.exposure.exposure().map_err(|failure| told(&failure))?;
         let options = PoolOptions {
             label: Some(format!("SQLite in process {}", std::process::id())),
             transport: self.transport,
             protection: self.protection,
-            tls: reach.tls,
-            plaintext: reach.plaintext,
+            tls: exposure.tls,
+            plaintext: exposure.plaintext,
             ..PoolOptions::default()
         };
         let pool = Pool::connect_with(&self.pool, options).map_err(|error| told(&error))?;

@@ -16,7 +16,7 @@ use farpool_wire::{MonoNs, RegionIndex, mutant};
 
 /// Kinds of regions that the node may take back to give memory to its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum Withdrawal {
     /// Free regions and `cache`, which may be lost without notice.
     Discardable,
     /// The same, and `scratch`, which its holders may move until this time.
@@ -53,9 +53,9 @@ impl NodeLeases {
     }
 
     /// Sets how many regions may have memory. If more may than before, regions that are away become free. If
-    /// fewer may, takes back as many as needed and `reach` permits. If that is not enough, others go when their
+    /// fewer may, takes back as many as needed and `withdrawal` permits. If that is not enough, others go when their
     /// holders give them back.
-    pub fn limit(&mut self, now: MonoNs, regions: u32, reach: Reach, actions: &mut Vec<Action>) {
+    pub fn limit(&mut self, now: MonoNs, regions: u32, withdrawal: Withdrawal, actions: &mut Vec<Action>) {
         self.limit = regions.min(self.regions.len() as u32);
         while self.present() < self.limit {
             let Some(region) = self.away.pop_first() else { break };
@@ -66,10 +66,10 @@ impl NodeLeases {
         let leased =
             |class| move |region: &Region| region.class == class && matches!(region.state, State::Leased(_));
         self.take_back_where(leased(FileClass::Cache), actions);
-        match reach {
-            Reach::Discardable => {}
-            Reach::Evacuable(until) => self.send_away(until),
-            Reach::All => {
+        match withdrawal {
+            Withdrawal::Discardable => {}
+            Withdrawal::Evacuable(until) => self.send_away(until),
+            Withdrawal::All => {
                 self.take_back_where(leased(FileClass::Scratch), actions);
                 self.take_back_where(leased(FileClass::Pinned), actions);
                 let is_sealed = |region: &Region| {

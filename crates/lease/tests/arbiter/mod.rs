@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "not every test asks everything")]
 
 use farpool_lease::NodeLeases;
-use farpool_lease::node::{Action, Reach};
+use farpool_lease::node::{Action, Withdrawal};
 use farpool_lease::settings::LeaseSettings;
 use farpool_lease::ticket::TicketKey;
 use farpool_wire::control::*;
@@ -240,14 +240,14 @@ impl Arbiter {
     }
 
     /// Sets how many regions may have memory.
-    pub fn limit(&mut self, now: MonoNs, regions: u32, reach: Reach) {
+    pub fn limit(&mut self, now: MonoNs, regions: u32, reach: Withdrawal) {
         let (mut actions, before) = (Vec::new(), self.inventory());
         let left_before: Vec<SessionId> =
             self.deadlines.keys().copied().filter(|session| self.leases.is_leaving(*session)).collect();
         self.leases.limit(now, regions, reach, &mut actions);
         self.step(true, &actions);
         let after = self.inventory();
-        for owned in before.owned.iter().filter(|_| reach != Reach::All) {
+        for owned in before.owned.iter().filter(|_| reach != Withdrawal::All) {
             let is_there = after.owned.iter().any(|other| other == owned);
             let may_go = match owned.owner {
                 RegionOwner::Session(session) => {
@@ -260,7 +260,7 @@ impl Arbiter {
         // Regions being wiped will go as well. If more must go, free regions have gone first.
         let (counts, is_met) = (&after.counts, self.leases.surplus() <= after.counts.cleaning);
         assert!(is_met || counts.free == 0, "free regions go first: {counts:?}");
-        assert!(is_met || reach != Reach::All, "all goes: {counts:?}");
+        assert!(is_met || reach != Withdrawal::All, "all goes: {counts:?}");
     }
 
     fn heard_of(&mut self, now: MonoNs, session: SessionId, lease_ttl_ms: u32) {

@@ -1,6 +1,6 @@
 //! Accept loop for TCP and for the Unix socket of shared memory.
 
-use crate::reach::Reach;
+use crate::exposure::Exposure;
 use crate::serve::{Peer, Service};
 use crate::socket::{ShutdownHandle, Socket, Stream};
 use crate::{connection, tls};
@@ -53,14 +53,14 @@ impl Drop for Listening {
 }
 
 /// Serves on an address of this machine; `host:0` picks a free port. With certificates every peer must prove its
-/// identity. Without them `reach` refuses an address beyond loopback.
-pub fn listen(address: SocketAddr, reach: &Reach, service: Arc<dyn Service>) -> io::Result<Listening> {
-    reach.check(address).map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
+/// identity. Without them `exposure` refuses an address beyond loopback.
+pub fn listen(address: SocketAddr, exposure: &Exposure, service: Arc<dyn Service>) -> io::Result<Listening> {
+    exposure.check(address).map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     let listener = TcpListener::bind(address)?;
     let local = listener.local_addr()?;
     listener.set_nonblocking(true)?;
     let accept = |listener: &TcpListener| listener.accept().and_then(|(stream, _)| Socket::tcp(stream));
-    let tls = reach.tls.clone();
+    let tls = exposure.tls.clone();
     let admit = move |socket: Socket| -> io::Result<(Box<dyn Stream>, Peer)> {
         let Some(tls) = &tls else { return Ok((Box::new(socket), Peer::default())) };
         let (stream, identity) = tls::accept(tls, socket, clock::now().plus_ms(HANDSHAKE_MS_MAX))?;

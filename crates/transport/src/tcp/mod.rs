@@ -7,7 +7,7 @@ pub(crate) use listener::run;
 pub use listener::{CONNECTIONS_MAX, Listening, listen};
 
 use crate::client::{FrameLink, broken};
-use crate::reach::{Reach, ReachError};
+use crate::exposure::{Exposure, ExposureError};
 use crate::socket::Socket;
 use crate::tls::Identity;
 use crate::{Link, LinkError, Transport, tls};
@@ -17,27 +17,27 @@ use farpool_wire::{ClientId, MonoNs};
 use std::io;
 use std::net::TcpStream;
 
-/// Connects to `host:port` within the limits of `reach`, and exchanges greetings. With TLS the peer must prove that it
+/// Connects to `host:port` within the limits of `exposure`, and exchanges greetings. With TLS the peer must prove that it
 /// is `expected`.
 pub fn connect(
-    reach: &Reach,
+    exposure: &Exposure,
     address: &str,
     expected: &Identity,
     deadline: MonoNs,
 ) -> Result<Box<dyn Link>, LinkError> {
-    connect_for(ClientId(0), reach, address, expected, deadline)
+    connect_for(ClientId(0), exposure, address, expected, deadline)
 }
 
 /// Does the same as [`connect`] for a client that has several links.
 pub fn connect_for(
     client: ClientId,
-    reach: &Reach,
+    exposure: &Exposure,
     address: &str,
     expected: &Identity,
     deadline: MonoNs,
 ) -> Result<Box<dyn Link>, LinkError> {
-    let socket = connect_socket(reach, address, deadline)?;
-    Ok(match &reach.tls {
+    let socket = connect_socket(exposure, address, deadline)?;
+    Ok(match &exposure.tls {
         None => Box::new(FrameLink::greet_for(client, socket, Transport::Tcp, deadline)?),
         Some(tls) => {
             let stream = tls::connect(tls, socket, expected, deadline).map_err(broken)?;
@@ -46,11 +46,11 @@ pub fn connect_for(
     })
 }
 
-fn connect_socket(reach: &Reach, address: &str, deadline: MonoNs) -> Result<Socket, LinkError> {
+fn connect_socket(exposure: &Exposure, address: &str, deadline: MonoNs) -> Result<Socket, LinkError> {
     let mut last: io::Error = io::ErrorKind::NotFound.into();
-    let addresses = reach.resolve(address).map_err(|error| match error {
-        ReachError::Unresolved(error) => LinkError::Cut(error),
-        ReachError::Beyond(error) => LinkError::Untrusted(error),
+    let addresses = exposure.resolve(address).map_err(|error| match error {
+        ExposureError::Unresolved(error) => LinkError::Cut(error),
+        ExposureError::Beyond(error) => LinkError::Untrusted(error),
     })?;
     for resolved in addresses {
         let Some(left) = time_left(deadline, clock::now()) else { return Err(LinkError::TimedOut) };

@@ -3,7 +3,7 @@
 //!
 //! It prints `leased`; after it was stopped and continued, `count NUMBER WHAT` lines and `end`.
 
-use crate::{Order, Tally, reach};
+use crate::{Order, Tally, exposure};
 use farpool_host::clock;
 use farpool_tests::raw_session::{Lessor, MIB, RawSession, read, redeem, soon, write};
 use farpool_transport::{Identity, Link, LinkError, tcp};
@@ -23,7 +23,7 @@ pub(crate) fn run(order: &Order) -> Tally {
         panic!("a status is answered by a status");
     };
     let node = status.nodes.iter().find(|node| node.info.node == ticket.node).expect("its node").info.clone();
-    let connect = || tcp::connect(&reach(), &node.address, &Identity::Node(node.node), soon());
+    let connect = || tcp::connect(&exposure(), &node.address, &Identity::Node(node.node), soon());
     let mut link = connect().expect("the node");
     let grants = redeem(&mut *link, &ticket).expect("leased");
     let Ok(Reply::Renew(renewed)) = session.renew(&mut *link) else { panic!("a renewal is answered") };

@@ -19,7 +19,7 @@ mod worker;
 
 use farpool_host::clock;
 use farpool_tests::raw_session::{Lessor, soon};
-use farpool_transport::{Identity, Link, Reach, Transport, tcp};
+use farpool_transport::{Exposure, Identity, Link, Transport, tcp};
 use farpool_wire::Request;
 use farpool_wire::control::Done;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ struct Order {
 
 impl Lessor for Order {
     fn broker_link(&self) -> Box<dyn Link> {
-        let connect = |address: &str| tcp::connect(&reach(), address, &Identity::Broker, soon());
+        let connect = |address: &str| tcp::connect(&exposure(), address, &Identity::Broker, soon());
         let give_up = clock::now().plus_ms(60_000);
         // Only one of several brokers leads; try all until one answers.
         loop {
@@ -59,8 +59,8 @@ impl Lessor for Order {
 }
 
 /// Permits plaintext beyond loopback only if `ZOMBIE_PLAINTEXT` is set.
-fn reach() -> Reach {
-    Reach { tls: None, plaintext: std::env::var_os("ZOMBIE_PLAINTEXT").is_some() }
+fn exposure() -> Exposure {
+    Exposure { tls: None, plaintext: std::env::var_os("ZOMBIE_PLAINTEXT").is_some() }
 }
 
 /// File that the starter writes to while this process is stopped.

@@ -7,7 +7,7 @@ use crate::{Order, Tally};
 use farpool_tests::canary::Canary;
 use farpool_tests::raw_session::{Lessor, MIB, RawSession, read, soon, write};
 use farpool_transport::shm::{self, ShmSpace};
-use farpool_transport::{Identity, Link, Reach, Transport, tcp};
+use farpool_transport::{Exposure, Identity, Link, Transport, tcp};
 use farpool_wire::control::{Done, Grant, NodeInfo};
 use farpool_wire::{Reply, Request};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Client<'_> {
             }
             _ => {
                 let expected = Identity::Node(self.node.node);
-                tcp::connect(&Reach::default(), &self.node.address, &expected, soon()).expect("tcp")
+                tcp::connect(&Exposure::default(), &self.node.address, &expected, soon()).expect("tcp")
             }
         }
     }

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 /// Exposure of a process's connections. The default permits loopback only, in plaintext.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct Exposure {
     /// Certificates of this process and of those it trusts. `None`: no TLS.
     pub tls: Option<Tls>,
     /// True if connections without TLS may go beyond this machine. They are neither encrypted nor authenticated.
@@ -18,22 +18,22 @@ pub struct Reach {
 
 /// Reason why an address is not used.
 #[derive(Debug)]
-pub enum ReachError {
+pub enum ExposureError {
     /// The address could not be resolved.
     Unresolved(io::Error),
     /// The address is beyond this machine, and neither TLS nor plaintext is configured.
     Beyond(TlsError),
 }
 
-impl Reach {
+impl Exposure {
     /// Resolves `host:port`. Returns at least one address, and an error if any of them may not be used.
-    pub fn resolve(&self, address: &str) -> Result<Vec<SocketAddr>, ReachError> {
-        let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(ReachError::Unresolved)?.collect();
+    pub fn resolve(&self, address: &str) -> Result<Vec<SocketAddr>, ExposureError> {
+        let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(ExposureError::Unresolved)?.collect();
         if found.is_empty() {
             let nothing = format!("{address} resolves to no address");
-            return Err(ReachError::Unresolved(io::Error::new(io::ErrorKind::NotFound, nothing)));
+            return Err(ExposureError::Unresolved(io::Error::new(io::ErrorKind::NotFound, nothing)));
         }
-        found.iter().try_for_each(|address| self.check(*address)).map_err(ReachError::Beyond)?;
+        found.iter().try_for_each(|address| self.check(*address)).map_err(ExposureError::Beyond)?;
         Ok(found)
     }
 

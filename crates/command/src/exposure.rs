@@ -1,7 +1,7 @@
 //! Flags for connections: whether they may leave this machine, and the certificates that authenticate both sides.
 
 use crate::exit::Failure;
-use farpool_transport::{Brokers, Reach, ReachError, Tls, TlsFiles};
+use farpool_transport::{Brokers, Exposure, ExposureError, Tls, TlsFiles};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -29,16 +29,16 @@ pub struct Args {
 #[derive(clap::Args)]
 pub struct ClientArgs {
     #[command(flatten)]
-    reach: Args,
+    exposure: Args,
     /// Tenant to connect as, with --certs [default: the administrator of the pool]
     #[arg(long, value_name = "NAME", requires = "certs")]
     tenant: Option<String>,
 }
 
 impl Args {
-    /// Loads the TLS files and returns the resulting reach of connections. In a directory of certificates, the files of
+    /// Loads the TLS files and returns the resulting exposure of connections. In a directory of certificates, the files of
     /// this command are `STEM.pem` and `STEM.key`.
-    pub fn reach(&self, stem: &str) -> Result<Reach, Failure> {
+    pub fn exposure(&self, stem: &str) -> Result<Exposure, Failure> {
         let files = match (&self.certs, &self.tls_ca, &self.tls_cert, &self.tls_key) {
             (Some(folder), ..) => Some(files_in(folder, stem)?),
             (None, Some(ca), Some(cert), Some(key)) => {
@@ -49,15 +49,15 @@ impl Args {
         };
         let tls = files.map(|files| Tls::load(&files)).transpose();
         let tls = tls.map_err(|error| Failure::Failed(error.to_string()))?;
-        Ok(Reach { tls, plaintext: self.plaintext })
+        Ok(Exposure { tls, plaintext: self.plaintext })
     }
 }
 
 impl ClientArgs {
     /// Loads the TLS files of the tenant, or of the administrator without `--tenant`.
-    pub fn reach(&self) -> Result<Reach, Failure> {
+    pub fn exposure(&self) -> Result<Exposure, Failure> {
         let stem = self.tenant.as_ref().map_or("admin".to_owned(), |tenant| format!("tenant-{tenant}"));
-        self.reach.reach(&stem)
+        self.exposure.exposure(&stem)
     }
 }
 
@@ -82,11 +82,11 @@ fn files_in(folder: &Path, stem: &str) -> Result<TlsFiles, Failure> {
 }
 
 /// Resolves `host:port`. An address of another machine is refused unless TLS or `--plaintext` is given.
-pub fn resolve(flag: &str, address: &str, reach: &Reach) -> Result<SocketAddr, Failure> {
-    match reach.resolve(address) {
+pub fn resolve(flag: &str, address: &str, exposure: &Exposure) -> Result<SocketAddr, Failure> {
+    match exposure.resolve(address) {
         Ok(found) => Ok(found[0]),
-        Err(ReachError::Beyond(error)) => Err(Failure::Refused(format!("{flag} {address}: {error}"))),
-        Err(ReachError::Unresolved(error)) => Err(Failure::Usage(format!(
+        Err(ExposureError::Beyond(error)) => Err(Failure::Refused(format!("{flag} {address}: {error}"))),
+        Err(ExposureError::Unresolved(error)) => Err(Failure::Usage(format!(
             "{flag} {address}: {error}; HOST:PORT is permitted, such as 127.0.0.1:7700"
         ))),
     }
@@ -94,7 +94,7 @@ pub fn resolve(flag: &str, address: &str, reach: &Reach) -> Result<SocketAddr, F
 
 /// Parses the address of a pool into its brokers. A broker on another machine is refused unless TLS or `--plaintext` is
 /// given.
-pub fn brokers_of(flag: &str, url: &str, reach: &Reach) -> Result<Brokers, Failure> {
+pub fn brokers_of(flag: &str, url: &str, exposure: &Exposure) -> Result<Brokers, Failure> {
     let usage = |why: &str| {
         Failure::Usage(format!(
             "{flag} {url}: not a pool address{why}; write farpool://HOST:PORT, or with several brokers \
@@ -105,7 +105,7 @@ pub fn brokers_of(flag: &str, url: &str, reach: &Reach) -> Result<Brokers, Failu
     let brokers = Brokers::new(addresses).map_err(|why| usage(&format!(": {why}")))?;
     let mut unresolved = None;
     for address in brokers.addresses() {
-        match resolve(flag, address, reach) {
+        match resolve(flag, address, exposure) {
             Ok(_) => {}
             // A broker whose name does not resolve is tolerated if there are others.
             Err(error @ Failure::Usage(_)) if brokers.count() > 1 => unresolved = Some(error),
@@ -113,7 +113,9 @@ pub fn brokers_of(flag: &str, url: &str, reach: &Reach) -> Result<Brokers, Failu
         }
     }
     match unresolved {
-        Some(error) if brokers.addresses().iter().all(|one| resolve(flag, one, reach).is_err()) => Err(error),
+        Some(error) if brokers.addresses().iter().all(|one| resolve(flag, one, exposure).is_err()) => {
+            Err(error)
+        }
         _ => Ok(brokers),
     }
 }
