@@ -197,7 +197,7 @@ impl FarFile {
     /// write to some of them failed, [`ErrorKind::Closed`], [`ErrorKind::Unreachable`].
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Error> {
         // The fast path covers only written bytes, which lie before the end.
-        if self.inner.read_direct(&mut [ReadRange { offset, into: &mut *into }]) {
+        if self.inner.read_mapped(&mut [ReadRange { offset, into: &mut *into }]) {
             return Ok(into.len());
         }
         let left = self.length().saturating_sub(offset);
@@ -210,11 +210,11 @@ impl FarFile {
     /// Reads several ranges, each of which must lie within the file.
     pub fn read_batch(&self, ranges: &mut [ReadRange<'_>]) -> Result<(), Error> {
         let inner = &*self.inner;
-        if inner.read_direct(ranges) {
+        if inner.read_mapped(ranges) {
             return Ok(());
         }
         let result = inner.read_ranges(ranges);
-        inner.read_otherwise();
+        inner.refresh_mapped_runs();
         let counters = inner.session.counters();
         match &result {
             Ok(()) => {
@@ -242,7 +242,7 @@ impl FarFile {
     /// Writes several ranges, in order.
     pub fn write_batch(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
         let inner = &*self.inner;
-        if inner.write_direct(ranges) {
+        if inner.write_mapped(ranges) {
             return Ok(());
         }
         let result = inner.write_ranges(ranges);
@@ -299,7 +299,7 @@ impl FarFile {
                 inner.session.leases.release(&regions, inner.session.options().request_timeout_ms);
             }
         }
-        inner.forget_direct();
+        inner.forget_mapped();
         if let Some(disk) = &inner.disk {
             inner.session.behind.forget(disk);
             disk.truncate(0);

@@ -40,7 +40,7 @@ fn is_in_sync(copy: &ExtentCopy<Arc<LeasedRegion>>) -> bool {
 
 impl Repairable for FileInner {
     fn repair(&self) -> Repaired {
-        self.forget_direct();
+        self.forget_mapped();
         let mut repaired = Repaired::All;
         let mut from = 0;
         loop {

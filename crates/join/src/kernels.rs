@@ -1,6 +1,6 @@
 //! Choice of instructions for the hot loops.
 
-use crate::direct::Direct;
+use crate::dense_table::DenseTable;
 use crate::hash::Hasher;
 use crate::one_pass::Scatter;
 use crate::portable;
@@ -133,7 +133,7 @@ impl Kernels {
     /// Looks up tuples in a table indexed by rank. Otherwise like [`Kernels::find`].
     pub(crate) fn find_direct<'h>(
         self,
-        direct: &Direct<'_>,
+        direct: &DenseTable<'_>,
         tuples: &[Tuple],
         ahead: &[Tuple],
         found: &'h mut Found,
@@ -146,7 +146,7 @@ impl Kernels {
     #[inline]
     pub(crate) fn find_direct_pairs<'h>(
         self,
-        direct: &Direct<'_>,
+        direct: &DenseTable<'_>,
         tuples: &[Tuple],
         ahead: &[Tuple],
         found: &'h mut Found,

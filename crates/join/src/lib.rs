@@ -17,7 +17,7 @@
 mod arena;
 mod chunks;
 pub mod columns;
-mod direct;
+mod dense_table;
 mod emit;
 mod error;
 mod hash;

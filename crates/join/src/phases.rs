@@ -6,7 +6,7 @@
 //! rows up in them together.
 
 use crate::chunks::{Chunks, Purpose, chunks_for, take};
-use crate::direct::{Direct, Filled, Span, fill};
+use crate::dense_table::{DenseTable, Filled, Span, fill};
 use crate::emit::{Equal, How, Kind, Sides, Sink, emit};
 use crate::kernels::Kernels;
 use crate::memory::{Memory, words, words_mut};
@@ -147,7 +147,7 @@ struct Alone<'m> {
 
 /// Layout of a partition's table, which begins at the first line of its memory.
 enum Made {
-    Direct(Span),
+    DenseTable(Span),
     /// Buckets. If the table has groups, as many lines of payloads follow.
     Buckets(Entry, Option<usize>),
 }
@@ -155,9 +155,11 @@ enum Made {
 impl Made {
     fn lookup<'t>(&'t self, build: &Partitioned<'_>, lines: &'t [Line]) -> Lookup<'t> {
         match self {
-            Made::Direct(span) => {
-                Lookup::Direct(Direct::new(build.hasher, &lines[..span.lines()], std::slice::from_ref(span)))
-            }
+            Made::DenseTable(span) => Lookup::DenseTable(DenseTable::new(
+                build.hasher,
+                &lines[..span.lines()],
+                std::slice::from_ref(span),
+            )),
             Made::Buckets(entry, rows) => {
                 let (buckets, behind) = lines.split_at(entry.buckets as usize);
                 let view = View::new(build.hasher, buckets, std::slice::from_ref(entry));
@@ -182,7 +184,7 @@ fn make<'m>(
     let entry = Entry { first: 0, buckets: buckets as u32, marker: build.hasher.marker(partition) };
     reserve(memory, chunks, purpose, buckets)?;
     match make_direct(build, partition, &mut memory.lines_mut()[..buckets], guess) {
-        Some((span, Filled::All)) => return Ok(Made::Direct(span)),
+        Some((span, Filled::All)) => return Ok(Made::DenseTable(span)),
         // A key occurs twice, so a plain table of buckets would fail too.
         Some((_, Filled::Twice)) => {}
         _ if build_plain(settings.kernels, build, partition, &mut memory.lines_mut()[..buckets]) => {
@@ -290,7 +292,7 @@ fn look_up<S: Sink, E: Equal>(
         rest = ahead;
         let ahead = if ahead.is_empty() { behind } else { ahead };
         let (hits, rows) = match lookup {
-            Lookup::Direct(direct) if wants_pairs => {
+            Lookup::DenseTable(direct) if wants_pairs => {
                 let (builds, probes) = kernels.find_direct_pairs(direct, batch, ahead, found);
                 sink.pairs(builds, probes);
                 continue;
@@ -300,7 +302,7 @@ fn look_up<S: Sink, E: Equal>(
                 sink.pairs(builds, probes);
                 continue;
             }
-            Lookup::Direct(direct) => (kernels.find_direct(direct, batch, ahead, found), None),
+            Lookup::DenseTable(direct) => (kernels.find_direct(direct, batch, ahead, found), None),
             Lookup::Buckets(view, rows) => (kernels.find(view, batch, ahead, found), *rows),
         };
         emit(how, batch, hits, rows, sink);

@@ -10,7 +10,7 @@
 //! rows takes one slot, and lookups of other keys do not walk past its rows.
 
 use crate::chunks::{Chunks, Purpose, chunks_for, take};
-use crate::direct::{self, Direct, Filled, Span};
+use crate::dense_table::{self, DenseTable, Filled, Span};
 use crate::emit::listed;
 use crate::hash::{Hasher, bucket};
 use crate::kernels::Kernels;
@@ -114,7 +114,7 @@ impl<'t> View<'t> {
 /// Table in one of its layouts, for lookups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lookup<'t> {
-    Direct(Direct<'t>),
+    DenseTable(DenseTable<'t>),
     /// Buckets. If two rows have the same key, the payloads of all groups are the second part.
     Buckets(View<'t>, Option<&'t [i64]>),
 }
@@ -234,7 +234,7 @@ pub struct Table<'m> {
 
 #[derive(Debug)]
 enum Layout<'m> {
-    Direct(Vec<Span>),
+    DenseTable(Vec<Span>),
     /// Buckets. If two rows have the same key, the payloads by group are the second part.
     Buckets(Vec<Entry>, Option<Memory<'m>>),
 }
@@ -332,13 +332,13 @@ impl<'m> Table<'m> {
         let morsels = first.take().unwrap_or(&again);
         fill(settings, sizes, lines.lines_mut(), morsels, |_, partition, lines| {
             if is_direct.load(Ordering::Relaxed)
-                && direct::fill(build, partition, &spans[partition], words_mut(lines)) != Filled::All
+                && dense_table::fill(build, partition, &spans[partition], words_mut(lines)) != Filled::All
             {
                 is_direct.store(false, Ordering::Relaxed);
             }
             Ok(())
         })?;
-        let layout = Layout::Direct(spans);
+        let layout = Layout::DenseTable(spans);
         Ok(is_direct.into_inner().then(|| Table { hasher: build.hasher, lines, layout }))
     }
 
@@ -382,7 +382,9 @@ impl<'m> Table<'m> {
 
     pub(crate) fn lookup(&self) -> Lookup<'_> {
         match &self.layout {
-            Layout::Direct(spans) => Lookup::Direct(Direct::new(self.hasher, self.lines.lines(), spans)),
+            Layout::DenseTable(spans) => {
+                Lookup::DenseTable(DenseTable::new(self.hasher, self.lines.lines(), spans))
+            }
             Layout::Buckets(entries, rows) => {
                 let view = View::new(self.hasher, self.lines.lines(), entries);
                 Lookup::Buckets(view, rows.as_ref().map(|rows| words(rows.lines())))

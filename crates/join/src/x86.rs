@@ -5,7 +5,7 @@
 //! through pointers; the note at each block argues why the bounds hold.
 #![allow(unsafe_code)]
 
-use crate::direct::{Direct, FREE};
+use crate::dense_table::{DenseTable, FREE};
 use crate::hash::{Hasher, bucket};
 use crate::memory::tuples_mut;
 use crate::one_pass::Scatter;
@@ -339,13 +339,13 @@ const ODD: u32 = 1 << 31;
 
 /// AVX2 version of [`Kernels::find_direct_pairs`](crate::Kernels): four tuples at a time if the table lies in a cache.
 pub(crate) fn find_direct_pairs(
-    direct: &Direct<'_>,
+    direct: &DenseTable<'_>,
     tuples: &[Tuple],
     ahead: &[Tuple],
     found: &mut Found,
 ) -> usize {
     #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-    fn with_avx2(direct: &Direct<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
+    fn with_avx2(direct: &DenseTable<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
         let Some((span, table)) = direct.near() else {
             return direct.find_pairs(tuples, ahead, ask, found);
         };

@@ -35,7 +35,7 @@ fn slice_of(part: &Range<u64>, start: u64) -> Range<usize> {
 
 impl FileInner {
     /// Reads the ranges by the fast path. Returns false if that is not possible; the buffers then hold arbitrary bytes.
-    pub(crate) fn read_direct(&self, ranges: &mut [ReadRange<'_>]) -> bool {
+    pub(crate) fn read_mapped(&self, ranges: &mut [ReadRange<'_>]) -> bool {
         let Some(list) = self.direct.list.try_read() else { return false };
         if list.runs.is_empty() || list.layout != self.layout() || self.session.check_open().is_err() {
             return false;
@@ -67,7 +67,7 @@ impl FileInner {
 
     /// Writes the ranges by the fast path, if each has one copy and that is mapped. Returns false if that is not
     /// possible; some bytes may have been written then, and the caller must write all of them again.
-    pub(crate) fn write_direct(&self, ranges: &[WriteRange<'_>]) -> bool {
+    pub(crate) fn write_mapped(&self, ranges: &[WriteRange<'_>]) -> bool {
         if self.protection != Protection::None {
             return false;
         }
@@ -111,7 +111,7 @@ impl FileInner {
     }
 
     /// Drops mappings of memory that does not hold the file any more.
-    pub(crate) fn forget_direct(&self) {
+    pub(crate) fn forget_mapped(&self) {
         if let Some(mut list) = self.direct.list.try_write()
             && (list.layout != self.layout()
                 || list.runs.iter().any(|run| run.region.check_usable().is_err()))
@@ -121,7 +121,7 @@ impl FileInner {
     }
 
     /// Counts a read that took the slow path. Makes a new list once enough reads did.
-    pub(crate) fn read_otherwise(&self) {
+    pub(crate) fn refresh_mapped_runs(&self) {
         if self.key.is_some() || !self.session.nodes.has_shared() {
             return;
         }

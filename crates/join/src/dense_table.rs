@@ -124,20 +124,20 @@ pub(crate) fn fill(build: &Partitioned<'_>, partition: usize, span: &Span, table
 
 /// Tables of all partitions for lookups, or the table of one partition for tuples that belong to it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Direct<'t> {
+pub(crate) struct DenseTable<'t> {
     hasher: Hasher,
     words: &'t [i64],
     spans: &'t [Span],
 }
 
-impl<'t> Direct<'t> {
+impl<'t> DenseTable<'t> {
     /// Returns the tables.
     ///
     /// # Panics
     /// Panics unless there is one span, or one for each partition.
-    pub(crate) fn new(hasher: Hasher, lines: &'t [Line], spans: &'t [Span]) -> Direct<'t> {
+    pub(crate) fn new(hasher: Hasher, lines: &'t [Line], spans: &'t [Span]) -> DenseTable<'t> {
         assert!(spans.len() == 1 || spans.len() == hasher.partitions(), "{} spans", spans.len());
-        Direct { hasher, words: words(lines), spans }
+        DenseTable { hasher, words: words(lines), spans }
     }
 
     /// Returns the range and the slots of the table if it is the only one and fits a cache. There is one slot more than
@@ -310,7 +310,7 @@ mod tests {
             let span = Span::of(&build, partition, buckets_for(build.count(partition))).unwrap();
             let mut table = vec![Line::default(); span.lines()];
             assert_eq!(fill(&build, partition, &span, words_mut(&mut table)), Filled::All);
-            let direct = Direct::new(hasher, &table, std::slice::from_ref(&span));
+            let direct = DenseTable::new(hasher, &table, std::slice::from_ref(&span));
             let own: Vec<Tuple> =
                 probes.iter().filter(|probe| hasher.partition(probe.key) == partition).copied().collect();
             for (kernels, rows) in
