@@ -1,4 +1,4 @@
-//! Packing of batches of rows into bytes, for the output of programs. `spec/pipeline.md` has the same without Rust.
+//! WordKeyLayout of batches of rows into bytes, for the output of programs. `spec/pipeline.md` has the same without Rust.
 //!
 //! The idea: buffers travel as Arrow has them in memory, each at a multiple of 64 bytes, so that the receiver uses
 //! them where they are. A header before them has their types and lengths.

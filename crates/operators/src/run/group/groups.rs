@@ -5,7 +5,7 @@
 //! bytes by `arrow-row` and looked up by a hash of them. When a run reaches its bound of groups or bytes, all its
 //! groups leave as partial groups and the table starts empty. A merge has no bound of bytes and keeps all groups.
 
-use super::hold::{Accumulator, Input};
+use super::accumulators::{Accumulator, Input};
 use crate::program::Aggregate;
 use crate::run::batch::*;
 use crate::run::bounds::{BATCH_BYTES_MAX, Steps, Stopped, bounded};

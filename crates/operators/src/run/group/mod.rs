@@ -1,27 +1,27 @@
-//! Groups of a run or of a merge. Word groups ([`packed`]) hold keys and accumulators of fixed width and are the
+//! Groups of a run or of a merge. Word groups ([`word_groups`]) hold keys and accumulators of fixed width and are the
 //! faster way; general groups ([`groups`]) hold any. Both give the same results.
 
+mod accumulators;
+mod group_table;
 mod groups;
-mod hold;
-mod pack;
-mod packed;
-mod slots;
-mod tally;
 mod texts;
+mod word_accumulators;
+mod word_groups;
+mod word_keys;
 
 use crate::program::Aggregate;
 use crate::run::batch::Rows;
 use crate::run::bounds::{Steps, Stopped};
 use crate::types::Type;
 use arrow_array::{ArrayRef, RecordBatch};
+use group_table::Room;
 use groups::Groups;
-use packed::PackedGroups;
-use slots::Room;
+use word_groups::WordGroups;
 
 /// Groups, by the way they are held.
 pub(super) enum Grouping {
     /// Word groups, and empty general groups that take over if a batch's keys do not fit words.
-    Packed(PackedGroups, Option<Box<Groups>>),
+    Words(WordGroups, Option<Box<Groups>>),
     /// General groups, for any keys and aggregates.
     General(Box<Groups>),
 }
@@ -44,14 +44,14 @@ impl Grouping {
         seed: u64,
     ) -> Result<Grouping, Stopped> {
         let room = Room { groups_max, bytes_max, holds_all: false };
-        let packed = PackedGroups::new(&key_columns, aggregates, input, room, seed);
+        let words = WordGroups::new(&key_columns, aggregates, input, room, seed);
         let general = Box::new(Groups::new(key_columns, aggregates, input, groups_max, bytes_max, seed)?);
-        Ok(Grouping::either(packed, general))
+        Ok(Grouping::either(words, general))
     }
 
-    fn either(packed: Option<PackedGroups>, general: Box<Groups>) -> Grouping {
-        match packed {
-            Some(packed) => Grouping::Packed(packed, Some(general)),
+    fn either(words: Option<WordGroups>, general: Box<Groups>) -> Grouping {
+        match words {
+            Some(words) => Grouping::Words(words, Some(general)),
             None => Grouping::General(general),
         }
     }
@@ -70,11 +70,11 @@ impl Grouping {
         // per accumulator.
         let groups_max = MERGE_WORDS_MAX / (3 + 3 * aggregates.len()).next_power_of_two();
         let room = Room { groups_max, bytes_max: usize::MAX, holds_all: true };
-        let packed = PackedGroups::new(&key_columns, aggregates, input, room, seed);
+        let words = WordGroups::new(&key_columns, aggregates, input, room, seed);
         // Group numbers are `u32`, and the greatest is kept for "no group".
         let groups_max = u32::MAX as usize - 1;
         let general = Box::new(Groups::merging(key_columns, aggregates, input, groups_max, seed)?);
-        Ok(Grouping::either(packed, general))
+        Ok(Grouping::either(words, general))
     }
 
     /// Takes rows. Partial groups that have to leave are appended to `leaving`.
@@ -89,7 +89,7 @@ impl Grouping {
     ) -> Result<(), Stopped> {
         let general = match self {
             Grouping::General(groups) => return groups.push(rows, steps, leaving),
-            Grouping::Packed(groups, general) => {
+            Grouping::Words(groups, general) => {
                 if groups.push(rows, steps, leaving)? {
                     return Ok(());
                 }
@@ -107,7 +107,7 @@ impl Grouping {
         match self {
             Grouping::General(groups) => Ok(groups),
             // Not reached: the general groups are taken once, and from then on `self` is `General`.
-            Grouping::Packed(..) => {
+            Grouping::Words(..) => {
                 Err(Stopped::Columns("internal: the keys fit no kind of grouping".to_owned()))
             }
         }
@@ -120,7 +120,7 @@ impl Grouping {
     pub(super) fn merge(&mut self, columns: &[ArrayRef]) -> Result<(), Stopped> {
         let (held, general) = match self {
             Grouping::General(groups) => return groups.merge(columns),
-            Grouping::Packed(groups, general) => {
+            Grouping::Words(groups, general) => {
                 if groups.merge(columns)? {
                     return Ok(());
                 }
@@ -140,7 +140,7 @@ impl Grouping {
     /// None.
     pub(super) fn leave(&mut self, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
         match self {
-            Grouping::Packed(groups, _) => groups.leave(leaving),
+            Grouping::Words(groups, _) => groups.leave(leaving),
             Grouping::General(groups) => groups.leave(leaving),
         }
     }
@@ -151,7 +151,7 @@ impl Grouping {
     /// A sum that does not fit its type.
     pub(super) fn finish(&self) -> Result<Vec<RecordBatch>, Stopped> {
         match self {
-            Grouping::Packed(groups, _) => groups.finish(),
+            Grouping::Words(groups, _) => groups.finish(),
             Grouping::General(groups) => groups.finish(),
         }
     }
@@ -159,7 +159,7 @@ impl Grouping {
     /// Returns the types of the hidden columns, which come after the aggregates.
     pub(super) fn hidden(&self) -> Vec<Type> {
         match self {
-            Grouping::Packed(groups, _) => groups.hidden(),
+            Grouping::Words(groups, _) => groups.hidden(),
             Grouping::General(groups) => groups.hidden(),
         }
     }

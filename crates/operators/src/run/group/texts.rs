@@ -4,7 +4,7 @@
 //! a dictionary column each value of the dictionary is looked up once, not each row. The numbers do not follow the
 //! order of the texts; [`Texts::sorted`] makes numbers that do, once all texts are known.
 
-use super::hold::bytes_column;
+use super::accumulators::bytes_column;
 use crate::run::hash::{Found, Table, hash_bytes};
 use crate::types::Type;
 use arrow_array::cast::AsArray;

@@ -2,19 +2,19 @@
 
 use super::*;
 
-fn slots(groups_max: usize, holds_all: bool) -> Slots<1> {
-    Slots::new(vec![0], Room { groups_max, bytes_max: 1 << 20, holds_all }, 7)
+fn slots(groups_max: usize, holds_all: bool) -> GroupTable<1> {
+    GroupTable::new(vec![0], Room { groups_max, bytes_max: 1 << 20, holds_all }, 7)
 }
 
 /// Looks keys up, counts one for each row, and returns the slots that leave.
-fn count(slots: &mut Slots<1>, keys: &[i64]) -> Vec<(i64, u64)> {
+fn count(slots: &mut GroupTable<1>, keys: &[i64]) -> Vec<(i64, u64)> {
     let (mut places, mut leaving) = ([0; BLOCK_ROWS], Vec::new());
     for (block, keys) in keys.chunks(BLOCK_ROWS).enumerate() {
         // Two of three blocks go through the kernel, if the CPU has one, the others without it.
         if block % 3 != 0 || !slots.find_and_add(keys, &[], &vec![1; keys.len()]) {
             slots.add_copies();
             slots.find(keys, &[], &mut places);
-            places[..keys.len()].iter().for_each(|place| slots.tallies()[*place as usize] += 1);
+            places[..keys.len()].iter().for_each(|place| slots.word_accumulators()[*place as usize] += 1);
         }
         slots.add_copies();
         slots.leave_spares(&mut leaving);
@@ -22,7 +22,7 @@ fn count(slots: &mut Slots<1>, keys: &[i64]) -> Vec<(i64, u64)> {
     leaving.chunks(2).map(|slot| (slot[0] as i64, slot[1])).collect()
 }
 
-fn held(slots: &Slots<1>) -> Vec<(i64, u64)> {
+fn held(slots: &GroupTable<1>) -> Vec<(i64, u64)> {
     let places = slots.places();
     assert_eq!(places.len(), slots.held());
     let keys = places.iter().map(|place| slots.key(*place));
@@ -32,7 +32,7 @@ fn held(slots: &Slots<1>) -> Vec<(i64, u64)> {
 }
 
 /// Returns keys that all hash to bucket 5, as an attacker who knows the seed could choose them.
-fn meeting(slots: &Slots<1>, count: usize) -> Vec<i64> {
+fn meeting(slots: &GroupTable<1>, count: usize) -> Vec<i64> {
     (0..).filter(|key| slots.home(mask(*key, slots.masks)).0 == 5).take(count).collect()
 }
 
@@ -85,7 +85,8 @@ fn no_more_is_held_than_there_is_room_for_and_frequent_keys_stay() {
 fn tables_are_within_their_bytes_and_hold_at_least_one_group() {
     for bytes_max in [0, 1, 100, 5_000, 70_000, 1 << 20] {
         for groups_max in [1, 3, 1_000, 1 << 20] {
-            let slots: Slots<1> = Slots::new(vec![0; 2], Room { groups_max, bytes_max, holds_all: false }, 1);
+            let slots: GroupTable<1> =
+                GroupTable::new(vec![0; 2], Room { groups_max, bytes_max, holds_all: false }, 1);
             let bytes = slots.buckets_max * slots.stride * 8;
             assert!(bytes <= bytes_max.max(2 * slots.stride * 8), "{bytes} of {bytes_max}");
             assert!((1..=groups_max).contains(&slots.held_max));

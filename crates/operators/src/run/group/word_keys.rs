@@ -21,7 +21,7 @@ use arrow_schema::DataType;
 
 /// Layout of the keys in words.
 #[derive(Debug)]
-pub(super) struct Packing {
+pub(super) struct WordKeyLayout {
     fields: Vec<Field>,
     /// Bits of all fields together.
     bits: u32,
@@ -75,8 +75,8 @@ impl Numbers {
     }
 }
 
-/// Packed keys of a batch.
-pub(super) enum Packed {
+/// Keys of a batch as words.
+pub(super) enum WordKeys {
     /// Keys of up to 64 bits. The highest bit is flipped, so that they compare as signed numbers.
     One(Numbers),
     /// Keys of up to 128 bits.
@@ -85,16 +85,16 @@ pub(super) enum Packed {
 
 const SIGN: u64 = 1 << 63;
 
-impl Packing {
+impl WordKeyLayout {
     /// Makes the layout. `None` if the keys do not fit two words. The texts of each key take at most `text_bytes_max`
     /// bytes.
-    pub(super) fn new(types: &[Type], text_bytes_max: usize, seed: u64) -> Option<Packing> {
+    pub(super) fn new(types: &[Type], text_bytes_max: usize, seed: u64) -> Option<WordKeyLayout> {
         if types.is_empty() || !types.iter().all(|of| is_ordered(*of) || Texts::are(*of)) {
             return None;
         }
         let bits: u32 = types.iter().map(|of| 1 + range(*of).0).sum();
         let has_nulls = if types.len() == 1 { bits <= 64 } else { bits <= 128 };
-        let mut packing = Packing { fields: Vec::new(), bits: 0, has_nulls };
+        let mut packing = WordKeyLayout { fields: Vec::new(), bits: 0, has_nulls };
         for of in types.iter().rev() {
             let (bits, least) = range(*of);
             let texts = Texts::are(*of).then(|| Texts::new(*of, text_bytes_max, seed));
@@ -114,7 +114,7 @@ impl Packing {
         !self.has_nulls && columns.iter().any(|column| column.logical_null_count() > 0)
     }
 
-    /// Adds the bit for NULL. [`Packing::longer`] converts the keys of one word that exist.
+    /// Adds the bit for NULL. [`WordKeyLayout::longer`] converts the keys of one word that exist.
     pub(super) fn lengthen(&mut self) {
         self.has_nulls = true;
         self.bits = 65;
@@ -125,14 +125,14 @@ impl Packing {
         u128::from(key as u64 ^ SIGN) | 1 << 64
     }
 
-    /// Reports whether [`Packing::lengthen`] can add a bit for NULL.
+    /// Reports whether [`WordKeyLayout::lengthen`] can add a bit for NULL.
     pub(super) fn can_lengthen(&self) -> bool {
         self.fields.len() == 1
     }
 
-    /// Packs these key columns, for which [`Packing::lacks`] must be false. `None` if new texts exceed their bytes;
+    /// Packs these key columns, for which [`WordKeyLayout::lacks`] must be false. `None` if new texts exceed their bytes;
     /// then groups have none of the texts that were added.
-    pub(super) fn pack(&mut self, columns: &[ArrayRef]) -> Option<Packed> {
+    pub(super) fn pack(&mut self, columns: &[ArrayRef]) -> Option<WordKeys> {
         let numbers = |(field, column): (&mut Field, &ArrayRef)| match &mut field.texts {
             Some(texts) => texts.numbers(column).map(Numbers::Own),
             None => Some(Numbers::of_keys(column)),
@@ -140,7 +140,7 @@ impl Packing {
         let numbers: Vec<Numbers> =
             self.fields.iter_mut().zip(columns).map(numbers).collect::<Option<Vec<_>>>()?;
         if self.bits == 64 && !self.has_nulls {
-            return numbers.into_iter().next().map(Packed::One);
+            return numbers.into_iter().next().map(WordKeys::One);
         }
         let rows = columns[0].len();
         let parts = self.fields.iter().zip(columns).zip(&numbers).map(|((field, column), numbers)| {
@@ -157,7 +157,7 @@ impl Packing {
                     |value: i64| (bit | u128::from(value.wrapping_sub(field.least) as u64)) << field.below;
                 add(&mut keys, numbers.all(), nulls.as_ref(), |key, value| *key |= one(value));
             }
-            return Some(Packed::Two(keys));
+            return Some(WordKeys::Two(keys));
         }
         let mut keys = vec![i64::MIN; rows];
         for (field, numbers, nulls) in parts {
@@ -165,7 +165,7 @@ impl Packing {
                 |value: i64| (bit << field.bits | value.wrapping_sub(field.least) as u64) << field.below;
             add(&mut keys, numbers.all(), nulls.as_ref(), |key, value| *key ^= one(value) as i64);
         }
-        Some(Packed::One(Numbers::Own(keys)))
+        Some(WordKeys::One(Numbers::Own(keys)))
     }
 
     /// Drops the texts of keys, after all groups have left.
@@ -175,7 +175,7 @@ impl Packing {
 
     /// Returns a layout in which texts are numbered in their order, and the function that converts keys to it. `None`
     /// if no key is of texts.
-    pub(super) fn sorted(&self) -> Option<(Packing, impl Fn(u128) -> u128)> {
+    pub(super) fn sorted(&self) -> Option<(WordKeyLayout, impl Fn(u128) -> u128)> {
         self.fields.iter().any(|field| field.texts.is_some()).then(|| {
             let mut ranked = Vec::new();
             let sorted = |field: &Field| {
@@ -196,7 +196,7 @@ impl Packing {
                     rank.map_or(key, |rank| key & !(most << below) | u128::from(*rank) << below)
                 })
             };
-            (Packing { fields, bits: self.bits, has_nulls }, recoded)
+            (WordKeyLayout { fields, bits: self.bits, has_nulls }, recoded)
         })
     }
 
@@ -205,7 +205,7 @@ impl Packing {
         u128::from(key as u64 ^ SIGN)
     }
 
-    /// Reverses [`Packing::wide`].
+    /// Reverses [`WordKeyLayout::wide`].
     pub(super) fn narrow(key: u128) -> i64 {
         (key as u64 ^ SIGN) as i64
     }
@@ -215,7 +215,7 @@ impl Packing {
         if self.bits == 64 && !self.has_nulls {
             return vec![from_ordered(self.fields[0].of, keys, None)];
         }
-        self.unpack(keys.len(), |row| Packing::wide(keys[row]))
+        self.unpack(keys.len(), |row| WordKeyLayout::wide(keys[row]))
     }
 
     /// Returns the columns of keys of two words.

@@ -1,7 +1,7 @@
 //! Word groups: groups whose keys and accumulators are words. Most groups are.
 //!
-//! The idea: keys that fit two words ([`Packing`]) and accumulators of fixed width ([`Tally`]) lie side by side in
-//! one table ([`Slots`]). A row then costs one probe and one addition.
+//! The idea: keys that fit two words ([`WordKeyLayout`]) and accumulators of fixed width ([`WordAccumulators`]) lie side by side in
+//! one table ([`GroupTable`]). A row then costs one probe and one addition.
 //!
 //! A run may meet more groups than it may hold. Rows of unknown keys then leave as partial groups, and the table
 //! keeps the frequent keys. If that reduces nothing, because nearly every row leaves, most rows bypass the table:
@@ -9,11 +9,11 @@
 //! fit are left to [`super::groups::Groups`], which gives the same results for any keys. Partitioning the rows by
 //! hash first was rejected: it pays only with tens of megabytes of rows held back (docs/decisions/0016-grouping.md).
 
+use super::group_table::{BLOCK_ROWS, GroupTable, Key, LANES, Room};
 use super::groups::LEAVING_GROUPS_MAX;
-use super::pack::{Packed, Packing, sort};
-use super::slots::{BLOCK_ROWS, Key, LANES, Room, Slots};
-use super::tally::{Input, Tally};
 use super::texts::Texts;
+use super::word_accumulators::{Input, WordAccumulators};
+use super::word_keys::{WordKeyLayout, WordKeys, sort};
 use crate::program::Aggregate;
 use crate::run::batch::*;
 use crate::run::bounds::{BATCH_BYTES_MAX, Steps, Stopped, bounded};
@@ -34,10 +34,10 @@ const TEXT_SHARE: usize = 4;
 const PASSING: usize = 15;
 
 /// Word groups of a run or a merge.
-pub(in crate::run) struct PackedGroups {
+pub(in crate::run) struct WordGroups {
     key_columns: Vec<usize>,
-    packing: Packing,
-    tally: Tally,
+    packing: WordKeyLayout,
+    tally: WordAccumulators,
     table: Table,
     room: Room,
     seed: u64,
@@ -48,11 +48,11 @@ pub(in crate::run) struct PackedGroups {
 }
 
 enum Table {
-    Short(Box<Slots<1>>),
-    Long(Box<Slots<2>>),
+    Short(Box<GroupTable<1>>),
+    Long(Box<GroupTable<2>>),
 }
 
-impl PackedGroups {
+impl WordGroups {
     /// Makes empty word groups. `None` if keys or accumulators do not fit words.
     pub(super) fn new(
         key_columns: &[usize],
@@ -60,17 +60,17 @@ impl PackedGroups {
         input: &[Type],
         room: Room,
         seed: u64,
-    ) -> Option<PackedGroups> {
+    ) -> Option<WordGroups> {
         let types: Vec<Type> = key_columns.iter().map(|column| input[*column]).collect();
         let texts = types.iter().filter(|of| Texts::are(**of)).count();
         let text_bytes_max = if room.holds_all { usize::MAX } else { room.bytes_max / TEXT_SHARE };
-        let packing = Packing::new(&types, text_bytes_max / texts.max(1), seed)?;
+        let packing = WordKeyLayout::new(&types, text_bytes_max / texts.max(1), seed)?;
         let is_shared = texts > 0 && !room.holds_all;
         let bytes_max = room.bytes_max - if is_shared { text_bytes_max } else { 0 };
         let room = Room { bytes_max, ..room };
-        let tally = Tally::new(aggregates, input)?;
+        let tally = WordAccumulators::new(aggregates, input)?;
         let table = Table::new(&packing, &tally, room, seed);
-        Some(PackedGroups {
+        Some(WordGroups {
             key_columns: key_columns.to_vec(),
             packing,
             tally,
@@ -121,7 +121,7 @@ impl PackedGroups {
             if !self.packing.can_lengthen() {
                 return Ok(false);
             }
-            self.change(leaving, Packing::lengthen, |_| {})?;
+            self.change(leaving, WordKeyLayout::lengthen, |_| {})?;
         }
         let packed = match self.packing.pack(keys) {
             None if !self.room.holds_all => {
@@ -133,7 +133,7 @@ impl PackedGroups {
         };
         let Some(packed) = packed else { return Ok(false) };
         if self.tally.lacks(inputs) {
-            self.change(leaving, |_| {}, Tally::widen)?;
+            self.change(leaving, |_| {}, WordAccumulators::widen)?;
         }
         let mut words = Vec::new();
         let mut start = 0;
@@ -144,12 +144,12 @@ impl PackedGroups {
         let left_before: usize = leaving.iter().map(RecordBatch::num_rows).sum();
         while start < rows {
             start = match (&mut self.table, &packed) {
-                (Table::Short(slots), Packed::One(keys)) => {
+                (Table::Short(slots), WordKeys::One(keys)) => {
                     let end = blocks(slots, keys.all(), &mut self.tally, inputs, start, &mut words);
                     slots.add_copies();
                     end?
                 }
-                (Table::Long(slots), Packed::Two(keys)) => {
+                (Table::Long(slots), WordKeys::Two(keys)) => {
                     blocks(slots, keys, &mut self.tally, inputs, start, &mut words)?
                 }
                 // Not reached: table and keys have the same number of words.
@@ -157,7 +157,7 @@ impl PackedGroups {
             };
             self.leave_words(&mut words, leaving)?;
             if start < rows {
-                self.change(leaving, |_| {}, Tally::widen)?;
+                self.change(leaving, |_| {}, WordAccumulators::widen)?;
             }
         }
         if self.table.is_bounded() {
@@ -176,7 +176,7 @@ impl PackedGroups {
     /// Appends a partial group to `leaving` for each row, without looking it up.
     fn pass(
         &mut self,
-        packed: &Packed,
+        packed: &WordKeys,
         inputs: &[Input],
         rows: usize,
         leaving: &mut Vec<RecordBatch>,
@@ -185,7 +185,7 @@ impl PackedGroups {
         for start in (0..rows).step_by(most) {
             let end = rows.min(start + most);
             if self.tally.exceeds(inputs, start, end - start) {
-                self.change(leaving, |_| {}, Tally::widen)?;
+                self.change(leaving, |_| {}, WordAccumulators::widen)?;
             }
             // The accumulators lie as in a table whose slots have no keys.
             let initial = self.tally.initial();
@@ -197,8 +197,8 @@ impl PackedGroups {
             let places: Vec<u32> = (0..end - start).map(|row| place(row) as u32).collect();
             self.tally.add(&mut words, inputs, start, &places)?;
             let keys = match packed {
-                Packed::One(keys) => self.packing.unpack_one(keys.all()[start..end].to_vec()),
-                Packed::Two(keys) => self.packing.unpack_two(&keys[start..end]),
+                WordKeys::One(keys) => self.packing.unpack_one(keys.all()[start..end].to_vec()),
+                WordKeys::Two(keys) => self.packing.unpack_two(&keys[start..end]),
             };
             let word = |word: usize| {
                 let from = &words[word * LANES..];
@@ -213,8 +213,8 @@ impl PackedGroups {
     fn change(
         &mut self,
         leaving: &mut Vec<RecordBatch>,
-        packing: impl FnOnce(&mut Packing),
-        tally: impl FnOnce(&mut Tally),
+        packing: impl FnOnce(&mut WordKeyLayout),
+        tally: impl FnOnce(&mut WordAccumulators),
     ) -> Result<(), Stopped> {
         if !self.room.holds_all {
             self.leave(leaving)?;
@@ -231,7 +231,7 @@ impl PackedGroups {
         };
         match (&mut self.table, &old) {
             (Table::Short(to), Table::Short(from)) => to.take(from, |key: i64| key, widen),
-            (Table::Long(to), Table::Short(from)) => to.take(from, Packing::longer, widen),
+            (Table::Long(to), Table::Short(from)) => to.take(from, WordKeyLayout::longer, widen),
             (Table::Long(to), Table::Long(from)) => to.take(from, |key: u128| key, widen),
             // Not reached: keys only get longer.
             (Table::Short(_), Table::Long(_)) => {}
@@ -304,7 +304,7 @@ impl PackedGroups {
                 let mut pairs = slots.pairs::<i64>();
                 if let Some((_, recoded)) = &sorted {
                     let recode = |pair: &mut (i64, u32)| {
-                        pair.0 = Packing::narrow(recoded(Packing::wide(pair.0)));
+                        pair.0 = WordKeyLayout::narrow(recoded(WordKeyLayout::wide(pair.0)));
                     };
                     pairs.iter_mut().for_each(recode);
                 }
@@ -362,10 +362,10 @@ impl PackedGroups {
 }
 
 impl Table {
-    fn new(packing: &Packing, tally: &Tally, room: Room, seed: u64) -> Table {
+    fn new(packing: &WordKeyLayout, tally: &WordAccumulators, room: Room, seed: u64) -> Table {
         match packing.is_long() {
-            false => Table::Short(Box::new(Slots::new(tally.initial(), room, seed))),
-            true => Table::Long(Box::new(Slots::new(tally.initial(), room, seed))),
+            false => Table::Short(Box::new(GroupTable::new(tally.initial(), room, seed))),
+            true => Table::Long(Box::new(GroupTable::new(tally.initial(), room, seed))),
         }
     }
 
@@ -394,9 +394,9 @@ impl Table {
 /// Takes the rows from `start` on, but stops before a block for which accumulators must be widened. Returns the first
 /// row that was not taken.
 fn blocks<const K: usize, T: Key<K>>(
-    slots: &mut Slots<K>,
+    slots: &mut GroupTable<K>,
     keys: &[T],
-    tally: &mut Tally,
+    tally: &mut WordAccumulators,
     inputs: &[Input],
     start: usize,
     words: &mut Vec<u64>,
@@ -416,7 +416,7 @@ fn blocks<const K: usize, T: Key<K>>(
         let sum = tally.only_sum(inputs, start, keys.len(), &mut buffer);
         if !sum.is_some_and(|values| slots.find_and_add(keys, ahead, values)) {
             slots.find(keys, ahead, &mut places);
-            tally.add(slots.tallies(), inputs, start, &places[..keys.len()])?;
+            tally.add(slots.word_accumulators(), inputs, start, &places[..keys.len()])?;
         }
         slots.leave_spares(words);
         start += keys.len();
@@ -538,7 +538,7 @@ mod tests {
             let aggregates = &aggregates[..count];
             let (mut partial, mut general) = (Vec::new(), Vec::new());
             let room = Room { groups_max, bytes_max, holds_all: false };
-            let packed = PackedGroups::new(&keys, aggregates, &TYPES, room, seed);
+            let packed = WordGroups::new(&keys, aggregates, &TYPES, room, seed);
             prop_assert!(packed.is_some());
             let mut run =
                 Grouping::new(keys.clone(), aggregates, &TYPES, groups_max, bytes_max, seed).unwrap();
@@ -610,7 +610,7 @@ mod tests {
                 let aggregates: Vec<Aggregate> = all[..functions].iter().map(of).collect();
                 let types = [Type::Int64; 2];
                 let room = Room { groups_max, bytes_max: 16 << 20, holds_all: false };
-                let mut run = PackedGroups::new(&[0], &aggregates, &types, room, 5).unwrap();
+                let mut run = WordGroups::new(&[0], &aggregates, &types, room, 5).unwrap();
                 let mut merge = Grouping::merging(vec![0], &aggregates, &types, 6).unwrap();
                 let mut steps = Steps::new(u64::MAX);
                 let mut partial = Vec::new();

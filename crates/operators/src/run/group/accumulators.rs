@@ -231,7 +231,7 @@ impl Accumulator {
             (State::Float { sums, rests }, [sum, rest]) => (*sums, *rests) = (floats(sum), floats(rest)),
             (State::Ordered { best, .. }, [word]) => *best = signed(word),
             (State::Wide { best, .. }, [low, high]) => *best = wide(low, high),
-            // Not reached: `Tally` makes words that match the state.
+            // Not reached: `WordAccumulators` makes words that match the state.
             _ => {}
         }
         self.groups = words.first().map_or(0, Vec::len);

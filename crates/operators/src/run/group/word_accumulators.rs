@@ -3,7 +3,7 @@
 //! A meter with few digits is enough as long as one knows that it cannot overflow. Nearly always that is so here:
 //! values are small and not NULL. Then a count, a sum, a least or a greatest value is one word (a sum of floats, or a
 //! least or greatest decimal, is two), and the accumulators of a group share a cache line with its key. No single
-//! addition is checked. Instead, before a block of rows is added, [`Tally::exceeds`] adds an upper bound of the
+//! addition is checked. Instead, before a block of rows is added, [`WordAccumulators::exceeds`] adds an upper bound of the
 //! values' magnitudes to a bound of all sums so far.
 //!
 //! The bad case is a NULL, or a bound that leaves 63 bits. Then the accumulators are widened, once: sums to 128 bits,
@@ -11,9 +11,9 @@
 //! accumulators are not the rule because they double the bytes of a slot, and so halve the groups that a cache holds,
 //! for values that rarely need it.
 
-use super::hold::{Accumulator, add_decimal, add_float};
-use super::pack::Numbers;
-use super::slots::{BLOCK_ROWS, LANES};
+use super::accumulators::{Accumulator, add_decimal, add_float};
+use super::group_table::{BLOCK_ROWS, LANES};
+use super::word_keys::Numbers;
 use crate::program::{Aggregate, Function};
 use crate::run::batch::*;
 use crate::run::bounds::Stopped;
@@ -28,7 +28,7 @@ use farpool_kernels::update;
 
 /// Layout of the aggregates of a group in words.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct WordAccumulators {
     items: Vec<Item>,
     is_wide: bool,
     words: usize,
@@ -56,7 +56,7 @@ enum Kind {
     WideBest { is_max: bool },
 }
 
-/// Column of an aggregate for a batch, in the form that [`Tally::add`] needs.
+/// Column of an aggregate for a batch, in the form that [`WordAccumulators::add`] needs.
 pub(super) struct Input {
     values: Values,
     nulls: Option<NullBuffer>,
@@ -74,9 +74,9 @@ enum Values {
     PartialDecimal(ScalarBuffer<i128>, ScalarBuffer<i64>),
 }
 
-impl Tally {
+impl WordAccumulators {
     /// Makes the layout. `None` if an aggregate has values of any length, such as texts.
-    pub(super) fn new(aggregates: &[Aggregate], input: &[Type]) -> Option<Tally> {
+    pub(super) fn new(aggregates: &[Aggregate], input: &[Type]) -> Option<WordAccumulators> {
         let item = |aggregate: &Aggregate| {
             let column = aggregate.column.map(usize::from).map(|column| (column, input[column]));
             let is_max = aggregate.function == Function::Max;
@@ -94,7 +94,7 @@ impl Tally {
             Some(Item { function: aggregate.function, column, kind, word: 0, magnitude: 0 })
         };
         let items = aggregates.iter().map(item).collect::<Option<Vec<_>>>()?;
-        let mut tally = Tally { items, is_wide: false, words: 0 };
+        let mut tally = WordAccumulators { items, is_wide: false, words: 0 };
         tally.lay_out();
         Some(tally)
     }
@@ -129,7 +129,7 @@ impl Tally {
         self.is_wide
     }
 
-    /// Widens the layout. The caller converts existing words with [`Tally::widened`].
+    /// Widens the layout. The caller converts existing words with [`WordAccumulators::widened`].
     pub(super) fn widen(&mut self) {
         self.is_wide = true;
         self.lay_out();
@@ -164,7 +164,7 @@ impl Tally {
         self.items.iter().filter_map(|item| item.column.map(|(column, _)| column))
     }
 
-    /// Prepares the columns of a batch for [`Tally::add`].
+    /// Prepares the columns of a batch for [`WordAccumulators::add`].
     pub(super) fn inputs(&self, columns: &[ArrayRef]) -> Vec<Input> {
         let input = |item: &Item| {
             let Some((column, _)) = item.column else { return Input { values: Values::Rows, nulls: None } };
@@ -191,7 +191,7 @@ impl Tally {
         self.items.iter().map(input).collect()
     }
 
-    /// Prepares columns of partial values, which have the hidden columns behind them, for [`Tally::add`].
+    /// Prepares columns of partial values, which have the hidden columns behind them, for [`WordAccumulators::add`].
     pub(super) fn partial_inputs(&self, columns: &[ArrayRef]) -> Vec<Input> {
         let mut hidden = columns[self.items.len()..].iter();
         let input = |(item, column): (&Item, &ArrayRef)| {
@@ -290,13 +290,13 @@ impl Tally {
         }
     }
 
-    /// Adds a block of rows from `start` on to the accumulators in `tallies` at these positions, one for each row.
+    /// Adds a block of rows from `start` on to the accumulators in `word_accumulators` at these positions, one for each row.
     ///
     /// # Errors
     /// Partial values whose sum overflows its accumulator.
     pub(super) fn add(
         &self,
-        tallies: &mut [u64],
+        word_accumulators: &mut [u64],
         inputs: &[Input],
         start: usize,
         places: &[u32],
@@ -308,11 +308,11 @@ impl Tally {
             let nulls = input.nulls.as_ref();
             if self.is_wide && item.kind != Kind::Count {
                 each(nulls, start, places, |_, place| {
-                    tallies[place] |= 1 << number;
+                    word_accumulators[place] |= 1 << number;
                     Some(())
                 });
             }
-            let words = &mut tallies[item.word * LANES..];
+            let words = &mut word_accumulators[item.word * LANES..];
             let is_done = match (item.kind, &input.values) {
                 (Kind::Count, Values::Rows) if nulls.is_none() => {
                     update(words, places, |_, word| word.wrapping_add(1));

@@ -23,7 +23,7 @@ use crate::run::hash::{fold, mixed};
 /// `BLOCK_ROWS` is the number of rows of a block: all that they touch stays in the first-level cache until it is
 /// added up. `LANES` is the number of slots of a bucket.
 pub(super) use farpool_kernels::{BLOCK_ROWS, LANES};
-use farpool_kernels::{COPIES, Hasher, Shape, Sums, Table, find_and_add, zeroed};
+use farpool_kernels::{COPIES, KeyTable, SecretHasher, Sums, TableShape, find_and_add, zeroed};
 use std::hint::black_box;
 
 /// Buckets that a probe visits before it gives up. At half load all but one key in billions lies within 16 buckets.
@@ -69,7 +69,7 @@ pub(super) struct Room {
 
 /// Group table. The word at a place is the first of a slot; the others follow [`LANES`] words apart.
 #[derive(Debug)]
-pub(super) struct Slots<const K: usize> {
+pub(super) struct GroupTable<const K: usize> {
     words: Vec<u64>,
     /// Words before the first bucket, so that it begins on a cache line.
     before: usize,
@@ -85,13 +85,13 @@ pub(super) struct Slots<const K: usize> {
     masks: [u64; K],
     multiplier: u64,
     /// Hasher for keys of one word.
-    hasher: Hasher,
+    hasher: SecretHasher,
     seed: u64,
     held: usize,
     held_max: usize,
     room: Room,
     /// Sums that are not yet added to the table: [`COPIES`] copies of its words. All zero after
-    /// [`Slots::add_copies`].
+    /// [`GroupTable::add_copies`].
     copies: Vec<u64>,
     has_copies: bool,
     /// Spare slots in use by the present block.
@@ -128,10 +128,10 @@ enum Again {
     Crowded,
 }
 
-impl<const K: usize> Slots<K> {
+impl<const K: usize> GroupTable<K> {
     /// Makes an empty table for accumulators that begin with the words `initial`.
-    pub(super) fn new(initial: Vec<u64>, room: Room, seed: u64) -> Slots<K> {
-        let mut slots = Slots {
+    pub(super) fn new(initial: Vec<u64>, room: Room, seed: u64) -> GroupTable<K> {
+        let mut slots = GroupTable {
             words: Vec::new(),
             before: 0,
             buckets: 0,
@@ -141,7 +141,7 @@ impl<const K: usize> Slots<K> {
             initial,
             masks: [0; K],
             multiplier: 0,
-            hasher: Hasher::new([0; 6]),
+            hasher: SecretHasher::new([0; 6]),
             seed,
             held: 0,
             held_max: 0,
@@ -202,7 +202,7 @@ impl<const K: usize> Slots<K> {
             state = mixed(state ^ self.multiplier);
             secret[word] = state;
         }
-        self.hasher = Hasher::new(secret);
+        self.hasher = SecretHasher::new(secret);
     }
 
     /// Replaces the table by an empty one of this many buckets.
@@ -253,8 +253,8 @@ impl<const K: usize> Slots<K> {
         }
     }
 
-    /// Finds or makes the slots of keys like [`Slots::find`], and adds the values to their only accumulator, a sum.
-    /// Returns false, with nothing done, if no kernel does that. [`Slots::add_copies`] must be called before any
+    /// Finds or makes the slots of keys like [`GroupTable::find`], and adds the values to their only accumulator, a sum.
+    /// Returns false, with nothing done, if no kernel does that. [`GroupTable::add_copies`] must be called before any
     /// other use of the table.
     pub(super) fn find_and_add<T: Key<K>>(&mut self, keys: &[T], ahead: &[T], values: &[i64]) -> bool {
         let (Some(short), Some(ahead), true) = (T::short(keys), T::short(ahead), self.hasher.is_aes()) else {
@@ -274,7 +274,7 @@ impl<const K: usize> Slots<K> {
         let (mut places, mut others) = ([0; BLOCK_ROWS], [0; BLOCK_ROWS]);
         let count = find_and_add(
             &mut self.words[self.before..],
-            Shape { buckets: self.buckets, stride: self.stride, hasher: &self.hasher },
+            TableShape { buckets: self.buckets, stride: self.stride, hasher: &self.hasher },
             short,
             if bytes > NEAREST_BYTES { ahead } else { &[] },
             Sums { values, copies: &mut self.copies },
@@ -287,7 +287,7 @@ impl<const K: usize> Slots<K> {
             let others = &others[..count];
             rest.iter_mut().zip(others).for_each(|(key, row)| *key = keys[usize::from(*row)]);
             self.find(&rest[..count], &[], &mut rest_places);
-            let words = self.tallies();
+            let words = self.word_accumulators();
             for (row, place) in others.iter().zip(rest_places) {
                 let word = &mut words[place as usize];
                 *word = word.wrapping_add(values[usize::from(*row)] as u64);
@@ -319,7 +319,8 @@ impl<const K: usize> Slots<K> {
             _ if let (Some(keys), Some(ahead), true) =
                 (T::short(keys), T::short(ahead), self.hasher.is_aes()) =>
             {
-                let table = Table::new(&self.words[self.before..], self.buckets, self.stride, &self.hasher);
+                let table =
+                    KeyTable::new(&self.words[self.before..], self.buckets, self.stride, &self.hasher);
                 let ahead = if bytes > NEAREST_BYTES { ahead } else { &[] };
                 farpool_kernels::find(&table, keys, ahead, places, &mut others)
             }
@@ -501,7 +502,7 @@ impl<const K: usize> Slots<K> {
 
     /// Returns the accumulator words, to be indexed by places: the word at a place is the slot's first, the others
     /// follow [`LANES`] words apart.
-    pub(super) fn tallies(&mut self) -> &mut [u64] {
+    pub(super) fn word_accumulators(&mut self) -> &mut [u64] {
         &mut self.words[self.before + K * LANES..]
     }
 
@@ -658,7 +659,7 @@ impl<const K: usize> Slots<K> {
     /// from its old ones.
     pub(super) fn take<const L: usize, S: Key<L>, T: Key<K>>(
         &mut self,
-        from: &Slots<L>,
+        from: &GroupTable<L>,
         key: impl Fn(S) -> T,
         widen: impl Fn(&[u64], &mut [u64]),
     ) {
