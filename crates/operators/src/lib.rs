@@ -11,6 +11,7 @@
 
 pub mod codec;
 pub mod columns;
+pub mod display;
 pub mod expression;
 pub mod limits;
 pub mod packed;
@@ -18,7 +19,6 @@ pub mod program;
 pub mod query;
 pub mod run;
 pub mod types;
-pub mod words;
 
 pub use codec::{PROGRAM_VERSION, ProgramError};
 pub use expression::{Binary, Comparison, Expression, Flaw, Instruction};

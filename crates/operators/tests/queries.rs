@@ -191,7 +191,7 @@ fn programs_are_told_in_words() {
         .group_by([over("name", col("name"))], [("mean".to_owned(), Agg::Avg(col("price") + 1))])
         .top([By::descending("mean")], 3);
     let plan = query.plan().unwrap();
-    let (near, left) = words::lines(&plan.near, &names);
+    let (near, left) = display::lines(&plan.near, &names);
     let expected = [
         "filter price * (1.00 - cast(rate as decimal(12, 2))) >= 0.5000 \
          and (name like 'a%' or not ok or day is not null or id in (1, 2))",
@@ -200,7 +200,7 @@ fn programs_are_told_in_words() {
     ];
     assert_eq!(near, expected);
     let mean = "cast(sum(price + 1.00) as float64) / cast(count(price + 1.00) as float64)";
-    let finish = words::lines(&plan.finish, &left).0;
+    let finish = display::lines(&plan.finish, &left).0;
     assert_eq!(finish, [format!("select name, {mean}"), format!("top 3 rows by {mean} descending")]);
     let scalar = |of, value| Scalar { of, value: Some(value) }.to_string();
     assert_eq!(scalar(Type::Date, Value::Integer(20_778)), "2026-11-21");

@@ -16,10 +16,10 @@
 //! I4).
 
 use crate::error::RegionError;
+use crate::fence_words::{FenceWords, WORD_STRIDE_BYTES};
 use crate::gate::{EPOCH_MAX, Entered, Gate};
 use crate::mapping::{FileMemory, HUGE_PAGE_BYTES, Mapping, Part, SealedSlice};
 use crate::memfd;
-use crate::words::{WORD_STRIDE_BYTES, Words};
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
 use farpool_wire::{Code, Epoch, Handle, Refusal, RegionIndex};
@@ -58,7 +58,7 @@ pub enum SharedAccess {
 pub struct Arena {
     region_bytes: u64,
     lock: bool,
-    words: Words,
+    words: FenceWords,
     gates: Box<[Gate]>,
     slots: Box<[Mutex<Slot>]>,
     locked_count: AtomicU32,
@@ -107,7 +107,7 @@ impl Arena {
         if huge_pages && region_bytes >= HUGE_PAGE_BYTES as u64 {
             anonymous.ask_for_huge_pages().map_err(failed)?;
         }
-        let words = Words::new(region_count)?;
+        let words = FenceWords::new(region_count)?;
         let gates = (0..region_count as usize)
             .map(|index| {
                 Gate::new(anonymous.part(index * region_bytes as usize, region_bytes as usize).base())

@@ -14,11 +14,11 @@
 mod arena;
 mod error;
 mod fence;
+mod fence_words;
 mod gate;
 mod mapping;
 mod memfd;
 mod window;
-mod words;
 
 pub use arena::{Arena, ArenaOptions, SharedAccess};
 pub use error::RegionError;

@@ -4,7 +4,7 @@ use crate::FarTable;
 use crate::estimates::Estimates;
 use crate::footer::RowGroup;
 use crate::joining::{Joining, SemiJoin};
-use farpool_operators::{Operator, Plan, Type, words};
+use farpool_operators::{Operator, Plan, Type, display};
 use farpool_planner::Placement;
 use farpool_wire::shown;
 use std::fmt;
@@ -51,8 +51,8 @@ impl FarTable {
         let buffers =
             |group: &&RowGroup| -> u64 { group.buffers(&places).map(|buffer| u64::from(buffer.bytes)).sum() };
         let Joining { plan: shipped, joins } = Joining::of(plan, Placement::Split);
-        let (mut near, names) = words::lines(&shipped.near, &all);
-        let (mut finish, _) = words::lines(&shipped.finish, &names);
+        let (mut near, names) = display::lines(&shipped.near, &all);
+        let (mut finish, _) = display::lines(&shipped.finish, &names);
         for (line, operator) in near.iter_mut().zip(shipped.near.operators()) {
             if let Operator::SemiJoin { number, .. } = operator
                 && let Some(join) = joins.get(usize::from(*number))

@@ -20,7 +20,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use farpool::operators::run::type_of;
-use farpool::operators::{Aggregate, Function, Plan, Program, SortKey, Type, words};
+use farpool::operators::{Aggregate, Function, Plan, Program, SortKey, Type, display};
 use farpool::{FarTable, Placement, shown};
 use std::sync::Arc;
 use std::time::Duration;
@@ -256,7 +256,7 @@ impl FarSource {
         let names: Vec<String> =
             self.table.schema().fields().iter().map(|field| field.name().clone()).collect();
         match self.plan(&Narrowing::default()) {
-            Ok(plan) => words::lines(&plan.near, &names).0,
+            Ok(plan) => display::lines(&plan.near, &names).0,
             Err(why) => vec![why],
         }
     }

@@ -23,7 +23,7 @@ mod cutting;
 mod pairs;
 mod parts;
 mod rule;
-mod words;
+mod word_join;
 
 pub use rule::SpillHashJoins;
 
@@ -55,7 +55,7 @@ use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use parts::{BuildParts, Cut, Files, needed, needed_of};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use words::Words;
+use word_join::WordJoin;
 
 /// Number of parts that a side is cut into, at least.
 const PARTS_MIN: usize = 8;
@@ -161,7 +161,7 @@ impl FarHashJoinExec {
         let consumer = MemoryConsumer::new(format!("FarHashJoin[{partition}]")).with_can_spill(true);
         Ok(pairs::Joining {
             join: Arc::clone(&self.join),
-            words: Words::new(&self.join),
+            words: WordJoin::new(&self.join),
             by_words: MetricBuilder::new(&self.metrics).counter("parts_joined_by_words", partition),
             unbounded: Arc::new(unbounded),
             held: consumer.register(context.memory_pool()),

@@ -8,7 +8,7 @@
 
 use super::cutting::{Block, Cutter};
 use super::parts::{Cut, Files, Part, ProbeParts, needed_of, stream_of};
-use super::words::Words;
+use super::word_join::WordJoin;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -41,7 +41,7 @@ pub(crate) type Rows = BoxStream<'static, Result<RecordBatch>>;
 pub(crate) struct Joining {
     pub(crate) join: Arc<HashJoinExec>,
     /// Farpool's own kernel; `None` if this join is not of the kind that the kernel does.
-    pub(crate) words: Option<Words>,
+    pub(crate) words: Option<WordJoin>,
     /// Metric: parts that the kernel joined.
     pub(crate) by_words: Count,
     /// Context to run DataFusion's join in. Its memory has no limit, because this operator has already reserved what

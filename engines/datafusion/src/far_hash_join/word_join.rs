@@ -22,7 +22,7 @@ const ROWS_MIN: usize = 1 << 15;
 
 /// Kernel of a join, with its keys and output columns.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct WordJoin {
     pages: HugePages,
     settings: Settings,
     build_keys: Vec<PhysicalExprRef>,
@@ -33,9 +33,9 @@ pub(crate) struct Words {
     schema: SchemaRef,
 }
 
-impl Words {
+impl WordJoin {
     /// Returns `None` if the kernel cannot do such a join, judging by the plan alone.
-    pub(crate) fn new(join: &HashJoinExec) -> Option<Words> {
+    pub(crate) fn new(join: &HashJoinExec) -> Option<WordJoin> {
         let left = join.left().schema();
         let is_word = |key: &PhysicalExprRef| {
             // Floats are left out: DataFusion compares zeros and NaNs in its own way.
@@ -47,7 +47,7 @@ impl Words {
             && join.null_equality() == NullEquality::NullEqualsNothing
             && join.on().iter().all(|(build, _)| is_word(build));
         let all = join.join_schema().fields().len();
-        is_plain.then(|| Words {
+        is_plain.then(|| WordJoin {
             pages: HugePages::new(),
             // The seed is random because the keys may be chosen by an adversary.
             settings: Settings::new(1, RandomState::new().hash_one(0)),

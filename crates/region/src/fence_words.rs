@@ -16,20 +16,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes from one region's word to the next.
 pub(crate) const WORD_STRIDE_BYTES: u64 = 64;
 
-pub(crate) struct Words {
+pub(crate) struct FenceWords {
     fd: OwnedFd,
     mapping: Mapping,
 }
 
-impl Words {
+impl FenceWords {
     /// Creates the words of this many regions, each closed at epoch 0.
-    pub(crate) fn new(region_count: u32) -> Result<Words, RegionError> {
+    pub(crate) fn new(region_count: u32) -> Result<FenceWords, RegionError> {
         let bytes = u64::from(region_count) * WORD_STRIDE_BYTES;
         let refused = |errno| RegionError::system("create the file of the fence words", bytes, errno);
         let fd = memfd::create("farpool-words", bytes).map_err(refused)?;
         let mapping = Mapping::shared(fd.as_fd(), bytes as usize).map_err(refused)?;
         memfd::seal_for_readers(&fd).map_err(refused)?;
-        let words = Words { fd, mapping };
+        let words = FenceWords { fd, mapping };
         for index in 0..region_count {
             words.word(index).store(1, Ordering::SeqCst);
         }
