@@ -8,7 +8,6 @@ mod ways;
 
 pub(crate) use ways::congest;
 
-use crate::again;
 use crate::clock::{Clock, RATE_TRUE};
 use crate::electorate::Trouble;
 use crate::kernel::{MachineId, ProcessId, World, world};
@@ -16,6 +15,7 @@ use crate::net::Ending;
 use crate::parties::{self, BROKER_MACHINE, Phase, SPARE_MACHINE};
 use crate::pressure;
 use crate::profile::{Profile, Theme};
+use crate::replayed_requests;
 use crate::store::Mishap;
 
 /// Event that the world itself causes, at a time in the queue.
@@ -60,7 +60,7 @@ const MS: u64 = 1_000_000;
 pub(crate) fn carry_out(chore: Chore) {
     match chore {
         Chore::NextFault => next_fault(),
-        Chore::AskAgain(number) => again::ask(number),
+        Chore::AskAgain(number) => replayed_requests::ask(number),
         Chore::Kill(process) => end_and_restart(process),
         Chore::RestartFailedBroker(process) => restart_broker(process),
         Chore::StartBroker(machine) => {

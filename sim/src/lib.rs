@@ -10,7 +10,6 @@
 //! network, disk, memory.
 
 mod admin;
-mod again;
 mod campaign;
 mod clock;
 mod coroutine;
@@ -31,6 +30,7 @@ mod parties;
 mod pressure;
 mod profile;
 mod random;
+mod replayed_requests;
 mod run;
 mod store;
 mod tally;

@@ -3,7 +3,6 @@
 //! Each is a process on a machine, made of the real code: [`BrokerService`], [`NodeService`] with its three loops,
 //! [`farpool_files::Pool`] under a workload. The oracle sees their answers before they are sent.
 
-use crate::again::UnderWay;
 use crate::clock::{Clock, RATE_TRUE};
 use crate::electorate::{Cluster, SimElectorate};
 use crate::faults::Chore;
@@ -13,6 +12,7 @@ use crate::memory::SimMemory;
 use crate::names::NameBook;
 use crate::net::Ending;
 use crate::observed::{ObservedBroker, ObservedNode};
+use crate::replayed_requests::UnderWay;
 use crate::store::Disk;
 use crate::{admin, workload};
 use farpool_broker::BrokerService;

@@ -6,7 +6,7 @@
 //! has no room, the cache does not ask it for more for a while, and new blocks replace others. A slot whose memory is
 //! lost is never used again; a new slot at the end of the file replaces it.
 
-use crate::rest::Rest;
+use crate::backoff::Backoff;
 use crate::{CacheOptions, Counters, Key, count};
 use bytes::Bytes;
 use farpool_files::{CreateOptions, Error, ErrorKind, FarFile, FileClass, Pool, ReadRange, WriteRange};
@@ -36,9 +36,9 @@ pub(crate) struct Far {
     free: Arc<Mutex<Free>>,
     block_bytes: usize,
     patience: Duration,
-    rest: Mutex<Rest>,
+    backoff: Mutex<Backoff>,
     /// Back-off for slots that have no memory yet.
-    growth: Mutex<Rest>,
+    growth: Mutex<Backoff>,
     counters: Arc<Counters>,
     offers: SyncSender<(Key, Bytes)>,
     waiting: Arc<Waiting>,
@@ -132,7 +132,7 @@ impl Far {
             free: Arc::new(Mutex::new(free)),
             block_bytes: options.block_bytes,
             patience: options.patience,
-            rest: Mutex::default(),
+            backoff: Mutex::default(),
             growth: Mutex::default(),
             counters: Arc::clone(counters),
             offers,
@@ -166,7 +166,7 @@ impl Far {
     pub(crate) fn get(&self, keys: &[Key]) -> Vec<Option<Bytes>> {
         let begun = Instant::now();
         let mut found = vec![None; keys.len()];
-        if !self.rest.lock().is_over(begun) {
+        if !self.backoff.lock().is_over(begun) {
             return found;
         }
         let slots: Vec<(usize, Arc<Slot>)> =
@@ -193,7 +193,7 @@ impl Far {
                 *has_come = read.inspect_err(|error| slot.failed(error)).is_ok();
             }
         }
-        self.rest.lock().heard(took <= self.patience, Instant::now());
+        self.backoff.lock().heard(took <= self.patience, Instant::now());
         for (((at, slot), block), has_come) in slots.into_iter().zip(blocks).zip(has_come) {
             if has_come && crc32c::crc32c(&block) == slot.checksum {
                 found[at] = Some(Bytes::from(block));
@@ -212,7 +212,7 @@ impl Far {
 
     /// Writes blocks to slots, then adds them to the index.
     fn write(&self, blocks: &[(Key, Bytes)]) {
-        if !self.rest.lock().is_over(Instant::now()) {
+        if !self.backoff.lock().is_over(Instant::now()) {
             return self.refuse(blocks.len());
         }
         let slots = self.slots(blocks.len());
@@ -228,7 +228,7 @@ impl Far {
         let begun = Instant::now();
         let written = self.file.write_batch(&ranges);
         let now = Instant::now();
-        self.rest.lock().heard(now - begun <= self.patience * BATCH as u32, now);
+        self.backoff.lock().heard(now - begun <= self.patience * BATCH as u32, now);
         match &written {
             Ok(()) if is_growing => self.growth.lock().heard(true, now),
             Err(error) if error.kind() == ErrorKind::Exhausted => self.growth.lock().heard(false, now),

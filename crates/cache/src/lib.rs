@@ -9,10 +9,10 @@
 //! Never in this crate: knowledge of what is cached, or a way to it.
 #![forbid(unsafe_code)]
 
+mod backoff;
 mod blocks;
 mod far;
 mod file;
-mod rest;
 mod times;
 
 pub use blocks::Identity;

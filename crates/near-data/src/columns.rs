@@ -6,7 +6,7 @@
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use farpool_node::dispatch::admit;
+use farpool_node::admit::admit;
 use farpool_node::{Inside, Memory, copy_out};
 use farpool_operators::Type;
 use farpool_operators::columns::{column_of, columns_of_rows};

@@ -12,7 +12,7 @@ use farpool_functions::setup::{FenceAt, LaneWindow, Piece};
 use farpool_functions::{Owner, Resident, Running, SandboxOptions, Sandboxes};
 use farpool_host::clock;
 use farpool_lock::{Mutex, MutexGuard};
-use farpool_node::dispatch::admit;
+use farpool_node::admit::admit;
 use farpool_node::{Inside, Memory};
 use farpool_region::{RegionError, SharedAccess};
 use farpool_transport::{Identity, Intent, Mappable, Peer, Successor};

@@ -1,7 +1,7 @@
 //! Extension of a node: services besides keeping regions and moving their bytes.
 //!
 //! An extension answers requests that the node itself does not. It gets the host and the memory of the node, and
-//! nothing else. Before it touches a region it calls [`admit`](crate::dispatch::admit), as the node does.
+//! nothing else. Before it touches a region it calls [`admit`](crate::admit::admit), as the node does.
 
 use farpool_host::Host;
 use farpool_region::Arena;

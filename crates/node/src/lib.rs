@@ -13,7 +13,8 @@
 #![forbid(unsafe_code)]
 
 mod admission_queue;
-pub mod dispatch;
+pub mod admit;
+mod background;
 mod extension;
 pub mod fair;
 mod host_memory;
@@ -22,11 +23,11 @@ mod memory;
 mod options;
 mod pieces;
 pub mod pressure;
-mod reporting;
 mod service;
 mod start;
 
 pub use admission_queue::{AdmissionQueue, Key, QueuedAdmission};
+pub use background::{Prefault, TICK_MS, keep_house, keep_regions, keep_reserve, keep_time, report};
 pub use extension::{Extend, Extension};
 pub use farpool_lease::node::Withdrawal;
 pub use farpool_lease::ticket::node_id;
@@ -34,6 +35,5 @@ pub use host_memory::{HostMemory, MemorySource};
 pub use memory::{Inside, Memory, Range};
 pub use options::{Limits, NodeOptions, PressureOptions};
 pub use pieces::copy_out;
-pub use reporting::{Prefault, TICK_MS, keep_house, keep_regions, keep_reserve, keep_time, report};
 pub use service::{Life, NodeService, fresh_handle};
 pub use start::{Node, StartError};

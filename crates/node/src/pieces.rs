@@ -1,7 +1,7 @@
 //! Copies of long ranges in several steps. Each step enters the region's gate anew, checks the rights anew, and moves
 //! at most `GATE_BYTES_MAX` bytes.
 
-use crate::dispatch::admit;
+use crate::admit::admit;
 use crate::memory::{Inside, Memory};
 use farpool_region::GATE_BYTES_MAX;
 use farpool_transport::Intent;

@@ -2,7 +2,7 @@
 //! leases under the lease lock.
 
 use crate::admission_queue::AdmissionQueue;
-use crate::dispatch::admit;
+use crate::admit::admit;
 use crate::extension::{Extend, Extension};
 use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;

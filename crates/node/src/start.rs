@@ -1,8 +1,8 @@
 //! Start and stop of a node with its listeners and threads.
 
+use crate::background::{self, Prefault, TICK_MS};
 use crate::options::{NodeOptions, PressureOptions};
 use crate::pressure::Pressure;
-use crate::reporting::{self, Prefault, TICK_MS};
 use crate::service::{Chores, Life, NodeService};
 use farpool_host::Task;
 use farpool_lease::ticket;
@@ -127,20 +127,20 @@ impl Node {
 
         let mut running = Node { service, info, address, listening, threads: Vec::new() };
         let service = Arc::clone(&running.service);
-        running.spawn("farpool-time", move || reporting::keep_time(&service, TICK_MS))?;
+        running.spawn("farpool-time", move || background::keep_time(&service, TICK_MS))?;
         let service = Arc::clone(&running.service);
         let prefault = if options.prefault { Prefault::Ahead } else { Prefault::OnUse };
-        running.spawn("farpool-house", move || reporting::keep_house(&service, prefault, TICK_MS))?;
+        running.spawn("farpool-house", move || background::keep_house(&service, prefault, TICK_MS))?;
         if let Some(source) = source {
             let (service, pressure) = (Arc::clone(&running.service), Pressure::new(reserve_bytes));
             running.spawn("farpool-reserve", move || {
-                reporting::keep_reserve(&service, &*source, pressure, evacuate_ms)
+                background::keep_reserve(&service, &*source, pressure, evacuate_ms)
             })?;
         }
         let service = Arc::clone(&running.service);
         let info = running.info.clone();
         running.spawn("farpool-report", move || {
-            reporting::report(&service, &*dialer, &info, ticket_key, &brokers);
+            background::report(&service, &*dialer, &info, ticket_key, &brokers);
         })?;
         Ok(running)
     }

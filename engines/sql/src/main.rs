@@ -9,9 +9,9 @@
 mod output;
 mod plan;
 mod progress;
+mod scan_report;
 mod shell;
 mod stores;
-mod told;
 mod worker;
 
 use clap::{Parser, Subcommand};
@@ -404,11 +404,11 @@ impl Runner {
     /// Reports what the statement did, if `--explain` asks for it or a person is watching.
     fn tell(&self, done: &Done) -> Result<(), Failure> {
         if self.args.explain && self.args.json {
-            told::explain_json(done)?;
+            scan_report::explain_json(done)?;
         } else if self.args.explain {
-            told::explain(done)?;
+            scan_report::explain(done)?;
         } else if std::io::stderr().is_terminal() && !self.args.quiet {
-            told::line(done)?;
+            scan_report::line(done)?;
         }
         Ok(())
     }

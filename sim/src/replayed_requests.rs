@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Request or operation to replay.
 #[derive(Debug)]
-pub(crate) enum Again {
+pub(crate) enum Replayed {
     /// Request to the broker that runs when it is replayed.
     OfBroker(Peer, Request),
     /// Request to the life of the node that runs when it is replayed.
@@ -30,7 +30,7 @@ pub(crate) enum Again {
 /// Replays that are scheduled, by the number that their chore carries.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
-    waiting: BTreeMap<u64, Again>,
+    waiting: BTreeMap<u64, Replayed>,
     next: u64,
 }
 
@@ -56,7 +56,7 @@ fn anew(peer: &Peer) -> Peer {
 const OPERATIONS_PER_MILLION: u32 = 1_500;
 
 impl World {
-    fn comes_again(&mut self, per_million: u32, again: impl FnOnce() -> Again) {
+    fn comes_again(&mut self, per_million: u32, again: impl FnOnce() -> Replayed) {
         let may = self.plan.asks_again && self.parties.phase == Phase::Faulty;
         if !may || !self.random.happens(per_million) {
             return;
@@ -71,17 +71,17 @@ impl World {
 
     /// Schedules perhaps a replay of a request that a broker answered.
     pub(crate) fn broker_was_asked(&mut self, peer: &Peer, request: &Request) {
-        self.comes_again(per_million(request), || Again::OfBroker(anew(peer), request.clone()));
+        self.comes_again(per_million(request), || Replayed::OfBroker(anew(peer), request.clone()));
     }
 
     /// Schedules perhaps a replay of a request that a node answered.
     pub(crate) fn node_was_asked(&mut self, node: NodeId, peer: &Peer, request: &Request) {
-        self.comes_again(per_million(request), || Again::OfNode(node, anew(peer), request.clone()));
+        self.comes_again(per_million(request), || Replayed::OfNode(node, anew(peer), request.clone()));
     }
 
     /// Schedules perhaps a replay of an operation that a node admitted.
     pub(crate) fn node_let_in(&mut self, incarnation: Incarnation, span: &Span, intent: Intent) {
-        self.comes_again(OPERATIONS_PER_MILLION, || Again::OnBytes(incarnation, *span, intent));
+        self.comes_again(OPERATIONS_PER_MILLION, || Replayed::OnBytes(incarnation, *span, intent));
     }
 
     fn observed_broker(&mut self) -> Option<ObservedBroker> {
@@ -113,19 +113,19 @@ pub(crate) fn ask(number: u64) {
             return;
         }
         match again {
-            Again::OfBroker(peer, request) => {
+            Replayed::OfBroker(peer, request) => {
                 let Some(broker) = world.observed_broker() else { return };
                 world.tally.fault("request came again");
                 let process = broker.process;
                 world.spawn(process, Box::new(move || drop(broker.answer(&peer, request))));
             }
-            Again::OfNode(id, peer, request) => {
+            Replayed::OfNode(id, peer, request) => {
                 let Some(node) = world.observed_node(|node| node.node == id) else { return };
                 world.tally.fault("request came again");
                 let process = node.process;
                 world.spawn(process, Box::new(move || drop(node.answer(&peer, request))));
             }
-            Again::OnBytes(incarnation, span, intent) => {
+            Replayed::OnBytes(incarnation, span, intent) => {
                 let Some(node) = world.observed_node(|node| node.incarnation == incarnation) else { return };
                 let span = world.without_right(incarnation, span);
                 world.tally.fault("operation without a right");

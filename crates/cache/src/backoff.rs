@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 /// First and longest back-off. Each is twice as long as the one before, until a request succeeds in time.
-const RESTS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// State of the back-off.
 #[derive(Debug, Default)]
-pub(crate) struct Rest {
+pub(crate) struct Backoff {
     until: Option<Instant>,
     next: Option<Duration>,
 }
 
-impl Rest {
+impl Backoff {
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.until.is_none_or(|until| now >= until)
     }
@@ -20,12 +20,12 @@ impl Rest {
     /// Records whether a request succeeded in time.
     pub(crate) fn heard(&mut self, in_time: bool, now: Instant) {
         if in_time {
-            *self = Rest::default();
+            *self = Backoff::default();
         } else if self.is_over(now) {
-            let (first, longest) = RESTS;
-            let rest = self.next.unwrap_or(first);
-            self.until = Some(now + rest);
-            self.next = Some((rest * 2).min(longest));
+            let (first, longest) = BACKOFF;
+            let backoff = self.next.unwrap_or(first);
+            self.until = Some(now + backoff);
+            self.next = Some((backoff * 2).min(longest));
         }
     }
 }
@@ -36,20 +36,20 @@ mod tests {
 
     #[test]
     fn rests_double_until_a_block_comes_in_time_and_begin_short_again() {
-        let (mut rest, mut now) = (Rest::default(), Instant::now());
-        let (first, longest) = RESTS;
+        let (mut backoff, mut now) = (Backoff::default(), Instant::now());
+        let (first, longest) = BACKOFF;
         let mut wanted = first;
         for _ in 0..10 {
-            assert!(rest.is_over(now));
-            rest.heard(false, now);
+            assert!(backoff.is_over(now));
+            backoff.heard(false, now);
             // The failure of a request that was in flight already changes nothing.
-            rest.heard(false, now);
-            assert!(!rest.is_over(now + wanted - Duration::from_millis(1)));
+            backoff.heard(false, now);
+            assert!(!backoff.is_over(now + wanted - Duration::from_millis(1)));
             now += wanted;
             wanted = (wanted * 2).min(longest);
         }
-        rest.heard(true, now);
-        rest.heard(false, now);
-        assert!(rest.is_over(now + first));
+        backoff.heard(true, now);
+        backoff.heard(false, now);
+        assert!(backoff.is_over(now + first));
     }
 }

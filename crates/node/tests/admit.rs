@@ -1,7 +1,7 @@
 //! Admission of reads and writes by handle, epoch, state of the region and range. If several are wrong, the tests fix
 //! which of them is reported.
 
-use farpool_node::dispatch::admit;
+use farpool_node::admit::admit;
 use farpool_region::Fence;
 use farpool_transport::Intent;
 use farpool_wire::data::Span;
