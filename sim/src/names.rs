@@ -7,7 +7,7 @@
 
 use crate::kernel::World;
 use crate::store::Disk;
-use farpool_lease::broker::{Durable, NamedFile, Record};
+use farpool_lease::broker::{Durable, NamedFile, StateChange};
 use farpool_wire::{Epoch, Incarnation, RegionIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -83,14 +83,14 @@ impl NameBook {
 
 impl World {
     /// Notes the effect of a record on the disk.
-    pub(crate) fn recorded(&mut self, record: &Record) {
+    pub(crate) fn recorded(&mut self, record: &StateChange) {
         let now = self.now();
         match record {
-            Record::Name(name, named) => {
+            StateChange::Name(name, named) => {
                 let value = self.value_of(named);
                 self.parties.names.changed(name, now, value);
             }
-            Record::DropName(name) => self.parties.names.changed(name, now, Value::Nothing),
+            StateChange::DropName(name) => self.parties.names.changed(name, now, Value::Nothing),
             _ => {}
         }
     }

@@ -12,7 +12,7 @@ use crate::faults::Chore;
 use crate::kernel::{rest, world};
 use crate::names::places;
 use farpool_broker::stores::{Store, StoreError};
-use farpool_lease::broker::{Durable, Record};
+use farpool_lease::broker::{Durable, StateChange};
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::mutant;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl Store for SimStore {
         Ok(self.disk.content().durable.clone())
     }
 
-    fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    fn commit(&mut self, records: &[StateChange]) -> Result<(), StoreError> {
         // A commit takes a while.
         let takes = world(|world| world.random.skewed(20_000, world.plan.commit_ns_max));
         rest(takes);

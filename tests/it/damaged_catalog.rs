@@ -6,7 +6,7 @@ use crate::programs::{PATIENCE, output, reserved_address};
 use farpool::{CreateOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, TransportChoice};
 use farpool_broker::stores::{MemoryStore, Store, StoreError};
 use farpool_broker::{Broker, LeaseSettings};
-use farpool_lease::broker::{Durable, Record};
+use farpool_lease::broker::{Durable, StateChange};
 use farpool_lock::Mutex;
 use farpool_transport::Exposure;
 use farpool_wire::Name;
@@ -23,7 +23,7 @@ impl Store for Kept {
         self.0.lock().load()
     }
 
-    fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    fn commit(&mut self, records: &[StateChange]) -> Result<(), StoreError> {
         self.0.lock().commit(records)
     }
 }
@@ -73,7 +73,7 @@ fn bytes_of_one_name_are_not_read_under_another_whatever_the_catalog_says() {
 
     let names = store.load().expect("loads").names;
     let name = |text: &str| Name::new(text).expect("a name");
-    let swapped = |one: &str, other: &str| Record::Name(name(one), names[&name(other)].clone());
+    let swapped = |one: &str, other: &str| StateChange::Name(name(one), names[&name(other)].clone());
     let damages =
         [swapped("x/00014", "x/00015"), swapped("x/00015", "after"), swapped("never/published", "x/00014")];
     store.clone().commit(&damages).expect("committed");

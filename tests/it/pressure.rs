@@ -7,7 +7,7 @@ use crate::random::Random;
 use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_broker::{Broker, LeaseSettings, stores::MemoryStore};
 use farpool_lock::Mutex;
-use farpool_node::pressure::{Sample, Space};
+use farpool_node::pressure::{BoundedMemory, Sample};
 use farpool_node::{MemorySource, Node, NodeOptions};
 use farpool_transport::Exposure;
 use farpool_wire::Name;
@@ -38,7 +38,10 @@ impl MemorySource for Told {
         let mut told = self.0.lock();
         let available_bytes = if told.len() > 1 { told.pop_front() } else { told.front().copied() };
         let available_bytes = available_bytes.expect("there is always one");
-        Ok(Sample { spaces: vec![Space { total_bytes: 64 * GIB, available_bytes }], stalled_us: None })
+        Ok(Sample {
+            spaces: vec![BoundedMemory { total_bytes: 64 * GIB, available_bytes }],
+            stalled_us: None,
+        })
     }
 }
 

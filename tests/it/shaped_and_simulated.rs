@@ -3,7 +3,7 @@
 
 use crate::raw_client::*;
 use farpool_broker::LeaseSettings;
-use farpool_transport::shaped::{Shape, Shaped};
+use farpool_transport::shaped::{LinkShape, Shaped};
 use farpool_transport::sim::{Faults, SimNet};
 use farpool_transport::{Link, LinkError, ReadOp, WriteOp};
 use farpool_wire::control::Grant;
@@ -60,7 +60,7 @@ fn shaped_link_takes_latency_and_bytes_over_bandwidth() {
     let net = SimNet::new(5, Faults { delay_ns: 0..=0, lost_per_million: 0, cut_per_million: 0 });
     let inner = net.connect(pool.node.service()).expect("connected");
     // The link has a latency of 100 us and a bandwidth of 1 GB/s.
-    let shape = Shape { latency_ns: 100_000, bytes_per_second: 1_000_000_000 };
+    let shape = LinkShape { latency_ns: 100_000, bytes_per_second: 1_000_000_000 };
     let mut link = Shaped::new(inner, shape, net.clone());
     let grant = pool.session().lease(&pool, &mut link, 1).expect("a lease").remove(0);
     for (bytes, expected_ns) in [(1, 100_001), (1_000, 101_000), (1_000_000, 1_100_000)] {

@@ -14,7 +14,7 @@ use farpool::{CreateOptions, FarFile, FileClass, IfTaken, Pool, PoolOptions, Pro
 use farpool_broker::election::{Electorate, Lead, Won};
 use farpool_broker::stores::Store;
 use farpool_etcd::{Etcd, EtcdAddress, EtcdTls};
-use farpool_lease::broker::Record;
+use farpool_lease::broker::StateChange;
 use farpool_wire::Term;
 use rustix::process::Signal;
 use std::sync::Arc;
@@ -63,9 +63,9 @@ fn damaged_keys_in_etcd_are_refused_with_what_to_do() {
     let cluster = Cluster::start(1);
     let etcd = etcd(&cluster, LASTING_SECONDS);
     let (_lead, mut store) = win(&etcd);
-    let named = |text: &str, id| Record::Name(contract::name(text), contract::file(id, 2));
+    let named = |text: &str, id| StateChange::Name(contract::name(text), contract::file(id, 2));
     store
-        .commit(&[Record::Term(Term(1)), Record::Key([7; 32]), named("a", 1), named("b", 2)])
+        .commit(&[StateChange::Term(Term(1)), StateChange::Key([7; 32]), named("a", 1), named("b", 2)])
         .expect("it leads");
     let expected = load(&*store);
     let key = |record: &str| format!("farpool/{record}");
@@ -97,14 +97,14 @@ fn leader_that_lost_its_lead_writes_nothing_whatever_it_believes() {
     let cluster = Cluster::start(1);
     let (one, other) = (etcd(&cluster, LASTING_SECONDS), etcd(&cluster, LASTING_SECONDS));
     let (mut first, mut store) = win(&one);
-    store.commit(&[Record::Term(Term(7))]).expect("it leads");
+    store.commit(&[StateChange::Term(Term(7))]).expect("it leads");
     // The lease lives on, but the key is deleted, and created again by another broker.
     cluster.revoke_lead("farpool");
-    let error = store.commit(&[Record::Term(Term(8))]).expect_err("nobody leads");
+    let error = store.commit(&[StateChange::Term(Term(8))]).expect_err("nobody leads");
     assert!(error.to_string().contains("this broker lost the leadership"), "{error}");
     let (_lead, mut second) = win(&other);
-    second.commit(&[Record::Term(Term(9))]).expect("it leads");
-    store.commit(&[Record::Term(Term(10))]).expect_err("another leads");
+    second.commit(&[StateChange::Term(Term(9))]).expect("it leads");
+    store.commit(&[StateChange::Term(Term(10))]).expect_err("another leads");
     assert_eq!(load(&*second).term, Term(9));
     assert!(!first.keep().expect("etcd answers"), "it hears of it, though its lease lives");
 }
@@ -116,7 +116,7 @@ fn lead_without_a_sign_of_life_goes_to_another() {
     let (mut lead, mut store) = win(&one);
     let (_next, _) = win(&other);
     assert!(!lead.keep().expect("etcd answers"));
-    store.commit(&[Record::Term(Term(3))]).expect_err("another leads");
+    store.commit(&[StateChange::Term(Term(3))]).expect_err("another leads");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn cluster_that_speaks_tls_is_led_by_whom_it_trusts_and_trusted_only_if_its_auth
         Etcd::new(&address, Some(&tls), "test").expect("good certificates").lasts_seconds(LASTING_SECONDS)
     };
     let (_lead, mut store) = win(&with(&ca, &ca));
-    store.commit(&[Record::Term(Term(5))]).expect("it leads");
+    store.commit(&[StateChange::Term(Term(5))]).expect("it leads");
     assert_eq!(load(&*store).term, Term(5));
     let other = Ca::new();
     for (trusted, own) in [(&other, &ca), (&ca, &other)] {

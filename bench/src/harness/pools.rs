@@ -11,7 +11,7 @@ use farpool::{
     TransportChoice, WriteRange,
 };
 use farpool_transport::Exposure;
-use farpool_transport::shaped::Shape;
+use farpool_transport::shaped::LinkShape;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -143,7 +143,12 @@ impl Cluster {
     }
 
     /// Connects once `bytes` are free in the pool.
-    fn connect(&self, transport: TransportChoice, shape: Option<Shape>, bytes: u64) -> Result<Pool, Failure> {
+    fn connect(
+        &self,
+        transport: TransportChoice,
+        shape: Option<LinkShape>,
+        bytes: u64,
+    ) -> Result<Pool, Failure> {
         let options = PoolOptions {
             transport,
             tls: self.tls.clone(),
@@ -183,7 +188,7 @@ impl Cluster {
 pub(crate) struct Way {
     pub(crate) transport: TransportChoice,
     pub(crate) is_sealed: bool,
-    pub(crate) shape: Option<Shape>,
+    pub(crate) shape: Option<LinkShape>,
 }
 
 /// Far file, and the session it belongs to.

@@ -1,13 +1,13 @@
 //! Emulation of a slower link between this machine and its nodes. Results are labelled as emulated.
 
 use farpool_host::{Host, HostLayer};
-use farpool_transport::shaped::{RealPace, Shape, Shaped};
+use farpool_transport::shaped::{LinkShape, RealPace, Shaped};
 use farpool_transport::{Dial, Dialer, Exposure, Link, LinkError, Sockets};
 use farpool_wire::MonoNs;
 use std::sync::Arc;
 
 /// Parses `LATENCY_US,GBIT`.
-pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
+pub(crate) fn parse_shape(text: &str) -> Result<LinkShape, String> {
     let wrong = || {
         format!(
             "{text:?} is not a link; write LATENCY_US,GBIT, such as 20,10 (0 to 1000000 us, 0.001 to 1000 Gbit/s)"
@@ -19,19 +19,19 @@ pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
     if !(0.0..=1e6).contains(&latency_us) || !(0.001..=1000.0).contains(&gbit) {
         return Err(wrong());
     }
-    Ok(Shape { latency_ns: (latency_us * 1e3) as u64, bytes_per_second: (gbit * 1e9 / 8.0) as u64 })
+    Ok(LinkShape { latency_ns: (latency_us * 1e3) as u64, bytes_per_second: (gbit * 1e9 / 8.0) as u64 })
 }
 
 /// Dialer whose links to nodes have a given latency and bandwidth, each link for itself. Links to the broker are not
 /// slowed down.
 pub(crate) struct Emulated {
     machine: Arc<dyn Dialer>,
-    shape: Shape,
+    shape: LinkShape,
 }
 
 impl Emulated {
     /// Returns a dialer that emulates links of this shape.
-    pub(crate) fn host(exposure: Exposure, shape: Shape) -> Arc<dyn Dialer> {
+    pub(crate) fn host(exposure: Exposure, shape: LinkShape) -> Arc<dyn Dialer> {
         Arc::new(Emulated { machine: Sockets::dialer(exposure), shape })
     }
 }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn link_is_read_from_microseconds_and_gigabits() {
-        let shape = Shape { latency_ns: 20_000, bytes_per_second: 1_250_000_000 };
+        let shape = LinkShape { latency_ns: 20_000, bytes_per_second: 1_250_000_000 };
         assert_eq!(parse_shape("20,10"), Ok(shape));
         assert_eq!(parse_shape("0.5,1").map(|shape| shape.latency_ns), Ok(500));
     }

@@ -8,7 +8,7 @@ use crate::harness::pools::{Cluster, Room, Way, wait_quiet};
 use crate::harness::processes::Told;
 use farpool::TransportChoice;
 use farpool_host::waiting::chosen;
-use farpool_transport::shaped::Shape;
+use farpool_transport::shaped::LinkShape;
 use std::path::Path;
 
 /// System that is measured.
@@ -43,7 +43,7 @@ pub(crate) struct Asked {
     pub(crate) is_existing: bool,
     pub(crate) with_tls: bool,
     pub(crate) sealed: bool,
-    pub(crate) shape: Option<Shape>,
+    pub(crate) shape: Option<LinkShape>,
 }
 
 /// Returns all contenders, the ceiling first.

@@ -21,7 +21,7 @@ use crate::units::{self, show_bytes};
 use crate::{Outcome, exposure};
 use farpool_host::waiting::{self, Waiting};
 use farpool_transport::Exposure;
-use farpool_transport::shaped::Shape;
+use farpool_transport::shaped::LinkShape;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -71,7 +71,7 @@ pub(crate) struct IoArgs {
     sealed: bool,
     /// Also measure TCP over an emulated link, with this latency in microseconds and bandwidth in Gbit/s
     #[arg(long, value_name = "LATENCY_US,GBIT", value_parser = parse_shape)]
-    shape: Option<Shape>,
+    shape: Option<LinkShape>,
     /// Measure an existing pool, over TCP, instead of starting one
     #[arg(long, value_name = "farpool://HOST:PORT")]
     pool: Option<String>,

@@ -14,7 +14,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Int64Type};
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use farpool::operators::{
-    Aggregate, Bounds, Function, Merge, Operator, Prepared, Program, Run, Type, limits::GROUPS_MAX,
+    Aggregate, AggregateFunction, Bounds, Merge, Operator, Prepared, Program, Run, Type, limits::GROUPS_MAX,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -202,7 +202,7 @@ impl Point {
 
     fn measure(&mut self, batches: &[RecordBatch], wanted: &[(i64, i128)]) -> Outcome {
         let aggregates = match self.is_sum {
-            true => vec![Aggregate { function: Function::Sum, column: Some(1) }],
+            true => vec![Aggregate { function: AggregateFunction::Sum, column: Some(1) }],
             false => Vec::new(),
         };
         let group = Operator::Group { keys: vec![0], aggregates, groups: self.bound };

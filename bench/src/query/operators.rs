@@ -169,7 +169,7 @@ fn rows(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
 /// Sends the columns of a row group one after another, as a reply does.
 fn columns(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     const BLOCK: usize = 4096;
-    let less = farpool_kernels::Comparison::Less;
+    let less = farpool_kernels::CompareOp::Less;
     let (mut first, mut second) = (Vec::new(), Vec::new());
     let mut kept = vec![Kept::default(); GROUP_ROWS / BLOCK];
     let mut ring: Vec<i64> = Vec::with_capacity(RING_BYTES / 8);

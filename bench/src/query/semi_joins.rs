@@ -9,7 +9,7 @@ use crate::signals::Stop;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use arrow_schema::Schema;
 use farpool::operators::run::{KeySet, LookupTable};
-use farpool::operators::{Bounds, Lookup, Operator, Prepared, Program, Run, Type};
+use farpool::operators::{Bounds, JoinLookup, Operator, Prepared, Program, Run, Type};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::hint::black_box;
@@ -130,7 +130,7 @@ fn measure(
     let exact = set.table(mix(keys)).map_err(Failure::failed)?;
     let filter = Arc::new(LookupTable::Bloom(set.filter().map_err(Failure::failed)?));
     let (exact_rows, filter_rows) =
-        (join(&joined, Lookup::Keys, &exact)?, join(&joined, Lookup::Bloom, &filter)?);
+        (join(&joined, JoinLookup::Keys, &exact)?, join(&joined, JoinLookup::Bloom, &filter)?);
     if exact_rows != kept || filter_rows < kept || filter_rows > kept + joined.len() * (1 << 16) / 50 {
         return Err(Failure::Failed(format!(
             "WRONG ROWS of a semi-join by {keys} keys: {exact_rows} by them and {filter_rows} by a filter instead of {kept}"
@@ -145,10 +145,10 @@ fn measure(
         })?;
         found.select.push(rate(begun));
         let begun = Instant::now();
-        join(&joined, Lookup::Keys, &exact)?;
+        join(&joined, JoinLookup::Keys, &exact)?;
         found.exact.push(rate(begun));
         let begun = Instant::now();
-        join(&joined, Lookup::Bloom, &filter)?;
+        join(&joined, JoinLookup::Bloom, &filter)?;
         found.filter.push(rate(begun));
         stop.check()?;
     }
@@ -156,7 +156,7 @@ fn measure(
 }
 
 /// Runs the semi-join. Returns the number of selected rows.
-fn join(groups: &[RecordBatch], lookup: Lookup, table: &Arc<LookupTable>) -> Result<usize, Failure> {
+fn join(groups: &[RecordBatch], lookup: JoinLookup, table: &Arc<LookupTable>) -> Result<usize, Failure> {
     let join = Operator::SemiJoin { keys: vec![0], lookup, number: 0, is_anti: false };
     let program = Program::check(vec![Type::Int64; 8], vec![join]).map_err(Failure::failed)?;
     let prepared = Arc::new(Prepared::new(Arc::new(program)).map_err(Failure::failed)?);

@@ -10,8 +10,8 @@ use crate::harness::mixing::drawn;
 use crate::harness::statistics::median;
 use crate::{Outcome, table};
 use farpool_join::{
-    CHUNK_BYTES, Chunks, Cursor, Exact, How, HugePages, Kernels, Kind, Memory, Partitioner, Purpose,
-    Settings, Side, Sides, Sink, Table, Tuple, join_partitions, partition, probe,
+    BuildTable, CHUNK_BYTES, ChunkSource, Exact, How, HugePages, JoinSide, Kernels, Kind, LineMemory,
+    Partitioner, Purpose, RowQueue, Settings, Sides, Sink, Tuple, join_partitions, partition, probe,
 };
 use serde_json::{Value, json};
 use std::io::Write;
@@ -226,8 +226,8 @@ impl Zipf {
 
 /// Both sides of a join, and its expected result.
 struct Workload<'p> {
-    build: Memory<'p>,
-    probe: Memory<'p>,
+    build: LineMemory<'p>,
+    probe: LineMemory<'p>,
     rows: (usize, usize),
     wanted: Sum,
 }
@@ -238,7 +238,7 @@ impl<'p> Workload<'p> {
             let purpose = Purpose::Partition { side, worker: 0 };
             pages.take(purpose, (rows * size_of::<Tuple>()).div_ceil(CHUNK_BYTES)).map_err(Failure::failed)
         };
-        let (mut build, mut outer) = (room(args.build, Side::Build)?, room(args.probe, Side::Probe)?);
+        let (mut build, mut outer) = (room(args.build, JoinSide::Build)?, room(args.probe, JoinSide::Probe)?);
         let keys = args.build.div_ceil(args.duplicates);
         let tuples = &mut build.tuples_mut()[..args.build];
         for (row, tuple) in tuples.iter_mut().enumerate() {
@@ -363,23 +363,23 @@ impl Point {
         let hasher = settings.hasher(build.len()).map_err(Failure::failed)?;
         self.bits = hasher.bits();
         let cut = |side, tuples: &[Tuple]| {
-            let cursor = Cursor::new(tuples.len());
+            let cursor = RowQueue::new(tuples.len());
             partition(&settings, &hasher, pages, side, tuples, &cursor).map_err(Failure::failed)
         };
         let how = How { kind: Kind::Inner, equal: &Exact };
         let sinks = vec![Sum::default(); args.threads];
         let begun = Instant::now();
-        let parts = cut(Side::Build, build)?;
+        let parts = cut(JoinSide::Build, build)?;
         let (sums, first, second) = if self.algorithm == "partitioned" {
-            let probes = cut(Side::Probe, outer)?;
+            let probes = cut(JoinSide::Probe, outer)?;
             let (first, begun) = (begun.elapsed(), Instant::now());
             let sums = join_partitions(&settings, pages, Sides { build: &parts, probe: &probes }, how, sinks);
             (sums, first, begun.elapsed())
         } else {
-            let table = Table::build(&settings, pages, &parts).map_err(Failure::failed)?;
+            let table = BuildTable::build(&settings, pages, &parts).map_err(Failure::failed)?;
             drop(parts);
             let (first, begun) = (begun.elapsed(), Instant::now());
-            let sums = probe(&settings, &table, outer, &Cursor::new(outer.len()), how, sinks);
+            let sums = probe(&settings, &table, outer, &RowQueue::new(outer.len()), how, sinks);
             (sums, first, begun.elapsed())
         };
         let mut found = Sum::default();

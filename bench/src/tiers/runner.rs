@@ -9,7 +9,7 @@ use crate::exit::Failure;
 use crate::harness::mixing::drawn;
 use crate::units::show_bytes;
 use clap::ValueEnum;
-use farpool_join::{Exact, How, Kind, Memory, Settings, Sides, Sink, Tuple};
+use farpool_join::{Exact, How, Kind, LineMemory, Settings, Sides, Sink, Tuple};
 use farpool_tiers::calibrate::calibrate;
 use farpool_tiers::plan::interleave::Interleave;
 use farpool_tiers::plan::traffic::Rates;
@@ -205,7 +205,7 @@ fn one_node(topology: &Topology) -> Failure {
 
 /// Rows in the far tier, and the expected result of their join.
 pub(crate) struct Inputs<'m> {
-    memory: Option<(Memory<'m>, Memory<'m>)>,
+    memory: Option<(LineMemory<'m>, LineMemory<'m>)>,
     rows: (usize, usize),
     wanted: Sum,
 }

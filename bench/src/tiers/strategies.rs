@@ -4,10 +4,12 @@ use super::runner::{Inputs as Rows, ROW_BYTES, Runner, Setting};
 use crate::exit::Failure;
 use crate::harness::statistics::median;
 use crate::signals::Stop;
-use farpool_tiers::plan::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
+use farpool_tiers::plan::hash_join::{
+    Inputs, Joining, NonPartitioned, PartitionedJoin, Partitioning, SharedTable,
+};
 use farpool_tiers::plan::partial_move::Linear;
-use farpool_tiers::plan::phases::{Phase, Plan};
-use farpool_tiers::plan::traffic::{Rates, Side, Traffic};
+use farpool_tiers::plan::phases::{Phase, PhasePlan};
+use farpool_tiers::plan::traffic::{Rates, TierSide, Traffic};
 use farpool_tiers::share_in_chunks;
 use farpool_tiers::stage::StageReport;
 use farpool_tiers::strategy::{
@@ -181,7 +183,7 @@ pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
         let (partitioned, curve) = curve(measured, stop, &shares, moving, |reports| reports)?;
         let few: Vec<f64> = shares.iter().copied().filter(|x| *x <= mixed + 1e-9 || *x == 1.0).collect();
         let (non_partitioned, _) = self::curve(measured, stop, &few, probing, of_probe)?;
-        let of_plan = Partitioned::new(Partitioning::MoveThenRun, Joining::Left, inputs, mixed);
+        let of_plan = PartitionedJoin::new(Partitioning::MoveThenRun, Joining::Left, inputs, mixed);
         // Seconds of the move, then of partitioning both sides.
         let phases = |x: f64| {
             let [moving, build, probe] = of_plan.plan.at(&rates, vec![x, mixed, mixed]).phase_seconds[..]
@@ -206,7 +208,7 @@ pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
         });
         let phases = [partition(Partitioning::InFar, 0.0), near];
         let phases = in_turns(measured, stop, &phases, |reports| reports)?;
-        let plan = Partitioned::new(Partitioning::OnePass, Joining::Left, inputs, mixed).plan;
+        let plan = PartitionedJoin::new(Partitioning::OnePass, Joining::Left, inputs, mixed).plan;
         Found {
             mixed,
             rates,
@@ -305,7 +307,7 @@ fn curve(
 
 /// Measures the placement of two joins and their output, with near memory for half of the bytes.
 fn placing_us(rates: &Rates) -> Result<f64, Failure> {
-    let mut plan = Plan::default();
+    let mut plan = PhasePlan::default();
     let names = ["orders", "lines", "parts of orders", "parts of lines", "table", "output"];
     let [orders, lines, order_parts, line_parts, table, output] = names.map(|name| plan.object(name, 1e9));
     plan.then(Phase::new("move orders").moves(orders, 1e9))
@@ -349,8 +351,8 @@ fn bars(runner: &Runner, setting: &Setting, stop: &mut Stop) -> Result<Vec<Bar>,
                     gain: of.gain_over(&all[0]),
                     by_bytes: planned_in_far / candidate.planned_seconds,
                     paper: candidate.paper,
-                    near_bytes: of.traffic.of(Side::Near).total(),
-                    far_bytes: of.traffic.of(Side::Far).total(),
+                    near_bytes: of.traffic.of(TierSide::Near).total(),
+                    far_bytes: of.traffic.of(TierSide::Far).total(),
                 });
             }
         }
@@ -362,7 +364,7 @@ fn bars(runner: &Runner, setting: &Setting, stop: &mut Stop) -> Result<Vec<Bar>,
 fn partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<Vec<Candidate>, Failure> {
     use Partitioning::{CopyMixed, CopyNear, InFar, MoveThenRun, OnePass};
     let candidate = |(partitioning, joining, paper): (Partitioning, Joining, &'static str)| {
-        let join = Partitioned::new(partitioning, joining, inputs, runner.mixed);
+        let join = PartitionedJoin::new(partitioning, joining, inputs, runner.mixed);
         let placed = join.plan.place(&runner.rates, f64::INFINITY).map_err(Failure::failed)?;
         let run = PartitionedStrategy::new(partitioning, joining, runner.mixed).placed(&join, &placed);
         let near = placed.shares[join.build.index()..].iter().map(|share| format!("{share:.2}"));
@@ -463,8 +465,8 @@ fn in_chunks(near_share: f64, inputs: Inputs) -> f64 {
     share_in_chunks(near_share, (inputs.build / ROW_BYTES as f64 * TABLE_ROW_BYTES) as usize)
 }
 
-fn table(inputs: Inputs, near_share: Option<f64>) -> Table {
-    Table {
+fn table(inputs: Inputs, near_share: Option<f64>) -> SharedTable {
+    SharedTable {
         build_bytes: inputs.build,
         probe_bytes: inputs.probe,
         row_bytes: ROW_BYTES as f64,

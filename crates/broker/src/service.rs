@@ -2,7 +2,7 @@
 
 use crate::stores::Store;
 use farpool_host::{Host, HostMutex};
-use farpool_lease::broker::Record;
+use farpool_lease::broker::StateChange;
 use farpool_lease::{BrokerLeases, BrokerSettings, tenant, ticket};
 use farpool_lock::MutexGuard;
 use farpool_transport::{Identity, Peer, Service};
@@ -100,7 +100,7 @@ impl Core {
         let (now, tenant) = (host.now(), &tenant_of(peer));
         let leases = &mut self.leases;
         leases.tick(now);
-        let mut records: Vec<Record> = Vec::new();
+        let mut records: Vec<StateChange> = Vec::new();
         let answer = match request {
             Request::OpenSession(open) => {
                 let mut fresh = [0; 8];

@@ -9,7 +9,7 @@ mod contract;
 
 use contract::{file, load, name};
 use farpool_broker::stores::{RedbStore, Store};
-use farpool_lease::broker::{Durable, Record};
+use farpool_lease::broker::{Durable, StateChange};
 use farpool_wire::{FileId, Term};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,14 +39,17 @@ impl Random {
 /// Fills a store as in use: files of every size, and names that come and go, in many commits.
 fn commit_names(store: &mut RedbStore, rounds: std::ops::Range<u64>) -> Durable {
     for round in rounds {
-        let mut records = vec![Record::Term(Term(round + 1)), Record::NextFile(FileId(round * 10 + 10))];
+        let mut records =
+            vec![StateChange::Term(Term(round + 1)), StateChange::NextFile(FileId(round * 10 + 10))];
         for index in 0..8 {
             let number = round * 8 + index;
-            records
-                .push(Record::Name(name(&format!("x/{number:05}")), file(number, 1 + number as usize % 40)));
+            records.push(StateChange::Name(
+                name(&format!("x/{number:05}")),
+                file(number, 1 + number as usize % 40),
+            ));
         }
         if round > 2 {
-            records.push(Record::DropName(name(&format!("x/{:05}", round * 8 - 20))));
+            records.push(StateChange::DropName(name(&format!("x/{:05}", round * 8 - 20))));
         }
         store.commit(&records).expect("commits");
     }
@@ -65,7 +68,7 @@ struct Subject {
 fn subjects(folder: &Path) -> Vec<Subject> {
     let path = folder.join("store");
     let mut store = RedbStore::open(&path).expect("made");
-    store.commit(&[Record::Key([7; 32])]).expect("commits");
+    store.commit(&[StateChange::Key([7; 32])]).expect("commits");
     commit_names(&mut store, 0..20);
     let killed_before = std::fs::read(&path).expect("read");
     let holds = commit_names(&mut store, 20..22);
@@ -158,7 +161,7 @@ fn fate(path: &Path, bytes: &[u8], holds: &Durable, what: &str) -> Fate {
         Ok(mut store) => {
             assert_eq!(load(&store), *holds, "{what}: believed");
             // The store can be used: the next commit is stored, and everything before it is still there.
-            let next = Record::Name(name("next"), file(1_000, 3));
+            let next = StateChange::Name(name("next"), file(1_000, 3));
             let mut expected = holds.clone();
             expected.apply(next.clone());
             match store.commit(&[next]) {
@@ -261,7 +264,7 @@ fn file_damaged_while_it_is_in_use_is_never_believed_afterwards() {
         let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opened");
         file.write_all_at(&torn, at as u64).expect("written");
         for round in 12..16 {
-            let record = Record::Name(name(&format!("x/{round:05}")), self::file(round, 4));
+            let record = StateChange::Name(name(&format!("x/{round:05}")), self::file(round, 4));
             match store.commit(std::slice::from_ref(&record)) {
                 Ok(()) => expected.apply(record),
                 Err(_) => break,

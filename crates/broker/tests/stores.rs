@@ -4,7 +4,7 @@ mod contract;
 
 use contract::{conformance, file, load, name};
 use farpool_broker::stores::{MemoryStore, RedbStore, Store};
-use farpool_lease::broker::{Durable, Record};
+use farpool_lease::broker::{Durable, StateChange};
 use farpool_wire::Term;
 use redb::{Database, TableDefinition};
 use std::path::Path;
@@ -32,7 +32,9 @@ fn redb_store_copied_while_open_holds_what_was_committed() {
     let folder = tempfile::tempdir().expect("a folder");
     let (path, copy) = (folder.path().join("broker.redb"), folder.path().join("after-the-crash.redb"));
     let mut store = RedbStore::open(&path).expect("made");
-    store.commit(&[Record::Term(Term(8)), Record::Name(name("kept"), file(1, 2))]).expect("commits");
+    store
+        .commit(&[StateChange::Term(Term(8)), StateChange::Name(name("kept"), file(1, 2))])
+        .expect("commits");
     std::fs::copy(&path, &copy).expect("copied");
     let expected = load(&store);
     assert_eq!(load(&RedbStore::open(&copy).expect("repaired")), expected);

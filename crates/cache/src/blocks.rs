@@ -17,7 +17,7 @@ const SETTLED: Duration = Duration::from_millis(2_100);
 
 /// `stat` data that identify a file's contents: its times of change in ns, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct FileIdentity {
     /// `st_mtim`.
     pub modified_ns: i128,
     /// `st_ctim`.
@@ -26,10 +26,10 @@ pub struct Identity {
     pub size: u64,
 }
 
-impl From<&Stat> for Identity {
-    fn from(stat: &Stat) -> Identity {
+impl From<&Stat> for FileIdentity {
+    fn from(stat: &Stat) -> FileIdentity {
         let nanos = |seconds: i64, nanos: u64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-        Identity {
+        FileIdentity {
             modified_ns: nanos(stat.st_mtime, stat.st_mtime_nsec),
             changed_ns: nanos(stat.st_ctime, stat.st_ctime_nsec),
             size: stat.st_size as u64,
@@ -40,7 +40,7 @@ impl From<&Stat> for Identity {
 /// Versions of a file's blocks.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    identity: Identity,
+    identity: FileIdentity,
     /// True if the file's times come from a change through the cache that is complete.
     is_ours: bool,
     version: Version,
@@ -49,17 +49,17 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    pub(crate) fn new(identity: Identity, version: Version) -> Blocks {
+    pub(crate) fn new(identity: FileIdentity, version: Version) -> Blocks {
         Blocks { identity, is_ours: false, version, written: HashMap::new() }
     }
 
     /// Reports whether the file had this identity when it was last checked or changed through the cache.
-    pub(crate) fn is_of(&self, identity: Identity) -> bool {
+    pub(crate) fn is_of(&self, identity: FileIdentity) -> bool {
         self.identity == identity
     }
 
     /// Records the file's identity. If others changed the file, all its blocks get a new version.
-    pub(crate) fn see(&mut self, identity: Identity, new_version: impl FnOnce() -> Version) {
+    pub(crate) fn see(&mut self, identity: FileIdentity, new_version: impl FnOnce() -> Version) {
         if !self.is_of(identity) {
             *self = Blocks::new(identity, new_version());
         }
@@ -71,7 +71,7 @@ impl Blocks {
 
     /// Reports whether blocks may be cached and found: the file is unchanged, and a change that others made since would
     /// show.
-    pub(crate) fn is_settled(&self, identity: Identity, times: Times, now_ns: i128) -> bool {
+    pub(crate) fn is_settled(&self, identity: FileIdentity, times: Times, now_ns: i128) -> bool {
         let newest = identity.modified_ns.max(identity.changed_ns);
         let would_show =
             times == Times::Alone || self.is_ours || now_ns - newest > SETTLED.as_nanos() as i128;
@@ -87,7 +87,7 @@ impl Blocks {
     /// by others in the same moment would not show, all blocks get a new version.
     pub(crate) fn changed_by_us(
         &mut self,
-        identity: Identity,
+        identity: FileIdentity,
         times: Times,
         new_version: impl FnOnce() -> Version,
     ) {
@@ -102,8 +102,8 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    fn identity(at: i128) -> Identity {
-        Identity { modified_ns: at, changed_ns: at, size: 100 }
+    fn identity(at: i128) -> FileIdentity {
+        FileIdentity { modified_ns: at, changed_ns: at, size: 100 }
     }
 
     fn versions() -> impl FnMut() -> Version {
@@ -152,9 +152,11 @@ mod tests {
 
     #[test]
     fn file_that_others_changed_has_no_block_that_it_had() {
-        for other in
-            [identity(1), Identity { size: 99, ..identity(0) }, Identity { changed_ns: 7, ..identity(0) }]
-        {
+        for other in [
+            identity(1),
+            FileIdentity { size: 99, ..identity(0) },
+            FileIdentity { changed_ns: 7, ..identity(0) },
+        ] {
             let mut blocks = Blocks::new(identity(0), Version(0));
             blocks.renew(0..2, || Version(1));
             assert!(!blocks.is_of(other));

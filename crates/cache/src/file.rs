@@ -4,7 +4,7 @@
 //! first checks the file's identity, so that changes by others are seen. Writes go to the file first, and the cached
 //! blocks are updated before they return.
 
-use crate::blocks::{Blocks, Identity};
+use crate::blocks::{Blocks, FileIdentity};
 use crate::{BlockCache, Times, Version};
 use bytes::Bytes;
 use farpool_lock::Mutex;
@@ -16,12 +16,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const RENEWED_MOST: u64 = 4096;
 
 /// The file itself.
-pub trait Source {
+pub trait OriginFile {
     /// Error of the file's operations.
     type Error;
 
     /// Returns the `stat` data of the file.
-    fn identity(&self) -> Result<Identity, Self::Error>;
+    fn identity(&self) -> Result<FileIdentity, Self::Error>;
 
     /// Reads until the buffer is full or the file ends. Returns the number of bytes.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Self::Error>;
@@ -46,7 +46,7 @@ impl CachedFile {
     }
 
     /// Reports whether blocks of the file may be cached and found.
-    pub fn is_settled(&self, identity: Identity) -> bool {
+    pub fn is_settled(&self, identity: FileIdentity) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
         self.blocks.lock().as_ref().is_some_and(|blocks| blocks.is_settled(identity, self.times, now))
     }
@@ -56,8 +56,8 @@ impl CachedFile {
     pub fn look<E>(
         &self,
         cache: &BlockCache,
-        identity: impl Fn() -> Result<Identity, E>,
-    ) -> Result<Identity, E> {
+        identity: impl Fn() -> Result<FileIdentity, E>,
+    ) -> Result<FileIdentity, E> {
         let seen = identity()?;
         if self.blocks.lock().as_ref().is_some_and(|blocks| blocks.is_of(seen)) {
             return Ok(seen);
@@ -69,7 +69,7 @@ impl CachedFile {
     }
 
     /// Records the file's identity.
-    fn see(&self, cache: &BlockCache, identity: Identity) {
+    fn see(&self, cache: &BlockCache, identity: FileIdentity) {
         self.blocks
             .lock()
             .get_or_insert_with(|| Blocks::new(identity, cache.new_version()))
@@ -78,7 +78,7 @@ impl CachedFile {
 
     /// Reads until the buffer is full or the file ends. Returns the number of bytes. Missing blocks are read from the
     /// file as whole blocks, and cached.
-    pub fn read<S: Source>(
+    pub fn read<S: OriginFile>(
         &self,
         cache: &BlockCache,
         source: &S,
@@ -119,11 +119,11 @@ impl CachedFile {
     }
 
     /// Reads blocks from the file itself, and caches them.
-    fn read_blocks<S: Source>(
+    fn read_blocks<S: OriginFile>(
         &self,
         cache: &BlockCache,
         source: &S,
-        identity: Identity,
+        identity: FileIdentity,
         blocks: Range<u64>,
         part: &mut Part<'_>,
     ) -> Result<(), S::Error> {
@@ -149,7 +149,7 @@ impl CachedFile {
     }
 
     /// Writes to the file, then updates the cached blocks.
-    pub fn write<S: Source>(
+    pub fn write<S: OriginFile>(
         &self,
         cache: &BlockCache,
         source: &S,
@@ -219,7 +219,7 @@ impl CachedFile {
     pub fn resize<T, E>(
         &self,
         cache: &BlockCache,
-        identity: impl Fn() -> Result<Identity, E>,
+        identity: impl Fn() -> Result<FileIdentity, E>,
         bytes: u64,
         resize: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
@@ -251,11 +251,11 @@ impl CachedFile {
     pub fn change<T, E>(
         &self,
         cache: &BlockCache,
-        identity: impl Fn() -> Result<Identity, E>,
+        identity: impl Fn() -> Result<FileIdentity, E>,
         change: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
         let _writing = self.writing.lock();
-        let renew = |identity: Identity| {
+        let renew = |identity: FileIdentity| {
             *self.blocks.lock() = Some(Blocks::new(identity, cache.new_version()));
         };
         renew(identity()?);

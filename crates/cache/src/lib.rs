@@ -15,8 +15,8 @@ mod far;
 mod file;
 mod times;
 
-pub use blocks::Identity;
-pub use file::{CachedFile, Source};
+pub use blocks::FileIdentity;
+pub use file::{CachedFile, OriginFile};
 pub use times::Times;
 
 use bytes::Bytes;

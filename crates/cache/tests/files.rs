@@ -1,7 +1,7 @@
 //! Reads through a cache return the current bytes of the file, no matter who writes it.
 
 use farpool::{EmbeddedOptions, Pool};
-use farpool_cache::{BlockCache, CacheOptions, CachedFile, Identity, Source, Times};
+use farpool_cache::{BlockCache, CacheOptions, CachedFile, FileIdentity, OriginFile, Times};
 use farpool_lock::Mutex;
 use proptest::prelude::*;
 use std::fs::File;
@@ -15,11 +15,11 @@ const BLOCK: usize = 4 << 10;
 
 struct Disk(File);
 
-impl Source for Disk {
+impl OriginFile for Disk {
     type Error = io::Error;
 
-    fn identity(&self) -> io::Result<Identity> {
-        Ok(Identity::from(&rustix::fs::fstat(&self.0)?))
+    fn identity(&self) -> io::Result<FileIdentity> {
+        Ok(FileIdentity::from(&rustix::fs::fstat(&self.0)?))
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
@@ -167,10 +167,10 @@ struct Held {
     is_awaited: AtomicBool,
 }
 
-impl Source for Held {
+impl OriginFile for Held {
     type Error = io::Error;
 
-    fn identity(&self) -> io::Result<Identity> {
+    fn identity(&self) -> io::Result<FileIdentity> {
         let identity = self.disk.identity();
         if self.is_awaited.swap(false, Ordering::SeqCst) {
             self.looked.wait();
@@ -240,10 +240,10 @@ struct Meanwhile<F> {
     then: Mutex<Option<F>>,
 }
 
-impl<F: FnOnce(&Disk)> Source for Meanwhile<F> {
+impl<F: FnOnce(&Disk)> OriginFile for Meanwhile<F> {
     type Error = io::Error;
 
-    fn identity(&self) -> io::Result<Identity> {
+    fn identity(&self) -> io::Result<FileIdentity> {
         self.disk.identity()
     }
 

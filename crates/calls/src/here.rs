@@ -4,7 +4,7 @@ use crate::lanes::OpenLane;
 use farpool_files::beneath::Session;
 use farpool_files::{Error, ErrorKind, FarFile, PoolOptions, ReadRange};
 use farpool_functions::abi::Part;
-use farpool_functions::setup::{LaneWindow, Piece};
+use farpool_functions::setup::{LaneWindow, WindowRange};
 use farpool_functions::{Owner, SandboxOptions, Sandboxes};
 use farpool_lock::Mutex;
 use farpool_transport::{LinkError, local_lane};
@@ -112,7 +112,7 @@ impl Here {
         let window = LaneWindow {
             window_bytes: bytes,
             output_bytes,
-            pieces: vec![Piece { file: 0, offset: 0, part: Part { first: 0, bytes } }],
+            pieces: vec![WindowRange { file: 0, offset: 0, part: Part { first: 0, bytes } }],
             fences: Vec::new(),
             words: None,
             files: vec![file],

@@ -8,7 +8,7 @@ use crate::exit::Failure;
 use crate::units::show_bytes;
 use crate::{Outcome, exposure, table, units};
 use farpool::{NodeStatus, Pool, PoolOptions, RunningCall, shown, shown_lines};
-use farpool_command::json::Line;
+use farpool_command::json::JsonLine;
 use farpool_lock::Mutex;
 use farpool_transport::{Exposure, LinkError, Sockets, is_not_leader};
 use farpool_wire::control::DrainNode;
@@ -123,7 +123,7 @@ fn finish(args: &Args, text: &str, mut figures: serde_json::Value) -> Outcome {
     let mut out = std::io::stdout().lock();
     if args.json {
         figures["node"] = json!(args.node);
-        writeln!(out, "{}", Line(&figures))?;
+        writeln!(out, "{}", JsonLine(&figures))?;
     } else {
         writeln!(out, "{}", shown_lines(text))?;
     }

@@ -3,7 +3,7 @@
 use crate::exit::Failure;
 use crate::{Outcome, exposure};
 use farpool::{Pool, PoolOptions, shown};
-use farpool_command::json::Line;
+use farpool_command::json::JsonLine;
 use std::io::Write;
 
 #[derive(clap::Args)]
@@ -35,7 +35,7 @@ impl PoolArgs {
     pub(crate) fn say(&self, json: &serde_json::Value, text: &[String]) -> Outcome {
         let mut out = std::io::stdout().lock();
         match self.json {
-            true => writeln!(out, "{}", Line(json))?,
+            true => writeln!(out, "{}", JsonLine(json))?,
             false => text.iter().try_for_each(|line| writeln!(out, "{}", shown(line)))?,
         }
         out.flush()?;

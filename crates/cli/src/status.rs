@@ -5,7 +5,7 @@ use crate::signals::Stop;
 use crate::units::show_bytes;
 use crate::{Outcome, exposure, table, units};
 use farpool::{FileInfo, Pool, PoolOptions, StatusReport};
-use farpool_command::json::Line;
+use farpool_command::json::JsonLine;
 use serde_json::json;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -77,7 +77,7 @@ fn look(pool: &Pool, args: &Args) -> Outcome {
     let files = pool.list("")?;
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", Line(&as_json(&report, &files)))?;
+        writeln!(out, "{}", JsonLine(&as_json(&report, &files)))?;
     } else {
         if args.watch && std::io::stdout().is_terminal() {
             write!(out, "\x1b[H\x1b[2J")?;

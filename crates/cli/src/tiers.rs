@@ -6,8 +6,8 @@ use crate::table;
 use crate::units::show_bytes;
 use farpool_tiers::calibrate::{Calibration, calibrate};
 use farpool_tiers::kept;
-use farpool_tiers::plan::traffic::Lanes;
-use farpool_tiers::topology::{Node, Topology};
+use farpool_tiers::plan::traffic::TierRates;
+use farpool_tiers::topology::{NumaNode, Topology};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
 }
 
 /// Returns the tier of a NUMA node: `near`, `far`, or `-` for neither.
-fn tier_of(topology: &Topology, node: &Node) -> &'static str {
+fn tier_of(topology: &Topology, node: &NumaNode) -> &'static str {
     match topology.tiers() {
         Some((near, _)) if near.id == node.id => "near",
         Some((_, far)) if far.id == node.id => "far",
@@ -68,7 +68,7 @@ fn tier_of(topology: &Topology, node: &Node) -> &'static str {
 }
 
 /// Returns the measured bandwidths of a NUMA node. `None` for a node that is not part of a tier.
-fn lanes_of(topology: &Topology, calibration: &Calibration, node: &Node) -> Option<Lanes> {
+fn lanes_of(topology: &Topology, calibration: &Calibration, node: &NumaNode) -> Option<TierRates> {
     match tier_of(topology, node) {
         "near" => Some(calibration.near),
         "far" => calibration.far.map(|(far, _)| far),
@@ -79,7 +79,7 @@ fn lanes_of(topology: &Topology, calibration: &Calibration, node: &Node) -> Opti
 fn lines(topology: &Topology, calibration: &Calibration) -> Vec<String> {
     let gb = |rate: f64| format!("{:.1}", rate / 1e9);
     let some = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-    let row = |node: &Node| {
+    let row = |node: &NumaNode| {
         let lanes = lanes_of(topology, calibration, node);
         let promised = node.promised.read_mb_per_s.map(|rate| gb(rate as f64 * 1e6));
         let latency = node.promised.read_latency_ns.map(|ns| ns.to_string());
@@ -135,7 +135,7 @@ fn words(topology: &Topology, calibration: &Calibration, is_kept: bool) -> Vec<S
 }
 
 fn json_of(topology: &Topology, calibration: &Calibration, is_kept: bool) -> Value {
-    let node = |node: &Node| {
+    let node = |node: &NumaNode| {
         json!({
             "node": node.id, "tier": tier_of(topology, node), "cpus": node.cpus, "bytes": node.bytes,
             "free_bytes": node.free_bytes, "distances": node.distances, "weight": node.weight,
@@ -158,8 +158,8 @@ mod tests {
     use super::*;
     use farpool_tiers::topology::Promised;
 
-    fn node(id: u32, cpus: &[u32]) -> Node {
-        Node {
+    fn node(id: u32, cpus: &[u32]) -> NumaNode {
+        NumaNode {
             id,
             cpus: cpus.to_vec(),
             bytes: 32 << 30,
@@ -173,9 +173,9 @@ mod tests {
 
     #[test]
     fn tiers_are_named_and_what_is_not_known_is_left_open() {
-        let near = Lanes { read: 30e9, write: 20e9, both: 31e9 };
+        let near = TierRates { read: 30e9, write: 20e9, both: 31e9 };
         let topology = Topology { nodes: vec![node(0, &[0, 1]), node(1, &[])] };
-        let calibration = Calibration { near, far: Some((Lanes::shared(20e9), 45e9)), threads: 2 };
+        let calibration = Calibration { near, far: Some((TierRates::shared(20e9), 45e9)), threads: 2 };
         let lines = lines(&topology, &calibration);
         assert!(lines[2].contains("near") && lines[2].contains("31.0"), "{lines:?}");
         assert!(
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn one_node_is_one_tier() {
         let topology = Topology { nodes: vec![node(0, &[0])] };
-        let calibration = Calibration { near: Lanes::shared(20e9), far: None, threads: 1 };
+        let calibration = Calibration { near: TierRates::shared(20e9), far: None, threads: 1 };
         assert!(words(&topology, &calibration, false)[0].contains("one tier"));
     }
 }

@@ -3,9 +3,9 @@
 use std::fmt::{self, Write};
 
 /// Displays JSON in one line. Characters that are not printable become JSON escapes, which leaves the value as it was.
-pub struct Line<'a, T>(pub &'a T);
+pub struct JsonLine<'a, T>(pub &'a T);
 
-impl<T: fmt::Display> fmt::Display for Line<'_, T> {
+impl<T: fmt::Display> fmt::Display for JsonLine<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Unprintable characters occur only in strings here, where an escape is permitted.
         for letter in self.0.to_string().chars() {
@@ -22,12 +22,12 @@ impl<T: fmt::Display> fmt::Display for Line<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::Line;
+    use super::JsonLine;
 
     #[test]
     fn characters_that_do_not_print_are_escapes_of_json() {
-        assert_eq!(Line(&"{\"a\":\"b c\"}").to_string(), "{\"a\":\"b c\"}");
-        assert_eq!(Line(&"\"\u{202e}\u{9b}\u{7f}\"").to_string(), "\"\\u202e\\u009b\\u007f\"");
-        assert_eq!(Line(&"\"\u{e0001}\"").to_string(), "\"\\udb40\\udc01\"");
+        assert_eq!(JsonLine(&"{\"a\":\"b c\"}").to_string(), "{\"a\":\"b c\"}");
+        assert_eq!(JsonLine(&"\"\u{202e}\u{9b}\u{7f}\"").to_string(), "\"\\u202e\\u009b\\u007f\"");
+        assert_eq!(JsonLine(&"\"\u{e0001}\"").to_string(), "\"\\udb40\\udc01\"");
     }
 }

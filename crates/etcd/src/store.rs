@@ -4,7 +4,7 @@ use crate::gateway::Gateway;
 use crate::{Keys, PATIENCE, decoded, encoded, is_led, number};
 use farpool_broker::stores::records::{Ledger, NAMES, Reading, SUM};
 use farpool_broker::stores::{Store, StoreError};
-use farpool_lease::broker::{Durable, Record};
+use farpool_lease::broker::{Durable, StateChange};
 use farpool_wire::mutant;
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
@@ -106,7 +106,7 @@ impl Store for EtcdStore {
         }
     }
 
-    fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    fn commit(&mut self, records: &[StateChange]) -> Result<(), StoreError> {
         if self.ledger.get().is_none() {
             self.load()?;
         }

@@ -31,10 +31,10 @@ pub mod table;
 
 pub use embedded::EmbeddedOptions;
 pub use farpool_files::{
-    AsyncQueue, Chunks, Completion, CreateOptions, Error, ErrorKind, FarReader, FileClass, FileInfo,
-    Identity, IfTaken, NodeStatus, Operation, PoolOptions, Protection, Queue, ReadRange, Retry, RunningCall,
-    RunningCalls, Stats, StatusReport, Tls, TlsError, TlsErrorKind, TlsFiles, TransportChoice, WriteRange,
-    plan, prints, shown, shown_lines,
+    AsyncQueue, Completion, CreateOptions, Error, ErrorKind, FarReader, FileClass, FileInfo, Identity,
+    IfTaken, NodeStatus, Operation, PoolOptions, Protection, Queue, RangeStream, ReadRange, Retry,
+    RunningCall, RunningCalls, Stats, StatusReport, Tls, TlsError, TlsErrorKind, TlsFiles, TransportChoice,
+    WriteRange, plan, prints, shown, shown_lines,
 };
 /// Placement of queries and calls.
 pub use farpool_planner::{Placement, UnknownPlacement, Way};

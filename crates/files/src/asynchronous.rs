@@ -120,8 +120,8 @@ impl AsyncQueue {
 
     /// Streams a range in buffers of `chunk_bytes` bytes (the last may be shorter), and prefetches `ahead` of them.
     /// Both are at least 1. The range must lie within the file.
-    pub fn chunks(&self, file: &FarFile, range: Range<u64>, chunk_bytes: usize, ahead: usize) -> Chunks {
-        Chunks {
+    pub fn chunks(&self, file: &FarFile, range: Range<u64>, chunk_bytes: usize, ahead: usize) -> RangeStream {
+        RangeStream {
             queue: self.clone(),
             file: file.clone(),
             left: range,
@@ -208,7 +208,7 @@ impl Future for Operation {
 }
 
 /// Stream over a range of a file. It ends after an error.
-pub struct Chunks {
+pub struct RangeStream {
     queue: AsyncQueue,
     file: FarFile,
     left: Range<u64>,
@@ -217,7 +217,7 @@ pub struct Chunks {
     under_way: VecDeque<Operation>,
 }
 
-impl Stream for Chunks {
+impl Stream for RangeStream {
     type Item = Result<Vec<u8>, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -240,7 +240,7 @@ impl Stream for Chunks {
 
 /// Reader of a file that implements [`AsyncRead`].
 pub struct FarReader {
-    chunks: Chunks,
+    chunks: RangeStream,
     chunk: Vec<u8>,
     taken: usize,
 }

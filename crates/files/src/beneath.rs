@@ -6,7 +6,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, Phase};
-use crate::plan::{Piece, ReadPlan};
+use crate::plan::{ReadPlan, Segment};
 use crate::pool::Pool;
 use std::ops::Range;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub fn readable_in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<
     let ReadPlan::Fetch { pieces, bare } = plan else { return None };
     let first = pieces.first().filter(|_| bare.is_empty())?;
     let at = first.offset.checked_sub(first.file.start - start)?;
-    let is_next = |piece: &Piece<Arc<LeasedRegion>>| {
+    let is_next = |piece: &Segment<Arc<LeasedRegion>>| {
         Arc::ptr_eq(&piece.region, &first.region) && piece.offset == at + (piece.file.start - start)
     };
     pieces.iter().all(is_next).then(|| (Arc::clone(&first.region), at))
@@ -105,7 +105,7 @@ pub fn in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedReg
     let start = range.start;
     let pieces = file.inner.state().map.copies_of(range);
     let first = pieces.first()?;
-    let is_next = |piece: &Piece<Arc<LeasedRegion>>| {
+    let is_next = |piece: &Segment<Arc<LeasedRegion>>| {
         piece.region.node.info.node == first.region.node.info.node
             && piece.region.region == first.region.region
             && piece.offset == first.offset + (piece.file.start - start)

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::node_links::{Conversation, LeasedRegion, NodeLinks, Repeat};
-use crate::plan::Piece;
+use crate::plan::Segment;
 use crate::session::Session;
 use farpool_transport::{Link, LinkError, ReadOp, WriteOp, wait_writable};
 use farpool_wire::data::Span;
@@ -238,8 +238,8 @@ fn finish<Op: Spanned>(
 /// Copies bytes from one segment of an extent to another, on any nodes.
 pub(crate) fn copy_bytes(
     session: &Session,
-    from: &Piece<Arc<LeasedRegion>>,
-    to: &Piece<Arc<LeasedRegion>>,
+    from: &Segment<Arc<LeasedRegion>>,
+    to: &Segment<Arc<LeasedRegion>>,
 ) -> Result<(), Error> {
     let mut bytes = vec![0; (from.file.end - from.file.start) as usize];
     let mut read = ByNode::default();
@@ -253,7 +253,7 @@ pub(crate) fn copy_bytes(
 /// Writes bytes to a segment of an extent.
 pub(crate) fn write_bytes(
     session: &Session,
-    to: &Piece<Arc<LeasedRegion>>,
+    to: &Segment<Arc<LeasedRegion>>,
     bytes: &[u8],
 ) -> Result<(), Error> {
     let mut write = ByNode::default();
@@ -289,7 +289,7 @@ pub(crate) fn may_arrive_late(error: &Error, region: &LeasedRegion) -> bool {
 }
 
 /// Returns the range of the region that a segment covers.
-pub(crate) fn span(piece: &Piece<Arc<LeasedRegion>>) -> Span {
+pub(crate) fn span(piece: &Segment<Arc<LeasedRegion>>) -> Span {
     Span {
         region: piece.region.region,
         // An extent has at most EXTENT_BYTES_MAX bytes, so a segment of one fits.

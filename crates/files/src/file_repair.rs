@@ -19,7 +19,7 @@ use crate::file::{FileInner, FileState, Phase};
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
-use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, PageSeals, Piece, RangeLockKind, Snapshot};
+use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, PageSeals, RangeLockKind, Segment, Snapshot};
 use crate::repair::{Repairable, Repaired};
 use farpool_wire::{MonoNs, Name};
 use std::sync::Arc;
@@ -175,7 +175,7 @@ impl FileInner {
             return self.copy_sealed(key, snapshot, source, cut);
         }
         for written in &snapshot.written {
-            let at = |copy: &ExtentCopy<Arc<LeasedRegion>>, cut: &Cut<Arc<LeasedRegion>>| Piece {
+            let at = |copy: &ExtentCopy<Arc<LeasedRegion>>, cut: &Cut<Arc<LeasedRegion>>| Segment {
                 copy: copy.id,
                 region: Arc::clone(&cut.region),
                 offset: cut.offset + (written.start - snapshot.range.start),
@@ -186,7 +186,7 @@ impl FileInner {
                 (None, Some(disk)) => {
                     let mut bytes = vec![0; (written.end - written.start) as usize];
                     session.behind.read(disk, written.start, &mut bytes)?;
-                    let to = Piece {
+                    let to = Segment {
                         copy: CopyId::default(),
                         region: Arc::clone(&cut.region),
                         offset: cut.offset + (written.start - snapshot.range.start),

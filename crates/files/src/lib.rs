@@ -57,7 +57,7 @@ mod stats;
 mod unlisted;
 mod write;
 
-pub use asynchronous::{AsyncQueue, Chunks, FarReader, Operation};
+pub use asynchronous::{AsyncQueue, FarReader, Operation, RangeStream};
 pub use ended::Ended;
 pub use error::{Error, ErrorKind, Retry};
 pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};

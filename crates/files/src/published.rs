@@ -8,7 +8,7 @@ use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::IfTaken;
-use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Piece};
+use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Segment};
 use crate::session::Session;
 use farpool_wire::control::*;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
@@ -245,7 +245,7 @@ impl Session {
             let bytes = file.end - file.start;
             let wanted = bytes.next_power_of_two().clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX) as u32;
             let target = self.leases.cut(group, wanted, &[], Patience::Full)?;
-            let at = |cut: &Cut<Arc<LeasedRegion>>| Piece {
+            let at = |cut: &Cut<Arc<LeasedRegion>>| Segment {
                 copy: CopyId::default(),
                 region: Arc::clone(&cut.region),
                 offset: cut.offset,

@@ -6,7 +6,7 @@ use crate::by_node::{ByNode, Missed, failure, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase, RangeLock, ReadRange, hull};
 use crate::node_links::LeasedRegion;
-use crate::plan::{FileMap, Piece, RangeLockKind, ReadPlan, pages_around};
+use crate::plan::{FileMap, RangeLockKind, ReadPlan, Segment, pages_around};
 use crate::sealed_pages::SealedRead;
 use farpool_transport::ReadOp;
 use std::ops::Range;
@@ -19,7 +19,7 @@ const REOPENS_MAX: u32 = 3;
 pub(crate) struct NodeRead {
     pub(crate) lock: RangeLock<Arc<FileInner>>,
     /// Segments to read, in order, without gaps. For an encrypted file these are parts of its pages.
-    pub(crate) pieces: Vec<Piece<Arc<LeasedRegion>>>,
+    pub(crate) pieces: Vec<Segment<Arc<LeasedRegion>>>,
     /// Pages to read of an encrypted file, with their nonces and tags.
     pub(crate) sealed: Option<SealedRead>,
 }
@@ -38,7 +38,7 @@ fn is_worth_another_copy(error: &Error) -> bool {
 }
 
 /// Segments to fetch from nodes, and ranges that only the local disk has.
-type Plan = (Vec<Piece<Arc<LeasedRegion>>>, Vec<Range<u64>>);
+type Plan = (Vec<Segment<Arc<LeasedRegion>>>, Vec<Range<u64>>);
 
 impl FileInner {
     pub(crate) fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<(), Error> {
@@ -122,7 +122,7 @@ impl FileInner {
         let mut asks_suspects = self.disk.is_none();
         loop {
             let plans = self.plan_reads(ranges, &failed, asks_suspects)?;
-            let mut from_nodes: Vec<(&Piece<Arc<LeasedRegion>>, &mut [u8])> = Vec::new();
+            let mut from_nodes: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])> = Vec::new();
             let mut from_disk: Vec<(u64, &mut [u8])> = Vec::new();
             for (range, (pieces, bare)) in ranges.iter_mut().zip(&plans) {
                 let mut rest = &mut *range.into;
@@ -170,7 +170,7 @@ impl FileInner {
     }
 
     /// Reads segments of an unencrypted file. Returns the regions whose bytes did not come, with the reasons.
-    fn fetch_plain(&self, pieces: Vec<(&Piece<Arc<LeasedRegion>>, &mut [u8])>) -> Vec<Missed> {
+    fn fetch_plain(&self, pieces: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>) -> Vec<Missed> {
         let mut by_node = ByNode::default();
         let mut asked = Vec::with_capacity(pieces.len());
         for (piece, into) in pieces {
@@ -240,7 +240,7 @@ impl FileInner {
         failed: &[(Arc<LeasedRegion>, Error)],
     ) -> Error {
         let copies = map.copies_of(range.clone());
-        let answered = |piece: &&Piece<Arc<LeasedRegion>>| {
+        let answered = |piece: &&Segment<Arc<LeasedRegion>>| {
             failed.iter().any(|(other, _)| Arc::ptr_eq(&other.node, &piece.region.node))
         };
         if let Some(piece) = copies.iter().find(answered)

@@ -6,8 +6,8 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, ReadRange, WriteRange, WriteRun};
 use crate::node_links::LeasedRegion;
 use crate::plan::{
-    Cut, ExtentCopy, FileMap, PageError, PageKey, PagePlace, PageSealed, PageSeals, Piece, RangeSet,
-    SEAL_PAGE_BYTES, Snapshot, pages_around,
+    Cut, ExtentCopy, FileMap, PageError, PageKey, PagePlace, PageSealed, PageSeals, RangeSet,
+    SEAL_PAGE_BYTES, Segment, Snapshot, pages_around,
 };
 use crate::session::Session;
 use farpool_transport::{ReadOp, WriteOp};
@@ -20,7 +20,7 @@ const PAGE: u64 = SEAL_PAGE_BYTES as u64;
 
 /// Ciphertext of a write for one copy.
 pub(crate) struct SealedPiece<'p> {
-    pub(crate) piece: &'p Piece<Arc<LeasedRegion>>,
+    pub(crate) piece: &'p Segment<Arc<LeasedRegion>>,
     /// Ciphertext of the segment.
     pub(crate) bytes: Vec<u8>,
     /// Nonces and tags that will decrypt it.
@@ -56,7 +56,7 @@ fn of_page_error(error: PageError, region: &LeasedRegion) -> Error {
 /// the pages as they were then, or fails.
 pub(crate) struct SealedRead {
     /// Segments in order, without gaps.
-    pub(crate) pieces: Vec<Piece<Arc<LeasedRegion>>>,
+    pub(crate) pieces: Vec<Segment<Arc<LeasedRegion>>>,
     seals: Vec<Vec<Option<PageSealed>>>,
     /// Value of [`FileMap::version`] for these pages when the read began.
     version: u64,
@@ -75,7 +75,7 @@ impl SealedRead {
     /// has left the map.
     pub(crate) fn of(
         map: &FileMap<Arc<LeasedRegion>>,
-        pieces: &[Piece<Arc<LeasedRegion>>],
+        pieces: &[Segment<Arc<LeasedRegion>>],
     ) -> Option<SealedRead> {
         let pieces: Vec<_> = pieces.iter().map(around).collect();
         let seals = pieces.iter().map(|piece| map.load_seals(piece)).collect::<Option<_>>()?;
@@ -138,7 +138,7 @@ impl FileInner {
         &self,
         key: &PageKey,
         runs: &[WriteRun<'_>],
-        sent: &[Vec<&'p Piece<Arc<LeasedRegion>>>],
+        sent: &[Vec<&'p Segment<Arc<LeasedRegion>>>],
     ) -> Result<Vec<SealedPiece<'p>>, Error> {
         let plain = self.plain_pages(runs)?;
         let mut sealed = Vec::with_capacity(sent.iter().map(Vec::len).sum());
@@ -196,7 +196,7 @@ impl FileInner {
     pub(crate) fn fetch_sealed(
         &self,
         key: &PageKey,
-        pieces: Vec<(&Piece<Arc<LeasedRegion>>, &mut [u8])>,
+        pieces: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>,
     ) -> Vec<Missed> {
         let (pages, mut wanted) = together(pieces);
         // The range lock of this read keeps the pages from being encrypted again meanwhile.
@@ -247,7 +247,7 @@ impl FileInner {
             let first = (within / PAGE) as u32;
             match (source, &self.disk) {
                 (Some(copy), _) => {
-                    let from = Piece {
+                    let from = Segment {
                         copy: copy.id,
                         region: Arc::clone(&copy.cut.region),
                         offset: copy.cut.offset + within,
@@ -274,7 +274,7 @@ impl FileInner {
             let mut sealed = vec![None; plain.len() / SEAL_PAGE_BYTES];
             key.seal(place(&cut.region, cut.offset + within), &plain, &mut bytes, &mut sealed)
                 .map_err(|error| of_page_error(error, &cut.region))?;
-            let to = Piece {
+            let to = Segment {
                 copy: Default::default(),
                 region: Arc::clone(&cut.region),
                 offset: cut.offset + within,
@@ -296,7 +296,7 @@ impl Session {
     fn open_sealed(
         &self,
         key: &PageKey,
-        piece: &Piece<Arc<LeasedRegion>>,
+        piece: &Segment<Arc<LeasedRegion>>,
         seals: &[Option<PageSealed>],
         bytes: &mut [u8],
     ) -> Result<(), Error> {
@@ -304,7 +304,7 @@ impl Session {
     }
 
     /// Bars a node whose pages could not be decrypted though nobody was writing them. Returns the error.
-    fn accuse(&self, piece: &Piece<Arc<LeasedRegion>>, error: PageError) -> Error {
+    fn accuse(&self, piece: &Segment<Arc<LeasedRegion>>, error: PageError) -> Error {
         if matches!(error, PageError::Tampered { .. }) {
             piece.region.node.bar("it returned bytes that differ from those written");
             self.leases.lose_regions(&piece.region.node);
@@ -344,9 +344,9 @@ pub(crate) fn page_runs<'r>(ranges: &'r mut [WriteRange<'r>]) -> Vec<WriteRun<'r
 
 /// Merges segments that follow one another in the same pages, so that these are read once.
 fn together<'i>(
-    pieces: Vec<(&Piece<Arc<LeasedRegion>>, &'i mut [u8])>,
-) -> (Vec<Piece<Arc<LeasedRegion>>>, Vec<Wanted<'i>>) {
-    let mut pages: Vec<Piece<Arc<LeasedRegion>>> = Vec::with_capacity(pieces.len());
+    pieces: Vec<(&Segment<Arc<LeasedRegion>>, &'i mut [u8])>,
+) -> (Vec<Segment<Arc<LeasedRegion>>>, Vec<Wanted<'i>>) {
+    let mut pages: Vec<Segment<Arc<LeasedRegion>>> = Vec::with_capacity(pieces.len());
     let mut wanted: Vec<Wanted<'i>> = Vec::with_capacity(pieces.len());
     for (piece, into) in pieces {
         let whole = around(piece);
@@ -375,7 +375,7 @@ pub(crate) fn within(part: &Range<u64>, of: &Range<u64>) -> Range<usize> {
 }
 
 /// Extends a segment to the whole of its first and last page. Extents begin and end at pages.
-fn around(piece: &Piece<Arc<LeasedRegion>>) -> Piece<Arc<LeasedRegion>> {
+fn around(piece: &Segment<Arc<LeasedRegion>>) -> Segment<Arc<LeasedRegion>> {
     let file = pages_around(piece.file.clone());
-    Piece { offset: piece.offset - (piece.file.start - file.start), file, ..piece.clone() }
+    Segment { offset: piece.offset - (piece.file.start - file.start), file, ..piece.clone() }
 }

@@ -10,7 +10,7 @@ use crate::file::{FileInner, FileState, Phase, WriteRange, WriteRun, check_end, 
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
-use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, Piece, RangeLockKind, RangeSet, pages_around};
+use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, RangeLockKind, RangeSet, Segment, pages_around};
 use crate::sealed_pages::{page_runs, within};
 use crate::stats::add;
 use farpool_transport::WriteOp;
@@ -123,7 +123,7 @@ impl FileInner {
         };
         let settled: Vec<Result<(), Error>> = runs.iter().zip(&pieces).map(settle).collect();
         let failed = settled.iter().find_map(|result| result.as_ref().err().cloned());
-        let is_late = |piece: &&Piece<Arc<LeasedRegion>>| {
+        let is_late = |piece: &&Segment<Arc<LeasedRegion>>| {
             failure(&outcomes, &piece.region).is_some_and(|error| may_arrive_late(error, &piece.region))
         };
         let late: BTreeSet<CopyId> =
@@ -153,8 +153,8 @@ impl FileInner {
     /// another copy or the disk can replace it. Otherwise each write would wait for that node again.
     fn is_better_dropped(
         &self,
-        piece: &Piece<Arc<LeasedRegion>>,
-        among: &[Piece<Arc<LeasedRegion>>],
+        piece: &Segment<Arc<LeasedRegion>>,
+        among: &[Segment<Arc<LeasedRegion>>],
     ) -> bool {
         let is_bad = |region: &LeasedRegion| region.node.is_suspect() || region.check_usable().is_err();
         let has_other = among.iter().any(|other| other.file == piece.file && !is_bad(&other.region));
@@ -167,13 +167,13 @@ impl FileInner {
     fn settle(
         &self,
         range: Range<u64>,
-        pieces: &[Piece<Arc<LeasedRegion>>],
+        pieces: &[Segment<Arc<LeasedRegion>>],
         skipped: &BTreeSet<CopyId>,
         outcomes: &[Outcome],
     ) -> Result<(), Error> {
         let untried = Error::new(ErrorKind::Lost, "its node did not answer");
         let mut written = RangeSet::default();
-        let mut missed: Vec<(&Piece<Arc<LeasedRegion>>, &Error)> = Vec::new();
+        let mut missed: Vec<(&Segment<Arc<LeasedRegion>>, &Error)> = Vec::new();
         // Checked and dropped under one lock, so that two writes never drop each other's last copy.
         let mut state = self.state();
         let listed: BTreeSet<CopyId> =

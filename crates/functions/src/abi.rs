@@ -39,7 +39,7 @@ pub struct Part {
 
 /// Range at an address of the function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct AddressRange {
     /// Address of the first byte or item; 0 if there is none.
     pub address: u64,
     /// Number of bytes or items.
@@ -48,24 +48,24 @@ pub struct Place {
 
 /// Call record: the ranges that a function is called with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Record {
+pub struct CallRecord {
     /// True if the call continues one that has hopped.
     pub goes_on: bool,
     /// The window.
-    pub window: Place,
+    pub window: AddressRange,
     /// The arguments.
-    pub args: Place,
+    pub args: AddressRange,
     /// The output, with its capacity.
-    pub output: Place,
+    pub output: AddressRange,
     /// The table of columns.
-    pub columns: Place,
+    pub columns: AddressRange,
     /// The table of parts, with the number of its entries.
-    pub parts: Place,
+    pub parts: AddressRange,
     /// The state that the hop left.
-    pub state: Place,
+    pub state: AddressRange,
 }
 
-impl Record {
+impl CallRecord {
     /// Encodes the record.
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn record_has_its_fields_where_the_specification_says() {
-        let place = |n: u64| Place { address: 1000 + n, count: n };
-        let record = Record {
+        let place = |n: u64| AddressRange { address: 1000 + n, count: n };
+        let record = CallRecord {
             goes_on: true,
             window: place(1),
             args: place(2),

@@ -21,6 +21,6 @@ mod standard;
 pub mod status;
 
 pub use options::SandboxOptions;
-pub use resident::{Resident, ResidentCall, Stopped};
-pub use sandboxes::{Owner, Running, Sandboxes};
+pub use resident::{Resident, ResidentCall, ResidentFailure};
+pub use sandboxes::{CallInProgress, Owner, Sandboxes};
 pub use standard::standard;

@@ -26,12 +26,12 @@ pub trait Resident: Send + Sync {
     /// Returns the name by which the function is called.
     fn name(&self) -> &str;
     /// Runs the function.
-    fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), Stopped>;
+    fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), ResidentFailure>;
 }
 
 /// Reason why a resident function ended without an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum ResidentFailure {
     /// The function gave up, with a code of its own of at least 1.
     GaveUp(u32),
     /// The call ended with this outcome and its detail.
@@ -50,9 +50,9 @@ pub struct Output {
 
 impl Output {
     /// Appends bytes. Stops the call with `OutputFull` if they do not fit.
-    pub fn put(&mut self, bytes: &[u8]) -> Result<(), Stopped> {
+    pub fn put(&mut self, bytes: &[u8]) -> Result<(), ResidentFailure> {
         if self.bytes.len() + bytes.len() > self.capacity {
-            return Err(Stopped::By(Outcome::OutputFull, self.capacity as u64));
+            return Err(ResidentFailure::By(Outcome::OutputFull, self.capacity as u64));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(())
@@ -66,9 +66,9 @@ impl Output {
 }
 
 /// Bytes in memory of the node. The value keeps the memory alive.
-pub type Sealed = Box<dyn AsRef<[u8]>>;
+pub type NodeBytes = Box<dyn AsRef<[u8]>>;
 /// Function that returns the bytes of a part; `None` if the memory was revoked.
-pub type OtherPart = Box<dyn Fn() -> Option<Sealed> + Send>;
+pub type OtherPart = Box<dyn Fn() -> Option<NodeBytes> + Send>;
 
 /// Window of a lane of resident functions.
 pub struct ResidentWindow {
@@ -86,7 +86,7 @@ pub struct ResidentWindow {
 pub struct ResidentCall<'c> {
     window: &'c ResidentWindow,
     /// Bytes of the parts that this call has accessed. The call keeps them alive no longer than it runs.
-    held: Vec<OnceCell<Option<Sealed>>>,
+    held: Vec<OnceCell<Option<NodeBytes>>>,
     /// Arguments of the call.
     pub args: &'c [u8],
     /// Table of columns; empty if there is none.
@@ -135,10 +135,10 @@ impl ResidentCall<'_> {
     }
 
     /// Copies bytes of the window, wherever they lie. Stops the call with `OutOfBounds`, `NotSupplied` or `Left`.
-    pub fn read(&self, mut at: u64, mut into: &mut [u8]) -> Result<(), Stopped> {
+    pub fn read(&self, mut at: u64, mut into: &mut [u8]) -> Result<(), ResidentFailure> {
         while !into.is_empty() {
             if at >= self.window.bytes {
-                return Err(Stopped::By(Outcome::OutOfBounds, at));
+                return Err(ResidentFailure::By(Outcome::OutOfBounds, at));
             }
             let count = match self.slice(at, into.len()) {
                 Some(bytes) if !bytes.is_empty() => {
@@ -154,7 +154,7 @@ impl ResidentCall<'_> {
     }
 
     /// Returns the integer at an offset of the window. Stops the call like [`Self::read`].
-    pub fn u64_at(&self, at: u64) -> Result<u64, Stopped> {
+    pub fn u64_at(&self, at: u64) -> Result<u64, ResidentFailure> {
         if let Some(word) = self.slice(at, 8).and_then(|bytes| bytes.first_chunk()) {
             return Ok(u64::from_le_bytes(*word));
         }
@@ -165,15 +165,15 @@ impl ResidentCall<'_> {
 
     /// Checks whether the call may continue. Functions that may run long call it now and then. Stops the call with
     /// `Deadline` or `Revoked`.
-    pub fn go_on(&self) -> Result<(), Stopped> {
+    pub fn go_on(&self) -> Result<(), ResidentFailure> {
         if clock::now() > self.until {
-            return Err(Stopped::By(Outcome::Deadline, self.deadline_ms.into()));
+            return Err(ResidentFailure::By(Outcome::Deadline, self.deadline_ms.into()));
         }
-        if (self.window.is_current)() { Ok(()) } else { Err(Stopped::By(Outcome::Revoked, 0)) }
+        if (self.window.is_current)() { Ok(()) } else { Err(ResidentFailure::By(Outcome::Revoked, 0)) }
     }
 
     /// Copies bytes of one block that lies elsewhere, and returns how many.
-    fn read_elsewhere(&self, at: u64, into: &mut [u8]) -> Result<usize, Stopped> {
+    fn read_elsewhere(&self, at: u64, into: &mut [u8]) -> Result<usize, ResidentFailure> {
         let first = at - at % FUNCTION_PIECE_BYTES as u64;
         let mut elsewhere = self.elsewhere.borrow_mut();
         if !elsewhere.pieces.contains_key(&first) {
@@ -183,7 +183,7 @@ impl ResidentCall<'_> {
         let piece = elsewhere.pieces.get(&first).map_or(&[][..], |piece| &piece[..]);
         let from = piece.get((at - first) as usize..).unwrap_or_default();
         if from.is_empty() {
-            return Err(Stopped::By(Outcome::NotSupplied, first));
+            return Err(ResidentFailure::By(Outcome::NotSupplied, first));
         }
         // A block may contain bytes that also lie here. They are equal.
         let count = from.len().min(into.len());
@@ -194,15 +194,15 @@ impl ResidentCall<'_> {
 
 impl Elsewhere<'_> {
     /// Asks the caller for a block of the window.
-    fn ask(&mut self, first: u64) -> Result<Vec<u8>, Stopped> {
+    fn ask(&mut self, first: u64) -> Result<Vec<u8>, ResidentFailure> {
         let away = Called { outcome: Outcome::Away, detail: first, ..called() };
-        answer(self.lane, &self.asked, away, clock::now()).map_err(|_| Stopped::Left)?;
+        answer(self.lane, &self.asked, away, clock::now()).map_err(|_| ResidentFailure::Left)?;
         match self.lane.take_request() {
             Ok(Some((header, Request::Supply(supply)))) if supply.at == first => {
                 self.asked = header;
                 Ok(supply.bytes.into_vec())
             }
-            _ => Err(Stopped::Left),
+            _ => Err(ResidentFailure::Left),
         }
     }
 }
@@ -361,9 +361,9 @@ impl ResidentLane {
                 }
                 Some(byte) => (Outcome::Contract, byte),
             },
-            Ok(Err(Stopped::GaveUp(code))) => (Outcome::GaveUp, code.max(1).into()),
-            Ok(Err(Stopped::By(outcome, detail))) => (outcome, detail),
-            Ok(Err(Stopped::Left)) => return None,
+            Ok(Err(ResidentFailure::GaveUp(code))) => (Outcome::GaveUp, code.max(1).into()),
+            Ok(Err(ResidentFailure::By(outcome, detail))) => (outcome, detail),
+            Ok(Err(ResidentFailure::Left)) => return None,
             Err(_) => (Outcome::Unreachable, 0),
         };
         let bytes = if matches!(outcome, Outcome::Done | Outcome::Hop) { output.bytes } else { Vec::new() };

@@ -121,7 +121,7 @@ pub struct Owner {
 
 /// A call that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Running {
+pub struct CallInProgress {
     /// Name of its function, as far as it is known.
     pub function: String,
     /// Caller of the function: see [`Owner::caller`].
@@ -216,12 +216,12 @@ impl Sandboxes {
     }
 
     /// Returns the calls that have not ended.
-    pub fn running(&self) -> Vec<Running> {
+    pub fn running(&self) -> Vec<CallInProgress> {
         let assigned = self.shared.processes.lock().assigned.clone();
-        let calls = |one: &Assigned| -> Vec<Running> {
+        let calls = |one: &Assigned| -> Vec<CallInProgress> {
             let call = |slot| {
                 let (function, since) = one.process.status.call(slot)?;
-                Some(Running { function, caller: one.owner.caller.clone(), since })
+                Some(CallInProgress { function, caller: one.owner.caller.clone(), since })
             };
             let state = one.process.state.lock();
             // A slot is free already if its caller was told that the process has ended.

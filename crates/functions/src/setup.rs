@@ -41,7 +41,7 @@ pub struct Start {
 
 /// Range of a region in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct WindowRange {
     /// Index of the region in the list of files.
     pub file: u32,
     /// Offset in the file in bytes, a multiple of a page.
@@ -67,7 +67,7 @@ pub struct LaneWindow {
     /// Largest size of an output, in bytes.
     pub output_bytes: u32,
     /// Ranges of the window that lie at this node, in order.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<WindowRange>,
     /// Fence words, one for each region.
     pub fences: Vec<FenceAt>,
     /// File of the fence words and its size in bytes; `None` without a node.
@@ -197,7 +197,7 @@ impl LaneSetup {
         let mut pieces = Vec::new();
         for _ in 0..count(&mut cursor, LANE_PARTS_MAX)? {
             let (file, offset) = (take(&mut cursor)?, take(&mut cursor)?);
-            pieces.push(Piece {
+            pieces.push(WindowRange {
                 file,
                 offset,
                 part: Part { first: take(&mut cursor)?, bytes: take(&mut cursor)? },
@@ -281,8 +281,11 @@ mod tests {
     fn lane_arrives_as_it_was_sent_with_all_its_files() {
         let (near, far) = UnixStream::pair().unwrap();
         let (end, _other) = UnixStream::pair().unwrap();
-        let piece =
-            |file| Piece { file, offset: 4096, part: Part { first: u64::from(file) << 16, bytes: 1 << 16 } };
+        let piece = |file| WindowRange {
+            file,
+            offset: 4096,
+            part: Part { first: u64::from(file) << 16, bytes: 1 << 16 },
+        };
         let window = LaneWindow {
             window_bytes: 300 << 16,
             output_bytes: 9,
@@ -304,7 +307,7 @@ mod tests {
 
     #[test]
     fn window_whose_parts_overlap_or_leave_it_is_refused_with_the_part() {
-        let window = |pieces: Vec<Piece>| LaneWindow {
+        let window = |pieces: Vec<WindowRange>| LaneWindow {
             window_bytes: 1 << 20,
             output_bytes: 0,
             pieces,
@@ -312,7 +315,7 @@ mod tests {
             words: None,
             files: vec![file()],
         };
-        let piece = |file, offset, first, bytes| Piece { file, offset, part: Part { first, bytes } };
+        let piece = |file, offset, first, bytes| WindowRange { file, offset, part: Part { first, bytes } };
         let good = piece(0, 0, 0, 5000);
         let cases = [
             (piece(0, 0, 4096, 1), Some(1)),

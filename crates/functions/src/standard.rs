@@ -1,6 +1,6 @@
 //! Resident functions that every node has.
 
-use crate::resident::{Output, Resident, ResidentCall, Stopped, words};
+use crate::resident::{Output, Resident, ResidentCall, ResidentFailure, words};
 use farpool_wire::control::Outcome;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ pub fn standard() -> Arc<[Arc<dyn Resident>]> {
 }
 
 /// Error for arguments that the function does not accept.
-const BAD_ARGUMENTS: Stopped = Stopped::GaveUp(1);
+const BAD_ARGUMENTS: ResidentFailure = ResidentFailure::GaveUp(1);
 /// Bytes that are processed between two checks of the deadline.
 const STRIDE: usize = 1 << 20;
 
@@ -24,7 +24,7 @@ impl Resident for Walk {
         "walk"
     }
 
-    fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), Stopped> {
+    fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), ResidentFailure> {
         let [first, steps, hops] = words(call.args).ok_or(BAD_ARGUMENTS)?;
         let [mut at, mut left, mut sum] = match call.state {
             Some(state) => words(state).ok_or(BAD_ARGUMENTS)?,
@@ -39,7 +39,7 @@ impl Resident for Walk {
                 output.hop(at);
                 return Ok(());
             }
-            let value_at = at.checked_add(8).ok_or(Stopped::By(Outcome::OutOfBounds, at))?;
+            let value_at = at.checked_add(8).ok_or(ResidentFailure::By(Outcome::OutOfBounds, at))?;
             sum = sum.wrapping_add(call.u64_at(value_at)?);
             at = call.u64_at(at)?;
             left -= 1;
@@ -57,7 +57,7 @@ impl Resident for Checksum {
         "checksum"
     }
 
-    fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), Stopped> {
+    fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), ResidentFailure> {
         let [first, bytes] = words(call.args).ok_or(BAD_ARGUMENTS)?;
         let mut crc = 0;
         each(call, first, bytes, |_, bytes| {
@@ -77,7 +77,7 @@ impl Resident for Find {
         "find"
     }
 
-    fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), Stopped> {
+    fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), ResidentFailure> {
         let (range, pattern) = call.args.split_at_checked(16).ok_or(BAD_ARGUMENTS)?;
         let [first, bytes] = words(range).ok_or(BAD_ARGUMENTS)?;
         if pattern.is_empty() || pattern.len() > STRIDE {
@@ -105,10 +105,10 @@ fn each(
     call: &ResidentCall<'_>,
     first: u64,
     bytes: u64,
-    mut see: impl FnMut(u64, &[u8]) -> Result<(), Stopped>,
-) -> Result<(), Stopped> {
+    mut see: impl FnMut(u64, &[u8]) -> Result<(), ResidentFailure>,
+) -> Result<(), ResidentFailure> {
     let end = first.checked_add(bytes).filter(|end| *end <= call.window_bytes());
-    let end = end.ok_or(Stopped::By(Outcome::OutOfBounds, first.saturating_add(bytes)))?;
+    let end = end.ok_or(ResidentFailure::By(Outcome::OutOfBounds, first.saturating_add(bytes)))?;
     let mut at = first;
     let mut copied = Vec::new();
     while at < end {

@@ -330,7 +330,7 @@ impl Rule {
 
 /// Next step of a wait while nothing has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum WaitStep {
     /// Look again at once.
     Look,
     /// Park until the kernel wakes the thread.
@@ -339,12 +339,12 @@ pub enum Step {
     ParkFor(u64),
 }
 
-impl Step {
+impl WaitStep {
     /// Returns how long to park at most, if `left` is the time to the deadline.
     pub fn within(self, left: Timespec) -> Timespec {
         match self {
-            Step::ParkFor(ns) => left.min(timespec(ns)),
-            Step::Look | Step::Park => left,
+            WaitStep::ParkFor(ns) => left.min(timespec(ns)),
+            WaitStep::Look | WaitStep::Park => left,
         }
     }
 }
@@ -391,7 +391,7 @@ impl Waiter {
     }
 
     /// Returns the next step while nothing has come.
-    pub fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> WaitStep {
         let waiting = chosen();
         let rule = self.rule.get_or_insert_with(|| Rule::new(spin_budget_ns()));
         let open = self.open.get_or_insert_with(|| {
@@ -411,7 +411,7 @@ impl Waiter {
             std::hint::spin_loop();
             let is_time = (open.since.elapsed().as_nanos() as u64) < open.spin_ns;
             if is_time && (waiting == Waiting::Spin || is_room()) {
-                return Step::Look;
+                return WaitStep::Look;
             }
             open.stop_spinning();
         }
@@ -419,11 +419,11 @@ impl Waiter {
         if self.need.is_some() {
             let waited_ns = open.since.elapsed().as_nanos() as u64;
             if waited_ns < PAUSE_NS {
-                return Step::ParkFor(PAUSE_NS - waited_ns);
+                return WaitStep::ParkFor(PAUSE_NS - waited_ns);
             }
             self.need = None;
         }
-        Step::Park
+        WaitStep::Park
     }
 
     /// Frees the CPUs that the conversation needs, because it pauses. Without this call that happens after 20 ms.

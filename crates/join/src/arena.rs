@@ -8,29 +8,29 @@
 #![allow(unsafe_code)]
 
 use crate::JoinError;
-use crate::chunks::{CHUNK_LINES, Chunks, Purpose, take};
-use crate::memory::{Line, Memory};
+use crate::chunks::{CHUNK_LINES, ChunkSource, Purpose, take};
+use crate::memory::{CacheLine, LineMemory};
 use std::cell::{Cell, RefCell};
 
 /// Divides chunks into blocks, which one thread writes.
 pub(crate) struct Arena<'m> {
-    chunks: &'m dyn Chunks,
+    chunks: &'m dyn ChunkSource,
     purpose: Purpose,
     piece_lines: usize,
-    memories: RefCell<Vec<Memory<'m>>>,
+    memories: RefCell<Vec<LineMemory<'m>>>,
     pieces: Cell<usize>,
 }
 
 impl<'m> Arena<'m> {
     /// Returns an arena of blocks of `piece_lines` lines: a power of two, at most the lines of a chunk.
-    pub(crate) fn new(chunks: &'m dyn Chunks, purpose: Purpose, piece_lines: usize) -> Arena<'m> {
+    pub(crate) fn new(chunks: &'m dyn ChunkSource, purpose: Purpose, piece_lines: usize) -> Arena<'m> {
         assert!(piece_lines.is_power_of_two() && piece_lines <= CHUNK_LINES, "pieces of {piece_lines} lines");
         Arena { chunks, purpose, piece_lines, memories: RefCell::default(), pieces: Cell::new(0) }
     }
 
     /// Returns the next block. Blocks are numbered from 0.
     #[allow(clippy::mut_from_ref)] // Each block is handed out once.
-    pub(crate) fn piece(&self) -> Result<&mut [Line], JoinError> {
+    pub(crate) fn piece(&self) -> Result<&mut [CacheLine], JoinError> {
         let piece = self.pieces.get();
         let in_chunk = CHUNK_LINES / self.piece_lines;
         let mut memories = self.memories.borrow_mut();
@@ -57,13 +57,13 @@ impl<'m> Arena<'m> {
 /// Blocks that are no longer written.
 #[derive(Debug)]
 pub(crate) struct Pieces<'m> {
-    memories: Vec<Memory<'m>>,
+    memories: Vec<LineMemory<'m>>,
     piece_lines: usize,
 }
 
 impl Pieces<'_> {
     /// Returns the block of this number.
-    pub(crate) fn piece(&self, piece: usize) -> &[Line] {
+    pub(crate) fn piece(&self, piece: usize) -> &[CacheLine] {
         let in_chunk = CHUNK_LINES / self.piece_lines;
         let first = piece % in_chunk * self.piece_lines;
         &self.memories[piece / in_chunk].lines()[first..first + self.piece_lines]

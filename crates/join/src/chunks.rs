@@ -5,16 +5,16 @@
 //! addresses, which may still lie on different tiers.
 
 use crate::JoinError;
-use crate::memory::{Line, Memory};
+use crate::memory::{CacheLine, LineMemory};
 
 /// Bytes of a chunk: a huge page, the unit in which memory is placed on tiers.
 pub const CHUNK_BYTES: usize = 2 << 20;
 /// Cache lines of a chunk.
-pub const CHUNK_LINES: usize = CHUNK_BYTES / size_of::<Line>();
+pub const CHUNK_LINES: usize = CHUNK_BYTES / size_of::<CacheLine>();
 
 /// Side of a join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
+pub enum JoinSide {
     /// Side from which tables are made. It should be the smaller one.
     Build,
     /// Side whose rows are looked up in the tables.
@@ -27,7 +27,7 @@ pub enum Purpose {
     /// Partitions of a side: written once from front to back, and read once.
     Partition {
         /// Side of the join.
-        side: Side,
+        side: JoinSide,
         /// Thread that writes the memory, counted from 0.
         worker: usize,
     },
@@ -41,17 +41,21 @@ pub enum Purpose {
 }
 
 /// Source of memory in chunks.
-pub trait Chunks: Sync {
+pub trait ChunkSource: Sync {
     /// Returns `count` consecutive chunks, aligned to [`CHUNK_BYTES`], with any content. Dropping the result gives them
     /// back.
     ///
     /// # Errors
-    /// Returns [`JoinError::Memory`] with a reason if there is no memory.
-    fn take(&self, purpose: Purpose, count: usize) -> Result<Memory<'_>, JoinError>;
+    /// Returns [`JoinError::LineMemory`] with a reason if there is no memory.
+    fn take(&self, purpose: Purpose, count: usize) -> Result<LineMemory<'_>, JoinError>;
 }
 
 /// Takes chunks from a source and checks their size and alignment.
-pub(crate) fn take(chunks: &dyn Chunks, purpose: Purpose, count: usize) -> Result<Memory<'_>, JoinError> {
+pub(crate) fn take(
+    chunks: &dyn ChunkSource,
+    purpose: Purpose,
+    count: usize,
+) -> Result<LineMemory<'_>, JoinError> {
     let memory = chunks.take(purpose, count)?;
     let (bytes, asked) = (size_of_val(memory.lines()), count * CHUNK_BYTES);
     let misaligned = memory.lines().as_ptr().addr() % CHUNK_BYTES;

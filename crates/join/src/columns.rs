@@ -11,7 +11,8 @@
 use crate::emit::{Equal, Exact, How, Kind, Sides, Sink};
 use crate::hash::{fold, mixed};
 use crate::{
-    Chunks, Cursor, JoinError, Settings, Side, Source, Table, Tuple, join_partitions, partition, probe,
+    BuildTable, ChunkSource, JoinError, JoinInput, JoinSide, RowQueue, Settings, Tuple, join_partitions,
+    partition, probe,
 };
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -107,7 +108,7 @@ impl Sink for Pairs {
 /// Returns [`JoinError::Keys`] if the columns cannot be compared, and errors of the phases.
 pub fn join(
     settings: &Settings,
-    chunks: &dyn Chunks,
+    chunks: &dyn ChunkSource,
     algorithm: Algorithm,
     kind: Kind,
     build: &[ArrayRef],
@@ -142,13 +143,13 @@ pub fn join(
 
 /// Table of a build side (NPHJ), in which batches of the other side are looked up as they come.
 #[derive(Debug)]
-pub struct Lookup<'m> {
+pub struct BuildLookup<'m> {
     settings: Settings,
     types: Vec<DataType>,
-    table: Table<'m>,
+    table: BuildTable<'m>,
 }
 
-impl<'m> Lookup<'m> {
+impl<'m> BuildLookup<'m> {
     /// Makes a table of the build side. Returns `None` unless keys fit a word and are all different, so that each row
     /// finds at most one.
     ///
@@ -156,15 +157,16 @@ impl<'m> Lookup<'m> {
     /// Returns [`JoinError::Keys`] if the columns cannot be keys, and errors of the phases.
     pub fn new(
         settings: &Settings,
-        chunks: &'m dyn Chunks,
+        chunks: &'m dyn ChunkSource,
         build: &[ArrayRef],
-    ) -> Result<Option<Lookup<'m>>, JoinError> {
+    ) -> Result<Option<BuildLookup<'m>>, JoinError> {
         let types = build.iter().map(|column| column.data_type().clone()).collect();
         let Some(words) = Columns::new(build, &vec![false; build.len()])?.packed() else { return Ok(None) };
         let hasher = settings.hasher(words.rows())?;
-        let parts = partition(settings, &hasher, chunks, Side::Build, &words, &Cursor::new(words.rows()))?;
-        let table = Table::build(settings, chunks, &parts)?;
-        Ok(table.is_distinct().then_some(Lookup { settings: *settings, types, table }))
+        let parts =
+            partition(settings, &hasher, chunks, JoinSide::Build, &words, &RowQueue::new(words.rows()))?;
+        let table = BuildTable::build(settings, chunks, &parts)?;
+        Ok(table.is_distinct().then_some(BuildLookup { settings: *settings, types, table }))
     }
 
     /// Looks up rows, and returns the pairs.
@@ -186,7 +188,7 @@ impl<'m> Lookup<'m> {
         })?;
         let sinks = std::iter::repeat_with(Pairs::default).take(self.settings.threads).collect();
         let how = How { kind: Kind::Inner, equal: &Exact };
-        let found = probe(&self.settings, &self.table, &words, &Cursor::new(words.rows()), how, sinks)?;
+        let found = probe(&self.settings, &self.table, &words, &RowQueue::new(words.rows()), how, sinks)?;
         let all = |mut all: Pairs, more: Pairs| {
             all.build.extend(more.build);
             all.probe.extend(more.probe);
@@ -198,7 +200,7 @@ impl<'m> Lookup<'m> {
 
 fn phases<E: Equal>(
     settings: &Settings,
-    chunks: &dyn Chunks,
+    chunks: &dyn ChunkSource,
     algorithm: Algorithm,
     sides: Sides<&Words>,
     how: How<'_, E>,
@@ -206,17 +208,17 @@ fn phases<E: Equal>(
 ) -> Result<Vec<Pairs>, JoinError> {
     let hasher = settings.hasher(sides.build.rows())?;
     let cut =
-        |side, words: &Words| partition(settings, &hasher, chunks, side, words, &Cursor::new(words.rows()));
-    let parts = cut(Side::Build, sides.build)?;
+        |side, words: &Words| partition(settings, &hasher, chunks, side, words, &RowQueue::new(words.rows()));
+    let parts = cut(JoinSide::Build, sides.build)?;
     match algorithm {
         Algorithm::Partitioned => {
-            let outer = cut(Side::Probe, sides.probe)?;
+            let outer = cut(JoinSide::Probe, sides.probe)?;
             join_partitions(settings, chunks, Sides { build: &parts, probe: &outer }, how, sinks)
         }
         Algorithm::Shared => {
-            let table = Table::build(settings, chunks, &parts)?;
+            let table = BuildTable::build(settings, chunks, &parts)?;
             drop(parts);
-            probe(settings, &table, sides.probe, &Cursor::new(sides.probe.rows()), how, sinks)
+            probe(settings, &table, sides.probe, &RowQueue::new(sides.probe.rows()), how, sinks)
         }
     }
 }
@@ -230,7 +232,7 @@ struct Words {
 /// Most rows of which tuples are made at a time.
 const BLOCK_ROWS: usize = 1024;
 
-impl Source for Words {
+impl JoinInput for Words {
     fn rows(&self) -> usize {
         self.words.len()
     }

@@ -14,10 +14,10 @@
 //! A hash table with open addressing would be the usual choice for all keys. It stores and compares keys, which dense
 //! keys do not need.
 
-use crate::hash::Hasher;
+use crate::hash::PartitionHasher;
 use crate::partitioned::Partitioned;
 use crate::table::{BATCH_ROWS, Found, Hit};
-use crate::{Line, Tuple, memory::words};
+use crate::{CacheLine, Tuple, memory::words};
 
 /// Word of free slots. A build side with this payload gets a table of buckets.
 pub(crate) const FREE: i64 = 0x5bd1_9f0c_e4a6_7d23;
@@ -74,7 +74,7 @@ impl Span {
 
     /// Returns the slot of a key of this partition. Keys outside the range get the additional slot.
     #[inline(always)]
-    pub(crate) fn place(&self, hasher: &Hasher, key: i64) -> usize {
+    pub(crate) fn place(&self, hasher: &PartitionHasher, key: i64) -> usize {
         (hasher.rank(key).wrapping_sub(self.base) as u64).min(u64::from(self.ranks)) as usize
     }
 
@@ -85,7 +85,7 @@ impl Span {
 }
 
 /// Reports whether a table from the rank of `least` to that of `most` fits into `lines` lines.
-fn fits(hasher: &Hasher, least: i64, most: i64, lines: usize) -> bool {
+fn fits(hasher: &PartitionHasher, least: i64, most: i64, lines: usize) -> bool {
     // Ranks are shorter than keys by at least a bit, so the difference does not overflow.
     let last = (hasher.rank(most) - hasher.rank(least)) as u64;
     last + 1 < (lines as u64 * 8).min(u64::from(u32::MAX))
@@ -125,7 +125,7 @@ pub(crate) fn fill(build: &Partitioned<'_>, partition: usize, span: &Span, table
 /// Tables of all partitions for lookups, or the table of one partition for tuples that belong to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DenseTable<'t> {
-    hasher: Hasher,
+    hasher: PartitionHasher,
     words: &'t [i64],
     spans: &'t [Span],
 }
@@ -135,7 +135,7 @@ impl<'t> DenseTable<'t> {
     ///
     /// # Panics
     /// Panics unless there is one span, or one for each partition.
-    pub(crate) fn new(hasher: Hasher, lines: &'t [Line], spans: &'t [Span]) -> DenseTable<'t> {
+    pub(crate) fn new(hasher: PartitionHasher, lines: &'t [CacheLine], spans: &'t [Span]) -> DenseTable<'t> {
         assert!(spans.len() == 1 || spans.len() == hasher.partitions(), "{} spans", spans.len());
         DenseTable { hasher, words: words(lines), spans }
     }
@@ -152,7 +152,7 @@ impl<'t> DenseTable<'t> {
         }
     }
 
-    pub(crate) fn hasher(&self) -> Hasher {
+    pub(crate) fn hasher(&self) -> PartitionHasher {
         self.hasher
     }
 
@@ -251,14 +251,14 @@ mod tests {
     use crate::kernels::Kernels;
     use crate::memory::words_mut;
     use crate::table::buckets_for;
-    use crate::{Cursor, HugePages, Settings, Side, partition};
+    use crate::{HugePages, JoinSide, RowQueue, Settings, partition};
 
     fn filled(keys: impl Iterator<Item = i64>, payload: i64, bits: u32) -> Vec<Option<Filled>> {
         let tuples: Vec<Tuple> = keys.map(|key| Tuple { key, payload }).collect();
         let (pages, settings) = (HugePages::new(), Settings { bits: Some(bits), ..Settings::new(1, 7) });
         let hasher = settings.hasher(tuples.len()).unwrap();
-        let cursor = Cursor::new(tuples.len());
-        let build = partition(&settings, &hasher, &pages, Side::Build, &tuples, &cursor).unwrap();
+        let cursor = RowQueue::new(tuples.len());
+        let build = partition(&settings, &hasher, &pages, JoinSide::Build, &tuples, &cursor).unwrap();
         let filled = |partition| {
             let span = Span::of(&build, partition, buckets_for(build.count(partition)))?;
             let filled = fill(&build, partition, &span, &mut vec![0; span.lines() * 8]);
@@ -304,11 +304,11 @@ mod tests {
         let probes: Vec<Tuple> = (-1_000..2_100).chain(beyond).map(tuple).collect();
         let (pages, settings) = (HugePages::new(), Settings { bits: Some(1), ..Settings::new(1, 7) });
         let hasher = settings.hasher(tuples.len()).unwrap();
-        let cursor = Cursor::new(tuples.len());
-        let build = partition(&settings, &hasher, &pages, Side::Build, &tuples, &cursor).unwrap();
+        let cursor = RowQueue::new(tuples.len());
+        let build = partition(&settings, &hasher, &pages, JoinSide::Build, &tuples, &cursor).unwrap();
         for partition in 0..2 {
             let span = Span::of(&build, partition, buckets_for(build.count(partition))).unwrap();
-            let mut table = vec![Line::default(); span.lines()];
+            let mut table = vec![CacheLine::default(); span.lines()];
             assert_eq!(fill(&build, partition, &span, words_mut(&mut table)), Filled::All);
             let direct = DenseTable::new(hasher, &table, std::slice::from_ref(&span));
             let own: Vec<Tuple> =

@@ -22,7 +22,7 @@ pub(crate) const BITS_MAX: u32 = 14;
 
 /// Hash function under a seed, for one number of partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hasher {
+pub struct PartitionHasher {
     pub(crate) secret: u64,
     pub(crate) factor: u64,
     /// Shift that turns a hash into a partition: 64 minus the number of bits.
@@ -46,13 +46,13 @@ pub(crate) fn fold(value: u64, factor: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-impl Hasher {
+impl PartitionHasher {
     /// Returns the hash function for 2 to the power of `bits` partitions. The caller checks that `bits` is 1 to
     /// [`BITS_MAX`].
-    pub(crate) fn new(seed: u64, bits: u32) -> Hasher {
+    pub(crate) fn new(seed: u64, bits: u32) -> PartitionHasher {
         let secret = mixed(seed);
         // Both markers have rank 0, so they are in different partitions.
-        Hasher { secret, factor: mixed(secret) | 1, shift: 64 - bits, markers: [0, 1] }
+        PartitionHasher { secret, factor: mixed(secret) | 1, shift: 64 - bits, markers: [0, 1] }
     }
 
     /// Returns the number of bits of a partition's number.
@@ -116,7 +116,7 @@ mod tests {
         for (seed, bits, step) in
             [(1, 12, 64), (1, 12, 16), (9, 12, 16), (3, 11, 28), (1, 8, 1 << 20), (2, 10, 6)]
         {
-            let hasher = Hasher::new(seed, bits);
+            let hasher = PartitionHasher::new(seed, bits);
             let keys = (1..=4096_i64 << bits).map(|key| key * step);
             let hashes: Vec<u64> =
                 keys.map(|key| hasher.hash(key)).filter(|hash| hash >> hasher.shift == 1).collect();

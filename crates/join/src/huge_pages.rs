@@ -5,8 +5,8 @@
 #![allow(unsafe_code)]
 
 use crate::JoinError;
-use crate::chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Purpose};
-use crate::memory::{Line, Memory};
+use crate::chunks::{CHUNK_BYTES, CHUNK_LINES, ChunkSource, Purpose};
+use crate::memory::{CacheLine, LineMemory};
 use farpool_lock::Mutex;
 use std::ptr::NonNull;
 
@@ -34,10 +34,10 @@ impl HugePages {
     }
 }
 
-impl Chunks for HugePages {
-    fn take(&self, _purpose: Purpose, count: usize) -> Result<Memory<'_>, JoinError> {
+impl ChunkSource for HugePages {
+    fn take(&self, _purpose: Purpose, count: usize) -> Result<LineMemory<'_>, JoinError> {
         if count == 0 {
-            return Ok(Memory::none());
+            return Ok(LineMemory::none());
         }
         let mut free = self.free.lock();
         let kept = free.iter().rposition(|mapped| mapped.chunks == count).map(|at| free.swap_remove(at));
@@ -50,7 +50,7 @@ impl Chunks for HugePages {
         let loan = Loan { pages: self, mapped: Some(mapped) };
         // SAFETY: `loan` owns the mapping, which is initialised (zeroed by the kernel, then written by joins only),
         // stays where it is until the loan is dropped, and is in no list until then, so it is nobody else's.
-        Ok(unsafe { Memory::new(start, lines, Box::new(loan)) })
+        Ok(unsafe { LineMemory::new(start, lines, Box::new(loan)) })
     }
 }
 
@@ -69,7 +69,7 @@ impl Drop for Loan<'_> {
 /// Mapping of some chunks.
 #[derive(Debug)]
 struct Mapped {
-    start: NonNull<Line>,
+    start: NonNull<CacheLine>,
     chunks: usize,
 }
 
@@ -83,8 +83,9 @@ impl Mapped {
     /// Maps private zero pages on a huge-page boundary. No page is present yet.
     fn new(chunks: usize) -> Result<Mapped, JoinError> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-        let refused =
-            |error: &dyn std::fmt::Display| JoinError::Memory(format!("{chunks} chunks of 2 MiB: {error}"));
+        let refused = |error: &dyn std::fmt::Display| {
+            JoinError::LineMemory(format!("{chunks} chunks of 2 MiB: {error}"))
+        };
         let bytes =
             chunks.checked_mul(CHUNK_BYTES).ok_or_else(|| refused(&"the size exceeds the address space"))?;
         let padded =
@@ -135,7 +136,7 @@ impl Mapped {
             NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }.cast())
         });
         let start =
-            start.ok_or_else(|| JoinError::Memory(format!("{chunks} chunks of 2 MiB: out of memory")))?;
+            start.ok_or_else(|| JoinError::LineMemory(format!("{chunks} chunks of 2 MiB: out of memory")))?;
         Ok(Mapped { start, chunks })
     }
 }

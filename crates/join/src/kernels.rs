@@ -1,11 +1,11 @@
 //! Choice of instructions for the hot loops.
 
 use crate::dense_table::DenseTable;
-use crate::hash::Hasher;
+use crate::hash::PartitionHasher;
 use crate::one_pass::Scatter;
 use crate::portable;
 use crate::table::{Found, Hit, View};
-use crate::{JoinError, Line, Tuple};
+use crate::{CacheLine, JoinError, Tuple};
 
 /// Instruction set for the hot loops, which this CPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,10 +55,10 @@ impl Kernels {
     /// a partition.
     pub(crate) fn scatter<'a>(
         self,
-        hasher: &Hasher,
+        hasher: &PartitionHasher,
         tuples: &[Tuple],
         scatter: &mut Scatter<'a>,
-        refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
+        refill: &mut dyn FnMut(usize) -> Result<&'a mut [CacheLine], JoinError>,
     ) -> Result<(), JoinError> {
         match self.0 {
             Level::Portable => portable::scatter(hasher, tuples, scatter, refill),
@@ -81,9 +81,9 @@ impl Kernels {
     /// unless a key occurs twice; then it stops at the second one.
     pub(crate) fn insert(
         self,
-        hasher: &Hasher,
+        hasher: &PartitionHasher,
         tuples: &[Tuple],
-        buckets: &mut [Line],
+        buckets: &mut [CacheLine],
         marker: i64,
     ) -> usize {
         match self.0 {

@@ -3,10 +3,10 @@
 //! The idea: a join consists of phases, each of which reads something once and writes something once. A *partitioned*
 //! join (PHJ) divides both sides by hash into partitions that fit a cache ([`partition()`]), and joins partitions one
 //! by one ([`join_partitions`]). A *non-partitioned* join (NPHJ) makes one table in memory of the build side
-//! ([`Table::build`]) and looks the probe side up in it ([`probe`]).
+//! ([`BuildTable::build`]) and looks the probe side up in it ([`probe`]).
 //!
 //! Each phase is a function of its own. It can be timed and planned alone. Memory for what a phase writes comes from
-//! [`Chunks`], and the next rows to read come from [`Morsels`]. The caller implements both, so the same code runs over
+//! [`ChunkSource`], and the next rows to read come from [`Morsels`]. The caller implements both, so the same code runs over
 //! one memory tier or several. Rows are tuples of 16 bytes ([`Tuple`]), or Arrow columns converted to tuples
 //! ([`columns`]). Matches go to a [`Sink`].
 //!
@@ -38,17 +38,17 @@ mod two_reads;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use chunks::{CHUNK_BYTES, CHUNK_LINES, Chunks, Purpose, Side};
+pub use chunks::{CHUNK_BYTES, CHUNK_LINES, ChunkSource, JoinSide, Purpose};
 pub use emit::{Equal, Exact, How, Kind, Sides, Sink};
 pub use error::JoinError;
-pub use hash::Hasher;
+pub use hash::PartitionHasher;
 pub use huge_pages::HugePages;
 pub use kernels::Kernels;
-pub use memory::{Line, Memory};
-pub use morsels::{Cursor, MORSEL_ROWS, Morsels};
+pub use memory::{CacheLine, LineMemory};
+pub use morsels::{MORSEL_ROWS, Morsels, RowQueue};
 pub use partition::partition;
 pub use partitioned::Partitioned;
 pub use phases::{join_partitions, join_partitions_by, probe};
 pub use settings::{Partitioner, Settings};
-pub use table::{Table, table_bytes};
-pub use tuple::{Source, Tuple};
+pub use table::{BuildTable, table_bytes};
+pub use tuple::{JoinInput, Tuple};

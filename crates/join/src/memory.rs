@@ -1,9 +1,9 @@
 //! Memory that the caller placed, as cache lines.
 //!
-//! The idea: [`Memory`] owns a range of lines, together with a value that keeps them mapped.
+//! The idea: [`LineMemory`] owns a range of lines, together with a value that keeps them mapped.
 //!
 //! Invariant: a line is reached by one mutable reference, or by shared references, never by both. The borrow of the
-//! `Memory` ensures it.
+//! `LineMemory` ensures it.
 #![allow(unsafe_code)]
 
 use crate::Tuple;
@@ -13,52 +13,56 @@ use std::ptr::NonNull;
 /// Cache line of eight words: four tuples, or a bucket of four keys and a word for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
-pub struct Line(pub [i64; 8]);
+pub struct CacheLine(pub [i64; 8]);
 
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = assert!(size_of::<CacheLine>() == 64);
 
 /// Range of lines and the value that keeps them mapped. Dropping it gives the lines back.
-pub struct Memory<'m> {
-    start: NonNull<Line>,
+pub struct LineMemory<'m> {
+    start: NonNull<CacheLine>,
     lines: usize,
     /// Dropped after the last use of the lines.
     _keeper: Box<dyn Send + Sync + 'm>,
-    owned: PhantomData<Line>,
+    owned: PhantomData<CacheLine>,
 }
 
 // SAFETY: the lines are plain numbers that this value alone owns, and its keeper may be sent.
-unsafe impl Send for Memory<'_> {}
+unsafe impl Send for LineMemory<'_> {}
 // SAFETY: shared, it only shows its lines.
-unsafe impl Sync for Memory<'_> {}
+unsafe impl Sync for LineMemory<'_> {}
 
-impl<'m> Memory<'m> {
+impl<'m> LineMemory<'m> {
     /// Returns the lines that begin at `start`. Dropping `keeper` gives them back.
     ///
     /// # Safety
     /// The lines must be mapped, aligned, writable, initialised, and accessed by nobody else until `keeper` is dropped,
     /// even if `keeper` is moved.
-    pub unsafe fn new(start: NonNull<Line>, lines: usize, keeper: Box<dyn Send + Sync + 'm>) -> Memory<'m> {
-        Memory { start, lines, _keeper: keeper, owned: PhantomData }
+    pub unsafe fn new(
+        start: NonNull<CacheLine>,
+        lines: usize,
+        keeper: Box<dyn Send + Sync + 'm>,
+    ) -> LineMemory<'m> {
+        LineMemory { start, lines, _keeper: keeper, owned: PhantomData }
     }
 
     /// Returns a range of no lines.
-    pub fn none() -> Memory<'m> {
-        Memory { start: NonNull::dangling(), lines: 0, _keeper: Box::new(()), owned: PhantomData }
+    pub fn none() -> LineMemory<'m> {
+        LineMemory { start: NonNull::dangling(), lines: 0, _keeper: Box::new(()), owned: PhantomData }
     }
 
     /// Returns the address of the first line.
-    pub(crate) fn start(&self) -> NonNull<Line> {
+    pub(crate) fn start(&self) -> NonNull<CacheLine> {
         self.start
     }
 
     /// Returns all lines.
-    pub fn lines(&self) -> &[Line] {
+    pub fn lines(&self) -> &[CacheLine] {
         // SAFETY: the caller of `new` promised valid lines; writers borrow `self` exclusively.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.lines) }
     }
 
     /// Returns all lines for writing.
-    pub fn lines_mut(&mut self) -> &mut [Line] {
+    pub fn lines_mut(&mut self) -> &mut [CacheLine] {
         // SAFETY: the caller of `new` promised valid lines; `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.lines) }
     }
@@ -74,32 +78,32 @@ impl<'m> Memory<'m> {
     }
 }
 
-impl std::fmt::Debug for Memory<'_> {
+impl std::fmt::Debug for LineMemory<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Memory").field("start", &self.start).field("lines", &self.lines).finish()
+        f.debug_struct("LineMemory").field("start", &self.start).field("lines", &self.lines).finish()
     }
 }
 
 /// Returns lines as tuples, four to a line.
-pub(crate) fn tuples(lines: &[Line]) -> &[Tuple] {
+pub(crate) fn tuples(lines: &[CacheLine]) -> &[Tuple] {
     // SAFETY: a line is as large as four tuples and stricter aligned, and both are plain numbers without gaps.
     unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 4) }
 }
 
 /// Returns lines as tuples for writing, four to a line.
-pub(crate) fn tuples_mut(lines: &mut [Line]) -> &mut [Tuple] {
+pub(crate) fn tuples_mut(lines: &mut [CacheLine]) -> &mut [Tuple] {
     // SAFETY: as for `tuples`; the lines are borrowed by nobody else meanwhile.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 4) }
 }
 
 /// Returns lines as words, eight to a line.
-pub(crate) fn words(lines: &[Line]) -> &[i64] {
+pub(crate) fn words(lines: &[CacheLine]) -> &[i64] {
     // SAFETY: a line is eight words, without gaps.
     unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 8) }
 }
 
 /// Returns lines as words for writing, eight to a line.
-pub(crate) fn words_mut(lines: &mut [Line]) -> &mut [i64] {
+pub(crate) fn words_mut(lines: &mut [CacheLine]) -> &mut [i64] {
     // SAFETY: as for `words`; the lines are borrowed by nobody else meanwhile.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 8) }
 }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most rows of a morsel of [`Cursor`]: a mebibyte of tuples.
+/// Most rows of a morsel of [`RowQueue`]: a mebibyte of tuples.
 pub const MORSEL_ROWS: usize = 1 << 16;
 
 /// Queue that hands out the rows of an input, or the numbers of partitions, each once.
@@ -24,21 +24,21 @@ pub trait Morsels: Sync {
 
 /// Queue that hands out rows from first to last.
 #[derive(Debug)]
-pub struct Cursor {
+pub struct RowQueue {
     next: AtomicUsize,
     rows: usize,
     step: usize,
 }
 
-impl Cursor {
+impl RowQueue {
     /// Returns a queue over `rows` rows.
-    pub fn new(rows: usize) -> Cursor {
+    pub fn new(rows: usize) -> RowQueue {
         // A sixteenth of a short input: several threads get some of it.
-        Cursor { next: AtomicUsize::new(0), rows, step: (rows / 16).clamp(1024, MORSEL_ROWS) }
+        RowQueue { next: AtomicUsize::new(0), rows, step: (rows / 16).clamp(1024, MORSEL_ROWS) }
     }
 }
 
-impl Morsels for Cursor {
+impl Morsels for RowQueue {
     fn next(&self, _worker: usize) -> Option<Range<usize>> {
         let start = self.next.fetch_add(self.step, Ordering::Relaxed);
         (start < self.rows).then(|| start..self.rows.min(start + self.step))

@@ -11,13 +11,13 @@
 //! its input twice.
 
 use crate::arena::Arena;
-use crate::chunks::{Chunks, Purpose, Side, chunks_for, take};
-use crate::hash::Hasher;
+use crate::chunks::{ChunkSource, JoinSide, Purpose, chunks_for, take};
+use crate::hash::PartitionHasher;
 use crate::kernels::Kernels;
-use crate::memory::Line;
+use crate::memory::CacheLine;
 use crate::morsels::Morsels;
 use crate::partitioned::Run;
-use crate::{JoinError, Source};
+use crate::{JoinError, JoinInput};
 
 /// Cache lines of the buffers of all partitions together: 2 MiB, unless a bound of [`BUFFER_LINES`] says otherwise.
 /// Long writes reach twice the rate of single lines, and the branch for a full buffer is predicted more often. Buffers
@@ -39,11 +39,11 @@ pub(crate) fn buffer_lines(partitions: usize) -> usize {
 
 /// Free lines at which a partition continues, for one thread.
 #[derive(Debug, Default)]
-pub(crate) struct Place<'a>(&'a mut [Line]);
+pub(crate) struct Place<'a>(&'a mut [CacheLine]);
 
 impl<'a> Place<'a> {
     /// Returns a place that begins with these free lines.
-    pub(crate) fn new(lines: &'a mut [Line]) -> Place<'a> {
+    pub(crate) fn new(lines: &'a mut [CacheLine]) -> Place<'a> {
         Place(lines)
     }
 
@@ -52,8 +52,8 @@ impl<'a> Place<'a> {
     pub(crate) fn next(
         &mut self,
         lines: usize,
-        refill: impl FnOnce() -> Result<&'a mut [Line], JoinError>,
-    ) -> Result<&'a mut [Line], JoinError> {
+        refill: impl FnOnce() -> Result<&'a mut [CacheLine], JoinError>,
+    ) -> Result<&'a mut [CacheLine], JoinError> {
         if self.0.len() < lines {
             self.0 = refill()?;
         }
@@ -62,7 +62,7 @@ impl<'a> Place<'a> {
                 self.0 = rest;
                 Ok(next)
             }
-            None => Err(JoinError::Memory(format!("a block has fewer than {lines} lines"))),
+            None => Err(JoinError::LineMemory(format!("a block has fewer than {lines} lines"))),
         }
     }
 }
@@ -71,7 +71,7 @@ impl<'a> Place<'a> {
 #[derive(Debug)]
 pub(crate) struct Scatter<'a> {
     /// Buffers of all partitions, `lines` lines for each.
-    pub(crate) buffers: &'a mut [Line],
+    pub(crate) buffers: &'a mut [CacheLine],
     /// Lines of each buffer: a power of two.
     pub(crate) lines: usize,
     /// Position of each partition's next row in the buffers.
@@ -84,7 +84,7 @@ pub(crate) struct Scatter<'a> {
 
 impl<'a> Scatter<'a> {
     /// Returns a state with empty buffers for as many partitions as there are places.
-    pub(crate) fn new(buffers: &'a mut [Line], places: Vec<Place<'a>>) -> Scatter<'a> {
+    pub(crate) fn new(buffers: &'a mut [CacheLine], places: Vec<Place<'a>>) -> Scatter<'a> {
         let partitions = places.len();
         let lines = buffer_lines(partitions);
         let buffers = &mut buffers[..partitions * lines];
@@ -95,7 +95,7 @@ impl<'a> Scatter<'a> {
     /// Writes the rows that are left in the buffers. Returns the number of rows of each partition.
     pub(crate) fn finish(
         self,
-        refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
+        refill: &mut dyn FnMut(usize) -> Result<&'a mut [CacheLine], JoinError>,
     ) -> Result<Vec<u32>, JoinError> {
         let (mut counts, next) = (self.counts, self.next);
         for (partition, mut place) in self.places.into_iter().enumerate() {
@@ -112,16 +112,16 @@ impl<'a> Scatter<'a> {
 
 /// Identity of a thread that partitions a side.
 pub(crate) struct Part {
-    pub(crate) side: Side,
+    pub(crate) side: JoinSide,
     pub(crate) worker: usize,
     pub(crate) workers: usize,
 }
 
 /// Partitions the rows that one thread gets. Returns them, and how many rows the thread got.
-pub(crate) fn write<'m, S: Source + ?Sized>(
-    hasher: &Hasher,
+pub(crate) fn write<'m, S: JoinInput + ?Sized>(
+    hasher: &PartitionHasher,
     kernels: Kernels,
-    chunks: &'m dyn Chunks,
+    chunks: &'m dyn ChunkSource,
     source: &S,
     morsels: &dyn Morsels,
     part: Part,

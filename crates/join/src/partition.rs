@@ -1,22 +1,22 @@
 //! Partition phase of a join.
 
-use crate::chunks::{Chunks, Side};
-use crate::hash::Hasher;
+use crate::chunks::{ChunkSource, JoinSide};
+use crate::hash::PartitionHasher;
 use crate::morsels::Morsels;
 use crate::partitioned::Partitioned;
 use crate::settings::{Partitioner, ROWS_MAX, Settings};
-use crate::{JoinError, Source, one_pass, threads, two_reads};
+use crate::{JoinError, JoinInput, one_pass, threads, two_reads};
 
 /// Partitions one side of a join. Both sides need the same `hasher`: that of [`Settings::hasher`] for the rows of the
 /// build side.
 ///
 /// # Errors
 /// Returns an error if there are too many rows or no memory, or if `morsels` does not hand out each row once.
-pub fn partition<'m, S: Source + ?Sized>(
+pub fn partition<'m, S: JoinInput + ?Sized>(
     settings: &Settings,
-    hasher: &Hasher,
-    chunks: &'m dyn Chunks,
-    side: Side,
+    hasher: &PartitionHasher,
+    chunks: &'m dyn ChunkSource,
+    side: JoinSide,
     source: &S,
     morsels: &dyn Morsels,
 ) -> Result<Partitioned<'m>, JoinError> {

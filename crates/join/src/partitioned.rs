@@ -1,18 +1,18 @@
 //! Input of a join after partitioning.
 
 use crate::arena::Pieces;
-use crate::hash::Hasher;
-use crate::memory::{Memory, tuples};
-use crate::{Line, Tuple};
+use crate::hash::PartitionHasher;
+use crate::memory::{LineMemory, tuples};
+use crate::{CacheLine, Tuple};
 
 /// Rows of an input, grouped by the partition of their key. Dropping it gives the memory back.
 #[derive(Debug)]
 pub struct Partitioned<'m> {
-    pub(crate) hasher: Hasher,
+    pub(crate) hasher: PartitionHasher,
     /// Rows written by each thread.
     runs: Vec<Run<'m>>,
     /// Memory of all partitions if they lie in one range; `None` if threads wrote blocks of their own.
-    whole: Option<Memory<'m>>,
+    whole: Option<LineMemory<'m>>,
     /// Number of rows of each partition.
     counts: Vec<usize>,
 }
@@ -59,7 +59,11 @@ impl<'m> Run<'m> {
 }
 
 impl<'m> Partitioned<'m> {
-    pub(crate) fn new(hasher: Hasher, runs: Vec<Run<'m>>, whole: Option<Memory<'m>>) -> Partitioned<'m> {
+    pub(crate) fn new(
+        hasher: PartitionHasher,
+        runs: Vec<Run<'m>>,
+        whole: Option<LineMemory<'m>>,
+    ) -> Partitioned<'m> {
         let count = |partition: usize| runs.iter().map(|run| run.counts[partition] as usize).sum();
         let counts = (0..hasher.partitions()).map(count).collect();
         Partitioned { hasher, runs, whole, counts }
@@ -92,7 +96,7 @@ impl<'m> Partitioned<'m> {
             let count = run.counts[partition] as usize;
             let (whole, pieces) = match &run.laid {
                 Laid::Whole { starts } => {
-                    let lines: &[Line] = self.whole.as_ref().map_or(&[], |whole| whole.lines());
+                    let lines: &[CacheLine] = self.whole.as_ref().map_or(&[], |whole| whole.lines());
                     let lines = &lines[starts[partition]..][..count.div_ceil(4)];
                     (Some(&tuples(lines)[..count]), None)
                 }

@@ -5,17 +5,19 @@
 //! have nothing left. Tables of such *heavy* partitions are made first. After all other partitions, all threads look
 //! rows up in them together.
 
-use crate::chunks::{Chunks, Purpose, chunks_for, take};
+use crate::chunks::{ChunkSource, Purpose, chunks_for, take};
 use crate::dense_table::{DenseTable, Filled, Span, fill};
 use crate::emit::{Equal, How, Kind, Sides, Sink, emit};
 use crate::kernels::Kernels;
-use crate::memory::{Memory, words, words_mut};
+use crate::memory::{LineMemory, words, words_mut};
 use crate::morsels::{MORSEL_ROWS, Morsels};
 use crate::one_pass::check;
 use crate::partitioned::Partitioned;
 use crate::settings::Settings;
-use crate::table::{BATCH_ROWS, Entry, Found, Lookup, Table, View, buckets_for, build_groups, build_plain};
-use crate::{JoinError, Line, Source, Tuple, threads};
+use crate::table::{
+    BATCH_ROWS, BuildLookup, BuildTable, Entry, Found, View, buckets_for, build_groups, build_plain,
+};
+use crate::{CacheLine, JoinError, JoinInput, Tuple, threads};
 use farpool_lock::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +33,7 @@ const HEAVY_PARTS: usize = 8;
 /// is no memory.
 pub fn join_partitions<S: Sink, E: Equal>(
     settings: &Settings,
-    chunks: &dyn Chunks,
+    chunks: &dyn ChunkSource,
     sides: Sides<&Partitioned<'_>>,
     how: How<'_, E>,
     sinks: Vec<S>,
@@ -51,7 +53,7 @@ pub fn join_partitions<S: Sink, E: Equal>(
 /// Returns the errors of [`join_partitions`], and an error if `morsels` hands out a partition that does not exist.
 pub fn join_partitions_by<S: Sink, E: Equal>(
     settings: &Settings,
-    chunks: &dyn Chunks,
+    chunks: &dyn ChunkSource,
     sides: Sides<&Partitioned<'_>>,
     morsels: &dyn Morsels,
     how: How<'_, E>,
@@ -69,7 +71,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
     let tables: Vec<Mutex<Option<Alone<'_>>>> = heavy.iter().map(|_| Mutex::new(None)).collect();
     let sinks = threads::each(sinks, |worker, mut sink| {
         let mut found = Found::new();
-        let (mut scratch, mut guess) = (Memory::none(), None);
+        let (mut scratch, mut guess) = (LineMemory::none(), None);
         while let Some(partitions) = morsels.next(worker) {
             check(&partitions, build.partitions())?;
             for partition in partitions {
@@ -77,7 +79,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
                     continue;
                 }
                 if let Ok(at) = heavy.binary_search(&partition) {
-                    let mut own = Memory::none();
+                    let mut own = LineMemory::none();
                     let purpose = Purpose::Table;
                     let made = make(settings, chunks, purpose, build, partition, &mut own, &mut None)?;
                     let alone = Alone { memory: own, made };
@@ -141,7 +143,7 @@ impl Morsels for InOrder {
 
 /// Table of a heavy partition, in memory of its own.
 struct Alone<'m> {
-    memory: Memory<'m>,
+    memory: LineMemory<'m>,
     made: Made,
 }
 
@@ -153,9 +155,9 @@ enum Made {
 }
 
 impl Made {
-    fn lookup<'t>(&'t self, build: &Partitioned<'_>, lines: &'t [Line]) -> Lookup<'t> {
+    fn lookup<'t>(&'t self, build: &Partitioned<'_>, lines: &'t [CacheLine]) -> BuildLookup<'t> {
         match self {
-            Made::DenseTable(span) => Lookup::DenseTable(DenseTable::new(
+            Made::DenseTable(span) => BuildLookup::DenseTable(DenseTable::new(
                 build.hasher,
                 &lines[..span.lines()],
                 std::slice::from_ref(span),
@@ -163,7 +165,7 @@ impl Made {
             Made::Buckets(entry, rows) => {
                 let (buckets, behind) = lines.split_at(entry.buckets as usize);
                 let view = View::new(build.hasher, buckets, std::slice::from_ref(entry));
-                Lookup::Buckets(view, rows.map(|lines| words(&behind[..lines])))
+                BuildLookup::Buckets(view, rows.map(|lines| words(&behind[..lines])))
             }
         }
     }
@@ -172,11 +174,11 @@ impl Made {
 /// Makes the table of a partition at the front of `memory`. Replaces `memory` if it is too small.
 fn make<'m>(
     settings: &Settings,
-    chunks: &'m dyn Chunks,
+    chunks: &'m dyn ChunkSource,
     purpose: Purpose,
     build: &Partitioned<'_>,
     partition: usize,
-    memory: &mut Memory<'m>,
+    memory: &mut LineMemory<'m>,
     guess: &mut Option<Span>,
 ) -> Result<Made, JoinError> {
     let count = build.count(partition);
@@ -206,7 +208,7 @@ fn make<'m>(
 fn make_direct(
     build: &Partitioned<'_>,
     partition: usize,
-    lines: &mut [Line],
+    lines: &mut [CacheLine],
     guess: &mut Option<Span>,
 ) -> Option<(Span, Filled)> {
     let guessed = guess.filter(|span| span.lines() <= lines.len());
@@ -222,14 +224,14 @@ fn make_direct(
 }
 
 fn reserve<'m>(
-    memory: &mut Memory<'m>,
-    chunks: &'m dyn Chunks,
+    memory: &mut LineMemory<'m>,
+    chunks: &'m dyn ChunkSource,
     purpose: Purpose,
     lines: usize,
 ) -> Result<(), JoinError> {
     if memory.lines().len() < lines {
         // Gives the old memory back first: the source may hand it out again.
-        *memory = Memory::none();
+        *memory = LineMemory::none();
         *memory = take(chunks, purpose, chunks_for(lines))?;
     }
     Ok(())
@@ -239,9 +241,9 @@ fn reserve<'m>(
 ///
 /// # Errors
 /// Returns an error if there are not as many sinks as threads, or if `morsels` does not hand out each row once.
-pub fn probe<P: Source + ?Sized, S: Sink, E: Equal>(
+pub fn probe<P: JoinInput + ?Sized, S: Sink, E: Equal>(
     settings: &Settings,
-    table: &Table<'_>,
+    table: &BuildTable<'_>,
     source: &P,
     morsels: &dyn Morsels,
     how: How<'_, E>,
@@ -278,7 +280,7 @@ fn check_sinks<S>(settings: &Settings, sinks: &[S]) -> Result<(), JoinError> {
 /// Looks tuples up and outputs their matches. The tuples of `behind` come next and are prefetched meanwhile.
 fn look_up<S: Sink, E: Equal>(
     kernels: Kernels,
-    lookup: &Lookup<'_>,
+    lookup: &BuildLookup<'_>,
     tuples: &[Tuple],
     behind: &[Tuple],
     how: How<'_, E>,
@@ -292,18 +294,18 @@ fn look_up<S: Sink, E: Equal>(
         rest = ahead;
         let ahead = if ahead.is_empty() { behind } else { ahead };
         let (hits, rows) = match lookup {
-            Lookup::DenseTable(direct) if wants_pairs => {
+            BuildLookup::DenseTable(direct) if wants_pairs => {
                 let (builds, probes) = kernels.find_direct_pairs(direct, batch, ahead, found);
                 sink.pairs(builds, probes);
                 continue;
             }
-            Lookup::Buckets(view, None) if wants_pairs => {
+            BuildLookup::Buckets(view, None) if wants_pairs => {
                 let (builds, probes) = kernels.find_pairs(view, batch, ahead, found);
                 sink.pairs(builds, probes);
                 continue;
             }
-            Lookup::DenseTable(direct) => (kernels.find_direct(direct, batch, ahead, found), None),
-            Lookup::Buckets(view, rows) => (kernels.find(view, batch, ahead, found), *rows),
+            BuildLookup::DenseTable(direct) => (kernels.find_direct(direct, batch, ahead, found), None),
+            BuildLookup::Buckets(view, rows) => (kernels.find(view, batch, ahead, found), *rows),
         };
         emit(how, batch, hits, rows, sink);
     }

@@ -1,17 +1,17 @@
 //! Kernels in plain Rust, for CPUs without vector instructions and as a reference for tests.
 
-use crate::hash::{Hasher, bucket};
+use crate::hash::{PartitionHasher, bucket};
 use crate::memory::tuples_mut;
 use crate::one_pass::Scatter;
 use crate::table::{Found, Hit, View, follow};
-use crate::{JoinError, Line, Tuple};
+use crate::{CacheLine, JoinError, Tuple};
 
 /// Portable version of [`Kernels::scatter`](crate::Kernels).
 pub(crate) fn scatter<'a>(
-    hasher: &Hasher,
+    hasher: &PartitionHasher,
     tuples: &[Tuple],
     scatter: &mut Scatter<'a>,
-    refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
+    refill: &mut dyn FnMut(usize) -> Result<&'a mut [CacheLine], JoinError>,
 ) -> Result<(), JoinError> {
     let (lines, rows) = (scatter.lines, scatter.lines * 4);
     for tuple in tuples {
@@ -30,7 +30,12 @@ pub(crate) fn scatter<'a>(
 }
 
 /// Portable version of [`Kernels::insert`](crate::Kernels).
-pub(crate) fn insert(hasher: &Hasher, tuples: &[Tuple], buckets: &mut [Line], marker: i64) -> usize {
+pub(crate) fn insert(
+    hasher: &PartitionHasher,
+    tuples: &[Tuple],
+    buckets: &mut [CacheLine],
+    marker: i64,
+) -> usize {
     for (at, tuple) in tuples.iter().enumerate() {
         let mut place = bucket(hasher.hash(tuple.key), buckets.len() as u32);
         loop {
@@ -80,7 +85,7 @@ pub(crate) fn find_one(view: &View<'_>, key: i64) -> Option<i64> {
     let mut place = bucket(hash, buckets.len() as u32);
     // The loop ends, because every table has a free slot.
     loop {
-        let Line(line) = &buckets[place];
+        let CacheLine(line) = &buckets[place];
         match (0..4).find(|lane| line[*lane] == key || line[*lane] == marker) {
             Some(lane) if line[lane] == key => return Some(line[lane + 4]),
             Some(_) => return None,

@@ -1,7 +1,7 @@
 //! Settings of a join.
 
 use crate::JoinError;
-use crate::hash::{BITS_MAX, Hasher};
+use crate::hash::{BITS_MAX, PartitionHasher};
 use crate::kernels::Kernels;
 
 /// Most threads of a join.
@@ -44,7 +44,7 @@ impl Settings {
     ///
     /// # Errors
     /// Returns an error if a setting is out of its range, or if there are too many rows.
-    pub fn hasher(&self, build_rows: usize) -> Result<Hasher, JoinError> {
+    pub fn hasher(&self, build_rows: usize) -> Result<PartitionHasher, JoinError> {
         let within = |name, value: u64, least, most| match (least..=most).contains(&value) {
             true => Ok(()),
             false => Err(JoinError::Setting { name, value, least, most }),
@@ -58,7 +58,7 @@ impl Settings {
             None => bits_for(build_rows),
         };
         within("bits", u64::from(bits), 1, u64::from(BITS_MAX))?;
-        Ok(Hasher::new(self.seed, bits))
+        Ok(PartitionHasher::new(self.seed, bits))
     }
 }
 

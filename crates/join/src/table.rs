@@ -9,12 +9,12 @@
 //! groups. The word then says where the payloads of all rows of the key lie, one after another. A key with a million
 //! rows takes one slot, and lookups of other keys do not walk past its rows.
 
-use crate::chunks::{Chunks, Purpose, chunks_for, take};
+use crate::chunks::{ChunkSource, Purpose, chunks_for, take};
 use crate::dense_table::{self, DenseTable, Filled, Span};
 use crate::emit::listed;
-use crate::hash::{Hasher, bucket};
+use crate::hash::{PartitionHasher, bucket};
 use crate::kernels::Kernels;
-use crate::memory::{Line, Memory, halves_mut, words, words_mut};
+use crate::memory::{CacheLine, LineMemory, halves_mut, words, words_mut};
 use crate::morsels::Morsels;
 use crate::one_pass::check;
 use crate::partitioned::Partitioned;
@@ -69,8 +69,8 @@ pub(crate) struct Entry {
 /// Table of all partitions for lookups, or that of one partition for tuples that belong to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'t> {
-    pub(crate) hasher: Hasher,
-    pub(crate) lines: &'t [Line],
+    pub(crate) hasher: PartitionHasher,
+    pub(crate) lines: &'t [CacheLine],
     /// Buckets of all partitions, or of one. All are within `lines`.
     entries: &'t [Entry],
 }
@@ -81,7 +81,7 @@ impl<'t> View<'t> {
     /// # Panics
     /// Panics unless there is one entry, or one for each partition, each with at least one bucket, and all within the
     /// lines.
-    pub(crate) fn new(hasher: Hasher, lines: &'t [Line], entries: &'t [Entry]) -> View<'t> {
+    pub(crate) fn new(hasher: PartitionHasher, lines: &'t [CacheLine], entries: &'t [Entry]) -> View<'t> {
         assert!(entries.len() == 1 || entries.len() == hasher.partitions(), "{} entries", entries.len());
         for Entry { first, buckets, .. } in entries {
             let end = *first as usize + *buckets as usize;
@@ -104,7 +104,7 @@ impl<'t> View<'t> {
 
     /// Returns the buckets for a hash, and the key in their free slots.
     #[inline(always)]
-    pub(crate) fn buckets_of(&self, hash: u64) -> (&'t [Line], i64) {
+    pub(crate) fn buckets_of(&self, hash: u64) -> (&'t [CacheLine], i64) {
         let at = if self.entries.len() == 1 { 0 } else { (hash >> self.hasher.shift) as usize };
         let Entry { first, buckets, marker } = self.entries[at];
         (&self.lines[first as usize..][..buckets as usize], marker)
@@ -113,7 +113,7 @@ impl<'t> View<'t> {
 
 /// Table in one of its layouts, for lookups.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Lookup<'t> {
+pub(crate) enum BuildLookup<'t> {
     DenseTable(DenseTable<'t>),
     /// Buckets. If two rows have the same key, the payloads of all groups are the second part.
     Buckets(View<'t>, Option<&'t [i64]>),
@@ -132,7 +132,7 @@ pub(crate) fn buckets_for(rows: usize) -> usize {
 
 /// Returns the bytes of the buckets of a partition with `rows` rows.
 pub fn table_bytes(rows: usize) -> usize {
-    buckets_for(rows) * size_of::<Line>()
+    buckets_for(rows) * size_of::<CacheLine>()
 }
 
 /// Makes a table whose words are payloads. Returns false if two rows of the partition have the same key.
@@ -140,7 +140,7 @@ pub(crate) fn build_plain(
     kernels: Kernels,
     build: &Partitioned<'_>,
     partition: usize,
-    buckets: &mut [Line],
+    buckets: &mut [CacheLine],
 ) -> bool {
     let marker = build.hasher.marker(partition);
     clear(buckets, marker);
@@ -149,9 +149,9 @@ pub(crate) fn build_plain(
         .all(|tuples| kernels.insert(&build.hasher, tuples, buckets, marker) == tuples.len())
 }
 
-fn clear(buckets: &mut [Line], marker: i64) {
+fn clear(buckets: &mut [CacheLine], marker: i64) {
     let free = [marker, marker, marker, marker, 0, 0, 0, 0];
-    buckets.fill(Line(free));
+    buckets.fill(CacheLine(free));
 }
 
 /// Makes a table whose words are positions of groups. `rows` has a word for each row of the partition and receives the
@@ -159,7 +159,7 @@ fn clear(buckets: &mut [Line], marker: i64) {
 pub(crate) fn build_groups(
     build: &Partitioned<'_>,
     partition: usize,
-    buckets: &mut [Line],
+    buckets: &mut [CacheLine],
     rows: &mut [i64],
     base: u32,
     scratch: &mut [i64],
@@ -187,7 +187,7 @@ pub(crate) fn build_groups(
         start += std::mem::replace(count, start);
     }
     let ends = |counts: &[u32], group: usize| counts.get(group + 1).copied().unwrap_or(start);
-    for Line(line) in &mut *buckets {
+    for CacheLine(line) in &mut *buckets {
         for lane in 0..4 {
             if line[lane] != marker {
                 let group = line[lane + 4] as usize;
@@ -204,7 +204,7 @@ pub(crate) fn build_groups(
 
 /// Returns the group of a key, which is `next` if the key is new.
 #[inline(always)]
-fn group(buckets: &mut [Line], hash: u64, key: i64, marker: i64, next: u32) -> u32 {
+fn group(buckets: &mut [CacheLine], hash: u64, key: i64, marker: i64, next: u32) -> u32 {
     let mut place = bucket(hash, buckets.len() as u32);
     loop {
         let line = &mut buckets[place].0;
@@ -226,9 +226,9 @@ fn group(buckets: &mut [Line], hash: u64, key: i64, marker: i64, next: u32) -> u
 /// cache. No thread waits for another, and memory is written once, in sequence. If the keys of every partition lie
 /// close together, the table is indexed by rank; otherwise it has buckets.
 #[derive(Debug)]
-pub struct Table<'m> {
-    hasher: Hasher,
-    lines: Memory<'m>,
+pub struct BuildTable<'m> {
+    hasher: PartitionHasher,
+    lines: LineMemory<'m>,
     layout: Layout<'m>,
 }
 
@@ -236,20 +236,20 @@ pub struct Table<'m> {
 enum Layout<'m> {
     DenseTable(Vec<Span>),
     /// Buckets. If two rows have the same key, the payloads by group are the second part.
-    Buckets(Vec<Entry>, Option<Memory<'m>>),
+    Buckets(Vec<Entry>, Option<LineMemory<'m>>),
 }
 
-impl<'m> Table<'m> {
+impl<'m> BuildTable<'m> {
     /// Makes a table of a partitioned side.
     ///
     /// # Errors
     /// Returns an error if there is no memory.
     pub fn build(
         settings: &Settings,
-        chunks: &'m dyn Chunks,
+        chunks: &'m dyn ChunkSource,
         build: &Partitioned<'_>,
-    ) -> Result<Table<'m>, JoinError> {
-        Table::build_by(settings, chunks, build, &Each::of(build))
+    ) -> Result<BuildTable<'m>, JoinError> {
+        BuildTable::build_by(settings, chunks, build, &Each::of(build))
     }
 
     /// Makes a table of a partitioned side. `morsels` hands out the partitions that a thread inserts next, by number.
@@ -258,12 +258,12 @@ impl<'m> Table<'m> {
     /// Returns an error if there is no memory, or if `morsels` does not hand out each partition once.
     pub fn build_by(
         settings: &Settings,
-        chunks: &'m dyn Chunks,
+        chunks: &'m dyn ChunkSource,
         build: &Partitioned<'_>,
         morsels: &dyn Morsels,
-    ) -> Result<Table<'m>, JoinError> {
+    ) -> Result<BuildTable<'m>, JoinError> {
         let mut first = Some(morsels);
-        if let Some(table) = Table::direct(settings, chunks, build, &mut first)? {
+        if let Some(table) = BuildTable::direct(settings, chunks, build, &mut first)? {
             return Ok(table);
         }
         let hasher = build.hasher;
@@ -288,19 +288,19 @@ impl<'m> Table<'m> {
         })?;
         let rows = match is_plain.into_inner() {
             true => None,
-            false => Some(Table::group(settings, chunks, build, &entries, &mut lines)?),
+            false => Some(BuildTable::group(settings, chunks, build, &entries, &mut lines)?),
         };
-        Ok(Table { hasher, lines, layout: Layout::Buckets(entries, rows) })
+        Ok(BuildTable { hasher, lines, layout: Layout::Buckets(entries, rows) })
     }
 
     /// Makes a table indexed by rank; returns `None` if keys are far apart or not distinct. Takes `first` if it begins
     /// to fill the table, because a queue can be used once only.
     fn direct(
         settings: &Settings,
-        chunks: &'m dyn Chunks,
+        chunks: &'m dyn ChunkSource,
         build: &Partitioned<'_>,
         first: &mut Option<&dyn Morsels>,
-    ) -> Result<Option<Table<'m>>, JoinError> {
+    ) -> Result<Option<BuildTable<'m>>, JoinError> {
         let (next, is_direct) = (AtomicUsize::new(0), AtomicBool::new(true));
         let found = threads::each(vec![(); settings.threads], |_, ()| {
             let mut spans = Vec::new();
@@ -339,17 +339,17 @@ impl<'m> Table<'m> {
             Ok(())
         })?;
         let layout = Layout::DenseTable(spans);
-        Ok(is_direct.into_inner().then(|| Table { hasher: build.hasher, lines, layout }))
+        Ok(is_direct.into_inner().then(|| BuildTable { hasher: build.hasher, lines, layout }))
     }
 
     /// Builds the table again by groups, and returns the payloads of the groups.
     fn group(
         settings: &Settings,
-        chunks: &'m dyn Chunks,
+        chunks: &'m dyn ChunkSource,
         build: &Partitioned<'_>,
         entries: &[Entry],
-        lines: &mut Memory<'m>,
-    ) -> Result<Memory<'m>, JoinError> {
+        lines: &mut LineMemory<'m>,
+    ) -> Result<LineMemory<'m>, JoinError> {
         let mut memory = take(chunks, Purpose::Table, chunks_for(build.rows().div_ceil(8)))?;
         let mut rest = words_mut(memory.lines_mut());
         let mut parts = Vec::with_capacity(build.partitions());
@@ -380,14 +380,14 @@ impl<'m> Table<'m> {
         !matches!(self.layout, Layout::Buckets(_, Some(_)))
     }
 
-    pub(crate) fn lookup(&self) -> Lookup<'_> {
+    pub(crate) fn lookup(&self) -> BuildLookup<'_> {
         match &self.layout {
             Layout::DenseTable(spans) => {
-                Lookup::DenseTable(DenseTable::new(self.hasher, self.lines.lines(), spans))
+                BuildLookup::DenseTable(DenseTable::new(self.hasher, self.lines.lines(), spans))
             }
             Layout::Buckets(entries, rows) => {
                 let view = View::new(self.hasher, self.lines.lines(), entries);
-                Lookup::Buckets(view, rows.as_ref().map(|rows| words(rows.lines())))
+                BuildLookup::Buckets(view, rows.as_ref().map(|rows| words(rows.lines())))
             }
         }
     }
@@ -417,9 +417,9 @@ impl Morsels for Each {
 fn fill(
     settings: &Settings,
     sizes: Vec<usize>,
-    lines: &mut [Line],
+    lines: &mut [CacheLine],
     morsels: &dyn Morsels,
-    fill: impl Fn(usize, usize, &mut [Line]) -> Result<(), JoinError> + Sync,
+    fill: impl Fn(usize, usize, &mut [CacheLine]) -> Result<(), JoinError> + Sync,
 ) -> Result<(), JoinError> {
     let mut rest = lines;
     let mut parts = Vec::with_capacity(sizes.len());

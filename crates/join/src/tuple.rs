@@ -15,7 +15,7 @@ pub struct Tuple {
 const _: () = assert!(size_of::<Tuple>() == 16);
 
 /// Input of a join.
-pub trait Source: Sync {
+pub trait JoinInput: Sync {
     /// Returns the number of rows.
     fn rows(&self) -> usize;
 
@@ -26,7 +26,7 @@ pub trait Source: Sync {
     fn tuples(&self, rows: Range<usize>, take: &mut dyn FnMut(&[Tuple]));
 }
 
-impl Source for [Tuple] {
+impl JoinInput for [Tuple] {
     fn rows(&self) -> usize {
         self.len()
     }
@@ -36,7 +36,7 @@ impl Source for [Tuple] {
     }
 }
 
-impl Source for Vec<Tuple> {
+impl JoinInput for Vec<Tuple> {
     fn rows(&self) -> usize {
         self.len()
     }

@@ -4,24 +4,24 @@
 //! range in every partition. Partitions lie one after another without gaps. Here ranges begin at cache lines, so that a
 //! buffer written past the caches never overlaps the range of another thread.
 
-use crate::chunks::{Chunks, Purpose, Side, chunks_for, take};
-use crate::hash::Hasher;
+use crate::chunks::{ChunkSource, JoinSide, Purpose, chunks_for, take};
+use crate::hash::PartitionHasher;
 use crate::kernels::Kernels;
-use crate::memory::Line;
+use crate::memory::CacheLine;
 use crate::morsels::Morsels;
 use crate::one_pass::{Place, Scatter, buffer_lines, check};
 use crate::partitioned::{Partitioned, Run};
-use crate::{JoinError, Source, threads};
+use crate::{JoinError, JoinInput, threads};
 use std::ops::Range;
 
 /// Partitions an input. Returns the partitions, and the number of rows handed out.
-pub(crate) fn partition<'m, S: Source + ?Sized>(
-    hasher: &Hasher,
+pub(crate) fn partition<'m, S: JoinInput + ?Sized>(
+    hasher: &PartitionHasher,
     kernels: Kernels,
-    chunks: &'m dyn Chunks,
+    chunks: &'m dyn ChunkSource,
     source: &S,
     morsels: &dyn Morsels,
-    side: Side,
+    side: JoinSide,
     workers: usize,
 ) -> Result<(Partitioned<'m>, usize), JoinError> {
     let partitions = hasher.partitions();
@@ -46,7 +46,7 @@ pub(crate) fn partition<'m, S: Source + ?Sized>(
         }
     }
     let mut whole = take(chunks, Purpose::Partition { side, worker: 0 }, chunks_for(lines))?;
-    let mut rest: &mut [Line] = whole.lines_mut();
+    let mut rest: &mut [CacheLine] = whole.lines_mut();
     let mut inputs: Vec<(Vec<Place<'_>>, &[Range<usize>])> =
         counted.iter().map(|(_, taken)| (Vec::with_capacity(partitions), taken.as_slice())).collect();
     for partition in 0..partitions {

@@ -6,11 +6,11 @@
 #![allow(unsafe_code)]
 
 use crate::dense_table::{DenseTable, FREE};
-use crate::hash::{Hasher, bucket};
+use crate::hash::{PartitionHasher, bucket};
 use crate::memory::tuples_mut;
 use crate::one_pass::Scatter;
 use crate::table::{BATCH_ROWS, Entry, FAR_LINES, Found, Hit, View, follow};
-use crate::{JoinError, Line, Tuple, portable};
+use crate::{CacheLine, JoinError, Tuple, portable};
 use std::arch::x86_64::*;
 
 /// Number of tuples between prefetching a bucket and looking at it.
@@ -42,17 +42,17 @@ pub(crate) fn ask(at: *const u8) {
 
 /// AVX2 version of [`Kernels::scatter`](crate::Kernels).
 pub(crate) fn scatter_avx2<'a>(
-    hasher: &Hasher,
+    hasher: &PartitionHasher,
     tuples: &[Tuple],
     scatter: &mut Scatter<'a>,
-    refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
+    refill: &mut dyn FnMut(usize) -> Result<&'a mut [CacheLine], JoinError>,
 ) -> Result<(), JoinError> {
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn with_avx2<'a>(
-        hasher: &Hasher,
+        hasher: &PartitionHasher,
         tuples: &[Tuple],
         scatter: &mut Scatter<'a>,
-        refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
+        refill: &mut dyn FnMut(usize) -> Result<&'a mut [CacheLine], JoinError>,
     ) -> Result<(), JoinError> {
         scatter_by(hasher, tuples, scatter, refill, |from, to| {
             // SAFETY: a line is 64 bytes, aligned to as many; the CPU has AVX2.
@@ -70,17 +70,17 @@ pub(crate) fn scatter_avx2<'a>(
 
 /// AVX-512 version of [`Kernels::scatter`](crate::Kernels).
 pub(crate) fn scatter_avx512<'a>(
-    hasher: &Hasher,
+    hasher: &PartitionHasher,
     tuples: &[Tuple],
     scatter: &mut Scatter<'a>,
-    refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
+    refill: &mut dyn FnMut(usize) -> Result<&'a mut [CacheLine], JoinError>,
 ) -> Result<(), JoinError> {
     #[target_feature(enable = "avx512f,avx512vl,avx2,bmi1,bmi2")]
     fn with_avx512<'a>(
-        hasher: &Hasher,
+        hasher: &PartitionHasher,
         tuples: &[Tuple],
         scatter: &mut Scatter<'a>,
-        refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
+        refill: &mut dyn FnMut(usize) -> Result<&'a mut [CacheLine], JoinError>,
     ) -> Result<(), JoinError> {
         scatter_by(hasher, tuples, scatter, refill, |from, to| {
             // SAFETY: a line is 64 bytes, aligned to as many; the CPU has AVX-512.
@@ -97,11 +97,11 @@ pub(crate) fn scatter_avx512<'a>(
 /// Scatters tuples. `stream` writes a line, bypassing the caches.
 #[inline(always)]
 fn scatter_by<'a>(
-    hasher: &Hasher,
+    hasher: &PartitionHasher,
     tuples: &[Tuple],
     scatter: &mut Scatter<'a>,
-    refill: &mut dyn FnMut(usize) -> Result<&'a mut [Line], JoinError>,
-    stream: impl Fn(&Line, &mut Line),
+    refill: &mut dyn FnMut(usize) -> Result<&'a mut [CacheLine], JoinError>,
+    stream: impl Fn(&CacheLine, &mut CacheLine),
 ) -> Result<(), JoinError> {
     let partitions = hasher.partitions();
     let Scatter { buffers, lines, next, counts, places } = scatter;
@@ -128,7 +128,7 @@ fn scatter_by<'a>(
             let to = places[partition].next(lines, || refill(partition))?;
             // SAFETY: as above; the buffer consists of whole lines, and nobody else refers to it meanwhile.
             let from =
-                unsafe { std::slice::from_raw_parts(slots.add(partition * rows).cast::<Line>(), lines) };
+                unsafe { std::slice::from_raw_parts(slots.add(partition * rows).cast::<CacheLine>(), lines) };
             from.iter().zip(to).for_each(|(from, to)| stream(from, to));
         }
     }
@@ -136,15 +136,25 @@ fn scatter_by<'a>(
 }
 
 /// AVX2 version of [`Kernels::insert`](crate::Kernels).
-pub(crate) fn insert(hasher: &Hasher, tuples: &[Tuple], buckets: &mut [Line], marker: i64) -> usize {
+pub(crate) fn insert(
+    hasher: &PartitionHasher,
+    tuples: &[Tuple],
+    buckets: &mut [CacheLine],
+    marker: i64,
+) -> usize {
     #[target_feature(enable = "avx2,bmi1,bmi2")]
-    fn with_avx2(hasher: &Hasher, tuples: &[Tuple], buckets: &mut [Line], marker: i64) -> usize {
+    fn with_avx2(
+        hasher: &PartitionHasher,
+        tuples: &[Tuple],
+        buckets: &mut [CacheLine],
+        marker: i64,
+    ) -> usize {
         let (count, free) = (buckets.len(), _mm256_set1_epi64x(marker));
         for (at, tuple) in tuples.iter().enumerate() {
             let key = _mm256_set1_epi64x(tuple.key);
             let mut place = bucket(hasher.hash(tuple.key), count as u32);
             loop {
-                let Line(line) = &mut buckets[place];
+                let CacheLine(line) = &mut buckets[place];
                 // SAFETY: the first half of a line is 32 bytes, aligned to 64.
                 let keys = unsafe { _mm256_load_si256(line.as_ptr().cast()) };
                 if lanes(_mm256_cmpeq_epi64(keys, key)) != 0 {
@@ -256,7 +266,7 @@ fn find_near(view: &View<'_>, entry: Entry, tuples: &[Tuple], mut take: impl FnM
 /// # Safety
 /// The CPU must have AVX2, and `line` must be valid.
 #[inline(always)]
-unsafe fn look(line: *const Line, key: i64, marker: i64) -> (Option<i64>, bool) {
+unsafe fn look(line: *const CacheLine, key: i64, marker: i64) -> (Option<i64>, bool) {
     // SAFETY: the first half of a line is 32 bytes, aligned to 64; its words are eight.
     unsafe {
         let line = line.cast::<i64>();

@@ -7,7 +7,7 @@ use arrow_array::{
     LargeStringArray, StringArray, StringViewArray, TimestampMicrosecondArray, UInt32Array, UInt64Array,
 };
 use arrow_buffer::i256;
-use farpool_join::columns::{Algorithm, Lookup, join};
+use farpool_join::columns::{Algorithm, BuildLookup, join};
 use farpool_join::{HugePages, JoinError, Kernels, Kind, Settings};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -207,7 +207,7 @@ fn lookup_gives_what_an_inner_join_gives_if_keys_are_words_and_differ() {
         let differ = same.iter().all(|(build, probe)| *build == Some(*probe));
         let bits = |form: &usize| [64, 8, 16, 0, 0, 0, 0, 0, 64, 32, 0, 0, 32, 64, 64, 32, 0, 0, 1][*form];
         let fit = forms.iter().map(bits).sum::<u32>() <= 64;
-        let lookup = Lookup::new(&Settings::new(threads, seed), &pages, &columns(&build));
+        let lookup = BuildLookup::new(&Settings::new(threads, seed), &pages, &columns(&build));
         let lookup = lookup.map_err(|error| TestCaseError::fail(error.to_string()))?;
         prop_assert_eq!(lookup.is_some(), differ && fit);
         let Some(lookup) = lookup else {

@@ -1,8 +1,9 @@
 //! Joins of tuples give what a join by a map gives, for any sizes, keys, skew, threads, kernels and kind.
 
 use farpool_join::{
-    Chunks, Cursor, Exact, How, HugePages, JoinError, Kernels, Kind, Memory, Morsels, Partitioner, Purpose,
-    Settings, Side, Sides, Sink, Source, Table, Tuple, join_partitions, partition, probe,
+    BuildTable, ChunkSource, Exact, How, HugePages, JoinError, JoinInput, JoinSide, Kernels, Kind,
+    LineMemory, Morsels, Partitioner, Purpose, RowQueue, Settings, Sides, Sink, Tuple, join_partitions,
+    partition, probe,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -67,26 +68,26 @@ fn run(
     settings: &Settings,
     algorithm: Algorithm,
     kind: Kind,
-    chunks: &dyn Chunks,
+    chunks: &dyn ChunkSource,
     build: &[Tuple],
     outer: &[Tuple],
 ) -> Result<Vec<(Option<i64>, i64)>, JoinError> {
     let hasher = settings.hasher(build.len())?;
     let cut = |side, tuples: &[Tuple]| {
-        partition(settings, &hasher, chunks, side, tuples, &Cursor::new(tuples.len()))
+        partition(settings, &hasher, chunks, side, tuples, &RowQueue::new(tuples.len()))
     };
-    let parts = cut(Side::Build, build)?;
+    let parts = cut(JoinSide::Build, build)?;
     assert_eq!(parts.rows(), build.len());
     let (how, sinks) = (How { kind, equal: &Exact }, sinks(settings.threads));
     let sinks = match algorithm {
         Algorithm::Partitioned => {
-            let outer = cut(Side::Probe, outer)?;
+            let outer = cut(JoinSide::Probe, outer)?;
             join_partitions(settings, chunks, Sides { build: &parts, probe: &outer }, how, sinks)?
         }
         Algorithm::Shared => {
-            let table = Table::build(settings, chunks, &parts)?;
+            let table = BuildTable::build(settings, chunks, &parts)?;
             drop(parts);
-            probe(settings, &table, outer, &Cursor::new(outer.len()), how, sinks)?
+            probe(settings, &table, outer, &RowQueue::new(outer.len()), how, sinks)?
         }
     };
     Ok(sorted(sinks))
@@ -247,8 +248,8 @@ fn kernels_lay_partitions_out_alike() {
             for kernels in Kernels::all() {
                 let settings = Settings { kernels, partitioner, bits: Some(7), ..Settings::new(1, 5) };
                 let hasher = settings.hasher(rows).unwrap();
-                let cursor = Cursor::new(rows);
-                let parts = partition(&settings, &hasher, &pages, Side::Build, &input, &cursor).unwrap();
+                let cursor = RowQueue::new(rows);
+                let parts = partition(&settings, &hasher, &pages, JoinSide::Build, &input, &cursor).unwrap();
                 let laid: Vec<Vec<Tuple>> =
                     (0..parts.partitions()).map(|at| parts.slices(at).flatten().copied().collect()).collect();
                 for (at, tuples) in laid.iter().enumerate() {
@@ -283,7 +284,7 @@ fn queue_that_hands_out_other_rows_than_there_are_is_refused() {
         for partitioner in [Partitioner::OnePass, Partitioner::TwoReads] {
             let settings = Settings { partitioner, ..settings };
             let queue = Lazy(AtomicUsize::new(0), ranges.to_vec());
-            let refused = partition(&settings, &hasher, &pages, Side::Build, &input, &queue).err();
+            let refused = partition(&settings, &hasher, &pages, JoinSide::Build, &input, &queue).err();
             assert_eq!(refused, Some(JoinError::Morsels { rows: 10, handed }));
         }
     }
@@ -307,13 +308,13 @@ struct Scarce {
     left: AtomicUsize,
 }
 
-impl Chunks for Scarce {
-    fn take(&self, purpose: Purpose, count: usize) -> Result<Memory<'_>, JoinError> {
+impl ChunkSource for Scarce {
+    fn take(&self, purpose: Purpose, count: usize) -> Result<LineMemory<'_>, JoinError> {
         let taken =
             self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(count));
         match taken {
             Ok(_) => self.pages.take(purpose, count),
-            Err(left) => Err(JoinError::Memory(format!("{left} chunks left, {count} wanted"))),
+            Err(left) => Err(JoinError::LineMemory(format!("{left} chunks left, {count} wanted"))),
         }
     }
 }
@@ -332,7 +333,7 @@ fn memory_that_ends_is_an_error_of_every_phase() {
                     assert_eq!(found.len(), build.len());
                     break;
                 }
-                Err(error) => assert!(matches!(error, JoinError::Memory(_)), "{error}"),
+                Err(error) => assert!(matches!(error, JoinError::LineMemory(_)), "{error}"),
             }
             errors += 1;
         }
@@ -343,7 +344,7 @@ fn memory_that_ends_is_an_error_of_every_phase() {
 /// Source that leaves out rows with odd payloads.
 struct Halves<'t>(&'t [Tuple]);
 
-impl Source for Halves<'_> {
+impl JoinInput for Halves<'_> {
     fn rows(&self) -> usize {
         self.0.len()
     }
@@ -361,7 +362,7 @@ fn source_may_leave_rows_out() {
     let input = tuples(30_001, Draw::Even(10_000), 4);
     let settings = Settings::new(2, 1);
     let hasher = settings.hasher(input.len()).unwrap();
-    let cursor = Cursor::new(input.len());
-    let parts = partition(&settings, &hasher, &pages, Side::Build, &Halves(&input), &cursor).unwrap();
+    let cursor = RowQueue::new(input.len());
+    let parts = partition(&settings, &hasher, &pages, JoinSide::Build, &Halves(&input), &cursor).unwrap();
     assert_eq!(parts.rows(), input.iter().filter(|tuple| tuple.payload % 2 == 0).count());
 }

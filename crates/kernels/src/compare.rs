@@ -4,7 +4,7 @@ use crate::{portable, sealed};
 
 /// Comparison of a value of the column with the literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
+pub enum CompareOp {
     /// `=`
     Equal,
     /// `<>`
@@ -29,7 +29,7 @@ integers!(i8 i16 i32 i64 i128 u8 u16 u32 u64);
 
 /// Replaces `into` by one bit per value, in words with the least significant bit first: 1 if the comparison with the
 /// literal is true. Bits behind the last value are 0.
-pub fn compare<T: Ordered>(values: &[T], comparison: Comparison, literal: T, into: &mut Vec<u64>) {
+pub fn compare<T: Ordered>(values: &[T], comparison: CompareOp, literal: T, into: &mut Vec<u64>) {
     into.clear();
     #[cfg(target_arch = "x86_64")]
     let done = crate::x86::compare(values, comparison, literal, into);

@@ -3,10 +3,10 @@
 use crate::{portable, sealed};
 
 /// Plain number of 1, 2, 4, 8 or 16 bytes. Only its bits are moved; its meaning does not matter.
-pub trait Value: Copy + sealed::Sealed {}
+pub trait PlainNumber: Copy + sealed::Sealed {}
 
 macro_rules! values {
-    ($($number:ty)*) => { $(impl Value for $number {})* };
+    ($($number:ty)*) => { $(impl PlainNumber for $number {})* };
 }
 values!(i8 i16 i32 i64 i128 u8 u16 u32 u64 f32 f64);
 
@@ -93,7 +93,7 @@ impl Kept {
 ///
 /// # Panics
 /// If the column has not [`Kept::rows`] rows.
-pub fn gather<T: Value>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
+pub fn gather<T: PlainNumber>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
     assert!(values.len() == kept.rows, "{} values of {} rows", values.len(), kept.rows);
     #[cfg(target_arch = "x86_64")]
     if crate::x86::gather(kept, values, into) {

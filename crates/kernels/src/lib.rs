@@ -19,12 +19,13 @@ mod tables;
 mod x86;
 
 pub use automaton::{Automaton, Followed, STATES_MAX};
-pub use compare::{Comparison, Ordered, compare};
-pub use gather::{Kept, Value, gather, gather_bits};
+pub use compare::{CompareOp, Ordered, compare};
+pub use gather::{Kept, PlainNumber, gather, gather_bits};
 pub use pages::zeroed;
 pub use rows::{Ranges, Row, project_rows, select_rows, split_rows};
 pub use tables::{
-    BLOCK_ROWS, COPIES, Hasher, LANES, Shape, Sums, Table, add, find, find_and_add, ones, update,
+    BLOCK_ROWS, COPIES, KeyTable, LANES, SecretHasher, Sums, TableShape, add, find, find_and_add, ones,
+    update,
 };
 
 /// Reports whether the CPU has the instructions for gathering and comparing. Without them the portable loops run.

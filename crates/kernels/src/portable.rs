@@ -2,7 +2,8 @@
 //! compare with.
 
 use crate::{
-    Automaton, BLOCK_ROWS, COPIES, Comparison, Hasher, Kept, LANES, Ordered, Ranges, Row, Sums, Table, Value,
+    Automaton, BLOCK_ROWS, COPIES, CompareOp, Kept, KeyTable, LANES, Ordered, PlainNumber, Ranges, Row,
+    SecretHasher, Sums,
 };
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ pub(crate) fn count(words: &[u64]) -> usize {
 }
 
 /// Portable form of [`crate::gather`].
-pub fn gather<T: Value>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
+pub fn gather<T: PlainNumber>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
     into.reserve(kept.count());
     for (word, values) in kept.words.iter().zip(values.chunks(64)) {
         let mut word = *word;
@@ -77,7 +78,7 @@ impl Packer {
 }
 
 /// Portable form of [`crate::compare`], except that it appends to `into`.
-pub fn compare<T: Ordered>(values: &[T], comparison: Comparison, literal: T, into: &mut Vec<u64>) {
+pub fn compare<T: Ordered>(values: &[T], comparison: CompareOp, literal: T, into: &mut Vec<u64>) {
     let mut with = |passes: fn(std::cmp::Ordering) -> bool| {
         let word = |values: &[T]| {
             let bit = |(at, value): (usize, &T)| u64::from(passes(value.cmp(&literal))) << at;
@@ -86,12 +87,12 @@ pub fn compare<T: Ordered>(values: &[T], comparison: Comparison, literal: T, int
         into.extend(values.chunks(64).map(word));
     };
     match comparison {
-        Comparison::Equal => with(std::cmp::Ordering::is_eq),
-        Comparison::NotEqual => with(std::cmp::Ordering::is_ne),
-        Comparison::Less => with(std::cmp::Ordering::is_lt),
-        Comparison::LessOrEqual => with(std::cmp::Ordering::is_le),
-        Comparison::Greater => with(std::cmp::Ordering::is_gt),
-        Comparison::GreaterOrEqual => with(std::cmp::Ordering::is_ge),
+        CompareOp::Equal => with(std::cmp::Ordering::is_eq),
+        CompareOp::NotEqual => with(std::cmp::Ordering::is_ne),
+        CompareOp::Less => with(std::cmp::Ordering::is_lt),
+        CompareOp::LessOrEqual => with(std::cmp::Ordering::is_le),
+        CompareOp::Greater => with(std::cmp::Ordering::is_gt),
+        CompareOp::GreaterOrEqual => with(std::cmp::Ordering::is_ge),
     }
 }
 
@@ -135,9 +136,9 @@ pub(crate) fn follow(automaton: &Automaton, string: &[u8]) -> (u8, usize) {
     (state, at)
 }
 
-/// Portable form of [`Hasher::hash`]: a product of 128 bits whose halves are XORed.
+/// Portable form of [`SecretHasher::hash`]: a product of 128 bits whose halves are XORed.
 #[inline]
-pub fn hash(hasher: &Hasher, masked: u64) -> u64 {
+pub fn hash(hasher: &SecretHasher, masked: u64) -> u64 {
     let product = u128::from(masked) * u128::from(hasher.rounds[0][0] | 1);
     (product as u64) ^ ((product >> 64) as u64)
 }
@@ -147,7 +148,7 @@ pub fn hash(hasher: &Hasher, masked: u64) -> u64 {
 /// # Panics
 /// If a slice is shorter than [`crate::find`] demands.
 pub fn find(
-    table: &Table<'_>,
+    table: &KeyTable<'_>,
     keys: &[i64],
     _ahead: &[i64],
     places: &mut [u32],

@@ -17,7 +17,7 @@ pub const BLOCK_ROWS: usize = 256;
 /// After two rounds each bit depends on each bit of the key. Without AES, the key is XORed with a secret mask and
 /// multiplied by a secret odd number, and the two halves of the 128-bit product are XORed.
 #[derive(Clone, Copy, Debug)]
-pub struct Hasher {
+pub struct SecretHasher {
     pub(crate) mask: u64,
     pub(crate) beside: u64,
     pub(crate) rounds: [[u64; 2]; 2],
@@ -25,15 +25,15 @@ pub struct Hasher {
     pub(crate) is_aes: bool,
 }
 
-impl Hasher {
+impl SecretHasher {
     /// Makes a hasher from random words.
-    pub fn new(secret: [u64; 6]) -> Hasher {
+    pub fn new(secret: [u64; 6]) -> SecretHasher {
         let [mask, beside, first, second, third, fourth] = secret;
         #[cfg(target_arch = "x86_64")]
         let is_aes = crate::x86::has_aes();
         #[cfg(not(target_arch = "x86_64"))]
         let is_aes = false;
-        Hasher { mask, beside, rounds: [[first, second], [third, fourth]], is_aes }
+        SecretHasher { mask, beside, rounds: [[first, second], [third, fourth]], is_aes }
     }
 
     /// Reports whether the hash is made of rounds of AES.
@@ -60,20 +60,20 @@ impl Hasher {
 
 /// Hash table in a slice of words. Its buckets are the first `buckets * stride` words.
 #[derive(Clone, Copy, Debug)]
-pub struct Table<'t> {
+pub struct KeyTable<'t> {
     pub(crate) words: &'t [u64],
-    pub(crate) hasher: &'t Hasher,
+    pub(crate) hasher: &'t SecretHasher,
     /// Mask that turns a hash into the position of a bucket.
     pub(crate) starts: u32,
 }
 
-impl<'t> Table<'t> {
+impl<'t> KeyTable<'t> {
     /// Makes a table of `buckets` buckets of `stride` words each.
     ///
     /// # Panics
     /// If `buckets` or `stride` is no power of two, a bucket is shorter than its keys, there are too few words, or
     /// their number does not fit 32 bits.
-    pub fn new(words: &'t [u64], buckets: usize, stride: usize, hasher: &'t Hasher) -> Table<'t> {
+    pub fn new(words: &'t [u64], buckets: usize, stride: usize, hasher: &'t SecretHasher) -> KeyTable<'t> {
         let all = buckets.checked_mul(stride).and_then(|words| u32::try_from(words).ok()).unwrap_or(u32::MAX);
         assert!(
             buckets.is_power_of_two()
@@ -84,7 +84,7 @@ impl<'t> Table<'t> {
             "{buckets} buckets of {stride} words in {} words",
             words.len()
         );
-        Table { words, hasher, starts: all - stride as u32 }
+        KeyTable { words, hasher, starts: all - stride as u32 }
     }
 
     /// Returns the position of the bucket of a masked key.
@@ -101,7 +101,7 @@ impl<'t> Table<'t> {
 /// # Panics
 /// If there are more than [`BLOCK_ROWS`] keys, or fewer places than keys.
 pub fn find(
-    table: &Table<'_>,
+    table: &KeyTable<'_>,
     keys: &[i64],
     ahead: &[i64],
     places: &mut [u32],
@@ -135,34 +135,34 @@ pub struct Sums<'t> {
     pub copies: &'t mut [u64],
 }
 
-/// Shape of a table, with the arguments of [`Table::new`].
+/// Shape of a table, with the arguments of [`KeyTable::new`].
 #[derive(Clone, Copy, Debug)]
-pub struct Shape<'t> {
+pub struct TableShape<'t> {
     /// Number of buckets.
     pub buckets: usize,
     /// Words of a bucket.
     pub stride: usize,
     /// Hasher that gives the bucket of a key.
-    pub hasher: &'t Hasher,
+    pub hasher: &'t SecretHasher,
 }
 
 /// Looks up keys like [`find`] and adds the value of each key that was found to its first word behind the bucket's
 /// keys. The sum wraps. Only the places of keys that were not found are set.
 ///
 /// # Panics
-/// Like [`Table::new`] and [`find`]; also if a bucket has fewer than two words per key, or there is not one value per
+/// Like [`KeyTable::new`] and [`find`]; also if a bucket has fewer than two words per key, or there is not one value per
 /// key, or the copies are too short.
 pub fn find_and_add(
     words: &mut [u64],
-    shape: Shape<'_>,
+    shape: TableShape<'_>,
     keys: &[i64],
     ahead: &[i64],
     sums: Sums<'_>,
     places: &mut [u32],
     others: &mut [u8; BLOCK_ROWS],
 ) -> usize {
-    let Shape { buckets, stride, hasher } = shape;
-    let table = Table::new(words, buckets, stride, hasher);
+    let TableShape { buckets, stride, hasher } = shape;
+    let table = KeyTable::new(words, buckets, stride, hasher);
     assert!(
         keys.len() <= BLOCK_ROWS
             && keys.len() <= places.len()

@@ -11,7 +11,7 @@ pub(crate) use tables::{add, find, find_and_add, has_aes, hash, ones, update};
 
 use crate::automaton::Pairs;
 use crate::portable::{LOOK_BYTES, Packer};
-use crate::{Automaton, Comparison, Kept, Ordered, Ranges, Row, Value};
+use crate::{Automaton, CompareOp, Kept, Ordered, PlainNumber, Ranges, Row};
 use std::any::TypeId;
 use std::arch::x86_64::*;
 
@@ -35,7 +35,7 @@ pub(crate) fn has_avx512() -> bool {
 }
 
 /// AVX-512 form of [`crate::gather`]. Returns false, with nothing done, if the CPU has no AVX-512.
-pub(crate) fn gather<T: Value>(kept: &Kept, values: &[T], into: &mut Vec<T>) -> bool {
+pub(crate) fn gather<T: PlainNumber>(kept: &Kept, values: &[T], into: &mut Vec<T>) -> bool {
     if !has_avx512() || values.len() != kept.rows() {
         return false;
     }
@@ -171,7 +171,7 @@ fn kept_bits(kept: &Kept, bits: &[u64]) -> Vec<u64> {
 /// those are: 0 if the CPU has no AVX-512.
 pub(crate) fn compare<T: Ordered>(
     values: &[T],
-    comparison: Comparison,
+    comparison: CompareOp,
     literal: T,
     into: &mut Vec<u64>,
 ) -> usize {
@@ -191,12 +191,12 @@ pub(crate) fn compare<T: Ordered>(
                     let literal = *(&raw const literal).cast::<$number>();
                     let from = from.cast::<$number>();
                     match comparison {
-                        Comparison::Equal => $kernel::<{ $eq }>(from, whole, literal, to),
-                        Comparison::NotEqual => $kernel::<{ $ne }>(from, whole, literal, to),
-                        Comparison::Less => $kernel::<{ $lt }>(from, whole, literal, to),
-                        Comparison::LessOrEqual => $kernel::<{ $le }>(from, whole, literal, to),
-                        Comparison::Greater => $kernel::<{ $gt }>(from, whole, literal, to),
-                        Comparison::GreaterOrEqual => $kernel::<{ $ge }>(from, whole, literal, to),
+                        CompareOp::Equal => $kernel::<{ $eq }>(from, whole, literal, to),
+                        CompareOp::NotEqual => $kernel::<{ $ne }>(from, whole, literal, to),
+                        CompareOp::Less => $kernel::<{ $lt }>(from, whole, literal, to),
+                        CompareOp::LessOrEqual => $kernel::<{ $le }>(from, whole, literal, to),
+                        CompareOp::Greater => $kernel::<{ $gt }>(from, whole, literal, to),
+                        CompareOp::GreaterOrEqual => $kernel::<{ $ge }>(from, whole, literal, to),
                     }
                 } else)* {
                     return 0;

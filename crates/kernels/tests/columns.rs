@@ -1,16 +1,16 @@
 //! Kernels over columns, compared with their portable twins, and those with a definition in one line.
 
-use farpool_kernels::{Comparison, Kept, Ordered, Value, compare, gather, gather_bits, portable};
+use farpool_kernels::{CompareOp, Kept, Ordered, PlainNumber, compare, gather, gather_bits, portable};
 use proptest::prelude::*;
 use std::fmt::Debug;
 
-const COMPARISONS: [Comparison; 6] = [
-    Comparison::Equal,
-    Comparison::NotEqual,
-    Comparison::Less,
-    Comparison::LessOrEqual,
-    Comparison::Greater,
-    Comparison::GreaterOrEqual,
+const COMPARISONS: [CompareOp; 6] = [
+    CompareOp::Equal,
+    CompareOp::NotEqual,
+    CompareOp::Less,
+    CompareOp::LessOrEqual,
+    CompareOp::Greater,
+    CompareOp::GreaterOrEqual,
 ];
 
 /// Sets of kept rows: none, all, few, about half, or whole stretches.
@@ -37,7 +37,11 @@ fn words(bits: &[bool]) -> Vec<u64> {
     bits.chunks(64).map(word).collect()
 }
 
-fn check_gather<T: Value + Debug + PartialEq>(mask: &[bool], offset: usize, number: impl Fn(usize) -> T) {
+fn check_gather<T: PlainNumber + Debug + PartialEq>(
+    mask: &[bool],
+    offset: usize,
+    number: impl Fn(usize) -> T,
+) {
     let values: Vec<T> = (0..offset + mask.len()).map(number).collect();
     let values = &values[offset..];
     let kept = Kept::new(&words(mask), mask.len());
@@ -61,12 +65,12 @@ fn check_compare<T: Ordered + Debug>(values: &[T], literal: T) {
         for (row, value) in values.iter().enumerate() {
             let order = value.cmp(&literal);
             let expected = match comparison {
-                Comparison::Equal => order.is_eq(),
-                Comparison::NotEqual => order.is_ne(),
-                Comparison::Less => order.is_lt(),
-                Comparison::LessOrEqual => order.is_le(),
-                Comparison::Greater => order.is_gt(),
-                Comparison::GreaterOrEqual => order.is_ge(),
+                CompareOp::Equal => order.is_eq(),
+                CompareOp::NotEqual => order.is_ne(),
+                CompareOp::Less => order.is_lt(),
+                CompareOp::LessOrEqual => order.is_le(),
+                CompareOp::Greater => order.is_gt(),
+                CompareOp::GreaterOrEqual => order.is_ge(),
             };
             assert_eq!(
                 found[row / 64] >> (row % 64) & 1 == 1,

@@ -1,14 +1,15 @@
 //! Kernels of hash tables, compared with their portable twins, and those with a definition in one line.
 
 use farpool_kernels::{
-    BLOCK_ROWS, COPIES, Hasher, LANES, Shape, Sums, Table, add, find, find_and_add, ones, portable, update,
+    BLOCK_ROWS, COPIES, KeyTable, LANES, SecretHasher, Sums, TableShape, add, find, find_and_add, ones,
+    portable, update,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
 
 /// Makes a table in which each key is in its bucket if that has a free slot, in the slot that its hash names if that
 /// is free. The words behind the keys are numbered.
-fn table(hasher: &Hasher, buckets: usize, stride: usize, keys: &[i64]) -> Vec<u64> {
+fn table(hasher: &SecretHasher, buckets: usize, stride: usize, keys: &[i64]) -> Vec<u64> {
     let mut words = vec![0; buckets * stride + 3];
     for start in (0..buckets * stride).step_by(stride) {
         (start + LANES..start + stride).for_each(|word| words[word] = word as u64);
@@ -71,7 +72,7 @@ proptest! {
         stride in select(vec![8usize, 16]),
         has_ahead in any::<bool>(),
     ) {
-        let hasher = Hasher::new(secret);
+        let hasher = SecretHasher::new(secret);
         let mut keys = keys;
         if let (Some(key), true) = (keys.last_mut(), hides) {
             // This masked key is zero and looks like a free slot.
@@ -91,7 +92,7 @@ proptest! {
         for is_portable in [false, true] {
             let kernel = if is_portable { portable::find } else { find };
             let (mut places, mut others) = ([7; BLOCK_ROWS], [0; BLOCK_ROWS]);
-            let shape = Table::new(&words, buckets, stride, &hasher);
+            let shape = KeyTable::new(&words, buckets, stride, &hasher);
             let count = kernel(&shape, &keys, ahead, &mut places, &mut others);
             prop_assert_eq!(&others[..count], &wanted[..]);
             for (key, found) in keys.iter().zip(places) {
@@ -112,7 +113,7 @@ proptest! {
             let (mut words, mut copied) = (words.clone(), vec![0; copies * (length + 5)]);
             let (mut places, mut others) = ([7; BLOCK_ROWS], [0; BLOCK_ROWS]);
             let what = Sums { values: &values, copies: &mut copied };
-            let shape = Shape { buckets, stride, hasher: &hasher };
+            let shape = TableShape { buckets, stride, hasher: &hasher };
             let count = find_and_add(&mut words, shape, &keys, ahead, what, &mut places, &mut others);
             prop_assert_eq!(&others[..count], &wanted[..]);
             let is_start = |row: &u8| {
@@ -129,7 +130,7 @@ proptest! {
 
     #[test]
     fn hashes_are_two_rounds_of_aes_or_a_folded_product(secret in any::<[u64; 6]>(), masked in any::<u64>()) {
-        let hasher = Hasher::new(secret);
+        let hasher = SecretHasher::new(secret);
         let wanted = match hasher.is_aes() {
             true => {
                 let state = aes_round(bytes(masked, secret[1]), bytes(secret[2], secret[3]));
@@ -181,5 +182,5 @@ fn updates_beyond_the_words_are_refused() {
 #[test]
 #[should_panic(expected = "16 buckets of 8 words in 127 words")]
 fn tables_beyond_their_words_are_refused() {
-    Table::new(&[0; 127], 16, 8, &Hasher::new([1; 6]));
+    KeyTable::new(&[0; 127], 16, 8, &SecretHasher::new([1; 6]));
 }

@@ -11,7 +11,7 @@
 //!
 //! Never in this crate: a clock, a socket, a random number, a lock, or a map whose order depends on the run.
 //! Methods whose result depends on time take `now`. Every effect is an [`node::Action`] or a
-//! [`broker::Record`], which the caller carries out, in order, before it releases the reply.
+//! [`broker::StateChange`], which the caller carries out, in order, before it releases the reply.
 #![forbid(unsafe_code)]
 
 pub mod broker;

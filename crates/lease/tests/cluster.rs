@@ -12,7 +12,7 @@ mod schedule;
 
 use arbiter::{Arbiter, Content};
 use clients::Client;
-use farpool_lease::broker::{Durable, NamedFile, Place, Record, place_of};
+use farpool_lease::broker::{Durable, NamedFile, RegionKey, StateChange, place_of};
 use farpool_lease::{BrokerLeases, BrokerSettings, LeaseSettings, Quotas, tenant};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
@@ -77,7 +77,7 @@ struct Node {
 /// Published file, and the client that wrote each of its regions.
 struct Promised {
     file: NamedFile,
-    writers: BTreeMap<Place, SessionId>,
+    writers: BTreeMap<RegionKey, SessionId>,
 }
 
 struct World<'a> {
@@ -306,16 +306,16 @@ impl World<'_> {
             self.promised.extend(had.map(|had| (publish.name.clone(), had)));
             return;
         }
-        let places: BTreeSet<Place> = extents.iter().map(place_of).collect();
+        let places: BTreeSet<RegionKey> = extents.iter().map(place_of).collect();
         let writers =
-            |places: &BTreeSet<Place>| places.iter().map(|place| (*place, publish.session)).collect();
+            |places: &BTreeSet<RegionKey>| places.iter().map(|place| (*place, publish.session)).collect();
         let promised = match had {
             Some(had) if publish.moved != FileId(0) => {
                 assert_eq!(had.file.file, publish.moved, "only the very file is moved");
-                let kept: BTreeMap<Place, SessionId> =
+                let kept: BTreeMap<RegionKey, SessionId> =
                     had.writers.into_iter().filter(|(place, _)| places.contains(place)).collect();
                 let fresh = places.iter().filter(|place| !kept.contains_key(place)).copied().collect();
-                let mut writers: BTreeMap<Place, SessionId> = writers(&fresh);
+                let mut writers: BTreeMap<RegionKey, SessionId> = writers(&fresh);
                 writers.extend(kept);
                 let mut leased_by_admin = had.file.leased_by_admin.clone();
                 leased_by_admin.retain(|place| places.contains(place));
@@ -372,7 +372,7 @@ impl World<'_> {
             BrokerLeases::start(self.broker_now(), settings(), self.durable.clone(), key, &mut records);
         assert!(broker.term() > self.durable.term, "each life has a term of its own");
         if self.random.percent(90) {
-            records.into_iter().for_each(|record: Record| self.durable.apply(record));
+            records.into_iter().for_each(|record: StateChange| self.durable.apply(record));
             self.broker = Some(broker);
             self.tally.add("broker started");
         }
@@ -559,7 +559,7 @@ impl World<'_> {
     }
 
     fn free_and_kept(&self) -> (u32, u32) {
-        let lives = |(node, incarnation, _): &&Place| {
+        let lives = |(node, incarnation, _): &&RegionKey| {
             self.nodes[node.0 as usize - 1].arbiter.incarnation() == *incarnation
         };
         let kept = self.promised.values().flat_map(|promised| promised.writers.keys()).filter(lives);

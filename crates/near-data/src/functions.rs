@@ -7,9 +7,9 @@
 
 use crate::NearData;
 use farpool_functions::abi::Part;
-use farpool_functions::resident::{OtherPart, ResidentLane, ResidentNow, ResidentWindow, Sealed};
-use farpool_functions::setup::{FenceAt, LaneWindow, Piece};
-use farpool_functions::{Owner, Resident, Running, SandboxOptions, Sandboxes};
+use farpool_functions::resident::{NodeBytes, OtherPart, ResidentLane, ResidentNow, ResidentWindow};
+use farpool_functions::setup::{FenceAt, LaneWindow, WindowRange};
+use farpool_functions::{CallInProgress, Owner, Resident, SandboxOptions, Sandboxes};
 use farpool_host::clock;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_node::admit::admit;
@@ -81,12 +81,12 @@ impl Functions {
     }
 
     /// Returns the calls that have not ended.
-    fn running(&self) -> Vec<Running> {
+    fn running(&self) -> Vec<CallInProgress> {
         let mut running = self.sandboxes.as_ref().map_or(Vec::new(), Sandboxes::running);
         let resident = |(caller, lane): &(String, Weak<ResidentNow>)| {
             let (index, since) = lane.upgrade()?.call()?;
             let function = self.resident.get(index)?.name().to_owned();
-            Some(Running { function, caller: caller.clone(), since })
+            Some(CallInProgress { function, caller: caller.clone(), since })
         };
         running.extend(self.lanes().iter().filter_map(resident));
         running
@@ -173,7 +173,7 @@ impl<M: Memory> NearData<M> {
             fences.push(FenceAt { offset: shared.attached.word_offset, word: right.epoch.0 << 1 });
             words.get_or_insert((fence_words, shared.attached.words_bytes));
         }
-        let piece = |part: &LanePart| Piece {
+        let piece = |part: &LanePart| WindowRange {
             file: places.get(&part.region).copied().unwrap_or(u32::MAX),
             offset: part.offset,
             part: Part { first: part.at, bytes: part.bytes },
@@ -206,7 +206,7 @@ impl<M: Memory> NearData<M> {
                 let slice = memory.sealed(region, offset, bytes)?;
                 // Checked after the memory is held: it then belongs to that epoch and to no later one (I4).
                 let fence = memory.enter(region).ok()?.fence();
-                (fence.epoch == epoch).then(|| Box::new(slice) as Sealed)
+                (fence.epoch == epoch).then(|| Box::new(slice) as NodeBytes)
             });
             parts.push((Part { first: part.at, bytes: part.bytes }, reach));
         }
@@ -231,7 +231,7 @@ impl<M: Memory> NearData<M> {
         running.retain(|call| sees_all || call.caller == asker);
         running.sort_by_key(|call| call.since);
         let now = clock::now();
-        let shown = |call: &Running| {
+        let shown = |call: &CallInProgress| {
             let (function, caller) = (name_of(&call.function)?, name_of(&call.caller)?);
             let running_ms = now.0.saturating_sub(call.since.0) / 1_000_000;
             Some(RunningCall { function, caller, running_ms })

@@ -9,8 +9,8 @@
 use crate::NearData;
 use arrow_buffer::{Buffer, MutableBuffer};
 use farpool_lock::Mutex;
-use farpool_node::{Key, Memory, fresh_handle};
-use farpool_operators::Lookup;
+use farpool_node::{ClientKey, Memory, fresh_handle};
+use farpool_operators::JoinLookup;
 use farpool_operators::run::LookupTable;
 use farpool_transport::Peer;
 use farpool_wire::control::*;
@@ -44,7 +44,7 @@ pub(crate) struct LookupTables {
 struct Taken {
     bytes: u64,
     /// Bytes of each client that uses any.
-    of_client: BTreeMap<Key, u64>,
+    of_client: BTreeMap<ClientKey, u64>,
 }
 
 /// One lookup that a client sends.
@@ -71,7 +71,7 @@ enum State {
 /// Charge on the budget. Dropping it gives it back: when the lookup has ended and no scan uses it.
 pub(crate) struct Charge {
     taken: Arc<Mutex<Taken>>,
-    client: Key,
+    client: ClientKey,
     /// Changed with the lock of `taken` held.
     bytes: AtomicU64,
 }
@@ -137,7 +137,7 @@ impl Brought {
 
 impl LookupTables {
     /// Charges `bytes` to a client.
-    fn charge(&self, client: Key, bytes: u64) -> Result<Charge, Refusal> {
+    fn charge(&self, client: ClientKey, bytes: u64) -> Result<Charge, Refusal> {
         let charge = Charge { taken: Arc::clone(&self.taken), client, bytes: AtomicU64::new(0) };
         charge.set(bytes).map(|()| charge)
     }
@@ -180,7 +180,7 @@ impl<M: Memory> NearData<M> {
             let id = fresh_handle(&*self.host)?;
             let factor = if kind == LookupKind::Keys { KEYS_FACTOR } else { 1 };
             let charge = BYTES_MIN.max(u64::from(bytes) * factor);
-            let charge = Arc::new(self.lookups.charge(Key::of(peer), charge)?);
+            let charge = Arc::new(self.lookups.charge(ClientKey::of(peer), charge)?);
             // Allocated at once, because a growing buffer may become twice as large as its contents.
             let state = Mutex::new(State::Coming(MutableBuffer::with_capacity(bytes as usize)));
             let (connection, used) = (peer.connection, Mutex::new(now));
@@ -270,10 +270,10 @@ impl<M: Memory> NearData<M> {
     }
 }
 
-fn of_wire(kind: LookupKind) -> Lookup {
+fn of_wire(kind: LookupKind) -> JoinLookup {
     match kind {
-        LookupKind::Bloom => Lookup::Bloom,
-        LookupKind::Keys => Lookup::Keys,
+        LookupKind::Bloom => JoinLookup::Bloom,
+        LookupKind::Keys => JoinLookup::Keys,
     }
 }
 

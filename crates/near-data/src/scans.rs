@@ -13,8 +13,8 @@ use crate::columns::{GROUP_BYTES_MAX, GROUP_ROWS_MAX, RowGroups, admit_regions, 
 use crate::lookups::Charge;
 use arrow_buffer::Buffer;
 use farpool_lock::Mutex;
-use farpool_node::{Key, Memory, fresh_handle};
-use farpool_operators::packed::{Packed, Packer};
+use farpool_node::{ClientKey, Memory, fresh_handle};
+use farpool_operators::packed::{ChunkPacker, Packed};
 use farpool_operators::{Bounds, Prepared, Program, ProgramError, Run, Stopped};
 use farpool_sealing::{ChunkSeals, SealKey};
 use farpool_transport::Peer;
@@ -69,7 +69,7 @@ struct Table {
 
 struct Scan {
     connection: u64,
-    client: Key,
+    client: ClientKey,
     prepared: Arc<Prepared>,
     program: Vec<u8>,
     groups: RowGroups,
@@ -93,7 +93,7 @@ struct Cursor {
 struct Work {
     /// Running program. `None` once it has finished.
     run: Option<Run>,
-    packer: Packer,
+    packer: ChunkPacker,
     /// Row groups over which the program was run.
     done: u32,
     /// Encrypted replies made so far.
@@ -142,7 +142,7 @@ impl Table {
     }
 
     /// Checks that this client may open one more scan.
-    fn has_room(&self, client: &Key) -> Result<(), Refusal> {
+    fn has_room(&self, client: &ClientKey) -> Result<(), Refusal> {
         let limited = |limit: usize| Refusal::new(Code::LimitReached, limit as u64);
         if self.open.len() >= SCANS_MAX {
             return Err(limited(SCANS_MAX));
@@ -181,7 +181,7 @@ impl<M: Memory> NearData<M> {
         let groups = asked.groups.into_vec();
         admit_regions(&*self.memory, &regions)?;
         self.tidy_scans();
-        let client = Key::of(peer);
+        let client = ClientKey::of(peer);
         // Checked before patterns are compiled for the scan.
         self.scans.table.lock().has_room(&client)?;
         let bytes = asked.program.into_vec();
@@ -200,8 +200,13 @@ impl<M: Memory> NearData<M> {
         let (lookups, charges) = self.lookups_of(&asked.lookups)?;
         let run = Run::new(Arc::clone(&prepared), lookups, bounds);
         let run = run.map_err(|flaw| Refusal::new(Code::BadProgram, flaw.operator as u64))?;
-        let work =
-            Work { run: Some(run), packer: Packer::new(CHUNK_BYTES), done: 0, chunks: 0, spare: Vec::new() };
+        let work = Work {
+            run: Some(run),
+            packer: ChunkPacker::new(CHUNK_BYTES),
+            done: 0,
+            chunks: 0,
+            spare: Vec::new(),
+        };
         let cursor = Cursor { next: 0, end: groups.count(), used: now };
         let (cursor, work) = (Mutex::new(cursor), Mutex::new(work));
         let id = fresh_handle(&*self.host)?;

@@ -4,7 +4,7 @@
 use farpool_host::{Machine, clock};
 use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
-use farpool_operators::{Lookup, Operator, Program, Type};
+use farpool_operators::{JoinLookup, Operator, Program, Type};
 use farpool_region::{Arena, ArenaOptions};
 use farpool_transport::{Exposure, Identity, Peer, Service, Successor, tcp};
 use farpool_wire::control::*;
@@ -50,7 +50,7 @@ impl Watched {
 
     fn has_lookup(&self) -> bool {
         let (_, lookup) = *self.watched.get().expect("watched");
-        let join = Operator::SemiJoin { keys: vec![0], lookup: Lookup::Bloom, number: 0, is_anti: false };
+        let join = Operator::SemiJoin { keys: vec![0], lookup: JoinLookup::Bloom, number: 0, is_anti: false };
         match self.ask(open_scan(vec![join], vec![lookup])) {
             Ok(Reply::OpenScan(ScanOpened { scan, .. })) => {
                 self.ask(Request::CloseScan(ScanId { scan })).expect("closed");

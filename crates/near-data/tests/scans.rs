@@ -12,7 +12,7 @@ use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
 use farpool_operators::expression::{Binary, Instruction};
 use farpool_operators::packed::unpack;
-use farpool_operators::{Aggregate, Comparison, Function, Operator, Program, Scalar, Type, Value};
+use farpool_operators::{Aggregate, AggregateFunction, Comparison, Operator, Program, Scalar, Type, Value};
 use farpool_region::{Arena, ArenaOptions};
 use farpool_transport::{Peer, Service};
 use farpool_wire::control::*;
@@ -126,7 +126,7 @@ fn program(operators: Vec<Operator>) -> Program {
 }
 
 fn sum() -> Program {
-    let total = Aggregate { function: Function::Sum, column: Some(0) };
+    let total = Aggregate { function: AggregateFunction::Sum, column: Some(0) };
     program(vec![Operator::Group { keys: vec![], aggregates: vec![total], groups: 1 }])
 }
 
@@ -222,7 +222,7 @@ fn in_rows(rows: u32, places: &[(u32, u32)], bytes: u32) -> OpenScan {
         buffers: buffers(&[(0, bytes), (*start, *row_bytes)]),
     };
     let columns = List::new(places.iter().map(column).collect()).expect("few");
-    let total = |column| Aggregate { function: Function::Sum, column: Some(column) };
+    let total = |column| Aggregate { function: AggregateFunction::Sum, column: Some(column) };
     let aggregates = (0..places.len().min(64) as u16).map(total).collect();
     let sums = vec![Operator::Group { keys: vec![], aggregates, groups: 1 }];
     let sums = Program::check(vec![Type::Int64; places.len()], sums).expect("a program");

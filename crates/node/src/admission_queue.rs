@@ -41,19 +41,19 @@ const INSIDE: u64 = WAITING - 1;
 /// Key of a client: connections with the same identity and client number count as one client. A connection without a
 /// client number is a client of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
+pub enum ClientKey {
     /// A client of an identity, with the number from its greeting.
     Named(Option<Identity>, ClientId),
     /// A connection without a client number.
     Connection(u64),
 }
 
-impl Key {
+impl ClientKey {
     /// Returns the client to which a peer's work is charged.
-    pub fn of(peer: &Peer) -> Key {
+    pub fn of(peer: &Peer) -> ClientKey {
         match peer.client {
-            ClientId(0) => Key::Connection(peer.connection),
-            client => Key::Named(peer.identity.clone(), client),
+            ClientId(0) => ClientKey::Connection(peer.connection),
+            client => ClientKey::Named(peer.identity.clone(), client),
         }
     }
 }
@@ -71,7 +71,7 @@ struct Queue {
     rounds: Rounds,
     seats: BTreeMap<Ticket, Arc<Seat>>,
     /// Clients, each with the number of its connections.
-    members: BTreeMap<Key, (Member, usize)>,
+    members: BTreeMap<ClientKey, (Member, usize)>,
     /// Token buckets: for bytes over sockets, and for CPU ns of connection threads. `None` without that limit.
     buckets: [Option<Bucket>; 2],
     /// Ticket of the thread that watches the clock for all that wait for a bucket.
@@ -120,7 +120,7 @@ impl AdmissionQueue {
 
     /// Returns a connection's handle on the queue.
     pub fn admission(self: &Arc<AdmissionQueue>, peer: &Peer) -> QueuedAdmission {
-        let key = Key::of(peer);
+        let key = ClientKey::of(peer);
         let mut queue = self.queue.lock();
         let Queue { members, rounds, .. } = &mut *queue;
         let (member, connections) = members.entry(key.clone()).or_insert_with(|| (rounds.join(), 0));
@@ -304,7 +304,7 @@ struct Piece {
 #[derive(Debug)]
 pub struct QueuedAdmission {
     admission_queue: Arc<AdmissionQueue>,
-    key: Key,
+    key: ClientKey,
     member: Member,
     /// While inside: the reserved cost, and the thread's CPU time at entry if it is measured.
     inside: Option<(u64, Option<u64>)>,

@@ -3,7 +3,7 @@
 //! The tightest limit decides, so all limits are checked: the host's memory, and each control group from the process's
 //! own upwards, of cgroup version 1 and version 2. A limit that cannot be read is ignored.
 
-use crate::pressure::{Sample, Space};
+use crate::pressure::{BoundedMemory, Sample};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -78,7 +78,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 
 impl Group {
     /// Returns the group's limit and what is left of it. `None` if its limit is not below the host's memory.
-    fn space(&self, host_bytes: u64) -> Option<Space> {
+    fn space(&self, host_bytes: u64) -> Option<BoundedMemory> {
         let number = |path: &Path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let total_bytes = number(&self.limit).filter(|limit| *limit > 0 && *limit < host_bytes)?;
         let usage = number(&self.usage)?;
@@ -88,7 +88,7 @@ impl Group {
         // droppable, because dropping it costs those who use it.
         let droppable = of_files("inactive_file").saturating_add(of_files("active_file") / 2);
         let used = usage.saturating_sub(droppable);
-        Some(Space { total_bytes, available_bytes: total_bytes.saturating_sub(used) })
+        Some(BoundedMemory { total_bytes, available_bytes: total_bytes.saturating_sub(used) })
     }
 }
 
@@ -99,7 +99,7 @@ impl MemorySource for HostMemory {
         let (Some(total_bytes), Some(available_bytes)) = (kib("MemTotal:"), kib("MemAvailable:")) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let mut spaces = vec![Space { total_bytes, available_bytes }];
+        let mut spaces = vec![BoundedMemory { total_bytes, available_bytes }];
         // A limit that appears or vanishes shifts the order for one sample; one computed slope is then wrong.
         spaces.extend(self.groups.iter().filter_map(|group| group.space(total_bytes)));
         let stalls = std::fs::read_to_string(self.root.join("proc/pressure/memory")).ok();

@@ -26,7 +26,7 @@ pub mod pressure;
 mod service;
 mod start;
 
-pub use admission_queue::{AdmissionQueue, Key, QueuedAdmission};
+pub use admission_queue::{AdmissionQueue, ClientKey, QueuedAdmission};
 pub use background::{Prefault, TICK_MS, keep_house, keep_regions, keep_reserve, keep_time, report};
 pub use extension::{Extend, Extension};
 pub use farpool_lease::node::Withdrawal;

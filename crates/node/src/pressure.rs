@@ -35,14 +35,14 @@ const RESERVE_BYTES: u64 = 2 << 30;
 
 /// Limited memory: the host's, or a control group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
+pub struct BoundedMemory {
     /// Total bytes.
     pub total_bytes: u64,
     /// Bytes that are free or easily dropped.
     pub available_bytes: u64,
 }
 
-impl Space {
+impl BoundedMemory {
     /// Returns the reserve that is used if none is configured.
     pub fn default_reserve(&self) -> u64 {
         (self.total_bytes / 10).max(RESERVE_BYTES).min(self.total_bytes / 4)
@@ -53,7 +53,7 @@ impl Space {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// All spaces that limit this process, always in the same order.
-    pub spaces: Vec<Space>,
+    pub spaces: Vec<BoundedMemory>,
     /// Microseconds that some, and all, of the host's tasks have waited for memory since its start. `None` if the host
     /// does not report it.
     pub stalled_us: Option<(u64, u64)>,
@@ -82,7 +82,7 @@ pub enum Verdict {
 #[derive(Clone, Debug)]
 struct Before {
     at: MonoNs,
-    spaces: Vec<Space>,
+    spaces: Vec<BoundedMemory>,
 }
 
 /// State of the decisions about memory pressure.
@@ -166,7 +166,7 @@ impl Pressure {
 }
 
 /// Returns by how many bytes a space will have fallen after [`AHEAD_NS`], if it continues to fall as it did.
-fn falls(passed_ns: u64, was: Space, is: Space) -> u64 {
+fn falls(passed_ns: u64, was: BoundedMemory, is: BoundedMemory) -> u64 {
     let fallen = was.available_bytes.saturating_sub(is.available_bytes);
     match passed_ns {
         0 => 0,
@@ -184,7 +184,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn sample(available_bytes: u64) -> Sample {
-        Sample { spaces: vec![Space { total_bytes: 64 * GIB, available_bytes }], stalled_us: None }
+        Sample { spaces: vec![BoundedMemory { total_bytes: 64 * GIB, available_bytes }], stalled_us: None }
     }
 
     /// Returns the decisions after samples that are 100 ms apart.

@@ -5,7 +5,7 @@
 
 use crate::expression::{Binary, Comparison, Flaw, Instruction};
 use crate::limits::*;
-use crate::program::{Aggregate, Function, Lookup, Operator, Program, SortKey};
+use crate::program::{Aggregate, AggregateFunction, JoinLookup, Operator, Program, SortKey};
 use crate::types::{Scalar, TimeUnit, Type, Value};
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
@@ -178,8 +178,12 @@ words!(
     "an arithmetic operation",
     [Binary::Add, Binary::Subtract, Binary::Multiply, Binary::Divide, Binary::Remainder]
 );
-words!(Function, "an aggregate", [Function::Count, Function::Sum, Function::Min, Function::Max]);
-words!(Lookup, "a lookup", [Lookup::Bloom, Lookup::Keys]);
+words!(
+    AggregateFunction,
+    "an aggregate",
+    [AggregateFunction::Count, AggregateFunction::Sum, AggregateFunction::Min, AggregateFunction::Max]
+);
+words!(JoinLookup, "a lookup", [JoinLookup::Bloom, JoinLookup::Keys]);
 
 /// Types without content. The code of each is its position.
 const PLAIN: [Type; 14] = [
@@ -387,7 +391,7 @@ impl Field for Aggregate {
         }
     }
     fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
-        let function = Function::take(from)?;
+        let function = AggregateFunction::take(from)?;
         let column = if bool::take(from)? { Some(u16::take(from)?) } else { None };
         Ok(Aggregate { function, column })
     }
@@ -453,7 +457,7 @@ impl Field for Operator {
             }
             3 => Operator::SemiJoin {
                 keys: take_list::<u8, _>(from, "keys", KEYS_MAX)?,
-                lookup: Lookup::take(from)?,
+                lookup: JoinLookup::take(from)?,
                 number: u8::take(from)?,
                 is_anti: bool::take(from)?,
             },

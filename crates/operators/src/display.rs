@@ -1,7 +1,7 @@
 //! Programs as text for people: a line for each operator, with expressions as one would write them.
 
 use crate::expression::{Binary, Comparison, Expression, Instruction};
-use crate::program::{Function, Lookup, Operator, Program, SortKey};
+use crate::program::{AggregateFunction, JoinLookup, Operator, Program, SortKey};
 use crate::run::date_text;
 use crate::types::{Scalar, TimeUnit, Type, Value};
 use std::fmt;
@@ -26,7 +26,7 @@ pub fn lines(program: &Program, names: &[String]) -> (Vec<String>, Vec<String>) 
             Operator::Project(_) => format!("select {}", texts.join(", ")),
             Operator::SemiJoin { keys, lookup, is_anti, .. } => {
                 let kind = if *is_anti { "anti" } else { "semi" };
-                let filter = if *lookup == Lookup::Bloom { " (Bloom filter)" } else { "" };
+                let filter = if *lookup == JoinLookup::Bloom { " (Bloom filter)" } else { "" };
                 format!("{kind}-join by {}{filter}", list(keys))
             }
             Operator::Group { keys, .. } if keys.is_empty() => "aggregate".to_owned(),
@@ -49,10 +49,10 @@ pub fn lines(program: &Program, names: &[String]) -> (Vec<String>, Vec<String>) 
             Operator::Group { keys, aggregates, .. } => {
                 let computed = aggregates.iter().map(|aggregate| {
                     let function = match aggregate.function {
-                        Function::Count => "count",
-                        Function::Sum => "sum",
-                        Function::Min => "min",
-                        Function::Max => "max",
+                        AggregateFunction::Count => "count",
+                        AggregateFunction::Sum => "sum",
+                        AggregateFunction::Min => "min",
+                        AggregateFunction::Max => "max",
                     };
                     format!("{function}({})", aggregate.column.map(name).unwrap_or_default())
                 });

@@ -22,7 +22,7 @@ pub mod types;
 
 pub use codec::{PROGRAM_VERSION, ProgramError};
 pub use expression::{Binary, Comparison, Expression, Flaw, Instruction};
-pub use program::{Aggregate, Function, Lookup, Operator, Program, SortKey, Step};
+pub use program::{Aggregate, AggregateFunction, CheckedOperator, JoinLookup, Operator, Program, SortKey};
 pub use query::{Agg, By, Expr, Literal, Plan, Query, QueryError, col, lit};
 pub use run::{Bounds, KeySet, Merge, Prepared, Run, Stopped};
 pub use types::{Arithmetic, Scalar, TimeUnit, Type, Value};

@@ -1,4 +1,4 @@
-//! WordKeyLayout of batches of rows into bytes, for the output of programs. `spec/pipeline.md` has the same without Rust.
+//! Packing of batches of rows into bytes, for the output of programs. `spec/pipeline.md` has the same without Rust.
 //!
 //! The idea: buffers travel as Arrow has them in memory, each at a multiple of 64 bytes, so that the receiver uses
 //! them where they are. A header before them has their types and lengths.
@@ -108,15 +108,15 @@ impl Packed {
 
 /// Packer of batches into chunks.
 #[derive(Debug)]
-pub struct Packer {
+pub struct ChunkPacker {
     chunk_bytes: usize,
     chunks: VecDeque<Packed>,
 }
 
-impl Packer {
+impl ChunkPacker {
     /// Makes a packer for chunks of at most `chunk_bytes` bytes.
-    pub fn new(chunk_bytes: usize) -> Packer {
-        Packer { chunk_bytes, chunks: VecDeque::new() }
+    pub fn new(chunk_bytes: usize) -> ChunkPacker {
+        ChunkPacker { chunk_bytes, chunks: VecDeque::new() }
     }
 
     /// Reports whether no chunk is ready.

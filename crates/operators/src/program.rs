@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 /// Function of an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
+pub enum AggregateFunction {
     /// Number of rows, or of the rows whose column is not NULL.
     Count,
     /// Sum of numbers. Whole numbers are added exactly, as decimals of 38 digits.
@@ -25,7 +25,7 @@ pub enum Function {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aggregate {
     /// Function that is computed.
-    pub function: Function,
+    pub function: AggregateFunction,
     /// Column it is computed over. `None` counts rows.
     pub column: Option<u16>,
 }
@@ -43,7 +43,7 @@ pub struct SortKey {
 
 /// Kind of lookup that a semi-join uses. The lookups themselves come with each request and have numbers there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lookup {
+pub enum JoinLookup {
     /// A Bloom filter: some rows without a match pass too.
     Bloom,
     /// The keys themselves: exact.
@@ -62,10 +62,10 @@ pub enum Operator {
         /// Key columns of the input.
         keys: Vec<u16>,
         /// Kind of the lookup.
-        lookup: Lookup,
+        lookup: JoinLookup,
         /// Number of the lookup among those of the request, from 0.
         number: u8,
-        /// True for an anti-join: keeps the rows whose keys are not found. Allowed with [`Lookup::Keys`] only.
+        /// True for an anti-join: keeps the rows whose keys are not found. Allowed with [`JoinLookup::Keys`] only.
         is_anti: bool,
     },
     /// Grouping: one row for each combination of keys, with the keys and then the aggregates as partial values. A
@@ -101,12 +101,12 @@ pub enum Operator {
 pub struct Program {
     input: Vec<Type>,
     operators: Vec<Operator>,
-    steps: Vec<Step>,
+    steps: Vec<CheckedOperator>,
 }
 
 /// Checked form of one operator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct CheckedOperator {
     /// Expressions of the operator, in order.
     pub expressions: Vec<Expression>,
     /// Types of the columns that the operator produces.
@@ -125,7 +125,7 @@ impl Program {
         if let Some(wrong) = input.iter().find(|of| !of.is_valid()) {
             return Err(Flaw { operator: 0, what: format!("a column of {wrong} is not permitted") });
         }
-        let mut steps: Vec<Step> = Vec::new();
+        let mut steps: Vec<CheckedOperator> = Vec::new();
         for (index, operator) in operators.iter().enumerate() {
             let columns = steps.last().map_or(&input, |step| &step.output);
             if index + 1 < operators.len() && ends(operator) {
@@ -149,7 +149,7 @@ impl Program {
     }
 
     /// Returns the checked form of each operator, in order.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[CheckedOperator] {
         &self.steps
     }
 
@@ -248,12 +248,12 @@ fn ends(operator: &Operator) -> bool {
 ///
 /// # Errors
 /// A function that needs a column and has none, or a sum of values that are not numbers.
-pub fn partial_type(function: Function, column: Option<Type>) -> Result<Type, String> {
+pub fn partial_type(function: AggregateFunction, column: Option<Type>) -> Result<Type, String> {
     match (function, column) {
-        (Function::Count, _) => Ok(Type::Int64),
+        (AggregateFunction::Count, _) => Ok(Type::Int64),
         (_, None) => Err("sum, min and max need a column".to_owned()),
-        (Function::Min | Function::Max, Some(of)) => Ok(of),
-        (Function::Sum, Some(of)) => match (of.arithmetic(), of) {
+        (AggregateFunction::Min | AggregateFunction::Max, Some(of)) => Ok(of),
+        (AggregateFunction::Sum, Some(of)) => match (of.arithmetic(), of) {
             (Some(Arithmetic::Integer), _) => Ok(Type::Decimal { precision: DECIMAL_DIGITS_MAX, scale: 0 }),
             (Some(Arithmetic::Float), _) => Ok(Type::Float64),
             (_, Type::Decimal { scale, .. }) => Ok(Type::Decimal { precision: DECIMAL_DIGITS_MAX, scale }),
@@ -271,12 +271,12 @@ fn each_once(keys: impl Iterator<Item = u16>) -> Result<(), String> {
     keys.into_iter().try_for_each(twice)
 }
 
-fn check_step(operator: &Operator, columns: &[Type]) -> Result<Step, String> {
+fn check_step(operator: &Operator, columns: &[Type]) -> Result<CheckedOperator, String> {
     let of = |column: u16| {
         let found = columns.get(usize::from(column)).copied();
         found.ok_or_else(|| format!("column {column} does not exist: there are {} columns", columns.len()))
     };
-    let same = |expressions| Step { expressions, output: columns.to_vec() };
+    let same = |expressions| CheckedOperator { expressions, output: columns.to_vec() };
     Ok(match operator {
         Operator::Filter(instructions) => {
             let expression = Expression::check(instructions.clone(), columns)?;
@@ -293,7 +293,7 @@ fn check_step(operator: &Operator, columns: &[Type]) -> Result<Step, String> {
             let check = |instructions: &Vec<Instruction>| Expression::check(instructions.clone(), columns);
             let expressions = list.iter().map(check).collect::<Result<Vec<_>, _>>()?;
             let output = expressions.iter().map(Expression::of).collect();
-            Step { expressions, output }
+            CheckedOperator { expressions, output }
         }
         Operator::SemiJoin { keys, lookup, is_anti, .. } => {
             limited("keys", keys.len(), KEYS_MAX)?;
@@ -301,7 +301,7 @@ fn check_step(operator: &Operator, columns: &[Type]) -> Result<Step, String> {
                 return Err("a semi-join needs at least one key".to_owned());
             }
             keys.iter().try_for_each(|key| of(*key).map(|_| ()))?;
-            if *lookup == Lookup::Bloom && *is_anti {
+            if *lookup == JoinLookup::Bloom && *is_anti {
                 return Err(
                     "an anti-join by a Bloom filter would lose rows: exact keys are needed".to_owned()
                 );
@@ -322,7 +322,7 @@ fn check_step(operator: &Operator, columns: &[Type]) -> Result<Step, String> {
             for Aggregate { function, column } in aggregates {
                 output.push(partial_type(*function, column.map(of).transpose()?)?);
             }
-            Step { expressions: Vec::new(), output }
+            CheckedOperator { expressions: Vec::new(), output }
         }
         Operator::Top { keys, rows } => {
             limited("keys", keys.len(), KEYS_MAX)?;

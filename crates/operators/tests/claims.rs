@@ -4,8 +4,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_array::*;
 use farpool_operators::{
-    Aggregate, Binary, Bounds, Comparison, Function, Instruction, Merge, Operator, Prepared, Program, Run,
-    Stopped, Type, Value,
+    Aggregate, AggregateFunction, Binary, Bounds, Comparison, Instruction, Merge, Operator, Prepared,
+    Program, Run, Stopped, Type, Value,
 };
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn filtered(column: ArrayRef, of: Type, mut filter: Vec<Instruction>) -> usize {
     found.iter().map(RecordBatch::num_rows).sum()
 }
 
-fn group(keys: Vec<u16>, function: Function, column: u16, groups: u32) -> Operator {
+fn group(keys: Vec<u16>, function: AggregateFunction, column: u16, groups: u32) -> Operator {
     Operator::Group { keys, aggregates: vec![Aggregate { function, column: Some(column) }], groups }
 }
 
@@ -67,7 +67,7 @@ fn zeros_are_one_key_and_nan_of_each_bits_is_another_below_or_above_all_else() {
     assert_eq!(against(f64::INFINITY, Comparison::Greater), 1);
     assert_eq!(against(f64::NEG_INFINITY, Comparison::Less), 1);
     assert_eq!(against(-f64::NAN, Comparison::Greater), 4);
-    let prepared = prepared(&[Type::Float64], vec![group(vec![0], Function::Count, 0, 8)]);
+    let prepared = prepared(&[Type::Float64], vec![group(vec![0], AggregateFunction::Count, 0, 8)]);
     let found = merged(&prepared, &[batch(vec![floats.clone()]), batch(vec![floats.clone()])]).unwrap();
     let bits = |column: &ArrayRef| -> Vec<u64> {
         column.as_primitive::<Float64Type>().values().iter().map(|value| value.to_bits()).collect()
@@ -76,10 +76,10 @@ fn zeros_are_one_key_and_nan_of_each_bits_is_another_below_or_above_all_else() {
     assert_eq!(bits(found[0].column(0)), expected);
     assert_eq!(found[0].column(1).as_primitive::<Int64Type>().values(), &[2, 4, 2, 2]);
     for (function, row, wanted) in [
-        (Function::Min, 0, -0.0),
-        (Function::Max, 0, 0.0),
-        (Function::Min, 2, -f64::NAN),
-        (Function::Max, 2, f64::NAN),
+        (AggregateFunction::Min, 0, -0.0),
+        (AggregateFunction::Max, 0, 0.0),
+        (AggregateFunction::Min, 2, -f64::NAN),
+        (AggregateFunction::Max, 2, f64::NAN),
     ] {
         let prepared = self::prepared(&[Type::Float64], vec![group(vec![], function, 0, 8)]);
         let found = merged(&prepared, &[batch(vec![floats.slice(row, 2)])]).unwrap();
@@ -124,7 +124,7 @@ fn a_sum_of_decimals_may_leave_its_type_on_the_way_but_not_at_the_end() {
         let array = Decimal128Array::from(values).with_precision_and_scale(38, 0).unwrap();
         batch(vec![Arc::new(array)])
     };
-    let prepared = prepared(&[of], vec![group(Vec::new(), Function::Sum, 0, 1)]);
+    let prepared = prepared(&[of], vec![group(Vec::new(), AggregateFunction::Sum, 0, 1)]);
     let parts = [rows(vec![most, most, most]), rows(vec![-most]), rows(vec![-most, -most, -5])];
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let found = merged(&prepared, &order.map(|part| parts[part].clone())).unwrap();
@@ -136,7 +136,7 @@ fn a_sum_of_decimals_may_leave_its_type_on_the_way_but_not_at_the_end() {
 #[test]
 fn a_sum_of_floats_keeps_what_rounding_leaves_out() {
     let rows = |values: Vec<f64>| batch(vec![Arc::new(Float64Array::from(values))]);
-    let prepared = prepared(&[Type::Float64], vec![group(Vec::new(), Function::Sum, 0, 1)]);
+    let prepared = prepared(&[Type::Float64], vec![group(Vec::new(), AggregateFunction::Sum, 0, 1)]);
     let parts = [rows(vec![1e100, 1.0]), rows(vec![-1e100, 1.0])];
     let found = merged(&prepared, &parts).unwrap();
     assert_eq!(found[0].column(0).as_primitive::<Float64Type>().value(0), 2.0);
@@ -145,12 +145,12 @@ fn a_sum_of_floats_keeps_what_rounding_leaves_out() {
 #[test]
 fn without_rows_a_grouping_without_keys_has_one_row_and_one_with_keys_has_none() {
     let rows = batch(vec![Arc::new(Int64Array::from(Vec::<i64>::new()))]);
-    let sum = prepared(&[Type::Int64], vec![group(Vec::new(), Function::Sum, 0, 1)]);
+    let sum = prepared(&[Type::Int64], vec![group(Vec::new(), AggregateFunction::Sum, 0, 1)]);
     for batches in [vec![], vec![rows.clone()], vec![rows.clone(), rows.clone()]] {
         let found = merged(&sum, &batches).unwrap();
         assert_eq!((found[0].num_rows(), found[0].column(0).null_count()), (1, 1));
     }
-    let keyed = prepared(&[Type::Int64], vec![group(vec![0], Function::Sum, 0, 1)]);
+    let keyed = prepared(&[Type::Int64], vec![group(vec![0], AggregateFunction::Sum, 0, 1)]);
     assert_eq!(merged(&keyed, &[rows]).unwrap().len(), 0);
 }
 
@@ -158,7 +158,7 @@ fn without_rows_a_grouping_without_keys_has_one_row_and_one_with_keys_has_none()
 fn groups_beyond_the_bound_leave_as_partial_ones_and_merge_exactly() {
     let keys: ArrayRef = Arc::new(Int64Array::from_iter_values((0..100_000).map(|row| row % 5_000)));
     let rows = batch(vec![keys]);
-    let prepared = prepared(&[Type::Int64], vec![group(vec![0], Function::Count, 0, 1_000)]);
+    let prepared = prepared(&[Type::Int64], vec![group(vec![0], AggregateFunction::Count, 0, 1_000)]);
     let partial = one(&prepared, &rows, Bounds::default()).unwrap();
     assert!(partial.iter().all(|batch| batch.num_rows() <= 1_000));
     // Keys that recur in turns would evict each other if every new key got a slot.
@@ -191,12 +191,13 @@ fn a_dictionary_that_is_short_but_says_much_is_stopped_before_it_is_spelled_out(
     let rows = batch(vec![Arc::new(builder.finish())]);
     let like = Instruction::Like { pattern: "x%".to_owned(), escape: None, ignores_case: false };
     let filter = Operator::Filter(vec![Instruction::Column(0), like]);
-    let count = prepared(&[Type::Text], vec![filter.clone(), group(Vec::new(), Function::Count, 0, 1)]);
+    let count =
+        prepared(&[Type::Text], vec![filter.clone(), group(Vec::new(), AggregateFunction::Count, 0, 1)]);
     assert!(matches!(one(&count, &rows, Bounds::default()), Err(Stopped::TooLarge { .. })));
     // The pattern is applied to the one value of the dictionary, not to 4,096 rows.
     let counted = Operator::Group {
         keys: Vec::new(),
-        aggregates: vec![Aggregate { function: Function::Count, column: None }],
+        aggregates: vec![Aggregate { function: AggregateFunction::Count, column: None }],
         groups: 1,
     };
     let count = prepared(&[Type::Text], vec![filter, counted]);
@@ -218,7 +219,7 @@ fn patterns_that_cannot_be_used_are_found_before_the_run() {
 
 #[test]
 fn partial_results_of_other_columns_are_refused() {
-    let prepared = prepared(&[Type::Float64], vec![group(vec![0], Function::Sum, 0, 8)]);
+    let prepared = prepared(&[Type::Float64], vec![group(vec![0], AggregateFunction::Sum, 0, 8)]);
     let mut merge = Merge::new(prepared.program(), 1).unwrap();
     let rows = batch(vec![Arc::new(Float64Array::from(vec![1.0])), Arc::new(Float64Array::from(vec![1.0]))]);
     assert!(matches!(merge.push(&rows), Err(Stopped::Columns(_))));

@@ -4,10 +4,10 @@
 use arrow_array::*;
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Schema};
-use farpool_operators::packed::{Packer, pack};
+use farpool_operators::packed::{ChunkPacker, pack};
 use farpool_operators::run::{Bloom, Bounds, KeySet, Keys, LookupTable, Lookups, Merge, data_type};
 use farpool_operators::types::TimeUnit;
-use farpool_operators::{Lookup, Operator, Plan, Prepared, Program, Query, Run, Stopped, Type, col, lit};
+use farpool_operators::{JoinLookup, Operator, Plan, Prepared, Program, Query, Run, Stopped, Type, col, lit};
 use farpool_wire::WireError;
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -24,7 +24,7 @@ fn ints(values: impl IntoIterator<Item = i64>) -> RecordBatch {
 
 /// Returns the numbers of the rows that are kept. All columns of the batch are keys.
 fn kept(rows: &RecordBatch, lookup: LookupTable, is_anti: bool) -> Vec<i64> {
-    let kind = if matches!(lookup, LookupTable::Bloom(_)) { Lookup::Bloom } else { Lookup::Keys };
+    let kind = if matches!(lookup, LookupTable::Bloom(_)) { JoinLookup::Bloom } else { JoinLookup::Keys };
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows.num_rows() as i64));
     let all = batch(rows.columns().iter().cloned().chain([numbers]).collect());
     let of = |column: &ArrayRef| farpool_operators::run::type_of(column.data_type()).unwrap();
@@ -82,10 +82,10 @@ proptest! {
         // The same with keys that were packed and unpacked, and with a filter, which must lose no row.
         let set = KeySet::new(&[(0, Type::Int64)], &ints([]).schema(), &[ints(keys.clone())]).unwrap();
         prop_assert_eq!(set.count(), known.len());
-        let travelled = LookupTable::from_bytes(Lookup::Keys, set.packed().into(), seed).unwrap();
+        let travelled = LookupTable::from_bytes(JoinLookup::Keys, set.packed().into(), seed).unwrap();
         prop_assert_eq!(kept(&table, travelled, false), expected(true));
         let filter = set.filter().unwrap().to_bytes();
-        let filter = LookupTable::from_bytes(Lookup::Bloom, filter.into(), seed).unwrap();
+        let filter = LookupTable::from_bytes(JoinLookup::Bloom, filter.into(), seed).unwrap();
         let by_filter: HashSet<i64> = kept(&table, filter, false).into_iter().collect();
         prop_assert!(expected(true).iter().all(|row| by_filter.contains(row)));
     }
@@ -120,11 +120,11 @@ proptest! {
         let (numbers, texts): (Vec<_>, Vec<_>) = rows.iter().cloned().unzip();
         for is_dictionary in [false, true] {
             let table = table(numbers.clone(), texts.clone(), is_dictionary);
-            let lookup = LookupTable::from_bytes(Lookup::Keys, set.packed().into(), seed).unwrap();
+            let lookup = LookupTable::from_bytes(JoinLookup::Keys, set.packed().into(), seed).unwrap();
             prop_assert_eq!(&kept(&table, lookup, false), &expected);
             let text = table.project(&[1]).unwrap();
             let texts = KeySet::new(&[(1, Type::Text)], &other.schema(), std::slice::from_ref(&other)).unwrap();
-            let lookup = LookupTable::from_bytes(Lookup::Keys, texts.packed().into(), seed).unwrap();
+            let lookup = LookupTable::from_bytes(JoinLookup::Keys, texts.packed().into(), seed).unwrap();
             let known: HashSet<&str> = keys.iter().filter_map(|(_, text)| text.as_deref()).collect();
             let is_known = |row: &(_, Option<String>)| row.1.as_deref().is_some_and(|text| known.contains(text));
             let expected: Vec<i64> = (0i64..).zip(&rows).filter(|(_, row)| is_known(row)).map(|(at, _)| at).collect();
@@ -134,7 +134,7 @@ proptest! {
 
     #[test]
     fn bytes_from_anybody_are_lookups_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        for kind in [Lookup::Bloom, Lookup::Keys] {
+        for kind in [JoinLookup::Bloom, JoinLookup::Keys] {
             let _ = LookupTable::from_bytes(kind, Buffer::from(bytes.clone()), 1);
         }
     }
@@ -186,33 +186,33 @@ fn filter_of_16_bits_for_a_key_takes_one_key_in_a_hundred_for_another_at_most() 
 fn hostile_lookups_are_refused_before_anything_is_made_of_them() {
     let refused = |kind, bytes: Vec<u8>| LookupTable::from_bytes(kind, bytes.into(), 1).unwrap_err();
     for bytes in [0, 1, 7, 12, (16 << 20) + 8] {
-        refused(Lookup::Bloom, vec![0; bytes]);
+        refused(JoinLookup::Bloom, vec![0; bytes]);
     }
     let whole = pack(&ints(0..100));
     // The bytes behind the last value are padding.
     for end in 1..64 + 100 * 8 {
-        refused(Lookup::Keys, whole[..end].to_vec());
+        refused(JoinLookup::Keys, whole[..end].to_vec());
     }
     // Batches without columns, with other columns than the first, with too many keys, and too many batches.
     let options = RecordBatchOptions::new().with_row_count(Some(1 << 20));
     refused(
-        Lookup::Keys,
+        JoinLookup::Keys,
         pack(&RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options).unwrap()),
     );
     let texts = batch(vec![Arc::new(StringArray::from(vec!["x"]))]);
-    refused(Lookup::Keys, [whole.clone(), pack(&texts)].concat());
+    refused(JoinLookup::Keys, [whole.clone(), pack(&texts)].concat());
     let flags: ArrayRef = Arc::new(BooleanArray::from(vec![true; (1 << 22) + 1]));
-    refused(Lookup::Keys, pack(&batch(vec![flags])));
-    refused(Lookup::Keys, pack(&ints([1])).repeat(4_097));
+    refused(JoinLookup::Keys, pack(&batch(vec![flags])));
+    refused(JoinLookup::Keys, pack(&ints([1])).repeat(4_097));
     let wide = batch(vec![Arc::new(Int8Array::from(vec![1])) as ArrayRef; 33]);
-    refused(Lookup::Keys, pack(&wide));
+    refused(JoinLookup::Keys, pack(&wide));
     // Invalid UTF-8.
     let mut text = pack(&texts);
     let at = text.iter().position(|byte| *byte == b'x').unwrap();
     text[at] = 0xff;
-    refused(Lookup::Keys, text);
+    refused(JoinLookup::Keys, text);
     // No bytes are an empty set of keys, of any type.
-    let none = LookupTable::from_bytes(Lookup::Keys, Buffer::from(Vec::<u8>::new()), 1).unwrap();
+    let none = LookupTable::from_bytes(JoinLookup::Keys, Buffer::from(Vec::<u8>::new()), 1).unwrap();
     assert_eq!(kept(&ints(0..3), none, true), [0, 1, 2]);
 }
 
@@ -246,7 +246,7 @@ fn keys_take_the_memory_that_was_asked_for_and_narrow_ones_no_more_than_their_wi
             asked = bytes;
             Ok(())
         };
-        let made = LookupTable::from_bytes_within(Lookup::Keys, bytes.clone(), 1, room).unwrap();
+        let made = LookupTable::from_bytes_within(JoinLookup::Keys, bytes.clone(), 1, room).unwrap();
         let held = made.held_bytes();
         assert!(held <= held_at_most + 1_024, "{held} bytes, and {held_at_most} were expected");
         assert!(asked >= (bytes.len() + held) as u64, "{asked} bytes were asked for, and {held} are held");
@@ -256,19 +256,19 @@ fn keys_take_the_memory_that_was_asked_for_and_narrow_ones_no_more_than_their_wi
             true => Ok(()),
             false => Err(WireError::TooMany { what: "bytes", found, max: asked - 1 }),
         };
-        let refused = LookupTable::from_bytes_within(Lookup::Keys, bytes, 1, full).unwrap_err();
+        let refused = LookupTable::from_bytes_within(JoinLookup::Keys, bytes, 1, full).unwrap_err();
         assert_eq!(refused, WireError::TooMany { what: "bytes", found: asked, max: asked - 1 });
     }
     let filter = Buffer::from(vec![1u8; 1 << 20]);
     let none = |found| Err(WireError::TooMany { what: "bytes", found, max: 0 });
-    let refused = LookupTable::from_bytes_within(Lookup::Bloom, filter, 1, none).unwrap_err();
+    let refused = LookupTable::from_bytes_within(JoinLookup::Bloom, filter, 1, none).unwrap_err();
     assert_eq!(refused, WireError::TooMany { what: "bytes", found: 2 << 20, max: 0 });
 }
 
 #[test]
 fn keys_of_more_values_than_are_permitted_are_refused() {
     let refused = |keys: RecordBatch| {
-        LookupTable::from_bytes(Lookup::Keys, pack(&keys).into(), 1).err().map(|why| why.to_string())
+        LookupTable::from_bytes(JoinLookup::Keys, pack(&keys).into(), 1).err().map(|why| why.to_string())
     };
     let many = "too many values of a lookup's keys: 33554464, at most 33554432";
     assert_eq!(refused(flags(32, (1 << 20) + 1)).as_deref(), Some(many));
@@ -299,7 +299,7 @@ fn numbers_of_every_width_are_told_apart_beside_other_keys() {
         let all = batch(vec![column, flag]);
         for row in 0..8 {
             let key = pack(&all.slice(row, 1));
-            let lookup = LookupTable::from_bytes(Lookup::Keys, key.into(), 1).unwrap();
+            let lookup = LookupTable::from_bytes(JoinLookup::Keys, key.into(), 1).unwrap();
             assert_eq!(kept(&all, lookup, false), [row as i64], "{:?}", all.column(0));
         }
     }
@@ -307,11 +307,11 @@ fn numbers_of_every_width_are_told_apart_beside_other_keys() {
     let one = Float32Array::from(vec![-0.0, f32::NAN, -f32::NAN]);
     let other = Float32Array::from(vec![0.0, f32::NAN, f32::from_bits(0xffc0_0001)]);
     let pair = |of: Float32Array| batch(vec![Arc::new(of.clone()), Arc::new(of)]);
-    let lookup = LookupTable::from_bytes(Lookup::Keys, pack(&pair(one)).into(), 1).unwrap();
+    let lookup = LookupTable::from_bytes(JoinLookup::Keys, pack(&pair(one)).into(), 1).unwrap();
     assert_eq!(kept(&pair(other), lookup, false), [0, 1]);
     let numbers = || Int16Array::from_iter((0..20_000).map(|row| (row % 3 > 0).then_some(row)));
     let many = batch(vec![Arc::new(numbers()), Arc::new(numbers())]);
-    let lookup = LookupTable::from_bytes(Lookup::Keys, pack(&many).into(), 1).unwrap();
+    let lookup = LookupTable::from_bytes(JoinLookup::Keys, pack(&many).into(), 1).unwrap();
     let expected: Vec<i64> = (0..20_000).filter(|row| row % 3 > 0).collect();
     assert_eq!(kept(&many, lookup, false), expected);
 }
@@ -320,7 +320,7 @@ fn numbers_of_every_width_are_told_apart_beside_other_keys() {
 fn runs_look_up_no_more_bytes_than_their_bounds_permit() {
     let run = |text: usize, keys: Vec<u16>, bounds: Bounds| {
         let count = keys.len();
-        let join = Operator::SemiJoin { keys, lookup: Lookup::Keys, number: 0, is_anti: false };
+        let join = Operator::SemiJoin { keys, lookup: JoinLookup::Keys, number: 0, is_anti: false };
         let prepared =
             Prepared::new(Arc::new(Program::check(vec![Type::Text], vec![join]).unwrap())).unwrap();
         let row: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(text)]));
@@ -357,15 +357,15 @@ fn runs_refuse_lookups_that_are_missing_or_others() {
             Program::check(vec![Type::Int64, Type::Boolean], vec![filter, join(lookup, number)]).unwrap();
         Run::new(Arc::new(Prepared::new(Arc::new(program)).unwrap()), lookups, Bounds::default())
     };
-    assert!(run(Lookup::Keys, 0, vec![keys(Type::Int64)]).is_ok());
-    assert!(run(Lookup::Bloom, 1, vec![keys(Type::Int64), bloom()]).is_ok());
+    assert!(run(JoinLookup::Keys, 0, vec![keys(Type::Int64)]).is_ok());
+    assert!(run(JoinLookup::Bloom, 1, vec![keys(Type::Int64), bloom()]).is_ok());
     let wrong = [
-        (Lookup::Keys, 0, vec![]),
-        (Lookup::Keys, 1, vec![keys(Type::Int64)]),
-        (Lookup::Keys, 0, vec![bloom()]),
-        (Lookup::Bloom, 0, vec![keys(Type::Int64)]),
-        (Lookup::Keys, 0, vec![keys(Type::Int32)]),
-        (Lookup::Keys, 255, vec![]),
+        (JoinLookup::Keys, 0, vec![]),
+        (JoinLookup::Keys, 1, vec![keys(Type::Int64)]),
+        (JoinLookup::Keys, 0, vec![bloom()]),
+        (JoinLookup::Bloom, 0, vec![keys(Type::Int64)]),
+        (JoinLookup::Keys, 0, vec![keys(Type::Int32)]),
+        (JoinLookup::Keys, 255, vec![]),
     ];
     for (lookup, number, lookups) in wrong {
         assert_eq!(run(lookup, number, lookups).err().map(|flaw| flaw.operator), Some(1));
@@ -432,7 +432,7 @@ fn answer(plan: &Plan) -> Vec<i64> {
     let (_, rows) = table();
     let exact = |number: usize| plan.key_sets[number].table(3).unwrap();
     let of_near = |number: usize| {
-        let is_filter = |operator: &Operator| matches!(operator, Operator::SemiJoin { lookup: Lookup::Bloom, number: of, .. } if usize::from(*of) == number);
+        let is_filter = |operator: &Operator| matches!(operator, Operator::SemiJoin { lookup: JoinLookup::Bloom, number: of, .. } if usize::from(*of) == number);
         match plan.near.operators().iter().any(is_filter) {
             true => Arc::new(LookupTable::Bloom(plan.key_sets[number].filter().unwrap())),
             false => exact(number),
@@ -518,13 +518,13 @@ fn queries_say_which_keys_cannot_be_joined_by() {
 
 #[test]
 fn packed_keys_may_come_in_several_batches() {
-    let mut packer = Packer::new(4_096);
+    let mut packer = ChunkPacker::new(4_096);
     packer.push(0, &ints(0..10_000)).unwrap();
     let mut bytes = Vec::new();
     while let Some(chunk) = packer.pop() {
         bytes.extend(chunk.into_vec());
     }
-    let lookup = LookupTable::from_bytes(Lookup::Keys, bytes.into(), 1).unwrap();
+    let lookup = LookupTable::from_bytes(JoinLookup::Keys, bytes.into(), 1).unwrap();
     assert_eq!(kept(&ints([-1, 0, 9_999, 10_000]), lookup, false), [1, 2]);
     assert_eq!(DataType::Int64, data_type(Type::Int64));
 }

@@ -103,11 +103,11 @@ fn programs() -> Vec<Program> {
     let group = Operator::Group {
         keys: vec![5, 0],
         aggregates: vec![
-            aggregate(Function::Count, None),
-            aggregate(Function::Count, Some(1)),
-            aggregate(Function::Sum, Some(1)),
-            aggregate(Function::Min, Some(5)),
-            aggregate(Function::Max, Some(5)),
+            aggregate(AggregateFunction::Count, None),
+            aggregate(AggregateFunction::Count, Some(1)),
+            aggregate(AggregateFunction::Sum, Some(1)),
+            aggregate(AggregateFunction::Min, Some(5)),
+            aggregate(AggregateFunction::Max, Some(5)),
         ],
         groups: 64_000,
     };
@@ -115,8 +115,8 @@ fn programs() -> Vec<Program> {
     let top = Operator::Top { keys: vec![key(0, true, false), key(5, false, true)], rows: 10 };
     let front = [
         Operator::Filter(condition),
-        semi_join(Lookup::Bloom, false),
-        semi_join(Lookup::Keys, true),
+        semi_join(JoinLookup::Bloom, false),
+        semi_join(JoinLookup::Keys, true),
         Operator::Project(computed),
     ];
     let ends = [vec![], vec![group], vec![top], vec![Operator::Limit(u64::MAX)]];
@@ -238,7 +238,7 @@ fn whatever_cannot_be_done_is_named_with_what_could() {
             one(Type::Text),
             Operator::Group {
                 keys: vec![],
-                aggregates: vec![Aggregate { function: Function::Sum, column: Some(0) }],
+                aggregates: vec![Aggregate { function: AggregateFunction::Sum, column: Some(0) }],
                 groups: 1,
             },
             "cannot sum a column of type text",
@@ -264,7 +264,7 @@ fn whatever_cannot_be_done_is_named_with_what_could() {
         ),
         (
             one(Type::Text),
-            Operator::SemiJoin { keys: vec![0], lookup: Lookup::Bloom, number: 0, is_anti: true },
+            Operator::SemiJoin { keys: vec![0], lookup: JoinLookup::Bloom, number: 0, is_anti: true },
             "would lose rows",
         ),
     ];
@@ -290,7 +290,7 @@ fn columns_that_a_program_does_not_read_are_known() {
     let project = Operator::Project(vec![vec![Column(3)]]);
     let group = Operator::Group {
         keys: vec![0],
-        aggregates: vec![Aggregate { function: Function::Count, column: None }],
+        aggregates: vec![Aggregate { function: AggregateFunction::Count, column: None }],
         groups: 1,
     };
     assert_eq!(reads(vec![filter.clone()]), [true; 4], "whole rows leave");
@@ -303,7 +303,7 @@ fn narrowed_program_reads_the_same_columns_at_their_new_places() {
     use Instruction::*;
     let group = Operator::Group {
         keys: vec![3],
-        aggregates: vec![Aggregate { function: Function::Sum, column: Some(1) }],
+        aggregates: vec![Aggregate { function: AggregateFunction::Sum, column: Some(1) }],
         groups: 1,
     };
     let filter = |column| Operator::Filter(vec![Column(column), IsNull]);

@@ -118,8 +118,11 @@ fn grouping_computes_each_expression_once_and_finishes_means() {
         panic!("{:?}", plan.near.operators())
     };
     assert_eq!((inputs.len(), keys.len()), (3, 1), "the name, the double price and the day");
-    let functions: Vec<Function> = aggregates.iter().map(|aggregate| aggregate.function).collect();
-    assert_eq!(functions, [Function::Count, Function::Sum, Function::Count, Function::Max]);
+    let functions: Vec<AggregateFunction> = aggregates.iter().map(|aggregate| aggregate.function).collect();
+    assert_eq!(
+        functions,
+        [AggregateFunction::Count, AggregateFunction::Sum, AggregateFunction::Count, AggregateFunction::Max]
+    );
     assert!(matches!(plan.finish.operators(), [Operator::Project(_), Operator::Top { rows: 3, .. }]));
     let names: Vec<&str> = plan.columns.iter().map(|(name, _)| &**name).collect();
     assert_eq!(names, ["letter", "rows", "total", "mean", "last"]);

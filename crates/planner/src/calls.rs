@@ -14,7 +14,7 @@
 //! machine, an access takes no longer from here, and shipping never pays for latency alone.
 
 use crate::average::Average;
-use crate::estimate::Link;
+use crate::estimate::LinkCost;
 
 /// Facts about a call before it is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Call {
     /// Calls over the same window that share the cost of fetching it. Less than 1 counts as 1.
     pub expected_calls: f64,
     /// Connection to the node.
-    pub link: Link,
+    pub link: LinkCost,
     /// Measured nanoseconds to fetch each byte into a window; `None` if none was fetched yet.
     pub brought_ns: Option<f64>,
     /// Learned costs of the function.
@@ -168,8 +168,8 @@ pub fn break_even_accesses(overhead_ns: f64, remote_ns: f64, local_ns: f64) -> O
 mod tests {
     use super::*;
 
-    fn link(rate: f64, round_trip_ns: f64) -> Link {
-        Link {
+    fn link(rate: f64, round_trip_ns: f64) -> LinkCost {
+        LinkCost {
             column_ns: 1e9 / rate,
             result_ns: 1e9 / rate,
             round_trip_ns,
@@ -216,7 +216,7 @@ mod tests {
         let mut heavy = call(1e6);
         heavy.seen.note(RanAt::Node, 1e7, 8.0);
         assert!(!heavy.estimate().is_fetch());
-        assert!(Call { link: Link { load: 0.8, ..heavy.link }, ..heavy }.estimate().is_fetch());
+        assert!(Call { link: LinkCost { load: 0.8, ..heavy.link }, ..heavy }.estimate().is_fetch());
     }
 
     #[test]

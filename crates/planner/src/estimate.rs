@@ -23,7 +23,7 @@ use std::fmt;
 
 /// Connection to a node: its cost for each byte, and the load of the node.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
+pub struct LinkCost {
     /// Nanoseconds to transfer a byte of columns.
     pub column_ns: f64,
     /// Nanoseconds to transfer a byte of results.
@@ -51,12 +51,12 @@ pub struct Share {
     /// Row groups: the units that a node or the client claims one at a time.
     pub groups: f64,
     /// Connection to the node.
-    pub link: Link,
+    pub link: LinkCost,
 }
 
 /// Input of an estimate: where the bytes of a step are.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Step {
+pub struct StepInput {
     /// Data at the nodes, one entry for each node.
     pub shares: Vec<Share>,
     /// Bytes that must be fetched, because no node can run the program over them.
@@ -84,7 +84,7 @@ pub struct Cost {
 
 /// CPUs of the client's machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Machine {
+pub struct ClientCpus {
     /// Number of CPUs of the client.
     pub cpus: f64,
     /// True if the nodes run on the same CPUs.
@@ -99,7 +99,7 @@ pub enum Limit {
     /// The program at a node.
     Node,
     /// The connection to a node.
-    Link,
+    LinkCost,
     /// The program or the decoding of results at the client.
     Client,
     /// CPUs that nodes and client share.
@@ -113,7 +113,7 @@ impl fmt::Display for Limit {
         f.write_str(match self {
             Limit::Start => "start-up",
             Limit::Node => "the node",
-            Limit::Link => "the link",
+            Limit::LinkCost => "the link",
             Limit::Client => "the client",
             Limit::Cpus => "the CPUs that client and nodes share",
             Limit::Merge => "merging",
@@ -184,7 +184,7 @@ struct Load {
     limit: Limit,
 }
 
-impl Step {
+impl StepInput {
     /// Returns the bytes that nodes can process.
     fn bytes(&self) -> f64 {
         self.shares.iter().map(|share| share.bytes).sum()
@@ -207,12 +207,12 @@ impl Step {
     }
 
     /// Returns the busiest resource if nodes process the share `shipped`. Resources work at the same time.
-    fn parts(&self, cost: &Cost, machine: Machine, shipped: f64) -> Load {
+    fn parts(&self, cost: &Cost, machine: ClientCpus, shipped: f64) -> Load {
         let fetched = 1.0 - shipped;
         let (mut node, mut link, mut cpu) = (0.0f64, 0.0f64, 0.0);
         let mut results = 0.0;
         for share in &self.shares {
-            let Share { bytes, link: Link { column_ns, result_ns, cpu_ns, is_memory, load, .. }, .. } =
+            let Share { bytes, link: LinkCost { column_ns, result_ns, cpu_ns, is_memory, load, .. }, .. } =
                 *share;
             let leaving = share.results(cost, shipped);
             results += leaving;
@@ -230,7 +230,7 @@ impl Step {
         let shares = self.shares.len().max(1) as f64;
         let parts = [
             (node, Limit::Node),
-            (link, Limit::Link),
+            (link, Limit::LinkCost),
             (here.max(unpacking / shares), Limit::Client),
             (cpu / machine.cpus.max(1.0), Limit::Cpus),
         ];
@@ -252,7 +252,7 @@ impl Step {
         self.shares.iter().map(each).fold(0.0, f64::max)
     }
 
-    fn way(&self, way: Way, cost: &Cost, machine: Machine) -> StepEstimate {
+    fn way(&self, way: Way, cost: &Cost, machine: ClientCpus) -> StepEstimate {
         let parts = |shipped| self.parts(cost, machine, shipped);
         let column_ns = self.shares.iter().map(|share| share.link.column_ns).fold(0.0, f64::max);
         // Bytes that no node can process are fetched last.
@@ -280,7 +280,7 @@ impl Step {
                 let best = points.map(|shipped| (shipped, parts(shipped)));
                 let best = best.min_by(|left, right| left.1.ns.total_cmp(&right.1.ns));
                 let (shipped, load) = best.unwrap_or_else(|| (most, parts(most)));
-                let load = if piece > load.ns { Load { ns: piece, limit: Limit::Link } } else { load };
+                let load = if piece > load.ns { Load { ns: piece, limit: Limit::LinkCost } } else { load };
                 (shipped, load, prior::SPLIT_START_NS + 2.0 * rtt + sent() + behind + piece / 2.0)
             }
         };
@@ -312,7 +312,7 @@ impl Share {
 }
 
 /// Returns the estimates for all placements, and the best placement.
-pub fn estimate(step: &Step, cost: &Cost, machine: Machine) -> StepEstimates {
+pub fn estimate(step: &StepInput, cost: &Cost, machine: ClientCpus) -> StepEstimates {
     let each = Way::ALL.map(|way| step.way(way, cost, machine));
     // Shipping is the simplest if a node has any data.
     let mut choice = Way::Ship;
@@ -334,15 +334,15 @@ mod tests {
 
     const GIB: f64 = (1u64 << 30) as f64;
 
-    fn link(gbyte_per_s: f64) -> Link {
+    fn link(gbyte_per_s: f64) -> LinkCost {
         let (column_ns, result_ns) = (1.0 / gbyte_per_s, 1.0 / gbyte_per_s);
         let (round_trip_ns, cpu_ns, is_memory, load, is_measured) = (50e3, 0.0, false, 0.0, true);
-        Link { column_ns, result_ns, round_trip_ns, cpu_ns, is_memory, load, is_measured }
+        LinkCost { column_ns, result_ns, round_trip_ns, cpu_ns, is_memory, load, is_measured }
     }
 
-    fn step(bytes: f64, link: Link) -> Step {
+    fn step(bytes: f64, link: LinkCost) -> StepInput {
         let share = Share { bytes, rows: bytes / 64.0, groups: (bytes / 4e6).max(1.0), link };
-        Step { shares: vec![share], fetched_bytes: 0.0, sent_bytes: 0.0 }
+        StepInput { shares: vec![share], fetched_bytes: 0.0, sent_bytes: 0.0 }
     }
 
     /// Returns a cost: both sides run the program at this rate, and its output is this share of its input.
@@ -352,7 +352,7 @@ mod tests {
         Cost { node_ns: ns, client_ns: ns, unpack_ns: 0.0, merge_ns: 0.0, leaves, factors: [1.0; 3] }
     }
 
-    const APART: Machine = Machine { cpus: 64.0, is_shared: false };
+    const APART: ClientCpus = ClientCpus { cpus: 64.0, is_shared: false };
 
     fn ms(estimates: &StepEstimates, way: Way) -> f64 {
         estimates.of(way).ns / 1e6
@@ -365,7 +365,7 @@ mod tests {
             let ratio = ms(&found, Way::Ship) / ms(&found, Way::Fetch);
             assert!((ratio / share - 1.0).abs() < 0.05, "{share}: {ratio}");
             assert_eq!(found.choice, Way::Ship, "{}", found.why());
-            assert_eq!(found.of(Way::Fetch).limit, Limit::Link);
+            assert_eq!(found.of(Way::Fetch).limit, Limit::LinkCost);
         }
     }
 
@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn node_that_others_keep_busy_is_left_alone_as_far_as_they_do() {
         let shipped = |load| {
-            let link = Link { load, ..link(3.0) };
+            let link = LinkCost { load, ..link(3.0) };
             estimate(&step(GIB, link), &cost(6.0, 0.01), APART).of(Way::Split).shipped
         };
         assert!(
@@ -418,15 +418,15 @@ mod tests {
 
     #[test]
     fn shared_memory_is_not_held_up_by_results_and_columns_together() {
-        let memory = Link { is_memory: true, ..link(6.0) };
-        let machine = Machine { cpus: 2.0, is_shared: true };
+        let memory = LinkCost { is_memory: true, ..link(6.0) };
+        let machine = ClientCpus { cpus: 2.0, is_shared: true };
         let found = estimate(&step(GIB, memory), &cost(6.0, 1.0), machine);
         assert_eq!(found.choice, Way::Split, "{}", found.why());
     }
 
     #[test]
     fn cpus_that_both_sides_share_are_no_more_by_sharing_them() {
-        let machine = Machine { cpus: 1.0, is_shared: true };
+        let machine = ClientCpus { cpus: 1.0, is_shared: true };
         let found = estimate(&step(GIB, link(50.0)), &cost(5.0, 0.01), machine);
         assert!(ms(&found, Way::Split) > ms(&found, Way::Ship) * 0.97, "{}", found.why());
         assert_eq!(found.of(Way::Split).limit, Limit::Cpus);
@@ -435,22 +435,22 @@ mod tests {
     #[test]
     fn several_nodes_work_at_the_same_time() {
         let one = step(GIB, link(1.17));
-        let halves = Step { shares: vec![step(GIB / 2.0, link(1.17)).shares[0]; 2], ..one.clone() };
-        let of = |step: &Step| ms(&estimate(step, &cost(2.0, 0.01), APART), Way::Ship);
+        let halves = StepInput { shares: vec![step(GIB / 2.0, link(1.17)).shares[0]; 2], ..one.clone() };
+        let of = |step: &StepInput| ms(&estimate(step, &cost(2.0, 0.01), APART), Way::Ship);
         assert!((of(&one) / of(&halves) - 2.0).abs() < 0.05);
     }
 
     #[test]
     fn what_lies_with_no_node_is_fetched() {
-        let step = Step { fetched_bytes: GIB, ..Step::default() };
+        let step = StepInput { fetched_bytes: GIB, ..StepInput::default() };
         assert_eq!(estimate(&step, &cost(10.0, 0.1), APART).choice, Way::Fetch);
     }
 
     #[test]
     fn keys_that_are_sent_first_count() {
         let few = step(4e6, link(1.17));
-        let many = Step { sent_bytes: 8e6, ..few.clone() };
-        let choice = |step: &Step| estimate(step, &cost(10.0, 0.01), APART).choice;
+        let many = StepInput { sent_bytes: 8e6, ..few.clone() };
+        let choice = |step: &StepInput| estimate(step, &cost(10.0, 0.01), APART).choice;
         assert_eq!((choice(&few), choice(&many)), (Way::Ship, Way::Fetch));
     }
 
@@ -491,12 +491,12 @@ mod tests {
             bytes in 0.0..1e15f64, groups in 0.0..1e6f64, load in 0.0..2.0f64, cpus in 0.0..1e3f64,
             ns in 0.0..1e3f64, is_memory: bool, is_shared: bool,
         ) {
-            let link = Link { is_memory, load, ..link(1.0) };
+            let link = LinkCost { is_memory, load, ..link(1.0) };
             let share = Share { bytes, rows: bytes / 8.0, groups, link };
-            let step = Step { shares: vec![share; 2], fetched_bytes: bytes, sent_bytes: bytes };
+            let step = StepInput { shares: vec![share; 2], fetched_bytes: bytes, sent_bytes: bytes };
             let leaves = Leaves::Groups { row_bytes: 8.0, groups: bytes };
             let cost = Cost { leaves, merge_ns: ns, unpack_ns: ns, ..cost(1.0, 0.0) };
-            let found = estimate(&step, &cost, Machine { cpus, is_shared });
+            let found = estimate(&step, &cost, ClientCpus { cpus, is_shared });
             for way in Way::ALL {
                 let StepEstimate { ns, link_bytes, node_ns, client_ns, shipped, .. } = found.of(way);
                 let all = [ns, link_bytes, node_ns, client_ns, shipped];

@@ -17,7 +17,7 @@
 
 use crate::average::Average;
 use crate::calls::{RanAt, SeenCalls};
-use crate::estimate::{Cost, Link, Machine, Step, StepEstimate, estimate};
+use crate::estimate::{ClientCpus, Cost, LinkCost, StepEstimate, StepInput, estimate};
 use crate::leaves::Leaves;
 use crate::placement::Way;
 use crate::prior;
@@ -37,7 +37,7 @@ const LOAD_MAX: f64 = 0.8;
 
 /// Keys under which a program is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct ProgramKey {
     /// Hash of the program, its columns and its table.
     pub exact: u64,
     /// Hash of the program without its literals.
@@ -156,7 +156,7 @@ impl Seen {
 ///
 /// The methods are of two kinds. `note` and the methods that begin with `note_` learn from a run; the caller measures
 /// the times. `link`, `brought_ns`, `calls` and `known` look up what was learned, and fall back to priors. To choose a
-/// placement, callers build a [`Step`] from [`link`](Learned::link), get a [`Cost`] from [`known`](Learned::known), and
+/// placement, callers build a [`StepInput`] from [`link`](Learned::link), get a [`Cost`] from [`known`](Learned::known), and
 /// pass both to [`estimate`]. There is no lock inside: the caller holds one.
 #[derive(Clone, Debug, Default)]
 pub struct Learned {
@@ -193,7 +193,7 @@ impl Learned {
     }
 
     /// Returns the expected rates of the link to a node.
-    pub fn link(&self, node: u64, distance: Distance) -> Link {
+    pub fn link(&self, node: u64, distance: Distance) -> LinkCost {
         let SeenLink { columns, results, probed, round_trip, load, .. } =
             self.links.get(&node).copied().unwrap_or_default();
         let is_memory = distance == Distance::Memory;
@@ -207,7 +207,7 @@ impl Learned {
         let other = |of: Average| if is_memory { None } else { of.get() };
         let column_ns = columns.get().or(other(results)).or(probed.get()).unwrap_or(1e9 / rate);
         let result_ns = results.get().or(other(columns)).or(probed.get()).unwrap_or(1e9 / rate);
-        Link {
+        LinkCost {
             column_ns,
             result_ns,
             round_trip_ns: round_trip.get().unwrap_or(prior::ROUND_TRIP_NS),
@@ -285,7 +285,7 @@ impl Learned {
     }
 
     /// Returns the expected cost of a program. `prior` fills in whatever was not learned.
-    pub fn known(&self, key: Key, prior: &Cost) -> Known {
+    pub fn known(&self, key: ProgramKey, prior: &Cost) -> Known {
         let of = |key| self.pipelines.get(&key).copied().unwrap_or_default();
         let (exact, shape): (Seen, Seen) = (of(key.exact), of(key.shape));
         let first = |field: fn(&Seen) -> Average| field(&exact).get().or(field(&shape).get());
@@ -318,7 +318,14 @@ impl Learned {
     }
 
     /// Learns from a run of a step. `prior` is the cost that was assumed of its program before anything was known.
-    pub fn note(&mut self, key: Key, prior: &Cost, step: &Step, machine: Machine, actual: &Actual) {
+    pub fn note(
+        &mut self,
+        key: ProgramKey,
+        prior: &Cost,
+        step: &StepInput,
+        machine: ClientCpus,
+        actual: &Actual,
+    ) {
         for of in [key.exact, key.shape] {
             let seen = self.seen(of);
             seen.node.note(actual.node.byte_ns());
@@ -358,7 +365,7 @@ impl Learned {
     }
 
     /// Learns how much of its input one scan output.
-    pub fn note_left(&mut self, key: Key, prior: &Cost, left: Left) {
+    pub fn note_left(&mut self, key: ProgramKey, prior: &Cost, left: Left) {
         let Left { read_bytes, rows, left_bytes } = left;
         if read_bytes <= 0.0 {
             return;
@@ -372,7 +379,7 @@ impl Learned {
     }
 
     /// Learns how long merging partial results took.
-    pub fn note_merge(&mut self, key: Key, took: Took) {
+    pub fn note_merge(&mut self, key: ProgramKey, took: Took) {
         for of in [key.exact, key.shape] {
             self.seen(of).merge.note(took.byte_ns());
         }
@@ -384,19 +391,19 @@ mod tests {
     use super::*;
     use crate::estimate::Share;
 
-    const KEY: Key = Key { exact: 1, shape: 2 };
-    const OTHER_LITERAL: Key = Key { exact: 3, shape: 2 };
-    const MACHINE: Machine = Machine { cpus: 8.0, is_shared: false };
+    const KEY: ProgramKey = ProgramKey { exact: 1, shape: 2 };
+    const OTHER_LITERAL: ProgramKey = ProgramKey { exact: 3, shape: 2 };
+    const MACHINE: ClientCpus = ClientCpus { cpus: 8.0, is_shared: false };
 
     fn prior() -> Cost {
         let leaves = Leaves::Share(0.25);
         Cost { node_ns: 0.1, client_ns: 0.1, unpack_ns: 0.1, merge_ns: 0.1, leaves, factors: [1.0; 3] }
     }
 
-    fn step(learned: &Learned) -> Step {
+    fn step(learned: &Learned) -> StepInput {
         let link = learned.link(7, Distance::Network);
         let share = Share { bytes: 1e8, rows: 1e6, groups: 25.0, link };
-        Step { shares: vec![share], fetched_bytes: 0.0, sent_bytes: 0.0 }
+        StepInput { shares: vec![share], fetched_bytes: 0.0, sent_bytes: 0.0 }
     }
 
     /// Returns a time for a million bytes.
@@ -528,7 +535,7 @@ mod tests {
         for _ in 0..20 {
             learned.note_columns(7, Distance::Network, took(10_000_000));
         }
-        let Link { column_ns, result_ns, is_measured, .. } = learned.link(7, Distance::Network);
+        let LinkCost { column_ns, result_ns, is_measured, .. } = learned.link(7, Distance::Network);
         assert!((9.9..10.1).contains(&column_ns) && (8.9..9.1).contains(&result_ns) && is_measured);
     }
 
@@ -547,7 +554,7 @@ mod tests {
     fn store_is_bounded_and_forgets_what_was_not_used_for_longest() {
         let mut learned = Learned::default();
         let step = step(&learned);
-        let key = |number: u64| Key { exact: 2 * number, shape: 2 * number + 1 };
+        let key = |number: u64| ProgramKey { exact: 2 * number, shape: 2 * number + 1 };
         let note = |learned: &mut Learned, number| {
             learned.note(key(number), &prior(), &step, MACHINE, &shipped(3.0, 0.5));
             learned.note_round_trip(number, 1_000);

@@ -21,7 +21,11 @@ mod placement;
 pub mod prior;
 
 pub use calls::{Call, CallEstimate, EachEstimate, RanAt, SeenCalls, break_even_accesses};
-pub use estimate::{Cost, Limit, Link, Machine, Share, Step, StepEstimate, StepEstimates, estimate};
-pub use learned::{Actual, Distance, Key, Known, LINKS_MAX, Learned, Left, PIPELINES_MAX, Took, fingerprint};
+pub use estimate::{
+    ClientCpus, Cost, Limit, LinkCost, Share, StepEstimate, StepEstimates, StepInput, estimate,
+};
+pub use learned::{
+    Actual, Distance, Known, LINKS_MAX, Learned, Left, PIPELINES_MAX, ProgramKey, Took, fingerprint,
+};
 pub use leaves::Leaves;
 pub use placement::{Placement, UnknownPlacement, Way};

@@ -8,7 +8,7 @@
 use farpool_files::{Error, ErrorKind};
 use farpool_host::Host;
 use farpool_operators::run::{LookupTable, Lookups, Stopped};
-use farpool_operators::{KeySet, Lookup, Operator, Plan, Program};
+use farpool_operators::{JoinLookup, KeySet, Operator, Plan, Program};
 use farpool_planner::Placement;
 use farpool_wire::control::LookupKind;
 use std::fmt;
@@ -137,6 +137,6 @@ pub(crate) fn exact(program: &Program, key_sets: &[Arc<KeySet>], host: &dyn Host
 
 /// Returns a table without keys, which fits keys of any type.
 pub(crate) fn none() -> Result<Arc<LookupTable>, Stopped> {
-    let none = LookupTable::from_bytes(Lookup::Keys, Vec::<u8>::new().into(), 0);
+    let none = LookupTable::from_bytes(JoinLookup::Keys, Vec::<u8>::new().into(), 0);
     none.map(Arc::new).map_err(|error| Stopped::Columns(error.to_string()))
 }

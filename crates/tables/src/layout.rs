@@ -36,10 +36,10 @@ pub struct EncodedGroup {
     pub bytes: Vec<u8>,
 }
 
-/// Encoder that packs batches into row groups. Call [`Packer::push`] for each batch, then [`Packer::finish`]; both hand
+/// Encoder that packs batches into row groups. Call [`RowGroupEncoder::push`] for each batch, then [`RowGroupEncoder::finish`]; both hand
 /// over row groups as they become full.
 #[derive(Debug)]
-pub struct Packer {
+pub struct RowGroupEncoder {
     given: SchemaRef,
     schema: SchemaRef,
     /// Positions of columns in the row layout; `None` in the column layout.
@@ -55,20 +55,20 @@ fn invalid(message: String) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-impl Packer {
+impl RowGroupEncoder {
     /// Makes a packer for batches of this schema. A row group has at most `bytes_max` bytes, the size of a region.
-    pub fn new(schema: SchemaRef, bytes_max: u64) -> Result<Packer, Error> {
+    pub fn new(schema: SchemaRef, bytes_max: u64) -> Result<RowGroupEncoder, Error> {
         let stored = Arc::new(stored_schema(&schema)?);
         // Offsets of text are `i32`, and so are offsets within a group.
         let bytes_max = bytes_max.min(i32::MAX as u64) as usize / GROUP_ALIGN * GROUP_ALIGN;
         let (places, parts) = (None, Vec::new());
-        Ok(Packer { given: schema, schema: stored, places, bytes_max, tag_bytes: 0, parts, rows: 0 })
+        Ok(RowGroupEncoder { given: schema, schema: stored, places, bytes_max, tag_bytes: 0, parts, rows: 0 })
     }
 
     /// Switches to the row layout: rows of fixed width that follow each other.
     ///
     /// Errors: [`ErrorKind::Invalid`] if the values of a column have variable width.
-    pub fn in_rows(mut self) -> Result<Packer, Error> {
+    pub fn in_rows(mut self) -> Result<RowGroupEncoder, Error> {
         self.places = RowPlaces::of(&self.schema);
         // A scan of the row layout reads all of a row group.
         self.bytes_max = self.bytes_max.min(SCAN_GROUP_BYTES_MAX - GROUP_ALIGN);
@@ -86,8 +86,8 @@ impl Packer {
     }
 
     /// Leaves room behind each buffer for the tag of its encryption. Checksums are 0 then.
-    pub fn leaving_tags(self) -> Packer {
-        Packer { tag_bytes: TAG_BYTES, ..self }
+    pub fn leaving_tags(self) -> RowGroupEncoder {
+        RowGroupEncoder { tag_bytes: TAG_BYTES, ..self }
     }
 
     /// Returns the columns in their stored types.

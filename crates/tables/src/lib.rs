@@ -43,7 +43,7 @@ pub use farpool_operators as operators;
 pub use farpool_sealing::{TableKey, WrongKeyLength};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterSeal, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
-pub use layout::{EncodedGroup, Packer, TableLayout};
+pub use layout::{EncodedGroup, RowGroupEncoder, TableLayout};
 pub use names::{drop_table, has_table};
 pub use put::{PutOptions, put_table};
 pub use query::Answer;

@@ -21,8 +21,8 @@ use farpool_files::beneath::NodeLinks;
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
 use farpool_planner::{
-    Actual, Cost, Distance, Key, Known, Leaves, Left, Machine, Placement, Share, Step, Took, Way, estimate,
-    fingerprint, prior,
+    Actual, ClientCpus, Cost, Distance, Known, Leaves, Left, Placement, ProgramKey, Share, StepInput, Took,
+    Way, estimate, fingerprint, prior,
 };
 use std::sync::Arc;
 
@@ -97,14 +97,14 @@ pub(crate) struct Placing<'t> {
     table: &'t FarTable,
     observed: Arc<Observed>,
     columns: Vec<usize>,
-    key: Key,
+    key: ProgramKey,
     prior: Cost,
     sent_bytes: f64,
     may_ship: bool,
     is_limited: bool,
     /// Average bytes of a row that leaves the program.
     row_bytes: f64,
-    machine: Machine,
+    machine: ClientCpus,
     rows: f64,
     bytes: f64,
 }
@@ -128,7 +128,8 @@ impl<'t> Placing<'t> {
         // The program counts columns among those that it reads, so their numbers in the table are part of the key.
         let places: Vec<u8> = columns.iter().flat_map(|column| (*column as u32).to_le_bytes()).collect();
         let exact = fingerprint([file.as_bytes(), &table.bytes().to_le_bytes(), &places, &program]);
-        let key = Key { exact, shape: fingerprint([shape(near).as_bytes(), &[u8::from(is_encrypted)]]) };
+        let key =
+            ProgramKey { exact, shape: fingerprint([shape(near).as_bytes(), &[u8::from(is_encrypted)]]) };
         let leaves = leaves(&groups, near, columns, row_bytes, bytes / rows.max(1.0));
         let node_ns = run_ns(near) + if is_encrypted { prior::OPENING_NS } else { 0.0 };
         let merge_ns = match leaves {
@@ -154,14 +155,14 @@ impl<'t> Placing<'t> {
             may_ship: joining.is_shipped() && !columns.is_empty(),
             is_limited: matches!(near.operators().last(), Some(Operator::Limit(_))),
             row_bytes,
-            machine: Machine { cpus: observed.cpus as f64, is_shared },
+            machine: ClientCpus { cpus: observed.cpus as f64, is_shared },
             rows,
             bytes,
             observed,
         }
     }
 
-    fn step(&self, groups: &[usize]) -> Step {
+    fn step(&self, groups: &[usize]) -> StepInput {
         let session = self.table.session();
         let mut nodes: Vec<(Arc<NodeLinks>, Share)> = Vec::new();
         let mut fetched_bytes = 0.0;
@@ -185,7 +186,7 @@ impl<'t> Placing<'t> {
             share.groups += 1.0;
         }
         let shares = nodes.into_iter().map(|(_, share)| share).collect();
-        Step { shares, fetched_bytes, sent_bytes: self.sent_bytes }
+        StepInput { shares, fetched_bytes, sent_bytes: self.sent_bytes }
     }
 
     fn known(&self) -> Known {

@@ -2,7 +2,7 @@
 
 use crate::column_type::stored_schema;
 use crate::footer::{Footer, RowGroup, Trailer};
-use crate::layout::{EncodedGroup, Packer, TableLayout};
+use crate::layout::{EncodedGroup, RowGroupEncoder, TableLayout};
 use crate::names::{file_name, has_table};
 use crate::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX};
 use arrow_array::RecordBatch;
@@ -56,7 +56,7 @@ pub fn put_table<E: Display>(
         let region_bytes =
             regions.ok_or_else(|| Error::new(ErrorKind::Exhausted, "the pool has no memory nodes"))?;
         let seal = options.key.as_ref().map(|key| Sealing::of(pool, key)).transpose()?;
-        let mut packer = Packer::new(schema, region_bytes)?;
+        let mut packer = RowGroupEncoder::new(schema, region_bytes)?;
         if options.layout == TableLayout::Rows {
             packer = packer.in_rows()?;
         }

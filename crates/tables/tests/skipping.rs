@@ -12,14 +12,14 @@ mod oracle {
 use arrow_array::RecordBatch;
 use farpool_tables::operators::run::{Bounds, Prepared, Run};
 use farpool_tables::operators::*;
-use farpool_tables::{Packer, RowGroup, may_pass};
+use farpool_tables::{RowGroup, RowGroupEncoder, may_pass};
 use oracle::Row;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn groups(batch: &RecordBatch) -> Vec<RowGroup> {
-    let mut packer = Packer::new(batch.schema(), 16 << 20).expect("a schema");
+    let mut packer = RowGroupEncoder::new(batch.schema(), 16 << 20).expect("a schema");
     let mut groups = Vec::new();
     let mut take = |encoded: farpool_tables::EncodedGroup| {
         groups.push(encoded.group);
@@ -85,7 +85,7 @@ proptest! {
         let columns: Vec<(usize, Type)> = keys.iter().map(|key| (*key, types[*key])).collect();
         let set = Arc::new(KeySet::new(&columns, &other.schema(), &[other]).expect("the same types"));
         let keys = keys.iter().map(|key| *key as u16).collect();
-        let join = Operator::SemiJoin { keys, lookup: Lookup::Keys, number: 0, is_anti };
+        let join = Operator::SemiJoin { keys, lookup: JoinLookup::Keys, number: 0, is_anti };
         let program = Program::check(types.clone(), vec![join]).expect("a program");
         for rows in rows.chunks(few) {
             let batch = tables::batch(&types, rows, false);

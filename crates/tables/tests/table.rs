@@ -147,7 +147,8 @@ fn row_groups_of_wide_rows_are_no_larger_than_a_scan_reads() {
     let values = FixedSizeBinaryArray::try_from_iter(std::iter::repeat_n(&value, GROUP_ROWS_MAX))
         .expect("equal widths");
     let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(values)]).expect("a batch");
-    let mut packer = Packer::new(schema, 2 << 30).expect("a schema").in_rows().expect("fixed widths");
+    let mut packer =
+        RowGroupEncoder::new(schema, 2 << 30).expect("a schema").in_rows().expect("fixed widths");
     let mut rows = 0;
     let mut take = |group: EncodedGroup| {
         assert!(group.group.bytes as usize <= SCAN_GROUP_BYTES_MAX);
@@ -291,7 +292,7 @@ proptest! {
     ) {
         let schema: SchemaRef = Arc::new(Schema::new(vec![
             Field::new("n", DataType::Int32, true), Field::new("s", DataType::Utf8, true)]));
-        let mut packer = Packer::new(Arc::clone(&schema), region).expect("a schema");
+        let mut packer = RowGroupEncoder::new(Arc::clone(&schema), region).expect("a schema");
         let mut groups = Vec::new();
         let mut from = 0;
         let value = |row: i32| (row % 11 != 3).then_some(row);

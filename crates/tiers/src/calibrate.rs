@@ -10,8 +10,8 @@
 //! A machine with one node has one tier, and there is nothing to place.
 
 use crate::plan::interleave::Interleave;
-use crate::plan::traffic::{Lanes, Rates};
-use crate::region::{CHUNK_BYTES, Nodes, RegionError, TieredRegion};
+use crate::plan::traffic::{Rates, TierRates};
+use crate::region::{CHUNK_BYTES, Nodes, TierRegionError, TieredRegion};
 use crate::topology::Topology;
 use farpool_lock::Mutex;
 use std::hint::black_box;
@@ -27,9 +27,9 @@ const ROUNDS: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibration {
     /// Rates of the near tier, or of the only tier.
-    pub near: Lanes,
+    pub near: TierRates,
     /// Rates of the far tier, and of both at once in bytes a second; `None` if there is one tier.
-    pub far: Option<(Lanes, f64)>,
+    pub far: Option<(TierRates, f64)>,
     /// Number of threads that moved the bytes.
     pub threads: usize,
 }
@@ -42,7 +42,7 @@ impl Calibration {
 }
 
 /// Measures the tiers of a topology with `threads` threads, limited to 1..=256.
-pub fn calibrate(topology: &Topology, threads: usize) -> Result<Calibration, RegionError> {
+pub fn calibrate(topology: &Topology, threads: usize) -> Result<Calibration, TierRegionError> {
     let threads = threads.clamp(1, 256);
     let Some((near, far)) = topology.tiers() else {
         let mut only = region(Nodes::ANY, Interleave::NEAR, threads)?;
@@ -62,15 +62,15 @@ pub fn calibrate(topology: &Topology, threads: usize) -> Result<Calibration, Reg
     Ok(Calibration { near: of_near, far: Some((of_far, together)), threads })
 }
 
-fn region(nodes: Nodes, interleave: Interleave, threads: usize) -> Result<TieredRegion, RegionError> {
+fn region(nodes: Nodes, interleave: Interleave, threads: usize) -> Result<TieredRegion, TierRegionError> {
     TieredRegion::new(CALIBRATION_BYTES, interleave, nodes, threads)
 }
 
-fn lanes(region: &mut TieredRegion, threads: usize) -> Lanes {
+fn lanes(region: &mut TieredRegion, threads: usize) -> TierRates {
     let write = best(|| written(region, threads));
     let read = best(|| read(region, threads));
     let both = best(|| copied(region, threads));
-    Lanes { read, write, both }
+    TierRates { read, write, both }
 }
 
 /// Returns the best rate of some rounds.

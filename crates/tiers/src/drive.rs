@@ -1,18 +1,18 @@
 //! Driver of workers in real time: takes each step when it is due, on threads.
 
 use crate::flow::{Flow, Queues, Step, latest};
-use crate::pace::Pace;
+use crate::pace::StageClock;
 use crate::stage::{Morsel, Stage, StageReport, Work};
 use rustix::thread::CpuSet;
 use std::sync::Arc;
 
 /// Returns the state machine of a worker that takes morsels from these queues.
-pub(crate) fn paced(pace: &Pace, queues: &Arc<Queues>) -> Flow {
+pub(crate) fn paced(pace: &StageClock, queues: &Arc<Queues>) -> Flow {
     Flow::new(Arc::clone(&pace.meter), Arc::clone(queues), pace.window)
 }
 
 /// Waits until the worker has a morsel to work on, and returns it; returns `None` when the worker is done.
-pub(crate) fn next_work(pace: &Pace, flow: &mut Flow) -> Option<Morsel> {
+pub(crate) fn next_work(pace: &StageClock, flow: &mut Flow) -> Option<Morsel> {
     loop {
         match flow.step(pace.picos()) {
             Step::WaitUntil(due) => pace.wait_until(due),
@@ -23,12 +23,12 @@ pub(crate) fn next_work(pace: &Pace, flow: &mut Flow) -> Option<Morsel> {
 }
 
 /// Returns the report of a stage up to now.
-pub(crate) fn report(pace: &Pace, name: &'static str, drained_seconds: [f64; 2]) -> StageReport {
+pub(crate) fn report(pace: &StageClock, name: &'static str, drained_seconds: [f64; 2]) -> StageReport {
     StageReport { name, seconds: pace.seconds(), traffic: pace.meter.traffic(), drained_seconds }
 }
 
 /// Runs all morsels of a stage on `workers` threads.
-pub(crate) fn run(pace: &Pace, stage: &Stage, workers: usize, work: &dyn Work) -> StageReport {
+pub(crate) fn run(pace: &StageClock, stage: &Stage, workers: usize, work: &dyn Work) -> StageReport {
     let queues = Arc::new(Queues::new(stage));
     let drive = |worker: usize| {
         stay_on(worker, workers);

@@ -7,7 +7,7 @@
 
 use crate::drive;
 use crate::meter::Meter;
-use crate::pace::Pace;
+use crate::pace::StageClock;
 use crate::plan::traffic::{NoRate, Rates};
 use crate::stage::{Backend, RealTime, Stage, StageReport, Work};
 
@@ -58,7 +58,7 @@ impl Backend for Emulated {
 }
 
 impl RealTime for Emulated {
-    fn begin(&self) -> Pace {
-        Pace::new(Meter::new(&self.rates, self.latency_ns), self.window)
+    fn begin(&self) -> StageClock {
+        StageClock::new(Meter::new(&self.rates, self.latency_ns), self.window)
     }
 }

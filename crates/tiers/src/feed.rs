@@ -8,9 +8,9 @@
 
 use crate::drive;
 use crate::flow::{Flow, Queues, latest};
-use crate::pace::Pace;
+use crate::pace::StageClock;
 use crate::room::Room;
-use crate::stage::{Lines, Morsel, Stage, StageReport, Task};
+use crate::stage::{Lines, Morsel, MorselTask, Stage, StageReport};
 use farpool_join::Morsels;
 use farpool_lock::Mutex;
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub(crate) type JoinOne<'a> = &'a (dyn Fn(usize, usize) + Sync);
 /// Stage whose work is done by kernels that ask for rows.
 pub(crate) struct Feed<'a> {
     name: &'static str,
-    pace: Pace,
+    pace: StageClock,
     lines: Lines,
     chunk_rows: usize,
     /// Rows of all morsels together.
@@ -42,7 +42,13 @@ struct Worker {
 
 impl<'a> Feed<'a> {
     /// Begins a stage now. A morsel has `chunk_rows` rows, the last one maybe less; all have `rows`.
-    pub(crate) fn new(pace: Pace, workers: usize, stage: &Stage, chunk_rows: usize, rows: usize) -> Feed<'a> {
+    pub(crate) fn new(
+        pace: StageClock,
+        workers: usize,
+        stage: &Stage,
+        chunk_rows: usize,
+        rows: usize,
+    ) -> Feed<'a> {
         let queues = Arc::new(Queues::new(stage));
         let worker =
             || Mutex::new(Worker { flow: drive::paced(&pace, &queues), taken: Vec::new(), again: None });
@@ -66,7 +72,7 @@ impl<'a> Feed<'a> {
         self
     }
 
-    /// Sets the function for morsels of [`Task::Join`].
+    /// Sets the function for morsels of [`MorselTask::Join`].
     pub(crate) fn joining(mut self, joins: JoinOne<'a>) -> Feed<'a> {
         self.joins = Some(joins);
         self
@@ -99,7 +105,7 @@ impl Morsels for Feed<'_> {
         loop {
             let morsel = drive::next_work(&self.pace, &mut own.flow)?;
             match (morsel.task, self.joins) {
-                (Task::Join, Some(join)) => join(worker, morsel.chunk as usize),
+                (MorselTask::Join, Some(join)) => join(worker, morsel.chunk as usize),
                 _ => {
                     if self.again.is_some() {
                         own.taken.push(morsel);
@@ -120,7 +126,7 @@ impl Morsels for Feed<'_> {
                 // as read; `room` decides on which side.
                 let kept = morsel.written_bytes;
                 let read_bytes = if kept == [0, 0] { morsel.read_bytes } else { kept };
-                Morsel { task: Task::Scatter, read_bytes, written_bytes: read_bytes, ..*morsel }
+                Morsel { task: MorselTask::Scatter, read_bytes, written_bytes: read_bytes, ..*morsel }
             };
             let taken = own.taken.iter().map(once_more).collect();
             let queues = Arc::new(Queues::of(self.lines, vec![taken]));

@@ -12,7 +12,7 @@
 //! same code.
 
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos, Way};
-use crate::plan::traffic::Side;
+use crate::plan::traffic::TierSide;
 use crate::room::Room;
 use crate::stage::{Lines, Morsel, Order, Stage};
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ impl Queues {
         let from = |side| all.iter().filter(|morsel| morsel.from() == side).copied().collect();
         let queues = match stage.order {
             Order::AsGiven => vec![all.clone()],
-            Order::TwoQueues => Side::ALL.map(from).into(),
+            Order::TwoQueues => TierSide::ALL.map(from).into(),
         };
         Queues::of(stage.lines, queues)
     }
@@ -178,7 +178,7 @@ impl Flow {
                     if self.queues.lines.are_written && !self.is_touching(&morsel) {
                         written = plus(written, self.line_bytes(&morsel));
                     }
-                    for side in Side::ALL {
+                    for side in TierSide::ALL {
                         let bytes = written[side.index()];
                         if bytes > 0 {
                             self.writes.push_back(self.meter.stream(now, side, Way::Write, bytes));
@@ -219,7 +219,7 @@ impl Flow {
 
     /// Returns the time at which all bytes have arrived.
     fn stream(&self, now: Picos, bytes: [u64; 2]) -> Picos {
-        let due = Side::ALL.map(|side| self.meter.stream(now, side, Way::Read, bytes[side.index()]));
+        let due = TierSide::ALL.map(|side| self.meter.stream(now, side, Way::Read, bytes[side.index()]));
         due[0].max(due[1])
     }
 
@@ -254,7 +254,7 @@ impl Flow {
         let near = taken - far;
         let streamed = bytes.map(|bytes| bytes * taken / all);
         let mut due = self.stream(now, streamed);
-        for (side, count) in [(Side::Near, near), (Side::Far, far)] {
+        for (side, count) in [(TierSide::Near, near), (TierSide::Far, far)] {
             due = due.max(self.meter.lines(now, side, count, u64::from(lines.bytes)));
             if lines.are_written && count > 0 {
                 self.writes.push_back(self.meter.stream(

@@ -10,13 +10,13 @@ use crate::memory::{Placed, TierMemory};
 use crate::moving::{Copies, Input, MORSEL_ROWS};
 use crate::plan::balance::Balance;
 use crate::plan::hash_join::{Joining, Partitioning};
-use crate::plan::traffic::Side;
-use crate::region::RegionError;
-use crate::stage::{Morsel, Order, RealTime, Stage, StageReport, Task, evenly, mixed};
+use crate::plan::traffic::TierSide;
+use crate::region::TierRegionError;
+use crate::stage::{Morsel, MorselTask, Order, RealTime, Stage, StageReport, evenly, mixed};
 use crate::strategy::{NonPartitionedStrategy, Part, PartitionedStrategy, Steps, Strategy, batch_of};
 use farpool_join::{
-    Equal, Hasher, How, JoinError, Morsels, Partitioned, Partitioner, Settings, Side as Of, Sides, Sink,
-    Source, Table, Tuple, join_partitions_by, partition, probe, table_bytes,
+    BuildTable, Equal, How, JoinError, JoinInput, JoinSide as Of, Morsels, PartitionHasher, Partitioned,
+    Partitioner, Settings, Sides, Sink, Tuple, join_partitions_by, partition, probe, table_bytes,
 };
 use farpool_lock::Mutex;
 use std::fmt;
@@ -81,13 +81,13 @@ struct Common<'a> {
     tiers: &'a dyn RealTime,
     memory: &'a TierMemory,
     settings: &'a Settings,
-    hasher: &'a Hasher,
+    hasher: &'a PartitionHasher,
 }
 
 impl Common<'_> {
     /// Returns for each morsel of an input the bytes that it reads, by side. A morsel with a copy is read on the side
     /// of the copy.
-    fn reads(&self, input: &Input<'_>, copies: &[Option<Side>]) -> Vec<[u64; 2]> {
+    fn reads(&self, input: &Input<'_>, copies: &[Option<TierSide>]) -> Vec<[u64; 2]> {
         let of_morsel = |(morsel, bytes): (usize, u64)| match copies.get(morsel).copied().flatten() {
             Some(side) => {
                 let mut read = [0; 2];
@@ -100,10 +100,15 @@ impl Common<'_> {
     }
 
     /// Copies the morsels that have a destination in `copies`. Returns `None` if none has.
-    fn copy(&self, name: &'static str, input: &Input<'_>, copies: &[Option<Side>]) -> Option<StageReport> {
+    fn copy(
+        &self,
+        name: &'static str,
+        input: &Input<'_>,
+        copies: &[Option<TierSide>],
+    ) -> Option<StageReport> {
         let before = self.reads(input, &[]);
         let morsels = before.iter().zip(copies).zip(0..).filter_map(|((read, to), at)| {
-            let morsel = Morsel::reading_both(Task::Copy, at, *read);
+            let morsel = Morsel::reading_both(MorselTask::Copy, at, *read);
             Some(morsel.writing((*to)?, read[0] + read[1]))
         });
         let stage = Stage::new(name, morsels.collect());
@@ -116,7 +121,7 @@ impl Common<'_> {
 
     /// Returns a morsel for each partition, near and far ones mixed. Without mixing, partitions that were laid out in a
     /// row would come from one chunk, hence one tier, for a long time.
-    fn of_partitions(&self, task: Task, parts: &[&Partitioned<'_>]) -> Vec<Morsel> {
+    fn of_partitions(&self, task: MorselTask, parts: &[&Partitioned<'_>]) -> Vec<Morsel> {
         let partitions = self.hasher.partitions();
         let read = |at: usize| self.memory.bytes_by_side(parts.iter().flat_map(|part| part.slices(at)));
         // The cast fits: there are at most 2^14 partitions.
@@ -205,7 +210,7 @@ struct Kernels<'a, S, E> {
 
 impl<'a, S, E> Kernels<'a, S, E> {
     /// Returns the index of a side or batch, its rows, and the destination of the copy of each of its morsels.
-    fn part(&self, part: Part, near_share: f64) -> (usize, &'a [Tuple], Vec<Option<Side>>) {
+    fn part(&self, part: Part, near_share: f64) -> (usize, &'a [Tuple], Vec<Option<TierSide>>) {
         let at = match part {
             Part::Build => 0,
             Part::Batch(batch, _) => batch + 1,
@@ -258,9 +263,9 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
         let morsel = |(number, read): (u32, [u64; 2])| {
             let bytes = read[0] + read[1];
             match to.get(number as usize).copied().flatten().filter(|_| keeps) {
-                Some(side) => Morsel::reading_both(Task::Count, number, read).writing(side, bytes),
-                None if reads_twice => Morsel::reading_both(Task::Count, number, read),
-                None => Morsel::reading_both(Task::Scatter, number, read).writing_share(written, bytes),
+                Some(side) => Morsel::reading_both(MorselTask::Count, number, read).writing(side, bytes),
+                None if reads_twice => Morsel::reading_both(MorselTask::Count, number, read),
+                None => Morsel::reading_both(MorselTask::Scatter, number, read).writing_share(written, bytes),
             }
         };
         let mut morsels: Vec<Morsel> = (0..).zip(reads).map(morsel).collect();
@@ -269,7 +274,7 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
         }
         let before = joins.and_then(|batch| self.sides(batch));
         if let Some(Sides { build, probe }) = before {
-            morsels = evenly(morsels, common.of_partitions(Task::Join, &[build, probe]));
+            morsels = evenly(morsels, common.of_partitions(MorselTask::Join, &[build, probe]));
         }
         let failed = Mutex::new(None);
         let join_one = |worker: usize, partition: usize| {
@@ -304,7 +309,7 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
     fn join(&mut self, batch: usize) -> Result<StageReport, TierError> {
         let common = self.common;
         let Some(sides) = self.sides(batch) else { return Err(JoinError::Unlike.into()) };
-        let morsels = common.of_partitions(Task::Join, &[sides.build, sides.probe]);
+        let morsels = common.of_partitions(MorselTask::Join, &[sides.build, sides.probe]);
         let feed = common.feed(&Stage::new("join", morsels), 1, common.hasher.partitions());
         let sinks = self.sinks.iter().filter_map(|sink| sink.lock().take()).collect();
         let sinks = join_partitions_by(common.settings, self.scratch, sides, &feed, self.how, sinks)?;
@@ -336,7 +341,7 @@ fn non_partitioned<S: Sink, E: Equal>(
 ) -> Result<Joined<S>, TierError> {
     let Sides { build, probe: outer } = sides;
     let (memory, mut reports) = (common.memory, Vec::new());
-    let copies_of = |rows: &[Tuple]| -> Vec<Option<Side>> {
+    let copies_of = |rows: &[Tuple]| -> Vec<Option<TierSide>> {
         let morsels = morsels_of(rows.len());
         (0..morsels).map(|morsel| strategy.copy_of(morsel, morsels)).collect()
     };
@@ -347,7 +352,7 @@ fn non_partitioned<S: Sink, E: Equal>(
     let placed = Placed::new(memory, strategy.partitions_share);
     placed.reserve(size_of_val(build), common.spare_chunks())?;
     let scatter = |(at, read): (u32, [u64; 2])| {
-        let morsel = Morsel::reading_both(Task::Scatter, at, read);
+        let morsel = Morsel::reading_both(MorselTask::Scatter, at, read);
         morsel.writing_share(strategy.partitions_share, read[0] + read[1])
     };
     let morsels = (0..).zip(common.reads(&input, &to)).map(scatter).collect();
@@ -362,10 +367,10 @@ fn non_partitioned<S: Sink, E: Equal>(
         let made = table_bytes(parts.count(morsel.chunk as usize)) as u64;
         morsel.writing_share(strategy.table_share, made)
     };
-    let morsels = common.of_partitions(Task::Build, &[&parts]).into_iter().map(fill).collect();
+    let morsels = common.of_partitions(MorselTask::Build, &[&parts]).into_iter().map(fill).collect();
     let feed = common.feed(&Stage::new("build", morsels), 1, parts.partitions());
     let feed = feed.writing_to(&of_table.room);
-    let table = Table::build_by(&settings, &of_table, &parts, &feed)?;
+    let table = BuildTable::build_by(&settings, &of_table, &parts, &feed)?;
     reports.push(feed.finish());
     let partition_bytes = common.bytes_of(&parts);
     drop(parts);
@@ -379,7 +384,7 @@ fn non_partitioned<S: Sink, E: Equal>(
     let look_up = |(at, read): (u32, [u64; 2])| {
         // The cast fits: a morsel has at most 64 KiB.
         let rows = ((read[0] + read[1]) / size_of::<Tuple>() as u64) as u32;
-        Morsel::reading_both(Task::Probe, at, read).touching(share, rows)
+        Morsel::reading_both(MorselTask::Probe, at, read).touching(share, rows)
     };
     let morsels = (0..).zip(common.reads(&input, &to)).map(look_up).collect();
     let stage = Stage::new("probe", mixed(morsels));
@@ -395,7 +400,7 @@ pub enum TierError {
     /// The kernels failed.
     Join(JoinError),
     /// Memory of a tier could not be had.
-    Region(RegionError),
+    Region(TierRegionError),
     /// Settings or sinks are for another number of threads than there are workers.
     Workers {
         /// Workers of the backend.
@@ -435,8 +440,8 @@ impl From<JoinError> for TierError {
     }
 }
 
-impl From<RegionError> for TierError {
-    fn from(error: RegionError) -> TierError {
+impl From<TierRegionError> for TierError {
+    fn from(error: TierRegionError) -> TierError {
         TierError::Region(error)
     }
 }

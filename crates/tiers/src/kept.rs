@@ -4,7 +4,7 @@
 //! finds no file and measures. An unreadable file is ignored, because a cache must never be an error.
 
 use crate::calibrate::Calibration;
-use crate::plan::traffic::Lanes;
+use crate::plan::traffic::TierRates;
 use crate::topology::Topology;
 use serde_json::{Value, json};
 use std::fs;
@@ -59,7 +59,7 @@ pub fn write(path: &Path, calibration: &Calibration) -> io::Result<()> {
 
 /// Returns the calibration as JSON; rates are in bytes a second.
 pub fn to_json(calibration: &Calibration) -> Value {
-    let lanes = |lanes: &Lanes| json!({ "read": lanes.read, "write": lanes.write, "both": lanes.both });
+    let lanes = |lanes: &TierRates| json!({ "read": lanes.read, "write": lanes.write, "both": lanes.both });
     json!({
         "form": FORM, "threads": calibration.threads, "near": lanes(&calibration.near),
         "far": calibration.far.as_ref().map(|(far, _)| lanes(far)),
@@ -70,7 +70,7 @@ pub fn to_json(calibration: &Calibration) -> Value {
 fn of_json(value: &Value) -> Option<Calibration> {
     let rate = |value: &Value| value.as_f64().filter(|rate| rate.is_finite() && *rate > 0.0);
     let lanes = |value: &Value| {
-        Some(Lanes {
+        Some(TierRates {
             read: rate(&value["read"])?,
             write: rate(&value["write"])?,
             both: rate(&value["both"])?,
@@ -96,8 +96,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b.json");
         assert_eq!(read(&path), None);
-        let lanes = Lanes { read: 3e10, write: 2e10, both: 4e10 };
-        for far in [None, Some((Lanes::shared(1e10), 4.5e10))] {
+        let lanes = TierRates { read: 3e10, write: 2e10, both: 4e10 };
+        for far in [None, Some((TierRates::shared(1e10), 4.5e10))] {
             let calibration = Calibration { near: lanes, far, threads: 2 };
             write(&path, &calibration).unwrap();
             assert_eq!(read(&path), Some(calibration));

@@ -45,6 +45,6 @@ pub use emulated::Emulated;
 pub use join::{Joined, TierError, Tiered, join};
 pub use memory::{TierMemory, share_in_chunks};
 pub use numa::Numa;
-pub use pace::Pace;
+pub use pace::StageClock;
 pub use region::{Nodes, TieredRegion};
 pub use virtual_clock::Virtual;

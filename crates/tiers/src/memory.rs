@@ -11,10 +11,10 @@
 #![allow(unsafe_code)]
 
 use crate::plan::interleave::Interleave;
-use crate::plan::traffic::Side;
-use crate::region::{CHUNK_BYTES, Landed, Nodes, RegionError, TieredRegion};
+use crate::plan::traffic::TierSide;
+use crate::region::{CHUNK_BYTES, Landed, Nodes, TierRegionError, TieredRegion};
 use crate::room::Room;
-use farpool_join::{CHUNK_LINES, Chunks, JoinError, Line, Memory, Purpose, Tuple};
+use farpool_join::{CHUNK_LINES, CacheLine, ChunkSource, JoinError, LineMemory, Purpose, Tuple};
 use farpool_lock::Mutex;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -63,13 +63,13 @@ impl TierMemory {
     }
 
     /// Allocates chunks until `chunks` of a tier are free, so that joins do not wait while the kernel zeroes pages.
-    pub fn reserve(&self, side: Side, chunks: usize) -> Result<(), RegionError> {
+    pub fn reserve(&self, side: TierSide, chunks: usize) -> Result<(), TierRegionError> {
         let missing = chunks.saturating_sub(self.pools.lock().singles[side.index()].len());
         if missing == 0 { Ok(()) } else { self.make_singles(side, missing) }
     }
 
     /// Lends memory for `rows` rows, with near chunks at this ratio. It contains whatever was there before.
-    pub fn rows(&self, interleave: Interleave, rows: usize) -> Result<Memory<'_>, RegionError> {
+    pub fn rows(&self, interleave: Interleave, rows: usize) -> Result<LineMemory<'_>, TierRegionError> {
         self.run(interleave, (rows * size_of::<Tuple>()).div_ceil(CHUNK_BYTES))
     }
 
@@ -87,7 +87,7 @@ impl TierMemory {
                         let offset = at - base;
                         (region.side_of(offset), base + (offset / CHUNK_BYTES + 1) * CHUNK_BYTES)
                     }
-                    None => (Side::Far, end),
+                    None => (TierSide::Far, end),
                 };
                 let until = until.min(end);
                 bytes[side.index()] += (until - at) as u64;
@@ -98,7 +98,7 @@ impl TierMemory {
     }
 
     /// Asks the kernel on which nodes the pages of all chunks lie.
-    pub fn landed(&self) -> Result<Landed, RegionError> {
+    pub fn landed(&self) -> Result<Landed, TierRegionError> {
         let known: Vec<Arc<TieredRegion>> = self.pools.lock().known.values().cloned().collect();
         let mut landed = Landed::default();
         for region in known {
@@ -117,15 +117,15 @@ impl TierMemory {
         known.retain(|_, region| Arc::strong_count(region) > 1);
     }
 
-    fn make_singles(&self, side: Side, count: usize) -> Result<(), RegionError> {
-        let interleave = if side == Side::Near { Interleave::NEAR } else { Interleave::FAR };
+    fn make_singles(&self, side: TierSide, count: usize) -> Result<(), TierRegionError> {
+        let interleave = if side == TierSide::Near { Interleave::NEAR } else { Interleave::FAR };
         let region = self.region(count, interleave)?;
         let chunks = (0..region.chunk_map().len()).rev().map(|chunk| (Arc::clone(&region), chunk));
         self.pools.lock().singles[side.index()].extend(chunks);
         Ok(())
     }
 
-    fn region(&self, chunks: usize, interleave: Interleave) -> Result<Arc<TieredRegion>, RegionError> {
+    fn region(&self, chunks: usize, interleave: Interleave) -> Result<Arc<TieredRegion>, TierRegionError> {
         let bytes = chunks.saturating_mul(CHUNK_BYTES);
         let region = Arc::new(TieredRegion::new(bytes, interleave, self.nodes, self.threads)?);
         self.pools.lock().known.insert(region.base().addr(), Arc::clone(&region));
@@ -133,7 +133,7 @@ impl TierMemory {
     }
 
     /// Lends one chunk of a tier.
-    pub(crate) fn chunk(&self, side: Side) -> Result<Memory<'_>, RegionError> {
+    pub(crate) fn chunk(&self, side: TierSide) -> Result<LineMemory<'_>, TierRegionError> {
         loop {
             let single = self.pools.lock().singles[side.index()].pop();
             let Some((region, chunk)) = single else {
@@ -145,9 +145,13 @@ impl TierMemory {
     }
 
     /// Lends `count` consecutive chunks.
-    pub(crate) fn run(&self, interleave: Interleave, count: usize) -> Result<Memory<'_>, RegionError> {
+    pub(crate) fn run(
+        &self,
+        interleave: Interleave,
+        count: usize,
+    ) -> Result<LineMemory<'_>, TierRegionError> {
         if count == 0 {
-            return Ok(Memory::none());
+            return Ok(LineMemory::none());
         }
         let mut pools = self.pools.lock();
         // A longer run will do, because any prefix of it is evenly mixed. A much longer one is left for larger objects.
@@ -165,22 +169,23 @@ impl TierMemory {
         Ok(self.lend(region, Lent::Run { interleave }, 0, count))
     }
 
-    fn lend(&self, region: Arc<TieredRegion>, lent: Lent, first: usize, count: usize) -> Memory<'_> {
+    fn lend(&self, region: Arc<TieredRegion>, lent: Lent, first: usize, count: usize) -> LineMemory<'_> {
         // SAFETY: `first + count` is no more than the region has, so the address lies within its mapping; it is not
         // null.
-        let start = unsafe { NonNull::new_unchecked(region.base().add(first * CHUNK_BYTES).cast::<Line>()) };
+        let start =
+            unsafe { NonNull::new_unchecked(region.base().add(first * CHUNK_BYTES).cast::<CacheLine>()) };
         let loan = Loan { memory: self, region, lent };
         // SAFETY: the loan keeps the region, which stays where it is, is writable, aligned to chunks and initialised
         // (zeroed by the kernel, then written by joins only). The chunks are in no free list until the loan is dropped,
         // so they are lent once, and nobody reads a region of this module through its slices.
-        unsafe { Memory::new(start, count * CHUNK_LINES, Box::new(loan)) }
+        unsafe { LineMemory::new(start, count * CHUNK_LINES, Box::new(loan)) }
     }
 }
 
 /// Origin of lent chunks: the free list to which they return.
 #[derive(Clone, Copy)]
 enum Lent {
-    Single { side: Side, chunk: usize },
+    Single { side: TierSide, chunk: usize },
     Run { interleave: Interleave },
 }
 
@@ -239,11 +244,11 @@ impl<'m> Placed<'m> {
     }
 
     /// Makes chunks ready for `bytes`, and `spare_chunks` more.
-    pub(crate) fn reserve(&self, bytes: usize, spare_chunks: usize) -> Result<(), RegionError> {
+    pub(crate) fn reserve(&self, bytes: usize, spare_chunks: usize) -> Result<(), TierRegionError> {
         let all = bytes.div_ceil(CHUNK_BYTES) + spare_chunks;
         let near = self.interleave.near_among(all as u64) as usize;
-        self.memory.reserve(Side::Near, near)?;
-        self.memory.reserve(Side::Far, all - near)
+        self.memory.reserve(TierSide::Near, near)?;
+        self.memory.reserve(TierSide::Far, all - near)
     }
 
     /// Returns the bytes by side of a run of `chunks` chunks.
@@ -253,15 +258,15 @@ impl<'m> Placed<'m> {
     }
 }
 
-impl Chunks for Placed<'_> {
-    fn take(&self, purpose: Purpose, count: usize) -> Result<Memory<'_>, JoinError> {
-        let refused = |error: RegionError| JoinError::Memory(error.to_string());
+impl ChunkSource for Placed<'_> {
+    fn take(&self, purpose: Purpose, count: usize) -> Result<LineMemory<'_>, JoinError> {
+        let refused = |error: TierRegionError| JoinError::LineMemory(error.to_string());
         match (purpose, count) {
-            (Purpose::Scratch { .. }, 1) => self.memory.chunk(Side::Near).map_err(refused),
+            (Purpose::Scratch { .. }, 1) => self.memory.chunk(TierSide::Near).map_err(refused),
             (Purpose::Scratch { .. }, _) => self.memory.run(Interleave::NEAR, count).map_err(refused),
             (Purpose::Partition { .. }, 1) => {
                 let at = self.taken.fetch_add(1, Ordering::Relaxed);
-                let side = if self.interleave.is_near(at) { Side::Near } else { Side::Far };
+                let side = if self.interleave.is_near(at) { TierSide::Near } else { TierSide::Far };
                 let mut bytes = [0; 2];
                 bytes[side.index()] = CHUNK_BYTES as u64;
                 self.deal(bytes);
@@ -283,10 +288,10 @@ mod tests {
     fn chunks_lie_as_they_are_dealt_and_come_back() {
         let memory = TierMemory::new(Nodes::ANY, 2);
         let placed = Placed::new(&memory, 0.75);
-        let purpose = Purpose::Partition { side: farpool_join::Side::Probe, worker: 0 };
+        let purpose = Purpose::Partition { side: farpool_join::JoinSide::Probe, worker: 0 };
         for _ in 0..3 {
-            let all: Vec<Memory<'_>> = (0..8).map(|_| placed.take(purpose, 1).unwrap()).collect();
-            let bytes = memory.bytes_by_side(all.iter().map(Memory::tuples));
+            let all: Vec<LineMemory<'_>> = (0..8).map(|_| placed.take(purpose, 1).unwrap()).collect();
+            let bytes = memory.bytes_by_side(all.iter().map(LineMemory::tuples));
             assert_eq!(bytes.map(|bytes| bytes as usize / CHUNK_BYTES), [6, 2]);
         }
         assert_eq!(memory.landed().unwrap().chunks, 2 * SLAB_CHUNKS, "what came back was lent again");

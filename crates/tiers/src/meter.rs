@@ -5,12 +5,12 @@
 //! bytes, in one atomic step, and returns the new time. An idle link does not save bandwidth up: a request begins at
 //! the current time at the earliest.
 //!
-//! A tier has two such links, which count reads and writes as its rates require ([`Lanes::costs`]); one is enough if
+//! A tier has two such links, which count reads and writes as its rates require ([`TierRates::costs`]); one is enough if
 //! both would count alike. One more link stands for the limit of both tiers together.
 //!
 //! `Emulated` uses these times with a real clock, [`Virtual`](crate::Virtual) with a virtual one.
 
-use crate::plan::traffic::{ByteCost, Lanes, Rates, Side, Traffic};
+use crate::plan::traffic::{ByteCost, Rates, TierRates, TierSide, Traffic};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Picoseconds since a stage began. They are fine enough for single lines, and a `u64` lasts half a year.
@@ -68,7 +68,7 @@ struct TierLinks {
 }
 
 impl TierLinks {
-    fn new(lanes: Lanes, latency_ns: f64) -> TierLinks {
+    fn new(lanes: TierRates, latency_ns: f64) -> TierLinks {
         let [first, second] = lanes.costs();
         let differ = |one: f64, other: f64| (one - other).abs() > 1e-9 * one.max(other);
         let is_second = differ(first.read, second.read) || differ(first.written, second.written);
@@ -97,9 +97,9 @@ pub(crate) struct Meter {
 impl Meter {
     /// Returns links that are free at time 0. `latency_ns` is the latency of single lines, by side.
     pub(crate) fn new(rates: &Rates, latency_ns: [f64; 2]) -> Meter {
-        let tier = |side: Side, lanes| TierLinks::new(lanes, latency_ns[side.index()]);
+        let tier = |side: TierSide, lanes| TierLinks::new(lanes, latency_ns[side.index()]);
         Meter {
-            tiers: [tier(Side::Near, rates.near), tier(Side::Far, rates.far)],
+            tiers: [tier(TierSide::Near, rates.near), tier(TierSide::Far, rates.far)],
             together: Link::new(ByteCost { read: 1.0 / rates.together, written: 1.0 / rates.together }),
             noise: None,
         }
@@ -126,7 +126,7 @@ impl Meter {
 
     /// Returns the time at which bytes of a sequential access have arrived. Prefetchers request them ahead, so no
     /// latency is added.
-    pub(crate) fn stream(&self, now: Picos, side: Side, way: Way, bytes: u64) -> Picos {
+    pub(crate) fn stream(&self, now: Picos, side: TierSide, way: Way, bytes: u64) -> Picos {
         if bytes == 0 {
             return now;
         }
@@ -137,7 +137,7 @@ impl Meter {
     }
 
     /// Returns the time at which the last of `lines` lines has arrived, if all are requested together.
-    pub(crate) fn lines(&self, now: Picos, side: Side, lines: u64, line_bytes: u64) -> Picos {
+    pub(crate) fn lines(&self, now: Picos, side: TierSide, lines: u64, line_bytes: u64) -> Picos {
         if lines == 0 {
             return now;
         }
@@ -152,7 +152,7 @@ impl Meter {
     /// Returns all bytes requested so far.
     pub(crate) fn traffic(&self) -> Traffic {
         let mut traffic = Traffic::default();
-        for side in Side::ALL {
+        for side in TierSide::ALL {
             let [read, written] = &self.tiers[side.index()].bytes;
             traffic.of_mut(side).read = read.load(Ordering::Relaxed) as f64;
             traffic.of_mut(side).written = written.load(Ordering::Relaxed) as f64;
@@ -170,38 +170,38 @@ mod tests {
     #[test]
     fn bytes_come_behind_those_that_were_asked_for_before() {
         let meter = Meter::new(&RATES, [0.0; 2]);
-        assert_eq!(meter.stream(0, Side::Far, Way::Read, 2_000), 1_000_000);
-        assert_eq!(meter.stream(0, Side::Far, Way::Write, 2_000), 2_000_000);
+        assert_eq!(meter.stream(0, TierSide::Far, Way::Read, 2_000), 1_000_000);
+        assert_eq!(meter.stream(0, TierSide::Far, Way::Write, 2_000), 2_000_000);
         assert_eq!(meter.traffic().far.total(), 4_000.0);
     }
 
     #[test]
     fn idle_link_saves_nothing_up() {
         let meter = Meter::new(&RATES, [0.0; 2]);
-        meter.stream(0, Side::Far, Way::Read, 2_000);
-        assert_eq!(meter.stream(9_000_000, Side::Far, Way::Read, 2_000), 10_000_000);
+        meter.stream(0, TierSide::Far, Way::Read, 2_000);
+        assert_eq!(meter.stream(9_000_000, TierSide::Far, Way::Read, 2_000), 10_000_000);
     }
 
     #[test]
     fn both_tiers_together_are_held_up_by_what_the_machine_moves() {
         let meter = Meter::new(&RATES, [0.0; 2]);
-        meter.stream(0, Side::Far, Way::Read, 20_000);
-        let near = meter.stream(0, Side::Near, Way::Read, 40_000);
+        meter.stream(0, TierSide::Far, Way::Read, 20_000);
+        let near = meter.stream(0, TierSide::Near, Way::Read, 40_000);
         assert_eq!(near, 12_000_000, "60,000 bytes at 5 GB/s");
     }
 
     #[test]
     fn lane_of_its_own_leaves_the_other_way_free() {
-        let far = Lanes { read: 1e9, write: 1e9, both: 2e9 };
+        let far = TierRates { read: 1e9, write: 1e9, both: 2e9 };
         let meter = Meter::new(&Rates { far, ..RATES }, [0.0; 2]);
-        assert_eq!(meter.stream(0, Side::Far, Way::Read, 1_000), 1_000_000);
-        assert_eq!(meter.stream(0, Side::Far, Way::Write, 1_000), 1_000_000);
+        assert_eq!(meter.stream(0, TierSide::Far, Way::Read, 1_000), 1_000_000);
+        assert_eq!(meter.stream(0, TierSide::Far, Way::Write, 1_000), 1_000_000);
     }
 
     #[test]
     fn lines_wait_for_the_latency_of_their_tier() {
         let meter = Meter::new(&RATES, [0.0, 150.0]);
-        assert_eq!(meter.lines(0, Side::Far, 1, 64), 32_000 + 150_000);
-        assert_eq!(meter.lines(0, Side::Near, 0, 64), 0);
+        assert_eq!(meter.lines(0, TierSide::Far, 1, 64), 32_000 + 150_000);
+        assert_eq!(meter.lines(0, TierSide::Near, 0, 64), 0);
     }
 }

@@ -5,11 +5,11 @@
 //! chunks.
 
 use crate::memory::TierMemory;
-use crate::plan::traffic::Side;
-use crate::region::{CHUNK_BYTES, RegionError};
+use crate::plan::traffic::TierSide;
+use crate::region::{CHUNK_BYTES, TierRegionError};
 use crate::stage::{Morsel, Work};
 use crate::strategy::MORSEL_BYTES;
-use farpool_join::{Memory, Source, Tuple};
+use farpool_join::{JoinInput, LineMemory, Tuple};
 use farpool_lock::Mutex;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -21,16 +21,19 @@ const CHUNK_MORSELS: usize = CHUNK_BYTES / MORSEL_BYTES as usize;
 /// Memory for the copies of morsels.
 pub(crate) struct Copies<'m> {
     /// Chunks by side.
-    chunks: [Vec<Memory<'m>>; 2],
+    chunks: [Vec<LineMemory<'m>>; 2],
     /// Tier of each morsel's copy; `None` if the morsel is not copied.
-    to: Vec<Option<Side>>,
+    to: Vec<Option<TierSide>>,
 }
 
 impl<'m> Copies<'m> {
     /// Reserves chunks for the copies of all morsels whose entry in `to` is a tier.
-    pub(crate) fn new(memory: &'m TierMemory, to: Vec<Option<Side>>) -> Result<Copies<'m>, RegionError> {
+    pub(crate) fn new(
+        memory: &'m TierMemory,
+        to: Vec<Option<TierSide>>,
+    ) -> Result<Copies<'m>, TierRegionError> {
         let mut chunks = [Vec::new(), Vec::new()];
-        for side in Side::ALL {
+        for side in TierSide::ALL {
             let morsels = to.iter().filter(|of| **of == Some(side)).count();
             let count = morsels.div_ceil(CHUNK_MORSELS);
             memory.reserve(side, count)?;
@@ -124,7 +127,7 @@ impl Work for Input<'_> {
     }
 }
 
-impl Source for Input<'_> {
+impl JoinInput for Input<'_> {
     fn rows(&self) -> usize {
         self.original.len()
     }

@@ -6,10 +6,10 @@
 
 use crate::drive;
 use crate::meter::Meter;
-use crate::pace::Pace;
+use crate::pace::StageClock;
 use crate::plan::traffic::Rates;
 use crate::stage::{Backend, RealTime, Stage, StageReport, Work};
-use crate::topology::Node;
+use crate::topology::NumaNode;
 use rustix::thread::CpuSet;
 
 /// Tiers of this machine.
@@ -26,7 +26,7 @@ impl Numa {
 
     /// Returns a backend with a worker for each CPU of the near node. Restricts this thread, and threads that it starts
     /// later, to these CPUs: from CPUs of another node, near memory would be far.
-    pub fn beside(near: &Node) -> Numa {
+    pub fn beside(near: &NumaNode) -> Numa {
         let mut cpus = CpuSet::new();
         let known = near.cpus.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU);
         known.for_each(|cpu| cpus.set(cpu));
@@ -51,9 +51,9 @@ impl Backend for Numa {
 }
 
 impl RealTime for Numa {
-    fn begin(&self) -> Pace {
+    fn begin(&self) -> StageClock {
         let no_limit = Rates::shared(f64::INFINITY, f64::INFINITY, f64::INFINITY);
         // One morsel at a time: early requests gain nothing here.
-        Pace::new(Meter::new(&no_limit, [0.0; 2]), 1)
+        StageClock::new(Meter::new(&no_limit, [0.0; 2]), 1)
     }
 }

@@ -4,7 +4,7 @@
 //! is handed over only at the minute at which the supplier would have delivered it. Customers then queue as they would
 //! at the supplier.
 //!
-//! A [`Pace`] has the delivery times ([`Meter`]) and the instant from which they count. If a link is idle, a request is
+//! A [`StageClock`] has the delivery times ([`Meter`]) and the instant from which they count. If a link is idle, a request is
 //! due after its own transfer time. If a link is busy, it is due after all requests before it. A worker waits until the
 //! due time, then works on memory that was there all along. On real tiers the rates are infinite, so nothing is ever
 //! waited for; the same code runs and still counts bytes.
@@ -22,16 +22,16 @@ const SPIN_MAX: Duration = Duration::from_micros(300);
 const LATE: Duration = Duration::from_micros(150);
 
 /// Clock of a stage that has begun, and its delivery times.
-pub struct Pace {
+pub struct StageClock {
     pub(crate) meter: Arc<Meter>,
     /// Morsels in flight for each worker and queue.
     pub(crate) window: usize,
     begun: Instant,
 }
 
-impl Pace {
-    pub(crate) fn new(meter: Meter, window: usize) -> Pace {
-        Pace { meter: Arc::new(meter), window, begun: Instant::now() }
+impl StageClock {
+    pub(crate) fn new(meter: Meter, window: usize) -> StageClock {
+        StageClock { meter: Arc::new(meter), window, begun: Instant::now() }
     }
 
     /// Returns the seconds since the stage began.

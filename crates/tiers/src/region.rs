@@ -8,7 +8,7 @@
 //! [`TieredRegion::landed`] asks the kernel where the pages are.
 
 use crate::plan::interleave::Interleave;
-use crate::plan::traffic::Side;
+use crate::plan::traffic::TierSide;
 use crate::policy;
 use farpool_region::{HUGE_PAGE_BYTES, PrivateMemory};
 use std::fmt;
@@ -33,10 +33,10 @@ impl Nodes {
     pub const ANY: Nodes = Nodes { near: None, far: None };
 
     /// Returns the NUMA node of one tier.
-    pub fn of(&self, side: Side) -> Option<u32> {
+    pub fn of(&self, side: TierSide) -> Option<u32> {
         match side {
-            Side::Near => self.near,
-            Side::Far => self.far,
+            TierSide::Near => self.near,
+            TierSide::Far => self.far,
         }
     }
 }
@@ -45,7 +45,7 @@ impl Nodes {
 pub struct TieredRegion {
     memory: PrivateMemory,
     nodes: Nodes,
-    chunks: Vec<Side>,
+    chunks: Vec<TierSide>,
 }
 
 impl TieredRegion {
@@ -56,9 +56,9 @@ impl TieredRegion {
         interleave: Interleave,
         nodes: Nodes,
         threads: usize,
-    ) -> Result<TieredRegion, RegionError> {
+    ) -> Result<TieredRegion, TierRegionError> {
         let count = bytes.div_ceil(CHUNK_BYTES).max(1);
-        let refused = |doing, errno: rustix::io::Errno| RegionError { doing, bytes, errno };
+        let refused = |doing, errno: rustix::io::Errno| TierRegionError { doing, bytes, errno };
         let all = count.checked_mul(CHUNK_BYTES);
         let all = all.ok_or(refused("reserving", rustix::io::Errno::NOMEM))?;
         // All pages are made present. More than the machine has would end the process.
@@ -67,8 +67,8 @@ impl TieredRegion {
             return Err(refused("the machine has too little memory for", rustix::io::Errno::NOMEM));
         }
         let memory = PrivateMemory::reserve(all).map_err(|errno| refused("reserving", errno))?;
-        let side = |chunk| if interleave.is_near(chunk) { Side::Near } else { Side::Far };
-        let chunks: Vec<Side> = (0..count as u64).map(side).collect();
+        let side = |chunk| if interleave.is_near(chunk) { TierSide::Near } else { TierSide::Far };
+        let chunks: Vec<TierSide> = (0..count as u64).map(side).collect();
         // Huge pages only make it faster. A kernel without them is no error.
         let _ = memory.ask_for_huge_pages();
         let region = TieredRegion { memory, nodes, chunks };
@@ -94,12 +94,12 @@ impl TieredRegion {
     }
 
     /// Returns the tier that each chunk is meant for.
-    pub fn chunk_map(&self) -> &[Side] {
+    pub fn chunk_map(&self) -> &[TierSide] {
         &self.chunks
     }
 
     /// Returns the tier of the byte at `offset`. Panics if the region is shorter.
-    pub fn side_of(&self, offset: usize) -> Side {
+    pub fn side_of(&self, offset: usize) -> TierSide {
         self.chunks[offset / CHUNK_BYTES]
     }
 
@@ -124,11 +124,11 @@ impl TieredRegion {
     }
 
     /// Asks the kernel on which nodes the pages of each chunk lie.
-    pub fn landed(&self) -> Result<Landed, RegionError> {
+    pub fn landed(&self) -> Result<Landed, TierRegionError> {
         let mut landed = Landed { chunks: self.chunks.len(), ..Landed::default() };
         for (chunk, side) in self.chunks.iter().enumerate() {
             let asked = policy::nodes_of(self.chunk(chunk), PAGE_BYTES);
-            let pages = asked.map_err(|errno| RegionError {
+            let pages = asked.map_err(|errno| TierRegionError {
                 doing: "looking up the NUMA nodes of",
                 bytes: self.len(),
                 errno,
@@ -170,7 +170,7 @@ impl TieredRegion {
 
 impl fmt::Debug for TieredRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let near = self.chunks.iter().filter(|side| **side == Side::Near).count();
+        let near = self.chunks.iter().filter(|side| **side == TierSide::Near).count();
         f.debug_struct("TieredRegion")
             .field("chunks", &self.chunks.len())
             .field("near", &near)
@@ -196,7 +196,7 @@ pub struct Astray {
     /// Index of the chunk in its region.
     pub chunk: usize,
     /// Tier of the chunk in the map.
-    pub meant_for: Side,
+    pub meant_for: TierSide,
     /// Node of that tier; `None` if any node would do.
     pub node: Option<u32>,
     /// Number of pages on another node, or not present.
@@ -228,15 +228,15 @@ impl Landed {
 
 /// Error of the kernel while a region was made or looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionError {
+pub struct TierRegionError {
     doing: &'static str,
     bytes: usize,
     errno: rustix::io::Errno,
 }
 
-impl fmt::Display for RegionError {
+impl fmt::Display for TierRegionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RegionError { doing, bytes, errno } = self;
+        let TierRegionError { doing, bytes, errno } = self;
         write!(f, "{doing} {bytes} B of tiered memory: {errno}")?;
         if *errno == rustix::io::Errno::NOMEM {
             // Each change of node between neighbouring chunks needs a mapping of its own.
@@ -246,7 +246,7 @@ impl fmt::Display for RegionError {
     }
 }
 
-impl std::error::Error for RegionError {}
+impl std::error::Error for TierRegionError {}
 
 #[cfg(test)]
 mod tests {
@@ -259,7 +259,7 @@ mod tests {
         // Node 0 exists on every machine.
         let nodes = Nodes { near: Some(0), far: Some(0) };
         let region = TieredRegion::new(10 * CHUNK_BYTES, Interleave::ratio(3, 2).unwrap(), nodes, 2).unwrap();
-        let near = region.chunk_map().iter().filter(|side| **side == Side::Near).count();
+        let near = region.chunk_map().iter().filter(|side| **side == TierSide::Near).count();
         assert_eq!((region.len(), near), (20 * MIB, 6));
         assert_eq!(region.side_of(0), region.chunk_map()[0]);
         let landed = region.landed().unwrap();
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn memory_is_zeros_and_keeps_what_is_written() {
         let mut region = TieredRegion::new(3 * MIB, Interleave::FAR, Nodes::ANY, 1).unwrap();
-        assert_eq!(region.chunk_map(), [Side::Far; 2]);
+        assert_eq!(region.chunk_map(), [TierSide::Far; 2]);
         assert!(region.bytes().iter().all(|byte| *byte == 0));
         region.bytes_mut()[3 * MIB] = 7;
         assert_eq!(region.chunk(1)[MIB], 7);

@@ -4,13 +4,13 @@
 //! stages. One computes times by a virtual clock, one delays real work until its bytes would have arrived, and one just
 //! works, on a machine whose memory has tiers.
 
-use crate::pace::Pace;
+use crate::pace::StageClock;
 use crate::plan::interleave::Interleave;
-use crate::plan::traffic::{Side, Traffic};
+use crate::plan::traffic::{TierSide, Traffic};
 
 /// Kind of work on a morsel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Task {
+pub enum MorselTask {
     /// Copy of the rows to the place where later stages read them.
     Copy,
     /// Count of the rows of each partition.
@@ -29,7 +29,7 @@ pub enum Task {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Morsel {
     /// Kind of work.
-    pub task: Task,
+    pub task: MorselTask,
     /// Number of the morsel within what the stage reads.
     pub chunk: u32,
     /// Bytes that it reads sequentially, by side.
@@ -42,24 +42,24 @@ pub struct Morsel {
 
 impl Morsel {
     /// Returns a morsel that only reads, from one tier.
-    pub fn reading(task: Task, chunk: u32, from: Side, bytes: impl Into<u64>) -> Morsel {
+    pub fn reading(task: MorselTask, chunk: u32, from: TierSide, bytes: impl Into<u64>) -> Morsel {
         let mut read_bytes = [0; 2];
         read_bytes[from.index()] = bytes.into();
         Morsel::reading_both(task, chunk, read_bytes)
     }
 
     /// Returns a morsel that only reads, from both tiers.
-    pub fn reading_both(task: Task, chunk: u32, read_bytes: [u64; 2]) -> Morsel {
+    pub fn reading_both(task: MorselTask, chunk: u32, read_bytes: [u64; 2]) -> Morsel {
         Morsel { task, chunk, read_bytes, written_bytes: [0; 2], lines: [0; 2] }
     }
 
     /// Returns the tier from which it reads most of its bytes.
-    pub fn from(&self) -> Side {
-        if self.read_bytes[0] > self.read_bytes[1] { Side::Near } else { Side::Far }
+    pub fn from(&self) -> TierSide {
+        if self.read_bytes[0] > self.read_bytes[1] { TierSide::Near } else { TierSide::Far }
     }
 
     /// Adds writes to one tier.
-    pub fn writing(mut self, to: Side, bytes: impl Into<u64>) -> Morsel {
+    pub fn writing(mut self, to: TierSide, bytes: impl Into<u64>) -> Morsel {
         self.written_bytes[to.index()] += bytes.into();
         self
     }
@@ -68,7 +68,7 @@ impl Morsel {
     pub fn writing_share(self, near_share: f64, bytes: impl Into<u64>) -> Morsel {
         let bytes = bytes.into();
         let near = (bytes as f64 * near_share.clamp(0.0, 1.0)).round() as u64;
-        self.writing(Side::Near, near).writing(Side::Far, bytes - near.min(bytes))
+        self.writing(TierSide::Near, near).writing(TierSide::Far, bytes - near.min(bytes))
     }
 
     /// Sets the number of lines that are accessed at random, of which the share `near_share` is near.
@@ -127,7 +127,7 @@ impl Stage {
     pub fn traffic(&self) -> Traffic {
         let mut traffic = Traffic::default();
         for morsel in &self.morsels {
-            for side in Side::ALL {
+            for side in TierSide::ALL {
                 let lines = f64::from(morsel.lines[side.index()]) * f64::from(self.lines.bytes);
                 let written = if self.lines.are_written { lines } else { 0.0 };
                 let of_side = traffic.of_mut(side);
@@ -141,7 +141,7 @@ impl Stage {
 
 /// Returns the morsels with near and far ones evenly mixed. In blocks, only one tier would work at a time.
 pub(crate) fn mixed(morsels: Vec<Morsel>) -> Vec<Morsel> {
-    let (near, far) = morsels.into_iter().partition(|morsel| morsel.from() == Side::Near);
+    let (near, far) = morsels.into_iter().partition(|morsel| morsel.from() == TierSide::Near);
     evenly(near, far)
 }
 
@@ -204,7 +204,7 @@ pub trait Backend {
 /// Backend that does real work on real memory. [`join`](crate::join()) needs one.
 pub trait RealTime: Backend {
     /// Starts the clock of a stage.
-    fn begin(&self) -> Pace;
+    fn begin(&self) -> StageClock;
 }
 
 /// Work that does nothing, for the virtual clock and for measuring delivery times alone.

@@ -9,11 +9,11 @@
 //! queue is empty first, the next side or the next join moves another share.
 
 use crate::plan::balance::Balance;
-use crate::plan::hash_join::{Joining, NonPartitioned, Partitioned, Partitioning};
+use crate::plan::hash_join::{Joining, NonPartitioned, PartitionedJoin, Partitioning};
 use crate::plan::interleave::Interleave;
-use crate::plan::phases::Placement;
-use crate::plan::traffic::Side;
-use crate::stage::{Backend, Lines, Morsel, NoWork, Order, Stage, StageReport, Task, evenly};
+use crate::plan::phases::NearShares;
+use crate::plan::traffic::TierSide;
+use crate::stage::{Backend, Lines, Morsel, MorselTask, NoWork, Order, Stage, StageReport, evenly};
 
 /// Bytes that a morsel reads.
 pub const MORSEL_BYTES: u32 = 64 << 10;
@@ -90,7 +90,7 @@ impl PartitionedStrategy {
     }
 
     /// Takes the shares from a placement of the plan `join`.
-    pub fn placed(mut self, join: &Partitioned, placement: &Placement) -> PartitionedStrategy {
+    pub fn placed(mut self, join: &PartitionedJoin, placement: &NearShares) -> PartitionedStrategy {
         self.input_share = placement.share(join.input);
         self.build_share = placement.share(join.build);
         self.batch_shares = join.batches.iter().map(|batch| placement.share(*batch)).collect();
@@ -158,23 +158,23 @@ impl PartitionedStrategy {
     }
 
     /// Returns the tier of a morsel's copy; `None` if the morsel is not copied.
-    pub(crate) fn copy_of(&self, morsel: u32, morsels: u32, near_share: f64) -> Option<Side> {
+    pub(crate) fn copy_of(&self, morsel: u32, morsels: u32, near_share: f64) -> Option<TierSide> {
         match self.partitioning {
             Partitioning::InFar | Partitioning::OnePass => None,
             Partitioning::CopyMixed => Some(self.side(morsel, morsels, near_share)),
             Partitioning::CopyNear | Partitioning::MoveThenRun | Partitioning::KeepWhileCounting => {
-                (self.side(morsel, morsels, near_share) == Side::Near).then_some(Side::Near)
+                (self.side(morsel, morsels, near_share) == TierSide::Near).then_some(TierSide::Near)
             }
         }
     }
 
-    fn side(&self, morsel: u32, morsels: u32, near_share: f64) -> Side {
+    fn side(&self, morsel: u32, morsels: u32, near_share: f64) -> TierSide {
         let interleave = Interleave::share(near_share, u64::from(morsels));
         let is_near = match self.is_blocked {
             false => interleave.is_near(u64::from(morsel)),
             true => u64::from(morsel) < interleave.near_among(u64::from(morsels)),
         };
-        if is_near { Side::Near } else { Side::Far }
+        if is_near { TierSide::Near } else { TierSide::Far }
     }
 
     /// Returns the near share of the partitions of a side or batch.
@@ -217,7 +217,9 @@ impl Tickets<'_> {
         let reading = |part| {
             let morsels = self.morsels(part);
             let side = move |at| self.strategy.side(at, morsels, self.strategy.output_share(part));
-            (0..morsels).map(move |at| Morsel::reading(Task::Join, at, side(at), MORSEL_BYTES)).collect()
+            (0..morsels)
+                .map(move |at| Morsel::reading(MorselTask::Join, at, side(at), MORSEL_BYTES))
+                .collect()
         };
         evenly(reading(Part::Build), reading(Part::Batch(batch, batches)))
     }
@@ -230,7 +232,7 @@ impl Steps for Tickets<'_> {
         let morsels = self.morsels(part);
         let copies = (0..morsels).filter_map(|at| {
             let to = self.strategy.copy_of(at, morsels, near_share)?;
-            Some(Morsel::reading(Task::Copy, at, Side::Far, MORSEL_BYTES).writing(to, MORSEL_BYTES))
+            Some(Morsel::reading(MorselTask::Copy, at, TierSide::Far, MORSEL_BYTES).writing(to, MORSEL_BYTES))
         });
         let stage = Stage::new("move", copies.collect());
         Ok((!stage.morsels.is_empty()).then(|| self.backend.run(&stage, &NoWork)))
@@ -246,9 +248,10 @@ impl Steps for Tickets<'_> {
         let strategy = self.strategy;
         let (morsels, written) = (self.morsels(part), strategy.output_share(part));
         let copy = |at| strategy.copy_of(at, morsels, near_share);
-        let lies = |at| copy(at).unwrap_or(Side::Far);
+        let lies = |at| copy(at).unwrap_or(TierSide::Far);
         let scatter = |at| {
-            Morsel::reading(Task::Scatter, at, lies(at), MORSEL_BYTES).writing_share(written, MORSEL_BYTES)
+            Morsel::reading(MorselTask::Scatter, at, lies(at), MORSEL_BYTES)
+                .writing_share(written, MORSEL_BYTES)
         };
         let scatters: Vec<Morsel> = (0..morsels).map(scatter).collect();
         let scatters = match joins {
@@ -261,8 +264,10 @@ impl Steps for Tickets<'_> {
         }
         let keeps = strategy.partitioning == Partitioning::KeepWhileCounting;
         let count = |at| match copy(at).filter(|_| keeps) {
-            Some(to) => Morsel::reading(Task::Count, at, Side::Far, MORSEL_BYTES).writing(to, MORSEL_BYTES),
-            None => Morsel::reading(Task::Count, at, lies(at), MORSEL_BYTES),
+            Some(to) => {
+                Morsel::reading(MorselTask::Count, at, TierSide::Far, MORSEL_BYTES).writing(to, MORSEL_BYTES)
+            }
+            None => Morsel::reading(MorselTask::Count, at, lies(at), MORSEL_BYTES),
         };
         let count = Stage { order, ..Stage::new("partition", (0..morsels).map(count).collect()) };
         Ok(self.backend.run(&count, &NoWork).then(self.backend.run(&scatter, &NoWork)))
@@ -300,7 +305,7 @@ pub const TABLE_ROW_BYTES: f64 = 64.0 * 2.0 / 3.0;
 
 impl NonPartitionedStrategy {
     /// Takes the shares from a placement of the plan `join`.
-    pub fn placed(join: &NonPartitioned, placement: &Placement) -> NonPartitionedStrategy {
+    pub fn placed(join: &NonPartitioned, placement: &NearShares) -> NonPartitionedStrategy {
         NonPartitionedStrategy {
             moved: Moved::Share(placement.share(join.probe)),
             partitions_share: placement.share(join.partitions),
@@ -313,45 +318,46 @@ impl NonPartitionedStrategy {
     pub fn tickets(&self, backend: &dyn Backend, [build, probe]: [u32; 2]) -> Vec<StageReport> {
         const ROWS: u32 = MORSEL_BYTES / 16;
         let mut stages = Vec::new();
-        let lies = |at, morsels| self.copy_of(at, morsels).unwrap_or(Side::Far);
+        let lies = |at, morsels| self.copy_of(at, morsels).unwrap_or(TierSide::Far);
         if build > 0 {
             stages.extend(self.moving("move build side", build));
             let scatter = |at| {
                 let from = lies(at, build);
-                Morsel::reading(Task::Scatter, at, from, MORSEL_BYTES)
+                Morsel::reading(MorselTask::Scatter, at, from, MORSEL_BYTES)
                     .writing_share(self.partitions_share, MORSEL_BYTES)
             };
             stages.push(Stage::new("partition", (0..build).map(scatter).collect()));
             let parts = Interleave::share(self.partitions_share, u64::from(build));
             let fill = |at| {
-                let from = if parts.is_near(u64::from(at)) { Side::Near } else { Side::Far };
+                let from = if parts.is_near(u64::from(at)) { TierSide::Near } else { TierSide::Far };
                 let made = f64::from(ROWS) * TABLE_ROW_BYTES;
-                Morsel::reading(Task::Build, at, from, MORSEL_BYTES)
+                Morsel::reading(MorselTask::Build, at, from, MORSEL_BYTES)
                     .writing_share(self.table_share, made as u32)
             };
             stages.push(Stage::new("build", (0..build).map(fill).collect()));
         }
         stages.extend(self.moving("move probe side", probe));
         let look_up = |at| {
-            Morsel::reading(Task::Probe, at, lies(at, probe), MORSEL_BYTES).touching(self.table_share, ROWS)
+            Morsel::reading(MorselTask::Probe, at, lies(at, probe), MORSEL_BYTES)
+                .touching(self.table_share, ROWS)
         };
         stages.push(Stage::new("probe", (0..probe).map(look_up).collect()));
         backend.run_all(&stages, &NoWork)
     }
 
     /// Returns the tier of a morsel's copy; `None` if the morsel is not copied.
-    pub(crate) fn copy_of(&self, morsel: u32, morsels: u32) -> Option<Side> {
+    pub(crate) fn copy_of(&self, morsel: u32, morsels: u32) -> Option<TierSide> {
         let is_near = |share| Interleave::share(share, u64::from(morsels)).is_near(u64::from(morsel));
         match self.moved {
-            Moved::Share(share) => is_near(share).then_some(Side::Near),
-            Moved::Mixed(share) => Some(if is_near(share) { Side::Near } else { Side::Far }),
+            Moved::Share(share) => is_near(share).then_some(TierSide::Near),
+            Moved::Mixed(share) => Some(if is_near(share) { TierSide::Near } else { TierSide::Far }),
         }
     }
 
     fn moving(&self, name: &'static str, morsels: u32) -> Option<Stage> {
         let copies = (0..morsels).filter_map(|at| {
             let to = self.copy_of(at, morsels)?;
-            Some(Morsel::reading(Task::Copy, at, Side::Far, MORSEL_BYTES).writing(to, MORSEL_BYTES))
+            Some(Morsel::reading(MorselTask::Copy, at, TierSide::Far, MORSEL_BYTES).writing(to, MORSEL_BYTES))
         });
         let stage = Stage::new(name, copies.collect());
         (!stage.morsels.is_empty()).then_some(stage)

@@ -23,7 +23,7 @@ pub struct Promised {
 
 /// NUMA node with memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct NumaNode {
     /// Number of the node.
     pub id: u32,
     /// CPUs of the node.
@@ -42,7 +42,7 @@ pub struct Node {
     pub kernel_tier: Option<u32>,
 }
 
-impl Node {
+impl NumaNode {
     /// Reports whether the node has no CPUs. Such a node is taken to be CXL memory.
     pub fn is_cpu_less(&self) -> bool {
         self.cpus.is_empty()
@@ -53,7 +53,7 @@ impl Node {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     /// Nodes; at least one.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NumaNode>,
 }
 
 impl Topology {
@@ -71,19 +71,19 @@ impl Topology {
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("node")?.parse().ok())
             .collect();
         ids.sort_unstable();
-        let nodes: Vec<Node> = ids.iter().copied().filter_map(|id| node(sys, &root, id, &ids)).collect();
+        let nodes: Vec<NumaNode> = ids.iter().copied().filter_map(|id| node(sys, &root, id, &ids)).collect();
         if nodes.is_empty() { Err(no_topology()) } else { Ok(Topology { nodes }) }
     }
 
     /// Chooses a near and a far tier; `None` on a machine with one node. The near tier is the node with the most memory
     /// among those with CPUs. The far tier is the nearest node without CPUs, or the farthest node if all have CPUs.
-    pub fn tiers(&self) -> Option<(&Node, &Node)> {
+    pub fn tiers(&self) -> Option<(&NumaNode, &NumaNode)> {
         let near = self
             .nodes
             .iter()
             .filter(|node| !node.is_cpu_less())
             .max_by_key(|node| (node.bytes, u32::MAX - node.id))?;
-        let distance = |node: &Node| {
+        let distance = |node: &NumaNode| {
             let known = near.distances.iter().find(|(to, _)| *to == node.id);
             known.map_or(u32::MAX, |(_, distance)| *distance)
         };
@@ -95,7 +95,7 @@ impl Topology {
     }
 }
 
-fn node(sys: &Path, root: &Path, id: u32, ids: &[u32]) -> Option<Node> {
+fn node(sys: &Path, root: &Path, id: u32, ids: &[u32]) -> Option<NumaNode> {
     let folder = root.join(format!("node{id}"));
     let meminfo = text(&folder.join("meminfo"))?;
     let bytes = kib(&meminfo, "MemTotal:")?;
@@ -106,7 +106,7 @@ fn node(sys: &Path, root: &Path, id: u32, ids: &[u32]) -> Option<Node> {
     let distance = text(&folder.join("distance")).unwrap_or_default();
     let distances = ids.iter().copied().zip(distance.split_whitespace());
     let weight = sys.join(format!("kernel/mm/mempolicy/weighted_interleave/node{id}"));
-    Some(Node {
+    Some(NumaNode {
         id,
         cpus: text(&folder.join("cpulist")).map_or_else(Vec::new, |list| numbers(&list)),
         bytes,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     fn meminfo(id: u32, total: u64, free: u64) -> String {
-        format!("Node {id} MemTotal:       {total} kB\nNode {id} MemFree:        {free} kB")
+        format!("NumaNode {id} MemTotal:       {total} kB\nNode {id} MemFree:        {free} kB")
     }
 
     #[test]

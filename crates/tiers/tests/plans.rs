@@ -1,10 +1,12 @@
 //! Plans over two tiers: results of paper 002 and ours follow from bytes alone, and the solver finds the optimum.
 
-use farpool_tiers::plan::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
+use farpool_tiers::plan::hash_join::{
+    Inputs, Joining, NonPartitioned, PartitionedJoin, Partitioning, SharedTable,
+};
 use farpool_tiers::plan::operators;
 use farpool_tiers::plan::partial_move::Linear;
-use farpool_tiers::plan::phases::{NoPlacement, Phase, Plan};
-use farpool_tiers::plan::traffic::{Lanes, Rates};
+use farpool_tiers::plan::phases::{NoPlacement, Phase, PhasePlan};
+use farpool_tiers::plan::traffic::{Rates, TierRates};
 
 /// Near share of the mix on the paper's machine, 3:2.
 const ALPHA: f64 = 0.6;
@@ -19,13 +21,13 @@ fn assert_near(found: f64, expected: f64, off_max: f64) {
 
 /// Returns the seconds with the best shares, and the shares of input and partitions.
 fn best(partitioning: Partitioning, joining: Joining) -> (f64, f64, f64) {
-    let join = Partitioned::new(partitioning, joining, ONE, ALPHA);
+    let join = PartitionedJoin::new(partitioning, joining, ONE, ALPHA);
     let found = join.plan.place(&RATES, f64::INFINITY).unwrap();
     (found.seconds(), found.share(join.input), found.share(join.batches[0]))
 }
 
 fn partition_with(x: f64) -> [f64; 2] {
-    let join = Partitioned::new(Partitioning::MoveThenRun, Joining::Left, ONE, ALPHA);
+    let join = PartitionedJoin::new(Partitioning::MoveThenRun, Joining::Left, ONE, ALPHA);
     let found = join.plan.at(&RATES, vec![x, ALPHA, ALPHA]);
     [found.phase_seconds[0], found.phase_seconds[1]]
 }
@@ -54,11 +56,11 @@ fn copying_everything_loses_to_staying_far() {
     assert_near(in_far / best(Partitioning::CopyNear, Joining::Left).0, 0.853, 5e-4);
     assert_near(in_far / best(Partitioning::CopyMixed, Joining::Left).0, 0.881, 5e-4);
     // The gain would be 0.75 if the copy were written to the mix but read as if it were all near.
-    let mut plan = Plan::default();
+    let mut plan = PhasePlan::default();
     let copy = plan.fixed_object("copy", 1.0, ALPHA);
     let partitions = plan.fixed_object("partitions", 1.0, ALPHA);
-    let far = farpool_tiers::plan::traffic::Side::Far;
-    let near = farpool_tiers::plan::traffic::Side::Near;
+    let far = farpool_tiers::plan::traffic::TierSide::Far;
+    let near = farpool_tiers::plan::traffic::TierSide::Near;
     plan.then(Phase::new("move").reads_on(far, 1.0).writes(copy, 1.0));
     plan.then(Phase::new("partition").reads_on(near, 2.0).writes(partitions, 1.0));
     assert_near(in_far / plan.seconds(&RATES, &[ALPHA, ALPHA]), 0.7465, 5e-4);
@@ -87,7 +89,7 @@ fn whole_partitioned_joins_gain_what_their_bytes_say() {
 fn batches_of_the_probe_side_keep_both_tiers_busy_and_cost_what_is_read_again() {
     let gain = |build: f64, batches: u32| {
         let of = |partitioning, joining| {
-            let join = Partitioned::new(partitioning, joining, Inputs { build, probe: 1.0 }, ALPHA);
+            let join = PartitionedJoin::new(partitioning, joining, Inputs { build, probe: 1.0 }, ALPHA);
             join.plan.place(&RATES, f64::INFINITY).unwrap().seconds()
         };
         of(Partitioning::InFar, Joining::After) / of(Partitioning::OnePass, Joining::Beside { batches })
@@ -103,12 +105,12 @@ fn batches_of_the_probe_side_keep_both_tiers_busy_and_cost_what_is_read_again() 
 fn short_near_memory_hurts_the_partial_move_more() {
     let in_far = best(Partitioning::InFar, Joining::Left).0;
     for (room, expected) in [(0.25, 1.37), (0.5, 1.60), (1.0, 2.40)] {
-        let join = Partitioned::new(Partitioning::OnePass, Joining::Left, ONE, ALPHA);
+        let join = PartitionedJoin::new(Partitioning::OnePass, Joining::Left, ONE, ALPHA);
         let found = join.plan.place(&RATES, room).unwrap();
         assert_near(in_far / found.seconds(), expected, 5e-3);
         assert!(found.near_bytes <= room + 1e-9);
     }
-    let join = Partitioned::new(Partitioning::MoveThenRun, Joining::Left, ONE, ALPHA);
+    let join = PartitionedJoin::new(Partitioning::MoveThenRun, Joining::Left, ONE, ALPHA);
     assert_near(in_far / join.plan.place(&RATES, 1.0).unwrap().seconds(), 1.20, 2e-2);
     let refused = join.plan.place(&RATES, 0.5).unwrap_err();
     assert_eq!(refused, NoPlacement::Room { needed: 0.6, permitted: 0.5 });
@@ -116,7 +118,7 @@ fn short_near_memory_hurts_the_partial_move_more() {
 
 #[test]
 fn table_of_a_join_is_worth_placing_and_its_input_is_not() {
-    let rows = Table {
+    let rows = SharedTable {
         build_bytes: 0.0,
         probe_bytes: 1.0,
         row_bytes: 16.0,
@@ -126,15 +128,16 @@ fn table_of_a_join_is_worth_placing_and_its_input_is_not() {
         may_move: true,
     };
     for (slot_bytes, t, gain) in [(64.0, 0.70, 1.18), (32.0, 0.84, 1.36), (16.0, 1.0, 1.40)] {
-        let stay = Table { slot_bytes, may_move: false, ..rows };
+        let stay = SharedTable { slot_bytes, may_move: false, ..rows };
         let in_far = NonPartitioned::new(&stay).plan.place(&RATES, f64::INFINITY).unwrap();
-        let free = NonPartitioned::new(&Table { near_share: None, slot_bytes, ..rows });
+        let free = NonPartitioned::new(&SharedTable { near_share: None, slot_bytes, ..rows });
         let placed = free.plan.place(&RATES, f64::INFINITY).unwrap();
         assert_near(in_far.seconds() / placed.seconds(), gain, 1e-2);
         assert_near(placed.share(free.table), t, 1e-2);
         assert_eq!(placed.share(free.probe), 0.0, "the probe side is streamed from where it lies");
     }
-    let in_far = NonPartitioned::new(&Table { may_move: false, ..rows }).plan.place(&RATES, f64::INFINITY);
+    let in_far =
+        NonPartitioned::new(&SharedTable { may_move: false, ..rows }).plan.place(&RATES, f64::INFINITY);
     let moved = NonPartitioned::new(&rows).plan.place(&RATES, f64::INFINITY).unwrap();
     // The paper expected 1.0214 and measured 3.59 %.
     let found = in_far.unwrap().seconds() / moved.seconds();
@@ -143,7 +146,7 @@ fn table_of_a_join_is_worth_placing_and_its_input_is_not() {
 
 #[test]
 fn m_of_the_probe_phase_follows_from_bytes() {
-    let join = NonPartitioned::new(&Table {
+    let join = NonPartitioned::new(&SharedTable {
         build_bytes: 0.0,
         probe_bytes: 1.0,
         row_bytes: 16.0,
@@ -181,7 +184,7 @@ fn input_is_moved_only_if_it_is_read_again() {
 
 #[test]
 fn cpus_hold_a_phase_up_whatever_the_memory_does() {
-    let mut plan = Plan::default();
+    let mut plan = PhasePlan::default();
     let output = plan.object("output", 1e9);
     plan.then(Phase::new("write").writes(output, 1e9).takes_cpus(0.5));
     let found = plan.place(&RATES, f64::INFINITY).unwrap();
@@ -191,22 +194,22 @@ fn cpus_hold_a_phase_up_whatever_the_memory_does() {
 
 #[test]
 fn impossible_plans_are_refused_by_name() {
-    let mut plan = Plan::default();
+    let mut plan = PhasePlan::default();
     let wrong = plan.object("groups", -1.0);
     assert_eq!(
         plan.place(&RATES, 1.0).unwrap_err().to_string(),
         "object groups has a size of -1 B; it must be finite and not negative"
     );
-    let mut plan = Plan::default();
+    let mut plan = PhasePlan::default();
     let object = plan.object("runs", 1.0);
     plan.bound(object, 0.5, 0.4);
     assert!(plan.place(&RATES, 1.0).unwrap_err().to_string().contains("from 0.5 to 0.4 of runs"));
-    let mut other = Plan::default();
+    let mut other = PhasePlan::default();
     other.then(Phase::new("of another").reads(wrong, 1.0));
     assert_eq!(other.place(&RATES, 1.0), Err(NoPlacement::Phase { name: "of another" }));
     let rates = Rates { together: f64::NAN, ..RATES };
-    assert!(matches!(Plan::default().place(&rates, 1.0), Err(NoPlacement::Rate(_))));
-    assert!(Plan::default().place(&RATES, f64::NAN).is_err());
+    assert!(matches!(PhasePlan::default().place(&rates, 1.0), Err(NoPlacement::Rate(_))));
+    assert!(PhasePlan::default().place(&RATES, f64::NAN).is_err());
 }
 
 /// Pseudo-random numbers, the same in every run.
@@ -227,10 +230,10 @@ impl Random {
 fn random_rates(random: &mut Random) -> Rates {
     let mut lanes = |rate: f64| {
         if random.share() < 0.5 {
-            return Lanes::shared(rate);
+            return TierRates::shared(rate);
         }
         let read = rate * random.between(0.5, 1.0);
-        Lanes { read, write: rate * random.between(0.3, 0.9), both: rate }
+        TierRates { read, write: rate * random.between(0.3, 0.9), both: rate }
     };
     let near = lanes(30e9);
     let far_rate = 30e9 * (0.1 + 0.9 * (near.read / 30e9));
@@ -239,8 +242,8 @@ fn random_rates(random: &mut Random) -> Rates {
 }
 
 /// Returns a plan of three free objects and phases that read, write, move and keep them.
-fn random_plan(random: &mut Random) -> Plan {
-    let mut plan = Plan::default();
+fn random_plan(random: &mut Random) -> PhasePlan {
+    let mut plan = PhasePlan::default();
     let objects = ["input", "partitions", "table"].map(|name| plan.object(name, random.between(0.2, 3.0)));
     for name in ["one", "two", "three", "four"] {
         let mut phase = Phase::new(name);
@@ -250,7 +253,7 @@ fn random_plan(random: &mut Random) -> Plan {
                 0 => phase.reads(object, bytes),
                 1 => phase.writes(object, bytes),
                 2 => phase.moves(object, bytes),
-                3 => phase.keeps(object, bytes).reads_on(farpool_tiers::plan::traffic::Side::Far, bytes),
+                3 => phase.keeps(object, bytes).reads_on(farpool_tiers::plan::traffic::TierSide::Far, bytes),
                 _ => phase,
             };
         }

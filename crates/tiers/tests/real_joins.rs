@@ -7,7 +7,7 @@ use farpool_join::{Exact, How, Kind, Settings, Sides, Tuple};
 use farpool_tiers::plan::balance::Balance;
 use farpool_tiers::plan::hash_join::{Joining, Partitioning};
 use farpool_tiers::plan::interleave::Interleave;
-use farpool_tiers::plan::traffic::{Rates, Side};
+use farpool_tiers::plan::traffic::{Rates, TierSide};
 use farpool_tiers::stage::{RealTime, StageReport};
 use farpool_tiers::strategy::{PartitionedStrategy, Strategy};
 use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, Tiered, join};
@@ -64,21 +64,21 @@ fn what_is_charged_is_what_lies_where() {
     for strategy in strategies() {
         let joined = run.run(&strategy, None).unwrap();
         let what = format!("{strategy:?} {:?}", joined.reports);
-        let written = |name: &str, side: Side| -> f64 {
+        let written = |name: &str, side: TierSide| -> f64 {
             let of = joined.reports.iter().filter(|report: &&StageReport| report.name == name);
             of.map(|report| report.traffic.of(side).written).sum()
         };
         let Strategy::Partitioned(strategy) = &strategy else {
             let table: u64 = joined.table_bytes.iter().sum();
-            let made = written("build", Side::Near) + written("build", Side::Far);
+            let made = written("build", TierSide::Near) + written("build", TierSide::Far);
             assert!(made > 0.8 * table as f64 && made <= table as f64, "{what}");
             continue;
         };
         assert_eq!(joined.partition_bytes.iter().sum::<u64>() as f64, all_bytes, "{what}");
         let kept =
             if strategy.partitioning == Partitioning::KeepWhileCounting { 0.54 * all_bytes } else { 0.0 };
-        for side in Side::ALL {
-            let kept = if side == Side::Near { kept } else { 0.0 };
+        for side in TierSide::ALL {
+            let kept = if side == TierSide::Near { kept } else { 0.0 };
             let lies = joined.partition_bytes[side.index()] as f64;
             // Blocks of partitions that are not full may lie on either tier: two threads have some of them.
             assert!(

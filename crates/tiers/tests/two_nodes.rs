@@ -6,7 +6,7 @@ mod strategies;
 use farpool_join::Kind;
 use farpool_tiers::calibrate::calibrate;
 use farpool_tiers::plan::interleave::Interleave;
-use farpool_tiers::plan::traffic::Side;
+use farpool_tiers::plan::traffic::TierSide;
 use farpool_tiers::region::{CHUNK_BYTES, Nodes, TieredRegion};
 use farpool_tiers::topology::Topology;
 use farpool_tiers::{Numa, TierMemory};
@@ -36,7 +36,7 @@ fn chunks_lie_where_the_map_says_at_every_ratio() {
         let landed = region.landed().unwrap();
         assert!(landed.astray.is_empty(), "{near}:{far}: {landed:?}");
         // The number of near chunks is exact, and all of their pages are on node 0.
-        let near_chunks = region.chunk_map().iter().filter(|side| **side == Side::Near).count();
+        let near_chunks = region.chunk_map().iter().filter(|side| **side == TierSide::Near).count();
         assert_eq!(near_chunks, CHUNKS * near as usize / (near + far) as usize, "{near}:{far}");
         assert_eq!(landed.share_on(0), near_chunks as f64 / CHUNKS as f64, "{near}:{far}");
         assert_eq!(landed.share_on(0) + landed.share_on(1), 1.0, "{near}:{far}");
@@ -54,7 +54,7 @@ fn chunks_that_a_full_node_did_not_take_are_told() {
     let landed = region.landed().unwrap();
     assert!(landed.astray.len() >= 16, "{} of {} chunks", landed.astray.len(), landed.chunks);
     let astray = landed.astray[0];
-    assert_eq!((astray.meant_for, astray.node), (Side::Far, Some(1)));
+    assert_eq!((astray.meant_for, astray.node), (TierSide::Far, Some(1)));
     assert!(landed.share_on(0) > 0.0 && landed.share_on(1) > 0.5, "{:?}", landed.pages);
 }
 

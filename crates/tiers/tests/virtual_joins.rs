@@ -2,12 +2,14 @@
 
 use farpool_tiers::Virtual;
 use farpool_tiers::plan::balance::Balance;
-use farpool_tiers::plan::hash_join::{Inputs, Joining, NonPartitioned, Partitioned, Partitioning, Table};
+use farpool_tiers::plan::hash_join::{
+    Inputs, Joining, NonPartitioned, PartitionedJoin, Partitioning, SharedTable,
+};
 use farpool_tiers::plan::interleave::Interleave;
 use farpool_tiers::plan::operators;
 use farpool_tiers::plan::partial_move::Linear;
-use farpool_tiers::plan::traffic::{Rates, Side, Traffic};
-use farpool_tiers::stage::{Backend, Morsel, NoWork, Stage, StageReport, Task};
+use farpool_tiers::plan::traffic::{Rates, TierSide, Traffic};
+use farpool_tiers::stage::{Backend, Morsel, MorselTask, NoWork, Stage, StageReport};
 use farpool_tiers::strategy::{
     LOOKUP_BYTES, MORSEL_BYTES, Moved, NonPartitionedStrategy, PartitionedStrategy, TABLE_ROW_BYTES,
 };
@@ -36,8 +38,8 @@ fn inputs() -> Inputs {
     Inputs { build: bytes(SIDES[0]), probe: bytes(SIDES[1]) }
 }
 
-fn plan(partitioning: Partitioning, joining: Joining) -> Partitioned {
-    Partitioned::new(partitioning, joining, inputs(), ALPHA)
+fn plan(partitioning: Partitioning, joining: Joining) -> PartitionedJoin {
+    PartitionedJoin::new(partitioning, joining, inputs(), ALPHA)
 }
 
 fn run(strategy: &PartitionedStrategy) -> Vec<StageReport> {
@@ -129,7 +131,7 @@ fn every_strategy_takes_what_its_bytes_say() {
         reports.iter().for_each(|report| ticketed = ticketed.plus(report.traffic, 1.0));
         // Each side and batch is rounded to whole morsels, once for each read and write.
         let most = 8.0 * (1.0 + f64::from(joining.batches())) * f64::from(MORSEL_BYTES);
-        for side in Side::ALL {
+        for side in TierSide::ALL {
             let off = (ticketed.of(side).total() - planned.of(side).total()).abs();
             assert!(off <= most, "{what}: {ticketed:?} is not {planned:?}");
         }
@@ -205,7 +207,7 @@ fn whole_non_partitioned_joins_take_what_their_bytes_say() {
     let reports = probing(ALPHA, Moved::Share(0.25)).tickets(&machine(), [128, 512]);
     let names: Vec<_> = reports.iter().map(|report| report.name).collect();
     assert_eq!(names, ["move build side", "partition", "build", "move probe side", "probe"]);
-    let join = NonPartitioned::new(&Table {
+    let join = NonPartitioned::new(&SharedTable {
         build_bytes: bytes(128),
         probe_bytes: bytes(512),
         row_bytes: 16.0,
@@ -225,11 +227,13 @@ fn whole_non_partitioned_joins_take_what_their_bytes_say() {
 /// Returns the stages of an operator that moves a share of its input near and then reads all of it `times` times.
 fn reading(share: f64, times: u32) -> Vec<Stage> {
     let near = Interleave::share(share, u64::from(CHUNKS));
-    let side = |chunk: u32| if near.is_near(u64::from(chunk)) { Side::Near } else { Side::Far };
-    let moved = (0..CHUNKS).filter(|chunk| side(*chunk) == Side::Near).map(|chunk| {
-        Morsel::reading(Task::Copy, chunk, Side::Far, MORSEL_BYTES).writing(Side::Near, MORSEL_BYTES)
+    let side = |chunk: u32| if near.is_near(u64::from(chunk)) { TierSide::Near } else { TierSide::Far };
+    let moved = (0..CHUNKS).filter(|chunk| side(*chunk) == TierSide::Near).map(|chunk| {
+        Morsel::reading(MorselTask::Copy, chunk, TierSide::Far, MORSEL_BYTES)
+            .writing(TierSide::Near, MORSEL_BYTES)
     });
-    let read = || (0..CHUNKS).map(|chunk| Morsel::reading(Task::Join, chunk, side(chunk), MORSEL_BYTES));
+    let read =
+        || (0..CHUNKS).map(|chunk| Morsel::reading(MorselTask::Join, chunk, side(chunk), MORSEL_BYTES));
     let reads = (0..times).map(|_| Stage::new("read", read().collect()));
     std::iter::once(Stage::new("move", moved.collect())).chain(reads).collect()
 }
@@ -258,7 +262,8 @@ fn aggregation_takes_what_its_plan_says_and_its_table_belongs_near() {
     let plan = operators::aggregate(input, rows, 64.0, 16e6);
     let of = |share: f64| {
         let morsel = |chunk| {
-            Morsel::reading(Task::Build, chunk, Side::Far, MORSEL_BYTES).touching(share, MORSEL_BYTES / 64)
+            Morsel::reading(MorselTask::Build, chunk, TierSide::Far, MORSEL_BYTES)
+                .touching(share, MORSEL_BYTES / 64)
         };
         let mut group = Stage::new("group", (0..chunks).map(morsel).collect());
         group.lines.are_written = true;
@@ -280,16 +285,16 @@ fn sort_takes_what_its_plan_says_and_its_runs_are_placed() {
     let share = placed.share(plan.results.unwrap());
     let of = |share: f64| {
         let near = Interleave::share(share, u64::from(CHUNKS));
-        let side = |chunk: u32| if near.is_near(u64::from(chunk)) { Side::Near } else { Side::Far };
-        let stage = |name, task, from: &dyn Fn(u32) -> Side, is_written: bool| {
+        let side = |chunk: u32| if near.is_near(u64::from(chunk)) { TierSide::Near } else { TierSide::Far };
+        let stage = |name, task, from: &dyn Fn(u32) -> TierSide, is_written: bool| {
             let written = if is_written { MORSEL_BYTES } else { 0 };
             let morsel =
                 |chunk| Morsel::reading(task, chunk, from(chunk), MORSEL_BYTES).writing_share(share, written);
             Stage::new(name, (0..CHUNKS).map(morsel).collect())
         };
-        let make = stage("make runs", Task::Scatter, &|_| Side::Far, true);
-        let merge = stage("merge", Task::Scatter, &side, true);
-        let last = stage("merge", Task::Join, &side, false);
+        let make = stage("make runs", MorselTask::Scatter, &|_| TierSide::Far, true);
+        let merge = stage("merge", MorselTask::Scatter, &side, true);
+        let last = stage("merge", MorselTask::Join, &side, false);
         seconds(&machine.run_all(&[make, merge, last], &NoWork))
     };
     assert_within(of(share), placed.seconds(), 0.03, "sort");

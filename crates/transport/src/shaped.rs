@@ -8,14 +8,14 @@ use farpool_wire::{MonoNs, Reply, Request};
 
 /// Latency and bandwidth of the emulated link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct LinkShape {
     /// Nanoseconds added to every operation or batch.
     pub latency_ns: u64,
     /// Bandwidth in bytes per second; 0 means no limit.
     pub bytes_per_second: u64,
 }
 
-impl Shape {
+impl LinkShape {
     /// Returns how long one exchange of `bytes` takes on the emulated link, in ns.
     pub fn duration_ns(&self, bytes: u64) -> u64 {
         let transfer = u128::from(bytes) * 1_000_000_000;
@@ -25,7 +25,7 @@ impl Shape {
 }
 
 /// Clock of the wrapper: reads the time and lets it pass.
-pub trait Pace: Send {
+pub trait ShapeClock: Send {
     /// Returns the current time.
     fn now(&mut self) -> MonoNs;
     /// Waits until the time is `until` or later.
@@ -36,7 +36,7 @@ pub trait Pace: Send {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealPace;
 
-impl Pace for RealPace {
+impl ShapeClock for RealPace {
     fn now(&mut self) -> MonoNs {
         farpool_host::clock::now()
     }
@@ -53,7 +53,7 @@ impl Pace for RealPace {
     }
 }
 
-impl Pace for crate::sim::SimNet {
+impl ShapeClock for crate::sim::SimNet {
     fn now(&mut self) -> MonoNs {
         crate::sim::SimNet::now(self)
     }
@@ -67,13 +67,13 @@ impl Pace for crate::sim::SimNet {
 /// Link on which each exchange takes at least as long as on the emulated link.
 pub struct Shaped<L, P = RealPace> {
     link: L,
-    shape: Shape,
+    shape: LinkShape,
     pace: P,
 }
 
-impl<L: Link, P: Pace> Shaped<L, P> {
+impl<L: Link, P: ShapeClock> Shaped<L, P> {
     /// Wraps a link.
-    pub fn new(link: L, shape: Shape, pace: P) -> Self {
+    pub fn new(link: L, shape: LinkShape, pace: P) -> Self {
         Shaped { link, shape, pace }
     }
 
@@ -89,7 +89,7 @@ impl<L: Link, P: Pace> Shaped<L, P> {
     }
 }
 
-impl<L: Link, P: Pace> Link for Shaped<L, P> {
+impl<L: Link, P: ShapeClock> Link for Shaped<L, P> {
     fn transport(&self) -> Transport {
         self.link.transport()
     }

@@ -4,7 +4,7 @@
 
 use crate::lane::HandedOver;
 use farpool_host::clock;
-use farpool_host::waiting::{Step, Waiter, time_left};
+use farpool_host::waiting::{WaitStep, Waiter, time_left};
 use farpool_wire::MonoNs;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -188,7 +188,7 @@ impl Stream for Socket {
         let left = time_left(deadline, clock::now()).ok_or(io::ErrorKind::TimedOut)?;
         // A spinning thread retries its operation on the socket: checking for bytes costs as much as receiving them.
         let step = self.waiter.step();
-        if step == Step::Look {
+        if step == WaitStep::Look {
             return Ok(());
         }
         let flags = match interest {

@@ -1,7 +1,7 @@
 //! The ring between client and node: no wake-up is lost and no byte is read before it was written, in every order of
 //! the two sides' steps (loom tries them all). Values that a hostile side writes into the ring do no harm.
 
-use farpool_transport::shm::ring::protocol::{Impossible, Side, Word, Words};
+use farpool_transport::shm::ring::protocol::{Impossible, RingSide, Word, Words};
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use proptest::prelude::*;
@@ -50,7 +50,7 @@ impl Shared {
         *rung = false;
     }
 
-    fn wait(&self, side: &Side, bell: usize) {
+    fn wait(&self, side: &RingSide, bell: usize) {
         while side.ready(self).unwrap() == 0 {
             if side.park(self).unwrap() {
                 self.park(bell);
@@ -73,7 +73,7 @@ fn every_item_arrives_in_order_and_no_call_is_missed_in_any_interleaving() {
         });
         let other = Arc::clone(&shared);
         let writing = loom::thread::spawn(move || {
-            let mut writer = Side::writer(CAPACITY);
+            let mut writer = RingSide::writer(CAPACITY);
             for item in 1..=ITEMS {
                 other.wait(&writer, 0);
                 other.items[writer.offset() as usize].store(item, Ordering::Relaxed);
@@ -82,7 +82,7 @@ fn every_item_arrives_in_order_and_no_call_is_missed_in_any_interleaving() {
                 }
             }
         });
-        let mut reader = Side::reader(CAPACITY);
+        let mut reader = RingSide::reader(CAPACITY);
         for item in 1..=ITEMS {
             shared.wait(&reader, 1);
             assert_eq!(shared.items[reader.offset() as usize].load(Ordering::Relaxed), item);
@@ -119,7 +119,7 @@ proptest! {
     ) {
         const BYTES: u64 = 65_536;
         let words = Hostile::default();
-        let mut side = if is_writer { Side::writer(BYTES) } else { Side::reader(BYTES) };
+        let mut side = if is_writer { RingSide::writer(BYTES) } else { RingSide::reader(BYTES) };
         let theirs = if is_writer { Word::Taken } else { Word::Written };
         let mut moved: u64 = 0;
         for (anything, near) in counts {

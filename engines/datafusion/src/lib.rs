@@ -4,7 +4,7 @@
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let pool = farpool::Pool::connect("farpool://127.0.0.1:7700")?;
-//! let session = farpool_datafusion::Session::new(&pool, Default::default())?;
+//! let session = farpool_datafusion::FarSession::new(&pool, Default::default())?;
 //! let rows = session.context().sql("SELECT l_shipmode, count(*) FROM lineitem GROUP BY l_shipmode").await?;
 //! rows.show().await?;
 //! # Ok(())
@@ -54,9 +54,9 @@ pub use explain::{each_scan, scans, spills};
 pub use extremes::extremes;
 pub use far_hash_join::{FarHashJoinExec, SpillHashJoins};
 pub use options::Options;
-pub use outcome::{Outcome, Sum};
+pub use outcome::{ScanReports, Sum};
 pub use rules::ShipToScans;
-pub use session::{Plans, Session, builder, builder_for, runtime};
+pub use session::{FarSession, Plans, builder, builder_for, runtime};
 pub use ship_keys::ShipJoinKeys;
 pub use source::{FarSource, GroupsEach};
 pub use spill::{FarTempFiles, Spilled};

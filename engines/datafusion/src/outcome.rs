@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Collects the reports of the steps of a scan. Threads may share it.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct ScanReports {
     sum: Mutex<Option<Sum>>,
 }
 
@@ -32,7 +32,7 @@ impl Sum {
     }
 }
 
-impl Outcome {
+impl ScanReports {
     /// Adds the report of a step.
     pub(crate) fn add(&self, report: &Report) {
         let step = Sum::of(report);

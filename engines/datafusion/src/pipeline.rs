@@ -2,7 +2,9 @@
 //!
 //! Pure: no I/O, no clock.
 
-use farpool::operators::{Aggregate, Instruction, KeySet, Lookup, Operator, Plan, Program, SortKey, Type};
+use farpool::operators::{
+    Aggregate, Instruction, JoinLookup, KeySet, Operator, Plan, Program, SortKey, Type,
+};
 use std::sync::Arc;
 
 /// Groups that a node holds at the same time. Beyond that it sends partial results of the same group more than once,
@@ -78,7 +80,7 @@ impl Pipeline {
             let number = key_sets.len() as u8;
             near.push(Operator::SemiJoin {
                 keys: keys.clone(),
-                lookup: Lookup::Keys,
+                lookup: JoinLookup::Keys,
                 number,
                 is_anti: false,
             });

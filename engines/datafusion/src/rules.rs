@@ -33,7 +33,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use farpool::Placement;
 use farpool::operators::limits::TOP_ROWS_MAX;
-use farpool::operators::{Aggregate, Function, SortKey};
+use farpool::operators::{Aggregate, AggregateFunction, SortKey};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -213,8 +213,8 @@ fn ship_aggregate(aggregate: &AggregateExec, reached: &Reached<'_>, config: &Con
         }
         let over = match &function.expressions()[..] {
             // COUNT of a constant that is not NULL counts all rows.
-            [literal] if functions == [Function::Count] && is_value(literal) => None,
-            [] if functions == [Function::Count] => None,
+            [literal] if functions == [AggregateFunction::Count] && is_value(literal) => None,
+            [] if functions == [AggregateFunction::Count] => None,
             [expr] => Some(reached.over_table(expr)?),
             _ => return Err(format!("{what}: {} has several arguments", function.name())),
         };
@@ -316,7 +316,7 @@ fn merged(aggregate: &AggregateExec, scan: Arc<dyn ExecutionPlan>) -> Result<Arc
 }
 
 /// Returns the partial values of an aggregate, in the order of DataFusion's state columns.
-fn functions(aggregate: &AggregateFunctionExpr) -> std::result::Result<&'static [Function], String> {
+fn functions(aggregate: &AggregateFunctionExpr) -> std::result::Result<&'static [AggregateFunction], String> {
     if aggregate.is_distinct() {
         return Err(format!("{} has DISTINCT", aggregate.name()));
     }
@@ -324,11 +324,11 @@ fn functions(aggregate: &AggregateFunctionExpr) -> std::result::Result<&'static 
         return Err(format!("{} has an ORDER BY", aggregate.name()));
     }
     match aggregate.fun().name() {
-        "count" => Ok(&[Function::Count]),
-        "sum" => Ok(&[Function::Sum]),
-        "min" => Ok(&[Function::Min]),
-        "max" => Ok(&[Function::Max]),
-        "avg" => Ok(&[Function::Count, Function::Sum]),
+        "count" => Ok(&[AggregateFunction::Count]),
+        "sum" => Ok(&[AggregateFunction::Sum]),
+        "min" => Ok(&[AggregateFunction::Min]),
+        "max" => Ok(&[AggregateFunction::Max]),
+        "avg" => Ok(&[AggregateFunction::Count, AggregateFunction::Sum]),
         _ => Err(format!("{} cannot be pushed down", aggregate.name())),
     }
 }

@@ -43,30 +43,30 @@ const AHEAD: usize = 4;
 
 /// DataFusion session with the far tables of a pool by their names, and any other tables registered in it.
 #[derive(Clone)]
-pub struct Session {
+pub struct FarSession {
     context: SessionContext,
     pool: Pool,
 }
 
-impl Session {
+impl FarSession {
     /// Opens a session over the tables of a pool, without a memory limit.
-    pub fn new(pool: &Pool, options: Options) -> Result<Session> {
-        Session::within(pool, options, runtime(None, None)?)
+    pub fn new(pool: &Pool, options: Options) -> Result<FarSession> {
+        FarSession::within(pool, options, runtime(None, None)?)
     }
 
     /// Opens a session with the memory limit and temporary files of this runtime; see [`runtime`].
-    pub fn within(pool: &Pool, options: Options, runtime: Arc<RuntimeEnv>) -> Result<Session> {
+    pub fn within(pool: &Pool, options: Options, runtime: Arc<RuntimeEnv>) -> Result<FarSession> {
         let builder = builder(SessionConfig::new(), options).with_runtime_env(runtime);
-        Ok(Session::over(pool, builder.with_default_features().build()))
+        Ok(FarSession::over(pool, builder.with_default_features().build()))
     }
 
     /// Opens a session with a state that was built from [`builder`] or [`builder_for`] and extended.
-    pub fn over(pool: &Pool, state: SessionState) -> Session {
+    pub fn over(pool: &Pool, state: SessionState) -> FarSession {
         let context = SessionContext::new_with_state(state);
         extremes().into_iter().for_each(|function| context.register_udaf(Arc::unwrap_or_clone(function)));
         let schema = Arc::new(FarSchema::new(pool.clone()));
         context.register_catalog(CATALOG, Arc::new(FarCatalog::new(SCHEMA, schema)));
-        Session { context, pool: pool.clone() }
+        FarSession { context, pool: pool.clone() }
     }
 
     /// Runs a statement. `CREATE TABLE .. AS` puts a far table, which all users of the pool see. A statement that would
@@ -123,7 +123,7 @@ impl Session {
         found.map_err(|error| exec_datafusion_err!("looking for {}: {error}", shown(name)))?.map_err(external)
     }
 
-    /// Reads a Substrait plan of any producer, over the tables of this session. [`Session::execute`] runs it.
+    /// Reads a Substrait plan of any producer, over the tables of this session. [`FarSession::execute`] runs it.
     ///
     /// Errors name the part that is invalid, not supported, or beyond a limit
     /// ([`PLAN_BYTES_MAX`](crate::PLAN_BYTES_MAX) and the other `PLAN_` constants). It must be called within a tokio

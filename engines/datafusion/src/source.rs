@@ -10,7 +10,7 @@ mod data_source;
 
 use crate::keys::JoinKeys;
 use crate::narrowing::narrowing;
-use crate::outcome::Outcome;
+use crate::outcome::ScanReports;
 use crate::pipeline::{Ending, Narrowing, Output, Pipeline};
 use crate::translate::translate;
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
@@ -20,7 +20,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use farpool::operators::run::type_of;
-use farpool::operators::{Aggregate, Function, Plan, Program, SortKey, Type, display};
+use farpool::operators::{Aggregate, AggregateFunction, Plan, Program, SortKey, Type, display};
 use farpool::{FarTable, Placement, shown};
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ pub struct FarSource {
     /// Placement of the steps; `None` means that of the session.
     placement: Option<Placement>,
     metrics: ExecutionPlanMetricsSet,
-    outcome: Arc<Outcome>,
+    outcome: Arc<ScanReports>,
 }
 
 /// Estimate of what a scan takes and returns.
@@ -242,7 +242,7 @@ impl FarSource {
     }
 
     /// Returns the counters of the runs of this scan.
-    pub fn outcome(&self) -> &Arc<Outcome> {
+    pub fn outcome(&self) -> &Arc<ScanReports> {
         &self.outcome
     }
 
@@ -301,7 +301,7 @@ impl FarSource {
         let Ending::Groups { keys, aggregates } = &self.pipeline.ending else { return Vec::new() };
         let is_of_mean = |(place, aggregate): &(usize, &Aggregate)| {
             let may_be_null = self.schema.fields().get(*place).is_some_and(|field| field.is_nullable());
-            aggregate.function == Function::Count && may_be_null
+            aggregate.function == AggregateFunction::Count && may_be_null
         };
         (*keys..).zip(aggregates).filter(is_of_mean).map(|(place, _)| place).collect()
     }

@@ -20,7 +20,7 @@ use datafusion_distributed::{DistributedExt, SessionStateBuilderExt, WorkerResol
 use datafusion_proto::bytes::physical_plan_to_bytes_with_proto_converter;
 use datafusion_proto::physical_plan::DeduplicatingProtoConverter;
 use farpool::Pool;
-use farpool_datafusion::{GroupsEach, Options, Plans, Session, builder_for};
+use farpool_datafusion::{FarSession, GroupsEach, Options, Plans, builder_for};
 use std::sync::Arc;
 
 /// Limit in bytes on rows that arrived from a worker and were not consumed yet: no limit. One connection carries
@@ -33,7 +33,7 @@ const BUFFER_BYTES: usize = usize::MAX;
 ///
 /// A query is not divided, and runs in this process, if it reads anything but far tables (a worker does not have the
 /// files), if part of its plan cannot be encoded, or if it is not worth more than one worker.
-pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<Session> {
+pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<FarSession> {
     let config = SessionConfig::new();
     // A plan for several partitions merges their results, so it can be divided into several tasks.
     let partitions = config.target_partitions().max(2);
@@ -57,7 +57,7 @@ pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<
     let distributed =
         distributed.ok_or_else(|| internal_datafusion_err!("no planner for several machines"))?;
     let state = builder.with_query_planner(Arc::new(Planner { distributed, codec })).build();
-    Ok(Session::over(pool, state))
+    Ok(FarSession::over(pool, state))
 }
 
 /// Plans a query for this process, then has the plan divided if it can be sent.

@@ -12,7 +12,7 @@
 use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::listings::Entry;
 use crate::tree::{Ino, Kind, Name, ROOT};
-use farpool_cache::{BlockCache, CachedFile, Identity, Source, Times};
+use farpool_cache::{BlockCache, CachedFile, FileIdentity, OriginFile, Times};
 use farpool_lock::Mutex;
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
 use rustix::fs::{
@@ -64,7 +64,7 @@ struct Node {
     kept: CachedFile,
     /// Identity of the file when it was last opened; `None` if it had changed too recently to be distinguished from a
     /// later version. The kernel's cached pages are of that identity.
-    opened: Mutex<Option<Identity>>,
+    opened: Mutex<Option<FileIdentity>>,
 }
 
 impl Node {
@@ -77,8 +77,8 @@ impl Node {
         sys::statat(&self.place, "", AtFlags::EMPTY_PATH)
     }
 
-    fn identity(&self) -> Result<Identity, Errno> {
-        self.stat().map(|stat| Identity::from(&stat))
+    fn identity(&self) -> Result<FileIdentity, Errno> {
+        self.stat().map(|stat| FileIdentity::from(&stat))
     }
 }
 
@@ -94,11 +94,11 @@ struct Handle {
     node: Arc<Node>,
 }
 
-impl Source for Handle {
+impl OriginFile for Handle {
     type Error = Errno;
 
-    fn identity(&self) -> Result<Identity, Errno> {
-        sys::fstat(&self.file).map(|stat| Identity::from(&stat))
+    fn identity(&self) -> Result<FileIdentity, Errno> {
+        sys::fstat(&self.file).map(|stat| FileIdentity::from(&stat))
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
@@ -439,7 +439,8 @@ impl Files for Cached {
     fn open(&self, ino: Ino, flags: i32) -> Result<Opened, Errno> {
         let node = self.node(ino)?;
         let file = sys::open(node.path(), open_flags(flags), Mode::empty())?;
-        let identity = node.kept.look(&self.cache, || sys::fstat(&file).map(|stat| Identity::from(&stat)))?;
+        let identity =
+            node.kept.look(&self.cache, || sys::fstat(&file).map(|stat| FileIdentity::from(&stat)))?;
         let now = node.kept.is_settled(identity).then_some(identity);
         let before = std::mem::replace(&mut *node.opened.lock(), now);
         // The kernel's pages are still right if the file is the same as at the last open.
@@ -462,7 +463,7 @@ impl Files for Cached {
         self.hand_over(file.as_fd(), &folder, new, then)?;
         let attr = self.look_up(new.at)?;
         let node = self.node(attr.ino.0)?;
-        node.kept.look(&self.cache, || sys::fstat(&file).map(|stat| Identity::from(&stat)))?;
+        node.kept.look(&self.cache, || sys::fstat(&file).map(|stat| FileIdentity::from(&stat)))?;
         Ok((attr, Opened { is_as_held: false, handle: self.keep(file, node) }))
     }
 

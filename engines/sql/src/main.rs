@@ -25,7 +25,7 @@ use farpool::{Pool, PoolOptions, Protection};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
 use farpool_command::{exposure, input, units};
-use farpool_datafusion::{FarTempFiles, Options, Session, Spilled, runtime};
+use farpool_datafusion::{FarSession, FarTempFiles, Options, Spilled, runtime};
 use farpool_distributed::{Assigned, Beyond, LeftOut, WorkerAddress, Workers};
 use output::Format;
 use std::io::IsTerminal;
@@ -142,7 +142,7 @@ fn protection(text: &str) -> Result<Protection, String> {
 
 /// Session that runs statements, with the output for their rows.
 pub(crate) struct Runner {
-    session: Session,
+    session: FarSession,
     files: Option<FarTempFiles>,
     /// Cache of files that are no far tables.
     cache: Option<BlockCache>,
@@ -199,7 +199,7 @@ fn run(args: Args) -> Result<(), Failure> {
             let files = files.clone().map(|files| Arc::new(files) as Arc<dyn TempFileFactory>);
             runtime(memory, files)
                 .and_then(|runtime| stores::with_stores(&runtime, cache.as_ref()))
-                .and_then(|runtime| Session::within(&pool, options, runtime))
+                .and_then(|runtime| FarSession::within(&pool, options, runtime))
         }
         Some(workers) => farpool_distributed::session(&pool, options, workers),
     };

@@ -4,7 +4,7 @@ use crate::Done;
 use farpool::{shown, shown_lines};
 use farpool_cache::Counts;
 use farpool_command::exit::Failure;
-use farpool_command::json::Line;
+use farpool_command::json::JsonLine;
 use farpool_command::table;
 use farpool_command::units::show_bytes;
 use farpool_distributed::Assigned;
@@ -47,7 +47,7 @@ pub(crate) fn explain_json(done: &Done) -> Result<(), Failure> {
         },
         "cache": done.cached.map(|cached| Value::from_iter(cached.named())),
     });
-    Ok(writeln!(std::io::stderr(), "{}", Line(&told))?)
+    Ok(writeln!(std::io::stderr(), "{}", JsonLine(&told))?)
 }
 
 /// Prints a table of the scans, and the operators that were not pushed down.

@@ -11,7 +11,7 @@ use crate::abi::{self, Code};
 use crate::beneath::{Api, Beneath, File, Filename};
 use crate::buffered::Buffered;
 use crate::settings::Settings;
-use farpool_cache::{BlockCache, CachedFile, Identity, Source, Times};
+use farpool_cache::{BlockCache, CachedFile, FileIdentity, OriginFile, Times};
 use farpool_files::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use farpool_lock::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
@@ -150,9 +150,9 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    fn identity(&self) -> Result<Identity, Code> {
+    fn identity(&self) -> Result<FileIdentity, Code> {
         let stat = statat(&self.place, "", AtFlags::EMPTY_PATH).map_err(|_| abi::IOERR_FSTAT)?;
-        Ok(Identity::from(&stat))
+        Ok(FileIdentity::from(&stat))
     }
 }
 
@@ -162,10 +162,10 @@ struct Beside<'a> {
     kept: &'a Kept,
 }
 
-impl Source for Beside<'_> {
+impl OriginFile for Beside<'_> {
     type Error = Code;
 
-    fn identity(&self) -> Result<Identity, Code> {
+    fn identity(&self) -> Result<FileIdentity, Code> {
         self.kept.identity()
     }
 

@@ -11,7 +11,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema};
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use datafusion::prelude::DataFrame;
-use farpool_datafusion::{FarTempFiles, Options, Session};
+use farpool_datafusion::{FarSession, FarTempFiles, Options};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,7 +111,7 @@ fn wanted(path: &Path) -> Answer {
     Answer::of(&schema, &batches).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-async fn answer(session: &Session, sql: &str) -> Result<Answer, String> {
+async fn answer(session: &FarSession, sql: &str) -> Result<Answer, String> {
     answer_of(session.context().sql(sql).await.map_err(|error| error.to_string())?).await
 }
 
@@ -142,7 +142,7 @@ impl Queries {
     }
 
     /// Runs all queries in a session. Returns a line for each wrong answer.
-    pub async fn compare(&self, session: &Session, how: &str) -> Vec<String> {
+    pub async fn compare(&self, session: &FarSession, how: &str) -> Vec<String> {
         self.compare_each(how, async |_, sql| answer(session, sql).await).await
     }
 
@@ -198,7 +198,8 @@ fn tpch_has_the_answers_of_duckdb_in_little_memory() {
     put(&pool, &tables);
     let files = FarTempFiles::new(&pool, None).expect("threads");
     let runtime = farpool_datafusion::runtime(Some(LITTLE_MEMORY), Some(Arc::new(files.clone())));
-    let session = Session::within(&pool, Options::default(), runtime.expect("a runtime")).expect("a session");
+    let session =
+        FarSession::within(&pool, Options::default(), runtime.expect("a runtime")).expect("a session");
     let faults = Runtime::new().expect("a runtime").block_on(async {
         // The default reservation of a sort for its merge is larger than the memory limit.
         let set = session.context().sql("SET datafusion.execution.sort_spill_reservation_bytes = 65536");

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Float32Type, Float64Type};
 use datafusion::datasource::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use farpool::{EmbeddedOptions, Pool};
-use farpool_datafusion::{GroupsEach, Options, Session};
+use farpool_datafusion::{FarSession, GroupsEach, Options};
 use std::sync::Arc;
 
 /// Partitions of a scan, and of a table in memory.
@@ -25,7 +25,7 @@ pub enum Rows {
 /// Session over far tables, and a DataFusion context with the same rows in memory.
 pub struct Beside {
     pub pool: Pool,
-    far: Session,
+    far: FarSession,
     near: SessionContext,
 }
 
@@ -40,7 +40,7 @@ impl Beside {
         let config = SessionConfig::new().with_target_partitions(PARTITIONS);
         let far = config.clone().with_extension(Arc::new(GroupsEach(1)));
         let far = farpool_datafusion::builder(far, Options::default()).with_default_features().build();
-        let far = Session::over(&pool, far);
+        let far = FarSession::over(&pool, far);
         let near = SessionContext::new_with_config(config);
         for (name, batch) in tables {
             pool.put_table(name, batch.schema(), [(*batch).clone()]).expect("put");

@@ -13,7 +13,7 @@ use datafusion::physical_plan::collect;
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use datafusion_distributed::{DistributedExt, SessionStateBuilderExt, WorkerResolver};
 use farpool::table::PutOptions;
-use farpool_datafusion::{Options, Session};
+use farpool_datafusion::{FarSession, Options};
 use farpool_distributed::{Beyond, WorkerAddress, Workers};
 use farpool_tests::programs::{output, reserved_address};
 use futures::StreamExt;
@@ -33,8 +33,8 @@ struct Bench {
     cluster: Cluster,
     processes: Vec<Process>,
     workers: Arc<Workers>,
-    far: Session,
-    near: Session,
+    far: FarSession,
+    near: FarSession,
 }
 
 fn worker(cluster: &Cluster, node: &str, listen: &str) -> Process {
@@ -52,7 +52,7 @@ impl Bench {
         let workers = Workers::new(known, Beyond::Refused).expect("workers");
         let far =
             farpool_distributed::session(&cluster.pool, Options::default(), &workers).expect("a session");
-        let near = Session::new(&cluster.pool, Options::default()).expect("a session");
+        let near = FarSession::new(&cluster.pool, Options::default()).expect("a session");
         Bench { cluster, processes, workers, far, near }
     }
 
@@ -82,7 +82,7 @@ impl Bench {
     }
 }
 
-async fn rows(session: &Session, sql: &str) -> Result<Vec<String>> {
+async fn rows(session: &FarSession, sql: &str) -> Result<Vec<String>> {
     Ok(lines(&session.context().sql(sql).await?.collect().await?))
 }
 

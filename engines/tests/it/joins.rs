@@ -9,7 +9,7 @@ use datafusion::error::DataFusionError;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionConfig;
 use farpool::{EmbeddedOptions, Pool};
-use farpool_datafusion::{FarTempFiles, Options, Session, Spilled, builder, runtime, spills};
+use farpool_datafusion::{FarSession, FarTempFiles, Options, Spilled, builder, runtime, spills};
 use std::sync::Arc;
 
 pub const MIB: usize = 1 << 20;
@@ -74,7 +74,7 @@ pub fn pool(memory: usize) -> Pool {
 
 /// Session over tables `r` and `s` in several partitions, with a memory limit and temporary files in the pool.
 pub struct Tables {
-    session: Session,
+    session: FarSession,
     pub files: FarTempFiles,
 }
 
@@ -89,7 +89,7 @@ impl Tables {
         let runtime = runtime(memory, Some(Arc::new(files.clone()))).expect("a runtime");
         let config = SessionConfig::new().with_target_partitions(partitions).with_batch_size(1024);
         let state = builder(config, Options::default()).with_runtime_env(runtime).with_default_features();
-        let session = Session::over(pool, state.build());
+        let session = FarSession::over(pool, state.build());
         for (name, batches) in ["r", "s"].iter().zip(sides) {
             let mut parts: Vec<Vec<RecordBatch>> = vec![Vec::new(); partitions];
             batches.iter().enumerate().for_each(|(at, batch)| parts[at % partitions].push(batch.clone()));

@@ -9,7 +9,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::error::DataFusionError;
 use farpool::Protection;
 use farpool::table::{PutOptions, TABLE_PREFIX};
-use farpool_datafusion::{Options, Session};
+use farpool_datafusion::{FarSession, Options};
 use farpool_tests::programs::output;
 use farpool_wire::limits::{HEADER_BYTES, VERSION_MAX};
 use farpool_wire::{Code, Header, Opcode, Refusal};
@@ -42,14 +42,14 @@ fn put(cluster: &Cluster) {
     cluster.pool.put_table("numbers", batches[0].schema(), batches).expect("put");
 }
 
-async fn rows(session: &Session, sql: &str) -> Result<Vec<String>, DataFusionError> {
+async fn rows(session: &FarSession, sql: &str) -> Result<Vec<String>, DataFusionError> {
     Ok(lines(&session.context().sql(sql).await?.collect().await?))
 }
 
 /// Runs a query, and kills node "two" after its first rows. Returns the rows.
 async fn rows_of_loss(
     cluster: &mut Cluster,
-    session: &Session,
+    session: &FarSession,
     sql: &str,
 ) -> Result<Vec<String>, DataFusionError> {
     let mut stream = session.context().sql(sql).await?.execute_stream().await?;
@@ -74,7 +74,7 @@ async fn node_lost_while_a_scan_runs_is_an_error_by_name_or_no_loss() {
     for placement in PLACEMENTS {
         let mut cluster = Cluster::start("256MiB");
         put(&cluster);
-        let session = Session::new(&cluster.pool, Options::default()).expect("a session");
+        let session = FarSession::new(&cluster.pool, Options::default()).expect("a session");
         rows(&session, &format!("SET farpool.placement = '{placement}'")).await.expect("set");
         let wanted = rows(&session, QUERIES[0]).await.expect("rows");
         match soon(rows_of_loss(&mut cluster, &session, QUERIES[0])).await {
@@ -108,7 +108,7 @@ async fn table_that_is_put_again_when_it_is_lost_has_all_its_rows() {
             let schema = batches[0].schema();
             pool.put_table_with(name, schema, batches.into_iter().map(Ok::<_, Infallible>), &options)
         });
-        let session = Session::new(&cluster.pool, Options::default()).expect("a session");
+        let session = FarSession::new(&cluster.pool, Options::default()).expect("a session");
         rows(&session, &format!("SET farpool.placement = '{placement}'")).await.expect("set");
         let wanted = [
             rows(&session, QUERIES[0]).await.expect("rows"),

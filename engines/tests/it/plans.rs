@@ -10,7 +10,7 @@ use datafusion::physical_plan::collect;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use farpool::table::PutOptions;
 use farpool::{EmbeddedOptions, Pool, TableKey};
-use farpool_datafusion::{Options, Session};
+use farpool_datafusion::{FarSession, Options};
 use serde_json::Value;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -43,9 +43,9 @@ pub fn sales() -> RecordBatch {
 
 pub struct Bench {
     pub pool: Pool,
-    pub far: Session,
+    pub far: FarSession,
     /// Session with the same rows in memory, in which DataFusion does everything.
-    near: Session,
+    near: FarSession,
 }
 
 pub fn bench() -> Bench {
@@ -54,10 +54,10 @@ pub fn bench() -> Bench {
     let pool = Pool::embedded(options).expect("an embedded pool");
     let batch = sales();
     pool.put_table("sales", batch.schema(), [batch.clone()]).expect("put");
-    let far = Session::new(&pool, Options::default()).expect("a session");
+    let far = FarSession::new(&pool, Options::default()).expect("a session");
     // This session uses another pool, so no far table has the same names.
     let empty = Pool::embedded(EmbeddedOptions::new(64 << 20)).expect("an embedded pool");
-    let near = Session::new(&empty, Options::default()).expect("a session");
+    let near = FarSession::new(&empty, Options::default()).expect("a session");
     let few = RecordBatch::try_from_iter([
         ("item", Arc::new(Int64Array::from_iter_values([7, 19, 500, 2_000])) as ArrayRef),
         ("name", Arc::new(StringArray::from_iter_values(["a", "b", "c", "d"]))),
@@ -82,7 +82,7 @@ pub fn bench() -> Bench {
 }
 
 /// Returns the rows as sorted text, and the reports of the scans.
-async fn run(session: &Session, sql: &str) -> Result<(Vec<String>, Vec<Value>), String> {
+async fn run(session: &FarSession, sql: &str) -> Result<(Vec<String>, Vec<Value>), String> {
     let said = |error: datafusion::error::DataFusionError| error.strip_backtrace();
     let frame = session.context().sql(sql).await.map_err(said)?;
     let task = Arc::new(frame.task_ctx());
@@ -108,7 +108,7 @@ pub fn lines(batches: &[RecordBatch]) -> Vec<String> {
     lines
 }
 
-pub async fn place(session: &Session, placement: &str) {
+pub async fn place(session: &FarSession, placement: &str) {
     let set = session.context().sql(&format!("SET farpool.placement = '{placement}'")).await;
     set.expect("a placement").collect().await.expect("set");
 }

@@ -4,7 +4,7 @@ use arrow::array::RecordBatchReader;
 use arrow::ipc::reader::FileReader;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use farpool::{EmbeddedOptions, Pool, PoolOptions, Protection, TransportChoice};
-use farpool_datafusion::{Options, Session};
+use farpool_datafusion::{FarSession, Options};
 use farpool_tests::programs;
 use std::fs::File;
 use std::future::Future;
@@ -88,8 +88,8 @@ pub fn put(pool: &Pool, tables: &[PathBuf]) {
 }
 
 /// Makes a session with this placement.
-pub fn session_in(pool: &Pool, placement: &str, runtime: &Runtime) -> Session {
-    let session = Session::new(pool, Options::default()).expect("a session");
+pub fn session_in(pool: &Pool, placement: &str, runtime: &Runtime) -> FarSession {
+    let session = FarSession::new(pool, Options::default()).expect("a session");
     let set = format!("SET farpool.placement = '{placement}'");
     let done = runtime.block_on(async { session.context().sql(&set).await?.collect().await });
     done.unwrap_or_else(|error| panic!("{set}: {error}"));

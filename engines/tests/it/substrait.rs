@@ -29,7 +29,7 @@ use datafusion_substrait::substrait::proto::{
     CrossRel, Expression, FilterRel, FunctionArgument, JoinRel, Plan, PlanRel, ProjectRel, Rel, RelCommon,
     RelRoot, SetRel, SortRel, plan_rel,
 };
-use farpool_datafusion::{PLAN_BYTES_MAX, Session, scans};
+use farpool_datafusion::{FarSession, PLAN_BYTES_MAX, scans};
 use farpool_tests::programs;
 use prost::Message;
 use serde_json::Value;
@@ -83,7 +83,7 @@ fn answer_in(path: &Path) -> (Answer, bool) {
     (Answer { rows, columns }, told["is_ordered"] == true)
 }
 
-async fn ask(session: &Session, plan: Vec<u8>) -> Result<Answer, String> {
+async fn ask(session: &FarSession, plan: Vec<u8>) -> Result<Answer, String> {
     let said = |error: datafusion::error::DataFusionError| error.strip_backtrace();
     let plan = session.substrait(plan).await.map_err(said)?;
     answer_of(session.execute(plan).await.map_err(said)?).await
@@ -142,7 +142,7 @@ fn tpch_by_its_plans_has_the_answers_of_duckdb() {
 }
 
 /// Runs a plan. Returns its rows, and for each scan the steps that were pushed down and those that were not.
-async fn shipped(session: &Session, plan: LogicalPlan) -> (Vec<[Vec<String>; 2]>, Vec<String>) {
+async fn shipped(session: &FarSession, plan: LogicalPlan) -> (Vec<[Vec<String>; 2]>, Vec<String>) {
     let frame = session.execute(plan).await.expect("a plan");
     let task = Arc::new(frame.task_ctx());
     let plan = frame.create_physical_plan().await.expect("a plan");
@@ -202,7 +202,7 @@ async fn blocks_of_plans_of_ibis_become_programs_at_the_nodes() {
     let tables = files(&folder("tables"), "arrow");
     let pool = embedded(&tables);
     put(&pool, &tables);
-    let session = Session::new(&pool, Default::default()).expect("a session");
+    let session = FarSession::new(&pool, Default::default()).expect("a session");
     place(&session, "ship").await;
     for (name, wanted) in [
         ("filter_project", &["filter"][..]),
@@ -276,7 +276,7 @@ fn project(input: Rel, expressions: Vec<Expression>, leaves: Vec<i32>) -> Rel {
 }
 
 /// Returns a read of two columns of the table `few`.
-async fn few(session: &Session) -> Rel {
+async fn few(session: &FarSession) -> Rel {
     let bytes = session.to_substrait("SELECT item, name FROM few").await.expect("a plan");
     let plan = Plan::decode(&bytes[..]).expect("a plan");
     match plan.relations.into_iter().next().and_then(|relation| relation.rel_type) {
@@ -285,7 +285,7 @@ async fn few(session: &Session) -> Rel {
     }
 }
 
-async fn refusal(session: &Session, plan: Vec<u8>) -> String {
+async fn refusal(session: &FarSession, plan: Vec<u8>) -> String {
     let read = soon(session.substrait(plan)).await;
     let said = read.map(|plan| plan.display_indent().to_string()).expect_err("refused").strip_backtrace();
     assert!(said.len() < 2_000, "{} bytes of an error: {}", said.len(), &said[..500]);
@@ -434,7 +434,7 @@ fn bytes_that_were_changed_are_read_or_refused() {
     let tables = files(&folder("tables"), "arrow");
     let pool = embedded(&tables);
     put(&pool, &tables);
-    let session = Session::new(&pool, Default::default()).expect("a session");
+    let session = FarSession::new(&pool, Default::default()).expect("a session");
     let runtime = Runtime::new().expect("a runtime");
     let mut state = 7_u64;
     let mut random = |end: usize| {

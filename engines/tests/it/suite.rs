@@ -3,7 +3,7 @@
 use crate::pools::{Cluster, embedded, files, put, reference, session_in, stem};
 use crate::{PLACEMENTS, canonical};
 use farpool::Pool;
-use farpool_datafusion::Session;
+use farpool_datafusion::FarSession;
 use sqllogictest::{DB, DBOutput, DefaultColumnType, Normalizer, Record, Runner, strict_column_validator};
 use std::fmt;
 use std::path::Path;
@@ -27,7 +27,7 @@ impl fmt::Display for Failed {
 impl std::error::Error for Failed {}
 
 struct FarTables {
-    session: Session,
+    session: FarSession,
     runtime: Arc<Runtime>,
 }
 

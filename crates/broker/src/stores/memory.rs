@@ -1,7 +1,7 @@
 //! Store in memory, for embedded pools and tests, where the names need not outlive the broker.
 
 use super::{Store, StoreError};
-use farpool_lease::broker::{Durable, Record};
+use farpool_lease::broker::{Durable, StateChange};
 
 /// Store in memory, which ends with the process.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +14,7 @@ impl Store for MemoryStore {
         Ok(self.durable.clone())
     }
 
-    fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    fn commit(&mut self, records: &[StateChange]) -> Result<(), StoreError> {
         for record in records {
             self.durable.apply(record.clone());
         }

@@ -11,7 +11,7 @@ pub use self::memory::MemoryStore;
 pub use self::published::{decode_file, encode_file};
 pub use self::redb::{Rebuilt, RedbStore};
 
-use farpool_lease::broker::{Durable, Record};
+use farpool_lease::broker::{Durable, StateChange};
 use std::fmt;
 
 /// Error of a store, as a message.
@@ -32,5 +32,5 @@ pub trait Store: Send {
     /// Returns everything that was committed.
     fn load(&self) -> Result<Durable, StoreError>;
     /// Stores records durably: all of them or none.
-    fn commit(&mut self, records: &[Record]) -> Result<(), StoreError>;
+    fn commit(&mut self, records: &[StateChange]) -> Result<(), StoreError>;
 }

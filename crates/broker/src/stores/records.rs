@@ -14,7 +14,7 @@
 //! 16 bytes of the SHA-256 of it.
 
 use super::{StoreError, decode_file, encode_file};
-use farpool_lease::broker::{Durable, Record};
+use farpool_lease::broker::{Durable, StateChange};
 use farpool_wire::{FileId, Name, Term};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -110,17 +110,17 @@ impl Ledger {
     /// Returns the changes that a commit of these records makes.
     ///
     /// Errors: a file has more extents than can be stored.
-    pub fn changes(&self, records: &[Record]) -> Result<Changes, StoreError> {
+    pub fn changes(&self, records: &[StateChange]) -> Result<Changes, StoreError> {
         let commit = self.commit + 1;
         // If several records have the same key, the last one wins.
         let mut values: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
         for record in records {
             let (key, payload) = match record {
-                Record::Term(term) => (TERM.to_owned(), Some(term.0.to_le_bytes().to_vec())),
-                Record::Key(key) => (KEY.to_owned(), Some(key.to_vec())),
-                Record::NextFile(file) => (NEXT_FILE.to_owned(), Some(file.0.to_le_bytes().to_vec())),
-                Record::Name(name, file) => (format!("{NAMES}{}", &**name), Some(encode_file(file)?)),
-                Record::DropName(name) => (format!("{NAMES}{}", &**name), None),
+                StateChange::Term(term) => (TERM.to_owned(), Some(term.0.to_le_bytes().to_vec())),
+                StateChange::Key(key) => (KEY.to_owned(), Some(key.to_vec())),
+                StateChange::NextFile(file) => (NEXT_FILE.to_owned(), Some(file.0.to_le_bytes().to_vec())),
+                StateChange::Name(name, file) => (format!("{NAMES}{}", &**name), Some(encode_file(file)?)),
+                StateChange::DropName(name) => (format!("{NAMES}{}", &**name), None),
             };
             let value = payload.map(|payload| encode(&key, commit, &payload));
             values.insert(key, value);
@@ -203,17 +203,17 @@ impl Reading {
 }
 
 /// Decodes the record of a key and its payload.
-fn record(key: &str, payload: &[u8]) -> Result<Record, String> {
+fn record(key: &str, payload: &[u8]) -> Result<StateChange, String> {
     let length = || format!("has {} bytes", payload.len());
     let number = || payload.try_into().map(u64::from_le_bytes).map_err(|_| length());
     Ok(match key {
-        TERM => Record::Term(Term(number()?)),
-        NEXT_FILE => Record::NextFile(FileId(number()?)),
-        KEY => Record::Key(payload.try_into().map_err(|_| length())?),
+        TERM => StateChange::Term(Term(number()?)),
+        NEXT_FILE => StateChange::NextFile(FileId(number()?)),
+        KEY => StateChange::Key(payload.try_into().map_err(|_| length())?),
         _ => {
             let name = key.strip_prefix(NAMES).ok_or("is not known")?;
             let name = Name::new(name).map_err(|error| error.to_string())?;
-            Record::Name(name, decode_file(payload).map_err(|error| error.to_string())?)
+            StateChange::Name(name, decode_file(payload).map_err(|error| error.to_string())?)
         }
     })
 }
@@ -221,7 +221,7 @@ fn record(key: &str, payload: &[u8]) -> Result<Record, String> {
 /// Undamaged records found in a damaged store: for each key the one of the latest commit.
 #[derive(Debug, Default)]
 pub struct Found {
-    latest: BTreeMap<String, (u64, Record)>,
+    latest: BTreeMap<String, (u64, StateChange)>,
 }
 
 impl Found {
@@ -251,7 +251,7 @@ impl Found {
     /// regions have another epoch or another name at their nodes by now, so no bytes can be read through it.
     ///
     /// The term is greater than any that was used before, even if its record was lost.
-    pub fn records(self, now_ms: u64) -> Vec<Record> {
+    pub fn records(self, now_ms: u64) -> Vec<StateChange> {
         let mut next_file = 0;
         let mut term = now_ms;
         let mut kept: BTreeMap<FileId, (u64, Name)> = BTreeMap::new();
@@ -259,10 +259,10 @@ impl Found {
         let mut records = Vec::new();
         for (commit, record) in self.latest.into_values() {
             match record {
-                Record::Term(found) => term = term.max(found.0),
-                Record::NextFile(found) => next_file = next_file.max(found.0),
-                Record::Key(_) => records.push(record),
-                Record::Name(name, file) => {
+                StateChange::Term(found) => term = term.max(found.0),
+                StateChange::NextFile(found) => next_file = next_file.max(found.0),
+                StateChange::Key(_) => records.push(record),
+                StateChange::Name(name, file) => {
                     next_file = next_file.max(file.file.0.saturating_add(1));
                     // A file that was found under several names keeps the latest.
                     let latest = kept.entry(file.file).or_insert_with(|| (commit, name.clone()));
@@ -271,12 +271,12 @@ impl Found {
                     }
                     names.insert(name, file);
                 }
-                Record::DropName(_) => {}
+                StateChange::DropName(_) => {}
             }
         }
         names.retain(|name, file| kept.get(&file.file).is_some_and(|(_, latest)| latest == name));
-        records.extend([Record::Term(Term(term)), Record::NextFile(FileId(next_file))]);
-        records.extend(names.into_iter().map(|(name, file)| Record::Name(name, file)));
+        records.extend([StateChange::Term(Term(term)), StateChange::NextFile(FileId(next_file))]);
+        records.extend(names.into_iter().map(|(name, file)| StateChange::Name(name, file)));
         records
     }
 }
@@ -300,7 +300,7 @@ mod tests {
     }
 
     /// Returns the contents of a store after these commits, and its ledger.
-    fn store(commits: &[&[Record]]) -> (BTreeMap<String, Vec<u8>>, Ledger) {
+    fn store(commits: &[&[StateChange]]) -> (BTreeMap<String, Vec<u8>>, Ledger) {
         let (mut values, mut ledger) = (BTreeMap::new(), Ledger::default());
         for records in commits {
             let changes = ledger.changes(records).expect("fits");
@@ -323,13 +323,13 @@ mod tests {
 
     fn three_files() -> (BTreeMap<String, Vec<u8>>, Ledger) {
         store(&[
-            &[Record::Key([7; 32]), Record::Term(Term(1))],
+            &[StateChange::Key([7; 32]), StateChange::Term(Term(1))],
             &[
-                Record::NextFile(FileId(4)),
-                Record::Name(name("a"), file(1)),
-                Record::Name(name("b"), file(2)),
+                StateChange::NextFile(FileId(4)),
+                StateChange::Name(name("a"), file(1)),
+                StateChange::Name(name("b"), file(2)),
             ],
-            &[Record::Name(name("c"), file(3)), Record::DropName(name("a"))],
+            &[StateChange::Name(name("c"), file(3)), StateChange::DropName(name("a"))],
         ])
     }
 
@@ -366,19 +366,22 @@ mod tests {
             missing.remove(key);
             read(&missing).expect_err("missing");
         }
-        let (before, _) = store(&[&[Record::Term(Term(1))], &[Record::Term(Term(2))]]);
-        let (mut after, _) =
-            store(&[&[Record::Term(Term(1))], &[Record::Term(Term(2))], &[Record::Term(Term(3))]]);
+        let (before, _) = store(&[&[StateChange::Term(Term(1))], &[StateChange::Term(Term(2))]]);
+        let (mut after, _) = store(&[
+            &[StateChange::Term(Term(1))],
+            &[StateChange::Term(Term(2))],
+            &[StateChange::Term(Term(3))],
+        ]);
         after.insert(TERM.to_owned(), before[TERM].clone());
         assert!(read(&after).expect_err("old").contains("before the last commit"));
     }
 
     #[test]
     fn what_is_whole_in_damaged_bytes_is_found_and_the_latest_name_of_a_file_is_its_name() {
-        let commits: [&[Record]; 3] = [
-            &[Record::Key([7; 32]), Record::Term(Term(5)), Record::NextFile(FileId(3))],
-            &[Record::Name(name("old"), file(1)), Record::Name(name("other"), file(2))],
-            &[Record::DropName(name("old")), Record::Name(name("new"), file(1))],
+        let commits: [&[StateChange]; 3] = [
+            &[StateChange::Key([7; 32]), StateChange::Term(Term(5)), StateChange::NextFile(FileId(3))],
+            &[StateChange::Name(name("old"), file(1)), StateChange::Name(name("other"), file(2))],
+            &[StateChange::DropName(name("old")), StateChange::Name(name("new"), file(1))],
         ];
         // A damaged file may contain values of all commits, in any order, and some of them are truncated.
         let mut bytes = b"FPr1 is no value".to_vec();

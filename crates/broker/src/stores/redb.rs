@@ -13,7 +13,7 @@
 use super::file::{Behind, StoreFile, Unusable, other_format, replace};
 use super::records::{Found, Ledger, Reading};
 use super::{Store, StoreError};
-use farpool_lease::broker::{Durable, Record};
+use farpool_lease::broker::{Durable, StateChange};
 use redb::{Builder, Database, ReadOnlyDatabase, ReadableDatabase, ReadableTable, TableDefinition};
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -89,7 +89,7 @@ impl RedbStore {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let io = |error: std::io::Error| refused(error.to_string());
         let records = Found::in_bytes(&file.bytes().map_err(io)?).records(now);
-        let names = records.iter().filter(|record| matches!(record, Record::Name(..))).count();
+        let names = records.iter().filter(|record| matches!(record, StateChange::Name(..))).count();
         let mut aside = path.as_os_str().to_owned();
         aside.push(format!(".damaged-{now}"));
         let aside = PathBuf::from(aside);
@@ -164,7 +164,7 @@ fn of_redb(error: impl Into<redb::Error>) -> Unusable {
 }
 
 /// Makes a new store. Its commit 1 has these records.
-fn begin(behind: Behind, records: &[Record]) -> Result<(), Unusable> {
+fn begin(behind: Behind, records: &[StateChange]) -> Result<(), Unusable> {
     guarded(|| {
         let database = Builder::new().create_with_backend(behind).map_err(of_redb)?;
         commit(&database, &mut Ledger::default(), records)?;
@@ -173,7 +173,7 @@ fn begin(behind: Behind, records: &[Record]) -> Result<(), Unusable> {
 }
 
 /// Commits records and updates the ledger.
-fn commit(database: &Database, ledger: &mut Ledger, records: &[Record]) -> Result<(), Unusable> {
+fn commit(database: &Database, ledger: &mut Ledger, records: &[StateChange]) -> Result<(), Unusable> {
     let changes = ledger.changes(records).map_err(|error| Unusable::Other(error.to_string()))?;
     // The default durability of a redb commit is `Immediate`: synced before it returns.
     let mut transaction = database.begin_write().map_err(of_redb)?;
@@ -261,7 +261,7 @@ impl Store for RedbStore {
         }
     }
 
-    fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    fn commit(&mut self, records: &[StateChange]) -> Result<(), StoreError> {
         let mut ledger = std::mem::take(&mut self.ledger);
         let done = self.database().and_then(|database| {
             guarded(|| commit(database, &mut ledger, records))?;

@@ -1,7 +1,7 @@
 //! Contract that every store of a broker must fulfil.
 
 use farpool_broker::stores::Store;
-use farpool_lease::broker::{Durable, NamedFile, Record, place_of};
+use farpool_lease::broker::{Durable, NamedFile, StateChange, place_of};
 use farpool_wire::control::NamedExtent;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
 use farpool_wire::*;
@@ -38,24 +38,24 @@ pub fn load(store: &dyn Store) -> Durable {
 pub fn conformance(store: &mut dyn Store) -> Durable {
     assert_eq!(load(store), Durable::default(), "a new store is empty");
     let batches = [
-        vec![Record::Key([7; 32]), Record::Term(Term(1))],
-        vec![Record::NextFile(FileId(1)), Record::Name(name("a"), file(0, 3))],
+        vec![StateChange::Key([7; 32]), StateChange::Term(Term(1))],
+        vec![StateChange::NextFile(FileId(1)), StateChange::Name(name("a"), file(0, 3))],
         // The last record of a name or number in a batch wins.
         vec![
-            Record::Term(Term(2)),
-            Record::Term(Term(3)),
-            Record::Name(name("b"), file(1, 1)),
-            Record::DropName(name("b")),
-            Record::DropName(name("a")),
-            Record::Name(name("a"), file(2, 0)),
-            Record::Name(name("größte Datei"), file(3, NAMED_EXTENTS_MAX)),
+            StateChange::Term(Term(2)),
+            StateChange::Term(Term(3)),
+            StateChange::Name(name("b"), file(1, 1)),
+            StateChange::DropName(name("b")),
+            StateChange::DropName(name("a")),
+            StateChange::Name(name("a"), file(2, 0)),
+            StateChange::Name(name("größte Datei"), file(3, NAMED_EXTENTS_MAX)),
         ],
-        vec![Record::DropName(name("never there"))],
+        vec![StateChange::DropName(name("never there"))],
         vec![],
         vec![
-            Record::DropName(name("a")),
-            Record::Name(name("z"), file(2, 0)),
-            Record::NextFile(FileId(u64::MAX)),
+            StateChange::DropName(name("a")),
+            StateChange::Name(name("z"), file(2, 0)),
+            StateChange::NextFile(FileId(u64::MAX)),
         ],
     ];
     let mut expected = Durable::default();
@@ -68,17 +68,17 @@ pub fn conformance(store: &mut dyn Store) -> Durable {
     // A file beyond its limit cannot be read back by everybody. A store may refuse it, but then it must refuse the
     // whole batch.
     let batch = vec![
-        Record::Term(Term(99)),
-        Record::Name(name("first"), file(4, 1)),
-        Record::Name(name("too long"), file(5, NAMED_EXTENTS_MAX + 1)),
-        Record::DropName(name("z")),
+        StateChange::Term(Term(99)),
+        StateChange::Name(name("first"), file(4, 1)),
+        StateChange::Name(name("too long"), file(5, NAMED_EXTENTS_MAX + 1)),
+        StateChange::DropName(name("z")),
     ];
     if store.commit(&batch).is_ok() {
         batch.iter().for_each(|record| expected.apply(record.clone()));
     }
     assert_eq!(load(store), expected, "all of a batch or none");
-    store.commit(&[Record::Term(Term(100))]).expect("a refused batch does not end the store");
-    expected.apply(Record::Term(Term(100)));
+    store.commit(&[StateChange::Term(Term(100))]).expect("a refused batch does not end the store");
+    expected.apply(StateChange::Term(Term(100)));
     assert_eq!(load(store), expected);
     expected
 }

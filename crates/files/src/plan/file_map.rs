@@ -80,7 +80,7 @@ impl<R> Extent<R> {
 
 /// Segment of a file inside one copy of an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece<R> {
+pub struct Segment<R> {
     /// Copy that holds the segment.
     pub copy: CopyId,
     /// Region that the copy lies in.
@@ -99,7 +99,7 @@ pub enum ReadPlan<R> {
     /// The range is read from these places; every other byte of it is zero.
     Fetch {
         /// One segment for each run of written bytes that has a readable copy, in order.
-        pieces: Vec<Piece<R>>,
+        pieces: Vec<Segment<R>>,
         /// Written bytes that no copy in far memory has, in order.
         bare: Vec<Range<u64>>,
     },
@@ -242,7 +242,7 @@ impl<R: Clone> FileMap<R> {
     }
 
     /// Returns all copies of an allocated range. A write must go to each of them.
-    pub fn copies_of(&self, range: Range<u64>) -> Vec<Piece<R>> {
+    pub fn copies_of(&self, range: Range<u64>) -> Vec<Segment<R>> {
         let hit = self.hit(&range).iter();
         hit.flat_map(|extent| extent.copies.iter().map(|copy| piece(extent, copy, &range))).collect()
     }
@@ -406,7 +406,7 @@ impl<R: Clone> FileMap<R> {
 
     /// Returns the nonces and tags of the pages of a segment, which begins and ends with a page. `None` if its copy is
     /// not in the map any more.
-    pub fn load_seals(&self, piece: &Piece<R>) -> Option<Vec<Option<PageSealed>>> {
+    pub fn load_seals(&self, piece: &Segment<R>) -> Option<Vec<Option<PageSealed>>> {
         let extent = self.hit(&piece.file).first()?;
         let copy = extent.copies.iter().find(|copy| copy.id == piece.copy)?;
         let mut sealed = vec![None; (piece.file.end - piece.file.start) as usize / SEAL_PAGE_BYTES];
@@ -415,7 +415,7 @@ impl<R: Clone> FileMap<R> {
     }
 
     /// Stores new nonces and tags for the pages of a segment.
-    pub fn store_seals(&mut self, piece: &Piece<R>, sealed: &[Option<PageSealed>]) {
+    pub fn store_seals(&mut self, piece: &Segment<R>, sealed: &[Option<PageSealed>]) {
         for extent in self.extents.iter_mut().filter(|extent| extent.is_hit(&piece.file)) {
             let first = page_of(extent, piece);
             if let Some(copy) = extent.copies.iter_mut().find(|copy| copy.id == piece.copy) {
@@ -485,7 +485,7 @@ fn best<R>(extent: &Extent<R>, rank: impl Fn(&R) -> Option<u32>) -> Option<&Exte
 }
 
 /// Returns the page of an extent at which a segment of it begins.
-fn page_of<R>(extent: &Extent<R>, piece: &Piece<R>) -> u32 {
+fn page_of<R>(extent: &Extent<R>, piece: &Segment<R>) -> u32 {
     ((piece.file.start - extent.start) / SEAL_PAGE_BYTES as u64) as u32
 }
 
@@ -498,8 +498,8 @@ fn clipped<R>(extent: &Extent<R>, range: &Range<u64>) -> Range<u64> {
     range.start.max(extent.start)..range.end.min(extent.end())
 }
 
-fn piece<R: Clone>(extent: &Extent<R>, copy: &ExtentCopy<R>, range: &Range<u64>) -> Piece<R> {
+fn piece<R: Clone>(extent: &Extent<R>, copy: &ExtentCopy<R>, range: &Range<u64>) -> Segment<R> {
     let file = clipped(extent, range);
     let offset = copy.cut.offset + (file.start - extent.start);
-    Piece { copy: copy.id, region: copy.cut.region.clone(), offset, file }
+    Segment { copy: copy.id, region: copy.cut.region.clone(), offset, file }
 }

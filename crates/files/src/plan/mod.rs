@@ -9,7 +9,7 @@ mod range_locks;
 mod range_set;
 
 pub use allocator::{Allocator, Cut, Group};
-pub use file_map::{CopyId, ExtentCopy, FileMap, Piece, ReadPlan, Readable, Snapshot};
+pub use file_map::{CopyId, ExtentCopy, FileMap, ReadPlan, Readable, Segment, Snapshot};
 pub use page_seal::{
     PageError, PageKey, PagePlace, PageSealed, PageSeals, PageSplit, SEAL_PAGE_BYTES, SEAL_PAGES_PER_KEY_MAX,
     pages_around,

@@ -6,9 +6,9 @@
 #![allow(unsafe_code)]
 
 use crate::module::{self, Interruption};
-use crate::space::{Layout, Space, Spaces};
+use crate::space::{AddressSpace, Layout, Spaces};
 use farpool_functions::abi::{CALL_AT, Part, WINDOW_AT, digest, hex};
-use farpool_functions::setup::{LaneWindow, Piece};
+use farpool_functions::setup::{LaneWindow, WindowRange};
 use farpool_lock::Mutex;
 use farpool_wire::control::FunctionFault;
 use rustix::fs::{Mode, OFlags, ftruncate, memfd_create, openat, renameat, unlinkat};
@@ -201,14 +201,15 @@ impl Engines {
             let window = LaneWindow {
                 window_bytes: 1 << 16,
                 output_bytes: 0,
-                pieces: vec![Piece { file: 0, offset: 0, part }],
+                pieces: vec![WindowRange { file: 0, offset: 0, part }],
                 fences: Vec::new(),
                 words: None,
                 files,
             };
             let supplied = memfd_create("farpool-none", rustix::fs::MemfdFlags::CLOEXEC)?;
             let bases = Mutex::new(Some(Vec::new()));
-            Arc::new(Space::new(Arc::new(Layout { window, supplied, heap_bytes: 1 << 20, bases }))?).offer();
+            Arc::new(AddressSpace::new(Arc::new(Layout { window, supplied, heap_bytes: 1 << 20, bases }))?)
+                .offer();
             let mut store = Store::new(&engine, ());
             store.set_epoch_deadline(u64::MAX / 2);
             let instance = wasmtime::Instance::new(&mut store, &module, &[])?;

@@ -11,7 +11,7 @@
 #![allow(unsafe_code)]
 
 use crate::namespaces::ABORTED;
-use crate::space::Space;
+use crate::space::AddressSpace;
 use farpool_wire::limits::FUNCTION_PIECE_BYTES;
 use std::cell::Cell;
 use std::io;
@@ -21,12 +21,12 @@ use std::ptr::{addr_of, addr_of_mut};
 const STACK_BYTES: usize = 512 << 10;
 
 /// The call that runs on this thread.
-pub struct Running<'r> {
+pub struct ThreadCall<'r> {
     /// Address space of the call.
-    pub space: &'r Space,
+    pub space: &'r AddressSpace,
     /// True if a module runs, so that faults become traps. In native code they end the process.
     pub is_module: bool,
-    /// Obtains the block that starts at this byte and stores it where `Space::map_supplied` finds it. Returns whether
+    /// Obtains the block that starts at this byte and stores it where `AddressSpace::map_supplied` finds it. Returns whether
     /// it could.
     pub supply: &'r dyn Fn(u64) -> bool,
     /// Observations of the handler.
@@ -45,12 +45,12 @@ pub struct Noted {
 }
 
 thread_local! {
-    /// Pointer to a `Running` of a frame further down this thread's stack, or null.
+    /// Pointer to a `ThreadCall` of a frame further down this thread's stack, or null.
     static RUNNING: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
 }
 
 /// Runs a closure as this call: faults are handled for it.
-pub fn during<T>(running: &Running<'_>, run: impl FnOnce() -> T) -> T {
+pub fn during<T>(running: &ThreadCall<'_>, run: impl FnOnce() -> T) -> T {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
@@ -146,8 +146,8 @@ fn is_store(_context: *mut libc::c_void) -> bool {
 }
 
 /// Handles a fault. Returns whether the instruction should be repeated.
-fn answer(running: &Running<'_>, signal: libc::c_int, address: usize, is_store: bool) -> bool {
-    let Running { space, is_module, supply, noted } = *running;
+fn answer(running: &ThreadCall<'_>, signal: libc::c_int, address: usize, is_store: bool) -> bool {
+    let ThreadCall { space, is_module, supply, noted } = *running;
     noted.fault.set(Some((address, is_store)));
     let Some(byte) = space.window_byte(address) else { return false };
     if signal == libc::SIGBUS {
@@ -167,7 +167,7 @@ fn answer(running: &Running<'_>, signal: libc::c_int, address: usize, is_store: 
 }
 
 unsafe extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let running: *const Running<'_> = RUNNING.get().cast();
+    let running: *const ThreadCall<'_> = RUNNING.get().cast();
     // SAFETY: the kernel passes the `siginfo_t` of a fault, which has an address. `RUNNING` is null, or points to the
     // argument of `during` further down this very stack, which has not returned.
     let again = unsafe {

@@ -2,11 +2,11 @@
 
 use crate::Process;
 use crate::engines::{Compiled, check_entry};
-use crate::faults::{self, HandlerStack, Noted, Running};
+use crate::faults::{self, HandlerStack, Noted, ThreadCall};
 use crate::fences::Fences;
 use crate::module::Interruption;
 use crate::native::{Entry, check_signature};
-use crate::space::{GROWTH_REFUSED, Layout, Space};
+use crate::space::{AddressSpace, GROWTH_REFUSED, Layout};
 use crate::watched::{Interrupted, Watched};
 use farpool_functions::abi::*;
 use farpool_functions::setup::LaneSetup;
@@ -44,14 +44,14 @@ enum Function {
 struct Warm {
     store: Store<()>,
     entry: TypedFunc<i32, i64>,
-    space: Arc<Space>,
+    space: Arc<AddressSpace>,
     /// Number of the last call that used it; 0 if none has.
     used: u64,
 }
 
 impl Warm {
     /// Drops the module and returns its space.
-    fn into_space(self) -> Arc<Space> {
+    fn into_space(self) -> Arc<AddressSpace> {
         // The module is dropped first, because it lives in the space.
         drop(self.store);
         self.space
@@ -84,15 +84,15 @@ struct Serving<'p> {
     /// Instance that no other call may see, and the index of its function. It is replaced after the answer was sent.
     left: Option<(usize, Warm)>,
     /// Spaces without a module.
-    spare: Vec<Arc<Space>>,
+    spare: Vec<Arc<AddressSpace>>,
     /// Space for native functions.
-    space: Option<Arc<Space>>,
+    space: Option<Arc<AddressSpace>>,
     parts: Vec<u8>,
     columns: Vec<u8>,
     /// First bytes of the blocks that were supplied.
     supplied: RefCell<BTreeSet<u64>>,
     /// Space with the last call's output, and the size of that output in bytes.
-    output: Option<(Arc<Space>, usize)>,
+    output: Option<(Arc<AddressSpace>, usize)>,
 }
 
 /// Serves a lane until its caller leaves.
@@ -270,11 +270,11 @@ impl Serving<'_> {
         }
     }
 
-    fn new_space(&self) -> io::Result<Arc<Space>> {
-        Ok(Arc::new(Space::new(Arc::clone(&self.watched.layout))?))
+    fn new_space(&self) -> io::Result<Arc<AddressSpace>> {
+        Ok(Arc::new(AddressSpace::new(Arc::clone(&self.watched.layout))?))
     }
 
-    fn spare_space(&mut self) -> io::Result<Arc<Space>> {
+    fn spare_space(&mut self) -> io::Result<Arc<AddressSpace>> {
         match self.spare.pop() {
             Some(space) => Ok(space),
             None => self.new_space(),
@@ -335,7 +335,7 @@ impl Serving<'_> {
     }
 
     /// Writes the call record and its tables. `None` if they do not fit the call area.
-    fn put_record(&self, space: &Space, base: u64, call: &CallFunction) -> Option<()> {
+    fn put_record(&self, space: &AddressSpace, base: u64, call: &CallFunction) -> Option<()> {
         let layout = space.layout();
         let mut at = TABLES_AT;
         let mut place = |bytes: &[u8], count: u64| {
@@ -345,15 +345,15 @@ impl Serving<'_> {
                 return None;
             }
             space.put(begins, bytes);
-            Some(Place { address: if count == 0 { 0 } else { base + begins }, count })
+            Some(AddressRange { address: if count == 0 { 0 } else { base + begins }, count })
         };
         let parts = place(&self.parts, (self.parts.len() / PART_BYTES) as u64)?;
         let columns = place(&self.columns, self.columns.len() as u64)?;
         let args = place(&call.args, call.args.len() as u64)?;
         let state = place(&call.state, call.state.len() as u64)?;
-        let window = Place { address: base + WINDOW_AT, count: layout.window.window_bytes };
-        let output = Place { address: base + OUTPUT_AT, count: layout.window.output_bytes.into() };
-        let record = Record { goes_on: call.goes_on, window, args, output, columns, parts, state };
+        let window = AddressRange { address: base + WINDOW_AT, count: layout.window.window_bytes };
+        let output = AddressRange { address: base + OUTPUT_AT, count: layout.window.output_bytes.into() };
+        let record = CallRecord { goes_on: call.goes_on, window, args, output, columns, parts, state };
         space.put(CALL_AT, &record.encode());
         Some(())
     }
@@ -418,7 +418,7 @@ impl Serving<'_> {
         lane: &mut Lane,
         header: Header,
         call: &CallFunction,
-        space: &Arc<Space>,
+        space: &Arc<AddressSpace>,
         base: u64,
         is_module: bool,
         run: impl FnOnce() -> wasmtime::Result<i64>,
@@ -464,7 +464,7 @@ impl Serving<'_> {
         let noted = Noted::default();
         GROWTH_REFUSED.set(false);
         begin();
-        let result = faults::during(&Running { space, is_module, supply: &supply, noted: &noted }, run);
+        let result = faults::during(&ThreadCall { space, is_module, supply: &supply, noted: &noted }, run);
         let at = clock::now();
         let ran_ns = at.0.saturating_sub(begun.0);
         status.set(slot, Doing::Busy);
@@ -490,9 +490,9 @@ impl Serving<'_> {
         Some(End { of: asked.get(), called, at })
     }
 
-    /// Stores a supplied block where `Space::map_supplied` finds it. Drops all earlier blocks if they take too much
+    /// Stores a supplied block where `AddressSpace::map_supplied` finds it. Drops all earlier blocks if they take too much
     /// memory.
-    fn keep_supplied(&self, space: &Space, first: u64, bytes: &[u8]) -> bool {
+    fn keep_supplied(&self, space: &AddressSpace, first: u64, bytes: &[u8]) -> bool {
         let window_bytes = space.layout().window.window_bytes;
         let wanted = window_bytes.saturating_sub(first).min(FUNCTION_PIECE_BYTES as u64);
         if bytes.is_empty() || bytes.len() as u64 != wanted {
@@ -514,7 +514,7 @@ impl Serving<'_> {
     }
 
     /// Returns the outcome of a call, by what the function returned or why it stopped.
-    fn outcome(&self, space: &Space, result: wasmtime::Result<i64>, noted: &Noted) -> Called {
+    fn outcome(&self, space: &AddressSpace, result: wasmtime::Result<i64>, noted: &Noted) -> Called {
         let window = &space.layout().window;
         let error = match result {
             Ok(value) => {
@@ -555,7 +555,7 @@ impl Serving<'_> {
         ended
     }
 
-    fn fault(&self, space: &Space, trap: Trap, noted: &Noted) -> Called {
+    fn fault(&self, space: &AddressSpace, trap: Trap, noted: &Noted) -> Called {
         match trap {
             Trap::MemoryOutOfBounds => {
                 let window = &space.layout().window;
@@ -589,7 +589,7 @@ impl Serving<'_> {
 }
 
 /// Returns the bytes of an output from `from` on that fit one message.
-fn output_piece(space: &Space, from: usize, bytes: usize) -> Payload<FUNCTION_OUTPUT_PIECE_BYTES> {
+fn output_piece(space: &AddressSpace, from: usize, bytes: usize) -> Payload<FUNCTION_OUTPUT_PIECE_BYTES> {
     let from = from.min(bytes);
     let end = bytes.min(from.saturating_add(FUNCTION_OUTPUT_PIECE_BYTES));
     Payload::new(space.output(from..end)).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! Native functions: shared objects with a trusted signature, which are loaded into this process and stay loaded.
 #![allow(unsafe_code)]
 
-use crate::space::Space;
+use crate::space::AddressSpace;
 use farpool_functions::abi::{CALL_AT, hex, signed_text};
 use farpool_lock::Mutex;
 use farpool_wire::control::{FunctionFault, FunctionSignature};
@@ -18,7 +18,7 @@ pub struct Entry(usize);
 
 impl Entry {
     /// Calls the entry with the record in the space's call area. The signer is responsible for what the code does.
-    pub fn call(self, space: &Space) -> i64 {
+    pub fn call(self, space: &AddressSpace) -> i64 {
         // SAFETY: the address is that of a symbol of an object that its signer vouches for and that is never
         // unloaded. The type of entries is part of the contract that was signed. The record lies in the space's call
         // area, which is mapped as long as the space exists.

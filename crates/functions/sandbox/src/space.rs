@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use farpool_functions::abi::{CALL_AT, CALL_BYTES, OUTPUT_AT, Part, WINDOW_AT};
-use farpool_functions::setup::{LaneWindow, Piece};
+use farpool_functions::setup::{LaneWindow, WindowRange};
 use farpool_lock::Mutex;
 use farpool_wire::limits::{FUNCTION_PIECE_BYTES, WINDOW_PAGE_BYTES};
 use rustix::mm::{
@@ -58,7 +58,7 @@ impl Layout {
 
 /// Address space for one function at a time.
 #[derive(Debug)]
-pub struct Space {
+pub struct AddressSpace {
     base: *mut u8,
     /// Size of the accessible part of the heap, in bytes.
     heap: AtomicUsize,
@@ -69,13 +69,13 @@ pub struct Space {
 
 // SAFETY: the pointer is to a mapping of this process that is valid until drop, from any thread. One thread at a time
 // uses a space. Only `Layout::forget` changes it from another thread, and leaves the mapping to the kernel.
-unsafe impl Send for Space {}
+unsafe impl Send for AddressSpace {}
 // SAFETY: as for Send; only the lane's own thread uses the list of blocks.
-unsafe impl Sync for Space {}
+unsafe impl Sync for AddressSpace {}
 
 thread_local! {
     /// The space in which this thread instantiates its next module.
-    static NEXT: Cell<Option<Arc<Space>>> = const { Cell::new(None) };
+    static NEXT: Cell<Option<Arc<AddressSpace>>> = const { Cell::new(None) };
     /// True if a heap of this thread was refused more memory since this was last reset.
     pub static GROWTH_REFUSED: Cell<bool> = const { Cell::new(false) };
 }
@@ -87,15 +87,15 @@ fn anonymous(at: *mut u8, bytes: usize, protection: ProtFlags) -> io::Result<()>
     Ok(())
 }
 
-impl Space {
+impl AddressSpace {
     /// Maps a space. The pages of the window are mapped at once, so that no load has to wait for them.
-    pub fn new(layout: Arc<Layout>) -> io::Result<Space> {
+    pub fn new(layout: Arc<Layout>) -> io::Result<AddressSpace> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), RESERVED_BYTES, ProtFlags::empty(), flags)? };
         let space =
-            Space { base: base.cast(), heap: AtomicUsize::new(0), layout, mapped: RefCell::default() };
+            AddressSpace { base: base.cast(), heap: AtomicUsize::new(0), layout, mapped: RefCell::default() };
         let both = ProtFlags::READ | ProtFlags::WRITE;
         anonymous(space.at(CALL_AT), CALL_BYTES, both)?;
         let output_bytes = (space.layout.window.output_bytes as usize).next_multiple_of(PAGE);
@@ -112,7 +112,7 @@ impl Space {
         Ok(space)
     }
 
-    fn map_piece(&self, piece: &Piece) -> io::Result<()> {
+    fn map_piece(&self, piece: &WindowRange) -> io::Result<()> {
         let files = &self.layout.window.files;
         let file = files.get(piece.file as usize).ok_or(io::ErrorKind::InvalidData)?;
         let mut flags = MapFlags::SHARED | MapFlags::FIXED;
@@ -261,7 +261,7 @@ impl Space {
     }
 }
 
-impl Drop for Space {
+impl Drop for AddressSpace {
     fn drop(&mut self) {
         // Holds the lock until the space is unmapped, so that nobody maps into memory that takes its place.
         let mut bases = self.layout.bases.lock();
@@ -304,10 +304,10 @@ unsafe impl wasmtime::MemoryCreator for Spaces {
 /// Heap of a module. It keeps the module's space alive.
 struct Heap {
     bytes: usize,
-    space: Arc<Space>,
+    space: Arc<AddressSpace>,
 }
 
-// SAFETY: the base does not move, and `byte_size` bytes from it are accessible: see `Space::size_heap`.
+// SAFETY: the base does not move, and `byte_size` bytes from it are accessible: see `AddressSpace::size_heap`.
 unsafe impl wasmtime::LinearMemory for Heap {
     fn byte_size(&self) -> usize {
         self.bytes

@@ -1,7 +1,7 @@
 //! Lookup in tables of buckets with AVX-512 and vector AES.
 
 use super::{AHEAD_BYTES, has_avx512};
-use crate::{BLOCK_ROWS, COPIES, Hasher, LANES, Sums, Table};
+use crate::{BLOCK_ROWS, COPIES, KeyTable, LANES, SecretHasher, Sums};
 use std::arch::x86_64::*;
 
 /// Rows that are hashed together: keys of a vector.
@@ -12,16 +12,16 @@ pub(crate) fn has_aes() -> bool {
     has_avx512() && is_x86_feature_detected!("aes") && is_x86_feature_detected!("vaes")
 }
 
-/// AES form of [`Hasher::hash`].
+/// AES form of [`SecretHasher::hash`].
 #[inline]
-pub(crate) fn hash(hasher: &Hasher, masked: u64) -> u64 {
+pub(crate) fn hash(hasher: &SecretHasher, masked: u64) -> u64 {
     debug_assert!(hasher.is_aes);
     // SAFETY: a hasher of AES exists only if the CPU has the instructions.
     unsafe { hash_one(hasher, masked) }
 }
 
 #[target_feature(enable = "aes")]
-fn hash_one(hasher: &Hasher, masked: u64) -> u64 {
+fn hash_one(hasher: &SecretHasher, masked: u64) -> u64 {
     let round = |number: usize| {
         let [low, high] = hasher.rounds[number];
         _mm_set_epi64x(high as i64, low as i64)
@@ -42,7 +42,7 @@ struct Secret {
 impl Secret {
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
-    fn new(hasher: &Hasher, starts: u32) -> Secret {
+    fn new(hasher: &SecretHasher, starts: u32) -> Secret {
         let round = |[low, high]: [u64; 2]| _mm512_broadcast_i32x4(_mm_set_epi64x(high as i64, low as i64));
         Secret {
             mask: _mm512_set1_epi64(hasher.mask as i64),
@@ -105,7 +105,7 @@ impl Secret {
 
 /// Form of [`crate::find`] for a table whose hasher uses AES.
 pub(crate) fn find(
-    table: &Table<'_>,
+    table: &KeyTable<'_>,
     keys: &[i64],
     ahead: &[i64],
     places: &mut [u32],
@@ -114,7 +114,7 @@ pub(crate) fn find(
     let mut masked = [0; BLOCK_ROWS];
     let places = &mut places[..keys.len()];
     // SAFETY: a hasher of AES exists only if the CPU has the instructions. Nothing is added, so nothing is written to
-    // the words. `Table::new` has checked that the words hold all buckets that a masked hash can name.
+    // the words. `KeyTable::new` has checked that the words hold all buckets that a masked hash can name.
     unsafe {
         let secret = Secret::new(table.hasher, looked_for_first(table.starts));
         if secret.prepare(keys, &mut masked, places) {
@@ -135,7 +135,7 @@ pub(crate) fn find(
 pub(crate) fn find_and_add(
     words: &mut [u64],
     starts: u32,
-    hasher: &Hasher,
+    hasher: &SecretHasher,
     keys: &[i64],
     ahead: &[i64],
     sums: Sums<'_>,
@@ -150,7 +150,7 @@ pub(crate) fn find_and_add(
     unsafe {
         let secret = Secret::new(hasher, looked_for_first(starts));
         if secret.prepare(keys, &mut masked, places) {
-            let table = Table { words, hasher, starts };
+            let table = KeyTable { words, hasher, starts };
             let count = crate::portable::find(&table, keys, ahead, places, others);
             crate::portable::add_found(words, sums, places, &others[..count]);
             return count;

@@ -4,7 +4,7 @@
 //! name is taken.
 
 use super::records::place_of;
-use super::{BrokerLeases, NamedFile, Owner, Place, Record, give_up};
+use super::{BrokerLeases, NamedFile, Owner, RegionKey, StateChange, give_up};
 use crate::tenant;
 use farpool_wire::control::*;
 use farpool_wire::ids::{Epoch, FileId, MonoNs, NodeId};
@@ -31,7 +31,7 @@ impl BrokerLeases {
         now: MonoNs,
         tenant: &Name,
         publish: &Publish,
-        records: &mut Vec<Record>,
+        records: &mut Vec<StateChange>,
     ) -> Result<Published, Refusal> {
         self.prove(now, tenant, publish.session, publish.secret)?;
         let has = self.durable.names.get(&publish.name);
@@ -57,7 +57,7 @@ impl BrokerLeases {
             None => {
                 // No file has the id 0: on the wire it says that no file was moved.
                 let file = FileId(self.durable.next_file.0.max(1));
-                self.persist(Record::NextFile(FileId(file.0 + 1)), records);
+                self.persist(StateChange::NextFile(FileId(file.0 + 1)), records);
                 NamedFile {
                     file,
                     class: publish.class,
@@ -67,7 +67,7 @@ impl BrokerLeases {
                 }
             }
         };
-        let places: BTreeSet<Place> = named.places().map(|(place, _)| place).collect();
+        let places: BTreeSet<RegionKey> = named.places().map(|(place, _)| place).collect();
         named.leased_by_admin.retain(|place| places.contains(place));
         if named.tenant != *tenant {
             // Only the administrator may move a file of another tenant.
@@ -76,7 +76,7 @@ impl BrokerLeases {
         self.disown(&publish.name, &places);
         self.own(&named);
         let file = named.file;
-        self.persist(Record::Name(publish.name.clone(), named), records);
+        self.persist(StateChange::Name(publish.name.clone(), named), records);
         Ok(Published { file })
     }
 
@@ -86,13 +86,13 @@ impl BrokerLeases {
         &self,
         publish: &Publish,
         moved: Option<&NamedFile>,
-    ) -> Result<BTreeSet<Place>, Refusal> {
-        let own: BTreeMap<Place, Handle> = moved
+    ) -> Result<BTreeSet<RegionKey>, Refusal> {
+        let own: BTreeMap<RegionKey, Handle> = moved
             .iter()
             .flat_map(|file| file.places())
             .map(|(place, extent)| (place, extent.handle))
             .collect();
-        let mut epochs: BTreeMap<Place, Epoch> = BTreeMap::new();
+        let mut epochs: BTreeMap<RegionKey, Epoch> = BTreeMap::new();
         let mut bytes = 0;
         for extent in publish.extents.iter() {
             // A node not heard of since the broker started may still come back, so this is not a loss.
@@ -175,11 +175,11 @@ impl BrokerLeases {
         &mut self,
         tenant: &Name,
         name: &Name,
-        records: &mut Vec<Record>,
+        records: &mut Vec<StateChange>,
     ) -> Result<Done, Refusal> {
         self.seen(tenant, name)?;
         self.disown(name, &BTreeSet::new());
-        self.persist(Record::DropName(name.clone()), records);
+        self.persist(StateChange::DropName(name.clone()), records);
         Ok(Done {})
     }
 
@@ -188,7 +188,7 @@ impl BrokerLeases {
         &mut self,
         tenant: &Name,
         rename: &Rename,
-        records: &mut Vec<Record>,
+        records: &mut Vec<StateChange>,
     ) -> Result<Done, Refusal> {
         let mut file = self.seen(tenant, &rename.from)?.clone();
         if let Some(has) = self.durable.names.get(&rename.to) {
@@ -198,8 +198,8 @@ impl BrokerLeases {
             extent.bind(&rename.from);
             extent.bind(&rename.to);
         }
-        self.persist(Record::DropName(rename.from.clone()), records);
-        self.persist(Record::Name(rename.to.clone(), file), records);
+        self.persist(StateChange::DropName(rename.from.clone()), records);
+        self.persist(StateChange::Name(rename.to.clone(), file), records);
         Ok(Done {})
     }
 
@@ -246,7 +246,7 @@ impl BrokerLeases {
     }
 
     /// Frees the regions of a name, except those in `keeps`.
-    fn disown(&mut self, name: &Name, keeps: &BTreeSet<Place>) {
+    fn disown(&mut self, name: &Name, keeps: &BTreeSet<RegionKey>) {
         let Some(file) = self.durable.names.get(name) else { return };
         for (place, extent) in file.places().filter(|(place, _)| !keeps.contains(place)) {
             self.owners.remove(&place);

@@ -1,6 +1,6 @@
 //! `BrokerLeases` spreads promises over the nodes and keeps the names of published files.
 //!
-//! The idea: only names, the broker's key and its term must survive a crash, so only these are [`Record`]s. All else
+//! The idea: only names, the broker's key and its term must survive a crash, so only these are [`StateChange`]s. All else
 //! comes back: sessions prove themselves by a secret derived from the key, nodes send their inventories, and tickets
 //! expire. The broker may believe for a moment that a region is free when it is not; then the node refuses.
 //!
@@ -15,7 +15,7 @@ mod promises;
 mod records;
 mod spread;
 
-pub use records::{Durable, NamedFile, Place, Record, place_of};
+pub use records::{Durable, NamedFile, RegionKey, StateChange, place_of};
 
 use crate::settings::BrokerSettings;
 use crate::{tenant, ticket};
@@ -64,13 +64,13 @@ pub struct BrokerLeases {
     tidies: MonoNs,
     next_ticket: u64,
     /// Owners of the named regions, derived from the catalog.
-    owners: BTreeMap<Place, Owner>,
+    owners: BTreeMap<RegionKey, Owner>,
     /// Highest epoch at which this life of the broker freed each region: its node was ordered to free it, or will be.
     /// A publication that comes late, or a second time, must not name such bytes.
-    given_up: BTreeMap<Place, Epoch>,
+    given_up: BTreeMap<RegionKey, Epoch>,
 }
 
-fn give_up(given_up: &mut BTreeMap<Place, Epoch>, place: Place, epoch: Epoch) {
+fn give_up(given_up: &mut BTreeMap<RegionKey, Epoch>, place: RegionKey, epoch: Epoch) {
     let last = given_up.entry(place).or_insert(epoch);
     *last = epoch.max(*last);
 }
@@ -82,7 +82,7 @@ impl BrokerLeases {
         settings: impl Into<BrokerSettings>,
         durable: Durable,
         fresh_key: [u8; 32],
-        records: &mut Vec<Record>,
+        records: &mut Vec<StateChange>,
     ) -> Self {
         let mut broker = BrokerLeases {
             settings: settings.into(),
@@ -101,9 +101,10 @@ impl BrokerLeases {
             broker.own(file);
         }
         if broker.durable.key.is_none() {
-            broker.persist(Record::Key(broker.key), records);
+            broker.persist(StateChange::Key(broker.key), records);
         }
-        broker.persist(Record::Term(Term(broker.durable.term.0 + u64::from(!mutant!(TermKept)))), records);
+        broker
+            .persist(StateChange::Term(Term(broker.durable.term.0 + u64::from(!mutant!(TermKept)))), records);
         // No earlier life has given an id as high, even if the store has forgotten them.
         let first = broker.durable.term.0.checked_mul(FILES_OF_A_TERM).unwrap_or(0);
         broker.durable.next_file = broker.durable.next_file.max(FileId(first));
@@ -232,7 +233,7 @@ impl BrokerLeases {
         now.ms_since(self.started)
     }
 
-    fn persist(&mut self, record: Record, records: &mut Vec<Record>) {
+    fn persist(&mut self, record: StateChange, records: &mut Vec<StateChange>) {
         self.durable.apply(record.clone());
         records.push(record);
     }

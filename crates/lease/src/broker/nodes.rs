@@ -1,6 +1,6 @@
 //! Nodes as the broker knows them: their reports, and the tickets that promise their regions.
 
-use super::records::Place;
+use super::records::RegionKey;
 use super::{BrokerLeases, give_up};
 use crate::tenant;
 use crate::ticket::{self, TicketKey};
@@ -251,7 +251,7 @@ impl BrokerLeases {
         let mut moved = Vec::new();
         node.sealed.clear();
         for owned in inventory.owned.iter() {
-            let place: Place = (inventory.node, inventory.incarnation, owned.region);
+            let place: RegionKey = (inventory.node, inventory.incarnation, owned.region);
             let named = self.owners.get(&place).filter(|owner| owner.epoch == owned.epoch);
             moved.extend(named.and_then(|owner| owner.instead_of_admin.clone()));
             match (owned.owner, named.map(|owner| owner.file)) {

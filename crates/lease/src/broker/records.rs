@@ -5,11 +5,11 @@ use farpool_wire::{FileClass, FileId, Incarnation, Name, NodeId, RegionIndex, Te
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Region of a node in one of the node's lives.
-pub type Place = (NodeId, Incarnation, RegionIndex);
+pub type RegionKey = (NodeId, Incarnation, RegionIndex);
 
 /// Change of the durable state. It must be in the store before the answer that it belongs to leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum StateChange {
     /// Term of the broker's life. Each start takes the next one.
     Term(Term),
     /// Key from which session secrets are derived. It is made once.
@@ -35,7 +35,7 @@ pub struct NamedFile {
     pub extents: Vec<NamedExtent>,
     /// Regions that the administrator leased to move the file there. Their nodes count them as the administrator's;
     /// the broker counts them as the tenant's.
-    pub leased_by_admin: BTreeSet<Place>,
+    pub leased_by_admin: BTreeSet<RegionKey>,
 }
 
 impl NamedFile {
@@ -44,13 +44,13 @@ impl NamedFile {
     }
 
     /// Returns the regions of the file. A region with several extents comes several times.
-    pub(super) fn places(&self) -> impl Iterator<Item = (Place, &NamedExtent)> {
+    pub(super) fn places(&self) -> impl Iterator<Item = (RegionKey, &NamedExtent)> {
         self.extents.iter().map(|extent| (place_of(extent), extent))
     }
 }
 
 /// Returns the region that an extent lies in.
-pub fn place_of(extent: &NamedExtent) -> Place {
+pub fn place_of(extent: &NamedExtent) -> RegionKey {
     (extent.node, extent.incarnation, extent.region)
 }
 
@@ -69,15 +69,15 @@ pub struct Durable {
 
 impl Durable {
     /// Applies a record.
-    pub fn apply(&mut self, record: Record) {
+    pub fn apply(&mut self, record: StateChange) {
         match record {
-            Record::Term(term) => self.term = term,
-            Record::Key(key) => self.key = Some(key),
-            Record::NextFile(file) => self.next_file = file,
-            Record::Name(name, file) => {
+            StateChange::Term(term) => self.term = term,
+            StateChange::Key(key) => self.key = Some(key),
+            StateChange::NextFile(file) => self.next_file = file,
+            StateChange::Name(name, file) => {
                 self.names.insert(name, file);
             }
-            Record::DropName(name) => {
+            StateChange::DropName(name) => {
                 self.names.remove(&name);
             }
         }

@@ -3,7 +3,7 @@
 
 use super::*;
 use arrow_array::{ArrayRef, BooleanArray, Int64Array, StringArray};
-use farpool_operators::Lookup;
+use farpool_operators::JoinLookup;
 use farpool_operators::packed::pack;
 
 impl Node {
@@ -33,7 +33,7 @@ fn keys(numbers: impl IntoIterator<Item = i64>) -> Vec<u8> {
     pack(&RecordBatch::try_from_iter([("", column)]).expect("a batch"))
 }
 
-fn joined(lookups: Vec<Handle>, lookup: Lookup, number: u8) -> OpenScan {
+fn joined(lookups: Vec<Handle>, lookup: JoinLookup, number: u8) -> OpenScan {
     let join = Operator::SemiJoin { keys: vec![0], lookup, number, is_anti: false };
     let near = sum().operators().to_vec();
     let operators = [vec![join], near].concat();
@@ -48,12 +48,13 @@ fn lookup_that_was_brought_in_parts_serves_scans_until_its_connection_ends() {
     let begun = node.put(1, part(Handle(0), LookupKind::Keys, count, &bytes[..1_000])).expect("begun");
     assert_eq!(begun.bytes, 1_000);
     let id = begun.lookup;
-    let not_whole = node.open(joined(vec![id], Lookup::Keys, 0));
+    let not_whole = node.open(joined(vec![id], JoinLookup::Keys, 0));
     assert_eq!(not_whole, Err(Refusal::new(Code::BadLookup, 0)));
     let whole = node.put(1, part(id, LookupKind::Keys, count, &bytes[1_000..])).expect("whole");
     assert_eq!(whole, LookupPut { lookup: id, bytes: count });
     // Both scans are opened before the lookup is dropped and return rows after it.
-    let (first, second) = (joined(vec![id], Lookup::Keys, 0), joined(vec![Handle(9), id], Lookup::Keys, 1));
+    let (first, second) =
+        (joined(vec![id], JoinLookup::Keys, 0), joined(vec![Handle(9), id], JoinLookup::Keys, 1));
     assert_eq!(node.open(second), Err(Refusal::new(Code::BadLookup, 0)), "each that is named is there");
     let scans = [node.open(first.clone()).expect("opened"), node.open(first.clone()).expect("opened")];
     node.drop_lookup(id);
@@ -66,9 +67,9 @@ fn lookup_that_was_brought_in_parts_serves_scans_until_its_connection_ends() {
     }
     let other = node.put(3, part(Handle(0), LookupKind::Bloom, 32, &[0xff; 32])).expect("whole").lookup;
     node.service.ended(&Peer { connection: 1, ..Peer::default() });
-    assert!(node.open(joined(vec![other], Lookup::Bloom, 0)).is_ok());
+    assert!(node.open(joined(vec![other], JoinLookup::Bloom, 0)).is_ok());
     node.service.ended(&Peer { connection: 3, ..Peer::default() });
-    assert!(node.open(joined(vec![other], Lookup::Bloom, 0)).is_err());
+    assert!(node.open(joined(vec![other], JoinLookup::Bloom, 0)).is_err());
     node.check();
 }
 
@@ -91,7 +92,7 @@ fn hostile_lookups_are_refused_and_forgotten() {
     }
     assert!(rest(id).is_ok(), "neither ends it");
     assert_eq!(rest(id), bad(count.into()), "it is whole");
-    assert!(node.open(joined(vec![id], Lookup::Keys, 0)).is_ok(), "and stays so");
+    assert!(node.open(joined(vec![id], JoinLookup::Keys, 0)).is_ok(), "and stays so");
     for wrong in [
         |id, rest: &[u8], count| part(id, LookupKind::Bloom, count, rest),
         |id, rest: &[u8], count| part(id, LookupKind::Keys, count + 1, rest),
@@ -124,14 +125,14 @@ fn hostile_lookups_are_refused_and_forgotten() {
     let text =
         node.put(1, part(Handle(0), LookupKind::Keys, text.len() as u32, &text)).expect("whole").lookup;
     for (lookups, lookup, number) in [
-        (vec![id], Lookup::Bloom, 0),
-        (vec![text], Lookup::Keys, 0),
-        (vec![id], Lookup::Keys, 1),
-        (vec![], Lookup::Keys, 0),
+        (vec![id], JoinLookup::Bloom, 0),
+        (vec![text], JoinLookup::Keys, 0),
+        (vec![id], JoinLookup::Keys, 1),
+        (vec![], JoinLookup::Keys, 0),
     ] {
         assert_eq!(node.open(joined(lookups, lookup, number)), Err(Refusal::new(Code::BadProgram, 0)));
     }
-    assert!(node.open(joined(vec![id; 16], Lookup::Keys, 15)).is_ok());
+    assert!(node.open(joined(vec![id; 16], JoinLookup::Keys, 15)).is_ok());
     node.check();
 }
 
@@ -213,7 +214,7 @@ fn lookups_count_for_their_client_over_all_its_connections_and_while_a_scan_uses
     assert!(put(3, 6, announced(2)).is_ok(), "another client");
     let filter = || part(Handle(0), LookupKind::Bloom, 512 << 10, &[0xff; 512 << 10]);
     let used = put(3, 5, filter()).expect("whole");
-    let scan = node.open(joined(vec![used], Lookup::Bloom, 0)).expect("opened");
+    let scan = node.open(joined(vec![used], JoinLookup::Bloom, 0)).expect("opened");
     node.drop_lookup(used);
     assert_eq!(put(3, 5, filter()), full, "the scan keeps it");
     node.ask(1, Request::CloseScan(ScanId { scan })).expect("closed");
@@ -229,9 +230,9 @@ fn lookups_end_when_nobody_uses_them() {
     let put = |id, bytes: &[u8]| node.put(1, part(id, LookupKind::Keys, count, bytes)).map(|put| put.lookup);
     let [idle, used, asked] = [(); 3].map(|()| put(Handle(0), &bytes).expect("whole"));
     let [left, going_on] = [(); 2].map(|()| put(Handle(0), &bytes[..64]).expect("begun"));
-    let scan = node.open(joined(vec![used], Lookup::Keys, 0)).expect("opened");
+    let scan = node.open(joined(vec![used], JoinLookup::Keys, 0)).expect("opened");
     let at = |seconds: u64| node.host.ahead_ms.store(seconds * 1_000, Ordering::Relaxed);
-    let open = |id| node.open(joined(vec![id], Lookup::Keys, 0));
+    let open = |id| node.open(joined(vec![id], JoinLookup::Keys, 0));
     at(40);
     node.claim(scan, 0).expect("claimed");
     let begun = open(asked).expect("opened");

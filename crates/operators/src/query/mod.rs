@@ -11,7 +11,7 @@ pub use expr::{Expr, Literal, col, lit};
 
 use crate::expression::{Binary, Instruction};
 use crate::limits::{GROUPS_MAX, KEYS_MAX, LOOKUPS_MAX};
-use crate::program::{Aggregate, Function, Lookup, Operator, Program, SortKey, partial_type};
+use crate::program::{Aggregate, AggregateFunction, JoinLookup, Operator, Program, SortKey, partial_type};
 use crate::run::KeySet;
 use crate::types::Type;
 use arrow_array::RecordBatch;
@@ -117,7 +117,7 @@ impl Plan {
         let is_it = |operator: &Operator| matches!(operator, Operator::SemiJoin { number: of, .. } if usize::from(*of) == number);
         let at = operators.iter().position(is_it)?;
         let Operator::SemiJoin { keys, lookup, is_anti: false, .. } = &mut operators[at] else { return None };
-        *lookup = Lookup::Bloom;
+        *lookup = JoinLookup::Bloom;
         let mut places = keys.clone();
         for operator in &operators[at + 1..] {
             match operator {
@@ -131,8 +131,12 @@ impl Plan {
                 Operator::Group { .. } | Operator::Top { .. } | Operator::Limit(_) => return None,
             }
         }
-        let exact =
-            Operator::SemiJoin { keys: places, lookup: Lookup::Keys, number: number as u8, is_anti: false };
+        let exact = Operator::SemiJoin {
+            keys: places,
+            lookup: JoinLookup::Keys,
+            number: number as u8,
+            is_anti: false,
+        };
         let near = Program::check(self.near.input().to_vec(), operators).ok()?;
         let finish = std::iter::once(exact).chain(self.finish.operators().iter().cloned()).collect();
         let finish = Program::check(near.output().to_vec(), finish).ok()?;
@@ -334,7 +338,7 @@ impl Query {
         let set = KeySet::new(&columns, schema, other)?;
         let number = self.key_sets.len() as u8;
         self.key_sets.push(Arc::new(set));
-        self.push(Operator::SemiJoin { keys, lookup: Lookup::Keys, number, is_anti });
+        self.push(Operator::SemiJoin { keys, lookup: JoinLookup::Keys, number, is_anti });
         Ok(())
     }
 
@@ -368,13 +372,13 @@ impl Query {
         let mut aggregates: Vec<Aggregate> = Vec::new();
         let mut results: Vec<(String, Finished)> = Vec::new();
         for (name, agg) in list {
-            let (functions, over): (&[Function], Option<Expr>) = match agg {
-                Agg::Rows => (&[Function::Count], None),
-                Agg::Count(expr) => (&[Function::Count], Some(expr)),
-                Agg::Sum(expr) => (&[Function::Sum], Some(expr)),
-                Agg::Min(expr) => (&[Function::Min], Some(expr)),
-                Agg::Max(expr) => (&[Function::Max], Some(expr)),
-                Agg::Avg(expr) => (&[Function::Sum, Function::Count], Some(expr)),
+            let (functions, over): (&[AggregateFunction], Option<Expr>) = match agg {
+                Agg::Rows => (&[AggregateFunction::Count], None),
+                Agg::Count(expr) => (&[AggregateFunction::Count], Some(expr)),
+                Agg::Sum(expr) => (&[AggregateFunction::Sum], Some(expr)),
+                Agg::Min(expr) => (&[AggregateFunction::Min], Some(expr)),
+                Agg::Max(expr) => (&[AggregateFunction::Max], Some(expr)),
+                Agg::Avg(expr) => (&[AggregateFunction::Sum, AggregateFunction::Count], Some(expr)),
             };
             // Each expression is one column, however often it is used.
             let column = over.map(|expr| match inputs.iter().position(|(_, known)| *known == expr) {

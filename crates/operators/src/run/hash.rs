@@ -4,7 +4,7 @@
 //! nobody can choose keys that collide. Should keys collide all the same, a probe ends after [`PROBES_MAX`] slots and
 //! the table reports it, instead of becoming slow.
 
-/// GroupTable that a probe visits before it gives up. At half load, with keys well spread, all but one probe in billions
+/// Slots that a probe visits before it gives up. At half load, with keys well spread, all but one probe in billions
 /// end within 32.
 pub(super) const PROBES_MAX: usize = 128;
 

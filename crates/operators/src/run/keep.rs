@@ -12,7 +12,7 @@ use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::{ArrayData, ArrayDataBuilder};
 use arrow_schema::DataType;
 use arrow_select::filter::{FilterBuilder, FilterPredicate};
-use farpool_kernels::{Kept, Value, gather, gather_bits, has_vectors};
+use farpool_kernels::{Kept, PlainNumber, gather, gather_bits, has_vectors};
 use std::cell::OnceCell;
 
 /// Returns the rows for which `is_kept` is true.
@@ -79,7 +79,7 @@ fn fixed(column: &ArrayData, kept: &Kept) -> Option<Buffer> {
     }
 }
 
-fn typed<T: Value + ArrowNativeType>(values: &Buffer, kept: &Kept) -> Option<Buffer> {
+fn typed<T: PlainNumber + ArrowNativeType>(values: &Buffer, kept: &Kept) -> Option<Buffer> {
     // Bytes of fixed length can begin at any address.
     if !values.as_ptr().cast::<T>().is_aligned() {
         return None;

@@ -1,7 +1,8 @@
 //! Oracle: a second implementation of programs, one row at a time over plain values, slow and obvious.
 
 use farpool_operators::{
-    Aggregate, Binary, Comparison, Function, Instruction, Operator, Program, Scalar, SortKey, Type, Value,
+    Aggregate, AggregateFunction, Binary, Comparison, Instruction, Operator, Program, Scalar, SortKey, Type,
+    Value,
 };
 use std::cmp::Ordering;
 
@@ -185,11 +186,11 @@ fn aggregate(aggregate: &Aggregate, rows: &[&Row], types: &[Type]) -> Result<Opt
     let of = types[column];
     let values: Vec<&Value> = rows.iter().filter_map(|row| row[column].as_ref()).collect();
     Ok(match aggregate.function {
-        Function::Count => Some(Value::Integer(values.len() as i128)),
+        AggregateFunction::Count => Some(Value::Integer(values.len() as i128)),
         _ if values.is_empty() => None,
-        Function::Min => values.into_iter().min_by(|left, right| order(left, right, of)).cloned(),
-        Function::Max => values.into_iter().max_by(|left, right| order(left, right, of)).cloned(),
-        Function::Sum => match values[0] {
+        AggregateFunction::Min => values.into_iter().min_by(|left, right| order(left, right, of)).cloned(),
+        AggregateFunction::Max => values.into_iter().max_by(|left, right| order(left, right, of)).cloned(),
+        AggregateFunction::Sum => match values[0] {
             Value::Float(_) => {
                 let floats = values.iter().map(|value| match value {
                     Value::Float(bits) => float(*bits, of),

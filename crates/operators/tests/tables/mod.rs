@@ -8,8 +8,8 @@ use arrow_array::*;
 use arrow_schema::{DataType, Field, Schema, TimeUnit as ArrowUnit};
 use farpool_operators::run::data_type;
 use farpool_operators::{
-    Aggregate, Arithmetic, Binary, Comparison, Expression, Function, Instruction, Lookup, Operator, Program,
-    Scalar, SortKey, TimeUnit, Type, Value,
+    Aggregate, AggregateFunction, Arithmetic, Binary, Comparison, Expression, Instruction, JoinLookup,
+    Operator, Program, Scalar, SortKey, TimeUnit, Type, Value,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -375,11 +375,11 @@ fn ends(columns: Vec<Type>) -> impl Strategy<Value = Vec<Operator>> {
         let one = (0..count, 0..5usize).prop_map(move |(column, function)| {
             let is_number = columns[usize::from(column)].arithmetic().is_some();
             match function {
-                0 => Aggregate { function: Function::Count, column: None },
-                1 => Aggregate { function: Function::Count, column: Some(column) },
-                2 if is_number => Aggregate { function: Function::Sum, column: Some(column) },
-                2 | 3 => Aggregate { function: Function::Min, column: Some(column) },
-                _ => Aggregate { function: Function::Max, column: Some(column) },
+                0 => Aggregate { function: AggregateFunction::Count, column: None },
+                1 => Aggregate { function: AggregateFunction::Count, column: Some(column) },
+                2 if is_number => Aggregate { function: AggregateFunction::Sum, column: Some(column) },
+                2 | 3 => Aggregate { function: AggregateFunction::Min, column: Some(column) },
+                _ => Aggregate { function: AggregateFunction::Max, column: Some(column) },
             }
         });
         prop::collection::vec(one, 1..5)
@@ -411,7 +411,7 @@ pub fn cases() -> impl Strategy<Value = (Program, Vec<Row>, Vec<Row>)> {
             0.2,
             any::<bool>().prop_map(|is_anti| Operator::SemiJoin {
                 keys: vec![0],
-                lookup: Lookup::Keys,
+                lookup: JoinLookup::Keys,
                 number: 0,
                 is_anti,
             }),

@@ -6,8 +6,8 @@
 //! read the far tier once and write some partitions near (*the partition is the move*) than to move any share of the
 //! inputs.
 
-use super::phases::{ObjectId, Phase, Plan};
-use super::traffic::Side;
+use super::phases::{ObjectId, Phase, PhasePlan};
+use super::traffic::TierSide;
 
 /// How inputs become partitions. All but `OnePass` read the input twice: for a histogram, and to scatter. The first
 /// four are those of paper 002.
@@ -95,9 +95,9 @@ pub struct Inputs {
 
 /// Plan of a partitioned join. Shares that the strategy does not fix are free.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Partitioned {
+pub struct PartitionedJoin {
     /// Phases of the join.
-    pub plan: Plan,
+    pub plan: PhasePlan,
     /// Both inputs as one object; its share is copied near.
     pub input: ObjectId,
     /// Partitions of the build side.
@@ -106,11 +106,11 @@ pub struct Partitioned {
     pub batches: Vec<ObjectId>,
 }
 
-impl Partitioned {
+impl PartitionedJoin {
     /// Returns the plan for inputs of these sizes. `mixed` is the near share of a mix of both tiers. The strategies of
     /// the paper always write partitions to that mix.
-    pub fn new(partitioning: Partitioning, joining: Joining, inputs: Inputs, mixed: f64) -> Partitioned {
-        let mut plan = Plan::default();
+    pub fn new(partitioning: Partitioning, joining: Joining, inputs: Inputs, mixed: f64) -> PartitionedJoin {
+        let mut plan = PhasePlan::default();
         let bytes = inputs.build + inputs.probe;
         let input = match partitioning {
             Partitioning::InFar | Partitioning::OnePass => plan.fixed_object("input", bytes, 0.0),
@@ -132,7 +132,7 @@ impl Partitioned {
                 plan.then(Phase::new("move").moves(input, bytes));
             }
             Partitioning::CopyMixed => {
-                plan.then(Phase::new("move").reads_on(Side::Far, bytes).writes(input, bytes));
+                plan.then(Phase::new("move").reads_on(TierSide::Far, bytes).writes(input, bytes));
             }
         }
         let keeps = partitioning == Partitioning::KeepWhileCounting;
@@ -141,7 +141,7 @@ impl Partitioned {
             let phase = Phase::new("partition").reads(input, of * reads).writes(into, of);
             // The histogram is a phase of its own only if it moves other bytes than scattering.
             keeps
-                .then(|| Phase::new("partition").reads_on(Side::Far, of).keeps(input, of))
+                .then(|| Phase::new("partition").reads_on(TierSide::Far, of).keeps(input, of))
                 .into_iter()
                 .chain([phase])
         };
@@ -175,13 +175,13 @@ impl Partitioned {
         for (at, batch) in batches.iter().enumerate() {
             plan.lives(*batch, first + at..first + at + 2);
         }
-        Partitioned { plan, input, build, batches }
+        PartitionedJoin { plan, input, build, batches }
     }
 }
 
 /// Sizes of a join through one shared hash table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Table {
+pub struct SharedTable {
     /// Bytes of the build side.
     pub build_bytes: f64,
     /// Bytes of the probe side.
@@ -203,7 +203,7 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NonPartitioned {
     /// Phases: moving, partitioning and building; then moving and probing.
-    pub plan: Plan,
+    pub plan: PhasePlan,
     /// Build side; its share is moved near.
     pub build: ObjectId,
     /// Probe side; its share is moved near.
@@ -217,9 +217,9 @@ pub struct NonPartitioned {
 impl NonPartitioned {
     /// Returns the plan. The build side is partitioned in one pass, and its partitions are read to write the table.
     /// Each lookup reads one slot.
-    pub fn new(sizes: &Table) -> NonPartitioned {
-        let Table { build_bytes, probe_bytes, row_bytes, slot_bytes, table_row_bytes, .. } = *sizes;
-        let mut plan = Plan::default();
+    pub fn new(sizes: &SharedTable) -> NonPartitioned {
+        let SharedTable { build_bytes, probe_bytes, row_bytes, slot_bytes, table_row_bytes, .. } = *sizes;
+        let mut plan = PhasePlan::default();
         let most = if sizes.may_move { 1.0 } else { 0.0 };
         let build = plan.object("build side", build_bytes);
         let probe = plan.object("probe side", probe_bytes);

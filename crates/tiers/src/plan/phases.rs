@@ -8,7 +8,7 @@
 //! objects, and its bytes on either tier are linear in the shares: reading an object once reads `w` of it near and
 //! `1 - w` far. A phase takes as long as the greatest of a few linear terms ([`Rates`]). Phases run one after another,
 //! so the plan takes their sum. Near memory is bounded in each phase. The least sum is the answer of a linear program,
-//! which [`Plan::place`] solves exactly. Moving data is a phase like any other. Work that runs at the same time is one
+//! which [`PhasePlan::place`] solves exactly. Moving data is a phase like any other. Work that runs at the same time is one
 //! phase with the traffic of both ([`Phase::beside`]).
 //!
 //! If there is no near memory, all free shares are 0 and the plan takes what the far tier takes. If near memory is
@@ -22,7 +22,7 @@
 //! fix one of the shares.
 
 use super::simplex::{self, Row};
-use super::traffic::{NoRate, Rates, Side, TERMS, Traffic};
+use super::traffic::{NoRate, Rates, TERMS, TierSide, Traffic};
 use std::fmt;
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ pub const PHASES_MAX: usize = 64;
 pub struct ObjectId(usize);
 
 impl ObjectId {
-    /// Returns the index of the object in [`Placement::shares`].
+    /// Returns the index of the object in [`NearShares::shares`].
     pub fn index(self) -> usize {
         self.0
     }
@@ -95,13 +95,13 @@ impl Phase {
     }
 
     /// Adds reads from one tier that do not depend on shares.
-    pub fn reads_on(mut self, side: Side, bytes: f64) -> Phase {
+    pub fn reads_on(mut self, side: TierSide, bytes: f64) -> Phase {
         self.fixed.of_mut(side).read += bytes;
         self
     }
 
     /// Adds writes to one tier that do not depend on shares.
-    pub fn writes_on(mut self, side: Side, bytes: f64) -> Phase {
+    pub fn writes_on(mut self, side: TierSide, bytes: f64) -> Phase {
         self.fixed.of_mut(side).written += bytes;
         self
     }
@@ -150,7 +150,7 @@ impl Phase {
 
     fn touches(mut self, object: ObjectId, bytes: f64, way: Way) -> Phase {
         let mut moved = Traffic::default();
-        for (side, sign) in [(Side::Near, 1.0), (Side::Far, -1.0)] {
+        for (side, sign) in [(TierSide::Near, 1.0), (TierSide::Far, -1.0)] {
             let of_side = moved.of_mut(side);
             match way {
                 Way::Read => of_side.read = bytes * sign,
@@ -159,26 +159,26 @@ impl Phase {
         }
         self.by_share.push((object, moved));
         match way {
-            Way::Read => self.reads_on(Side::Far, bytes),
-            Way::Written => self.writes_on(Side::Far, bytes),
+            Way::Read => self.reads_on(TierSide::Far, bytes),
+            Way::Written => self.writes_on(TierSide::Far, bytes),
         }
     }
 }
 
 /// Objects, and phases that run one after another.
 ///
-/// [`object`](Plan::object) and [`fixed_object`](Plan::fixed_object) add objects, [`bound`](Plan::bound) and
-/// [`lives`](Plan::lives) restrict them, [`then`](Plan::then) adds phases in order. [`place`](Plan::place) finds the
-/// best shares; [`at`](Plan::at) and [`seconds`](Plan::seconds) compute the times of given shares.
+/// [`object`](PhasePlan::object) and [`fixed_object`](PhasePlan::fixed_object) add objects, [`bound`](PhasePlan::bound) and
+/// [`lives`](PhasePlan::lives) restrict them, [`then`](PhasePlan::then) adds phases in order. [`place`](PhasePlan::place) finds the
+/// best shares; [`at`](PhasePlan::at) and [`seconds`](PhasePlan::seconds) compute the times of given shares.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct PhasePlan {
     objects: Vec<Object>,
     phases: Vec<Phase>,
 }
 
 /// Near shares of all objects of a plan, and the times that follow.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placement {
+pub struct NearShares {
     /// Share of each object that lies near, by object index.
     pub shares: Vec<f64>,
     /// Seconds of each phase.
@@ -187,7 +187,7 @@ pub struct Placement {
     pub near_bytes: f64,
 }
 
-impl Placement {
+impl NearShares {
     /// Returns the near share of an object.
     pub fn share(&self, object: ObjectId) -> f64 {
         self.shares.get(object.0).copied().unwrap_or(0.0)
@@ -199,7 +199,7 @@ impl Placement {
     }
 }
 
-impl Plan {
+impl PhasePlan {
     /// Adds an object with a free near share. It takes `bytes` of near memory if all of it is near, during all phases.
     pub fn object(&mut self, name: &'static str, bytes: f64) -> ObjectId {
         let lives = 0..usize::MAX;
@@ -225,7 +225,7 @@ impl Plan {
     }
 
     /// Appends a phase.
-    pub fn then(&mut self, phase: Phase) -> &mut Plan {
+    pub fn then(&mut self, phase: Phase) -> &mut PhasePlan {
         self.phases.push(phase);
         self
     }
@@ -246,15 +246,15 @@ impl Plan {
     }
 
     /// Returns the placement with these shares, without a bound on near memory.
-    pub fn at(&self, rates: &Rates, shares: Vec<f64>) -> Placement {
+    pub fn at(&self, rates: &Rates, shares: Vec<f64>) -> NearShares {
         let phase_seconds = self.phases.iter().map(|phase| phase.seconds(rates, &shares)).collect();
         let near_bytes = (0..self.phases.len()).map(|phase| self.near_bytes(phase, &shares));
-        Placement { near_bytes: near_bytes.fold(0.0, f64::max), phase_seconds, shares }
+        NearShares { near_bytes: near_bytes.fold(0.0, f64::max), phase_seconds, shares }
     }
 
     /// Finds the placement that takes least time with at most `near_bytes_max` of near memory in any phase. Of equal
     /// placements, returns one with less near memory.
-    pub fn place(&self, rates: &Rates, near_bytes_max: f64) -> Result<Placement, NoPlacement> {
+    pub fn place(&self, rates: &Rates, near_bytes_max: f64) -> Result<NearShares, NoPlacement> {
         rates.check().map_err(NoPlacement::Rate)?;
         self.check()?;
         let least: Vec<f64> = self.objects.iter().map(|object| object.least).collect();
@@ -343,7 +343,7 @@ impl Plan {
         }
         for Object { name, bytes, least, most, .. } in &self.objects {
             if !bytes.is_finite() || *bytes < 0.0 {
-                return Err(NoPlacement::Bytes { name, bytes: *bytes });
+                return Err(NoPlacement::LinkBytes { name, bytes: *bytes });
             }
             if !(0.0 <= *least && least <= most && *most <= 1.0) {
                 return Err(NoPlacement::Share { name, least: *least, most: *most });
@@ -387,7 +387,7 @@ pub enum NoPlacement {
         permitted: usize,
     },
     /// The size of an object is negative or not finite.
-    Bytes {
+    LinkBytes {
         /// Name of the object.
         name: &'static str,
         /// Size in bytes.
@@ -421,7 +421,7 @@ impl fmt::Display for NoPlacement {
             NoPlacement::TooMany { what, count, permitted } => {
                 write!(f, "the plan has {count} {what}; at most {permitted} are permitted")
             }
-            NoPlacement::Bytes { name, bytes } => {
+            NoPlacement::LinkBytes { name, bytes } => {
                 write!(f, "object {name} has a size of {bytes} B; it must be finite and not negative")
             }
             NoPlacement::Share { name, least, most } => {

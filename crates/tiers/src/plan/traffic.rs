@@ -14,35 +14,35 @@ use std::fmt;
 
 /// Memory tier: near or far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Side {
+pub enum TierSide {
     /// The faster tier, of which there is less.
     Near,
     /// The slower tier, where data lies at first.
     Far,
 }
 
-impl Side {
+impl TierSide {
     /// Both tiers, in the order of their index.
-    pub const ALL: [Side; 2] = [Side::Near, Side::Far];
+    pub const ALL: [TierSide; 2] = [TierSide::Near, TierSide::Far];
 
     /// Returns `near` or `far`.
     pub fn name(self) -> &'static str {
         match self {
-            Side::Near => "near",
-            Side::Far => "far",
+            TierSide::Near => "near",
+            TierSide::Far => "far",
         }
     }
 
     /// Returns the index of the tier in arrays by side: 0 for near, 1 for far.
     pub fn index(self) -> usize {
         match self {
-            Side::Near => 0,
-            Side::Far => 1,
+            TierSide::Near => 0,
+            TierSide::Far => 1,
         }
     }
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for TierSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -50,21 +50,21 @@ impl fmt::Display for Side {
 
 /// Bytes moved over the link of one tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Bytes {
+pub struct LinkBytes {
     /// Bytes from the memory to the CPU.
     pub read: f64,
     /// Bytes from the CPU to the memory.
     pub written: f64,
 }
 
-impl Bytes {
+impl LinkBytes {
     /// Returns the sum of both directions.
     pub fn total(self) -> f64 {
         self.read + self.written
     }
 
-    fn plus(self, other: Bytes, times: f64) -> Bytes {
-        Bytes { read: self.read + other.read * times, written: self.written + other.written * times }
+    fn plus(self, other: LinkBytes, times: f64) -> LinkBytes {
+        LinkBytes { read: self.read + other.read * times, written: self.written + other.written * times }
     }
 }
 
@@ -72,25 +72,25 @@ impl Bytes {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Bytes on the near tier; `d` in the formula.
-    pub near: Bytes,
+    pub near: LinkBytes,
     /// Bytes on the far tier; `c` in the formula.
-    pub far: Bytes,
+    pub far: LinkBytes,
 }
 
 impl Traffic {
     /// Returns the bytes moved on one tier.
-    pub fn of(&self, side: Side) -> Bytes {
+    pub fn of(&self, side: TierSide) -> LinkBytes {
         match side {
-            Side::Near => self.near,
-            Side::Far => self.far,
+            TierSide::Near => self.near,
+            TierSide::Far => self.far,
         }
     }
 
     /// Returns the bytes moved on one tier, to change them.
-    pub fn of_mut(&mut self, side: Side) -> &mut Bytes {
+    pub fn of_mut(&mut self, side: TierSide) -> &mut LinkBytes {
         match side {
-            Side::Near => &mut self.near,
-            Side::Far => &mut self.far,
+            TierSide::Near => &mut self.near,
+            TierSide::Far => &mut self.far,
         }
     }
 
@@ -107,7 +107,7 @@ impl Traffic {
 
 /// Rates of one tier in bytes a second, with all CPUs at work.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Lanes {
+pub struct TierRates {
     /// Rate if the tier is only read.
     pub read: f64,
     /// Rate if the tier is only written.
@@ -126,15 +126,15 @@ pub struct ByteCost {
 }
 
 impl ByteCost {
-    fn seconds(self, bytes: Bytes) -> f64 {
+    fn seconds(self, bytes: LinkBytes) -> f64 {
         self.read * bytes.read + self.written * bytes.written
     }
 }
 
-impl Lanes {
+impl TierRates {
     /// Returns the rates of a tier whose reads and writes share one bus: it moves as much in one direction as in both.
-    pub const fn shared(rate: f64) -> Lanes {
-        Lanes { read: rate, write: rate, both: rate }
+    pub const fn shared(rate: f64) -> TierRates {
+        TierRates { read: rate, write: rate, both: rate }
     }
 
     /// Returns two linear costs; a tier takes as long as the greater of them. Their maximum is the least convex
@@ -154,9 +154,9 @@ impl Lanes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     /// Rates of the near tier; `B_D` in the formula.
-    pub near: Lanes,
+    pub near: TierRates,
     /// Rates of the far tier; `B_C` in the formula.
-    pub far: Lanes,
+    pub far: TierRates,
     /// Rate of both tiers used at once; `A` in the formula.
     pub together: f64,
 }
@@ -167,11 +167,11 @@ pub(crate) const TERMS: usize = 5;
 impl Rates {
     /// Machine of paper 002, section 4.1: DDR5 at 30.01 GB/s, CXL memory at 20.95 GB/s, 47.50 GB/s together.
     pub const PAPER: Rates =
-        Rates { near: Lanes::shared(30.01e9), far: Lanes::shared(20.95e9), together: 47.50e9 };
+        Rates { near: TierRates::shared(30.01e9), far: TierRates::shared(20.95e9), together: 47.50e9 };
 
     /// Returns the rates of two tiers whose reads and writes each share one bus.
     pub const fn shared(near: f64, far: f64, together: f64) -> Rates {
-        Rates { near: Lanes::shared(near), far: Lanes::shared(far), together }
+        Rates { near: TierRates::shared(near), far: TierRates::shared(far), together }
     }
 
     /// Returns an error for the first rate that is not a finite number above 0.
@@ -232,8 +232,8 @@ mod tests {
 
     fn traffic(far: f64, near: f64) -> Traffic {
         Traffic {
-            far: Bytes { read: far, written: 0.0 },
-            near: Bytes { read: near / 2.0, written: near / 2.0 },
+            far: LinkBytes { read: far, written: 0.0 },
+            near: LinkBytes { read: near / 2.0, written: near / 2.0 },
         }
     }
 
@@ -245,17 +245,17 @@ mod tests {
         assert!((seconds(19.0, 28.5) - 1.0).abs() < 1e-9, "both together");
     }
 
-    fn far_seconds(far: Lanes, read: f64, written: f64) -> f64 {
-        let rates = Rates { near: Lanes::shared(30.0), far, together: 500.0 };
-        rates.seconds(&Traffic { far: Bytes { read, written }, ..Traffic::default() })
+    fn far_seconds(far: TierRates, read: f64, written: f64) -> f64 {
+        let rates = Rates { near: TierRates::shared(30.0), far, together: 500.0 };
+        rates.seconds(&Traffic { far: LinkBytes { read, written }, ..Traffic::default() })
     }
 
     #[test]
     fn reads_and_writes_hold_each_other_up_as_much_as_copying_shows() {
-        let own_wires = Lanes { read: 10.0, write: 10.0, both: 20.0 };
+        let own_wires = TierRates { read: 10.0, write: 10.0, both: 20.0 };
         assert_eq!(far_seconds(own_wires, 20.0, 0.0), 2.0);
         assert_eq!(far_seconds(own_wires, 10.0, 10.0), 1.0);
-        let one_bus = Lanes { read: 40.0, write: 20.0, both: 80.0 / 3.0 };
+        let one_bus = TierRates { read: 40.0, write: 20.0, both: 80.0 / 3.0 };
         for (read, written, seconds) in
             [(40.0, 0.0, 1.0), (0.0, 20.0, 1.0), (40.0, 20.0, 2.0), (80.0, 20.0, 3.0)]
         {
@@ -265,11 +265,11 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_met_and_no_copy_is_slower_than_one_after_the_other() {
-        let lanes = Lanes { read: 35.0, write: 23.0, both: 31.0 };
+        let lanes = TierRates { read: 35.0, write: 23.0, both: 31.0 };
         assert!((far_seconds(lanes, 35.0, 0.0) - 1.0).abs() < 1e-12);
         assert!((far_seconds(lanes, 0.0, 23.0) - 1.0).abs() < 1e-12);
         assert!((far_seconds(lanes, 15.5, 15.5) - 1.0).abs() < 1e-12);
-        let disturbed = Lanes { both: 5.0, ..lanes };
+        let disturbed = TierRates { both: 5.0, ..lanes };
         assert!((far_seconds(disturbed, 35.0, 23.0) - 2.0).abs() < 1e-12);
     }
 

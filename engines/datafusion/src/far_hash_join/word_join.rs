@@ -11,7 +11,7 @@ use datafusion::common::{DataFusionError, JoinType, NullEquality, Result};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::HashJoinExec;
-use farpool_join::columns::Lookup;
+use farpool_join::columns::BuildLookup;
 use farpool_join::{HugePages, JoinError, Settings};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -60,17 +60,17 @@ impl WordJoin {
     }
 
     /// Builds a hash table of the build side. Returns `None` if it has too few rows, or if a key occurs twice.
-    pub(crate) fn lookup(&self, build: &RecordBatch) -> Result<Option<Lookup<'_>>> {
+    pub(crate) fn lookup(&self, build: &RecordBatch) -> Result<Option<BuildLookup<'_>>> {
         if build.num_rows() < ROWS_MIN {
             return Ok(None);
         }
-        Lookup::new(&self.settings, &self.pages, &keys(&self.build_keys, build)?).map_err(refused)
+        BuildLookup::new(&self.settings, &self.pages, &keys(&self.build_keys, build)?).map_err(refused)
     }
 
     /// Looks up a batch of the probe side, and returns the joined rows.
     pub(crate) fn join(
         &self,
-        lookup: &Lookup<'_>,
+        lookup: &BuildLookup<'_>,
         build: &RecordBatch,
         probe: &RecordBatch,
     ) -> Result<RecordBatch> {

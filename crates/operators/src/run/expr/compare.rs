@@ -83,12 +83,12 @@ fn booleans<T: ArrowPrimitiveType>(words: Vec<u64>, column: &PrimitiveArray<T>) 
 
 fn words<T: Ordered>(values: &[T], comparison: Comparison, literal: T) -> Vec<u64> {
     let how = match comparison {
-        Comparison::Equal => farpool_kernels::Comparison::Equal,
-        Comparison::NotEqual => farpool_kernels::Comparison::NotEqual,
-        Comparison::Less => farpool_kernels::Comparison::Less,
-        Comparison::LessOrEqual => farpool_kernels::Comparison::LessOrEqual,
-        Comparison::Greater => farpool_kernels::Comparison::Greater,
-        Comparison::GreaterOrEqual => farpool_kernels::Comparison::GreaterOrEqual,
+        Comparison::Equal => farpool_kernels::CompareOp::Equal,
+        Comparison::NotEqual => farpool_kernels::CompareOp::NotEqual,
+        Comparison::Less => farpool_kernels::CompareOp::Less,
+        Comparison::LessOrEqual => farpool_kernels::CompareOp::LessOrEqual,
+        Comparison::Greater => farpool_kernels::CompareOp::Greater,
+        Comparison::GreaterOrEqual => farpool_kernels::CompareOp::GreaterOrEqual,
     };
     let mut words = Vec::new();
     farpool_kernels::compare(values, how, literal, &mut words);

@@ -11,7 +11,7 @@
 //! sum and a count until all is merged.
 
 use crate::limits::DECIMAL_DIGITS_MAX;
-use crate::program::Function;
+use crate::program::AggregateFunction;
 use crate::run::batch::*;
 use crate::run::bounds::Stopped;
 use crate::run::expr::arithmetic::DECIMAL_END;
@@ -85,11 +85,11 @@ pub(super) enum Input {
 }
 
 impl Accumulator {
-    pub(super) fn new(function: Function, column: Option<Type>) -> Accumulator {
-        let is_max = function == Function::Max;
+    pub(super) fn new(function: AggregateFunction, column: Option<Type>) -> Accumulator {
+        let is_max = function == AggregateFunction::Max;
         let state = match (function, column) {
-            (Function::Count, _) | (_, None) => State::Count(Vec::new()),
-            (Function::Sum, Some(of)) => match (of.arithmetic(), of) {
+            (AggregateFunction::Count, _) | (_, None) => State::Count(Vec::new()),
+            (AggregateFunction::Sum, Some(of)) => match (of.arithmetic(), of) {
                 (Some(Arithmetic::Float), _) => State::Float { sums: Vec::new(), rests: Vec::new() },
                 (_, Type::Decimal { scale, .. }) => {
                     State::Decimal { rests: Vec::new(), carries: Vec::new(), scale }

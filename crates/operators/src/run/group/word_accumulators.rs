@@ -14,7 +14,7 @@
 use super::accumulators::{Accumulator, add_decimal, add_float};
 use super::group_table::{BLOCK_ROWS, LANES};
 use super::word_keys::Numbers;
-use crate::program::{Aggregate, Function};
+use crate::program::{Aggregate, AggregateFunction};
 use crate::run::batch::*;
 use crate::run::bounds::Stopped;
 use crate::run::expr::arithmetic::ones;
@@ -36,7 +36,7 @@ pub(super) struct WordAccumulators {
 
 #[derive(Debug)]
 struct Item {
-    function: Function,
+    function: AggregateFunction,
     /// Column and its type. `None` counts rows.
     column: Option<(usize, Type)>,
     kind: Kind,
@@ -79,10 +79,10 @@ impl WordAccumulators {
     pub(super) fn new(aggregates: &[Aggregate], input: &[Type]) -> Option<WordAccumulators> {
         let item = |aggregate: &Aggregate| {
             let column = aggregate.column.map(usize::from).map(|column| (column, input[column]));
-            let is_max = aggregate.function == Function::Max;
+            let is_max = aggregate.function == AggregateFunction::Max;
             let kind = match (aggregate.function, column) {
-                (Function::Count, _) | (_, None) => Kind::Count,
-                (Function::Sum, Some((_, of))) => match of.arithmetic() {
+                (AggregateFunction::Count, _) | (_, None) => Kind::Count,
+                (AggregateFunction::Sum, Some((_, of))) => match of.arithmetic() {
                     Some(Arithmetic::Float) => Kind::Float,
                     Some(Arithmetic::Decimal) => Kind::Decimal,
                     _ => Kind::Sum { is_unsigned: !of.is_signed() },

@@ -429,7 +429,7 @@ mod tests {
     use super::super::Grouping;
     use super::super::groups::Groups;
     use super::*;
-    use crate::program::Function;
+    use crate::program::AggregateFunction;
     use crate::run::hash::fold;
     use arrow_array::cast::AsArray;
     use arrow_array::types::{Decimal128Type, Int64Type, UInt16Type};
@@ -500,16 +500,16 @@ mod tests {
     fn aggregates() -> Vec<Aggregate> {
         let of = |(function, column)| Aggregate { function, column };
         let functions = [
-            (Function::Count, None),
-            (Function::Count, Some(0)),
-            (Function::Sum, Some(0)),
-            (Function::Sum, Some(4)),
-            (Function::Sum, Some(5)),
-            (Function::Min, Some(0)),
-            (Function::Max, Some(1)),
-            (Function::Min, Some(4)),
-            (Function::Sum, Some(9)),
-            (Function::Max, Some(9)),
+            (AggregateFunction::Count, None),
+            (AggregateFunction::Count, Some(0)),
+            (AggregateFunction::Sum, Some(0)),
+            (AggregateFunction::Sum, Some(4)),
+            (AggregateFunction::Sum, Some(5)),
+            (AggregateFunction::Min, Some(0)),
+            (AggregateFunction::Max, Some(1)),
+            (AggregateFunction::Min, Some(4)),
+            (AggregateFunction::Sum, Some(9)),
+            (AggregateFunction::Max, Some(9)),
         ];
         functions.map(of).to_vec()
     }
@@ -604,9 +604,11 @@ mod tests {
             }
             for (functions, groups_max) in [(1, 1 << 20), (1, 300), (2, 1 << 20), (2, 50), (0, 1_000), (1, 1)]
             {
-                let all = [(Function::Sum, Some(1)), (Function::Count, None)];
-                let of =
-                    |(function, column): &(Function, _)| Aggregate { function: *function, column: *column };
+                let all = [(AggregateFunction::Sum, Some(1)), (AggregateFunction::Count, None)];
+                let of = |(function, column): &(AggregateFunction, _)| Aggregate {
+                    function: *function,
+                    column: *column,
+                };
                 let aggregates: Vec<Aggregate> = all[..functions].iter().map(of).collect();
                 let types = [Type::Int64; 2];
                 let room = Room { groups_max, bytes_max: 16 << 20, holds_all: false };

@@ -187,7 +187,7 @@ struct Buckets {
     /// Mask that numbers are XORed with. It is none of the numbers, so a masked number is never 0, and 0 marks a free
     /// slot. The slots of a bucket are filled in order.
     free: u64,
-    /// GroupTable of all buckets. The number of buckets is a power of two.
+    /// Slots of all buckets. The number of buckets is a power of two.
     words: Vec<u64>,
 }
 

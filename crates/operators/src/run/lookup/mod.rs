@@ -6,7 +6,7 @@ pub(super) mod keys;
 
 use crate::limits::{KEYS_MAX, LOOKUP_KEYS_MAX};
 use crate::packed::take_batch;
-use crate::program::Lookup;
+use crate::program::JoinLookup;
 use crate::run::batch::{bytes_of, plain};
 use crate::run::bounds::{BATCH_BYTES_MAX, Stopped, bounded};
 use crate::run::expr::Limits;
@@ -47,7 +47,7 @@ impl LookupTable {
     ///
     /// # Errors
     /// Bytes that are no lookup, or that would take more than 1 GiB of memory.
-    pub fn from_bytes(kind: Lookup, bytes: Buffer, seed: u64) -> Result<LookupTable, WireError> {
+    pub fn from_bytes(kind: JoinLookup, bytes: Buffer, seed: u64) -> Result<LookupTable, WireError> {
         let room = |found: u64| {
             let (what, max) = ("bytes that a lookup takes", BATCH_BYTES_MAX as u64);
             if found > max { Err(WireError::TooMany { what, found, max }) } else { Ok(()) }
@@ -62,7 +62,7 @@ impl LookupTable {
     /// # Errors
     /// Bytes that are no lookup, and the errors of `room`.
     pub fn from_bytes_within(
-        kind: Lookup,
+        kind: JoinLookup,
         bytes: Buffer,
         seed: u64,
         mut room: impl FnMut(u64) -> Result<(), WireError>,
@@ -72,7 +72,7 @@ impl LookupTable {
         let at_most = |what, found, max| {
             if found > max { Err(WireError::TooMany { what, found, max }) } else { Ok(()) }
         };
-        if kind == Lookup::Bloom {
+        if kind == JoinLookup::Bloom {
             room(travelled * 2)?;
             let bloom = Bloom::from_bytes(&bytes).map_err(|_| not("the bytes of a filter"))?;
             return Ok(LookupTable::Bloom(bloom));
@@ -113,10 +113,10 @@ impl LookupTable {
     }
 
     /// Reports whether the lookup is of this kind and has keys of these types.
-    pub(super) fn fits(&self, kind: Lookup, types: &[Type]) -> bool {
+    pub(super) fn fits(&self, kind: JoinLookup, types: &[Type]) -> bool {
         match self {
-            LookupTable::Bloom(_) => kind == Lookup::Bloom,
-            LookupTable::Keys(keys) => kind == Lookup::Keys && keys.fits(types),
+            LookupTable::Bloom(_) => kind == JoinLookup::Bloom,
+            LookupTable::Keys(keys) => kind == JoinLookup::Keys && keys.fits(types),
         }
     }
 

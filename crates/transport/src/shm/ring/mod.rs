@@ -17,9 +17,9 @@ use super::{Mapped, MappedBytes};
 use crate::lane::HandedOver;
 use crate::socket::{Interest, Socket, Stream};
 use farpool_host::clock;
-use farpool_host::waiting::{Step, Waiter, time_left};
+use farpool_host::waiting::{WaitStep, Waiter, time_left};
 use farpool_wire::MonoNs;
-use protocol::{Impossible, Side, Word, Words};
+use protocol::{Impossible, RingSide, Word, Words};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -94,8 +94,8 @@ pub struct RingStream {
     memory: Mapping,
     /// File that `memory` maps.
     file: OwnedFd,
-    reader: Side,
-    writer: Side,
+    reader: RingSide,
+    writer: RingSide,
     /// Index of the ring that this side reads. It writes the other.
     reads: u64,
     waiter: Waiter,
@@ -175,7 +175,7 @@ impl RingStream {
     }
 
     fn over(socket: Socket, memory: Mapping, file: OwnedFd, reads: u64) -> RingStream {
-        let (reader, writer) = (Side::reader(bytes_of(reads)), Side::writer(bytes_of(1 - reads)));
+        let (reader, writer) = (RingSide::reader(bytes_of(reads)), RingSide::writer(bytes_of(1 - reads)));
         let (waiter, beside) = (Waiter::within_host(), Vec::new());
         RingStream { socket, memory, file, reader, writer, reads, waiter, looks: 0, has_ended: false, beside }
     }
@@ -299,7 +299,7 @@ impl Stream for RingStream {
             return Ok(());
         }
         let step = self.waiter.step();
-        if step == Step::Look {
+        if step == WaitStep::Look {
             self.looks = self.looks.wrapping_add(1);
             // Only the socket shows that the other side is gone.
             return if self.looks.is_multiple_of(LOOKS_UNHEARD) { self.hear() } else { Ok(()) };

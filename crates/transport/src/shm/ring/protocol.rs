@@ -40,27 +40,27 @@ pub struct Impossible;
 
 /// One side of a ring. The writer owns the word `Written`, the reader owns `Taken`.
 #[derive(Clone, Copy, Debug)]
-pub struct Side {
+pub struct RingSide {
     is_writer: bool,
     capacity: u64,
     moved: u64,
 }
 
-impl Side {
+impl RingSide {
     /// Makes the writing side of a new ring of `capacity` bytes.
-    pub fn writer(capacity: u64) -> Side {
-        Side { is_writer: true, capacity, moved: 0 }
+    pub fn writer(capacity: u64) -> RingSide {
+        RingSide { is_writer: true, capacity, moved: 0 }
     }
 
     /// Makes the reading side of a new ring of `capacity` bytes.
-    pub fn reader(capacity: u64) -> Side {
-        Side { is_writer: false, capacity, moved: 0 }
+    pub fn reader(capacity: u64) -> RingSide {
+        RingSide { is_writer: false, capacity, moved: 0 }
     }
 
     /// Returns this side with the count that another process has left in the side's own word.
-    pub fn resumed(self, words: &impl Words) -> Side {
+    pub fn resumed(self, words: &impl Words) -> RingSide {
         let own = if self.is_writer { Word::Written } else { Word::Taken };
-        Side { moved: words.load(own), ..self }
+        RingSide { moved: words.load(own), ..self }
     }
 
     /// Returns the offset in the ring of the next byte to move.
