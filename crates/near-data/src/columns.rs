@@ -6,12 +6,12 @@
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use farpool_encryption::{BufferPlace, SealKey, TAG_BYTES, TableSeals};
 use farpool_node::admit::admit;
 use farpool_node::{Inside, Memory, copy_out};
 use farpool_operators::Type;
 use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_operators::run::data_type;
-use farpool_sealing::{BufferPlace, SealKey, TAG_BYTES, TableSeals};
 use farpool_transport::Intent;
 use farpool_wire::control::*;
 use farpool_wire::data::Span;

@@ -4,13 +4,13 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_buffer::Buffer;
+use farpool_encryption::{BufferPlace, ChunkSeals, SealKey, TAG_BYTES, TableSeals};
 use farpool_host::Machine;
 use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
 use farpool_operators::packed::unpack;
 use farpool_operators::{Program, Type};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_sealing::{BufferPlace, ChunkSeals, SealKey, TAG_BYTES, TableSeals};
 use farpool_transport::{Peer, Service};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
@@ -142,7 +142,7 @@ fn chunks_are_sealed_under_the_key_that_came_with_the_scan() {
     let mut batches = chunk.batches.into_vec();
     assert_ne!(batches[..plain.len()], plain[..]);
     let seals = ChunkSeals::new(&SealKey::new([8; 16]));
-    assert_eq!(seals.open(1, &head, &mut batches.clone()), Err(farpool_sealing::NotSealed));
+    assert_eq!(seals.open(1, &head, &mut batches.clone()), Err(farpool_encryption::NotSealed));
     assert_eq!(seals.open(0, &head, &mut batches), Ok(()));
     assert_eq!(batches, plain[..]);
 }

@@ -8,9 +8,9 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::{DataType, FieldRef, SchemaRef};
+use farpool_encryption::TAG_BYTES;
 use farpool_files::{Error, ErrorKind};
 use farpool_operators::columns::value_bytes as fixed_bytes;
-use farpool_sealing::TAG_BYTES;
 use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub struct EncodedGroup {
     pub bytes: Vec<u8>,
 }
 
-/// Encoder that packs batches into row groups. Call [`RowGroupEncoder::push`] for each batch, then [`RowGroupEncoder::finish`]; both hand
-/// over row groups as they become full.
+/// Encoder that packs batches into row groups. Call [`RowGroupEncoder::push`] for each batch, then
+/// [`RowGroupEncoder::finish`]; both hand over row groups as they become full.
 #[derive(Debug)]
 pub struct RowGroupEncoder {
     given: SchemaRef,

@@ -37,10 +37,10 @@ mod window;
 pub use estimates::{Estimate, Estimates};
 pub use explain::Explanation;
 pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader, open_table, tables};
+/// Keys of encrypted tables.
+pub use farpool_encryption::{TableKey, WrongKeyLength};
 /// Expressions, queries and the programs that queries are compiled to.
 pub use farpool_operators as operators;
-/// Keys of encrypted tables.
-pub use farpool_sealing::{TableKey, WrongKeyLength};
 pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterSeal, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, RowGroupEncoder, TableLayout};

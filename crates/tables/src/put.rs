@@ -7,9 +7,9 @@ use crate::names::{file_name, has_table};
 use crate::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
+use farpool_encryption::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
 use farpool_files::beneath::{Unlisted, session_of_pool};
 use farpool_files::{Error, ErrorKind, IfTaken, Pool};
-use farpool_sealing::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
 use std::fmt::Display;
 use std::sync::Arc;
 

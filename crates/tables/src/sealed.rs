@@ -1,8 +1,8 @@
 //! Encrypted tables: the key of an opened table, and which keys a node receives.
 
+use farpool_encryption::{ChunkSeals, SALT_BYTES, SealKey, TableSeals};
 use farpool_files::beneath::{NodeLinks, Session};
 use farpool_files::{Error, ErrorKind};
-use farpool_sealing::{ChunkSeals, SALT_BYTES, SealKey, TableSeals};
 use farpool_wire::List;
 use farpool_wire::control::{ScanKey, ScanOpening, ScanSeals};
 use std::net::SocketAddr;

@@ -4,7 +4,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, Int32Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use farpool_sealing::TableSeals;
+use farpool_encryption::TableSeals;
 use farpool_tables::operators::Value;
 use farpool_tables::operators::columns::{column_of, columns_of_rows, value_bytes};
 use farpool_tables::*;

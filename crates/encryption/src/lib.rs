@@ -11,8 +11,8 @@
 //! Reasons, and the limits of the protection: docs/decisions/0018-encrypted-tables.md.
 #![forbid(unsafe_code)]
 
+mod ciphers;
 mod keys;
-mod seals;
 
+pub use ciphers::{BufferPlace, ChunkSeals, NotSealed, TAG_BYTES, TableSeals};
 pub use keys::{KEY_BYTES, SALT_BYTES, SealKey, TableKey, WrongKeyLength};
-pub use seals::{BufferPlace, ChunkSeals, NotSealed, TAG_BYTES, TableSeals};

@@ -1,6 +1,6 @@
 //! Ciphertext decrypts at its position and nowhere else, and not after a change of any bit.
 
-use farpool_sealing::*;
+use farpool_encryption::*;
 use proptest::prelude::*;
 
 const SALT: [u8; SALT_BYTES] = [3; SALT_BYTES];
