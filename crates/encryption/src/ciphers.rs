@@ -1,6 +1,6 @@
 //! Encryption and decryption of the buffers and statistics of a table, and of the batches of a scan.
 
-use crate::keys::{SALT_BYTES, SealKey};
+use crate::keys::{EncryptionKey, SALT_BYTES};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl fmt::Display for NotSealed {
 
 impl std::error::Error for NotSealed {}
 
-fn gcm(key: &SealKey) -> LessSafeKey {
+fn gcm(key: &EncryptionKey) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_128_GCM, key.bytes()).expect("an AES-128 key is 16 bytes"))
 }
 
@@ -60,7 +60,7 @@ impl BufferPlace {
 
 impl TableSeals {
     /// Makes the cipher of the table with this key and salt.
-    pub fn new(key: &SealKey, salt: [u8; SALT_BYTES]) -> TableSeals {
+    pub fn new(key: &EncryptionKey, salt: [u8; SALT_BYTES]) -> TableSeals {
         TableSeals { key: gcm(key), salt }
     }
 
@@ -141,7 +141,7 @@ pub struct ChunkSeals {
 
 impl ChunkSeals {
     /// Makes the cipher of the scan with this key.
-    pub fn new(key: &SealKey) -> ChunkSeals {
+    pub fn new(key: &EncryptionKey) -> ChunkSeals {
         ChunkSeals { key: gcm(key) }
     }
 

@@ -10,13 +10,13 @@ pub const KEY_BYTES: usize = 16;
 pub const SALT_BYTES: usize = 16;
 
 /// Key with which a user encrypts and reads tables. It never leaves the client. From it a key for each table is
-/// derived, the [`SealKey`], which a node receives if it runs a query over that table.
+/// derived, the [`EncryptionKey`], which a node receives if it runs a query over that table.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TableKey([u8; KEY_BYTES]);
 
 /// Key of one table, or of the replies of one scan.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SealKey([u8; KEY_BYTES]);
+pub struct EncryptionKey([u8; KEY_BYTES]);
 
 /// Error: a key does not have [`KEY_BYTES`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl TableKey {
 
     /// Derives the key of the table with this salt, and a check value. The check value is stored with the table to
     /// recognise the right key, and reveals nothing about it.
-    pub fn of_table(&self, salt: &[u8; SALT_BYTES]) -> (SealKey, [u8; KEY_BYTES]) {
+    pub fn of_table(&self, salt: &[u8; SALT_BYTES]) -> (EncryptionKey, [u8; KEY_BYTES]) {
         let extracted = Salt::new(HKDF_SHA256, salt).extract(&self.0);
         let derive = |label: &[u8]| {
             let mut bytes = [0; KEY_BYTES];
@@ -52,7 +52,7 @@ impl TableKey {
             derived.expect("HKDF-SHA256 gives up to 8160 bytes");
             bytes
         };
-        (SealKey(derive(b"farpool table 1 key")), derive(b"farpool table 1 check"))
+        (EncryptionKey(derive(b"farpool table 1 key")), derive(b"farpool table 1 check"))
     }
 }
 
@@ -64,10 +64,10 @@ impl TryFrom<&[u8]> for TableKey {
     }
 }
 
-impl SealKey {
+impl EncryptionKey {
     /// Makes a key from random bytes, or from bytes that were received.
-    pub fn new(bytes: [u8; KEY_BYTES]) -> SealKey {
-        SealKey(bytes)
+    pub fn new(bytes: [u8; KEY_BYTES]) -> EncryptionKey {
+        EncryptionKey(bytes)
     }
 
     /// Returns the bytes, to be sent to a node.
@@ -82,7 +82,7 @@ impl Drop for TableKey {
     }
 }
 
-impl Drop for SealKey {
+impl Drop for EncryptionKey {
     fn drop(&mut self) {
         self.0.zeroize();
     }
@@ -94,9 +94,9 @@ impl fmt::Debug for TableKey {
     }
 }
 
-impl fmt::Debug for SealKey {
+impl fmt::Debug for EncryptionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SealKey(..)")
+        f.write_str("EncryptionKey(..)")
     }
 }
 

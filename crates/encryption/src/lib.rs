@@ -15,4 +15,4 @@ mod ciphers;
 mod keys;
 
 pub use ciphers::{BufferPlace, ChunkSeals, NotSealed, TAG_BYTES, TableSeals};
-pub use keys::{KEY_BYTES, SALT_BYTES, SealKey, TableKey, WrongKeyLength};
+pub use keys::{EncryptionKey, KEY_BYTES, SALT_BYTES, TableKey, WrongKeyLength};

@@ -31,7 +31,7 @@ fn key_of_a_table_is_hkdf_of_the_users_key_and_the_salt() {
     assert_eq!(hex(key.bytes()), "196f012f5e7fde4f5124430154bff77a");
     assert_eq!(hex(&check), "edadef1537b51179ca3e2dbf42b4611a");
     let printed = format!("{key:?} {:?}", TableKey::new(*b"0123456789abcdef"));
-    assert_eq!(printed, "SealKey(..) TableKey(..)");
+    assert_eq!(printed, "EncryptionKey(..) TableKey(..)");
     let error = TableKey::try_from(&[0u8; 15][..]).expect_err("too short");
     assert_eq!(error.to_string(), "the key has 15 bytes; 16 are needed");
 }
@@ -86,7 +86,7 @@ proptest! {
         number in any::<u64>(), other in any::<u64>(), head in any::<[u8; 5]>(), plain in proptest::collection::vec(any::<u8>(), 0..60),
     ) {
         prop_assume!(number != other);
-        let seals = ChunkSeals::new(&SealKey::new([9; KEY_BYTES]));
+        let seals = ChunkSeals::new(&EncryptionKey::new([9; KEY_BYTES]));
         let mut bytes = plain.clone();
         seals.seal(number, &head, &mut bytes);
         prop_assert_eq!(seals.open(other, &head, &mut bytes.clone()), Err(NotSealed));

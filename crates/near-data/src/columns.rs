@@ -6,7 +6,7 @@
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use farpool_encryption::{BufferPlace, SealKey, TAG_BYTES, TableSeals};
+use farpool_encryption::{BufferPlace, EncryptionKey, TAG_BYTES, TableSeals};
 use farpool_node::admit::admit;
 use farpool_node::{Inside, Memory, copy_out};
 use farpool_operators::Type;
@@ -63,7 +63,7 @@ impl RowGroups {
             return Err(Refusal::new(Code::BadColumns, wrong as u64));
         }
         let opening = opening.map(|of| Opening {
-            seals: TableSeals::new(&SealKey::new(of.key.0), of.salt),
+            seals: TableSeals::new(&EncryptionKey::new(of.key.0), of.salt),
             columns: of.columns.into_vec(),
         });
         if opening.as_ref().is_some_and(|opening| opening.columns.len() != input.len()) {

@@ -12,7 +12,7 @@ use crate::NearData;
 use crate::columns::{GROUP_BYTES_MAX, GROUP_ROWS_MAX, RowGroups, admit_regions, group_bytes};
 use crate::lookups::Charge;
 use arrow_buffer::Buffer;
-use farpool_encryption::{ChunkSeals, SealKey};
+use farpool_encryption::{ChunkSeals, EncryptionKey};
 use farpool_lock::Mutex;
 use farpool_node::{ClientKey, Memory, fresh_handle};
 use farpool_operators::packed::{ChunkPacker, Packed};
@@ -189,7 +189,7 @@ impl<M: Memory> NearData<M> {
         let input = prepared.program().input();
         let ScanSeals { opening, answers } = asked.seals;
         let groups = RowGroups::new(regions, groups, opening.into_vec().pop(), input)?;
-        let answers = answers.first().map(|key| ChunkSeals::new(&SealKey::new(key.0)));
+        let answers = answers.first().map(|key| ChunkSeals::new(&EncryptionKey::new(key.0)));
         let bounds = Bounds {
             seed: fresh_handle(&*self.host)?.0 as u64,
             batch_rows_max: GROUP_ROWS_MAX as usize,

@@ -4,7 +4,7 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_buffer::Buffer;
-use farpool_encryption::{BufferPlace, ChunkSeals, SealKey, TAG_BYTES, TableSeals};
+use farpool_encryption::{BufferPlace, ChunkSeals, EncryptionKey, TAG_BYTES, TableSeals};
 use farpool_host::Machine;
 use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
@@ -38,7 +38,7 @@ impl Node {
         arena.open(REGION, Epoch(1), Some(HANDLE), None).expect("opened");
         let mut bytes: Vec<u8> = (0..i64::from(ROWS)).flat_map(i64::to_le_bytes).collect();
         let place = BufferPlace { position: POSITION, column: COLUMN, buffer: 0 };
-        let tag = TableSeals::new(&SealKey::new(KEY), SALT).seal(place, &mut bytes);
+        let tag = TableSeals::new(&EncryptionKey::new(KEY), SALT).seal(place, &mut bytes);
         bytes.extend_from_slice(&tag);
         for offset in [0, STEP] {
             let entered = arena.enter(REGION).expect("entered");
@@ -141,7 +141,7 @@ fn chunks_are_sealed_under_the_key_that_came_with_the_scan() {
     let head = chunk.sealed_head();
     let mut batches = chunk.batches.into_vec();
     assert_ne!(batches[..plain.len()], plain[..]);
-    let seals = ChunkSeals::new(&SealKey::new([8; 16]));
+    let seals = ChunkSeals::new(&EncryptionKey::new([8; 16]));
     assert_eq!(seals.open(1, &head, &mut batches.clone()), Err(farpool_encryption::NotSealed));
     assert_eq!(seals.open(0, &head, &mut batches), Ok(()));
     assert_eq!(batches, plain[..]);

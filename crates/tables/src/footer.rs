@@ -8,7 +8,7 @@ use crate::column_type::{RowPlaces, put_text, put_type, take_text, take_type};
 use crate::statistics::Statistics;
 use crate::*;
 use arrow_schema::{DataType, Field as ArrowField, Schema, SchemaRef};
-use farpool_encryption::{KEY_BYTES, SALT_BYTES, SealKey, TAG_BYTES, TableKey, TableSeals};
+use farpool_encryption::{EncryptionKey, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
 use farpool_operators::columns::value_bytes;
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
@@ -445,7 +445,7 @@ impl Footer {
 
     /// Decrypts the statistics, which also proves that no byte of the footer was changed. Returns what decrypts the
     /// buffers, and the key of the table; `None` if the table is not encrypted.
-    pub fn open(&mut self, key: &TableKey) -> Result<Option<(TableSeals, SealKey)>, WrongKey> {
+    pub fn open(&mut self, key: &TableKey) -> Result<Option<(TableSeals, EncryptionKey)>, WrongKey> {
         let Some(seal) = &self.seal else { return Ok(None) };
         let (key, check) = key.of_table(&seal.salt);
         if check != seal.check {

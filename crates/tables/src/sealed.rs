@@ -1,6 +1,6 @@
 //! Encrypted tables: the key of an opened table, and which keys a node receives.
 
-use farpool_encryption::{ChunkSeals, SALT_BYTES, SealKey, TableSeals};
+use farpool_encryption::{ChunkSeals, EncryptionKey, SALT_BYTES, TableSeals};
 use farpool_files::beneath::{NodeLinks, Session};
 use farpool_files::{Error, ErrorKind};
 use farpool_wire::List;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The key of an encrypted table that was opened with it, and what decrypts the buffers.
 pub(crate) struct TableSeal {
-    pub(crate) key: SealKey,
+    pub(crate) key: EncryptionKey,
     pub(crate) salt: [u8; SALT_BYTES],
     pub(crate) seals: TableSeals,
 }
@@ -62,7 +62,7 @@ impl ScanKeys {
             let mut random = ScanKey([0; _]);
             let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
             session.host().random(&mut random.0).map_err(no_random)?;
-            opens = Some(ChunkSeals::new(&SealKey::new(random.0)));
+            opens = Some(ChunkSeals::new(&EncryptionKey::new(random.0)));
             answers.push(random);
         }
         let opening = List::new(opening).map_err(too_many)?;
