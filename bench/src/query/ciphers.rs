@@ -1,8 +1,8 @@
 //! Encrypted tables: decryption of their buffers beside the bare ciphers of the library, and selection after
 //! decryption.
 //!
-//! The decryption is that of a node: [`TableSeals`], into reused memory. Its cost is compared with the same cipher over
-//! one long buffer. The selection is compared with the same program over columns that are not encrypted.
+//! The decryption is that of a node: [`TableCipher`], into reused memory. Its cost is compared with the same cipher
+//! over one long buffer. The selection is compared with the same program over columns that are not encrypted.
 
 use super::cryptopp::CryptoPp;
 use super::operands::{SHARES, Tables, program_over, values};
@@ -13,7 +13,7 @@ use arrow_buffer::{Buffer, MutableBuffer, ScalarBuffer};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::cipher::{AES_128, DecryptingKey, DecryptionContext, UnboundCipherKey};
 use aws_lc_rs::iv::FixedLength;
-use farpool_encryption::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
+use farpool_encryption::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableCipher, TableKey};
 use serde_json::{Value, json};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -31,66 +31,66 @@ const ALONE: [(&str, Option<usize>); 4] = [
 ];
 
 /// Encrypted column of a row group, followed by its tag.
-struct Sealed {
+struct EncryptedColumn {
     place: BufferPlace,
     bytes: Vec<u8>,
 }
 
 /// Measurements of decryption, alone and followed by a selection.
 pub(crate) struct Ciphers {
-    seals: TableSeals,
-    groups: Vec<Vec<Sealed>>,
+    cipher: TableCipher,
+    groups: Vec<Vec<EncryptedColumn>>,
     /// Buffer as long as the table, for the bare ciphers.
     one: Vec<u8>,
     alone: [Vec<f64>; ALONE.len()],
     crypto_pp: Option<(CryptoPp, Vec<f64>)>,
-    opening: [Vec<f64>; SHARES.len()],
-    open: [Vec<f64>; SHARES.len()],
+    decrypting: [Vec<f64>; SHARES.len()],
+    plain: [Vec<f64>; SHARES.len()],
 }
 
 impl Ciphers {
     /// Encrypts the table and checks that it decrypts to the same values. `crypto_pp_mib` is the buffer size for
     /// Crypto++ in MiB; `None` leaves it out.
     pub(crate) fn new(tables: &Tables, crypto_pp_mib: Option<usize>) -> Result<Ciphers, Failure> {
-        let seals = TableSeals::new(&TableKey::new(KEY).of_table(&SALT).0, SALT);
+        let cipher = TableCipher::new(&TableKey::new(KEY).of_table(&SALT).0, SALT);
         let mut position = 0;
         let mut groups = Vec::new();
         for group in tables.groups() {
-            let seal = |column: usize| {
+            let encrypt = |column: usize| {
                 let place = BufferPlace { position, column: column as u16, buffer: 0 };
                 let mut bytes = bytes_of(group, column);
-                let tag = seals.seal(place, &mut bytes);
+                let tag = cipher.encrypt(place, &mut bytes);
                 bytes.extend_from_slice(&tag);
-                Sealed { place, bytes }
+                EncryptedColumn { place, bytes }
             };
-            groups.push((0..group.num_columns()).map(seal).collect());
+            groups.push((0..group.num_columns()).map(encrypt).collect());
             position += group.num_rows() as u64;
         }
         let one = vec![1; size_of_val(tables.rows())];
         let ciphers = Ciphers {
-            seals,
+            cipher,
             groups,
             one,
             alone: Default::default(),
             crypto_pp: crypto_pp_mib.map(CryptoPp::start).transpose()?.map(|program| (program, Vec::new())),
-            opening: Default::default(),
-            open: Default::default(),
+            decrypting: Default::default(),
+            plain: Default::default(),
         };
-        for (group, expected) in ciphers.opened().zip(tables.groups()) {
+        for (group, expected) in ciphers.decrypted().zip(tables.groups()) {
             if group? != *expected {
-                return Err(Failure::Failed("WRONG VALUES opened".to_owned()));
+                return Err(Failure::Failed("WRONG VALUES decrypted".to_owned()));
             }
         }
         Ok(ciphers)
     }
 
     /// Decrypts the row groups one after another, as a node does.
-    fn opened(&self) -> impl Iterator<Item = Result<RecordBatch, Failure>> {
+    fn decrypted(&self) -> impl Iterator<Item = Result<RecordBatch, Failure>> {
         let mut spare: Vec<Buffer> = Vec::new();
         self.groups.iter().map(move |group| {
             let mut unused = std::mem::take(&mut spare).into_iter();
-            let mut column = |sealed: &Sealed| -> Result<(String, ArrayRef), Failure> {
-                let bytes = sealed.bytes.len() - TAG_BYTES;
+            let mut column = |encrypted: &EncryptedColumn| -> Result<(String, ArrayRef), Failure> {
+                let bytes = encrypted.bytes.len() - TAG_BYTES;
                 let mut room = match unused.next().map(Buffer::into_mutable) {
                     Some(Ok(mut room)) => {
                         room.resize(bytes, 0);
@@ -98,12 +98,13 @@ impl Ciphers {
                     }
                     _ => MutableBuffer::from_len_zeroed(bytes),
                 };
-                let opened = self.seals.open_into(sealed.place, &sealed.bytes, room.as_slice_mut());
-                opened.map_err(Failure::failed)?;
-                let opened = Buffer::from(room);
-                spare.push(opened.clone());
-                let values = Int64Array::new(ScalarBuffer::from(opened), None);
-                Ok((sealed.place.column.to_string(), Arc::new(values)))
+                let decrypted =
+                    self.cipher.decrypt_into(encrypted.place, &encrypted.bytes, room.as_slice_mut());
+                decrypted.map_err(Failure::failed)?;
+                let decrypted = Buffer::from(room);
+                spare.push(decrypted.clone());
+                let values = Int64Array::new(ScalarBuffer::from(decrypted), None);
+                Ok((encrypted.place.column.to_string(), Arc::new(values)))
             };
             let columns: Vec<_> = group.iter().map(&mut column).collect::<Result<_, _>>()?;
             RecordBatch::try_from_iter(columns).map_err(Failure::failed)
@@ -118,26 +119,26 @@ impl Ciphers {
         let tag = gcm.seal_in_place_separate_tag(nonce(), Aad::empty(), &mut self.one);
         let tag = tag.map_err(Failure::failed)?;
         let begun = Instant::now();
-        let opened = gcm.open_in_place_separate_tag(nonce(), Aad::empty(), tag.as_ref(), &mut self.one);
-        opened.map_err(Failure::failed)?;
+        let decrypted = gcm.open_in_place_separate_tag(nonce(), Aad::empty(), tag.as_ref(), &mut self.one);
+        decrypted.map_err(Failure::failed)?;
         self.alone[0].push(gb_per_s(bytes, begun));
 
         let begun = Instant::now();
-        for group in self.opened() {
+        for group in self.decrypted() {
             black_box(group?);
         }
         self.alone[1].push(gb_per_s(bytes, begun));
 
         let begun = Instant::now();
-        for sealed in self.groups.iter_mut().flatten() {
-            self.seals.open(sealed.place, &mut sealed.bytes).map_err(Failure::failed)?;
+        for encrypted in self.groups.iter_mut().flatten() {
+            self.cipher.decrypt(encrypted.place, &mut encrypted.bytes).map_err(Failure::failed)?;
         }
         self.alone[2].push(gb_per_s(bytes, begun));
-        for sealed in self.groups.iter_mut().flatten() {
+        for encrypted in self.groups.iter_mut().flatten() {
             // The bytes are as before, so the reuse of the nonce produces the same ciphertext.
-            let end = sealed.bytes.len() - TAG_BYTES;
-            let tag = self.seals.seal(sealed.place, &mut sealed.bytes[..end]);
-            sealed.bytes[end..].copy_from_slice(&tag);
+            let end = encrypted.bytes.len() - TAG_BYTES;
+            let tag = self.cipher.encrypt(encrypted.place, &mut encrypted.bytes[..end]);
+            encrypted.bytes[end..].copy_from_slice(&tag);
         }
 
         let key = UnboundCipherKey::new(&AES_128, &KEY).map_err(Failure::failed)?;
@@ -157,10 +158,10 @@ impl Ciphers {
         for (share, (_, limit)) in SHARES.iter().enumerate() {
             let begun = Instant::now();
             program_over(tables.groups().iter().cloned().map(Ok), *limit, &mut send)?;
-            self.open[share].push(gb_per_s(bytes, begun));
+            self.plain[share].push(gb_per_s(bytes, begun));
             let begun = Instant::now();
-            program_over(self.opened(), *limit, &mut send)?;
-            self.opening[share].push(gb_per_s(bytes, begun));
+            program_over(self.decrypted(), *limit, &mut send)?;
+            self.decrypting[share].push(gb_per_s(bytes, begun));
         }
         Ok(())
     }
@@ -190,9 +191,9 @@ impl Ciphers {
     /// Returns a row for each share of selected rows, as text and as JSON.
     pub(crate) fn selecting(&self) -> Vec<(Vec<String>, Value)> {
         let line = |(at, (percent, _)): (usize, &(u32, i64))| {
-            let [open, opening] = [&self.open[at], &self.opening[at]];
-            let [alone, behind] = [open, opening].map(|found| median(found.iter().copied()));
-            let ratio = ratio(opening, open);
+            let [plain, decrypting] = [&self.plain[at], &self.decrypting[at]];
+            let [alone, behind] = [plain, decrypting].map(|found| median(found.iter().copied()));
+            let ratio = ratio(decrypting, plain);
             let row = vec![
                 format!("{percent} %"),
                 format!("{alone:.1}"),

@@ -269,9 +269,9 @@ fn show(args: &OperatorArgs, found: &Found) -> Outcome {
     }
     let (matched, of_patterns): (Vec<_>, Vec<_>) = patterns.lines().into_iter().unzip();
     values.extend(of_patterns);
-    let (opened, of_opened): (Vec<_>, Vec<_>) = ciphers.alone().into_iter().unzip();
+    let (decrypted, of_decrypted): (Vec<_>, Vec<_>) = ciphers.alone().into_iter().unzip();
     let (behind, of_behind): (Vec<_>, Vec<_>) = ciphers.selecting().into_iter().unzip();
-    values.extend(of_opened.into_iter().chain(of_behind));
+    values.extend(of_decrypted.into_iter().chain(of_behind));
     let (joined, of_joins): (Vec<_>, Vec<_>) = joins.lines().into_iter().unzip();
     values.extend(of_joins);
     let mut out = std::io::stdout().lock();
@@ -297,10 +297,10 @@ fn show(args: &OperatorArgs, found: &Found) -> Outcome {
         &["pattern", "bytes of a text", "a program", "regex crate", "ratio"],
         &matched,
     )?;
-    part("Buffers of 512 KiB of an encrypted table opened: GB/s", &["by", "GB/s", "ratio"], &opened)?;
+    part("Buffers of 512 KiB of an encrypted table decrypted: GB/s", &["by", "GB/s", "ratio"], &decrypted)?;
     part(
         "The program above over plain columns, and over columns that are decrypted first: GB/s of the table",
-        &["kept", "open", "encrypted", "ratio"],
+        &["kept", "plain", "encrypted", "ratio"],
         &behind,
     )?;
     part(

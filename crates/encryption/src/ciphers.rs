@@ -27,22 +27,22 @@ pub struct BufferPlace {
 
 /// Error: the bytes were not encrypted for this position under this key, or were changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotSealed;
+pub struct NotAuthentic;
 
-impl fmt::Display for NotSealed {
+impl fmt::Display for NotAuthentic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("its bytes were not encrypted for this position with this key, or were changed")
     }
 }
 
-impl std::error::Error for NotSealed {}
+impl std::error::Error for NotAuthentic {}
 
 fn gcm(key: &EncryptionKey) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_128_GCM, key.bytes()).expect("an AES-128 key is 16 bytes"))
 }
 
 /// Encrypts and decrypts the parts of one table. The library wipes the expanded key when it is dropped.
-pub struct TableSeals {
+pub struct TableCipher {
     key: LessSafeKey,
     salt: [u8; SALT_BYTES],
 }
@@ -58,10 +58,10 @@ impl BufferPlace {
     }
 }
 
-impl TableSeals {
+impl TableCipher {
     /// Makes the cipher of the table with this key and salt.
-    pub fn new(key: &EncryptionKey, salt: [u8; SALT_BYTES]) -> TableSeals {
-        TableSeals { key: gcm(key), salt }
+    pub fn new(key: &EncryptionKey, salt: [u8; SALT_BYTES]) -> TableCipher {
+        TableCipher { key: gcm(key), salt }
     }
 
     /// Returns the authenticated data: table and position. Key and nonce contain both already; this catches a mistake
@@ -76,48 +76,54 @@ impl TableSeals {
 
     /// Encrypts a buffer in place and returns its tag, which is stored after it. A table is encrypted once: no position
     /// is used twice under one key.
-    pub fn seal(&self, place: BufferPlace, in_place: &mut [u8]) -> [u8; TAG_BYTES] {
+    pub fn encrypt(&self, place: BufferPlace, in_place: &mut [u8]) -> [u8; TAG_BYTES] {
         let nonce = place.nonce();
         let data = Aad::from(self.place_data(&nonce));
-        let sealed = self.key.seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), data, in_place);
-        tag_of(sealed.expect("AES-GCM seals up to 64 GiB at once").as_ref())
+        let encrypted =
+            self.key.seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), data, in_place);
+        tag_of(encrypted.expect("AES-GCM encrypts up to 64 GiB at once").as_ref())
     }
 
     /// Decrypts a buffer with its tag in place. The plaintext is `in_place` without the last [`TAG_BYTES`]. After an
     /// error the contents are meaningless.
-    pub fn open(&self, place: BufferPlace, in_place: &mut [u8]) -> Result<(), NotSealed> {
+    pub fn decrypt(&self, place: BufferPlace, in_place: &mut [u8]) -> Result<(), NotAuthentic> {
         let nonce = place.nonce();
         let data = Aad::from(self.place_data(&nonce));
-        let opened = self.key.open_in_place(Nonce::assume_unique_for_key(nonce), data, in_place);
-        opened.map(drop).map_err(|_| NotSealed)
+        let decrypted = self.key.open_in_place(Nonce::assume_unique_for_key(nonce), data, in_place);
+        decrypted.map(drop).map_err(|_| NotAuthentic)
     }
 
     /// Decrypts a buffer with its tag into other memory, which is [`TAG_BYTES`] shorter. After an error its contents
     /// are meaningless.
-    pub fn open_into(&self, place: BufferPlace, sealed: &[u8], into: &mut [u8]) -> Result<(), NotSealed> {
-        let (sealed, tag) = sealed.split_last_chunk::<TAG_BYTES>().ok_or(NotSealed)?;
-        if sealed.len() != into.len() {
-            return Err(NotSealed);
+    pub fn decrypt_into(
+        &self,
+        place: BufferPlace,
+        encrypted: &[u8],
+        into: &mut [u8],
+    ) -> Result<(), NotAuthentic> {
+        let (encrypted, tag) = encrypted.split_last_chunk::<TAG_BYTES>().ok_or(NotAuthentic)?;
+        if encrypted.len() != into.len() {
+            return Err(NotAuthentic);
         }
         let nonce = place.nonce();
         let data = Aad::from(self.place_data(&nonce));
         let nonce = Nonce::assume_unique_for_key(nonce);
-        self.key.open_separate_gather(nonce, data, sealed, tag, into).map_err(|_| NotSealed)
+        self.key.open_separate_gather(nonce, data, encrypted, tag, into).map_err(|_| NotAuthentic)
     }
 
     /// Encrypts the statistics of the table and appends the tag. `footer` is the rest of the table's description:
     /// successful decryption proves that it is unchanged.
-    pub fn seal_statistics(&self, footer: &[u8], statistics: &mut Vec<u8>) {
+    pub fn encrypt_statistics(&self, footer: &[u8], statistics: &mut Vec<u8>) {
         let (nonce, data) = self.of_statistics(footer);
-        let sealed = self.key.seal_in_place_append_tag(nonce, data, statistics);
-        sealed.expect("AES-GCM seals up to 64 GiB at once");
+        let encrypted = self.key.seal_in_place_append_tag(nonce, data, statistics);
+        encrypted.expect("AES-GCM encrypts up to 64 GiB at once");
     }
 
     /// Decrypts statistics in place and removes the tag.
-    pub fn open_statistics(&self, footer: &[u8], sealed: &mut Vec<u8>) -> Result<(), NotSealed> {
+    pub fn decrypt_statistics(&self, footer: &[u8], encrypted: &mut Vec<u8>) -> Result<(), NotAuthentic> {
         let (nonce, data) = self.of_statistics(footer);
-        let bytes = self.key.open_in_place(nonce, data, sealed).map_err(|_| NotSealed)?.len();
-        sealed.truncate(bytes);
+        let bytes = self.key.open_in_place(nonce, data, encrypted).map_err(|_| NotAuthentic)?.len();
+        encrypted.truncate(bytes);
         Ok(())
     }
 
@@ -135,29 +141,29 @@ fn tag_of(bytes: &[u8]) -> [u8; TAG_BYTES] {
 }
 
 /// Encrypts and decrypts the batches of one scan, under a key that is used for nothing else.
-pub struct ChunkSeals {
+pub struct ChunkCipher {
     key: LessSafeKey,
 }
 
-impl ChunkSeals {
+impl ChunkCipher {
     /// Makes the cipher of the scan with this key.
-    pub fn new(key: &EncryptionKey) -> ChunkSeals {
-        ChunkSeals { key: gcm(key) }
+    pub fn new(key: &EncryptionKey) -> ChunkCipher {
+        ChunkCipher { key: gcm(key) }
     }
 
     /// Encrypts the batches of reply number `number` of the scan (from 0) and appends the tag. `head` is the rest of
     /// the reply, which is authenticated. No number is used twice under one key.
-    pub fn seal(&self, number: u64, head: &[u8], batches: &mut Vec<u8>) {
+    pub fn encrypt(&self, number: u64, head: &[u8], batches: &mut Vec<u8>) {
         let (nonce, data) = Self::of_chunk(number, head);
-        let sealed = self.key.seal_in_place_append_tag(nonce, data, batches);
-        sealed.expect("AES-GCM seals up to 64 GiB at once");
+        let encrypted = self.key.seal_in_place_append_tag(nonce, data, batches);
+        encrypted.expect("AES-GCM encrypts up to 64 GiB at once");
     }
 
     /// Decrypts the batches of a reply in place and removes the tag.
-    pub fn open(&self, number: u64, head: &[u8], sealed: &mut Vec<u8>) -> Result<(), NotSealed> {
+    pub fn decrypt(&self, number: u64, head: &[u8], encrypted: &mut Vec<u8>) -> Result<(), NotAuthentic> {
         let (nonce, data) = Self::of_chunk(number, head);
-        let bytes = self.key.open_in_place(nonce, data, sealed).map_err(|_| NotSealed)?.len();
-        sealed.truncate(bytes);
+        let bytes = self.key.open_in_place(nonce, data, encrypted).map_err(|_| NotAuthentic)?.len();
+        encrypted.truncate(bytes);
         Ok(())
     }
 
@@ -168,14 +174,14 @@ impl ChunkSeals {
     }
 }
 
-impl fmt::Debug for TableSeals {
+impl fmt::Debug for TableCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TableSeals(..)")
+        f.write_str("TableCipher(..)")
     }
 }
 
-impl fmt::Debug for ChunkSeals {
+impl fmt::Debug for ChunkCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChunkSeals(..)")
+        f.write_str("ChunkCipher(..)")
     }
 }

@@ -14,5 +14,5 @@
 mod ciphers;
 mod keys;
 
-pub use ciphers::{BufferPlace, ChunkSeals, NotSealed, TAG_BYTES, TableSeals};
+pub use ciphers::{BufferPlace, ChunkCipher, NotAuthentic, TAG_BYTES, TableCipher};
 pub use keys::{EncryptionKey, KEY_BYTES, SALT_BYTES, TableKey, WrongKeyLength};

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 const SALT: [u8; SALT_BYTES] = [3; SALT_BYTES];
 
-fn seals(key: u8) -> TableSeals {
-    TableSeals::new(&TableKey::new([key; KEY_BYTES]).of_table(&SALT).0, SALT)
+fn cipher(key: u8) -> TableCipher {
+    TableCipher::new(&TableKey::new([key; KEY_BYTES]).of_table(&SALT).0, SALT)
 }
 
 fn place() -> impl Strategy<Value = BufferPlace> {
@@ -17,9 +17,9 @@ fn place() -> impl Strategy<Value = BufferPlace> {
     })
 }
 
-fn sealed(place: BufferPlace, plain: &[u8]) -> Vec<u8> {
+fn encrypted(place: BufferPlace, plain: &[u8]) -> Vec<u8> {
     let mut bytes = plain.to_vec();
-    let tag = seals(1).seal(place, &mut bytes);
+    let tag = cipher(1).encrypt(place, &mut bytes);
     bytes.extend_from_slice(&tag);
     bytes
 }
@@ -42,56 +42,56 @@ fn hex(bytes: &[u8]) -> String {
 
 proptest! {
     #[test]
-    fn buffers_open_at_their_place_in_place_and_into_other_memory(place in place(), plain in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let mut bytes = sealed(place, &plain);
+    fn buffers_decrypt_at_their_place_in_place_and_into_other_memory(place in place(), plain in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let mut bytes = encrypted(place, &plain);
         let mut into = vec![0; plain.len()];
-        prop_assert_eq!(seals(1).open_into(place, &bytes, &mut into), Ok(()));
+        prop_assert_eq!(cipher(1).decrypt_into(place, &bytes, &mut into), Ok(()));
         prop_assert_eq!(&into, &plain);
-        prop_assert_eq!(seals(1).open(place, &mut bytes), Ok(()));
+        prop_assert_eq!(cipher(1).decrypt(place, &mut bytes), Ok(()));
         prop_assert_eq!(&bytes[..plain.len()], &plain[..]);
     }
 
     #[test]
-    fn no_buffer_opens_elsewhere_changed_or_under_another_key(
+    fn no_buffer_decrypts_elsewhere_changed_or_under_another_key(
         at in place(), other in place(), plain in proptest::collection::vec(any::<u8>(), 0..99),
         flipped in any::<prop::sample::Index>(), bit in 0..8u8,
     ) {
         prop_assume!(at != other);
-        let mut bytes = sealed(at, &plain);
+        let mut bytes = encrypted(at, &plain);
         let mut into = vec![0; plain.len()];
-        prop_assert_eq!(seals(1).open_into(other, &bytes, &mut into), Err(NotSealed));
-        prop_assert_eq!(seals(2).open_into(at, &bytes, &mut into), Err(NotSealed));
-        prop_assert_eq!(seals(1).open_into(at, &bytes[1..], &mut into), Err(NotSealed));
+        prop_assert_eq!(cipher(1).decrypt_into(other, &bytes, &mut into), Err(NotAuthentic));
+        prop_assert_eq!(cipher(2).decrypt_into(at, &bytes, &mut into), Err(NotAuthentic));
+        prop_assert_eq!(cipher(1).decrypt_into(at, &bytes[1..], &mut into), Err(NotAuthentic));
         let flipped = flipped.index(bytes.len());
         bytes[flipped] ^= 1 << bit;
-        prop_assert_eq!(seals(1).open_into(at, &bytes, &mut into), Err(NotSealed));
-        prop_assert_eq!(seals(1).open(at, &mut bytes), Err(NotSealed));
+        prop_assert_eq!(cipher(1).decrypt_into(at, &bytes, &mut into), Err(NotAuthentic));
+        prop_assert_eq!(cipher(1).decrypt(at, &mut bytes), Err(NotAuthentic));
     }
 
     #[test]
-    fn statistics_open_beside_their_footer_alone(
+    fn statistics_decrypt_beside_their_footer_alone(
         footer in proptest::collection::vec(any::<u8>(), 1..60), plain in proptest::collection::vec(any::<u8>(), 0..60),
     ) {
         let mut bytes = plain.clone();
-        seals(1).seal_statistics(&footer, &mut bytes);
+        cipher(1).encrypt_statistics(&footer, &mut bytes);
         prop_assert_eq!(bytes.len(), plain.len() + TAG_BYTES);
-        prop_assert_eq!(seals(1).open_statistics(&footer[1..], &mut bytes.clone()), Err(NotSealed));
-        prop_assert_eq!(seals(2).open_statistics(&footer, &mut bytes.clone()), Err(NotSealed));
-        prop_assert_eq!(seals(1).open_statistics(&footer, &mut bytes), Ok(()));
+        prop_assert_eq!(cipher(1).decrypt_statistics(&footer[1..], &mut bytes.clone()), Err(NotAuthentic));
+        prop_assert_eq!(cipher(2).decrypt_statistics(&footer, &mut bytes.clone()), Err(NotAuthentic));
+        prop_assert_eq!(cipher(1).decrypt_statistics(&footer, &mut bytes), Ok(()));
         prop_assert_eq!(bytes, plain);
     }
 
     #[test]
-    fn chunks_open_in_their_order_alone(
+    fn chunks_decrypt_in_their_order_alone(
         number in any::<u64>(), other in any::<u64>(), head in any::<[u8; 5]>(), plain in proptest::collection::vec(any::<u8>(), 0..60),
     ) {
         prop_assume!(number != other);
-        let seals = ChunkSeals::new(&EncryptionKey::new([9; KEY_BYTES]));
+        let cipher = ChunkCipher::new(&EncryptionKey::new([9; KEY_BYTES]));
         let mut bytes = plain.clone();
-        seals.seal(number, &head, &mut bytes);
-        prop_assert_eq!(seals.open(other, &head, &mut bytes.clone()), Err(NotSealed));
-        prop_assert_eq!(seals.open(number, &head[1..], &mut bytes.clone()), Err(NotSealed));
-        prop_assert_eq!(seals.open(number, &head, &mut bytes), Ok(()));
+        cipher.encrypt(number, &head, &mut bytes);
+        prop_assert_eq!(cipher.decrypt(other, &head, &mut bytes.clone()), Err(NotAuthentic));
+        prop_assert_eq!(cipher.decrypt(number, &head[1..], &mut bytes.clone()), Err(NotAuthentic));
+        prop_assert_eq!(cipher.decrypt(number, &head, &mut bytes), Ok(()));
         prop_assert_eq!(bytes, plain);
     }
 }

@@ -6,7 +6,7 @@
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use farpool_encryption::{BufferPlace, EncryptionKey, TAG_BYTES, TableSeals};
+use farpool_encryption::{BufferPlace, EncryptionKey, TAG_BYTES, TableCipher};
 use farpool_node::admit::admit;
 use farpool_node::{Inside, Memory, copy_out};
 use farpool_operators::Type;
@@ -31,12 +31,12 @@ pub(crate) struct RowGroups {
     /// Types of the columns.
     schema: SchemaRef,
     /// Decryption of the table. `None` if it is not encrypted.
-    opening: Option<Opening>,
+    decryption: Option<Decryption>,
 }
 
 /// Decryption of the buffers of an encrypted table.
-struct Opening {
-    seals: TableSeals,
+struct Decryption {
+    cipher: TableCipher,
     /// Numbers of the table's columns that are read.
     columns: Vec<u16>,
 }
@@ -62,16 +62,16 @@ impl RowGroups {
         if let Some(wrong) = groups.iter().position(|group| !fits(group, regions.len(), input)) {
             return Err(Refusal::new(Code::BadColumns, wrong as u64));
         }
-        let opening = opening.map(|of| Opening {
-            seals: TableSeals::new(&EncryptionKey::new(of.key.0), of.salt),
+        let decryption = opening.map(|of| Decryption {
+            cipher: TableCipher::new(&EncryptionKey::new(of.key.0), of.salt),
             columns: of.columns.into_vec(),
         });
-        if opening.as_ref().is_some_and(|opening| opening.columns.len() != input.len()) {
+        if decryption.as_ref().is_some_and(|decryption| decryption.columns.len() != input.len()) {
             return Err(Refusal::new(Code::BadColumns, 0));
         }
         let fields = input.iter().map(|of| Field::new("", data_type(*of), true));
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        Ok(RowGroups { regions, groups, schema, opening })
+        Ok(RowGroups { regions, groups, schema, decryption })
     }
 
     /// Returns the number of row groups.
@@ -143,7 +143,7 @@ impl<M: Memory> Reading<'_, M> {
     /// Returns the range of a buffer, with its tag if it is encrypted.
     fn span(&self, buffer: &ScanBuffer) -> Option<Span> {
         let region = self.groups.regions.get(self.group.region as usize)?;
-        let tag = if self.groups.opening.is_some() { TAG_BYTES as u32 } else { 0 };
+        let tag = if self.groups.decryption.is_some() { TAG_BYTES as u32 } else { 0 };
         Some(Span {
             region: region.region,
             bytes: buffer.bytes.checked_add(tag)?,
@@ -159,8 +159,8 @@ impl<M: Memory> Reading<'_, M> {
         let mut columns = Vec::with_capacity(group.columns.len());
         for (number, (column, field)) in group.columns.iter().zip(groups.schema.fields()).enumerate() {
             let is_fixed = is_fixed(field.data_type()) && column.layout == ColumnLayout::Plain;
-            let table_column = match &groups.opening {
-                Some(opening) => opening.columns.get(number).copied().ok_or(bad)?,
+            let table_column = match &groups.decryption {
+                Some(decryption) => decryption.columns.get(number).copied().ok_or(bad)?,
                 None => 0,
             };
             let mut buffers = Vec::with_capacity(column.buffers.len());
@@ -211,30 +211,30 @@ impl<M: Memory> Reading<'_, M> {
         let bytes = span.bytes as usize;
         // Checked before anything is allocated.
         admit(span, Intent::Read, &memory.enter(span.region)?.fence())?;
-        let may_stay = at.in_place || self.groups.opening.is_some();
+        let may_stay = at.in_place || self.groups.decryption.is_some();
         let sealed = if may_stay { memory.sealed(span.region, span.offset, bytes) } else { None };
         // Checked again: the bytes may belong to a new epoch by now.
         admit(span, Intent::Read, &memory.enter(span.region)?.fence())?;
-        let made = match (&self.groups.opening, sealed) {
+        let made = match (&self.groups.decryption, sealed) {
             (None, Some(sealed)) => return Ok(Buffer::from(bytes::Bytes::from_owner(sealed))),
             (None, None) => {
                 let mut copy = room(self.unused.next(), bytes);
                 copy_out(memory, span, copy.as_slice_mut())?;
                 copy
             }
-            (Some(Opening { seals, .. }), sealed) => {
-                let opened_bytes = bytes.saturating_sub(TAG_BYTES);
-                let mut room = room(self.unused.next(), if sealed.is_some() { opened_bytes } else { bytes });
-                let opened = match &sealed {
+            (Some(Decryption { cipher, .. }), sealed) => {
+                let plain_bytes = bytes.saturating_sub(TAG_BYTES);
+                let mut room = room(self.unused.next(), if sealed.is_some() { plain_bytes } else { bytes });
+                let decrypted = match &sealed {
                     // Decrypted straight from the region.
-                    Some(sealed) => seals.open_into(at.place, sealed.as_ref(), room.as_slice_mut()),
+                    Some(sealed) => cipher.decrypt_into(at.place, sealed.as_ref(), room.as_slice_mut()),
                     None => {
                         copy_out(memory, span, room.as_slice_mut())?;
-                        seals.open(at.place, room.as_slice_mut())
+                        cipher.decrypt(at.place, room.as_slice_mut())
                     }
                 };
-                opened.map_err(|_| Refusal::new(Code::NotOpened, self.index.into()))?;
-                room.truncate(opened_bytes);
+                decrypted.map_err(|_| Refusal::new(Code::NotOpened, self.index.into()))?;
+                room.truncate(plain_bytes);
                 room
             }
         };

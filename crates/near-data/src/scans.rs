@@ -12,7 +12,7 @@ use crate::NearData;
 use crate::columns::{GROUP_BYTES_MAX, GROUP_ROWS_MAX, RowGroups, admit_regions, group_bytes};
 use crate::lookups::Charge;
 use arrow_buffer::Buffer;
-use farpool_encryption::{ChunkSeals, EncryptionKey};
+use farpool_encryption::{ChunkCipher, EncryptionKey};
 use farpool_lock::Mutex;
 use farpool_node::{ClientKey, Memory, fresh_handle};
 use farpool_operators::packed::{ChunkPacker, Packed};
@@ -74,7 +74,7 @@ struct Scan {
     program: Vec<u8>,
     groups: RowGroups,
     /// Cipher of the replies. `None` if they are not encrypted.
-    answers: Option<ChunkSeals>,
+    answers: Option<ChunkCipher>,
     cursor: Mutex<Cursor>,
     work: Mutex<Work>,
     /// Memory charged for the lookups while the scan uses them.
@@ -189,7 +189,7 @@ impl<M: Memory> NearData<M> {
         let input = prepared.program().input();
         let ScanSeals { opening, answers } = asked.seals;
         let groups = RowGroups::new(regions, groups, opening.into_vec().pop(), input)?;
-        let answers = answers.first().map(|key| ChunkSeals::new(&EncryptionKey::new(key.0)));
+        let answers = answers.first().map(|key| ChunkCipher::new(&EncryptionKey::new(key.0)));
         let bounds = Bounds {
             seed: fresh_handle(&*self.host)?.0 as u64,
             batch_rows_max: GROUP_ROWS_MAX as usize,
@@ -316,9 +316,9 @@ impl<M: Memory> NearData<M> {
                 let batches = Payload::default();
                 let chunk = Chunk { is_last, done, read_bytes, busy_ns, waited_ns, batches };
                 let batches = match &scan.answers {
-                    Some(seals) => {
+                    Some(cipher) => {
                         let mut batches = leaving.into_vec();
-                        seals.seal(work.chunks, &chunk.sealed_head(), &mut batches);
+                        cipher.encrypt(work.chunks, &chunk.authenticated_head(), &mut batches);
                         work.chunks += 1;
                         Payload::new(batches)
                     }

@@ -4,7 +4,7 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_buffer::Buffer;
-use farpool_encryption::{BufferPlace, ChunkSeals, EncryptionKey, TAG_BYTES, TableSeals};
+use farpool_encryption::{BufferPlace, ChunkCipher, EncryptionKey, TAG_BYTES, TableCipher};
 use farpool_host::Machine;
 use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
@@ -38,7 +38,7 @@ impl Node {
         arena.open(REGION, Epoch(1), Some(HANDLE), None).expect("opened");
         let mut bytes: Vec<u8> = (0..i64::from(ROWS)).flat_map(i64::to_le_bytes).collect();
         let place = BufferPlace { position: POSITION, column: COLUMN, buffer: 0 };
-        let tag = TableSeals::new(&EncryptionKey::new(KEY), SALT).seal(place, &mut bytes);
+        let tag = TableCipher::new(&EncryptionKey::new(KEY), SALT).encrypt(place, &mut bytes);
         bytes.extend_from_slice(&tag);
         for offset in [0, STEP] {
             let entered = arena.enter(REGION).expect("entered");
@@ -93,7 +93,7 @@ fn open(epoch: u64, key: [u8; 16], change: impl FnOnce(&mut ScanGroup, &mut Vec<
 }
 
 #[test]
-fn buffers_open_in_sealed_and_in_leased_regions_and_only_at_their_place() {
+fn buffers_decrypt_in_sealed_and_in_leased_regions_and_only_at_their_place() {
     for (is_sealed, epoch) in [(true, 2), (false, 1)] {
         let node = Node::start(is_sealed);
         let chunk = node.first_chunk(open(epoch, KEY, |_, _| {})).expect("rows");
@@ -126,9 +126,9 @@ fn buffers_open_in_sealed_and_in_leased_regions_and_only_at_their_place() {
 }
 
 #[test]
-fn chunks_are_sealed_under_the_key_that_came_with_the_scan() {
+fn chunks_are_encrypted_under_the_key_that_came_with_the_scan() {
     let node = Node::start(true);
-    let sealed = || {
+    let encrypted = || {
         let seals = ScanSeals {
             answers: List::new(vec![ScanKey([8; 16])]).expect("one"),
             ..open(2, KEY, |_, _| {}).seals
@@ -136,13 +136,13 @@ fn chunks_are_sealed_under_the_key_that_came_with_the_scan() {
         node.first_chunk(OpenScan { seals, ..open(2, KEY, |_, _| {}) }).expect("a chunk")
     };
     let plain = node.first_chunk(open(2, KEY, |_, _| {})).expect("a chunk").batches.into_vec();
-    let chunk = sealed();
+    let chunk = encrypted();
     assert_eq!(chunk.batches.len(), plain.len() + TAG_BYTES);
-    let head = chunk.sealed_head();
+    let head = chunk.authenticated_head();
     let mut batches = chunk.batches.into_vec();
     assert_ne!(batches[..plain.len()], plain[..]);
-    let seals = ChunkSeals::new(&EncryptionKey::new([8; 16]));
-    assert_eq!(seals.open(1, &head, &mut batches.clone()), Err(farpool_encryption::NotSealed));
-    assert_eq!(seals.open(0, &head, &mut batches), Ok(()));
+    let cipher = ChunkCipher::new(&EncryptionKey::new([8; 16]));
+    assert_eq!(cipher.decrypt(1, &head, &mut batches.clone()), Err(farpool_encryption::NotAuthentic));
+    assert_eq!(cipher.decrypt(0, &head, &mut batches), Ok(()));
     assert_eq!(batches, plain[..]);
 }

@@ -25,7 +25,7 @@ pub const LOOK_UP_NS: f64 = 0.14;
 /// Nanoseconds for each byte of text that a pattern is searched in: 2 to 5 GB/s.
 pub const PATTERN_NS: f64 = 0.4;
 /// Nanoseconds to decrypt each byte: AES-128-GCM runs at 11 GB/s.
-pub const OPENING_NS: f64 = 0.09;
+pub const DECRYPT_NS: f64 = 0.09;
 /// Nanoseconds at the client to decode each byte of results.
 pub const UNPACK_NS: f64 = 0.1;
 /// Nanoseconds to merge each byte of partial results that are rows. They are only concatenated.

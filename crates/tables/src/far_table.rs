@@ -107,8 +107,8 @@ fn opened(footer: &mut Footer, key: &TableKey) -> Result<TableSeal, Error> {
         WrongKey::Changed => error(ErrorKind::Refused, "its footer was changed since it was encrypted"),
     })?;
     let not_encrypted = || error(ErrorKind::Invalid, "a key was given, but the table is not encrypted");
-    let ((seals, key), salt) = opened.zip(salt).ok_or_else(not_encrypted)?;
-    Ok(TableSeal { key, salt, seals })
+    let ((cipher, key), salt) = opened.zip(salt).ok_or_else(not_encrypted)?;
+    Ok(TableSeal { key, salt, cipher })
 }
 
 fn read_footer(file: &FarFile) -> Result<Footer, Error> {
@@ -494,7 +494,7 @@ impl Fetch {
     /// Decrypts a buffer that has arrived, or compares its checksum. Returns an error if it is not as it was written.
     fn checked(&self, mut landed: RecvBuffer, at: &BufferAt, place: BufferPlace) -> Result<Buffer, String> {
         match &self.table.seal {
-            Some(seal) => seal.seals.open(place, landed.as_mut()).map_err(|error| error.to_string())?,
+            Some(seal) => seal.cipher.decrypt(place, landed.as_mut()).map_err(|error| error.to_string())?,
             None if crc32c::crc32c(landed.as_ref()) == at.crc => {}
             None => return Err("the checksum of its bytes does not match".to_owned()),
         }

@@ -8,7 +8,7 @@ use crate::column_type::{RowPlaces, put_text, put_type, take_text, take_type};
 use crate::statistics::Statistics;
 use crate::*;
 use arrow_schema::{DataType, Field as ArrowField, Schema, SchemaRef};
-use farpool_encryption::{EncryptionKey, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
+use farpool_encryption::{EncryptionKey, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableCipher, TableKey};
 use farpool_operators::columns::value_bytes;
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
@@ -427,7 +427,7 @@ impl Footer {
 
     /// Turns the footer into that of an encrypted table: encrypts the statistics, and adds the salt and the check of
     /// the key.
-    pub fn seal(&mut self, seals: &TableSeals, salt: [u8; SALT_BYTES], check: [u8; KEY_BYTES]) {
+    pub fn seal(&mut self, cipher: &TableCipher, salt: [u8; SALT_BYTES], check: [u8; KEY_BYTES]) {
         let mut statistics = Vec::new();
         for group in &self.groups {
             for (column, field) in group.columns.iter().zip(self.schema.fields()) {
@@ -437,7 +437,7 @@ impl Footer {
         self.seal = Some(FooterSeal { salt, check, statistics: Vec::new() });
         let mut open = Vec::new();
         self.put_open(&mut open);
-        seals.seal_statistics(&open, &mut statistics);
+        cipher.encrypt_statistics(&open, &mut statistics);
         if let Some(seal) = &mut self.seal {
             seal.statistics = statistics;
         }
@@ -445,19 +445,19 @@ impl Footer {
 
     /// Decrypts the statistics, which also proves that no byte of the footer was changed. Returns what decrypts the
     /// buffers, and the key of the table; `None` if the table is not encrypted.
-    pub fn open(&mut self, key: &TableKey) -> Result<Option<(TableSeals, EncryptionKey)>, WrongKey> {
+    pub fn open(&mut self, key: &TableKey) -> Result<Option<(TableCipher, EncryptionKey)>, WrongKey> {
         let Some(seal) = &self.seal else { return Ok(None) };
         let (key, check) = key.of_table(&seal.salt);
         if check != seal.check {
             return Err(WrongKey::Other);
         }
-        let seals = TableSeals::new(&key, seal.salt);
+        let cipher = TableCipher::new(&key, seal.salt);
         let mut open = Vec::new();
         self.put_open(&mut open);
         let mut statistics = seal.statistics.clone();
-        seals.open_statistics(&open, &mut statistics).map_err(|_| WrongKey::Changed)?;
+        cipher.decrypt_statistics(&open, &mut statistics).map_err(|_| WrongKey::Changed)?;
         self.take_statistics(&statistics).map_err(|_| WrongKey::Changed)?;
-        Ok(Some((seals, key)))
+        Ok(Some((cipher, key)))
     }
 
     /// Decodes the decrypted statistics of an encrypted table.

@@ -131,7 +131,7 @@ impl<'t> Placing<'t> {
         let key =
             ProgramKey { exact, shape: fingerprint([shape(near).as_bytes(), &[u8::from(is_encrypted)]]) };
         let leaves = leaves(&groups, near, columns, row_bytes, bytes / rows.max(1.0));
-        let node_ns = run_ns(near) + if is_encrypted { prior::OPENING_NS } else { 0.0 };
+        let node_ns = run_ns(near) + if is_encrypted { prior::DECRYPT_NS } else { 0.0 };
         let merge_ns = match leaves {
             Leaves::Groups { .. } => prior::MERGE_GROUPS_NS,
             Leaves::Share(_) | Leaves::Fixed(_) => prior::MERGE_ROWS_NS,

@@ -7,7 +7,7 @@ use crate::names::{file_name, has_table};
 use crate::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use farpool_encryption::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableKey, TableSeals};
+use farpool_encryption::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableCipher, TableKey};
 use farpool_files::beneath::{Unlisted, session_of_pool};
 use farpool_files::{Error, ErrorKind, IfTaken, Pool};
 use std::fmt::Display;
@@ -81,7 +81,7 @@ pub fn put_table<E: Display>(
 
 /// Encryption of one table: its cipher, its salt, and the value that identifies the key.
 struct Sealing {
-    seals: TableSeals,
+    cipher: TableCipher,
     salt: [u8; SALT_BYTES],
     check: [u8; KEY_BYTES],
 }
@@ -93,7 +93,7 @@ impl Sealing {
         let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
         session_of_pool(pool).host().random(&mut salt).map_err(no_random)?;
         let (key, check) = key.of_table(&salt);
-        Ok(Sealing { seals: TableSeals::new(&key, salt), salt, check })
+        Ok(Sealing { cipher: TableCipher::new(&key, salt), salt, check })
     }
 
     /// Encrypts all buffers of a row group and stores their tags. `position` is the table row of its first row.
@@ -104,7 +104,7 @@ impl Sealing {
             for (buffer, at) in (0u8..).zip(&chunk.buffers) {
                 let bytes = &mut encoded.bytes[at.offset as usize..][..at.bytes as usize + TAG_BYTES];
                 let (bytes, tag) = bytes.split_at_mut(at.bytes as usize);
-                tag.copy_from_slice(&self.seals.seal(BufferPlace { position, column, buffer }, bytes));
+                tag.copy_from_slice(&self.cipher.encrypt(BufferPlace { position, column, buffer }, bytes));
             }
         }
     }
@@ -136,8 +136,8 @@ impl Writer {
     fn end(self, schema: SchemaRef, if_taken: IfTaken) -> Result<(), Error> {
         let mut bytes = Vec::new();
         let mut footer = Footer { schema, groups: self.groups, seal: None };
-        if let Some(Sealing { seals, salt, check }) = &self.seal {
-            footer.seal(seals, *salt, *check);
+        if let Some(Sealing { cipher, salt, check }) = &self.seal {
+            footer.seal(cipher, *salt, *check);
         }
         footer.put(&mut bytes);
         if bytes.len() > FOOTER_BYTES_MAX {

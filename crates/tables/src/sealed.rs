@@ -1,6 +1,6 @@
 //! Encrypted tables: the key of an opened table, and which keys a node receives.
 
-use farpool_encryption::{ChunkSeals, EncryptionKey, SALT_BYTES, TableSeals};
+use farpool_encryption::{ChunkCipher, EncryptionKey, SALT_BYTES, TableCipher};
 use farpool_files::beneath::{NodeLinks, Session};
 use farpool_files::{Error, ErrorKind};
 use farpool_wire::List;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) struct TableSeal {
     pub(crate) key: EncryptionKey,
     pub(crate) salt: [u8; SALT_BYTES],
-    pub(crate) seals: TableSeals,
+    pub(crate) cipher: TableCipher,
 }
 
 /// Keys that the scans of a query need.
@@ -45,7 +45,7 @@ impl ScanKeys {
         &self,
         session: &Session,
         node: &NodeLinks,
-    ) -> Result<(ScanSeals, Option<ChunkSeals>), Error> {
+    ) -> Result<(ScanSeals, Option<ChunkCipher>), Error> {
         self.check_way(session, node)?;
         let too_many = |error: farpool_wire::WireError| Error::new(ErrorKind::Invalid, error.to_string());
         let opening = match &self.table {
@@ -62,7 +62,7 @@ impl ScanKeys {
             let mut random = ScanKey([0; _]);
             let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
             session.host().random(&mut random.0).map_err(no_random)?;
-            opens = Some(ChunkSeals::new(&EncryptionKey::new(random.0)));
+            opens = Some(ChunkCipher::new(&EncryptionKey::new(random.0)));
             answers.push(random);
         }
         let opening = List::new(opening).map_err(too_many)?;

@@ -16,7 +16,7 @@ use crate::pacing::{Heard, Pace};
 use crate::sealed::ScanKeys;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use farpool_encryption::ChunkSeals;
+use farpool_encryption::ChunkCipher;
 use farpool_files::beneath::{LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region};
 use farpool_files::{Error, ErrorKind};
 use farpool_host::HostEvent;
@@ -434,7 +434,7 @@ impl Shipping {
             session.check_lease(region)?;
         }
         let refused = |error: WireError| Error::new(ErrorKind::Invalid, error.to_string());
-        let (seals, opens) = self.keys.for_scan(session, &share.node)?;
+        let (seals, cipher) = self.keys.for_scan(session, &share.node)?;
         let open = share.request(&self.program, lookups, seals).map_err(refused)?;
         let deadline = session.request_deadline();
         let mut shipped = Shipped::default();
@@ -448,7 +448,7 @@ impl Shipping {
             shipped.seen.open_ns = opened.0.saturating_sub(asked.0);
             let pace = Pace::new(share.groups.len());
             self.set(index, Progress::Open(scan, session.host().now(), pace));
-            let received = self.receive(session, link, index, scan, opens.as_ref(), &mut shipped);
+            let received = self.receive(session, link, index, scan, cipher.as_ref(), &mut shipped);
             shipped.seen.elapsed_ns = session.host().now().0.saturating_sub(opened.0);
             received
         });
@@ -462,7 +462,7 @@ impl Shipping {
         link: &mut dyn Link,
         index: usize,
         scan: Handle,
-        opens: Option<&ChunkSeals>,
+        cipher: Option<&ChunkCipher>,
         shipped: &mut Shipped,
     ) -> Result<(), LinkError> {
         let groups = &self.shares[index].groups;
@@ -481,7 +481,7 @@ impl Shipping {
             shipped.seen.blocked_ns += session.host().now().0.saturating_sub(begun.0);
             asked -= 1;
             let chunk = match answer {
-                Ok(Reply::NextChunk(chunk)) => opened(chunk, number, opens)?,
+                Ok(Reply::NextChunk(chunk)) => decrypted(chunk, number, cipher)?,
                 Ok(other) => return Err(unexpected(&other)),
                 Err(error) => {
                     if error.link_survives() {
@@ -539,12 +539,13 @@ fn unexpected(reply: &Reply) -> LinkError {
 }
 
 /// Decrypts the chunk with this number of its scan, if chunks are encrypted.
-fn opened(chunk: Chunk, number: u64, opens: Option<&ChunkSeals>) -> Result<Chunk, LinkError> {
-    let Some(opens) = opens else { return Ok(chunk) };
-    let head = chunk.sealed_head();
+fn decrypted(chunk: Chunk, number: u64, cipher: Option<&ChunkCipher>) -> Result<Chunk, LinkError> {
+    let Some(cipher) = cipher else { return Ok(chunk) };
+    let head = chunk.authenticated_head();
     let mut batches = chunk.batches.into_vec();
-    let not_sealed = |_| LinkError::Protocol(WireError::Value { what: "a sealed chunk", found: number });
-    opens.open(number, &head, &mut batches).map_err(not_sealed)?;
+    let not_authentic =
+        |_| LinkError::Protocol(WireError::Value { what: "an encrypted chunk", found: number });
+    cipher.decrypt(number, &head, &mut batches).map_err(not_authentic)?;
     Ok(Chunk { batches: Payload::new(batches).map_err(LinkError::Protocol)?, ..chunk })
 }
 

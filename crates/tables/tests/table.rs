@@ -4,7 +4,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, Int32Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use farpool_encryption::TableSeals;
+use farpool_encryption::TableCipher;
 use farpool_tables::operators::Value;
 use farpool_tables::operators::columns::{column_of, columns_of_rows, value_bytes};
 use farpool_tables::*;
@@ -197,7 +197,7 @@ proptest! {
         let offset = offset.max(end);
         let key = farpool_tables::TableKey::new([1; 16]);
         let (own, check) = key.of_table(&salt);
-        footer.seal(&TableSeals::new(&own, salt), salt, check);
+        footer.seal(&TableCipher::new(&own, salt), salt, check);
         let mut bytes = Vec::new();
         footer.put(&mut bytes);
         let mut found = Footer::take_sealed(&bytes, offset).expect("a footer");

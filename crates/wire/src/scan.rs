@@ -277,7 +277,7 @@ wire_struct! {
 
 impl Chunk {
     /// Returns the bytes that are authenticated with the batches of an encrypted chunk: `is_last` and `done`.
-    pub fn sealed_head(&self) -> [u8; 5] {
+    pub fn authenticated_head(&self) -> [u8; 5] {
         let [a, b, c, d] = self.done.to_le_bytes();
         [u8::from(self.is_last), a, b, c, d]
     }
