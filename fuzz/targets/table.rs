@@ -9,11 +9,11 @@ const FOOTER_OFFSET: u64 = 1 << 34;
 
 fuzz_target!(|input: &[u8]| {
     // The footer of an encrypted table has another form, and its statistics are bytes of their own.
-    if let Ok(mut footer) = Footer::take_sealed(input, FOOTER_OFFSET) {
+    if let Ok(mut footer) = Footer::take_encrypted(input, FOOTER_OFFSET) {
         let mut again = Vec::new();
         footer.put(&mut again);
         assert_eq!(again, input, "what is accepted has one form");
-        let statistics = footer.seal.take().map(|seal| seal.statistics).unwrap_or_default();
+        let statistics = footer.encryption.take().map(|encryption| encryption.statistics).unwrap_or_default();
         let _ = footer.take_statistics(&statistics);
     }
     if let Ok(footer) = Footer::take(input, FOOTER_OFFSET) {

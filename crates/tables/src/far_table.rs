@@ -2,10 +2,10 @@
 
 use crate::TABLE_PREFIX;
 use crate::column_type::RowPlaces;
+use crate::encryption::{ScanKeys, TableDecryption};
 use crate::footer::{BufferAt, Footer, RowGroup, Trailer, WrongKey};
 use crate::layout::TableLayout;
 use crate::names::file_name;
-use crate::sealed::{ScanKeys, TableSeal};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_buffer::Buffer;
 use arrow_schema::{Schema, SchemaRef};
@@ -66,7 +66,7 @@ pub struct FarTable {
     pub(crate) file: FarFile,
     footer: Arc<Footer>,
     /// Key of the table if it is encrypted and was opened with its key.
-    pub(crate) seal: Option<Arc<TableSeal>>,
+    pub(crate) decryption: Option<Arc<TableDecryption>>,
     pub(crate) seal_answers: bool,
 }
 
@@ -80,9 +80,9 @@ pub fn open_table(pool: &Pool, name: &str, key: Option<&TableKey>) -> Result<Far
     let open = || {
         let file = pool.open(&file_name(name)?)?;
         let mut footer = read_footer(&file)?;
-        let seal = key.map(|key| opened(&mut footer, key)).transpose()?;
-        let (footer, seal) = (Arc::new(footer), seal.map(Arc::new));
-        Ok(FarTable { name: name.into(), file, footer, seal, seal_answers: false })
+        let decryption = key.map(|key| decrypted(&mut footer, key)).transpose()?;
+        let (footer, decryption) = (Arc::new(footer), decryption.map(Arc::new));
+        Ok(FarTable { name: name.into(), file, footer, decryption, seal_answers: false })
     };
     open().map_err(|error: Error| error.during(format_args!("opening far table {name:?}")))
 }
@@ -97,18 +97,18 @@ pub fn tables(pool: &Pool) -> Result<Vec<TableInfo>, Error> {
 }
 
 /// Decrypts the statistics of a footer with the owner's key.
-fn opened(footer: &mut Footer, key: &TableKey) -> Result<TableSeal, Error> {
+fn decrypted(footer: &mut Footer, key: &TableKey) -> Result<TableDecryption, Error> {
     let error = |kind, why: &str| Error::new(kind, why.to_owned());
-    let salt = footer.seal.as_ref().map(|seal| seal.salt);
-    let opened = footer.open(key).map_err(|wrong| match wrong {
+    let salt = footer.encryption.as_ref().map(|encryption| encryption.salt);
+    let decrypted = footer.decrypt(key).map_err(|wrong| match wrong {
         WrongKey::Other => {
             error(ErrorKind::Invalid, "the key is wrong: the table was encrypted with another one")
         }
         WrongKey::Changed => error(ErrorKind::Refused, "its footer was changed since it was encrypted"),
     })?;
     let not_encrypted = || error(ErrorKind::Invalid, "a key was given, but the table is not encrypted");
-    let ((cipher, key), salt) = opened.zip(salt).ok_or_else(not_encrypted)?;
-    Ok(TableSeal { key, salt, cipher })
+    let ((cipher, key), salt) = decrypted.zip(salt).ok_or_else(not_encrypted)?;
+    Ok(TableDecryption { key, salt, cipher })
 }
 
 fn read_footer(file: &FarFile) -> Result<Footer, Error> {
@@ -134,7 +134,7 @@ fn read_footer(file: &FarFile) -> Result<Footer, Error> {
     if crc32c::crc32c(bytes) != trailer.footer_crc {
         return Err(no_table("the checksum of its footer does not match".to_owned()));
     }
-    let take = if trailer.is_sealed { Footer::take_sealed } else { Footer::take };
+    let take = if trailer.is_encrypted { Footer::take_encrypted } else { Footer::take };
     take(bytes, trailer.footer_offset).map_err(|error| no_table(format!("its footer is invalid: {error}")))
 }
 
@@ -178,7 +178,7 @@ impl FarTable {
 
     /// Reports whether the table is encrypted, so that only clients with its key can read it.
     pub fn is_encrypted(&self) -> bool {
-        self.footer.seal.is_some()
+        self.footer.encryption.is_some()
     }
 
     /// Makes nodes encrypt the results of scans, with a key for each scan. By default they do not. It adds no
@@ -189,7 +189,7 @@ impl FarTable {
 
     /// Checks that the table can be read: an encrypted table needs its key.
     pub(crate) fn check_key(&self) -> Result<(), Error> {
-        if self.is_encrypted() && self.seal.is_none() {
+        if self.is_encrypted() && self.decryption.is_none() {
             let message = format!("far table {:?} is encrypted, and no key was given to open it", self.name);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
@@ -199,7 +199,7 @@ impl FarTable {
     /// Returns the keys that scans of these columns need.
     pub(crate) fn scan_keys(&self, columns: &[usize]) -> ScanKeys {
         let columns = || columns.iter().map(|column| *column as u16).collect();
-        let table = self.seal.as_ref().map(|seal| (Arc::clone(seal), columns()));
+        let table = self.decryption.as_ref().map(|decryption| (Arc::clone(decryption), columns()));
         ScanKeys { table, seal_answers: self.seal_answers }
     }
 
@@ -417,7 +417,7 @@ impl Fetch {
     /// Fetches the next row groups with one batch of reads.
     fn next(&mut self) -> Result<Vec<Result<RecordBatch, Error>>, Error> {
         let table = self.table.clone();
-        let tag_bytes = if table.seal.is_some() { TAG_BYTES } else { 0 };
+        let tag_bytes = if table.decryption.is_some() { TAG_BYTES } else { 0 };
         let mut taken: Vec<(usize, &RowGroup, Vec<RecvBuffer>)> = Vec::new();
         let mut bytes = 0;
         while let Some(index) = self.groups.front()
@@ -493,8 +493,10 @@ impl Fetch {
 
     /// Decrypts a buffer that has arrived, or compares its checksum. Returns an error if it is not as it was written.
     fn checked(&self, mut landed: RecvBuffer, at: &BufferAt, place: BufferPlace) -> Result<Buffer, String> {
-        match &self.table.seal {
-            Some(seal) => seal.cipher.decrypt(place, landed.as_mut()).map_err(|error| error.to_string())?,
+        match &self.table.decryption {
+            Some(decryption) => {
+                decryption.cipher.decrypt(place, landed.as_mut()).map_err(|error| error.to_string())?
+            }
             None if crc32c::crc32c(landed.as_ref()) == at.crc => {}
             None => return Err("the checksum of its bytes does not match".to_owned()),
         }

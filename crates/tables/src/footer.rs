@@ -18,7 +18,7 @@ use std::sync::Arc;
 const MAGIC: [u8; 8] = *b"FPTABLE1";
 const VERSION: u16 = 1;
 /// Version of encrypted tables.
-const VERSION_SEALED: u16 = 2;
+const VERSION_ENCRYPTED: u16 = 2;
 /// Fewest bytes that each of these takes in a footer: a column of the schema (an empty name, a type, nullable), a row
 /// group, and a column of a row group (a Boolean one).
 const COLUMN_BYTES_MIN: usize = 4;
@@ -35,7 +35,7 @@ pub struct Trailer {
     /// CRC32C of the footer.
     pub footer_crc: u32,
     /// True if the table is encrypted.
-    pub is_sealed: bool,
+    pub is_encrypted: bool,
 }
 
 /// Position and checksum of a buffer of a column in a row group.
@@ -85,12 +85,12 @@ pub struct Footer {
     /// Row groups, in the order of their rows and of their offsets.
     pub groups: Vec<RowGroup>,
     /// Salt, key check and encrypted statistics; `None` if the table is not encrypted.
-    pub seal: Option<FooterSeal>,
+    pub encryption: Option<FooterEncryption>,
 }
 
 /// Additional fields of the footer of an encrypted table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FooterSeal {
+pub struct FooterEncryption {
     /// Random salt, which no other table has.
     pub salt: [u8; SALT_BYTES],
     /// Value derived from the key, by which a wrong key is recognised.
@@ -100,7 +100,7 @@ pub struct FooterSeal {
     pub statistics: Vec<u8>,
 }
 
-/// Reason why a key does not open a table.
+/// Reason why a key does not decrypt a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WrongKey {
     /// The key is not this table's.
@@ -119,7 +119,7 @@ impl Trailer {
         self.footer_offset.put(out);
         self.footer_bytes.put(out);
         self.footer_crc.put(out);
-        if self.is_sealed { VERSION_SEALED } else { VERSION }.put(out);
+        if self.is_encrypted { VERSION_ENCRYPTED } else { VERSION }.put(out);
         0u16.put(out);
         crc32c::crc32c(&out[start..]).put(out);
         MAGIC.put(out);
@@ -135,17 +135,17 @@ impl Trailer {
         let mut take = || -> Result<(Trailer, u16, u16, u32), WireError> {
             let (footer_offset, footer_bytes) = (u64::take(&mut from)?, u32::take(&mut from)?);
             let (footer_crc, version) = (u32::take(&mut from)?, u16::take(&mut from)?);
-            let is_sealed = version == VERSION_SEALED;
-            let trailer = Trailer { footer_offset, footer_bytes, footer_crc, is_sealed };
+            let is_encrypted = version == VERSION_ENCRYPTED;
+            let trailer = Trailer { footer_offset, footer_bytes, footer_crc, is_encrypted };
             Ok((trailer, version, u16::take(&mut from)?, u32::take(&mut from)?))
         };
         let (trailer, version, reserved, crc) = take().map_err(|error| error.to_string())?;
         if crc != crc32c::crc32c(&fields[..20]) {
             return Err("the checksum of its trailer does not match".to_owned());
         }
-        if !(VERSION..=VERSION_SEALED).contains(&version) || reserved != 0 {
+        if !(VERSION..=VERSION_ENCRYPTED).contains(&version) || reserved != 0 {
             return Err(format!(
-                "it is a far table of version {version}; this program reads versions {VERSION} and {VERSION_SEALED}"
+                "it is a far table of version {version}; this program reads versions {VERSION} and {VERSION_ENCRYPTED}"
             ));
         }
         if trailer.footer_bytes as usize > FOOTER_BYTES_MAX {
@@ -164,22 +164,22 @@ impl BufferAt {
     /// Fewest bytes that a buffer takes in a footer.
     const BYTES: usize = 8;
 
-    fn put(&self, is_sealed: bool, out: &mut Vec<u8>) {
+    fn put(&self, is_encrypted: bool, out: &mut Vec<u8>) {
         self.offset.put(out);
         self.bytes.put(out);
-        if !is_sealed {
+        if !is_encrypted {
             self.crc.put(out);
         }
     }
 
-    fn take(from: &mut Cursor<'_>, is_sealed: bool) -> Result<BufferAt, WireError> {
+    fn take(from: &mut Cursor<'_>, is_encrypted: bool) -> Result<BufferAt, WireError> {
         let (offset, bytes) = (u32::take(from)?, u32::take(from)?);
-        Ok(BufferAt { offset, bytes, crc: if is_sealed { 0 } else { u32::take(from)? } })
+        Ok(BufferAt { offset, bytes, crc: if is_encrypted { 0 } else { u32::take(from)? } })
     }
 
     /// Returns the offset behind the buffer and its tag.
-    fn end(&self, is_sealed: bool) -> u64 {
-        let tag = if is_sealed { TAG_BYTES as u64 } else { 0 };
+    fn end(&self, is_encrypted: bool) -> u64 {
+        let tag = if is_encrypted { TAG_BYTES as u64 } else { 0 };
         u64::from(self.offset) + u64::from(self.bytes) + tag
     }
 }
@@ -200,15 +200,15 @@ impl ColumnChunk {
         values + usize::from(has_nulls)
     }
 
-    fn put(&self, of: &DataType, is_sealed: bool, out: &mut Vec<u8>) {
+    fn put(&self, of: &DataType, is_encrypted: bool, out: &mut Vec<u8>) {
         out.push(match self.encoding {
             Encoding::Plain => 0,
             Encoding::Dictionary => 1,
             Encoding::Rows => 2,
         });
         self.null_count.put(out);
-        self.buffers.iter().for_each(|buffer| buffer.put(is_sealed, out));
-        if !is_sealed {
+        self.buffers.iter().for_each(|buffer| buffer.put(is_encrypted, out));
+        if !is_encrypted {
             Statistics::put(self.statistics.as_ref(), of, out);
         }
     }
@@ -217,7 +217,7 @@ impl ColumnChunk {
         from: &mut Cursor<'_>,
         of: &DataType,
         rows: usize,
-        is_sealed: bool,
+        is_encrypted: bool,
     ) -> Result<ColumnChunk, WireError> {
         let encoding = match (u8::take(from)?, of) {
             (0, _) => Encoding::Plain,
@@ -233,8 +233,9 @@ impl ColumnChunk {
             return Err(WireError::TooMany { what: "nulls of a column", found, max });
         }
         let count = ColumnChunk::buffer_count(of, encoding, null_count > 0);
-        let buffers = (0..count).map(|_| BufferAt::take(from, is_sealed)).collect::<Result<Vec<_>, _>>()?;
-        let statistics = if is_sealed { None } else { Statistics::take(of, from)? };
+        let buffers =
+            (0..count).map(|_| BufferAt::take(from, is_encrypted)).collect::<Result<Vec<_>, _>>()?;
+        let statistics = if is_encrypted { None } else { Statistics::take(of, from)? };
         let chunk = ColumnChunk { encoding, null_count, buffers, statistics };
         chunk.check_sizes(of, rows)?;
         Ok(chunk)
@@ -295,12 +296,12 @@ impl RowGroup {
         self.offset + u64::from(self.bytes)
     }
 
-    fn put(&self, schema: &Schema, is_sealed: bool, out: &mut Vec<u8>) {
+    fn put(&self, schema: &Schema, is_encrypted: bool, out: &mut Vec<u8>) {
         self.offset.put(out);
         self.bytes.put(out);
         self.rows.put(out);
         for (column, field) in self.columns.iter().zip(schema.fields()) {
-            column.put(field.data_type(), is_sealed, out);
+            column.put(field.data_type(), is_encrypted, out);
         }
     }
 
@@ -310,7 +311,7 @@ impl RowGroup {
         schema: &Schema,
         from_offset: u64,
         end_max: u64,
-        is_sealed: bool,
+        is_encrypted: bool,
     ) -> Result<RowGroup, WireError> {
         let (offset, bytes, rows) = (u64::take(from)?, u32::take(from)?, u32::take(from)?);
         let is_placed = offset.is_multiple_of(GROUP_ALIGN as u64)
@@ -326,7 +327,7 @@ impl RowGroup {
         let mut columns: Vec<ColumnChunk> = Vec::with_capacity(schema.fields().len());
         let mut end = 0;
         for field in schema.fields() {
-            let column = ColumnChunk::take(from, field.data_type(), rows as usize, is_sealed)?;
+            let column = ColumnChunk::take(from, field.data_type(), rows as usize, is_encrypted)?;
             if column.null_count > 0 && !field.is_nullable() {
                 let found = column.null_count.into();
                 return Err(WireError::Value { what: "nulls of a column that is not nullable", found });
@@ -347,14 +348,14 @@ impl RowGroup {
             for buffer in &column.buffers {
                 let is_placed = (buffer.offset as usize).is_multiple_of(BUFFER_ALIGN)
                     && u64::from(buffer.offset) >= end
-                    && buffer.end(is_sealed) <= bytes.into();
+                    && buffer.end(is_encrypted) <= bytes.into();
                 if !is_placed {
                     return Err(WireError::Value {
                         what: "the offset of a buffer",
                         found: buffer.offset.into(),
                     });
                 }
-                end = buffer.end(is_sealed);
+                end = buffer.end(is_encrypted);
             }
             columns.push(column);
         }
@@ -399,21 +400,21 @@ impl Footer {
         self.groups.iter().map(|group| u64::from(group.rows)).sum()
     }
 
-    /// Appends the encoded footer. An encrypted table stores the encrypted statistics of its [`FooterSeal`].
+    /// Appends the encoded footer. An encrypted table stores the encrypted statistics of its [`FooterEncryption`].
     pub fn put(&self, out: &mut Vec<u8>) {
-        self.put_open(out);
-        if let Some(seal) = &self.seal {
-            (seal.statistics.len() as u32).put(out);
-            out.extend_from_slice(&seal.statistics);
+        self.put_plain(out);
+        if let Some(encryption) = &self.encryption {
+            (encryption.statistics.len() as u32).put(out);
+            out.extend_from_slice(&encryption.statistics);
         }
     }
 
     /// Appends the part of the footer that is not encrypted.
-    fn put_open(&self, out: &mut Vec<u8>) {
-        let is_sealed = self.seal.is_some();
-        if let Some(seal) = &self.seal {
-            seal.salt.put(out);
-            seal.check.put(out);
+    fn put_plain(&self, out: &mut Vec<u8>) {
+        let is_encrypted = self.encryption.is_some();
+        if let Some(encryption) = &self.encryption {
+            encryption.salt.put(out);
+            encryption.check.put(out);
         }
         (self.schema.fields().len() as u16).put(out);
         for field in self.schema.fields() {
@@ -422,40 +423,40 @@ impl Footer {
             field.is_nullable().put(out);
         }
         (self.groups.len() as u32).put(out);
-        self.groups.iter().for_each(|group| group.put(&self.schema, is_sealed, out));
+        self.groups.iter().for_each(|group| group.put(&self.schema, is_encrypted, out));
     }
 
     /// Turns the footer into that of an encrypted table: encrypts the statistics, and adds the salt and the check of
     /// the key.
-    pub fn seal(&mut self, cipher: &TableCipher, salt: [u8; SALT_BYTES], check: [u8; KEY_BYTES]) {
+    pub fn encrypt(&mut self, cipher: &TableCipher, salt: [u8; SALT_BYTES], check: [u8; KEY_BYTES]) {
         let mut statistics = Vec::new();
         for group in &self.groups {
             for (column, field) in group.columns.iter().zip(self.schema.fields()) {
                 Statistics::put(column.statistics.as_ref(), field.data_type(), &mut statistics);
             }
         }
-        self.seal = Some(FooterSeal { salt, check, statistics: Vec::new() });
-        let mut open = Vec::new();
-        self.put_open(&mut open);
-        cipher.encrypt_statistics(&open, &mut statistics);
-        if let Some(seal) = &mut self.seal {
-            seal.statistics = statistics;
+        self.encryption = Some(FooterEncryption { salt, check, statistics: Vec::new() });
+        let mut plain = Vec::new();
+        self.put_plain(&mut plain);
+        cipher.encrypt_statistics(&plain, &mut statistics);
+        if let Some(encryption) = &mut self.encryption {
+            encryption.statistics = statistics;
         }
     }
 
     /// Decrypts the statistics, which also proves that no byte of the footer was changed. Returns what decrypts the
     /// buffers, and the key of the table; `None` if the table is not encrypted.
-    pub fn open(&mut self, key: &TableKey) -> Result<Option<(TableCipher, EncryptionKey)>, WrongKey> {
-        let Some(seal) = &self.seal else { return Ok(None) };
-        let (key, check) = key.of_table(&seal.salt);
-        if check != seal.check {
+    pub fn decrypt(&mut self, key: &TableKey) -> Result<Option<(TableCipher, EncryptionKey)>, WrongKey> {
+        let Some(encryption) = &self.encryption else { return Ok(None) };
+        let (key, check) = key.of_table(&encryption.salt);
+        if check != encryption.check {
             return Err(WrongKey::Other);
         }
-        let cipher = TableCipher::new(&key, seal.salt);
-        let mut open = Vec::new();
-        self.put_open(&mut open);
-        let mut statistics = seal.statistics.clone();
-        cipher.decrypt_statistics(&open, &mut statistics).map_err(|_| WrongKey::Changed)?;
+        let cipher = TableCipher::new(&key, encryption.salt);
+        let mut plain = Vec::new();
+        self.put_plain(&mut plain);
+        let mut statistics = encryption.statistics.clone();
+        cipher.decrypt_statistics(&plain, &mut statistics).map_err(|_| WrongKey::Changed)?;
         self.take_statistics(&statistics).map_err(|_| WrongKey::Changed)?;
         Ok(Some((cipher, key)))
     }
@@ -478,14 +479,14 @@ impl Footer {
     }
 
     /// Decodes the footer of an encrypted table, otherwise like [`Footer::take`].
-    pub fn take_sealed(bytes: &[u8], footer_offset: u64) -> Result<Footer, WireError> {
+    pub fn take_encrypted(bytes: &[u8], footer_offset: u64) -> Result<Footer, WireError> {
         Footer::take_form(bytes, footer_offset, true)
     }
 
-    fn take_form(bytes: &[u8], footer_offset: u64, is_sealed: bool) -> Result<Footer, WireError> {
+    fn take_form(bytes: &[u8], footer_offset: u64, is_encrypted: bool) -> Result<Footer, WireError> {
         let mut from = Cursor::new(bytes);
         let from = &mut from;
-        let key = match is_sealed {
+        let key = match is_encrypted {
             true => Some((<[u8; SALT_BYTES]>::take(from)?, <[u8; KEY_BYTES]>::take(from)?)),
             false => None,
         };
@@ -510,17 +511,17 @@ impl Footer {
         let mut groups: Vec<RowGroup> = Vec::with_capacity(count);
         for _ in 0..count {
             let behind = groups.last().map_or(0, RowGroup::end);
-            groups.push(RowGroup::take(from, &schema, behind, footer_offset, is_sealed)?);
+            groups.push(RowGroup::take(from, &schema, behind, footer_offset, is_encrypted)?);
         }
-        let seal = match key {
+        let encryption = match key {
             Some((salt, check)) => {
                 let count = u32::take(from)? as usize;
-                Some(FooterSeal { salt, check, statistics: from.bytes(count)?.to_vec() })
+                Some(FooterEncryption { salt, check, statistics: from.bytes(count)?.to_vec() })
             }
             None => None,
         };
         match from.left() {
-            0 => Ok(Footer { schema, groups, seal }),
+            0 => Ok(Footer { schema, groups, encryption }),
             left => Err(WireError::Trailing { left }),
         }
     }

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod column_type;
+mod encryption;
 mod estimates;
 mod explain;
 mod far_table;
@@ -28,7 +29,6 @@ mod put;
 mod query;
 mod report;
 mod scope;
-mod sealed;
 mod shipping;
 mod skipping;
 mod statistics;
@@ -41,7 +41,7 @@ pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader, open_table, ta
 pub use farpool_encryption::{TableKey, WrongKeyLength};
 /// Expressions, queries and the programs that queries are compiled to.
 pub use farpool_operators as operators;
-pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterSeal, RowGroup, Trailer, WrongKey};
+pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterEncryption, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, RowGroupEncoder, TableLayout};
 pub use names::{drop_table, has_table};

@@ -55,16 +55,16 @@ pub fn put_table<E: Display>(
         let regions = pool.status()?.nodes.iter().map(|node| node.info.region_bytes).min();
         let region_bytes =
             regions.ok_or_else(|| Error::new(ErrorKind::Exhausted, "the pool has no memory nodes"))?;
-        let seal = options.key.as_ref().map(|key| Sealing::of(pool, key)).transpose()?;
+        let encryption = options.key.as_ref().map(|key| TableEncryption::of(pool, key)).transpose()?;
         let mut packer = RowGroupEncoder::new(schema, region_bytes)?;
         if options.layout == TableLayout::Rows {
             packer = packer.in_rows()?;
         }
-        if seal.is_some() {
+        if encryption.is_some() {
             packer = packer.leaving_tags();
         }
         let mut writer =
-            Writer { file: Unlisted::create(pool, file_name)?, groups: Vec::new(), rows: 0, seal };
+            Writer { file: Unlisted::create(pool, file_name)?, groups: Vec::new(), rows: 0, encryption };
         for batch in batches {
             let failed = |error| {
                 let message = format!("reading the next batch failed: {error}");
@@ -80,24 +80,24 @@ pub fn put_table<E: Display>(
 }
 
 /// Encryption of one table: its cipher, its salt, and the value that identifies the key.
-struct Sealing {
+struct TableEncryption {
     cipher: TableCipher,
     salt: [u8; SALT_BYTES],
     check: [u8; KEY_BYTES],
 }
 
-impl Sealing {
+impl TableEncryption {
     /// Makes the encryption of one table, with a random salt.
-    fn of(pool: &Pool, key: &TableKey) -> Result<Sealing, Error> {
+    fn of(pool: &Pool, key: &TableKey) -> Result<TableEncryption, Error> {
         let mut salt = [0; SALT_BYTES];
         let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
         session_of_pool(pool).host().random(&mut salt).map_err(no_random)?;
         let (key, check) = key.of_table(&salt);
-        Ok(Sealing { cipher: TableCipher::new(&key, salt), salt, check })
+        Ok(TableEncryption { cipher: TableCipher::new(&key, salt), salt, check })
     }
 
     /// Encrypts all buffers of a row group and stores their tags. `position` is the table row of its first row.
-    fn seal(&self, encoded: &mut EncodedGroup, position: u64) {
+    fn encrypt(&self, encoded: &mut EncodedGroup, position: u64) {
         // The columns share one buffer in the row layout, which each column lists.
         let columns = if encoded.group.rows_buffer().is_some() { 1 } else { encoded.group.columns.len() };
         for (column, chunk) in (0u16..).zip(&encoded.group.columns[..columns]) {
@@ -115,7 +115,7 @@ struct Writer {
     groups: Vec<RowGroup>,
     /// Rows of `groups` together.
     rows: u64,
-    seal: Option<Sealing>,
+    encryption: Option<TableEncryption>,
 }
 
 impl Writer {
@@ -124,8 +124,8 @@ impl Writer {
             let message = format!("the table has more than {ROW_GROUPS_MAX} row groups");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        if let Some(seal) = &self.seal {
-            seal.seal(&mut encoded, self.rows);
+        if let Some(encryption) = &self.encryption {
+            encryption.encrypt(&mut encoded, self.rows);
         }
         self.rows += u64::from(encoded.group.rows);
         let offset = self.file.append_in_one_region(&encoded.bytes)?;
@@ -135,9 +135,9 @@ impl Writer {
 
     fn end(self, schema: SchemaRef, if_taken: IfTaken) -> Result<(), Error> {
         let mut bytes = Vec::new();
-        let mut footer = Footer { schema, groups: self.groups, seal: None };
-        if let Some(Sealing { cipher, salt, check }) = &self.seal {
-            footer.seal(cipher, *salt, *check);
+        let mut footer = Footer { schema, groups: self.groups, encryption: None };
+        if let Some(TableEncryption { cipher, salt, check }) = &self.encryption {
+            footer.encrypt(cipher, *salt, *check);
         }
         footer.put(&mut bytes);
         if bytes.len() > FOOTER_BYTES_MAX {
@@ -149,8 +149,8 @@ impl Writer {
         }
         let footer_offset = self.file.length();
         let footer_crc = crc32c::crc32c(&bytes);
-        let (footer_bytes, is_sealed) = (bytes.len() as u32, self.seal.is_some());
-        Trailer { footer_offset, footer_bytes, footer_crc, is_sealed }.put(&mut bytes);
+        let (footer_bytes, is_encrypted) = (bytes.len() as u32, self.encryption.is_some());
+        Trailer { footer_offset, footer_bytes, footer_crc, is_encrypted }.put(&mut bytes);
         self.file.append(&bytes)?;
         self.file.publish(if_taken).map_err(|error| match error.kind() {
             // Another client has published the name since the check at the start.

@@ -10,10 +10,10 @@
 
 use crate::FarTable;
 use crate::column_type::RowPlaces;
+use crate::encryption::ScanKeys;
 use crate::footer::{Encoding, RowGroup};
 use crate::joining::Upload;
 use crate::pacing::{Heard, Pace};
-use crate::sealed::ScanKeys;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use farpool_encryption::ChunkCipher;

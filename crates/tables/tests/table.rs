@@ -118,7 +118,7 @@ prop_compose! {
             offset = group.end().next_multiple_of(GROUP_ALIGN as u64);
             all.push(group);
         }
-        (Footer { schema: Arc::new(schema), groups: all, seal: None }, offset)
+        (Footer { schema: Arc::new(schema), groups: all, encryption: None }, offset)
     }
 }
 
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn sealed_footer_comes_back_and_opens_whole_under_its_key_alone(
+    fn encrypted_footer_comes_back_and_decrypts_whole_under_its_key_alone(
         (mut footer, offset) in footer(), at in any::<prop::sample::Index>(), flip in 1..=255u8, salt in any::<[u8; 16]>(),
     ) {
         // Makes room for the tags: each buffer moves behind the tags of the buffers before it.
@@ -197,18 +197,18 @@ proptest! {
         let offset = offset.max(end);
         let key = farpool_tables::TableKey::new([1; 16]);
         let (own, check) = key.of_table(&salt);
-        footer.seal(&TableCipher::new(&own, salt), salt, check);
+        footer.encrypt(&TableCipher::new(&own, salt), salt, check);
         let mut bytes = Vec::new();
         footer.put(&mut bytes);
-        let mut found = Footer::take_sealed(&bytes, offset).expect("a footer");
+        let mut found = Footer::take_encrypted(&bytes, offset).expect("a footer");
         prop_assert!(found.groups.iter().flat_map(|group| &group.columns).all(|column| column.statistics.is_none()));
-        prop_assert_eq!(found.open(&farpool_tables::TableKey::new([2; 16])).err(), Some(WrongKey::Other));
-        prop_assert!(found.open(&key).expect("its key").is_some());
+        prop_assert_eq!(found.decrypt(&farpool_tables::TableKey::new([2; 16])).err(), Some(WrongKey::Other));
+        prop_assert!(found.decrypt(&key).expect("its key").is_some());
         prop_assert_eq!(&found, &footer);
         let at = at.index(bytes.len());
         bytes[at] ^= flip;
-        if let Ok(mut changed) = Footer::take_sealed(&bytes, offset) {
-            prop_assert!(changed.open(&key).is_err());
+        if let Ok(mut changed) = Footer::take_encrypted(&bytes, offset) {
+            prop_assert!(changed.decrypt(&key).is_err());
         }
     }
 
@@ -241,13 +241,13 @@ proptest! {
     #[test]
     fn any_bytes_are_a_footer_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..400), offset in any::<u64>()) {
         let _ = Footer::take(&bytes, offset);
-        let _ = Footer::take_sealed(&bytes, offset);
+        let _ = Footer::take_encrypted(&bytes, offset);
     }
 
     #[test]
-    fn any_bytes_are_a_trailer_or_an_error(bytes in any::<[u8; 32]>(), length in any::<u64>(), offset in 0..1u64 << 40, footer in 0..1u32 << 20, is_sealed in any::<bool>()) {
+    fn any_bytes_are_a_trailer_or_an_error(bytes in any::<[u8; 32]>(), length in any::<u64>(), offset in 0..1u64 << 40, footer in 0..1u32 << 20, is_encrypted in any::<bool>()) {
         let _ = Trailer::take(&bytes, length);
-        let trailer = Trailer { footer_offset: offset, footer_bytes: footer, footer_crc: 7, is_sealed };
+        let trailer = Trailer { footer_offset: offset, footer_bytes: footer, footer_crc: 7, is_encrypted };
         let mut put = Vec::new();
         trailer.put(&mut put);
         let put: [u8; 32] = put.try_into().expect("32 bytes");

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The key of an encrypted table that was opened with it, and what decrypts the buffers.
-pub(crate) struct TableSeal {
+pub(crate) struct TableDecryption {
     pub(crate) key: EncryptionKey,
     pub(crate) salt: [u8; SALT_BYTES],
     pub(crate) cipher: TableCipher,
@@ -19,7 +19,7 @@ pub(crate) struct TableSeal {
 #[derive(Clone, Default)]
 pub(crate) struct ScanKeys {
     /// The key of the table and the columns that are read. `None` if the table is not encrypted.
-    pub(crate) table: Option<(Arc<TableSeal>, Vec<u16>)>,
+    pub(crate) table: Option<(Arc<TableDecryption>, Vec<u16>)>,
     /// True if nodes encrypt the results that they send.
     pub(crate) seal_answers: bool,
 }
@@ -49,24 +49,24 @@ impl ScanKeys {
         self.check_way(session, node)?;
         let too_many = |error: farpool_wire::WireError| Error::new(ErrorKind::Invalid, error.to_string());
         let opening = match &self.table {
-            Some((seal, columns)) => vec![ScanOpening {
-                key: ScanKey(*seal.key.bytes()),
-                salt: seal.salt,
+            Some((decryption, columns)) => vec![ScanOpening {
+                key: ScanKey(*decryption.key.bytes()),
+                salt: decryption.salt,
                 columns: List::new(columns.clone()).map_err(too_many)?,
             }],
             None => Vec::new(),
         };
-        let (mut answers, mut opens) = (Vec::new(), None);
+        let (mut answers, mut cipher) = (Vec::new(), None);
         if self.seal_answers {
             // Each scan has a key of its own, because the number of a chunk is its nonce.
             let mut random = ScanKey([0; _]);
             let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
             session.host().random(&mut random.0).map_err(no_random)?;
-            opens = Some(ChunkCipher::new(&EncryptionKey::new(random.0)));
+            cipher = Some(ChunkCipher::new(&EncryptionKey::new(random.0)));
             answers.push(random);
         }
         let opening = List::new(opening).map_err(too_many)?;
-        Ok((ScanSeals { opening, answers: List::new(answers).map_err(too_many)? }, opens))
+        Ok((ScanSeals { opening, answers: List::new(answers).map_err(too_many)? }, cipher))
     }
 }
 
