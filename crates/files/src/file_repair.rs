@@ -19,7 +19,7 @@ use crate::file::{FileInner, FileState, Phase};
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
-use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, PageSeals, RangeLockKind, Segment, Snapshot};
+use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, PageTags, RangeLockKind, Segment, Snapshot};
 use crate::repair::{Repairable, Repaired};
 use farpool_wire::{MonoNs, Name};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const FREE_TRIES: u32 = 2;
 /// New copy that is not part of its file yet.
 struct Fresh {
     cut: Cut<Arc<LeasedRegion>>,
-    seals: PageSeals,
+    tags: PageTags,
 }
 
 /// Reports whether a copy can stay where it is.
@@ -160,19 +160,19 @@ impl FileInner {
         {
             session.leases.give_back(vec![cut.clone()]);
         }
-        copied.map(|seals| Some(Fresh { cut, seals }))
+        copied.map(|tags| Some(Fresh { cut, tags }))
     }
 
     fn copy_written(
         &self,
         snapshot: &Snapshot<Arc<LeasedRegion>>,
         cut: &Cut<Arc<LeasedRegion>>,
-    ) -> Result<PageSeals, Error> {
+    ) -> Result<PageTags, Error> {
         let session = &*self.session;
         let usable = snapshot.copies.iter().filter(|copy| copy.cut.region.check_usable().is_ok());
         let source = usable.min_by_key(|copy| (copy.cut.region.node.is_suspect(), !is_in_sync(copy)));
         if let Some(key) = &self.key {
-            return self.copy_sealed(key, snapshot, source, cut);
+            return self.copy_encrypted(key, snapshot, source, cut);
         }
         for written in &snapshot.written {
             let at = |copy: &ExtentCopy<Arc<LeasedRegion>>, cut: &Cut<Arc<LeasedRegion>>| Segment {
@@ -197,7 +197,7 @@ impl FileInner {
                 (None, None) => return Err(Error::new(ErrorKind::Lost, "no copy is left to copy from")),
             }
         }
-        Ok(PageSeals::new(cut.bytes))
+        Ok(PageTags::new(cut.bytes))
     }
 
     /// Adds the new copy to the file and drops its bad ones. The caller makes sure that nothing runs in the extent.
@@ -207,7 +207,7 @@ impl FileInner {
         let mut state = self.state();
         let attached = match fresh {
             Some(fresh) if state.phase != Phase::Writable => Err(fresh.cut),
-            Some(fresh) => state.map.attach(snapshot, fresh.cut, fresh.seals).map(drop),
+            Some(fresh) => state.map.attach(snapshot, fresh.cut, fresh.tags).map(drop),
             None => Ok(()),
         };
         let is_taken_in = attached.is_ok();

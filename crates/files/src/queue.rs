@@ -25,12 +25,12 @@
 //! filled.
 
 use crate::by_node::span;
+use crate::encrypted_pages::{DecryptError, EncryptedRead};
 use crate::error::Error;
 use crate::file::{FarFile, FileInner, RangeLock, ReadRange, WriteRange};
 use crate::node_links::{Conversation, NodeLinks, Repeat};
 use crate::pool::Pool;
 use crate::read::NodeRead;
-use crate::sealed_pages::{SealedRead, Unopened};
 use crate::session::Session;
 use crate::stats::add;
 use farpool_transport::{LinkError, ReadOp};
@@ -97,12 +97,12 @@ struct Reading {
     lock: RangeLock<Arc<FileInner>>,
     /// Ranges of regions that hold the bytes, in order.
     spans: Vec<Span>,
-    sealed: Option<SealedReading>,
+    encrypted: Option<EncryptedReading>,
 }
 
 /// Additional state of a read of an encrypted file.
-struct SealedReading {
-    read: SealedRead,
+struct EncryptedReading {
+    read: EncryptedRead,
     /// Buffer for its pages. Empty if the pages fit the caller's buffer exactly.
     pages: Vec<u8>,
 }
@@ -343,7 +343,7 @@ impl Queue {
             Ok(()) => {
                 let counters = self.session.counters();
                 for reading in readings {
-                    match reading.open() {
+                    match reading.decrypt() {
                         Ok(asked) => {
                             add(&counters.read_ops, 1);
                             add(&counters.bytes_read, asked.bytes.len() as u64);
@@ -439,7 +439,7 @@ struct Group {
 const TOGETHER_BYTES_MAX: u64 = 8 << 20;
 /// Largest distance from the first to the last byte of reads of one encrypted file that are carried out together, as a
 /// multiple of the bytes read. Nobody can write anywhere between them meanwhile.
-const SEALED_HULL_MAX: u64 = 4;
+const ENCRYPTED_HULL_MAX: u64 = 4;
 
 impl Group {
     fn of(first: &Asked) -> Group {
@@ -455,7 +455,7 @@ impl Group {
         let fits = match first.kind {
             Kind::Write => true,
             Kind::Read => {
-                let is_apart = hull.end - hull.start > SEALED_HULL_MAX * bytes;
+                let is_apart = hull.end - hull.start > ENCRYPTED_HULL_MAX * bytes;
                 bytes <= TOGETHER_BYTES_MAX && !(is_apart && first.file.is_sealed())
             }
         };
@@ -490,33 +490,33 @@ impl Drop for Queue {
 impl Reading {
     fn of(asked: Asked, read: NodeRead) -> Reading {
         let bytes = read.bytes();
-        let NodeRead { lock, pieces, sealed } = read;
+        let NodeRead { lock, pieces, encrypted } = read;
         let is_whole = bytes == asked.bytes.len();
-        let sealed = sealed
-            .map(|read| SealedReading { read, pages: if is_whole { Vec::new() } else { vec![0; bytes] } });
-        let pieces = sealed.as_ref().map_or(&pieces, |sealed| &sealed.read.pieces);
-        Reading { spans: pieces.iter().map(span).collect(), asked, lock, sealed }
+        let encrypted = encrypted
+            .map(|read| EncryptedReading { read, pages: if is_whole { Vec::new() } else { vec![0; bytes] } });
+        let pieces = encrypted.as_ref().map_or(&pieces, |encrypted| &encrypted.read.pieces);
+        Reading { spans: pieces.iter().map(span).collect(), asked, lock, encrypted }
     }
 
     /// Ends a read that was answered. Returns the operation with its bytes, or as an error one that must be done the
     /// slow way.
-    fn open(mut self) -> Result<Asked, Box<Asked>> {
-        let Some(mut sealed) = self.sealed.take() else { return Ok(self.asked) };
+    fn decrypt(mut self) -> Result<Asked, Box<Asked>> {
+        let Some(mut encrypted) = self.encrypted.take() else { return Ok(self.asked) };
         let Reading { mut asked, lock, .. } = self;
-        let is_apart = !sealed.pages.is_empty();
-        let room = if is_apart { &mut sealed.pages } else { &mut asked.bytes };
-        let opened = asked.file.inner.open_read(&sealed.read, room);
+        let is_apart = !encrypted.pages.is_empty();
+        let room = if is_apart { &mut encrypted.pages } else { &mut asked.bytes };
+        let decrypted = asked.file.inner.decrypt_read(&encrypted.read, room);
         drop(lock);
-        match opened {
+        match decrypted {
             Ok(()) if is_apart => {
-                let from = (asked.offset - sealed.read.file().start) as usize;
+                let from = (asked.offset - encrypted.read.file().start) as usize;
                 let count = asked.bytes.len();
-                asked.bytes.copy_from_slice(&sealed.pages[from..from + count]);
+                asked.bytes.copy_from_slice(&encrypted.pages[from..from + count]);
                 Ok(asked)
             }
             Ok(()) => Ok(asked),
-            Err(Unopened::Overtaken) => Err(Box::new(asked)),
-            Err(Unopened::Tampered(error)) => Err(Box::new(Asked { accused: Some(error), ..asked })),
+            Err(DecryptError::Overtaken) => Err(Box::new(asked)),
+            Err(DecryptError::Tampered(error)) => Err(Box::new(Asked { accused: Some(error), ..asked })),
         }
     }
 }
@@ -524,9 +524,9 @@ impl Reading {
 /// Returns the operations of several reads, each with its part of its buffer.
 fn ops_of(readings: &mut [Reading]) -> Vec<ReadOp<'_>> {
     let mut ops = Vec::with_capacity(readings.len());
-    for Reading { asked, spans, sealed, .. } in readings {
-        let mut rest = match sealed {
-            Some(sealed) if !sealed.pages.is_empty() => &mut sealed.pages[..],
+    for Reading { asked, spans, encrypted, .. } in readings {
+        let mut rest = match encrypted {
+            Some(encrypted) if !encrypted.pages.is_empty() => &mut encrypted.pages[..],
             _ => &mut asked.bytes,
         };
         for span in &*spans {

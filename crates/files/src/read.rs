@@ -3,11 +3,11 @@
 //! Invariant I7: a read returns bytes that the file holds, from a copy in sync, or an error.
 
 use crate::by_node::{ByNode, Missed, failure, span};
+use crate::encrypted_pages::EncryptedRead;
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase, RangeLock, ReadRange, hull};
 use crate::node_links::LeasedRegion;
 use crate::plan::{FileMap, RangeLockKind, ReadPlan, Segment, pages_around};
-use crate::sealed_pages::SealedRead;
 use farpool_transport::ReadOp;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ pub(crate) struct NodeRead {
     /// Segments to read, in order, without gaps. For an encrypted file these are parts of its pages.
     pub(crate) pieces: Vec<Segment<Arc<LeasedRegion>>>,
     /// Pages to read of an encrypted file, with their nonces and tags.
-    pub(crate) sealed: Option<SealedRead>,
+    pub(crate) encrypted: Option<EncryptedRead>,
 }
 
 impl NodeRead {
     /// Returns how many bytes the node is asked for.
     pub(crate) fn bytes(&self) -> usize {
-        let pieces = self.sealed.as_ref().map_or(&self.pieces, |sealed| &sealed.pieces);
+        let pieces = self.encrypted.as_ref().map_or(&self.pieces, |encrypted| &encrypted.pieces);
         pieces.iter().map(|piece| (piece.file.end - piece.file.start) as usize).sum()
     }
 }
@@ -104,15 +104,15 @@ impl FileInner {
         if !is_one_node || !bare.is_empty() || bytes < range.end - range.start {
             return None;
         }
-        let (id, sealed) = match self.key {
+        let (id, encrypted) = match self.key {
             Some(_) => {
-                let read = SealedRead::of(&state.map, &pieces)?;
+                let read = EncryptedRead::of(&state.map, &pieces)?;
                 (state.try_read_whole(&read.file())?, Some(read))
             }
             None => (state.try_read(&range)?, None),
         };
         drop(state);
-        Some(NodeRead { lock: RangeLock::of(Arc::clone(self), id), pieces, sealed })
+        Some(NodeRead { lock: RangeLock::of(Arc::clone(self), id), pieces, encrypted })
     }
 
     /// Reads the ranges, from any copies that answer.
@@ -152,7 +152,7 @@ impl FileInner {
                 rest.fill(0);
             }
             let missed = match &self.key {
-                Some(key) => self.fetch_sealed(key, from_nodes),
+                Some(key) => self.fetch_encrypted(key, from_nodes),
                 None => self.fetch_plain(from_nodes),
             };
             if let Some((_, error)) = missed.iter().find(|(_, error)| !is_worth_another_copy(error)) {

@@ -5,13 +5,13 @@
 //! costs its writers one timeout and not the whole query.
 
 use crate::by_node::{ByNode, Outcome, failure, may_arrive_late, span};
+use crate::encrypted_pages::{page_runs, within};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase, WriteRange, WriteRun, check_end, hull};
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, RangeLockKind, RangeSet, Segment, pages_around};
-use crate::sealed_pages::{page_runs, within};
 use crate::stats::add;
 use farpool_transport::WriteOp;
 use farpool_wire::mutant;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Bytes of pages that are encrypted before the first of them is sent, at most. A single range may have more. The
 /// ciphertext takes this much memory again, once for each copy.
-const SEALED_BYTES_AT_ONCE: u64 = 8 << 20;
+const ENCRYPTED_BYTES_AT_ONCE: u64 = 8 << 20;
 
 impl FileInner {
     pub(crate) fn write_ranges(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
@@ -44,7 +44,7 @@ impl FileInner {
             let mut fits = |range: &WriteRange<'_>| {
                 let pages = pages_around(range.file());
                 bytes += pages.end - pages.start;
-                bytes <= SEALED_BYTES_AT_ONCE
+                bytes <= ENCRYPTED_BYTES_AT_ONCE
             };
             let count = rest.iter().take_while(|range| fits(range)).count().max(1);
             let (now, later) = rest.split_at_mut(count);
@@ -92,12 +92,12 @@ impl FileInner {
             .iter()
             .map(|pieces| pieces.iter().filter(|piece| !skipped.contains(&piece.copy)).collect::<Vec<_>>())
             .collect();
-        let sealed = match &self.key {
-            Some(key) => self.seal_pages(key, runs, &sent)?,
+        let encrypted = match &self.key {
+            Some(key) => self.encrypt_pages(key, runs, &sent)?,
             None => Vec::new(),
         };
         let mut by_node = ByNode::default();
-        for piece in &sealed {
+        for piece in &encrypted {
             by_node.add(&piece.piece.region, WriteOp { span: span(piece.piece), from: &piece.bytes });
         }
         if self.key.is_none() {
@@ -111,7 +111,7 @@ impl FileInner {
         let outcomes = by_node.write(&self.session);
         {
             let mut state = self.state();
-            sealed.iter().for_each(|sealed| state.map.store_seals(sealed.piece, &sealed.seals));
+            encrypted.iter().for_each(|one| state.map.store_tags(one.piece, &one.tags));
         }
         if let Some(disk) = &self.disk {
             for range in runs.iter().flat_map(|run| run.ranges) {

@@ -2,7 +2,7 @@
 //! extents share a byte.
 
 use farpool_files::plan::{
-    Allocator, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, PageSeals, RangeLockKind, RangeLocks,
+    Allocator, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, PageTags, RangeLockKind, RangeLocks,
     RangeSet, ReadPlan,
 };
 use farpool_wire::{FileClass, NodeId};
@@ -190,7 +190,7 @@ fn copy_made_before_its_extent_was_cut_off_and_written_anew_is_not_taken_in() {
     let snapshot = map.snapshot(0).expect("an extent");
     assert_eq!(map.set_length(0), [cut(1)]);
     write(&mut map);
-    assert_eq!(map.attach(&snapshot, cut(2), PageSeals::new(cut(2).bytes)), Err(cut(2)));
+    assert_eq!(map.attach(&snapshot, cut(2), PageTags::new(cut(2).bytes)), Err(cut(2)));
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //!
 //! Invariants: I3 (only bytes that this file wrote are planned to be read), I7 (only copies in sync are read).
 
-use super::page_seal::{PageSealed, PageSeals, SEAL_PAGE_BYTES};
+use super::page_encryption::{PAGE_BYTES, PageTag, PageTags};
 use super::range_set::RangeSet;
 use super::{Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use farpool_wire::mutant;
@@ -56,7 +56,7 @@ pub struct ExtentCopy<R> {
     /// the lease of its region ends.
     pub is_quarantined: bool,
     /// Nonces and tags of its pages, if the file is encrypted.
-    pub seals: PageSeals,
+    pub tags: PageTags,
 }
 
 #[derive(Clone, Debug)]
@@ -177,8 +177,8 @@ impl<R: Clone> FileMap<R> {
     fn copy(&mut self, cut: Cut<R>) -> ExtentCopy<R> {
         let id = CopyId(self.next_copy);
         self.next_copy += 1;
-        let seals = PageSeals::new(cut.bytes);
-        ExtentCopy { id, cut, is_quarantined: false, seals }
+        let tags = PageTags::new(cut.bytes);
+        ExtentCopy { id, cut, is_quarantined: false, tags }
     }
 
     /// Returns the layout number of the map. It changes whenever bytes cannot be read any more from where they were,
@@ -370,13 +370,8 @@ impl<R: Clone> FileMap<R> {
 
     /// Adds a copy that was made from a snapshot. If the extent was written or truncated since, the error returns the
     /// location of the copy.
-    pub fn attach(
-        &mut self,
-        snapshot: &Snapshot<R>,
-        cut: Cut<R>,
-        seals: PageSeals,
-    ) -> Result<CopyId, Cut<R>> {
-        let copy = ExtentCopy { seals, ..self.copy(cut) };
+    pub fn attach(&mut self, snapshot: &Snapshot<R>, cut: Cut<R>, tags: PageTags) -> Result<CopyId, Cut<R>> {
+        let copy = ExtentCopy { tags, ..self.copy(cut) };
         let same = |extent: &&mut Extent<R>| {
             extent.start == snapshot.range.start
                 && extent.end() == snapshot.range.end
@@ -406,20 +401,20 @@ impl<R: Clone> FileMap<R> {
 
     /// Returns the nonces and tags of the pages of a segment, which begins and ends with a page. `None` if its copy is
     /// not in the map any more.
-    pub fn load_seals(&self, piece: &Segment<R>) -> Option<Vec<Option<PageSealed>>> {
+    pub fn load_tags(&self, piece: &Segment<R>) -> Option<Vec<Option<PageTag>>> {
         let extent = self.hit(&piece.file).first()?;
         let copy = extent.copies.iter().find(|copy| copy.id == piece.copy)?;
-        let mut sealed = vec![None; (piece.file.end - piece.file.start) as usize / SEAL_PAGE_BYTES];
-        copy.seals.load(page_of(extent, piece), &mut sealed);
-        Some(sealed)
+        let mut tags = vec![None; (piece.file.end - piece.file.start) as usize / PAGE_BYTES];
+        copy.tags.load(page_of(extent, piece), &mut tags);
+        Some(tags)
     }
 
     /// Stores new nonces and tags for the pages of a segment.
-    pub fn store_seals(&mut self, piece: &Segment<R>, sealed: &[Option<PageSealed>]) {
+    pub fn store_tags(&mut self, piece: &Segment<R>, tags: &[Option<PageTag>]) {
         for extent in self.extents.iter_mut().filter(|extent| extent.is_hit(&piece.file)) {
             let first = page_of(extent, piece);
             if let Some(copy) = extent.copies.iter_mut().find(|copy| copy.id == piece.copy) {
-                copy.seals.store(first, sealed);
+                copy.tags.store(first, tags);
             }
         }
     }
@@ -486,7 +481,7 @@ fn best<R>(extent: &Extent<R>, rank: impl Fn(&R) -> Option<u32>) -> Option<&Exte
 
 /// Returns the page of an extent at which a segment of it begins.
 fn page_of<R>(extent: &Extent<R>, piece: &Segment<R>) -> u32 {
-    ((piece.file.start - extent.start) / SEAL_PAGE_BYTES as u64) as u32
+    ((piece.file.start - extent.start) / PAGE_BYTES as u64) as u32
 }
 
 /// Returns the locations of an extent that other files may use.

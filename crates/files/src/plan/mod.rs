@@ -4,15 +4,14 @@
 
 mod allocator;
 mod file_map;
-mod page_seal;
+mod page_encryption;
 mod range_locks;
 mod range_set;
 
 pub use allocator::{Allocator, Cut, Group};
 pub use file_map::{CopyId, ExtentCopy, FileMap, ReadPlan, Readable, Segment, Snapshot};
-pub use page_seal::{
-    PageError, PageKey, PagePlace, PageSealed, PageSeals, PageSplit, SEAL_PAGE_BYTES, SEAL_PAGES_PER_KEY_MAX,
-    pages_around,
+pub use page_encryption::{
+    PAGE_BYTES, PAGES_PER_KEY_MAX, PageError, PageKey, PagePlace, PageSplit, PageTag, PageTags, pages_around,
 };
 pub use range_locks::{RangeLockId, RangeLockKind, RangeLocks};
 pub use range_set::RangeSet;

@@ -1,13 +1,13 @@
 //! Reads and writes of encrypted files. Whole pages are encrypted before they leave this process and decrypted when
-//! they come back. The reasons are in docs/decisions/0008-sealed-scratch.md.
+//! they come back. The reasons are in docs/decisions/0008-encrypted-scratch.md.
 
 use crate::by_node::{ByNode, Missed, failure, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, ReadRange, WriteRange, WriteRun};
 use crate::node_links::LeasedRegion;
 use crate::plan::{
-    Cut, ExtentCopy, FileMap, PageError, PageKey, PagePlace, PageSealed, PageSeals, RangeSet,
-    SEAL_PAGE_BYTES, Segment, Snapshot, pages_around,
+    Cut, ExtentCopy, FileMap, PAGE_BYTES, PageError, PageKey, PagePlace, PageTag, PageTags, RangeSet,
+    Segment, Snapshot, pages_around,
 };
 use crate::session::Session;
 use farpool_transport::{ReadOp, WriteOp};
@@ -16,15 +16,15 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
-const PAGE: u64 = SEAL_PAGE_BYTES as u64;
+const PAGE: u64 = PAGE_BYTES as u64;
 
 /// Ciphertext of a write for one copy.
-pub(crate) struct SealedPiece<'p> {
+pub(crate) struct EncryptedSegment<'p> {
     pub(crate) piece: &'p Segment<Arc<LeasedRegion>>,
     /// Ciphertext of the segment.
     pub(crate) bytes: Vec<u8>,
     /// Nonces and tags that will decrypt it.
-    pub(crate) seals: Vec<Option<PageSealed>>,
+    pub(crate) tags: Vec<Option<PageTag>>,
 }
 
 /// Returns the location that the first page of a segment is encrypted for.
@@ -40,7 +40,7 @@ fn place(region: &LeasedRegion, offset: u64) -> PagePlace {
 
 fn of_page_error(error: PageError, region: &LeasedRegion) -> Error {
     match error {
-        PageError::Tampered { .. } | PageError::NeverSealed { .. } => {
+        PageError::Tampered { .. } | PageError::NeverEncrypted { .. } => {
             let name = &region.node.info.name;
             Error::new(
                 ErrorKind::Tampered,
@@ -54,33 +54,33 @@ fn of_page_error(error: PageError, region: &LeasedRegion) -> Error {
 
 /// Read of whole pages during which writes may begin. Nonces and tags are those of when the read began, so it returns
 /// the pages as they were then, or fails.
-pub(crate) struct SealedRead {
+pub(crate) struct EncryptedRead {
     /// Segments in order, without gaps.
     pub(crate) pieces: Vec<Segment<Arc<LeasedRegion>>>,
-    seals: Vec<Vec<Option<PageSealed>>>,
+    tags: Vec<Vec<Option<PageTag>>>,
     /// Value of [`FileMap::version`] for these pages when the read began.
     version: u64,
 }
 
 /// Reason why received pages could not be decrypted.
-pub(crate) enum Unopened {
+pub(crate) enum DecryptError {
     /// A write began meanwhile.
     Overtaken,
     /// The node answered with other bytes than were written.
     Tampered(Error),
 }
 
-impl SealedRead {
+impl EncryptedRead {
     /// Prepares to read segments that follow each other without gaps and that nobody is writing now. `None` if a copy
     /// has left the map.
     pub(crate) fn of(
         map: &FileMap<Arc<LeasedRegion>>,
         pieces: &[Segment<Arc<LeasedRegion>>],
-    ) -> Option<SealedRead> {
+    ) -> Option<EncryptedRead> {
         let pieces: Vec<_> = pieces.iter().map(around).collect();
-        let seals = pieces.iter().map(|piece| map.load_seals(piece)).collect::<Option<_>>()?;
+        let tags = pieces.iter().map(|piece| map.load_tags(piece)).collect::<Option<_>>()?;
         let version = map.version(&(pieces.first()?.file.start..pieces.last()?.file.end));
-        Some(SealedRead { pieces, seals, version })
+        Some(EncryptedRead { pieces, tags, version })
     }
 
     /// Returns the range of the file that the pages cover.
@@ -115,18 +115,18 @@ impl Wanted<'_> {
 
 impl FileInner {
     /// Decrypts the bytes of a read, before its range lock is released.
-    pub(crate) fn open_read(&self, read: &SealedRead, bytes: &mut [u8]) -> Result<(), Unopened> {
+    pub(crate) fn decrypt_read(&self, read: &EncryptedRead, bytes: &mut [u8]) -> Result<(), DecryptError> {
         let Some(key) = &self.key else { return Ok(()) };
         let mut rest = bytes;
-        for (piece, seals) in read.pieces.iter().zip(&read.seals) {
+        for (piece, tags) in read.pieces.iter().zip(&read.tags) {
             let (pages, behind) = rest.split_at_mut((piece.file.end - piece.file.start) as usize);
             rest = behind;
-            if let Err(error) = key.open(place(&piece.region, piece.offset), seals, pages) {
+            if let Err(error) = key.decrypt(place(&piece.region, piece.offset), tags, pages) {
                 // A write that began since may have reached the node first. Then the node is not to blame.
                 if self.state().map.version(&read.file()) != read.version {
-                    return Err(Unopened::Overtaken);
+                    return Err(DecryptError::Overtaken);
                 }
-                return Err(Unopened::Tampered(self.session.accuse(piece, error)));
+                return Err(DecryptError::Tampered(self.session.accuse(piece, error)));
             }
         }
         Ok(())
@@ -134,25 +134,25 @@ impl FileInner {
 
     /// Encrypts the pages that runs of writes produce, once for each copy that gets them. `sent` lists the copies of
     /// each run.
-    pub(crate) fn seal_pages<'p>(
+    pub(crate) fn encrypt_pages<'p>(
         &self,
         key: &PageKey,
         runs: &[WriteRun<'_>],
         sent: &[Vec<&'p Segment<Arc<LeasedRegion>>>],
-    ) -> Result<Vec<SealedPiece<'p>>, Error> {
+    ) -> Result<Vec<EncryptedSegment<'p>>, Error> {
         let plain = self.plain_pages(runs)?;
-        let mut sealed = Vec::with_capacity(sent.iter().map(Vec::len).sum());
+        let mut encrypted = Vec::with_capacity(sent.iter().map(Vec::len).sum());
         for ((run, plain), pieces) in runs.iter().zip(&plain).zip(sent) {
             for &piece in pieces {
                 let file = within(&piece.file, &run.file);
                 let mut bytes = vec![0; file.len()];
-                let mut seals = vec![None; file.len() / SEAL_PAGE_BYTES];
-                key.seal(place(&piece.region, piece.offset), &plain[file], &mut bytes, &mut seals)
+                let mut tags = vec![None; file.len() / PAGE_BYTES];
+                key.encrypt(place(&piece.region, piece.offset), &plain[file], &mut bytes, &mut tags)
                     .map_err(|error| of_page_error(error, &piece.region))?;
-                sealed.push(SealedPiece { piece, bytes, seals });
+                encrypted.push(EncryptedSegment { piece, bytes, tags });
             }
         }
-        Ok(sealed)
+        Ok(encrypted)
     }
 
     /// Returns the plaintext of whole pages as it will be after the write. Pages that are written only in part are
@@ -193,36 +193,36 @@ impl FileInner {
 
     /// Reads segments of an encrypted file, each with the whole pages around it. Returns the regions whose bytes did
     /// not come, with the reasons. Pages of one node are decrypted while other nodes still answer.
-    pub(crate) fn fetch_sealed(
+    pub(crate) fn fetch_encrypted(
         &self,
         key: &PageKey,
         pieces: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>,
     ) -> Vec<Missed> {
         let (pages, mut wanted) = together(pieces);
         // The range lock of this read keeps the pages from being encrypted again meanwhile.
-        let seals: Vec<_> = {
+        let tags: Vec<_> = {
             let state = self.state();
-            pages.iter().map(|piece| state.map.load_seals(piece)).collect()
+            pages.iter().map(|piece| state.map.load_tags(piece)).collect()
         };
-        let mut opened: Vec<Result<(), Error>> = vec![Ok(()); pages.len()];
+        let mut decrypted: Vec<Result<(), Error>> = vec![Ok(()); pages.len()];
         let mut by_node = ByNode::default();
         for (piece, wanted) in pages.iter().zip(&mut wanted) {
             by_node.add(&piece.region, ReadOp { span: span(piece), into: wanted.room() });
         }
         let outcomes = by_node.read_and(&self.session, |node, ops| {
-            let all = pages.iter().zip(&seals).zip(&mut opened);
+            let all = pages.iter().zip(&tags).zip(&mut decrypted);
             let answered = all.filter(|((piece, _), _)| Arc::ptr_eq(&piece.region.node, node));
-            for (((piece, seals), opened), op) in answered.zip(ops) {
-                *opened = match seals {
-                    Some(seals) => self.session.open_sealed(key, piece, seals, op.into),
+            for (((piece, tags), decrypted), op) in answered.zip(ops) {
+                *decrypted = match tags {
+                    Some(tags) => self.session.decrypt_pages(key, piece, tags, op.into),
                     // A write elsewhere in the extent missed this copy, which was then dropped from the map.
                     None => Err(Error::lost(&node.info, "its copy has left the file")),
                 };
             }
         });
         let mut missed = Vec::new();
-        for ((piece, wanted), opened) in pages.iter().zip(wanted).zip(opened) {
-            let failed = failure(&outcomes, &piece.region).cloned().or(opened.err());
+        for ((piece, wanted), decrypted) in pages.iter().zip(wanted).zip(decrypted) {
+            let failed = failure(&outcomes, &piece.region).cloned().or(decrypted.err());
             match failed {
                 None => wanted.hand_out(&piece.file),
                 Some(error) => missed.push((Arc::clone(&piece.region), error)),
@@ -232,15 +232,15 @@ impl FileInner {
     }
 
     /// Copies the written bytes of an extent to another location, encrypted again for it.
-    pub(crate) fn copy_sealed(
+    pub(crate) fn copy_encrypted(
         &self,
         key: &PageKey,
         snapshot: &Snapshot<Arc<LeasedRegion>>,
         source: Option<&ExtentCopy<Arc<LeasedRegion>>>,
         cut: &Cut<Arc<LeasedRegion>>,
-    ) -> Result<PageSeals, Error> {
+    ) -> Result<PageTags, Error> {
         let session = &*self.session;
-        let mut seals = PageSeals::new(cut.bytes);
+        let mut tags = PageTags::new(cut.bytes);
         for (file, runs) in by_pages(&snapshot.written) {
             let within = file.start - snapshot.range.start;
             let mut plain = vec![0; (file.end - file.start) as usize];
@@ -258,9 +258,9 @@ impl FileInner {
                     if let Some(error) = failure(&read.read(session), &from.region) {
                         return Err(error.clone());
                     }
-                    let mut sealed = vec![None; plain.len() / SEAL_PAGE_BYTES];
-                    copy.seals.load(first, &mut sealed);
-                    session.open_sealed(key, &from, &sealed, &mut plain)?;
+                    let mut run_tags = vec![None; plain.len() / PAGE_BYTES];
+                    copy.tags.load(first, &mut run_tags);
+                    session.decrypt_pages(key, &from, &run_tags, &mut plain)?;
                 }
                 (None, Some(disk)) => {
                     for run in runs {
@@ -271,8 +271,8 @@ impl FileInner {
                 (None, None) => return Err(Error::new(ErrorKind::Lost, "no copy is left to copy from")),
             }
             let mut bytes = vec![0; plain.len()];
-            let mut sealed = vec![None; plain.len() / SEAL_PAGE_BYTES];
-            key.seal(place(&cut.region, cut.offset + within), &plain, &mut bytes, &mut sealed)
+            let mut run_tags = vec![None; plain.len() / PAGE_BYTES];
+            key.encrypt(place(&cut.region, cut.offset + within), &plain, &mut bytes, &mut run_tags)
                 .map_err(|error| of_page_error(error, &cut.region))?;
             let to = Segment {
                 copy: Default::default(),
@@ -285,22 +285,23 @@ impl FileInner {
             if let Some(error) = failure(&write.write(session), &to.region) {
                 return Err(error.clone());
             }
-            seals.store(first, &sealed);
+            tags.store(first, &run_tags);
         }
-        Ok(seals)
+        Ok(tags)
     }
 }
 
 impl Session {
     /// Decrypts the pages of a segment. A node that answered with other bytes than were written is not used any more.
-    fn open_sealed(
+    fn decrypt_pages(
         &self,
         key: &PageKey,
         piece: &Segment<Arc<LeasedRegion>>,
-        seals: &[Option<PageSealed>],
+        tags: &[Option<PageTag>],
         bytes: &mut [u8],
     ) -> Result<(), Error> {
-        key.open(place(&piece.region, piece.offset), seals, bytes).map_err(|error| self.accuse(piece, error))
+        key.decrypt(place(&piece.region, piece.offset), tags, bytes)
+            .map_err(|error| self.accuse(piece, error))
     }
 
     /// Bars a node whose pages could not be decrypted though nobody was writing them. Returns the error.

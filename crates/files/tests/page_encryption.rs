@@ -3,14 +3,14 @@
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use farpool_files::plan::{
-    PageError, PageKey, PagePlace, PageSealed, PageSeals, PageSplit, SEAL_PAGE_BYTES, pages_around,
+    PAGE_BYTES, PageError, PageKey, PagePlace, PageSplit, PageTag, PageTags, pages_around,
 };
 use farpool_wire::{Epoch, Incarnation, RegionIndex};
 use proptest::prelude::*;
 use std::ops::Range;
 use std::sync::Barrier;
 
-const PAGE: u64 = SEAL_PAGE_BYTES as u64;
+const PAGE: u64 = PAGE_BYTES as u64;
 
 fn key(seed: u8) -> PageKey {
     PageKey::new(&mut std::array::from_fn(|index| index as u8 ^ seed))
@@ -85,17 +85,17 @@ fn cipher_gives_the_published_answers() {
 /// Compares two pages with those that OpenSSL 3.0 encrypted from the description in the decision record: key, nonce,
 /// and the order and width of the additional data.
 #[test]
-fn pages_are_sealed_as_openssl_seals_them() {
-    let plain: Vec<u8> = (0..2 * SEAL_PAGE_BYTES).map(|index| ((index * 7 + 3) % 251) as u8).collect();
-    let (mut into, mut sealed) = (vec![0; plain.len()], [None; 2]);
-    key(0).seal(place(0x0001_2324), &plain, &mut into, &mut sealed).unwrap();
+fn pages_are_encrypted_as_openssl_encrypts_them() {
+    let plain: Vec<u8> = (0..2 * PAGE_BYTES).map(|index| ((index * 7 + 3) % 251) as u8).collect();
+    let (mut into, mut tags) = (vec![0; plain.len()], [None; 2]);
+    key(0).encrypt(place(0x0001_2324), &plain, &mut into, &mut tags).unwrap();
     let expected = [
         (1, "e1269327bb89c13371464c936b9feda7", "ec50a08238b7ada0de21dfe8729c50df"),
         (2, "db2aa032a3c50fd3d8c1ed9e1d1e68a4", "2522f7c85cc5e74b1cdec15e26d7713f"),
     ];
-    for ((page, sealed), (nonce, start, tag)) in into.chunks(SEAL_PAGE_BYTES).zip(sealed).zip(expected) {
-        let sealed = sealed.unwrap();
-        assert_eq!((sealed.nonce(), &page[..16], &sealed.tag()[..]), (nonce, &*hex(start), &*hex(tag)));
+    for ((page, entry), (nonce, start, tag)) in into.chunks(PAGE_BYTES).zip(tags).zip(expected) {
+        let entry = entry.unwrap();
+        assert_eq!((entry.nonce(), &page[..16], &entry.tag()[..]), (nonce, &*hex(start), &*hex(tag)));
     }
 }
 
@@ -104,17 +104,17 @@ fn secret_is_wiped_when_the_key_is_made_and_is_never_shown() {
     let mut secret = [0xab; 32];
     let key = PageKey::new(&mut secret);
     assert_eq!(secret, [0; 32]);
-    assert_eq!(format!("{key:?}"), "PageKey { pages_sealed: 0, .. }");
+    assert_eq!(format!("{key:?}"), "PageKey { pages_encrypted: 0, .. }");
 }
 
 /// A donor that compares two versions, or two copies on two nodes, cannot see which parts are equal.
 #[test]
-fn same_page_sealed_twice_is_other_bytes_each_time() {
+fn same_page_encrypted_twice_is_other_bytes_each_time() {
     let key = key(1);
-    let plain = [0; SEAL_PAGE_BYTES];
-    let mut versions = [[0; SEAL_PAGE_BYTES]; 2];
+    let plain = [0; PAGE_BYTES];
+    let mut versions = [[0; PAGE_BYTES]; 2];
     for into in &mut versions {
-        key.seal(place(7), &plain, into, &mut [None]).unwrap();
+        key.encrypt(place(7), &plain, into, &mut [None]).unwrap();
     }
     for version in versions {
         let zeros = version.iter().filter(|byte| **byte == 0).count();
@@ -131,32 +131,32 @@ fn nonces_never_repeat_across_threads() {
     let key = key(2);
     let barrier = Barrier::new(THREADS);
     let mut nonces: Vec<u64> = std::thread::scope(|scope| {
-        let sealers: Vec<_> = (0..THREADS)
+        let encrypters: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let (key, barrier) = (&key, &barrier);
                 scope.spawn(move || {
-                    let plain = [thread as u8; 5 * SEAL_PAGE_BYTES];
-                    let (mut into, mut sealed) = (plain, [None; 5]);
+                    let plain = [thread as u8; 5 * PAGE_BYTES];
+                    let (mut into, mut tags) = (plain, [None; 5]);
                     let mut nonces = Vec::new();
                     barrier.wait();
                     for run in 0..RUNS {
                         let pages = 1 + (run + thread) % 5;
-                        let bytes = pages * SEAL_PAGE_BYTES;
-                        let sealed = &mut sealed[..pages];
-                        key.seal(place(0), &plain[..bytes], &mut into[..bytes], sealed).unwrap();
-                        nonces.extend(sealed.iter().flatten().map(PageSealed::nonce));
+                        let bytes = pages * PAGE_BYTES;
+                        let tags = &mut tags[..pages];
+                        key.encrypt(place(0), &plain[..bytes], &mut into[..bytes], tags).unwrap();
+                        nonces.extend(tags.iter().flatten().map(PageTag::nonce));
                     }
                     nonces
                 })
             })
             .collect();
-        sealers.into_iter().flat_map(|sealer| sealer.join().unwrap()).collect()
+        encrypters.into_iter().flat_map(|encrypter| encrypter.join().unwrap()).collect()
     });
     nonces.sort_unstable();
     // Each nonce occurs once and none is left out: as many as there are pages, from 1 on.
     let pages = (THREADS * RUNS * 3) as u64;
     assert!(nonces.into_iter().eq(1..=pages));
-    assert_eq!(key.pages_sealed(), pages);
+    assert_eq!(key.pages_encrypted(), pages);
 }
 
 /// Changes that the donor of the next test makes to pages, and mistakes of the client about their location.
@@ -167,12 +167,12 @@ const ATTACKS: [&str; 13] = [
     "zeros",
     "another page of the region",
     "an older version of the page",
-    "opened as another page of the region",
-    "opened as the same page of another region",
-    "opened as the same page of another epoch",
-    "opened as the same page of another incarnation",
-    "opened with nonce and tag of another page or version",
-    "opened with another session's key",
+    "decrypted as another page of the region",
+    "decrypted as the same page of another region",
+    "decrypted as the same page of another epoch",
+    "decrypted as the same page of another incarnation",
+    "decrypted with nonce and tag of another page or version",
+    "decrypted with another session's key",
     "a run cut short, extended or shifted by a page",
 ];
 
@@ -182,41 +182,41 @@ fn donor_million_tampered_pages_none_accepted_and_no_plaintext_left() {
     const PAGES: usize = 64;
     let (ours, others) = (key(3), key(4));
     let mut draws = Draws(1);
-    let mut plain = vec![0; PAGES * SEAL_PAGE_BYTES];
+    let mut plain = vec![0; PAGES * PAGE_BYTES];
     let (mut older, mut newer) = (plain.clone(), plain.clone());
-    let (mut older_sealed, mut sealed) = ([None; PAGES], [None; PAGES]);
+    let (mut older_tags, mut tags) = ([None; PAGES], [None; PAGES]);
     draws.fill(&mut plain);
     // Both versions have the same bytes: an old version must be refused even then.
-    ours.seal(place(0), &plain, &mut older, &mut older_sealed).unwrap();
-    ours.seal(place(0), &plain, &mut newer, &mut sealed).unwrap();
+    ours.encrypt(place(0), &plain, &mut older, &mut older_tags).unwrap();
+    ours.encrypt(place(0), &plain, &mut newer, &mut tags).unwrap();
 
-    let zeros = [0; 3 * SEAL_PAGE_BYTES];
-    let mut buffer = [0; 3 * SEAL_PAGE_BYTES];
-    let (mut refused, mut accepted, mut opened) = ([0; ATTACKS.len()], 0, 0);
+    let zeros = [0; 3 * PAGE_BYTES];
+    let mut buffer = [0; 3 * PAGE_BYTES];
+    let (mut refused, mut accepted, mut decrypted) = ([0; ATTACKS.len()], 0, 0);
     let mut flipped = 0;
     for round in 0..TAMPERED {
         let attack = round % ATTACKS.len();
         // A run of three pages fits from here on.
         let page = draws.below(PAGES - 3);
         let other = (page + 1 + draws.below(PAGES - 1)) % PAGES;
-        let of = |bytes: &[u8], page: usize| -> [u8; SEAL_PAGE_BYTES] {
-            bytes[page * SEAL_PAGE_BYTES..][..SEAL_PAGE_BYTES].try_into().unwrap()
+        let of = |bytes: &[u8], page: usize| -> [u8; PAGE_BYTES] {
+            bytes[page * PAGE_BYTES..][..PAGE_BYTES].try_into().unwrap()
         };
-        let (mut key, mut asked, mut entries) = (&ours, place(page as u32), &sealed[page..=page]);
-        let mut bytes = SEAL_PAGE_BYTES;
+        let (mut key, mut asked, mut entries) = (&ours, place(page as u32), &tags[page..=page]);
+        let mut bytes = PAGE_BYTES;
         let answer = &mut buffer[..bytes];
         answer.copy_from_slice(&of(&newer, page));
         match attack {
             // Each bit of a page in turn is flipped.
             0 => {
-                answer[flipped / 8 % SEAL_PAGE_BYTES] ^= 1 << (flipped % 8);
+                answer[flipped / 8 % PAGE_BYTES] ^= 1 << (flipped % 8);
                 flipped += 1;
             }
             1 => {
                 let before = of(&newer, page);
                 while *answer == before {
                     for _ in 0..1 + draws.below(16) {
-                        answer[draws.below(SEAL_PAGE_BYTES)] = draws.next() as u8;
+                        answer[draws.below(PAGE_BYTES)] = draws.next() as u8;
                     }
                 }
             }
@@ -228,111 +228,113 @@ fn donor_million_tampered_pages_none_accepted_and_no_plaintext_left() {
             7 => asked.region = RegionIndex(draws.next() as u32 & 0xffff),
             8 => asked.epoch = Epoch(asked.epoch.0 + 1 + draws.next() % 1000),
             9 => asked.incarnation = Incarnation(draws.next()),
-            10 if (round / ATTACKS.len()).is_multiple_of(2) => entries = &sealed[other..=other],
-            10 => entries = &older_sealed[page..=page],
+            10 if (round / ATTACKS.len()).is_multiple_of(2) => entries = &tags[other..=other],
+            10 => entries = &older_tags[page..=page],
             11 => key = &others,
             _ => {
                 // The donor answers a request for two pages with three, with one, or with the wrong two.
                 let (from, pages) = [(page, 3), (page, 1), (page + 1, 2)][round / ATTACKS.len() % 3];
-                bytes = pages * SEAL_PAGE_BYTES;
-                buffer[..bytes].copy_from_slice(&newer[from * SEAL_PAGE_BYTES..][..bytes]);
-                entries = &sealed[page..page + 2];
+                bytes = pages * PAGE_BYTES;
+                buffer[..bytes].copy_from_slice(&newer[from * PAGE_BYTES..][..bytes]);
+                entries = &tags[page..page + 2];
             }
         }
         let answer = &mut buffer[..bytes];
-        match key.open(asked, entries, answer) {
+        match key.decrypt(asked, entries, answer) {
             Ok(()) => accepted += 1,
             Err(_) => refused[attack] += 1,
         }
         assert!(*answer == zeros[..bytes], "{}: something is left in the buffer", ATTACKS[attack]);
         // An honest answer now and then shows that not everything is refused.
         if round % 100 == 0 {
-            let answer = &mut buffer[..SEAL_PAGE_BYTES];
+            let answer = &mut buffer[..PAGE_BYTES];
             answer.copy_from_slice(&of(&newer, page));
-            ours.open(place(page as u32), &sealed[page..=page], answer).unwrap();
+            ours.decrypt(place(page as u32), &tags[page..=page], answer).unwrap();
             assert!(*answer == of(&plain, page));
-            opened += 1;
+            decrypted += 1;
         }
     }
     let total: usize = refused.iter().sum();
-    println!("{TAMPERED} tampered pages: {accepted} accepted, {total} refused; {opened} honest ones opened");
+    println!(
+        "{TAMPERED} tampered pages: {accepted} accepted, {total} refused; {decrypted} honest ones decrypted"
+    );
     for (attack, count) in ATTACKS.iter().zip(refused) {
         println!("{count:>7} refused: {attack}");
     }
-    assert_eq!((accepted, total, opened), (0, TAMPERED, TAMPERED / 100));
-    assert!(flipped >= 8 * SEAL_PAGE_BYTES, "every bit of a page was flipped at least once");
+    assert_eq!((accepted, total, decrypted), (0, TAMPERED, TAMPERED / 100));
+    assert!(flipped >= 8 * PAGE_BYTES, "every bit of a page was flipped at least once");
 }
 
 #[test]
-fn run_with_one_bad_page_opens_none_of_them_and_names_it() {
+fn run_with_one_bad_page_decrypts_none_of_them_and_names_it() {
     let key = key(5);
-    let plain = [42; 4 * SEAL_PAGE_BYTES];
-    let (mut cipher, mut sealed) = (plain, [None; 4]);
-    key.seal(place(10), &plain, &mut cipher, &mut sealed).unwrap();
+    let plain = [42; 4 * PAGE_BYTES];
+    let (mut cipher, mut tags) = (plain, [None; 4]);
+    key.encrypt(place(10), &plain, &mut cipher, &mut tags).unwrap();
     for bad in 0..4 {
         let mut answer = cipher;
-        answer[bad * SEAL_PAGE_BYTES + 17] ^= 0x20;
+        answer[bad * PAGE_BYTES + 17] ^= 0x20;
         let named = PageError::Tampered { place: place(10 + bad as u32) };
-        assert_eq!(key.open(place(10), &sealed, &mut answer), Err(named));
+        assert_eq!(key.decrypt(place(10), &tags, &mut answer), Err(named));
         assert!(answer.iter().all(|byte| *byte == 0));
 
         let mut answer = cipher;
-        let mut entries = sealed;
+        let mut entries = tags;
         entries[bad] = None;
-        let named = PageError::NeverSealed { place: place(10 + bad as u32) };
-        assert_eq!(key.open(place(10), &entries, &mut answer), Err(named));
+        let named = PageError::NeverEncrypted { place: place(10 + bad as u32) };
+        assert_eq!(key.decrypt(place(10), &entries, &mut answer), Err(named));
         assert!(answer.iter().all(|byte| *byte == 0));
     }
-    assert_eq!(key.open(place(10), &sealed, &mut cipher), Ok(()));
+    assert_eq!(key.decrypt(place(10), &tags, &mut cipher), Ok(()));
     assert!(cipher == plain);
 }
 
 #[test]
 fn run_whose_buffers_do_not_fit_is_refused_and_spends_no_nonce() {
     let key = key(6);
-    let mut sealed = [None; 2];
+    let mut tags = [None; 2];
     for (plain, into) in [(4096, 8192), (8192, 4096), (8191, 8192), (8192, 8193), (12_288, 12_288), (0, 0)] {
-        let refused = key.seal(place(0), &vec![1; plain], &mut vec![0; into], &mut sealed);
+        let refused = key.encrypt(place(0), &vec![1; plain], &mut vec![0; into], &mut tags);
         assert!(matches!(refused, Err(PageError::WrongLength { pages: 2, .. })), "{plain} into {into}");
     }
     // The largest region, 2 GiB, has 524,288 pages.
     let (plain, mut into) = ([1; 8192], [0; 8192]);
     for page in [524_287, 524_288, u32::MAX] {
         let refused = Err(PageError::OutsideRegion { page, pages: 2 });
-        assert_eq!(key.seal(place(page), &plain, &mut into, &mut sealed), refused);
-        assert_eq!(key.open(place(page), &sealed, &mut into), refused);
+        assert_eq!(key.encrypt(place(page), &plain, &mut into, &mut tags), refused);
+        assert_eq!(key.decrypt(place(page), &tags, &mut into), refused);
     }
-    assert_eq!((key.pages_sealed(), sealed), (0, [None; 2]));
-    key.seal(place(524_286), &plain, &mut into, &mut sealed).unwrap();
-    key.open(place(524_286), &sealed, &mut into).unwrap();
-    assert_eq!(key.seal(place(0), &[], &mut [], &mut []), Ok(()), "no pages are no work");
+    assert_eq!((key.pages_encrypted(), tags), (0, [None; 2]));
+    key.encrypt(place(524_286), &plain, &mut into, &mut tags).unwrap();
+    key.decrypt(place(524_286), &tags, &mut into).unwrap();
+    assert_eq!(key.encrypt(place(0), &[], &mut [], &mut []), Ok(()), "no pages are no work");
 }
 
 #[test]
-fn seals_of_an_extent_take_memory_from_the_first_page_on() {
-    let mut seals = PageSeals::new(1 << 20);
+fn tags_of_an_extent_take_memory_from_the_first_page_on() {
+    let mut tags = PageTags::new(1 << 20);
     let mut looked_up = [None; 3];
-    seals.load(253, &mut looked_up);
-    assert_eq!((looked_up, seals.memory_bytes()), ([None; 3], 0));
+    tags.load(253, &mut looked_up);
+    assert_eq!((looked_up, tags.memory_bytes()), ([None; 3], 0));
 
     let (key, mut made) = (key(7), [None; 2]);
-    key.seal(place(0), &[1; 8192], &mut [0; 8192], &mut made).unwrap();
-    seals.store(254, &made);
-    assert_eq!(seals.memory_bytes(), 256 * 24);
-    seals.load(253, &mut looked_up);
+    key.encrypt(place(0), &[1; 8192], &mut [0; 8192], &mut made).unwrap();
+    tags.store(254, &made);
+    assert_eq!(tags.memory_bytes(), 256 * 24);
+    tags.load(253, &mut looked_up);
     assert_eq!(looked_up, [None, made[0], made[1]]);
 }
 
 #[test]
 #[should_panic(expected = "2 pages from page 15 on of an extent of 16 pages")]
-fn seals_of_an_extent_do_not_reach_into_the_next() {
-    PageSeals::new(65_536).load(15, &mut [None; 2]);
+fn tags_of_an_extent_do_not_reach_into_the_next() {
+    PageTags::new(65_536).load(15, &mut [None; 2]);
 }
 
 /// File of one extent in a donor's memory, with as little file I/O as the test needs.
-struct SealedFile {
+struct EncryptedFile {
     key: PageKey,
-    seals: PageSeals,
+    tags: PageTags,
     donor: Vec<u8>,
 }
 
@@ -340,17 +342,17 @@ struct SealedFile {
 const FIRST_PAGE: u32 = 48;
 const EXTENT_BYTES: u64 = 128 << 10;
 
-impl SealedFile {
+impl EncryptedFile {
     /// Returns the pages of a range. Those never written are zeros.
     fn read_pages(&self, pages: Range<u64>) -> Vec<u8> {
         let mut bytes = self.donor[pages.start as usize..pages.end as usize].to_vec();
-        for (index, page) in bytes.chunks_mut(SEAL_PAGE_BYTES).enumerate() {
+        for (index, page) in bytes.chunks_mut(PAGE_BYTES).enumerate() {
             let number = (pages.start / PAGE) as u32 + index as u32;
-            let mut sealed = [None];
-            self.seals.load(number, &mut sealed);
-            match sealed {
+            let mut tags = [None];
+            self.tags.load(number, &mut tags);
+            match tags {
                 [None] => page.fill(0),
-                sealed => self.key.open(place(FIRST_PAGE + number), &sealed, page).unwrap(),
+                tags => self.key.decrypt(place(FIRST_PAGE + number), &tags, page).unwrap(),
             }
         }
         bytes
@@ -358,10 +360,10 @@ impl SealedFile {
 
     fn write_pages(&mut self, pages: Range<u64>, plain: &[u8]) {
         let number = (pages.start / PAGE) as u32;
-        let mut sealed = vec![None; plain.len() / SEAL_PAGE_BYTES];
+        let mut tags = vec![None; plain.len() / PAGE_BYTES];
         let into = &mut self.donor[pages.start as usize..pages.end as usize];
-        self.key.seal(place(FIRST_PAGE + number), plain, into, &mut sealed).unwrap();
-        self.seals.store(number, &sealed);
+        self.key.encrypt(place(FIRST_PAGE + number), plain, into, &mut tags).unwrap();
+        self.tags.store(number, &tags);
     }
 
     fn write(&mut self, start: u64, bytes: &[u8]) {
@@ -392,12 +394,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn file_of_sealed_pages_reads_as_it_was_written(
+    fn file_of_encrypted_pages_reads_as_it_was_written(
         steps in prop::collection::vec((any::<bool>(), range_below(EXTENT_BYTES), any::<u64>()), 1..20),
     ) {
-        let seals = PageSeals::new(EXTENT_BYTES as u32);
+        let tags = PageTags::new(EXTENT_BYTES as u32);
         // Extents are reused without being wiped, so the bytes there at first are arbitrary.
-        let mut file = SealedFile { key: key(8), seals, donor: vec![0xee; EXTENT_BYTES as usize] };
+        let mut file = EncryptedFile { key: key(8), tags, donor: vec![0xee; EXTENT_BYTES as usize] };
         let mut model = vec![0; EXTENT_BYTES as usize];
         for (is_write, range, seed) in steps {
             if range.is_empty() {
@@ -418,19 +420,19 @@ proptest! {
     }
 
     #[test]
-    fn runs_open_to_what_was_sealed_and_in_any_parts(
+    fn runs_decrypt_to_what_was_encrypted_and_in_any_parts(
         pages in 1..40usize, first in 0..500_000u32, seed in any::<u64>(), cut in any::<prop::sample::Index>(),
     ) {
         let key = key(9);
-        let mut plain = vec![0; pages * SEAL_PAGE_BYTES];
+        let mut plain = vec![0; pages * PAGE_BYTES];
         Draws(seed).fill(&mut plain);
-        let (mut bytes, mut sealed) = (vec![0; plain.len()], vec![None; pages]);
-        key.seal(place(first), &plain, &mut bytes, &mut sealed).unwrap();
-        prop_assert!(bytes.chunks(SEAL_PAGE_BYTES).zip(plain.chunks(SEAL_PAGE_BYTES)).all(|(one, other)| one != other));
+        let (mut bytes, mut tags) = (vec![0; plain.len()], vec![None; pages]);
+        key.encrypt(place(first), &plain, &mut bytes, &mut tags).unwrap();
+        prop_assert!(bytes.chunks(PAGE_BYTES).zip(plain.chunks(PAGE_BYTES)).all(|(one, other)| one != other));
         let cut = cut.index(pages + 1);
-        let (front, back) = bytes.split_at_mut(cut * SEAL_PAGE_BYTES);
-        prop_assert_eq!(key.open(place(first + cut as u32), &sealed[cut..], back), Ok(()));
-        prop_assert_eq!(key.open(place(first), &sealed[..cut], front), Ok(()));
+        let (front, back) = bytes.split_at_mut(cut * PAGE_BYTES);
+        prop_assert_eq!(key.decrypt(place(first + cut as u32), &tags[cut..], back), Ok(()));
+        prop_assert_eq!(key.decrypt(place(first), &tags[..cut], front), Ok(()));
         prop_assert!(bytes == plain);
     }
 
