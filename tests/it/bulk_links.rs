@@ -1,21 +1,21 @@
 //! Tests of bulk connections: large reads go over connections of their own, so that small reads do not wait for them.
 
+use crate::encrypted_batches::{MIB, Meddler, PAGE, connect_with};
 use crate::protected_files::Cluster;
 use crate::queue::block_on;
 use crate::random::Random;
-use crate::sealed_batches::{MIB, Meddler, PAGE, connect_with};
 use farpool::{CreateOptions, ErrorKind, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
 use std::sync::Arc;
 
 const BULK_TAG: u64 = 1_000;
 
-fn world(bulk_links: usize, sealed: bool) -> (Cluster, Arc<Meddler>, Pool, FarFile, Vec<u8>) {
+fn world(bulk_links: usize, encrypted: bool) -> (Cluster, Arc<Meddler>, Pool, FarFile, Vec<u8>) {
     let (cluster, meddler) = (Cluster::new(1), Meddler::new());
     let options = PoolOptions { transport: TransportChoice::Tcp, bulk_links, ..PoolOptions::default() };
     let pool = connect_with(&cluster, &meddler, options);
     let options = CreateOptions {
         protection: Some(Protection::None),
-        sealed: Some(sealed),
+        encrypted: Some(encrypted),
         ..CreateOptions::default()
     };
     let file = pool.create("f", FileClass::Scratch, options).expect("created");
@@ -26,8 +26,8 @@ fn world(bulk_links: usize, sealed: bool) -> (Cluster, Arc<Meddler>, Pool, FarFi
 
 #[test]
 fn small_reads_of_a_queue_complete_while_a_bulk_read_is_held_back() {
-    for sealed in [false, true] {
-        let (_cluster, meddler, pool, file, bytes) = world(1, sealed);
+    for encrypted in [false, true] {
+        let (_cluster, meddler, pool, file, bytes) = world(1, encrypted);
         meddler.hold_bulk(true);
         let mut queue = pool.queue();
         queue.read(BULK_TAG, &file, 3 * MIB as u64, vec![0; 512 << 10]);
@@ -93,8 +93,8 @@ fn bulk_links_beyond_what_is_permitted_are_refused() {
 /// Each of 6 connections in turn has the most bytes to transfer.
 #[test]
 fn reads_of_mixed_sizes_give_every_read_its_own_bytes() {
-    for (links, sealed) in [(1, false), (5, false), (5, true)] {
-        let (_cluster, _meddler, pool, file, bytes) = world(links, sealed);
+    for (links, encrypted) in [(1, false), (5, false), (5, true)] {
+        let (_cluster, _meddler, pool, file, bytes) = world(links, encrypted);
         let (mut queue, mut random, mut asked) = (pool.queue(), Random(2), Vec::new());
         for _ in 0..1_000 {
             while queue.under_way() < 40 {

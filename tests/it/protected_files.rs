@@ -68,19 +68,19 @@ impl Cluster {
     }
 
     pub(crate) fn connect(&self, transport: TransportChoice, protection: Option<Protection>) -> Pool {
-        self.connect_sealed(transport, protection, false)
+        self.connect_encrypted(transport, protection, false)
     }
 
-    pub(crate) fn connect_sealed(
+    pub(crate) fn connect_encrypted(
         &self,
         transport: TransportChoice,
         protection: Option<Protection>,
-        seal_scratch: bool,
+        encrypt_scratch: bool,
     ) -> Pool {
         let options = PoolOptions {
             transport,
             protection,
-            seal_scratch,
+            encrypt_scratch,
             request_timeout_ms: 2_000,
             repair_bytes_per_second: 1 << 30,
             ..PoolOptions::default()
@@ -146,15 +146,16 @@ fn wait_until_protected(pool: &Pool) {
 #[test]
 fn mirror_survives_nodes_lost_one_after_another_while_it_is_used() {
     let (tcp, shm) = (TransportChoice::Tcp, TransportChoice::Shm);
-    for (seed, transport, sealed) in [(11, tcp, false), (12, shm, false), (13, tcp, true), (14, shm, true)] {
+    for (seed, transport, encrypted) in [(11, tcp, false), (12, shm, false), (13, tcp, true), (14, shm, true)]
+    {
         let mut cluster = Cluster::new(3);
-        let pool = cluster.connect_sealed(transport, None, sealed);
+        let pool = cluster.connect_encrypted(transport, None, encrypted);
         let mut random = Random(seed);
         let mut files: Vec<Modelled> = (0..3)
             .map(|number| Modelled { file: create(&pool, &format!("f{number}")), model: Vec::new() })
             .collect();
         assert!(files.iter().all(|file| file.file.protection() == Protection::Mirror), "the default here");
-        assert!(files.iter().all(|file| file.file.is_sealed() == sealed));
+        assert!(files.iter().all(|file| file.file.is_encrypted() == encrypted));
         for _loss in 1..=4 {
             for _ in 0..150 {
                 let at = random.below(3) as usize;
@@ -212,9 +213,9 @@ fn mirror_whose_two_hosts_are_lost_answers_lost_and_nothing_else() {
 #[test]
 fn local_copy_survives_every_node_and_the_file_is_used_on_without_any() {
     let (tcp, shm) = (TransportChoice::Tcp, TransportChoice::Shm);
-    for (seed, transport, sealed) in [(21, tcp, false), (22, shm, false), (23, tcp, true)] {
+    for (seed, transport, encrypted) in [(21, tcp, false), (22, shm, false), (23, tcp, true)] {
         let mut cluster = Cluster::new(1);
-        let pool = cluster.connect_sealed(transport, None, sealed);
+        let pool = cluster.connect_encrypted(transport, None, encrypted);
         let mut random = Random(seed);
         let mut file = Modelled { file: create(&pool, "f"), model: Vec::new() };
         assert_eq!(file.file.protection(), Protection::Local, "the default here");
@@ -247,9 +248,9 @@ fn local_copy_survives_every_node_and_the_file_is_used_on_without_any() {
 /// memory from the local disk, that page was encrypted once for each write, with zeros in place of the other, and the
 /// first write read as zeros from then on.
 #[test]
-fn local_copy_comes_back_to_far_memory_with_every_run_of_a_sealed_page() {
+fn local_copy_comes_back_to_far_memory_with_every_run_of_an_encrypted_page() {
     let mut cluster = Cluster::new(1);
-    let pool = cluster.connect_sealed(TransportChoice::Tcp, Some(Protection::Local), true);
+    let pool = cluster.connect_encrypted(TransportChoice::Tcp, Some(Protection::Local), true);
     let file = create(&pool, "f");
     let mut model = vec![0; 9_000];
     for (offset, from) in

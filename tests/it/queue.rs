@@ -70,13 +70,13 @@ fn read_many(
 fn reads_of_a_queue_come_back_with_what_was_written_at_any_depth() {
     let cluster = Cluster::new(3);
     for transport in TRANSPORTS {
-        for (protection, sealed) in [
+        for (protection, encrypted) in [
             (Protection::None, false),
             (Protection::Mirror, false),
             (Protection::None, true),
             (Protection::Mirror, true),
         ] {
-            let pool = cluster.connect_sealed(transport, Some(protection), sealed);
+            let pool = cluster.connect_encrypted(transport, Some(protection), encrypted);
             let mut random = Random(1);
             let (file, bytes) = filled(&pool, &mut random);
             for depth in [1, 7, 64] {
@@ -129,11 +129,11 @@ fn writes_of_a_busy_queue_are_not_put_off_for_ever() {
 
 #[test]
 fn reads_under_way_when_a_node_is_lost_come_back_from_its_mirror() {
-    for (transport, sealed) in
+    for (transport, encrypted) in
         TRANSPORTS.into_iter().zip([true, false]).chain([(TransportChoice::Tcp, false)])
     {
         let mut cluster = Cluster::new(3);
-        let pool = cluster.connect_sealed(transport, Some(Protection::Mirror), sealed);
+        let pool = cluster.connect_encrypted(transport, Some(Protection::Mirror), encrypted);
         let mut random = Random(2);
         let (file, bytes) = filled(&pool, &mut random);
         let mut queue = pool.queue();
@@ -168,8 +168,8 @@ fn reads_of_a_file_that_is_deleted_come_back_with_an_error() {
 #[test]
 fn what_a_queue_has_written_is_there() {
     let cluster = Cluster::new(2);
-    for (transport, sealed) in TRANSPORTS.into_iter().flat_map(|one| [(one, false), (one, true)]) {
-        let pool = cluster.connect_sealed(transport, Some(Protection::Mirror), sealed);
+    for (transport, encrypted) in TRANSPORTS.into_iter().flat_map(|one| [(one, false), (one, true)]) {
+        let pool = cluster.connect_encrypted(transport, Some(Protection::Mirror), encrypted);
         let mut random = Random(4);
         let (file, mut bytes) = filled(&pool, &mut random);
         let mut queue = pool.queue();

@@ -130,7 +130,7 @@ impl Cluster {
             CreateOptions {
                 size_hint: bytes,
                 protection: Some(Protection::None),
-                sealed: Some(way.is_sealed),
+                encrypted: Some(way.is_encrypted),
                 ..CreateOptions::default()
             },
         )?;
@@ -187,7 +187,7 @@ impl Cluster {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) transport: TransportChoice,
-    pub(crate) is_sealed: bool,
+    pub(crate) is_encrypted: bool,
     pub(crate) shape: Option<LinkShape>,
 }
 

@@ -42,16 +42,16 @@ pub(crate) struct Asked {
     /// True if an existing pool is measured. It may be on another machine, so only TCP is measured then.
     pub(crate) is_existing: bool,
     pub(crate) with_tls: bool,
-    pub(crate) sealed: bool,
+    pub(crate) encrypted: bool,
     pub(crate) shape: Option<LinkShape>,
 }
 
 /// Returns all contenders, the ceiling first.
 pub(crate) fn contenders(asked: Asked, rivals: &[Rival]) -> Vec<Contender> {
     let (shm, tcp) = (TransportChoice::Shm, TransportChoice::Tcp);
-    let far = |name, transport, with_tls, is_sealed, shape| Contender {
+    let far = |name, transport, with_tls, is_encrypted, shape| Contender {
         name,
-        kind: Kind::Far { way: Way { transport, is_sealed, shape }, with_tls },
+        kind: Kind::Far { way: Way { transport, is_encrypted, shape }, with_tls },
     };
     let mut all = vec![Contender { name: "memcpy", kind: Kind::Memory }];
     let mut add = |is_wanted: bool, contender| {
@@ -59,14 +59,14 @@ pub(crate) fn contenders(asked: Asked, rivals: &[Rival]) -> Vec<Contender> {
             all.push(contender);
         }
     };
-    let Asked { is_existing, with_tls, sealed, shape } = asked;
+    let Asked { is_existing, with_tls, encrypted, shape } = asked;
     add(!is_existing, far("shm", shm, false, false, None));
     add(true, far("tcp", tcp, false, false, None));
     add(shape.is_some(), far("tcp, emulated", tcp, false, false, shape));
     add(with_tls, far("tcp+tls", tcp, true, false, None));
-    add(sealed && !is_existing, far("shm, sealed", shm, false, true, None));
-    add(sealed, far("tcp, sealed", tcp, false, true, None));
-    add(sealed && with_tls, far("tcp+tls, sealed", tcp, true, true, None));
+    add(encrypted && !is_existing, far("shm, encrypted", shm, false, true, None));
+    add(encrypted, far("tcp, encrypted", tcp, false, true, None));
+    add(encrypted && with_tls, far("tcp+tls, encrypted", tcp, true, true, None));
     all.extend(rivals.iter().map(|rival| Contender { name: rival.name(), kind: Kind::Other(*rival) }));
     all
 }
@@ -180,9 +180,9 @@ mod tests {
         let names =
             |asked| -> Vec<&str> { contenders(asked, &[]).iter().map(|contender| contender.name).collect() };
         assert_eq!(names(Asked::default()), ["memcpy", "shm", "tcp"]);
-        let there = Asked { is_existing: true, sealed: true, ..Asked::default() };
-        assert_eq!(names(there), ["memcpy", "tcp", "tcp, sealed"]);
-        let both = Asked { with_tls: true, sealed: true, ..Asked::default() };
-        assert_eq!(names(both).last(), Some(&"tcp+tls, sealed"));
+        let there = Asked { is_existing: true, encrypted: true, ..Asked::default() };
+        assert_eq!(names(there), ["memcpy", "tcp", "tcp, encrypted"]);
+        let both = Asked { with_tls: true, encrypted: true, ..Asked::default() };
+        assert_eq!(names(both).last(), Some(&"tcp+tls, encrypted"));
     }
 }

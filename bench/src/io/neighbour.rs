@@ -169,7 +169,7 @@ pub(crate) fn work(load: Load, cpu: usize, is_over: &AtomicBool) -> Result<Vec<D
 /// Reads far memory until `is_over` is set. The bytes are not checked here; `farpool bench io` checks them.
 fn read(service: &Service, halves: &Halves, bytes: u64, is_over: &AtomicBool, served: &AtomicU64) -> Outcome {
     pin(&halves.readers)?;
-    let way = Way { transport: TransportChoice::Tcp, is_sealed: false, shape: None };
+    let way = Way { transport: TransportChoice::Tcp, is_encrypted: false, shape: None };
     let mut target = service.cluster.open(way, bytes)?;
     let block = vec![7; LARGE];
     for offset in (0..bytes / LARGE as u64 * LARGE as u64).step_by(LARGE) {

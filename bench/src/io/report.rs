@@ -51,7 +51,7 @@ const EMPTY_RPC: &str = "empty RPC";
 
 /// Returns explanations of the labels that occur in the report.
 pub(crate) fn notes(asked: Asked, rivals: &[Rival]) -> Vec<&'static str> {
-    let Asked { is_existing, with_tls, sealed, shape } = asked;
+    let Asked { is_existing, with_tls, encrypted, shape } = asked;
     let mut notes = vec![
         "Times are per call; above depth 1 of a batch (disk, fuse: one operation). Of few calls, p99.9 is the maximum.",
         "cpu: microseconds per operation; clients: CLOCK_PROCESS_CPUTIME without the checks; servers: schedstat.",
@@ -67,7 +67,7 @@ pub(crate) fn notes(asked: Asked, rivals: &[Rival]) -> Vec<&'static str> {
         shape.is_some(),
         "emulated: each exchange takes at least as long as on such a link; each connection has a link of its own.",
     );
-    add(sealed, "sealed: AES-256-GCM by the client, in pages of 4 KiB.");
+    add(encrypted, "encrypted: AES-256-GCM by the client, in pages of 4 KiB.");
     add(with_tls, "tls: mutual TLS 1.3 with AES-128-GCM; shm never leaves the host and has none.");
     let has = |rival| rivals.contains(&rival);
     add(has(Rival::Disk), "disk: O_DIRECT; the CPU time of kernel threads is not counted.");

@@ -68,7 +68,7 @@ pub(crate) struct IoArgs {
     tls: bool,
     /// Also measure encrypted files: each page is encrypted and authenticated before it leaves the client
     #[arg(long)]
-    sealed: bool,
+    encrypted: bool,
     /// Also measure TCP over an emulated link, with this latency in microseconds and bandwidth in Gbit/s
     #[arg(long, value_name = "LATENCY_US,GBIT", value_parser = parse_shape)]
     shape: Option<LinkShape>,
@@ -91,7 +91,12 @@ pub(crate) struct IoArgs {
 
 impl IoArgs {
     fn asked(&self) -> Asked {
-        Asked { is_existing: self.pool.is_some(), with_tls: self.tls, sealed: self.sealed, shape: self.shape }
+        Asked {
+            is_existing: self.pool.is_some(),
+            with_tls: self.tls,
+            encrypted: self.encrypted,
+            shape: self.shape,
+        }
     }
 }
 

@@ -129,7 +129,7 @@ pub(crate) fn run(args: &WaitingArgs) -> Outcome {
     show(args, &sides, &found)
 }
 
-const TCP: Way = Way { transport: TransportChoice::Tcp, is_sealed: false, shape: None };
+const TCP: Way = Way { transport: TransportChoice::Tcp, is_encrypted: false, shape: None };
 
 fn quiet(args: &WaitingArgs, side: &Side, round: usize, found: &mut [Vec<Figures>]) -> Outcome {
     let target = side.cluster.open(TCP, FILE_BYTES)?;

@@ -42,7 +42,7 @@ pub(crate) struct ScratchArgs {
     protection: Option<Protection>,
     /// Encrypt all data before it leaves this process
     #[arg(long)]
-    sealed: bool,
+    encrypted: bool,
     /// Return from a write only when its data is in the pool; slower for small writes
     #[arg(long)]
     write_through: bool,
@@ -137,7 +137,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
     let stop = Stop::catch()?;
     let options = PoolOptions {
         protection: args.protection,
-        seal_scratch: args.sealed,
+        encrypt_scratch: args.encrypted,
         transport: args.transport,
         ..PoolOptions::default()
     };

@@ -1,9 +1,9 @@
 //! Far files: bytes at offsets, stored in regions of a session or of a published name.
 //!
 //! The state of a file has one lock, which is held to plan and never while bytes move.
-//! [`RangeLocks`](crate::plan::RangeLocks) decides which operations may run at the same time. An operation is planned and
-//! started under one hold of the lock. Operations that free or reuse extents (truncate, delete, publish, repair) wait
-//! until nothing else runs in them.
+//! [`RangeLocks`](crate::plan::RangeLocks) decides which operations may run at the same time. An operation is planned
+//! and started under one hold of the lock. Operations that free or reuse extents (truncate, delete, publish, repair)
+//! wait until nothing else runs in them.
 
 use crate::disk_copy::DiskCopy;
 use crate::error::{Error, ErrorKind};
@@ -176,7 +176,7 @@ impl FarFile {
 
     /// Reports whether the file is encrypted: its bytes leave this process only as ciphertext, so donors can neither
     /// read them nor alter them unnoticed.
-    pub fn is_sealed(&self) -> bool {
+    pub fn is_encrypted(&self) -> bool {
         self.inner.key.is_some()
     }
 

@@ -104,7 +104,7 @@ pub struct PoolOptions {
     pub protection: Option<Protection>,
     /// True if scratch files leave this process only encrypted (AES-256-GCM), so that donors can neither read nor alter
     /// them unnoticed. Local copies are not encrypted. Default: false.
-    pub seal_scratch: bool,
+    pub encrypt_scratch: bool,
     /// Folder of local copies of scratch files. Default: the system's folder for temporary files.
     pub local_folder: PathBuf,
     /// Bytes that may wait for the local disk. A writer that finds more waiting writes some itself. Default 64 MiB.
@@ -133,7 +133,7 @@ impl Default for PoolOptions {
             renew_ms_max: 250,
             label: None,
             protection: None,
-            seal_scratch: false,
+            encrypt_scratch: false,
             local_folder: std::env::temp_dir(),
             write_behind_bytes: 64 << 20,
             bulk_links: 1,
@@ -189,7 +189,7 @@ pub struct CreateOptions {
     pub protection: Option<Protection>,
     /// True if the file leaves this process only encrypted. Only scratch files can be encrypted. Default: the
     /// session's.
-    pub sealed: Option<bool>,
+    pub encrypted: Option<bool>,
     /// True if the writer can store the bytes elsewhere when the pool is full. A full pool is then an error at once.
     /// Otherwise the write first waits for nodes that are wiping released regions.
     pub is_optional: bool,

@@ -145,7 +145,7 @@ impl Pool {
         let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
         let protection = self.inner.protection(class, options.protection)?;
         let session = Arc::clone(&self.inner.session);
-        let key = self.inner.key(class, options.sealed)?;
+        let key = self.inner.key(class, options.encrypted)?;
         let patience = if options.is_optional { Patience::Brief } else { Patience::Full };
         let file = FarFile::create(session, name.to_owned(), class, number, protection, key, patience)
             .map_err(|error| error.during(format_args!("creating far file {name:?}")))?;
@@ -416,7 +416,7 @@ impl Inner {
     /// Returns the key of a new file. `None` if it is not encrypted.
     fn key(&self, class: FileClass, asked: Option<bool>) -> Result<Option<Arc<PageKey>>, Error> {
         match (class, asked) {
-            (FileClass::Scratch, asked) if asked.unwrap_or(self.session.options().seal_scratch) => {
+            (FileClass::Scratch, asked) if asked.unwrap_or(self.session.options().encrypt_scratch) => {
                 self.session.page_key().map(Some)
             }
             (FileClass::Scratch, _) | (_, None | Some(false)) => Ok(None),

@@ -456,7 +456,7 @@ impl Group {
             Kind::Write => true,
             Kind::Read => {
                 let is_apart = hull.end - hull.start > ENCRYPTED_HULL_MAX * bytes;
-                bytes <= TOGETHER_BYTES_MAX && !(is_apart && first.file.is_sealed())
+                bytes <= TOGETHER_BYTES_MAX && !(is_apart && first.file.is_encrypted())
             }
         };
         let takes = fits && first.kind == next.kind && first.file.same_file(&next.file);

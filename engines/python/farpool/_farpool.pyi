@@ -202,7 +202,7 @@ def connect(
     plaintext: bool = False,
     protection: Protection | None = None,
     local_folder: PathLike | None = None,
-    sealed: bool = False,
+    encrypted: bool = False,
 ) -> Pool:
     """Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
 
@@ -219,7 +219,7 @@ def connect(
     copy in `local_folder`, by default the system's folder for temporary files) or "none". If it is not given: "mirror"
     if the pool has nodes of two host labels, otherwise "local"; in an embedded pool "none".
 
-    With `sealed`, scratch files are encrypted and authenticated before they leave this process: memory nodes can
+    With `encrypted`, scratch files are encrypted and authenticated before they leave this process: memory nodes can
     neither read them nor change them unnoticed. Local copies are not encrypted.
 
     Raises UnreachableError, RefusedError (on another machine without certificates, or one side does not trust the
@@ -736,7 +736,7 @@ class File:
     def protection(self) -> Protection:
         """Protection of the file against the loss of a node. "none" for files that are not scratch."""
     @property
-    def sealed(self) -> bool:
+    def encrypted(self) -> bool:
         """True if the file is encrypted and authenticated before it leaves this process."""
     def __enter__(self) -> Self: ...
     def __exit__(

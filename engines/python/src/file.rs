@@ -74,8 +74,8 @@ impl PyFile {
 
     /// True if the file is encrypted and authenticated before it leaves this process.
     #[getter]
-    fn sealed(&self) -> bool {
-        self.file.is_sealed()
+    fn encrypted(&self) -> bool {
+        self.file.is_encrypted()
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -73,7 +73,7 @@ fn local_folder(folder: Option<PathBuf>) -> PathBuf {
 ///
 /// `protection` is the default for scratch files: "mirror" (copies on two nodes of different host labels), "local" (a
 /// copy in `local_folder`, by default the system's folder for temporary files) or "none". If it is not given: "mirror"
-/// if the pool has nodes of two host labels, otherwise "local"; in an embedded pool "none". With `sealed`, scratch
+/// if the pool has nodes of two host labels, otherwise "local"; in an embedded pool "none". With `encrypted`, scratch
 /// files are encrypted and authenticated before they leave this process: memory nodes can neither read them nor change
 /// them unnoticed. Local copies are not encrypted.
 ///
@@ -85,7 +85,7 @@ fn local_folder(folder: Option<PathBuf>) -> PathBuf {
 #[pyfunction]
 #[pyo3(signature = (
     url=None, *, transport="auto", timeout="5s", reserve=None, ca=None, cert=None, key=None, certs=None,
-    tenant=None, plaintext=false, protection=None, local_folder=None, sealed=false
+    tenant=None, plaintext=false, protection=None, local_folder=None, encrypted=false
 ))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn connect(
@@ -102,7 +102,7 @@ pub(crate) fn connect(
     plaintext: bool,
     protection: Option<&str>,
     local_folder: Option<PathBuf>,
-    sealed: bool,
+    encrypted: bool,
 ) -> PyResult<PyPool> {
     let options = PoolOptions {
         tls: certificates::tls(py, [ca, cert, key], certs, tenant)?,
@@ -112,7 +112,7 @@ pub(crate) fn connect(
         plaintext,
         protection: self::protection(py, protection)?,
         local_folder: self::local_folder(local_folder),
-        seal_scratch: sealed,
+        encrypt_scratch: encrypted,
         sandbox: function::installed_sandbox(py),
         ..PoolOptions::default()
     };

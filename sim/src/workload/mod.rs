@@ -255,7 +255,7 @@ impl Client {
         let name = format!("own/{}", self.next_file);
         let class = if self.random.one_in(6) { FileClass::Cache } else { FileClass::Scratch };
         let size_hint = if self.random.one_in(8) { self.random.below(1 << 20) } else { 0 };
-        let (protection, sealed) = match class {
+        let (protection, encrypted) = match class {
             FileClass::Scratch => {
                 let all = [Protection::None, Protection::Mirror, Protection::Mirror, Protection::Local];
                 (*self.random.pick(&all), self.random.one_in(6))
@@ -265,7 +265,7 @@ impl Client {
         let options = CreateOptions {
             size_hint,
             protection: Some(protection),
-            sealed: Some(sealed),
+            encrypted: Some(encrypted),
             ..CreateOptions::default()
         };
         let created = self.pool().create(&name, class, options);
@@ -314,9 +314,9 @@ impl Client {
                 promise.must_succeed && (has_disk || self.files[name].protection != Protection::Local);
             if is_promised && is_alive && !is_small {
                 let known = &self.files[name];
-                let (protection, sealed) = (known.protection.word(), known.file.is_sealed());
+                let (protection, encrypted) = (known.protection.word(), known.file.is_encrypted());
                 let what = format!(
-                    "{name:?} has protection {protection} (sealed: {sealed}), and yet: {kind}: {error}"
+                    "{name:?} has protection {protection} (encrypted: {encrypted}), and yet: {kind}: {error}"
                 );
                 world.oracle.violated("I7", what);
             }
@@ -378,12 +378,14 @@ impl Client {
             if found != end {
                 violated("I3", format!("{name:?} is {found} bytes long after a write up to {end}"));
             }
-        } else if found == length || found == end || known.file.is_sealed() && (length..=end).contains(&found)
+        } else if found == length
+            || found == end
+            || known.file.is_encrypted() && (length..=end).contains(&found)
         {
             // Old bytes stay, or cannot be read until they are rewritten.
             known.bytes.resize(found as usize, 0);
             known.has_failed = true;
-            if known.file.is_sealed() && ranges.len() > 1 {
+            if known.file.is_encrypted() && ranges.len() > 1 {
                 for (offset, from) in &ranges {
                     known.unsure.insert(*offset..offset + from.len() as u64);
                 }

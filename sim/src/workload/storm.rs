@@ -167,7 +167,7 @@ pub(super) fn begin(process: ProcessId, pool: &Pool, random: &mut Random) -> Opt
         };
         let options = CreateOptions {
             protection: Some(protection),
-            sealed: Some(random.one_in(8)),
+            encrypted: Some(random.one_in(8)),
             ..CreateOptions::default()
         };
         let name = format!("storm/{}", next_number());
@@ -293,8 +293,11 @@ impl Storm {
     fn come_and_go(&self, random: &mut Random) {
         let name = format!("storm/{}", next_number());
         let protection = *random.pick(&[Protection::None, Protection::Mirror]);
-        let options =
-            CreateOptions { protection: Some(protection), sealed: Some(false), ..CreateOptions::default() };
+        let options = CreateOptions {
+            protection: Some(protection),
+            encrypted: Some(false),
+            ..CreateOptions::default()
+        };
         let created = self.pool.create(&name, FileClass::Scratch, options);
         let Some(file) = note_outcome(self.process, "create in a storm", created) else { return };
         let range = 0..random.skewed(ALIGN_BYTES, 100 << 10) & !(ALIGN_BYTES - 1);

@@ -207,7 +207,7 @@ pub(crate) fn connect_with(cluster: &Cluster, meddler: &Arc<Meddler>, options: P
 
 fn create(pool: &Pool, protection: Protection) -> FarFile {
     let options =
-        CreateOptions { sealed: Some(true), protection: Some(protection), ..CreateOptions::default() };
+        CreateOptions { encrypted: Some(true), protection: Some(protection), ..CreateOptions::default() };
     pool.create("f", FileClass::Scratch, options).expect("created")
 }
 
@@ -227,7 +227,7 @@ fn one_node() -> (Cluster, Arc<Meddler>, Pool, FarFile, Vec<u8>) {
 
 /// The ranges of one batch overlap, share pages, and leave holes.
 #[test]
-fn batches_of_sealed_files_hold_what_was_written_last() {
+fn batches_of_encrypted_files_hold_what_was_written_last() {
     for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
         for protection in [Protection::None, Protection::Mirror, Protection::Local] {
             let cluster = Cluster::new(2);
@@ -279,7 +279,7 @@ fn batches_of_sealed_files_hold_what_was_written_last() {
 /// Regression: pages were transferred one by one. A batch of 64 took 64 round trips, and twice as many for parts of
 /// pages.
 #[test]
-fn batch_of_a_sealed_file_is_one_request_to_each_node() {
+fn batch_of_an_encrypted_file_is_one_request_to_each_node() {
     let (cluster, meddler) = (Cluster::new(2), Meddler::new());
     let pool = connect(&cluster, &meddler, TransportChoice::Tcp);
     let (file, _) = filled(&pool, Protection::Mirror, 4 * MIB, 3);
@@ -304,7 +304,7 @@ fn batch_of_a_sealed_file_is_one_request_to_each_node() {
 }
 
 #[test]
-fn one_page_of_a_batch_that_is_not_as_it_was_sealed_is_named() {
+fn one_page_of_a_batch_that_is_not_as_it_was_encrypted_is_named() {
     let (_cluster, meddler, _pool, file, _) = one_node();
     meddler.spoiled.store(6, Ordering::Relaxed);
     let mut buffers = vec![vec![0; PAGE]; 32];
@@ -333,14 +333,14 @@ fn read_pages(queue: &mut Queue, file: &FarFile, bytes: &[u8]) -> Vec<(u64, Erro
 }
 
 #[test]
-fn one_page_that_is_not_as_it_was_sealed_fails_one_read_of_a_queue() {
+fn one_page_that_is_not_as_it_was_encrypted_fails_one_read_of_a_queue() {
     let (_cluster, meddler, pool, file, bytes) = one_node();
     meddler.spoiled.store(4, Ordering::Relaxed);
     assert_eq!(read_pages(&mut pool.queue(), &file, &bytes), [(4, ErrorKind::Tampered)]);
 }
 
 #[test]
-fn one_page_that_is_not_as_it_was_sealed_comes_from_the_mirror() {
+fn one_page_that_is_not_as_it_was_encrypted_comes_from_the_mirror() {
     let (cluster, meddler) = (Cluster::new(2), Meddler::new());
     let pool = connect(&cluster, &meddler, TransportChoice::Tcp);
     let (file, bytes) = filled(&pool, Protection::Mirror, 64 * PAGE, 4);
@@ -350,7 +350,7 @@ fn one_page_that_is_not_as_it_was_sealed_comes_from_the_mirror() {
 }
 
 #[test]
-fn reads_of_a_queue_of_a_sealed_file_share_requests() {
+fn reads_of_a_queue_of_an_encrypted_file_share_requests() {
     let (_cluster, meddler, pool, file, bytes) = one_node();
     let mut queue = pool.queue();
     let (reads, _) = meddler.count(|| assert_eq!(read_pages(&mut queue, &file, &bytes), []));
@@ -399,7 +399,7 @@ fn write_of_a_mirror_is_sent_to_whichever_node_takes_it() {
 
 /// Regression: ranges were written one by one. Those before the failed one were written, later ones not even tried.
 #[test]
-fn batch_of_a_sealed_file_that_misses_a_node_has_what_the_other_took() {
+fn batch_of_an_encrypted_file_that_misses_a_node_has_what_the_other_took() {
     let (cluster, meddler) = (Cluster::new(2), Meddler::new());
     let pool = connect(&cluster, &meddler, TransportChoice::Tcp);
     let (file, bytes) = filled(&pool, Protection::None, 8 * MIB, 5);
