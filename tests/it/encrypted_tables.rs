@@ -70,19 +70,22 @@ fn kind<T>(result: Result<T, Error>) -> (ErrorKind, String) {
 }
 
 #[test]
-fn encrypted_table_has_the_same_rows_fetched_shipped_split_and_with_sealed_answers() {
+fn encrypted_table_has_the_same_rows_fetched_shipped_split_and_with_encrypted_answers() {
     for pool in pools() {
         put(&pool, "plain", None);
-        put(&pool, "sealed", Some(key()));
+        put(&pool, "secret", Some(key()));
         let plain = pool.table("plain").expect("a table");
-        let sealed = pool.table_with_key("sealed", &key()).expect("its key");
-        assert!(sealed.is_encrypted() && !plain.is_encrypted());
-        assert_eq!(sealed.row_groups()[0].columns[1].statistics, plain.row_groups()[0].columns[1].statistics);
+        let encrypted = pool.table_with_key("secret", &key()).expect("its key");
+        assert!(encrypted.is_encrypted() && !plain.is_encrypted());
+        assert_eq!(
+            encrypted.row_groups()[0].columns[1].statistics,
+            plain.row_groups()[0].columns[1].statistics
+        );
         let rows: fn(Query) -> Query = |query| query.filter(col("item").eq(7));
         let rows = |table: &FarTable| rows(table.query().expect("known types")).plan().expect("a plan");
         for plan in [grouping(&plain), rows(&plain)] {
             let expected = plain.run(&plan, Placement::Fetch).expect("a result").batches;
-            for table in [sealed.clone(), sealed.clone().sealing_answers()] {
+            for table in [encrypted.clone(), encrypted.clone().encrypting_answers()] {
                 for placement in Placement::FIXED {
                     let answer = table.run(&plan, placement).expect("a result");
                     assert_eq!(answer.batches, expected, "{placement}: {}", answer.report);
@@ -96,7 +99,7 @@ fn encrypted_table_has_the_same_rows_fetched_shipped_split_and_with_sealed_answe
                 }
             }
         }
-        let read: Result<Vec<_>, _> = sealed.read(None, None).expect("a reader").collect();
+        let read: Result<Vec<_>, _> = encrypted.read(None, None).expect("a reader").collect();
         let (read, batch) = (read.expect("batches"), batch());
         let mut from = 0;
         for part in read {
@@ -108,10 +111,10 @@ fn encrypted_table_has_the_same_rows_fetched_shipped_split_and_with_sealed_answe
 }
 
 #[test]
-fn answers_of_a_table_that_is_not_encrypted_can_be_sealed_too() {
+fn answers_of_a_table_that_is_not_encrypted_can_be_encrypted_too() {
     for pool in pools() {
         put(&pool, "plain", None);
-        let table = pool.table("plain").expect("a table").sealing_answers();
+        let table = pool.table("plain").expect("a table").encrypting_answers();
         let plan = grouping(&table);
         let fetched = table.run(&plan, Placement::Fetch).expect("a result").batches;
         let shipped = table.run(&plan, Placement::Ship).expect("a result");
@@ -123,21 +126,21 @@ fn answers_of_a_table_that_is_not_encrypted_can_be_sealed_too() {
 #[test]
 fn wrong_and_missing_keys_name_the_table_and_nothing_is_read() {
     let pool = &pools()[0];
-    put(pool, "sealed", Some(key()));
+    put(pool, "secret", Some(key()));
     put(pool, "plain", None);
-    let (wrong, message) = kind(pool.table_with_key("sealed", &TableKey::new([0; 16])));
+    let (wrong, message) = kind(pool.table_with_key("secret", &TableKey::new([0; 16])));
     assert_eq!(wrong, ErrorKind::Invalid);
-    assert!(message.contains("\"sealed\"") && message.contains("the key is wrong"), "{message}");
+    assert!(message.contains("\"secret\"") && message.contains("the key is wrong"), "{message}");
     assert!(!message.contains("sixteen"), "{message}");
     let (wrong, message) = kind(pool.table_with_key("plain", &key()));
     assert!(wrong == ErrorKind::Invalid && message.contains("not encrypted"), "{message}");
     // Columns and the number of rows are visible without the key, but no values.
-    let closed = pool.table("sealed").expect("what it says of itself");
+    let closed = pool.table("secret").expect("what it says of itself");
     assert_eq!((closed.rows(), closed.schema().fields().len()), (ROWS as u64, 4));
     let statistics = |group: &farpool::table::RowGroup| group.columns.iter().any(|c| c.statistics.is_some());
     assert!(!closed.row_groups().iter().any(statistics));
     for failed in [kind(closed.read(None, None)), kind(closed.query())] {
-        assert!(failed.0 == ErrorKind::Invalid && failed.1.contains("\"sealed\" is encrypted"), "{failed:?}");
+        assert!(failed.0 == ErrorKind::Invalid && failed.1.contains("\"secret\" is encrypted"), "{failed:?}");
     }
     let open = pool.table("plain").expect("a table");
     let (refused, message) = kind(closed.run(&grouping(&open), Placement::Ship));
@@ -163,27 +166,27 @@ fn publish(pool: &Pool, name: &str, bytes: &[u8]) {
 fn no_value_or_bound_lies_in_an_encrypted_file() {
     let pool = &pools()[0];
     put(pool, "plain", None);
-    put(pool, "sealed", Some(key()));
+    put(pool, "secret", Some(key()));
     let holds = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
     for value in [&b"shop 4"[..], b"note 99999", &991i64.to_le_bytes(), &249f64.to_le_bytes()] {
         assert!(holds(&bytes_of(pool, "plain"), value), "{value:?}");
-        assert!(!holds(&bytes_of(pool, "sealed"), value), "{value:?}");
+        assert!(!holds(&bytes_of(pool, "secret"), value), "{value:?}");
     }
     // When the table is put again, none of its ciphertext is the same.
-    let before = bytes_of(pool, "sealed");
-    put(pool, "sealed", Some(key()));
-    let group = pool.table("sealed").expect("a table").row_groups()[0].clone();
+    let before = bytes_of(pool, "secret");
+    put(pool, "secret", Some(key()));
+    let group = pool.table("secret").expect("a table").row_groups()[0].clone();
     let buffer = group.columns[1].buffers[0];
     let range = buffer.offset as usize..(buffer.offset + buffer.bytes) as usize;
-    assert_ne!(before[range.clone()], bytes_of(pool, "sealed")[range]);
+    assert_ne!(before[range.clone()], bytes_of(pool, "secret")[range]);
 }
 
 #[test]
 fn changed_and_swapped_buffers_and_footers_are_refused_in_all_modes() {
     for pool in pools() {
-        put(&pool, "sealed", Some(key()));
-        let table = pool.table_with_key("sealed", &key()).expect("its key");
-        let bytes = bytes_of(&pool, "sealed");
+        put(&pool, "secret", Some(key()));
+        let table = pool.table_with_key("secret", &key()).expect("its key");
+        let bytes = bytes_of(&pool, "secret");
         let at = |group: usize, column: usize| {
             let group = &table.row_groups()[group];
             let buffer = *group.columns[column].buffers.last().expect("one");
@@ -243,8 +246,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
 fn lost_node_leaves_an_error_and_never_a_wrong_answer_and_the_table_is_put_again() {
     let mut cluster = Cluster::new(2);
     let pool = cluster.connect(TransportChoice::Tcp, None);
-    put(&pool, "sealed", Some(key()));
-    let table = pool.table_with_key("sealed", &key()).expect("its key");
+    put(&pool, "secret", Some(key()));
+    let table = pool.table_with_key("secret", &key()).expect("its key");
     let plan = grouping(&table);
     let expected = table.run(&plan, Placement::Fetch).expect("a result").batches;
     cluster.lose_node(0);
@@ -265,8 +268,8 @@ fn lost_node_leaves_an_error_and_never_a_wrong_answer_and_the_table_is_put_again
     });
     // The new table has another salt. A reader that opened the old one must get an error.
     let (_, message) = kind(table.run(&plan, Placement::Split));
-    assert!(message.contains("sealed"), "{message}");
-    let table = pool.table_with_key("sealed", &key()).expect("built anew");
+    assert!(message.contains("secret"), "{message}");
+    let table = pool.table_with_key("secret", &key()).expect("built anew");
     for placement in Placement::FIXED {
         assert_eq!(table.run(&plan, placement).expect("a result").batches, expected, "{placement}");
     }

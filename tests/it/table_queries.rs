@@ -102,7 +102,7 @@ fn tables_of_rows_answer_what_tables_of_columns_answer() {
         };
         let columns = put("columns", TableLayout::Columns, None);
         let rows = put("rows", TableLayout::Rows, None);
-        let sealed_rows = put("sealed rows", TableLayout::Rows, Some(TableKey::new([7; 16])));
+        let encrypted_rows = put("encrypted rows", TableLayout::Rows, Some(TableKey::new([7; 16])));
         assert!(rows.bytes() >= ROWS as u64 * 48, "rows of 1 + 3 + 2 + 8 + 8 + 4 + 16 bytes take 48");
         assert_eq!(rows.row_groups()[0].columns[3].statistics, columns.row_groups()[0].columns[3].statistics);
         let read = |table: &FarTable, columns| {
@@ -110,7 +110,7 @@ fn tables_of_rows_answer_what_tables_of_columns_answer() {
         };
         assert_eq!(read(&rows, None).expect("rows"), read(&columns, None).expect("rows"));
         let two = Some(&[5, 1][..]);
-        for rows in [&rows, &sealed_rows] {
+        for rows in [&rows, &encrypted_rows] {
             assert_eq!(read(rows, two).expect("rows"), read(&columns, two).expect("rows"));
         }
         let queries: [fn(Query) -> Query; 3] = [
@@ -134,7 +134,7 @@ fn tables_of_rows_answer_what_tables_of_columns_answer() {
             assert!(expected.batches.iter().any(|batch| batch.num_rows() > 0));
             for (placement, rows) in Placement::FIXED
                 .into_iter()
-                .flat_map(|placement| [(placement, &rows), (placement, &sealed_rows)])
+                .flat_map(|placement| [(placement, &rows), (placement, &encrypted_rows)])
             {
                 let found = answer(rows, placement);
                 assert_eq!(found.batches, expected.batches, "{}", found.report);

@@ -82,20 +82,20 @@ class Engines:
         return lambda query: query.pyarrow(table)
 
 
-class SealedEngine:
+class EncryptedEngine:
     """One encrypted table in the memory of this process. OpenSSL decrypts it column by column, and Polars selects."""
 
     def __init__(self, table: pa.Table):
         self._names = table.column_names
         plain = [column.to_numpy() for column in table.columns]
-        self._opened = [np.empty_like(column) for column in plain]
-        self._sealed = {
-            name: [self._seal(mode, column) for column in plain]
+        self._decrypted = [np.empty_like(column) for column in plain]
+        self._encrypted = {
+            name: [self._encrypt(mode, column) for column in plain]
             for name, mode in (("CTR", modes.CTR), ("GCM", modes.GCM))
         }
 
     @staticmethod
-    def _seal(mode: type, column: np.ndarray) -> tuple[np.ndarray, object]:
+    def _encrypt(mode: type, column: np.ndarray) -> tuple[np.ndarray, object]:
         cipher = Cipher(algorithms.AES128(RCPU_KEY), mode(bytes(16))).encryptor()
         # OpenSSL needs space for one block more than the output.
         room = bytearray(column.nbytes + 15)
@@ -108,20 +108,20 @@ class SealedEngine:
         def run(name: str) -> object:
             return query.polars(self._frame(name)).to_arrow()
 
-        return {f"LCPU OpenSSL {name}, Polars": timed(lambda name=name: run(name)) for name in self._sealed}
+        return {f"LCPU OpenSSL {name}, Polars": timed(lambda name=name: run(name)) for name in self._encrypted}
 
     def _frame(self, name: str) -> pl.DataFrame:
         columns = {}
-        for column, (sealed, mode) in zip(self._names, self._sealed[name], strict=True):
-            room = np.empty(sealed.nbytes + 15, np.uint8)
+        for column, (encrypted, mode) in zip(self._names, self._encrypted[name], strict=True):
+            room = np.empty(encrypted.nbytes + 15, np.uint8)
             cipher = Cipher(algorithms.AES128(RCPU_KEY), mode).decryptor()
-            cipher.update_into(sealed.data, room.data)
+            cipher.update_into(encrypted.data, room.data)
             cipher.finalize()
-            columns[column] = pa.array(room[: sealed.nbytes].view(np.int64))
+            columns[column] = pa.array(room[: encrypted.nbytes].view(np.int64))
         return pl.from_arrow(pa.table(columns), rechunk=False)
 
 
-def sealed_rows(rows: np.ndarray) -> np.ndarray:
+def encrypted_rows(rows: np.ndarray) -> np.ndarray:
     """Returns rows in the form in which RCPU stores encrypted tables."""
     cipher = Cipher(algorithms.AES128(RCPU_KEY), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(cipher.update(np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data), np.uint8)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import tables
-from contenders import Engines, Far, Place, RemoteCpu, SealedEngine, sealed_rows
+from contenders import EncryptedEngine, Engines, Far, Place, RemoteCpu, encrypted_rows
 from environment import program
 from measuring import Figure, Panel, Quiet, best_engine, in_turns, size_text
-from queries import Distinct, Group, Opened, Project, Query, Regex, Select, canonical, check
+from queries import Decrypted, Distinct, Group, Project, Query, Regex, Select, canonical, check
 from together import Together
 
 KIB = 1 << 10
@@ -355,24 +355,26 @@ def fig11(settings: Settings) -> Figure:
         (SHIPPED, name)
         for name in ("LCPU OpenSSL CTR, Polars", "LCPU OpenSSL GCM, Polars", "RCPU", "FV fetch, shm", "plain ship, shm")
     ) + (("FV ship, tcp", "RCPU"), ("FV ship, tcp", "FV fetch, tcp"), ("FV ship, tcp", "plain ship, tcp"))
-    queries = [(Opened(percent), f"decrypt, {percent} % kept") for percent in (100, 25, 1)]
+    queries = [(Decrypted(percent), f"decrypt, {percent} % kept") for percent in (100, 25, 1)]
     figure.panels = [Panel(title if at else "decrypt and read all", "table", "bytes", ratios=pairs)
                      for at, (_, title) in enumerate(queries)]  # fmt: skip
     sizes = sizes_of(settings)
     whole = tables.table(max(sizes) // tables.ROW_BYTES)
     far = Far(4 * sum(sizes) + 2 * NODE_SPARE_BYTES, settings.place)
-    rcpu = RemoteCpu(sealed_rows(tables.rows_of(whole)), settings.place)
+    rcpu = RemoteCpu(encrypted_rows(tables.rows_of(whole)), settings.place)
     for size in sizes:
         rows = size // tables.ROW_BYTES
         table = whole.slice(0, rows).combine_chunks()
         far.put(f"plain{size}", table)
-        far.put(f"sealed{size}", table, key=key)
-        local, engines = SealedEngine(table), Engines(table, ("DuckDB",))
+        far.put(f"encrypted{size}", table, key=key)
+        local, engines = EncryptedEngine(table), Engines(table, ("DuckDB",))
         for panel, (query, title) in zip(figure.panels, queries, strict=True):
             settings.progress(f"{title}, {size_text(size)}")
             contenders = (
-                far.contenders(f"sealed{size}", query, key=key)
-                | far.contenders(f"sealed{size}", query, ("ship",), "sealed answers,", key=key, seal_answers=True)
+                far.contenders(f"encrypted{size}", query, key=key)
+                | far.contenders(
+                    f"encrypted{size}", query, ("ship",), "encrypted answers,", key=key, encrypt_answers=True
+                )
                 | far.contenders(f"plain{size}", query, ("ship", "fetch"), "plain")
                 | local.contenders(query)
             )

@@ -40,7 +40,7 @@ class Select:
 
 
 @dataclass(frozen=True)
-class Opened(Select):
+class Decrypted(Select):
     """The query of `Select` over an encrypted table. At 100 % it reads the whole table."""
 
     def far(self, scan: farpool.Scan) -> farpool.Scan:
@@ -50,7 +50,7 @@ class Opened(Select):
         return frame if self.percent == 100 else super().polars(frame)
 
     def rcpu(self, rows: int) -> str:
-        return f"opened {rows} 0 {self.limit} 1 {self.limit}"
+        return f"decrypted {rows} 0 {self.limit} 1 {self.limit}"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Regex:
         return f"regex {rows} {self.width} {self.pattern}"
 
 
-Query = Select | Opened | Distinct | Group | Project | Regex
+Query = Select | Decrypted | Distinct | Group | Project | Regex
 
 
 def canonical(query: Query, result: object) -> list[np.ndarray]:

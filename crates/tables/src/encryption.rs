@@ -21,7 +21,7 @@ pub(crate) struct ScanKeys {
     /// The key of the table and the columns that are read. `None` if the table is not encrypted.
     pub(crate) table: Option<(Arc<TableDecryption>, Vec<u16>)>,
     /// True if nodes encrypt the results that they send.
-    pub(crate) seal_answers: bool,
+    pub(crate) encrypt_answers: bool,
 }
 
 impl ScanKeys {
@@ -31,7 +31,7 @@ impl ScanKeys {
     pub(crate) fn check_way(&self, session: &Session, node: &NodeLinks) -> Result<(), Error> {
         // A shared link is memory of this machine; its bytes leave it nowhere.
         let is_safe = node.is_shared() || session.options().tls.is_some() || is_loopback(&node.info.address);
-        match is_safe || (self.table.is_none() && !self.seal_answers) {
+        match is_safe || (self.table.is_none() && !self.encrypt_answers) {
             true => Ok(()),
             false => Err(not_sent(&node.info.name, &node.info.address)),
         }
@@ -57,7 +57,7 @@ impl ScanKeys {
             None => Vec::new(),
         };
         let (mut answers, mut cipher) = (Vec::new(), None);
-        if self.seal_answers {
+        if self.encrypt_answers {
             // Each scan has a key of its own, because the number of a chunk is its nonce.
             let mut random = ScanKey([0; _]);
             let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());

@@ -67,7 +67,7 @@ pub struct FarTable {
     footer: Arc<Footer>,
     /// Key of the table if it is encrypted and was opened with its key.
     pub(crate) decryption: Option<Arc<TableDecryption>>,
-    pub(crate) seal_answers: bool,
+    pub(crate) encrypt_answers: bool,
 }
 
 /// Opens a far table. An encrypted table is opened with the key that it was written with; without the key it can be
@@ -82,7 +82,7 @@ pub fn open_table(pool: &Pool, name: &str, key: Option<&TableKey>) -> Result<Far
         let mut footer = read_footer(&file)?;
         let decryption = key.map(|key| decrypted(&mut footer, key)).transpose()?;
         let (footer, decryption) = (Arc::new(footer), decryption.map(Arc::new));
-        Ok(FarTable { name: name.into(), file, footer, decryption, seal_answers: false })
+        Ok(FarTable { name: name.into(), file, footer, decryption, encrypt_answers: false })
     };
     open().map_err(|error: Error| error.during(format_args!("opening far table {name:?}")))
 }
@@ -183,8 +183,8 @@ impl FarTable {
 
     /// Makes nodes encrypt the results of scans, with a key for each scan. By default they do not. It adds no
     /// protection over the link's own, because keys are sent only over protected links (ADR 0018).
-    pub fn sealing_answers(self) -> FarTable {
-        FarTable { seal_answers: true, ..self }
+    pub fn encrypting_answers(self) -> FarTable {
+        FarTable { encrypt_answers: true, ..self }
     }
 
     /// Checks that the table can be read: an encrypted table needs its key.
@@ -200,7 +200,7 @@ impl FarTable {
     pub(crate) fn scan_keys(&self, columns: &[usize]) -> ScanKeys {
         let columns = || columns.iter().map(|column| *column as u16).collect();
         let table = self.decryption.as_ref().map(|decryption| (Arc::clone(decryption), columns()));
-        ScanKeys { table, seal_answers: self.seal_answers }
+        ScanKeys { table, encrypt_answers: self.encrypt_answers }
     }
 
     /// Returns the number of the first row of each row group.

@@ -336,15 +336,15 @@ class Pool:
             pool.put_table("sales", "sales.parquet")
         """
 
-    def table(self, name: str, *, key: bytes | None = None, seal_answers: bool = False) -> Table:
-        """Opens a far table. An encrypted one can be read only with its `key`. With `seal_answers`, nodes also encrypt
-        the results of queries, even if the connection is encrypted. Raises NotFoundError, LostError, InvalidError (the
-        file of this name is no table, or the key is wrong or missing), RefusedError (the table was modified)."""
-    def scan(self, name: str, *, key: bytes | None = None, seal_answers: bool = False) -> Scan:
+    def table(self, name: str, *, key: bytes | None = None, encrypt_answers: bool = False) -> Table:
+        """Opens a far table. An encrypted one can be read only with its `key`. With `encrypt_answers`, nodes also
+        encrypt the results of queries, even over encrypted connections. Raises NotFoundError, LostError, InvalidError
+        (the file of this name is no table, the key is wrong or missing), RefusedError (it was modified)."""
+    def scan(self, name: str, *, key: bytes | None = None, encrypt_answers: bool = False) -> Scan:
         """Returns a query over a far table, to be refined step by step. It reads nothing yet.
 
-        `key` and `seal_answers` are those of `table`. Raises the errors of `table`, and InvalidError (it has columns of
-        a type that queries do not support, or is encrypted and no key is given).
+        `key` and `encrypt_answers` are those of `table`. Raises the errors of `table`, and InvalidError (it has columns
+        of a type that queries do not support, or is encrypted and no key is given).
 
             pool.scan("sales").filter(col("price") > 2.7).select("item").to_arrow()
         """

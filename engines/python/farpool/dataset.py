@@ -37,7 +37,7 @@ class FarDataset(ds.Dataset):
     """A far table, or a query over one, as a dataset of pyarrow. It has no fragments.
 
     Each scan opens the table by its name. If the table was replaced, the new one must have the same columns.
-    `placement` is that of scans (see `farpool.Scan.collect`; default "auto"). `key` and `seal_answers` are those of
+    `placement` is that of scans (see `farpool.Scan.collect`; default "auto"). `key` and `encrypt_answers` are those of
     `Pool.table`.
     """
 
@@ -47,14 +47,14 @@ class FarDataset(ds.Dataset):
         table: str,
         *,
         key: bytes | None = None,
-        seal_answers: bool = False,
+        encrypt_answers: bool = False,
         placement: str | None = None,
     ):
         """Opens the table. Raises the errors of `Pool.scan`, and InvalidError (unknown `placement`)."""
         self.pool = pool
         self.table = table
         self.placement = placement
-        self._open = lambda: pool.scan(table, key=key, seal_answers=seal_answers)
+        self._open = lambda: pool.scan(table, key=key, encrypt_answers=encrypt_answers)
         self._begin(self._open())
 
     @classmethod

@@ -203,10 +203,10 @@ fn opened(
     pool: &Pool,
     name: &str,
     key: Option<&TableKey>,
-    seal_answers: bool,
+    encrypt_answers: bool,
 ) -> Result<FarTable, farpool::Error> {
     let table = key.map_or_else(|| pool.table(name), |key| pool.table_with_key(name, key))?;
-    Ok(if seal_answers { table.sealing_answers() } else { table })
+    Ok(if encrypt_answers { table.encrypting_answers() } else { table })
 }
 
 /// Converts the argument `replace`.
@@ -442,8 +442,8 @@ impl PyPool {
         self.run(py, |pool| pool.put_table_with(name, batches.schema(), batches, &options))
     }
 
-    /// Opens a far table. An encrypted one can be read only with its `key`. With `seal_answers`, nodes also encrypt the
-    /// results of queries, even if the connection is encrypted, under a key for each scan.
+    /// Opens a far table. An encrypted one can be read only with its `key`. With `encrypt_answers`, nodes also encrypt
+    /// the results of queries, even if the connection is encrypted, under a key for each scan.
     ///
     /// Raises NotFoundError, LostError, InvalidError (the file of this name is no table, or the key is wrong or
     /// missing), RefusedError (the table was modified).
@@ -451,14 +451,20 @@ impl PyPool {
     /// >>> table = pool.table("sales")
     /// >>> table.num_rows, table.column_names
     /// (3, ['item', 'year', 'price'])
-    #[pyo3(signature = (name, *, key=None, seal_answers=false))]
-    fn table(&self, py: Python<'_>, name: &str, key: Option<&[u8]>, seal_answers: bool) -> PyResult<PyTable> {
+    #[pyo3(signature = (name, *, key=None, encrypt_answers=false))]
+    fn table(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        key: Option<&[u8]>,
+        encrypt_answers: bool,
+    ) -> PyResult<PyTable> {
         let key = table_key(py, key)?;
-        self.run(py, |pool| opened(pool, name, key.as_ref(), seal_answers)).map(PyTable::new)
+        self.run(py, |pool| opened(pool, name, key.as_ref(), encrypt_answers)).map(PyTable::new)
     }
 
-    /// Returns a query over a far table, to be refined step by step. It reads nothing yet. `key` and `seal_answers` are
-    /// those of `table`.
+    /// Returns a query over a far table, to be refined step by step. It reads nothing yet. `key` and `encrypt_answers`
+    /// are those of `table`.
     ///
     /// Raises the errors of `table`, and InvalidError (it has columns of a type that queries do not support, or is
     /// encrypted and no key is given).
@@ -466,10 +472,16 @@ impl PyPool {
     /// >>> from farpool import col
     /// >>> pool.scan("sales").filter(col("price") > 2.7).select("item", "year").to_arrow().to_pylist()
     /// [{'item': 'jug', 'year': 2025}, {'item': 'cup', 'year': 2026}]
-    #[pyo3(signature = (name, *, key=None, seal_answers=false))]
-    fn scan(&self, py: Python<'_>, name: &str, key: Option<&[u8]>, seal_answers: bool) -> PyResult<PyScan> {
+    #[pyo3(signature = (name, *, key=None, encrypt_answers=false))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        key: Option<&[u8]>,
+        encrypt_answers: bool,
+    ) -> PyResult<PyScan> {
         let key = table_key(py, key)?;
-        self.run(py, |pool| PyScan::new(opened(pool, name, key.as_ref(), seal_answers)?))
+        self.run(py, |pool| PyScan::new(opened(pool, name, key.as_ref(), encrypt_answers)?))
     }
 
     /// Returns the far tables of the pool.

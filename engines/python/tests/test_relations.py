@@ -265,7 +265,7 @@ def test_a_table_with_a_key_is_read_with_it(pool, con):
     pool.put_table("secret", pa.table({"a": [1, 2, 3]}), key=b"0" * 16)
     with pytest.raises(farpool.InvalidError, match="key"):
         farpool.duckdb.register(con, pool, "secret")
-    farpool.duckdb.register(con, pool, "secret", key=b"0" * 16, seal_answers=True)
+    farpool.duckdb.register(con, pool, "secret", key=b"0" * 16, encrypt_answers=True)
     assert con.sql("SELECT a FROM secret WHERE a > 1").fetchall() == [(2,), (3,)]
     assert farpool.duckdb.sql_pushdown(con, "SELECT sum(a) FROM secret").fetchall() == [(6,)]
     pool.drop_table("secret")

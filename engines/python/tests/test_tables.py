@@ -215,29 +215,29 @@ def test_what_is_no_table_is_refused(pool):
 
 def test_encrypted_tables_are_read_with_their_key_alone(pool):
     key, table = bytes(range(16)), every_type()
-    pool.put_table("sealed", table, key=key)
-    far = pool.table("sealed", key=key)
+    pool.put_table("secret", table, key=key)
+    far = pool.table("secret", key=key)
     assert far.encrypted
     assert far.to_arrow().equals(table)
     wanted = farpool.col("int64") == 0
     expected = table.filter(pyarrow.compute.field("int64") == 0).select(["string", "int64"])
     for placement in ("auto", "fetch", "ship", "split"):
-        for sealed in (False, True):
-            scan = pool.scan("sealed", key=key, seal_answers=sealed).filter(wanted).select("string", "int64")
+        for encrypt in (False, True):
+            scan = pool.scan("secret", key=key, encrypt_answers=encrypt).filter(wanted).select("string", "int64")
             assert pa.table(scan.collect(placement=placement)).equals(expected)
-    closed = pool.table("sealed")
+    closed = pool.table("secret")
     assert (closed.encrypted, closed.num_rows, closed.column_names) == (True, ROWS, table.column_names)
-    with pytest.raises(farpool.InvalidError, match='"sealed" is encrypted'):
+    with pytest.raises(farpool.InvalidError, match='"secret" is encrypted'):
         closed.to_arrow()
-    with pytest.raises(farpool.InvalidError, match='"sealed" is encrypted'):
-        pool.scan("sealed")
-    with pytest.raises(farpool.InvalidError, match='"sealed".*the key is wrong'):
-        pool.scan("sealed", key=bytes(16))
+    with pytest.raises(farpool.InvalidError, match='"secret" is encrypted'):
+        pool.scan("secret")
+    with pytest.raises(farpool.InvalidError, match='"secret".*the key is wrong'):
+        pool.scan("secret", key=bytes(16))
     with pytest.raises(farpool.InvalidError, match="the key has 15 bytes; 16 are needed"):
         pool.put_table("other", table, key=bytes(15))
     pool.put_table("plain", table)
     with pytest.raises(farpool.InvalidError, match="not encrypted"):
         pool.table("plain", key=key)
     assert not pool.table("plain").encrypted
-    pool.drop_table("sealed")
+    pool.drop_table("secret")
     pool.drop_table("plain")

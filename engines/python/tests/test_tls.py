@@ -50,8 +50,8 @@ def test_a_tenant_reads_what_it_wrote(url, certs, transport):
         farpool.connect(url, certs=certs, tenant="analytics", transport=transport) as pool,
         pool.create("f") as file,
     ):
-        file.write_at(5, b"sealed on the way" * 10_000)
-        assert file.read_at(5, 17) == b"sealed on the way"
+        file.write_at(5, b"encrypted on the way" * 10_000)
+        assert file.read_at(5, 20) == b"encrypted on the way"
 
 
 def test_certificates_may_be_named_one_by_one(url, certs):

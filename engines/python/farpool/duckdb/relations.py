@@ -52,7 +52,7 @@ def register(
     *,
     as_: str | None = None,
     key: bytes | None = None,
-    seal_answers: bool = False,
+    encrypt_answers: bool = False,
     placement: str | None = None,
     replace: bool = False,
 ) -> dict[str, FarDataset]:
@@ -65,7 +65,7 @@ def register(
     DuckDB pushes the columns and most filters of a scan down, and only the data that they need is read. Rows arrive
     while the query runs. DuckDB computes everything else itself, such as groups; use `sql_pushdown` to run that beside
     the data. Each query reads the current table of that name, if it has the same columns. `placement` is that of
-    scans (see `farpool.Scan.collect`; default "auto"). `key` and `seal_answers` are those of `Pool.table`.
+    scans (see `farpool.Scan.collect`; default "auto"). `key` and `encrypt_answers` are those of `Pool.table`.
 
     Raises ExistsError (a name is taken, and no `replace`), InvalidError (two tables with one name), and the errors of
     `Pool.scan`. Then no table is registered.
@@ -89,7 +89,7 @@ def register(
             raise farpool.InvalidError(f"far tables {other!r} and {table!r} would both be {local!r} in DuckDB")
         known[local.lower()] = table
     made = {
-        local: dataset(pool, table, key=key, seal_answers=seal_answers, placement=placement)
+        local: dataset(pool, table, key=key, encrypt_answers=encrypt_answers, placement=placement)
         for table, local in names.items()
     }
     for local in made:

@@ -3,7 +3,7 @@
 //! ```text
 //! read BYTES DEPTH COUNT     COUNT turns, each of DEPTH ranges of BYTES that are requested at once
 //! select ROWS A X B Y        rows with column A < X and column B < Y
-//! opened ROWS A X B Y        as select, over encrypted rows
+//! decrypted ROWS A X B Y     as select, over encrypted rows
 //! distinct ROWS KEY          distinct values of column KEY
 //! group ROWS KEY VALUE       sums of column VALUE, grouped by column KEY
 //! regex ROWS WIDTH PATTERN   texts of WIDTH bytes that match PATTERN, the rest of the line
@@ -99,7 +99,7 @@ fn parse(line: &str) -> io::Result<Request> {
             b: number(&mut words)?,
             y: number(&mut words)?,
         }),
-        "opened" => Ok(Request::Opened {
+        "decrypted" => Ok(Request::Decrypted {
             rows,
             a: number(&mut words)?,
             x: number(&mut words)?,

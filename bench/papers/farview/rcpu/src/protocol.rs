@@ -27,7 +27,7 @@ pub(crate) enum Request {
     /// Returns those of the first `rows` rows whose column `a` is less than `x` and whose column `b` is less than `y`.
     Select { rows: u64, a: usize, x: i64, b: usize, y: i64 },
     /// Selects as `Select` does, over encrypted rows.
-    Opened { rows: u64, a: usize, x: i64, b: usize, y: i64 },
+    Decrypted { rows: u64, a: usize, x: i64, b: usize, y: i64 },
     /// Returns the distinct values of a column over the first `rows` rows.
     Distinct { rows: u64, key: usize },
     /// Groups the first `rows` rows by a column, and sums another column in each group.
@@ -60,7 +60,7 @@ impl Request {
                 [2 | (*a as u64) << 8 | (*b as u64) << 16, *rows, x.cast_unsigned(), y.cast_unsigned(), 0],
                 "",
             ),
-            Request::Opened { rows, a, x, b, y } => (
+            Request::Decrypted { rows, a, x, b, y } => (
                 [6 | (*a as u64) << 8 | (*b as u64) << 16, *rows, x.cast_unsigned(), y.cast_unsigned(), 0],
                 "",
             ),
@@ -105,7 +105,7 @@ impl Request {
                 pattern: String::from_utf8(pattern.to_vec())
                     .map_err(|_| bad("a pattern that is not UTF-8"))?,
             }),
-            6 => Ok(Request::Opened {
+            6 => Ok(Request::Decrypted {
                 rows,
                 a: column(first >> 8 & 0xFF)?,
                 x: third.cast_signed(),
@@ -126,7 +126,7 @@ mod tests {
         let all = [
             Request::Read { offset: 1 << 40, bytes: 8192 },
             Request::Select { rows: 9, a: 7, x: -1, b: 3, y: i64::MAX },
-            Request::Opened { rows: 9, a: 2, x: i64::MIN, b: 6, y: 0 },
+            Request::Decrypted { rows: 9, a: 2, x: i64::MIN, b: 6, y: 0 },
             Request::Distinct { rows: 9, key: 5 },
             Request::Group { rows: 9, key: 5, value: 2 },
             Request::Regex { rows: 9, width: 16, pattern: "a.*b".to_owned() },

@@ -10,7 +10,7 @@ use std::io;
 /// Key of encrypted rows: AES-128 in counter mode with a counter from 0, one key and no tag, as in the paper.
 const KEY: [u8; 16] = *b"farview figure11";
 /// Bytes that are decrypted at a time, few enough for the cache.
-const OPENED_BYTES: usize = 256 << 10;
+const DECRYPTED_BYTES: usize = 256 << 10;
 
 /// Receiver of result rows.
 pub(crate) trait Sink {
@@ -52,17 +52,17 @@ pub(crate) fn run(table: &[u8], request: &Request, sink: &mut impl Sink) -> io::
             }
             Ok(())
         }
-        Request::Opened { rows: count, a, x, b, y } => {
+        Request::Decrypted { rows: count, a, x, b, y } => {
             let key = UnboundCipherKey::new(&AES_128, &KEY).and_then(DecryptingKey::ctr);
             let key = key.map_err(io::Error::other)?;
-            let mut opened = vec![0; OPENED_BYTES];
+            let mut decrypted = vec![0; DECRYPTED_BYTES];
             let table = first(table, count, ROW_BYTES)?;
-            for (piece, at) in table.chunks(OPENED_BYTES).zip((0u128..).step_by(OPENED_BYTES / 16)) {
-                let opened = &mut opened[..piece.len()];
-                opened.copy_from_slice(piece);
+            for (piece, at) in table.chunks(DECRYPTED_BYTES).zip((0u128..).step_by(DECRYPTED_BYTES / 16)) {
+                let decrypted = &mut decrypted[..piece.len()];
+                decrypted.copy_from_slice(piece);
                 let counter = DecryptionContext::Iv128(FixedLength::from(at.to_be_bytes()));
-                key.decrypt(opened, counter).map_err(io::Error::other)?;
-                for row in opened.as_chunks::<ROW_BYTES>().0 {
+                key.decrypt(decrypted, counter).map_err(io::Error::other)?;
+                for row in decrypted.as_chunks::<ROW_BYTES>().0 {
                     if word(row, a) < x && word(row, b) < y {
                         sink.row(row)?;
                     }
@@ -140,12 +140,12 @@ mod tests {
     #[test]
     fn rows_that_lie_encrypted_are_kept_like_others() {
         let table = table(10_000);
-        let mut sealed = table.clone();
+        let mut encrypted = table.clone();
         let key = UnboundCipherKey::new(&AES_128, &KEY).and_then(DecryptingKey::ctr).unwrap();
-        key.decrypt(&mut sealed, DecryptionContext::Iv128(FixedLength::from([0; 16]))).unwrap();
+        key.decrypt(&mut encrypted, DecryptionContext::Iv128(FixedLength::from([0; 16]))).unwrap();
         let select = Request::Select { rows: 9_000, a: 0, x: 1, b: 1, y: 2 };
-        let opened = Request::Opened { rows: 9_000, a: 0, x: 1, b: 1, y: 2 };
-        assert_eq!(answer(&sealed, &opened).unwrap(), answer(&table, &select).unwrap());
+        let decrypted = Request::Decrypted { rows: 9_000, a: 0, x: 1, b: 1, y: 2 };
+        assert_eq!(answer(&encrypted, &decrypted).unwrap(), answer(&table, &select).unwrap());
     }
 
     #[test]
