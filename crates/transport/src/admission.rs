@@ -139,8 +139,8 @@ impl Stream for AdmittedStream<'_> {
         self.stream.flush()
     }
 
-    fn is_sealed(&self) -> bool {
-        self.stream.is_sealed()
+    fn is_encrypted(&self) -> bool {
+        self.stream.is_encrypted()
     }
 
     fn needs_checksums(&self) -> bool {

@@ -163,7 +163,7 @@ impl<S: Stream> FrameLink<S> {
     fn receive_head(&mut self, deadline: MonoNs) -> Result<Header, LinkError> {
         let mut head = [0; HEADER_BYTES];
         let received = read_full(&mut self.stream, &mut [IoSliceMut::new(&mut head)], deadline);
-        if !self.stream.is_sealed() && tls::is_alert(&head) {
+        if !self.stream.is_encrypted() && tls::is_alert(&head) {
             return Err(LinkError::Untrusted(TlsError::peer_speaks_tls()));
         }
         received.map_err(broken)?;

@@ -51,13 +51,13 @@ pub trait Stream: Send {
     }
 
     /// Reports whether the stream encrypts and authenticates its bytes.
-    fn is_sealed(&self) -> bool {
+    fn is_encrypted(&self) -> bool {
         false
     }
 
     /// Reports whether a byte could be changed on the way without notice. Frames then need checksums of their own.
     fn needs_checksums(&self) -> bool {
-        !self.is_sealed()
+        !self.is_encrypted()
     }
 
     /// Returns the socket, if bytes may be sent and received past this stream. `None` if the stream has to see all

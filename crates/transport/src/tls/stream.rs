@@ -51,9 +51,9 @@ const _: () = assert!(INPUT_BYTES_START <= INPUT_BYTES_MAX);
 pub struct TlsStream {
     socket: Socket,
     /// Encrypts outgoing bytes. `None` if the kernel does.
-    sealing: Option<Sealing>,
+    encryption: Option<Encryption>,
     /// Decrypts incoming bytes. `None` if the kernel does.
-    opening: Option<Opening>,
+    decryption: Option<Decryption>,
     /// Records in each direction. An upper bound if the kernel makes the records.
     sent_records: u64,
     received_records: u64,
@@ -69,12 +69,12 @@ impl TlsStream {
         let suite = suite.ok_or_else(|| io::Error::other("a handshake without a TLS 1.3 cipher"))?;
         let secrets = connection.dangerous_extract_secrets().map_err(io::Error::other)?;
         let handed = kernel::hand_over(&socket, &secrets);
-        let sealing = (!handed.sending).then(|| Sealing::new(suite, secrets.tx.1));
-        let opening = (!handed.receiving).then(|| Opening::new(suite, secrets.rx.1));
+        let encryption = (!handed.sending).then(|| Encryption::new(suite, secrets.tx.1));
+        let decryption = (!handed.receiving).then(|| Decryption::new(suite, secrets.rx.1));
         Ok(TlsStream {
             socket,
-            sealing: sealing.transpose()?,
-            opening: opening.transpose()?,
+            encryption: encryption.transpose()?,
+            decryption: decryption.transpose()?,
             sent_records: secrets.tx.0,
             received_records: secrets.rx.0,
             own,
@@ -93,8 +93,10 @@ impl TlsStream {
 
 impl Stream for TlsStream {
     fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        match &mut self.opening {
-            Some(opening) => opening.read(&mut self.socket, &mut self.received_records, into, &self.own),
+        match &mut self.decryption {
+            Some(decryption) => {
+                decryption.read(&mut self.socket, &mut self.received_records, into, &self.own)
+            }
             None => match kernel::read(&mut self.socket, into)? {
                 Incoming::Data(count) => {
                     self.received_records += records_of(count);
@@ -109,8 +111,8 @@ impl Stream for TlsStream {
 
     fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         self.check_sendable()?;
-        match &mut self.sealing {
-            Some(sealing) => sealing.write(&mut self.socket, &mut self.sent_records, from),
+        match &mut self.encryption {
+            Some(encryption) => encryption.write(&mut self.socket, &mut self.sent_records, from),
             None => {
                 let count = self.socket.write(from)?;
                 self.sent_records += records_of(count);
@@ -120,8 +122,8 @@ impl Stream for TlsStream {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.sealing {
-            Some(sealing) => sealing.flush(&mut self.socket),
+        match &mut self.encryption {
+            Some(encryption) => encryption.flush(&mut self.socket),
             None => Ok(()),
         }
     }
@@ -135,8 +137,9 @@ impl Stream for TlsStream {
     }
 
     fn is_readable(&mut self) -> bool {
-        let is_opened = |opening: &Opening| !opening.plain.is_empty() || !opening.sealed.is_empty();
-        self.opening.as_ref().is_some_and(is_opened) || self.socket.is_readable()
+        let has_bytes =
+            |decryption: &Decryption| !decryption.plain.is_empty() || !decryption.ciphertext.is_empty();
+        self.decryption.as_ref().is_some_and(has_bytes) || self.socket.is_readable()
     }
 
     fn rest(&mut self) {
@@ -147,7 +150,7 @@ impl Stream for TlsStream {
         self.socket.never_spin();
     }
 
-    fn is_sealed(&self) -> bool {
+    fn is_encrypted(&self) -> bool {
         true
     }
 
@@ -171,18 +174,18 @@ fn cipher_of(secrets: ConnectionTrafficSecrets) -> io::Result<(AeadKey, Iv)> {
 }
 
 /// Encryption of outgoing records. It keeps those that the socket has not accepted yet.
-struct Sealing {
+struct Encryption {
     encrypter: Box<dyn MessageEncrypter>,
     records: VecDeque<Vec<u8>>,
     /// Bytes of the first record that have been sent.
     sent: usize,
 }
 
-impl Sealing {
-    fn new(suite: &Tls13CipherSuite, secrets: ConnectionTrafficSecrets) -> io::Result<Sealing> {
+impl Encryption {
+    fn new(suite: &Tls13CipherSuite, secrets: ConnectionTrafficSecrets) -> io::Result<Encryption> {
         let (key, iv) = cipher_of(secrets)?;
         let records = VecDeque::with_capacity(GROUP_RECORDS);
-        Ok(Sealing { encrypter: suite.aead_alg.encrypter(key, iv), records, sent: 0 })
+        Ok(Encryption { encrypter: suite.aead_alg.encrypter(key, iv), records, sent: 0 })
     }
 
     /// Encrypts and sends as long as the socket accepts bytes. The returned number of bytes has been encrypted; the
@@ -215,9 +218,9 @@ impl Sealing {
                     version: ProtocolVersion::TLSv1_2,
                     payload: OutboundChunks::new(&chunks),
                 };
-                let sealed = self.encrypter.encrypt(message, *sequence).map_err(io::Error::other)?;
+                let encrypted = self.encrypter.encrypt(message, *sequence).map_err(io::Error::other)?;
                 *sequence += 1;
-                self.records.push_back(sealed.encode());
+                self.records.push_back(encrypted.encode());
                 written += length;
             }
             if self.records.is_empty() {
@@ -260,24 +263,24 @@ impl Sealing {
 }
 
 /// Decryption of incoming records, in the buffer that received them.
-struct Opening {
+struct Decryption {
     decrypter: Box<dyn MessageDecrypter>,
     buffer: Vec<u8>,
     /// Received bytes that are not decrypted yet.
-    sealed: Range<usize>,
-    /// Decrypted bytes that are not read yet. They lie before `sealed`.
+    ciphertext: Range<usize>,
+    /// Decrypted bytes that are not read yet. They lie before `ciphertext`.
     plain: Range<usize>,
     /// True if the peer announced the end of its bytes.
     is_closed: bool,
 }
 
-impl Opening {
-    fn new(suite: &Tls13CipherSuite, secrets: ConnectionTrafficSecrets) -> io::Result<Opening> {
+impl Decryption {
+    fn new(suite: &Tls13CipherSuite, secrets: ConnectionTrafficSecrets) -> io::Result<Decryption> {
         let (key, iv) = cipher_of(secrets)?;
-        Ok(Opening {
+        Ok(Decryption {
             decrypter: suite.aead_alg.decrypter(key, iv),
             buffer: vec![0; INPUT_BYTES_START],
-            sealed: 0..0,
+            ciphertext: 0..0,
             plain: 0..0,
             is_closed: false,
         })
@@ -314,7 +317,7 @@ impl Opening {
             if self.is_closed {
                 return Ok(total);
             }
-            if self.open(sequence, own)? {
+            if self.decrypt(sequence, own)? {
                 continue;
             }
             if total > 0 {
@@ -327,16 +330,16 @@ impl Opening {
     }
 
     /// Decrypts the next record if all of it has been received. Reports whether it has.
-    fn open(&mut self, sequence: &mut u64, own: &str) -> io::Result<bool> {
+    fn decrypt(&mut self, sequence: &mut u64, own: &str) -> io::Result<bool> {
         let Some(body) = self.whole_record()? else { return Ok(false) };
-        self.sealed.start = body.end;
+        self.ciphertext.start = body.end;
         let (start, record) = (body.start, &mut self.buffer[body]);
         let message =
             InboundOpaqueMessage::new(ContentType::ApplicationData, ProtocolVersion::TLSv1_2, record);
-        let opened = self.decrypter.decrypt(message, *sequence);
-        let opened = opened.map_err(|_| broken(CHANGED))?;
+        let decrypted = self.decrypter.decrypt(message, *sequence);
+        let decrypted = decrypted.map_err(|_| broken(CHANGED))?;
         *sequence += 1;
-        match (opened.typ, opened.payload) {
+        match (decrypted.typ, decrypted.payload) {
             // Empty records could be sent for ever without any progress.
             (ContentType::ApplicationData, []) => Err(broken("a record without bytes")),
             (ContentType::ApplicationData, bytes) => {
@@ -353,7 +356,7 @@ impl Opening {
 
     /// Returns the range of the next record's body, if all of it has been received.
     fn whole_record(&self) -> io::Result<Option<Range<usize>>> {
-        let waiting = &self.buffer[self.sealed.clone()];
+        let waiting = &self.buffer[self.ciphertext.clone()];
         let Some(head) = waiting.first_chunk::<RECORD_HEADER_BYTES>() else { return Ok(None) };
         let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
         // Only data is expected. Encrypted alerts have the same type.
@@ -361,26 +364,26 @@ impl Opening {
         {
             return Err(broken("bytes that are not a TLS record"));
         }
-        let start = self.sealed.start + RECORD_HEADER_BYTES;
+        let start = self.ciphertext.start + RECORD_HEADER_BYTES;
         Ok((waiting.len() - RECORD_HEADER_BYTES >= length).then(|| start..start + length))
     }
 
     /// Receives more bytes. All decrypted bytes have been read before.
     fn receive(&mut self, socket: &mut Socket) -> io::Result<usize> {
-        let is_full = self.sealed.end == self.buffer.len();
+        let is_full = self.ciphertext.end == self.buffer.len();
         if is_full && self.buffer.len() < INPUT_BYTES_MAX {
             // One call did not receive everything: the peer sends much.
             self.buffer.resize(INPUT_BYTES_MAX, 0);
         }
-        if self.sealed.is_empty() {
-            self.sealed = 0..0;
-        } else if self.sealed.start + INPUT_BYTES_START > self.buffer.len() {
-            self.buffer.copy_within(self.sealed.clone(), 0);
-            self.sealed = 0..self.sealed.len();
+        if self.ciphertext.is_empty() {
+            self.ciphertext = 0..0;
+        } else if self.ciphertext.start + INPUT_BYTES_START > self.buffer.len() {
+            self.buffer.copy_within(self.ciphertext.clone(), 0);
+            self.ciphertext = 0..self.ciphertext.len();
         }
         self.plain = 0..0;
-        let count = socket.read(&mut [IoSliceMut::new(&mut self.buffer[self.sealed.end..])])?;
-        self.sealed.end += count;
+        let count = socket.read(&mut [IoSliceMut::new(&mut self.buffer[self.ciphertext.end..])])?;
+        self.ciphertext.end += count;
         Ok(count)
     }
 }
@@ -470,16 +473,16 @@ mod tests {
     }
 
     #[test]
-    fn stream_that_sealed_what_its_keys_are_good_for_seals_no_more() {
+    fn stream_that_encrypted_what_its_keys_are_good_for_encrypts_no_more() {
         let (mut client, _server) = testing::pair();
-        assert!(client.is_sealed() && !client.is_worn());
+        assert!(client.is_encrypted() && !client.is_worn());
         client.sent_records = RECORDS_WORN;
         assert!(client.is_worn(), "retired between two conversations");
         client.sent_records = RECORDS_MAX;
         assert!(client.write(&[IoSlice::new(b"one more")]).is_err());
         // The limit also holds inside one write.
         client.sent_records = RECORDS_MAX - 2;
-        if client.sealing.is_some() {
+        if client.encryption.is_some() {
             let bytes = vec![0; 10 * RECORD_PLAIN_BYTES_MAX];
             assert_eq!(
                 client.write(&[IoSlice::new(&bytes)]).expect("two records"),
@@ -497,14 +500,14 @@ mod tests {
     }
 
     /// Encrypts one record by hand, which may be one that our peers never send.
-    fn sealed(peer: &mut TlsStream, typ: ContentType, payload: &[u8]) -> Vec<u8> {
-        let sealing = peer.sealing.as_mut().expect("this kernel has no TLS");
+    fn encrypted(peer: &mut TlsStream, typ: ContentType, payload: &[u8]) -> Vec<u8> {
+        let encryption = peer.encryption.as_mut().expect("this kernel has no TLS");
         let message = OutboundPlainMessage {
             typ,
             version: ProtocolVersion::TLSv1_2,
             payload: OutboundChunks::Single(payload),
         };
-        let record = sealing.encrypter.encrypt(message, peer.sent_records).expect("sealed").encode();
+        let record = encryption.encrypter.encrypt(message, peer.sent_records).expect("encrypted").encode();
         peer.sent_records += 1;
         record
     }
@@ -537,7 +540,7 @@ mod tests {
             (ContentType::Alert, &[2, fatal], Some(io::ErrorKind::PermissionDenied)),
         ] {
             let (mut client, mut server) = testing::pair();
-            let record = sealed(&mut server, typ, payload);
+            let record = encrypted(&mut server, typ, payload);
             match (read_of(&mut client, &mut server, &record), kind) {
                 (Ok(found), None) => assert_eq!(found, payload),
                 (Err(error), Some(kind)) => assert_eq!(error.kind(), kind, "{typ:?}: {error}"),
@@ -547,20 +550,20 @@ mod tests {
         // Every alert after the first record ends the connection.
         let (mut client, mut server) = testing::pair();
         let records =
-            [sealed(&mut server, data, b"bytes"), sealed(&mut server, ContentType::Alert, &[2, fatal])];
+            [encrypted(&mut server, data, b"bytes"), encrypted(&mut server, ContentType::Alert, &[2, fatal])];
         assert_eq!(read_of(&mut client, &mut server, &records[0]).expect("data"), b"bytes");
         let error = read_of(&mut client, &mut server, &records[1]).expect_err("the end");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted, "{error}");
         // A close alert ends the stream without an error.
         let (mut client, mut server) = testing::pair();
-        let record = sealed(&mut server, ContentType::Alert, &[1, 0]);
+        let record = encrypted(&mut server, ContentType::Alert, &[1, 0]);
         assert_eq!(read_of(&mut client, &mut server, &record).expect("the end"), b"");
     }
 
     #[test]
     fn bytes_that_are_no_record_of_this_connection_are_refused() {
         let (mut client, mut server) = testing::pair();
-        let good = sealed(&mut server, ContentType::ApplicationData, b"bytes");
+        let good = encrypted(&mut server, ContentType::ApplicationData, b"bytes");
         let mut changed = good.clone();
         changed[7] ^= 1;
         let oversize = [&[23, 3, 3, 0xff, 0xff][..], &[0; 64]].concat();
