@@ -173,7 +173,7 @@ proptest! {
         if good[3] { bytes[18..20].fill(0) }
         if good[4] { bytes[33..36].fill(0) }
         if good[5] { bytes[20..32].fill(0) }
-        seal(&mut bytes);
+        put_checksum(&mut bytes);
         if let Ok(header) = Header::decode(&bytes) {
             prop_assert_eq!(header.encode(), bytes);
         }
@@ -282,7 +282,7 @@ fn text_too_long_empty_or_with_control_characters_is_refused() {
     assert_eq!(Name::take(&mut Cursor::new(&invalid_utf8)), Err(WireError::Text { what: "Name" }));
 }
 
-fn seal(bytes: &mut [u8; HEADER_BYTES]) {
+fn put_checksum(bytes: &mut [u8; HEADER_BYTES]) {
     let crc = crc32c::crc32c(&bytes[..36]);
     bytes[36..].copy_from_slice(&crc.to_le_bytes());
 }
@@ -293,7 +293,7 @@ fn header_error(is_reply: bool, at: usize, put: &[u8]) -> WireError {
     let header = if is_reply { request.reply(&[], None) } else { request };
     let mut bytes = header.encode();
     bytes[at..at + put.len()].copy_from_slice(put);
-    seal(&mut bytes);
+    put_checksum(&mut bytes);
     Header::decode(&bytes).expect_err("a fault was put in")
 }
 
@@ -335,7 +335,7 @@ fn header_with_any_bit_flipped_is_refused() {
 fn greeting_of_any_version_is_read() {
     let mut bytes = Header::request(Opcode::Hello, 1, &[]).encode();
     bytes[4] = 200;
-    seal(&mut bytes);
+    put_checksum(&mut bytes);
     assert_eq!(Header::decode(&bytes).map(|header| header.version), Ok(200));
 }
 
