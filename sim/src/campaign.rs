@@ -1,7 +1,7 @@
 //! Campaign: runs many worlds on several threads, until the budget is used up or a violation is found.
 
 use crate::profile::Profile;
-use crate::run::{Outcome, run_world};
+use crate::run::{WorldOutcome, run_world};
 use crate::tally::Tally;
 use farpool_lock::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ pub struct Budget {
 
 /// Result of a campaign.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct CampaignReport {
     /// Number of worlds that ended.
     pub worlds: u64,
     /// Counts, summed over these worlds.
@@ -35,7 +35,7 @@ pub struct Report {
     /// Real time that the campaign took.
     pub took: Duration,
     /// First world with a violation; `None` if there was none.
-    pub found: Option<Outcome>,
+    pub found: Option<WorldOutcome>,
     /// Seed of a world that made no progress; `None` if there was none. Usually a lock is held across a pause.
     pub stuck: Option<u64>,
 }
@@ -58,13 +58,13 @@ pub struct Progress {
 
 /// Runs worlds until the budget is used up, or one fails or is stuck. Calls `show` from time to time with the
 /// progress.
-pub fn run(budget: &Budget, mut show: impl FnMut(Progress)) -> Report {
+pub fn run(budget: &Budget, mut show: impl FnMut(Progress)) -> CampaignReport {
     let start = Instant::now();
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let busy: Vec<Mutex<Option<(u64, Instant)>>> = (0..budget.threads).map(|_| Mutex::new(None)).collect();
-    let mut report = Report::default();
-    let (ended, ends) = channel::<Outcome>();
+    let mut report = CampaignReport::default();
+    let (ended, ends) = channel::<WorldOutcome>();
     std::thread::scope(|scope| {
         for slot in &busy {
             let (ended, next, stop) = (ended.clone(), &next, &stop);
@@ -123,7 +123,7 @@ fn set(slot: &Mutex<Option<(u64, Instant)>>, value: Option<(u64, Instant)>) {
     *slot.lock() = value;
 }
 
-fn finish_stuck(report: &Report, budget: &Budget) -> ! {
+fn finish_stuck(report: &CampaignReport, budget: &Budget) -> ! {
     if let Some(seed) = report.stuck {
         let profile = budget.profile.word();
         eprintln!(
@@ -135,7 +135,7 @@ fn finish_stuck(report: &Report, budget: &Budget) -> ! {
 }
 
 impl Budget {
-    fn share_used(&self, report: &Report, elapsed: Duration) -> f64 {
+    fn share_used(&self, report: &CampaignReport, elapsed: Duration) -> f64 {
         let worlds = self.worlds.map_or(0.0, |worlds| report.worlds as f64 / worlds.max(1) as f64);
         let hours = self.hours.map_or(0.0, |hours| report.tally.hours() / hours);
         let time = self.time.map_or(0.0, |time| elapsed.as_secs_f64() / time.as_secs_f64());

@@ -37,8 +37,8 @@ mod tally;
 mod trace;
 mod workload;
 
-pub use campaign::{Budget, Progress, Report, run};
+pub use campaign::{Budget, CampaignReport, Progress, run};
 pub use oracle::Violation;
 pub use profile::Profile;
-pub use run::{Outcome, run_world, run_world_printed};
+pub use run::{WorldOutcome, run_world, run_world_printed};
 pub use tally::Tally;

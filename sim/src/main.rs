@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use farpool_sim::{Budget, Outcome, Profile, Progress, Report, run, run_world, run_world_printed};
+use farpool_sim::{
+    Budget, CampaignReport, Profile, Progress, WorldOutcome, run, run_world, run_world_printed,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::process::ExitCode;
@@ -113,11 +115,11 @@ fn replay(args: &Args, seed: u64) -> ExitCode {
         true => run_world_printed(seed, args.profile),
         false => run_world(seed, args.profile),
     };
-    let report = Report {
+    let report = CampaignReport {
         worlds: 1,
         tally: outcome.tally.clone(),
         found: outcome.violation.is_some().then(|| outcome.clone()),
-        ..Report::default()
+        ..CampaignReport::default()
     };
     if !args.json {
         println!("seed {seed}, profile {}: hash {:016x}", args.profile.word(), outcome.hash);
@@ -154,7 +156,7 @@ fn campaign(args: &Args) -> ExitCode {
     finish(args, &report, None)
 }
 
-fn finish(args: &Args, report: &Report, hash: Option<u64>) -> ExitCode {
+fn finish(args: &Args, report: &CampaignReport, hash: Option<u64>) -> ExitCode {
     if args.json {
         println!("{}", as_json(report, hash));
     } else {
@@ -168,7 +170,7 @@ fn finish(args: &Args, report: &Report, hash: Option<u64>) -> ExitCode {
     if report.found.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn tell(args: &Args, found: &Outcome) {
+fn tell(args: &Args, found: &WorldOutcome) {
     let Some((violation, last)) = &found.violation else { return };
     println!("\nLast events (time, process, event):");
     for line in last {
@@ -178,7 +180,7 @@ fn tell(args: &Args, found: &Outcome) {
     println!("\ncargo xtask sim --seed {} --profile {} --trace", found.seed, args.profile.word());
 }
 
-fn table(report: &Report) -> Vec<String> {
+fn table(report: &CampaignReport) -> Vec<String> {
     let tally = &report.tally;
     let seconds = report.took.as_secs_f64();
     let mut lines = vec![
@@ -204,7 +206,7 @@ fn table(report: &Report) -> Vec<String> {
     lines
 }
 
-fn as_json(report: &Report, hash: Option<u64>) -> serde_json::Value {
+fn as_json(report: &CampaignReport, hash: Option<u64>) -> serde_json::Value {
     let tally = &report.tally;
     let operations: Vec<_> = tally
         .operations

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 /// Result of a world.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct WorldOutcome {
     /// Seed of the world.
     pub seed: u64,
     /// Profile that was asked for.
@@ -32,18 +32,18 @@ pub struct Outcome {
 }
 
 /// Runs the world of a seed.
-pub fn run_world(seed: u64, profile: Profile) -> Outcome {
+pub fn run_world(seed: u64, profile: Profile) -> WorldOutcome {
     run_traced(seed, profile, Plan::draw(seed, profile), Trace::new())
 }
 
 /// Runs the world of a seed. Prints its plan and everything that happens.
-pub fn run_world_printed(seed: u64, profile: Profile) -> Outcome {
+pub fn run_world_printed(seed: u64, profile: Profile) -> WorldOutcome {
     let plan = Plan::draw(seed, profile);
     println!("{plan:#?}");
     run_traced(seed, profile, plan, Trace::printed())
 }
 
-fn run_traced(seed: u64, profile: Profile, plan: Plan, trace: Trace) -> Outcome {
+fn run_traced(seed: u64, profile: Profile, plan: Plan, trace: Trace) -> WorldOutcome {
     panics::quiet(true);
     put_world(World::new(seed, plan, trace));
     let (nodes, clients) = world(|world| {
@@ -213,7 +213,7 @@ impl World {
         None
     }
 
-    fn outcome(&mut self, seed: u64, profile: Profile) -> Outcome {
+    fn outcome(&mut self, seed: u64, profile: Profile) -> WorldOutcome {
         let mut tally = std::mem::take(&mut self.tally);
         tally.virtual_ns = self.now();
         tally.events = self.trace.count();
@@ -222,6 +222,6 @@ impl World {
             let last = self.trace.last();
             (violation, last.map(|happened| trace::words(happened, self.name_of(happened.who))).collect())
         });
-        Outcome { seed, profile, hash: self.trace.hash(), tally, violation }
+        WorldOutcome { seed, profile, hash: self.trace.hash(), tally, violation }
     }
 }
