@@ -312,13 +312,16 @@ fn bools(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>) -> BTreeMap<String, Num
     found
 }
 
+/// Crate for those who write functions. Its types describe the same records as the host's, under the same names.
+const SDK: &str = "farpool-function";
+
 /// Counts names of public types that two crates have, and nouns of several crates that the glossary lacks.
 fn nouns(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>, glossary: &str) -> BTreeMap<String, Number> {
     let types_of = |files: &Vec<(&str, Tokens<'_>)>| -> BTreeSet<_> {
         files.iter().flat_map(|(_, tokens)| nouns::public_types(&tokens.all)).map(str::to_owned).collect()
     };
     let owned: BTreeMap<&str, BTreeSet<String>> =
-        rust.iter().map(|(name, files)| (*name, types_of(files))).collect();
+        rust.iter().filter(|(name, _)| **name != SDK).map(|(name, files)| (*name, types_of(files))).collect();
     let types: BTreeMap<&str, BTreeSet<&str>> =
         owned.iter().map(|(name, types)| (*name, types.iter().map(String::as_str).collect())).collect();
     let numbers = [("twins", nouns::twins(&types)), ("unexplained", nouns::unexplained(&types, glossary))];

@@ -56,7 +56,8 @@ mod tests {
 
     #[test]
     fn comment_begins_at_its_first_line_and_behind_an_empty_one() {
-        let text = "//! One.\n//! Two.\n//!\n//! Three.\nuse a;\n\n    /// Four.\n    fn b() {} // no\n// Five.\n/// Six.\n";
+        let text = "//! One.\n//! Two.\n//!\n//! Three.\nuse a;\n\n    /// Four.\n    fn b() {} // no\n\
+                    // Five.\n/// Six.\n";
         let found = openings("a.rs", text);
         assert_eq!(found, [(1, "One."), (4, "Three."), (7, "Four."), (9, "Five."), (10, "Six.")]);
     }
