@@ -5,7 +5,7 @@
 #   bench/guest/run.sh PROGRAM [ARGUMENTS...]                 the guest has only the program and its libraries
 #   bench/guest/run.sh --host-root COMMAND [ARGUMENTS...]     as root, in this folder of this machine's root file system
 #
-# With --host-root the guest has all programs of this machine and cgroups of version 2 with all controllers. It can read
+# The guest of --host-root has all programs of this machine and cgroups of version 2 with all controllers. It can read
 # the files that the caller can read. It writes to its own disk, which is deleted at the end: /var/tmp is on that disk
 # (ext4 on a virtio block device), everything else is an overlay. The environment is PATH, HOME and TMPDIR; `env
 # NAME=VALUE` sets more.

@@ -38,7 +38,7 @@ for (;;) {
         if (!(error instanceof WebAssembly.RuntimeError)) throw error;
         head.writeBigInt64LE(-(2n ** 63n), 0);
     }
-    // After the memory has grown, its buffer is another object.
+    // Growth of the memory replaces its buffer object.
     const after = Buffer.from(exports.memory.buffer);
     after.copy(head, 8, request.hop, request.hop + 8);
     write(head);

@@ -329,7 +329,7 @@ static inline int farpool_values(const struct farpool_call *call, const struct f
     const struct farpool_buffer *buffer = chunk->buffer;
     const uint8_t *memory[4];
     for (int i = 0; i < 4; i++) {
-        /* With FARPOOL_ROWS, buffer 2 holds an offset within a row and the bytes of a row, not a range
+        /* Buffer 2 of FARPOOL_ROWS holds an offset within a row and the bytes of a row, not a range
          * of the window. */
         int range = chunk->encoding != FARPOOL_ROWS || i < 2;
         if (range && !farpool_has(call, buffer[i].offset, buffer[i].bytes)) return 0;

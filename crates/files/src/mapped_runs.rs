@@ -1,4 +1,5 @@
-//! List of where the readable bytes of a file are mapped in this process, for the mapped reads and writes of `mapped_access`.
+//! List of where the readable bytes of a file are mapped in this process, for the mapped reads and writes of
+//! `mapped_access`.
 
 use crate::node_links::LeasedRegion;
 use crate::plan::Readable;

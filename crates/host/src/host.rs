@@ -21,8 +21,8 @@ macro_rules! hosts {
         ///
         /// Methods are of three kinds. Some return a value at once: `now`, `wall_ms`, `boot_id`, `spun_ns`,
         /// `is_one_thread`. Some act: `random`, `temporary_file`, `spawn`, `say`. One blocks: `wait`, on an event
-        /// ([`HostEvent`]) and with a deadline. To wait for a change, read the event's count ([`HostEvent::heard`]) first, then
-        /// look at the state, and pass the count to `wait`; a change between the two is then not missed.
+        /// ([`HostEvent`]) and with a deadline. To wait for a change, read the event's count ([`HostEvent::heard`])
+        /// first, then look at the state, and pass the count to `wait`; a change between the two is then not missed.
         ///
         /// Any thread may call any method. A caller must hold no ordinary lock in `wait`: on a host of one thread,
         /// another caller that blocks on that lock would stop all of them. A lock that is held while others are waited

@@ -150,8 +150,8 @@ pub struct TableShape<'t> {
 /// keys. The sum wraps. Only the places of keys that were not found are set.
 ///
 /// # Panics
-/// Like [`KeyTable::new`] and [`find`]; also if a bucket has fewer than two words per key, or there is not one value per
-/// key, or the copies are too short.
+/// Like [`KeyTable::new`] and [`find`]; also if a bucket has fewer than two words per key, or there is not one value
+/// per key, or the copies are too short.
 pub fn find_and_add(
     words: &mut [u64],
     shape: TableShape<'_>,

@@ -1,6 +1,6 @@
 //! Fair sharing of a node between clients: decides who is next when the clients want more than the node can do at once.
-//! Pure: it has no clock, no thread and no socket. The admission queue (`admission_queue`) counts the work in progress. A
-//! *morsel* of work is all that a connection does between two admissions: mostly moving up to 256 KiB.
+//! Pure: it has no clock, no thread and no socket. The admission queue (`admission_queue`) counts the work in progress.
+//! A *morsel* of work is all that a connection does between two admissions: mostly moving up to 256 KiB.
 //!
 //! Picture people who queue at a counter. Each may spend a small amount per visit. Somebody whose order turned out
 //! larger than that owes the difference, and is passed over until later rounds have paid the debt. This is deficit

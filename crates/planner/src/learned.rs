@@ -156,8 +156,8 @@ impl Seen {
 ///
 /// The methods are of two kinds. `note` and the methods that begin with `note_` learn from a run; the caller measures
 /// the times. `link`, `brought_ns`, `calls` and `known` look up what was learned, and fall back to priors. To choose a
-/// placement, callers build a [`StepInput`] from [`link`](Learned::link), get a [`Cost`] from [`known`](Learned::known), and
-/// pass both to [`estimate`]. There is no lock inside: the caller holds one.
+/// placement, callers build a [`StepInput`] from [`link`](Learned::link), get a [`Cost`] from
+/// [`known`](Learned::known), and pass both to [`estimate`]. There is no lock inside: the caller holds one.
 #[derive(Clone, Debug, Default)]
 pub struct Learned {
     links: BTreeMap<u64, SeenLink>,

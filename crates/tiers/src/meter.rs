@@ -5,8 +5,8 @@
 //! bytes, in one atomic step, and returns the new time. An idle link does not save bandwidth up: a request begins at
 //! the current time at the earliest.
 //!
-//! A tier has two such links, which count reads and writes as its rates require ([`TierRates::costs`]); one is enough if
-//! both would count alike. One more link stands for the limit of both tiers together.
+//! A tier has two such links, which count reads and writes as its rates require ([`TierRates::costs`]); one is enough
+//! if both would count alike. One more link stands for the limit of both tiers together.
 //!
 //! `Emulated` uses these times with a real clock, [`Virtual`](crate::Virtual) with a virtual one.
 

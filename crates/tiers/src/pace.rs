@@ -4,10 +4,10 @@
 //! is handed over only at the minute at which the supplier would have delivered it. Customers then queue as they would
 //! at the supplier.
 //!
-//! A [`StageClock`] has the delivery times ([`Meter`]) and the instant from which they count. If a link is idle, a request is
-//! due after its own transfer time. If a link is busy, it is due after all requests before it. A worker waits until the
-//! due time, then works on memory that was there all along. On real tiers the rates are infinite, so nothing is ever
-//! waited for; the same code runs and still counts bytes.
+//! A [`StageClock`] has the delivery times ([`Meter`]) and the instant from which they count. If a link is idle, a
+//! request is due after its own transfer time. If a link is busy, it is due after all requests before it. A worker
+//! waits until the due time, then works on memory that was there all along. On real tiers the rates are infinite, so
+//! nothing is ever waited for; the same code runs and still counts bytes.
 //!
 //! Delaying each morsel by a fixed time would be simpler. It would not show that workers compete for a link, which is
 //! the effect under test.

@@ -47,8 +47,8 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Returns this machine as a host whose connections are limited by `exposure`. All its connections count as one client
-    /// when nodes share their work between clients.
+    /// Returns this machine as a host whose connections are limited by `exposure`. All its connections count as one
+    /// client when nodes share their work between clients.
     pub fn dialer(exposure: Exposure) -> Arc<dyn Dialer> {
         let mut client = [0; 8];
         // If the system gives no random bytes the number is 0, and nodes treat each connection as a client of its own.

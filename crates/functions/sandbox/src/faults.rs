@@ -26,8 +26,8 @@ pub struct ThreadCall<'r> {
     pub space: &'r AddressSpace,
     /// True if a module runs, so that faults become traps. In native code they end the process.
     pub is_module: bool,
-    /// Obtains the block that starts at this byte and stores it where `AddressSpace::map_supplied` finds it. Returns whether
-    /// it could.
+    /// Obtains the block that starts at this byte and stores it where `AddressSpace::map_supplied` finds it. Returns
+    /// whether it could.
     pub supply: &'r dyn Fn(u64) -> bool,
     /// Observations of the handler.
     pub noted: &'r Noted,

@@ -490,8 +490,8 @@ impl Serving<'_> {
         Some(End { of: asked.get(), called, at })
     }
 
-    /// Stores a supplied block where `AddressSpace::map_supplied` finds it. Drops all earlier blocks if they take too much
-    /// memory.
+    /// Stores a supplied block where `AddressSpace::map_supplied` finds it. Drops all earlier blocks if they take too
+    /// much memory.
     fn keep_supplied(&self, space: &AddressSpace, first: u64, bytes: &[u8]) -> bool {
         let window_bytes = space.layout().window.window_bytes;
         let wanted = window_bytes.saturating_sub(first).min(FUNCTION_PIECE_BYTES as u64);

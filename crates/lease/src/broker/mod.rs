@@ -1,8 +1,8 @@
 //! `BrokerLeases` spreads promises over the nodes and keeps the names of published files.
 //!
-//! The idea: only names, the broker's key and its term must survive a crash, so only these are [`StateChange`]s. All else
-//! comes back: sessions prove themselves by a secret derived from the key, nodes send their inventories, and tickets
-//! expire. The broker may believe for a moment that a region is free when it is not; then the node refuses.
+//! The idea: only names, the broker's key and its term must survive a crash, so only these are [`StateChange`]s. All
+//! else comes back: sessions prove themselves by a secret derived from the key, nodes send their inventories, and
+//! tickets expire. The broker may believe for a moment that a region is free when it is not; then the node refuses.
 //!
 //! An answer never leaves before its records are durable. Each method returns the records, and the caller
 //! commits them first. If that fails, the caller throws this value away and starts again from the store.

@@ -8,8 +8,8 @@
 //! objects, and its bytes on either tier are linear in the shares: reading an object once reads `w` of it near and
 //! `1 - w` far. A phase takes as long as the greatest of a few linear terms ([`Rates`]). Phases run one after another,
 //! so the plan takes their sum. Near memory is bounded in each phase. The least sum is the answer of a linear program,
-//! which [`PhasePlan::place`] solves exactly. Moving data is a phase like any other. Work that runs at the same time is one
-//! phase with the traffic of both ([`Phase::beside`]).
+//! which [`PhasePlan::place`] solves exactly. Moving data is a phase like any other. Work that runs at the same time is
+//! one phase with the traffic of both ([`Phase::beside`]).
 //!
 //! If there is no near memory, all free shares are 0 and the plan takes what the far tier takes. If near memory is
 //! plentiful, shares still stop where both tiers are equally busy. If CPUs are the limit ([`Phase::takes_cpus`]),
@@ -167,9 +167,10 @@ impl Phase {
 
 /// Objects, and phases that run one after another.
 ///
-/// [`object`](PhasePlan::object) and [`fixed_object`](PhasePlan::fixed_object) add objects, [`bound`](PhasePlan::bound) and
-/// [`lives`](PhasePlan::lives) restrict them, [`then`](PhasePlan::then) adds phases in order. [`place`](PhasePlan::place) finds the
-/// best shares; [`at`](PhasePlan::at) and [`seconds`](PhasePlan::seconds) compute the times of given shares.
+/// [`object`](PhasePlan::object) and [`fixed_object`](PhasePlan::fixed_object) add objects, [`bound`](PhasePlan::bound)
+/// and [`lives`](PhasePlan::lives) restrict them, [`then`](PhasePlan::then) adds phases in order.
+/// [`place`](PhasePlan::place) finds the best shares; [`at`](PhasePlan::at) and [`seconds`](PhasePlan::seconds) compute
+/// the times of given shares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PhasePlan {
     objects: Vec<Object>,

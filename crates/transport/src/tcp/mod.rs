@@ -17,8 +17,8 @@ use farpool_wire::{ClientId, MonoNs};
 use std::io;
 use std::net::TcpStream;
 
-/// Connects to `host:port` within the limits of `exposure`, and exchanges greetings. With TLS the peer must prove that it
-/// is `expected`.
+/// Connects to `host:port` within the limits of `exposure`, and exchanges greetings. With TLS the peer must prove that
+/// it is `expected`.
 pub fn connect(
     exposure: &Exposure,
     address: &str,

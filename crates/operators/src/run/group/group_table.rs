@@ -253,9 +253,9 @@ impl<const K: usize> GroupTable<K> {
         }
     }
 
-    /// Finds or makes the slots of keys like [`GroupTable::find`], and adds the values to their only accumulator, a sum.
-    /// Returns false, with nothing done, if no kernel does that. [`GroupTable::add_copies`] must be called before any
-    /// other use of the table.
+    /// Finds or makes the slots of keys like [`GroupTable::find`], and adds the values to their only accumulator, a
+    /// sum. Returns false, with nothing done, if no kernel does that. [`GroupTable::add_copies`] must be called before
+    /// any other use of the table.
     pub(super) fn find_and_add<T: Key<K>>(&mut self, keys: &[T], ahead: &[T], values: &[i64]) -> bool {
         let (Some(short), Some(ahead), true) = (T::short(keys), T::short(ahead), self.hasher.is_aes()) else {
             return false;

@@ -3,8 +3,8 @@
 //! A meter with few digits is enough as long as one knows that it cannot overflow. Nearly always that is so here:
 //! values are small and not NULL. Then a count, a sum, a least or a greatest value is one word (a sum of floats, or a
 //! least or greatest decimal, is two), and the accumulators of a group share a cache line with its key. No single
-//! addition is checked. Instead, before a block of rows is added, [`WordAccumulators::exceeds`] adds an upper bound of the
-//! values' magnitudes to a bound of all sums so far.
+//! addition is checked. Instead, before a block of rows is added, [`WordAccumulators::exceeds`] adds an upper bound of
+//! the values' magnitudes to a bound of all sums so far.
 //!
 //! The bad case is a NULL, or a bound that leaves 63 bits. Then the accumulators are widened, once: sums to 128 bits,
 //! those of decimals with their carries, and a word in front has a bit for each aggregate that has seen a value. Wide
@@ -290,7 +290,8 @@ impl WordAccumulators {
         }
     }
 
-    /// Adds a block of rows from `start` on to the accumulators in `word_accumulators` at these positions, one for each row.
+    /// Adds a block of rows from `start` on to the accumulators in `word_accumulators` at these positions, one for each
+    /// row.
     ///
     /// # Errors
     /// Partial values whose sum overflows its accumulator.

@@ -1,7 +1,7 @@
 //! Word groups: groups whose keys and accumulators are words. Most groups are.
 //!
-//! The idea: keys that fit two words ([`WordKeyLayout`]) and accumulators of fixed width ([`WordAccumulators`]) lie side by side in
-//! one table ([`GroupTable`]). A row then costs one probe and one addition.
+//! The idea: keys that fit two words ([`WordKeyLayout`]) and accumulators of fixed width ([`WordAccumulators`]) lie
+//! side by side in one table ([`GroupTable`]). A row then costs one probe and one addition.
 //!
 //! A run may meet more groups than it may hold. Rows of unknown keys then leave as partial groups, and the table
 //! keeps the frequent keys. If that reduces nothing, because nearly every row leaves, most rows bypass the table:

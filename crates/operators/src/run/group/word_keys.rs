@@ -130,8 +130,8 @@ impl WordKeyLayout {
         self.fields.len() == 1
     }
 
-    /// Packs these key columns, for which [`WordKeyLayout::lacks`] must be false. `None` if new texts exceed their bytes;
-    /// then groups have none of the texts that were added.
+    /// Packs these key columns, for which [`WordKeyLayout::lacks`] must be false. `None` if new texts exceed their
+    /// bytes; then groups have none of the texts that were added.
     pub(super) fn pack(&mut self, columns: &[ArrayRef]) -> Option<WordKeys> {
         let numbers = |(field, column): (&mut Field, &ArrayRef)| match &mut field.texts {
             Some(texts) => texts.numbers(column).map(Numbers::Own),
