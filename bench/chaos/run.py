@@ -72,8 +72,8 @@ class Host:
         with log.open("ab") as err:
             return subprocess.Popen(["ip", "netns", "exec", self.name, *command], stderr=err, text=True, **more)
 
-    def cut(self, is_cut: bool) -> None:
-        run("ip", "link", "set", self.way, "down" if is_cut else "up", check=False)
+    def set_isolated(self, is_isolated: bool) -> None:
+        run("ip", "link", "set", self.way, "down" if is_isolated else "up", check=False)
 
     def remove(self) -> None:
         run("ip", "netns", "del", self.name, check=False)
@@ -252,9 +252,9 @@ class Pool:
                 self.rest(0.2, 2 * (TTL_S + GRACE_S))
                 server.send(signal.SIGCONT)
             case _:
-                server.host.cut(True)
+                server.host.set_isolated(True)
                 self.rest(0.2, 1.5 * TTL_S)
-                server.host.cut(False)
+                server.host.set_isolated(False)
         if server.has_ended():
             server.start()
 
@@ -312,9 +312,9 @@ class Pool:
             if self.random.randrange(2):
                 host = self.hosts[self.random.choice(["c0", "c1"])]
                 self.fault("client cut off")
-                host.cut(True)
+                host.set_isolated(True)
                 self.rest(0.1, 0.4 * TTL_S)
-                host.cut(False)
+                host.set_isolated(False)
             else:
                 victim = self.client("victim", "c1", stdout=subprocess.DEVNULL)
                 self.rest(0.8, 2.0)

@@ -26,7 +26,7 @@ pub(crate) struct Cluster {
     /// Time until which the cluster answers nobody, in ns of the world's time.
     stalled_until: u64,
     /// Machines that the cluster does not answer.
-    cut: Vec<MachineId>,
+    isolated: Vec<MachineId>,
 }
 
 /// Faults of a cluster.
@@ -41,7 +41,7 @@ pub(crate) enum Trouble {
     /// The cluster answers nobody for this many nanoseconds.
     Stalls(u64),
     /// The cluster does not answer this machine.
-    Cuts(MachineId),
+    Isolates(MachineId),
     /// The cluster answers this machine again.
     Mends(MachineId),
 }
@@ -58,8 +58,8 @@ impl Cluster {
             Trouble::KeyGoes => self.key = None,
             Trouble::LeasesBeginAnew => self.leases.values_mut().for_each(|until| *until = now + lasts_ns),
             Trouble::Stalls(ns) => self.stalled_until = now + ns,
-            Trouble::Cuts(machine) => self.cut.push(machine),
-            Trouble::Mends(machine) => self.cut.retain(|cut| *cut != machine),
+            Trouble::Isolates(machine) => self.isolated.push(machine),
+            Trouble::Mends(machine) => self.isolated.retain(|isolated| *isolated != machine),
         }
         self.tidy(now);
     }
@@ -67,7 +67,7 @@ impl Cluster {
     /// Ends all faults: the cluster answers everybody again.
     pub(crate) fn heal(&mut self) {
         self.stalled_until = 0;
-        self.cut.clear();
+        self.isolated.clear();
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn ask(process: ProcessId) -> Result<(), StoreError> {
         let (now, machine) = (world.now(), world.process(process).machine);
         let cluster = &world.parties.cluster;
         let stalled = cluster.stalled_until.saturating_sub(now);
-        if cluster.cut.contains(&machine) { PATIENCE_NS } else { stalled.min(PATIENCE_NS) }
+        if cluster.isolated.contains(&machine) { PATIENCE_NS } else { stalled.min(PATIENCE_NS) }
     };
     let ns = world(wait);
     if ns > 0 {

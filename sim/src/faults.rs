@@ -298,7 +298,7 @@ fn heal() {
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    CutConnection,
+    Disconnect,
     StallConnection,
     SwallowDirection,
     BlockDirection,
@@ -333,7 +333,7 @@ fn is_for_everybody(fault: Fault) -> bool {
 
 /// Relative frequency of each fault.
 const WEIGHTS: [(Fault, u64); 25] = [
-    (Fault::CutConnection, 24),
+    (Fault::Disconnect, 24),
     (Fault::StallConnection, 20),
     (Fault::SwallowDirection, 12),
     (Fault::BlockDirection, 10),
@@ -375,7 +375,7 @@ fn next_fault() {
             drawn = drawn.saturating_sub(*weight);
             is_it
         });
-        found.map_or(Fault::CutConnection, |(fault, _)| *fault)
+        found.map_or(Fault::Disconnect, |(fault, _)| *fault)
     });
     let is_elsewhere = world(|world| is_for_everybody(fault) && world.plan.theme != Theme::Everybody);
     if !is_elsewhere {
@@ -385,7 +385,7 @@ fn next_fault() {
 
 fn happen(fault: Fault) {
     match fault {
-        Fault::CutConnection | Fault::StallConnection | Fault::SwallowDirection => {
+        Fault::Disconnect | Fault::StallConnection | Fault::SwallowDirection => {
             world(|world| ways::befall_connection(world, fault));
         }
         Fault::BlockDirection | Fault::BlockBoth | Fault::Isolate | Fault::SlowPath => {
@@ -459,7 +459,7 @@ fn happen(fault: Fault) {
 
 fn word(fault: Fault) -> &'static str {
     match fault {
-        Fault::CutConnection => "connection cut",
+        Fault::Disconnect => "connection cut",
         Fault::StallConnection => "connection stalled",
         Fault::SwallowDirection => "one way swallowed",
         Fault::BlockDirection => "partition, one way",

@@ -36,7 +36,7 @@ impl SimHost {
         let mut again_ms = 1_000;
         loop {
             if !self.is_alive() {
-                return Err(LinkError::Cut(io::ErrorKind::ConnectionRefused.into()));
+                return Err(LinkError::Disconnected(io::ErrorKind::ConnectionRefused.into()));
             }
             let asked = world(|world| world.ask_for_connection(self.0, address, is_local));
             let until = match &asked {
@@ -54,7 +54,7 @@ impl SimHost {
             match (stream, asked) {
                 (Some(stream), _) => return Ok(stream),
                 (None, Asked::Refused(_)) => {
-                    return Err(LinkError::Cut(io::ErrorKind::ConnectionRefused.into()));
+                    return Err(LinkError::Disconnected(io::ErrorKind::ConnectionRefused.into()));
                 }
                 _ if self.now() >= deadline => return Err(LinkError::TimedOut),
                 _ => again_ms = (2 * again_ms).min(AGAIN_MS_MAX),
@@ -217,7 +217,7 @@ impl MemoryStream for SimStream {
         words: Option<Arc<dyn MappedBytes>>,
     ) -> Result<Mapped, LinkError> {
         let Some(mut mapped) = beside else {
-            return Err(LinkError::Cut(io::ErrorKind::InvalidData.into()));
+            return Err(LinkError::Disconnected(io::ErrorKind::InvalidData.into()));
         };
         if let Some(words) = words {
             mapped.words = words;

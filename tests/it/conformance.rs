@@ -77,7 +77,7 @@ fn link_random_writes_and_reads_agree_with_an_array_of_bytes() {
 fn write_bit_by_bit(link: &mut dyn Link, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
     while !link.post_write_some(ops, deadline)? {
         let socket = link.descriptor().expect("what is not sent at once can be polled for");
-        wait_writable(&[socket], deadline).map_err(LinkError::Cut)?;
+        wait_writable(&[socket], deadline).map_err(LinkError::Disconnected)?;
     }
     link.take_write(ops, deadline)
 }
@@ -255,6 +255,6 @@ fn link_peer_that_goes_away_is_an_error_within_the_deadline() {
         write(&mut *link, &grant, 0, b"here").expect("a write");
         drop(pool);
         let gone = link.call(&farpool_wire::Request::Status(farpool_wire::control::Done {}), soon());
-        assert!(matches!(gone, Err(LinkError::Cut(_))), "{way}: {gone:?}");
+        assert!(matches!(gone, Err(LinkError::Disconnected(_))), "{way}: {gone:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Real etcd clusters for tests: members can be stopped, continued and killed, and connections to them can be cut.
+//! Real etcd clusters for tests: members can be stopped, continued and killed, and they can be isolated.
 
 use crate::certificates::{Ca, Issued, Wish};
 use crate::programs::{PATIENCE, reserved_address};
@@ -224,10 +224,10 @@ fn encoded(text: &str) -> String {
     text.as_bytes().chunks(3).map(group).collect()
 }
 
-/// Proxy to a server. Once it is cut, it drops all bytes in both directions without closing connections.
+/// Proxy to a server. While the server is isolated, it drops all bytes in both directions without closing connections.
 pub struct Way {
     pub address: SocketAddr,
-    is_cut: Arc<AtomicBool>,
+    is_isolated: Arc<AtomicBool>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -235,8 +235,9 @@ impl Way {
     pub fn to(server: SocketAddr) -> Way {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
-        let (is_cut, streams) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (cut, kept): (Arc<AtomicBool>, Arc<Mutex<Vec<TcpStream>>>) = (is_cut.clone(), streams.clone());
+        let (is_isolated, streams) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (isolated, kept): (Arc<AtomicBool>, Arc<Mutex<Vec<TcpStream>>>) =
+            (is_isolated.clone(), streams.clone());
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 let Ok(far) = TcpStream::connect(server) else { continue };
@@ -244,12 +245,12 @@ impl Way {
                 for (from, to) in pairs {
                     let (mut from, mut to) = (from.try_clone().expect("open"), to.try_clone().expect("open"));
                     kept.lock().push(from.try_clone().expect("open"));
-                    let cut = Arc::clone(&cut);
+                    let isolated = Arc::clone(&isolated);
                     std::thread::spawn(move || {
                         let mut bytes = [0; 64 << 10];
                         while let Ok(count @ 1..) = from.read(&mut bytes) {
-                            // Bytes that arrive during a cut are lost, as if the cable were pulled.
-                            if !cut.load(Ordering::Relaxed) && to.write_all(&bytes[..count]).is_err() {
+                            // Bytes that arrive meanwhile are lost, as if the cable were pulled.
+                            if !isolated.load(Ordering::Relaxed) && to.write_all(&bytes[..count]).is_err() {
                                 break;
                             }
                         }
@@ -258,18 +259,18 @@ impl Way {
                 }
             }
         });
-        Way { address, is_cut, streams }
+        Way { address, is_isolated, streams }
     }
 
-    pub fn cut(&self) {
-        self.is_cut.store(true, Ordering::Relaxed);
+    pub fn isolate(&self) {
+        self.is_isolated.store(true, Ordering::Relaxed);
     }
 
-    /// Ends a cut for new connections. Old connections are closed.
+    /// Ends the isolation for new connections. Old connections are closed.
     pub fn mend(&self) {
         for stream in self.streams.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        self.is_cut.store(false, Ordering::Relaxed);
+        self.is_isolated.store(false, Ordering::Relaxed);
     }
 }

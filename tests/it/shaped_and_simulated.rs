@@ -10,7 +10,8 @@ use farpool_wire::control::Grant;
 
 /// Runs operations over a network with faults. Returns the result of each, with its time.
 fn faulty_run(pool: &OneNode, grant: &Grant, seed: u64) -> Vec<(&'static str, u64)> {
-    let faults = Faults { delay_ns: 1_000..=90_000, lost_per_million: 60_000, cut_per_million: 60_000 };
+    let faults =
+        Faults { delay_ns: 1_000..=90_000, lost_per_million: 60_000, disconnects_per_million: 60_000 };
     let net = SimNet::new(seed, Faults::none());
     let mut link = net.connect(pool.node.service()).expect("connected");
     net.set_faults(faults.clone());
@@ -28,7 +29,7 @@ fn faulty_run(pool: &OneNode, grant: &Grant, seed: u64) -> Vec<(&'static str, u6
         let event = match result {
             Ok(()) => "done",
             Err(LinkError::TimedOut) => "timed out",
-            Err(LinkError::Cut(_)) => "cut",
+            Err(LinkError::Disconnected(_)) => "cut",
             Err(other) => panic!("seed {seed}, step {step}: {other:?}"),
         };
         events.push((event, net.now().0));
@@ -57,7 +58,7 @@ fn simulated_net_with_the_same_seed_runs_the_same_and_every_fault_occurs() {
 #[test]
 fn shaped_link_takes_latency_and_bytes_over_bandwidth() {
     let pool = one_node(1, LeaseSettings { lease_ttl_ms: 60_000, ..LeaseSettings::default() });
-    let net = SimNet::new(5, Faults { delay_ns: 0..=0, lost_per_million: 0, cut_per_million: 0 });
+    let net = SimNet::new(5, Faults { delay_ns: 0..=0, lost_per_million: 0, disconnects_per_million: 0 });
     let inner = net.connect(pool.node.service()).expect("connected");
     // The link has a latency of 100 us and a bandwidth of 1 GB/s.
     let shape = LinkShape { latency_ns: 100_000, bytes_per_second: 1_000_000_000 };

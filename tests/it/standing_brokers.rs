@@ -308,7 +308,7 @@ fn check_broker(pool: &Pool, round: usize) {
 }
 
 #[test]
-fn brokers_killed_paused_and_cut_off_in_turn_cost_no_data_operation_and_no_name() {
+fn brokers_killed_paused_and_isolated_in_turn_cost_no_data_operation_and_no_name() {
     let mut stage = Stage::new();
     let pool = stage.connect();
     let scratch = pool.create("scratch", FileClass::Scratch, CreateOptions::default()).expect("created");
@@ -321,7 +321,7 @@ fn brokers_killed_paused_and_cut_off_in_turn_cost_no_data_operation_and_no_name(
         match round % 3 {
             0 => drop(stage.brokers[leader].process.take().map(Process::kill)),
             1 => stage.brokers[leader].process.as_ref().expect("it runs").signal(Signal::STOP),
-            _ => stage.brokers[leader].ways.iter().for_each(Way::cut),
+            _ => stage.brokers[leader].ways.iter().for_each(Way::isolate),
         }
         check_broker(&pool, round);
         let next = pool.status().expect("a status").term;

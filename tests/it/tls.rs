@@ -210,7 +210,7 @@ fn tls_client_of_a_plaintext_node_is_told_what_is_missing_there() {
     let exposure = Ca::exposure(Ca::new().tenant("a"));
     let address = pool.node.info().address.to_string();
     match dial(&exposure, &address, &Identity::Node(node_id(NODE))).map(|_| "a link") {
-        Err(LinkError::Cut(error)) => {
+        Err(LinkError::Disconnected(error)) => {
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
             assert!(error.to_string().contains("--certs"), "{error}");
         }
@@ -295,7 +295,7 @@ fn server_started_with_anothers_certificate_is_refused() {
 const HANDSHAKE_OVER: Duration = Duration::from_secs(7);
 
 #[test]
-fn peers_that_stall_a_handshake_are_cut_off_in_time_and_keep_nobody_waiting() {
+fn peers_that_stall_a_handshake_are_disconnected_in_time_and_keep_nobody_waiting() {
     let (pool, _) = one_tls_node(1, LeaseSettings::default());
     let address = pool.node.info().address.to_string();
     // Some peers send part of a record that promises more bytes than ever arrive. Others send change_cipher_spec
@@ -436,11 +436,17 @@ fn byte_changed_on_the_way_is_an_error_wherever_it_is_and_never_taken_for_data()
             let Ok(mut meddled) = dial(&pool.exposure, &address, &node) else { continue };
             if to_client {
                 let found = read(&mut *meddled, &grant, 0, original.len());
-                assert!(matches!(found, Err(LinkError::Cut(_))), "a byte changed at {flip}: {found:?}");
+                assert!(
+                    matches!(found, Err(LinkError::Disconnected(_))),
+                    "a byte changed at {flip}: {found:?}"
+                );
             } else {
                 let written = write(&mut *meddled, &grant, 200_000, &original);
                 // The connection ended, so the client cannot know whether the peer received the write.
-                assert!(matches!(written, Err(LinkError::Cut(_))), "a byte changed at {flip}: {written:?}");
+                assert!(
+                    matches!(written, Err(LinkError::Disconnected(_))),
+                    "a byte changed at {flip}: {written:?}"
+                );
                 let found = read(&mut *link, &grant, 200_000, original.len()).expect("a read");
                 assert!(found.iter().all(|byte| *byte == 0), "a byte changed at {flip} arrived");
             }

@@ -507,7 +507,9 @@ impl Caller {
             match self.call_on(places, station, &mut lane, call) {
                 // The process may have been ended for another caller. A retry is safe, because functions have no side
                 // effects.
-                Err(LinkError::Cut(_)) if was_idle || cuts < CUTS_MAX => cuts += u32::from(!was_idle),
+                Err(LinkError::Disconnected(_)) if was_idle || cuts < CUTS_MAX => {
+                    cuts += u32::from(!was_idle)
+                }
                 Ok(result) => {
                     // Lanes of a process that has ended are dropped.
                     if !matches!(result.0.outcome, Outcome::Died | Outcome::Deadline) {
@@ -633,7 +635,9 @@ impl Caller {
                 Reply::NextOutput(piece) if !piece.output.is_empty() => {
                     piece.output.pieces().for_each(|bytes| output.extend_from_slice(bytes));
                 }
-                Reply::NextOutput(_) => return Err(LinkError::Cut(std::io::ErrorKind::UnexpectedEof.into())),
+                Reply::NextOutput(_) => {
+                    return Err(LinkError::Disconnected(std::io::ErrorKind::UnexpectedEof.into()));
+                }
                 other => return Err(unexpected(&other)),
             }
         }

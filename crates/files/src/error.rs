@@ -99,7 +99,7 @@ impl Error {
     pub fn of_link(peer: &str, error: &LinkError) -> Error {
         match error {
             LinkError::Refused { refusal, .. } => Error::of_refusal(peer, *refusal),
-            LinkError::TimedOut | LinkError::Cut(_) => {
+            LinkError::TimedOut | LinkError::Disconnected(_) => {
                 Error::new(ErrorKind::Unreachable, format!("{peer}: {error}"))
             }
             LinkError::Protocol(_) | LinkError::Untrusted(_) => {

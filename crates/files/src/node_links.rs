@@ -216,7 +216,7 @@ impl NodeLinks {
         let mut tries = 1;
         loop {
             match self.connect_once(deadline) {
-                Err(LinkError::Cut(cause))
+                Err(LinkError::Disconnected(cause))
                     if tries < TRIES && cause.kind() != ErrorKind::ConnectionRefused =>
                 {
                     tries += 1;
@@ -273,7 +273,7 @@ impl NodeLinks {
         mut talk: impl FnMut(&mut dyn Link) -> Result<T, LinkError>,
     ) -> Result<T, Error> {
         let Conversation { mut link, was_idle } = conversation;
-        if let Err(LinkError::Cut(_)) = result {
+        if let Err(LinkError::Disconnected(_)) = result {
             // Either the idle connection had died or the node has. A new connection shows which.
             link = self.connect(deadline).map_err(|error| self.unreachable(error))?;
             if was_idle && repeat == Repeat::Harmless {
@@ -307,7 +307,7 @@ impl NodeLinks {
     fn unreachable(&self, error: LinkError) -> Error {
         // Nobody listens there any more. Other failures, such as no file descriptors or a full listener, do not mean
         // that.
-        if let LinkError::Cut(cause) = &error
+        if let LinkError::Disconnected(cause) = &error
             && cause.kind() == ErrorKind::ConnectionRefused
         {
             self.mark_lost("it does not accept connections any more");

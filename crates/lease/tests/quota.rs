@@ -37,7 +37,7 @@ const TIMES: LeaseSettings = LeaseSettings {
 #[derive(Clone, Debug)]
 enum UnderWay {
     /// The node has no connection.
-    Cut,
+    Disconnected,
     /// The broker has accepted the node, which may report.
     Nothing,
     /// Report, and the node's time at which it was made.
@@ -96,7 +96,7 @@ fn key_of(incarnation: Incarnation) -> [u8; 32] {
 
 fn fresh_node(index: usize, incarnation: Incarnation, clock_ahead_ms: u64) -> Node {
     let arbiter = Arbiter::new(NodeId(index as u64 + 1), incarnation, key_of(incarnation), REGIONS);
-    Node { arbiter, is_to_drain: false, under_way: UnderWay::Cut, connection: 0, clock_ahead_ms }
+    Node { arbiter, is_to_drain: false, under_way: UnderWay::Disconnected, connection: 0, clock_ahead_ms }
 }
 
 impl World<'_> {
@@ -117,8 +117,8 @@ impl World<'_> {
     fn advance(&mut self, index: usize) {
         let (now, node_now, fresh) = (self.now(), self.node_now(index), self.fresh());
         let node = &mut self.nodes[index];
-        node.under_way = match std::mem::replace(&mut node.under_way, UnderWay::Cut) {
-            UnderWay::Cut => {
+        node.under_way = match std::mem::replace(&mut node.under_way, UnderWay::Disconnected) {
+            UnderWay::Disconnected => {
                 let label = host_of(index);
                 let incarnation = node.arbiter.incarnation();
                 let info = NodeInfo {
@@ -138,7 +138,7 @@ impl World<'_> {
                         UnderWay::Nothing
                     }
                     // The broker heard of the node's former life a moment ago.
-                    Err(_) => UnderWay::Cut,
+                    Err(_) => UnderWay::Disconnected,
                 }
             }
             UnderWay::Nothing => UnderWay::Report(Box::new(node.arbiter.inventory()), node_now),
@@ -290,7 +290,7 @@ impl World<'_> {
             90..92 => self.nodes[node].arbiter.tick(node_now),
             92 => self.drain(node),
             93..95 => {
-                self.nodes[node].under_way = UnderWay::Cut;
+                self.nodes[node].under_way = UnderWay::Disconnected;
                 self.tally.add("cut");
             }
             95..98 => {
@@ -317,7 +317,7 @@ impl World<'_> {
                 self.began_ms = self.now_ms;
                 for index in 0..NODES {
                     let node = &mut self.nodes[index];
-                    node.under_way = UnderWay::Cut;
+                    node.under_way = UnderWay::Disconnected;
                     // An order that the node has not learned yet is lost with the broker that took it.
                     node.is_to_drain = node.arbiter.inventory().draining;
                     self.report_whole(index);

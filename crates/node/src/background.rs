@@ -155,7 +155,7 @@ pub fn report<M: Memory>(
     let mut complained = false;
     loop {
         let joined_before = retry_ms;
-        match report_until_cut(node, dialer, info, ticket_key, brokers, &mut retry_ms) {
+        match report_until_disconnected(node, dialer, info, ticket_key, brokers, &mut retry_ms) {
             Ok(()) => return,
             Err(error) => {
                 let is_other_life = is_other_life(&error);
@@ -192,7 +192,7 @@ fn is_other_life(error: &LinkError) -> bool {
     matches!(error, LinkError::Refused { refusal, .. } if refusal.code == Code::WrongIncarnation)
 }
 
-fn report_until_cut<M: Memory>(
+fn report_until_disconnected<M: Memory>(
     node: &NodeService<M>,
     dialer: &dyn Dialer,
     info: &NodeInfo,

@@ -148,7 +148,7 @@ impl Link for Ruled {
     }
 
     fn call(&mut self, request: &Request, _deadline: MonoNs) -> Result<Reply, LinkError> {
-        let left = |_| LinkError::Cut(io::ErrorKind::BrokenPipe.into());
+        let left = |_| LinkError::Disconnected(io::ErrorKind::BrokenPipe.into());
         match request {
             Request::Offer(_) => Ok(Reply::Offer(Offered {
                 term: Term(1),

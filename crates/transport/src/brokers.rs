@@ -93,7 +93,7 @@ impl Brokers {
     fn leave(&self, one: usize, why: &LinkError) {
         let timed_out = match why {
             LinkError::TimedOut => true,
-            LinkError::Cut(error) => error.kind() == ErrorKind::TimedOut,
+            LinkError::Disconnected(error) => error.kind() == ErrorKind::TimedOut,
             _ => false,
         };
         if timed_out {

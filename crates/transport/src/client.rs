@@ -73,7 +73,7 @@ pub(crate) fn broken(error: io::Error) -> LinkError {
     if let Some(untrusted) = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
         return LinkError::Untrusted(untrusted.clone());
     }
-    if error.kind() == io::ErrorKind::TimedOut { LinkError::TimedOut } else { LinkError::Cut(error) }
+    if error.kind() == io::ErrorKind::TimedOut { LinkError::TimedOut } else { LinkError::Disconnected(error) }
 }
 
 impl<S: Stream> FrameLink<S> {
@@ -404,7 +404,7 @@ impl<S: Stream> FrameLink<S> {
         }
         loop {
             match self.stream.read(into) {
-                Ok(0) => return Err(LinkError::Cut(io::ErrorKind::UnexpectedEof.into())),
+                Ok(0) => return Err(LinkError::Disconnected(io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => return Ok(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.stream.wait(Interest::Readable, deadline).map_err(broken)?;
@@ -435,7 +435,7 @@ fn write_parts<'o>(beginning: &'o [u8], ops: &'o [WriteOp<'_>]) -> Vec<IoSlice<'
 
 /// Error for a `take_*` call without a matching `post_*` call. Only this process can cause it.
 fn out_of_order() -> LinkError {
-    LinkError::Cut(io::Error::other(
+    LinkError::Disconnected(io::Error::other(
         "a reply was taken that no posted request matches (a bug of this program)",
     ))
 }

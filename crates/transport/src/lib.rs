@@ -6,7 +6,7 @@
 //!
 //! - [`tcp`]: sockets with vectored calls; a waiting thread spins, then parks. With certificates, [`tls`] encrypts.
 //! - [`shm`]: the client maps the region and copies by itself. It asks the node only for the mapping.
-//! - [`sim`]: a simulated network with seeded delays, losses and cuts, on a virtual clock.
+//! - [`sim`]: a simulated network with seeded delays, losses and disconnects, on a virtual clock.
 //! - [`shaped`]: a wrapper over any link that emulates a slower one.
 //!
 //! Never in this crate: a decision about leases (the [`Service`] decides), a retry (the client retries), or an async
@@ -100,7 +100,7 @@ pub enum LinkError {
     /// No reply came before the deadline. The link is unusable, because the reply may still arrive.
     TimedOut,
     /// The connection ended. The link is unusable.
-    Cut(io::Error),
+    Disconnected(io::Error),
     /// The peer broke the protocol. The link is unusable.
     Protocol(WireError),
     /// The TLS handshake failed, or the address needs TLS and none is configured. There is no link.
@@ -125,7 +125,7 @@ impl fmt::Display for LinkError {
         match self {
             LinkError::Refused { refusal, .. } => write!(f, "{refusal}"),
             LinkError::TimedOut => f.write_str("no answer within the request timeout"),
-            LinkError::Cut(error) => write!(f, "the connection ended: {error}"),
+            LinkError::Disconnected(error) => write!(f, "the connection ended: {error}"),
             LinkError::Protocol(error) => write!(f, "the peer broke the protocol: {error}"),
             LinkError::Untrusted(error) => write!(f, "{error}"),
         }

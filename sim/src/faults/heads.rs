@@ -60,9 +60,9 @@ pub(super) fn cluster_trouble(world: &mut World) {
         1 => Trouble::KeyGoes,
         2 => Trouble::LeasesBeginAnew,
         3 => Trouble::Stalls(ns),
-        _ => Trouble::Cuts(machine),
+        _ => Trouble::Isolates(machine),
     };
-    if let Trouble::Cuts(machine) = trouble {
+    if let Trouble::Isolates(machine) = trouble {
         world.chore_in(ns, Chore::MendCluster(machine));
     }
     world.parties.cluster.befall(now, lasts_ns, trouble);
@@ -78,7 +78,7 @@ pub(super) fn mislead(world: &mut World, machine: MachineId) {
         let Some((caller, server)) = world.net.ends_of(conn) else { continue };
         let is_to_broker = world.parties.brokers.iter().any(|life| life.process == server);
         if is_to_broker && world.process(caller).machine == machine {
-            world.tally.fault(word(Fault::CutConnection));
+            world.tally.fault(word(Fault::Disconnect));
             world.reset_end(conn, CALLER);
             world.reset_end(conn, 1 - CALLER);
         }

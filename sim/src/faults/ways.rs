@@ -23,7 +23,7 @@ pub(super) fn befall_connection(world: &mut World, fault: Fault) {
     let way = world.random.below(2) as usize;
     world.note(caller, word(fault), [way as u64, 0, 0]);
     match fault {
-        Fault::CutConnection => match world.random.below(3) {
+        Fault::Disconnect => match world.random.below(3) {
             // Both ends learn of it; bytes in flight are lost.
             0 => {
                 world.reset_end(conn, CALLER);

@@ -139,16 +139,16 @@ pub(super) fn map_files(
     };
     // A process that could shrink the files could kill this one by SIGBUS.
     for fd in &fds {
-        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|errno| LinkError::Cut(errno.into()))?;
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|errno| LinkError::Disconnected(errno.into()))?;
         if !seals.contains(rustix::fs::SealFlags::SHRINK) {
-            return Err(LinkError::Cut(std::io::ErrorKind::InvalidData.into()));
+            return Err(LinkError::Disconnected(std::io::ErrorKind::InvalidData.into()));
         }
     }
     // The descriptor shows the permitted access: a read handle gets one without write access.
-    let flags = rustix::fs::fcntl_getfl(region_fd).map_err(|errno| LinkError::Cut(errno.into()))?;
+    let flags = rustix::fs::fcntl_getfl(region_fd).map_err(|errno| LinkError::Disconnected(errno.into()))?;
     let access = if flags.contains(rustix::fs::OFlags::RDWR) { Access::ReadWrite } else { Access::Read };
     let mapped = |fd: &OwnedFd, bytes: u64, access| {
-        Mapping::new(fd.as_fd(), bytes as usize, access).map_err(LinkError::Cut)
+        Mapping::new(fd.as_fd(), bytes as usize, access).map_err(LinkError::Disconnected)
     };
     let region = mapped(region_fd, attached.region_bytes, access)?;
     let words = match words {
@@ -214,7 +214,7 @@ impl<S: MemoryStream> ShmLink<S> {
         let mut beside = S::Beside::default();
         while got < HEADER_BYTES {
             match self.control.stream_mut().read_beside(&mut head[got..], &mut beside) {
-                Ok(0) => return Err(LinkError::Cut(std::io::ErrorKind::UnexpectedEof.into())),
+                Ok(0) => return Err(LinkError::Disconnected(std::io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => got += count,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     self.control.stream_mut().wait(Interest::Readable, deadline).map_err(broken)?;

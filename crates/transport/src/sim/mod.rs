@@ -1,11 +1,11 @@
 //! A simulated network: the real framing code on both sides, a virtual clock, and faults drawn from one seed.
 //!
 //! The service answers a frame at once, in the caller's own thread. Random numbers then decide whether the request or
-//! the reply is lost, whether the connection is cut, and how much virtual time the transfer takes. Only waiting
+//! the reply is lost, whether the connection ends, and how much virtual time the transfer takes. Only waiting
 //! advances the virtual clock. No real time passes, and the same seed with the same calls gives the same run.
 //!
-//! Simulated faults: loss, delay, a cut before or after the service acted. Not simulated: corrupted or reordered bytes
-//! inside a connection, which TCP and the frame checksums exclude.
+//! Simulated faults: loss, delay, a connection that ends before or after the service acted. Not simulated: corrupted or
+//! reordered bytes inside a connection, which TCP and the frame checksums exclude.
 
 use crate::client::FrameLink;
 use crate::outgoing::Outgoing;
@@ -28,14 +28,14 @@ pub struct Faults {
     pub delay_ns: RangeInclusive<u64>,
     /// Frames lost in either direction, per million.
     pub lost_per_million: u32,
-    /// Connections cut while a frame is in flight, per million frames.
-    pub cut_per_million: u32,
+    /// Connections that end while a frame is in flight, per million frames.
+    pub disconnects_per_million: u32,
 }
 
 impl Faults {
     /// Returns a network without faults and with a delay of 10 us in each direction.
     pub fn none() -> Faults {
-        Faults { delay_ns: 10_000..=10_000, lost_per_million: 0, cut_per_million: 0 }
+        Faults { delay_ns: 10_000..=10_000, lost_per_million: 0, disconnects_per_million: 0 }
     }
 }
 
@@ -86,7 +86,7 @@ impl SimNet {
             outgoing: Vec::new(),
             incoming: VecDeque::new(),
             arrives: MonoNs(0),
-            is_cut: false,
+            is_disconnected: false,
         };
         FrameLink::greet(stream, Transport::Sim, self.now().plus_ms(1_000))
     }
@@ -124,7 +124,7 @@ pub struct SimStream {
     outgoing: Vec<u8>,
     incoming: VecDeque<u8>,
     arrives: MonoNs,
-    is_cut: bool,
+    is_disconnected: bool,
 }
 
 impl SimStream {
@@ -132,7 +132,7 @@ impl SimStream {
     fn deliver(&mut self) {
         while let Some(head) = self.outgoing.first_chunk::<HEADER_BYTES>() {
             let Ok(header) = Header::decode(head) else {
-                self.is_cut = true;
+                self.is_disconnected = true;
                 return;
             };
             let whole = HEADER_BYTES + header.body_bytes as usize;
@@ -140,16 +140,21 @@ impl SimStream {
                 return;
             }
             let frame: Vec<u8> = self.outgoing.drain(..whole).collect();
-            let (request_lost, cut_before, reply_lost, cut_after, journey) = {
+            let (request_lost, disconnects_before, reply_lost, disconnects_after, journey) = {
                 let mut state = self.net.state();
-                let (lost, cut) = (state.faults.lost_per_million, state.faults.cut_per_million);
-                let drawn =
-                    (state.happens(lost), state.happens(cut), state.happens(lost), state.happens(cut));
+                let (lost, disconnects) =
+                    (state.faults.lost_per_million, state.faults.disconnects_per_million);
+                let drawn = (
+                    state.happens(lost),
+                    state.happens(disconnects),
+                    state.happens(lost),
+                    state.happens(disconnects),
+                );
                 let journey = state.delay() + state.delay();
                 (drawn.0, drawn.1, drawn.2, drawn.3, journey)
             };
-            if cut_before {
-                self.is_cut = true;
+            if disconnects_before {
+                self.is_disconnected = true;
                 return;
             }
             if request_lost {
@@ -160,8 +165,8 @@ impl SimStream {
             if let Next::Bytes(bytes) = &next {
                 bytes.pieces().for_each(|piece| reply.extend(piece));
             }
-            if cut_after {
-                self.is_cut = true;
+            if disconnects_after {
+                self.is_disconnected = true;
                 return;
             }
             if !reply_lost {
@@ -169,7 +174,7 @@ impl SimStream {
                 self.arrives = MonoNs(self.net.now().0.max(self.arrives.0) + journey);
             }
             if matches!(next, Next::HangUp) {
-                self.is_cut = true;
+                self.is_disconnected = true;
                 return;
             }
         }
@@ -179,7 +184,7 @@ impl SimStream {
 impl Stream for SimStream {
     fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         if self.incoming.is_empty() {
-            return if self.is_cut { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
+            return if self.is_disconnected { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
         }
         if self.net.now() < self.arrives {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -188,7 +193,7 @@ impl Stream for SimStream {
     }
 
     fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
-        if self.is_cut {
+        if self.is_disconnected {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let mut count = 0;
@@ -201,7 +206,7 @@ impl Stream for SimStream {
     }
 
     fn wait(&mut self, interest: Interest, deadline: MonoNs) -> io::Result<()> {
-        if interest == Interest::Writable || self.is_cut {
+        if interest == Interest::Writable || self.is_disconnected {
             return Ok(());
         }
         let mut state = self.net.state();

@@ -49,7 +49,7 @@ pub fn connect_for(
 fn connect_socket(exposure: &Exposure, address: &str, deadline: MonoNs) -> Result<Socket, LinkError> {
     let mut last: io::Error = io::ErrorKind::NotFound.into();
     let addresses = exposure.resolve(address).map_err(|error| match error {
-        ExposureError::Unresolved(error) => LinkError::Cut(error),
+        ExposureError::Unresolved(error) => LinkError::Disconnected(error),
         ExposureError::Beyond(error) => LinkError::Untrusted(error),
     })?;
     for resolved in addresses {

@@ -88,12 +88,12 @@ impl<'a> Worker<'a> {
                 let when = if is_in_flight { "in flight" } else { "live, but late" };
                 self.tally.add(format!("{when}, {:?}", refusal.code));
             }
-            Err(LinkError::Cut(_) | LinkError::TimedOut) if is_in_flight => self.is_cut(),
+            Err(LinkError::Disconnected(_) | LinkError::TimedOut) if is_in_flight => self.note_disconnect(),
             Err(error) => self.tally.add(format!("wrong: a live {} came to: {error}", done.what)),
         }
     }
 
-    fn is_cut(&mut self) {
+    fn note_disconnect(&mut self) {
         self.tally.add("cut");
         self.link = self.client.link();
     }
@@ -245,7 +245,7 @@ impl<'a> Worker<'a> {
             Err(LinkError::Refused { refusal, .. }) if refused.contains(&refusal.code) => {
                 self.tally.add(format!("stale, {:?}", refusal.code));
             }
-            Err(LinkError::Cut(_) | LinkError::TimedOut) => self.is_cut(),
+            Err(LinkError::Disconnected(_) | LinkError::TimedOut) => self.note_disconnect(),
             Ok(()) => self.tally.add(format!("wrong: a stale {what} was accepted")),
             Err(error) => self.tally.add(format!("wrong: a stale {what} came to: {error}")),
         }
