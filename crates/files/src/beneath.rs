@@ -66,7 +66,8 @@ pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretc
         let Some(copy) = copies.first() else {
             return Err(Error::new(ErrorKind::Lost, format!("bytes from {start} on have no copy left")));
         };
-        let (region, offset) = (Arc::clone(&copy.cut.region), copy.cut.offset + (start - extent.start));
+        let (region, offset) =
+            (Arc::clone(&copy.allocation.region), copy.allocation.offset + (start - extent.start));
         match stretches.last_mut() {
             // Adjacent bytes of one region become one entry, which needs only one mapping.
             Some(last)

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, ReadRange, WriteRange, WriteRun};
 use crate::node_links::LeasedRegion;
 use crate::plan::{
-    Cut, ExtentCopy, FileMap, PAGE_BYTES, PageError, PageKey, PagePlace, PageTag, PageTags, RangeSet,
+    Allocation, ExtentCopy, FileMap, PAGE_BYTES, PageError, PageKey, PagePlace, PageTag, PageTags, RangeSet,
     Segment, Snapshot, pages_around,
 };
 use crate::session::Session;
@@ -237,10 +237,10 @@ impl FileInner {
         key: &PageKey,
         snapshot: &Snapshot<Arc<LeasedRegion>>,
         source: Option<&ExtentCopy<Arc<LeasedRegion>>>,
-        cut: &Cut<Arc<LeasedRegion>>,
+        allocation: &Allocation<Arc<LeasedRegion>>,
     ) -> Result<PageTags, Error> {
         let session = &*self.session;
-        let mut tags = PageTags::new(cut.bytes);
+        let mut tags = PageTags::new(allocation.bytes);
         for (file, runs) in by_pages(&snapshot.written) {
             let within = file.start - snapshot.range.start;
             let mut plain = vec![0; (file.end - file.start) as usize];
@@ -249,8 +249,8 @@ impl FileInner {
                 (Some(copy), _) => {
                     let from = Segment {
                         copy: copy.id,
-                        region: Arc::clone(&copy.cut.region),
-                        offset: copy.cut.offset + within,
+                        region: Arc::clone(&copy.allocation.region),
+                        offset: copy.allocation.offset + within,
                         file: file.clone(),
                     };
                     let mut read = ByNode::default();
@@ -272,12 +272,17 @@ impl FileInner {
             }
             let mut bytes = vec![0; plain.len()];
             let mut run_tags = vec![None; plain.len() / PAGE_BYTES];
-            key.encrypt(place(&cut.region, cut.offset + within), &plain, &mut bytes, &mut run_tags)
-                .map_err(|error| of_page_error(error, &cut.region))?;
+            key.encrypt(
+                place(&allocation.region, allocation.offset + within),
+                &plain,
+                &mut bytes,
+                &mut run_tags,
+            )
+            .map_err(|error| of_page_error(error, &allocation.region))?;
             let to = Segment {
                 copy: Default::default(),
-                region: Arc::clone(&cut.region),
-                offset: cut.offset + within,
+                region: Arc::clone(&allocation.region),
+                offset: allocation.offset + within,
                 file,
             };
             let mut write = ByNode::default();

@@ -11,7 +11,9 @@ use crate::leases::Patience;
 use crate::mapped_runs::Direct;
 use crate::node_links::LeasedRegion;
 use crate::options::{IfTaken, Protection};
-use crate::plan::{CopyId, Cut, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks};
+use crate::plan::{
+    Allocation, CopyId, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks,
+};
 use crate::session::Session;
 use crate::stats::add;
 use farpool_host::HostEvent;
@@ -80,7 +82,7 @@ pub(crate) struct FileState {
 /// Location of a dropped copy. It is reused when all operations that began before `since` have ended.
 struct Leaving {
     copy: CopyId,
-    cut: Cut<Arc<LeasedRegion>>,
+    allocation: Allocation<Arc<LeasedRegion>>,
     since: RangeLockId,
 }
 
@@ -293,9 +295,9 @@ impl FarFile {
             Ok((Phase::Sealing | Phase::Sealed(_), freed)) => {
                 // The file has no name, and can get none any more.
                 let (sealed, leased): (Vec<_>, Vec<_>) =
-                    freed.into_iter().partition(|cut| !cut.region.is_leased);
+                    freed.into_iter().partition(|allocation| !allocation.region.is_leased);
                 inner.session.leases.give_back(leased);
-                let regions: Vec<_> = sealed.into_iter().map(|cut| cut.region).collect();
+                let regions: Vec<_> = sealed.into_iter().map(|allocation| allocation.region).collect();
                 inner.session.leases.release(&regions, inner.session.options().request_timeout_ms);
             }
         }
@@ -432,7 +434,7 @@ impl FileState {
     /// Notes that a copy has left the map. Its location is reused once no operation can be using it.
     pub(crate) fn leave(&mut self, copy: ExtentCopy<Arc<LeasedRegion>>) {
         let since = if mutant!(PlaceReusedAtOnce) { RangeLockId::default() } else { self.range_locks.mark() };
-        self.leaving.push(Leaving { copy: copy.id, cut: copy.cut, since });
+        self.leaving.push(Leaving { copy: copy.id, allocation: copy.allocation, since });
     }
 
     /// Keeps the locations of these copies out of use for good, because a write may still arrive there.
@@ -441,13 +443,13 @@ impl FileState {
     }
 
     /// Takes the locations that can be reused now.
-    fn left(&mut self) -> Vec<Cut<Arc<LeasedRegion>>> {
+    fn left(&mut self) -> Vec<Allocation<Arc<LeasedRegion>>> {
         let range_locks = &self.range_locks;
         let (leaving, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.leaving)
             .into_iter()
             .partition(|leaving| range_locks.has_older(leaving.since));
         self.leaving = leaving;
-        left.into_iter().map(|leaving| leaving.cut).collect()
+        left.into_iter().map(|leaving| leaving.allocation).collect()
     }
 }
 

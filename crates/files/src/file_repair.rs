@@ -19,7 +19,9 @@ use crate::file::{FileInner, FileState, Phase};
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
-use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, ExtentCopy, PageTags, RangeLockKind, Segment, Snapshot};
+use crate::plan::{
+    Allocation, CopyId, EXTENT_BYTES_MAX, ExtentCopy, PageTags, RangeLockKind, Segment, Snapshot,
+};
 use crate::repair::{Repairable, Repaired};
 use farpool_wire::{MonoNs, Name};
 use std::sync::Arc;
@@ -29,13 +31,15 @@ const FREE_TRIES: u32 = 2;
 
 /// New copy that is not part of its file yet.
 struct Fresh {
-    cut: Cut<Arc<LeasedRegion>>,
+    allocation: Allocation<Arc<LeasedRegion>>,
     tags: PageTags,
 }
 
 /// Reports whether a copy can stay where it is.
 fn is_in_sync(copy: &ExtentCopy<Arc<LeasedRegion>>) -> bool {
-    copy.cut.region.check_usable().is_ok() && !copy.is_quarantined && !copy.cut.region.node.is_draining()
+    copy.allocation.region.check_usable().is_ok()
+        && !copy.is_quarantined
+        && !copy.allocation.region.node.is_draining()
 }
 
 impl Repairable for FileInner {
@@ -92,7 +96,7 @@ impl FileInner {
         let sound = copies.iter().filter(|copy| is_in_sync(copy)).count();
         let is_short = sound < self.copies_wanted();
         let has_source =
-            self.disk.is_some() || copies.iter().any(|copy| copy.cut.region.check_usable().is_ok());
+            self.disk.is_some() || copies.iter().any(|copy| copy.allocation.region.check_usable().is_ok());
         (is_short && has_source) || (sound > 0 && sound < copies.len())
     }
 
@@ -134,7 +138,7 @@ impl FileInner {
 
     /// Frees the new copy, because operations in the extent do not end. A later round repairs the extent.
     fn give_up(&self, fresh: Option<Fresh>) -> Error {
-        self.session.leases.give_back(fresh.into_iter().map(|fresh| fresh.cut).collect());
+        self.session.leases.give_back(fresh.into_iter().map(|fresh| fresh.allocation).collect());
         Error::new(ErrorKind::Unreachable, "repair was put off: operations in the extent did not end in time")
     }
 
@@ -150,46 +154,48 @@ impl FileInner {
         if snapshot.copies.iter().filter(|copy| is_in_sync(copy)).count() >= self.copies_wanted() {
             return Ok(None);
         }
-        let label = |copy: &ExtentCopy<Arc<LeasedRegion>>| copy.cut.region.node.info.host_label.clone();
+        let label =
+            |copy: &ExtentCopy<Arc<LeasedRegion>>| copy.allocation.region.node.info.host_label.clone();
         let apart: Vec<Name> = snapshot.copies.iter().filter(|copy| is_in_sync(copy)).map(label).collect();
         let bytes = (snapshot.range.end - snapshot.range.start) as u32;
-        let cut = session.leases.cut(self.group, bytes, &apart, Patience::Brief)?;
-        let copied = self.copy_written(snapshot, &cut);
+        let allocation = session.leases.allocate(self.group, bytes, &apart, Patience::Brief)?;
+        let copied = self.copy_written(snapshot, &allocation);
         if let Err(error) = &copied
-            && !may_arrive_late(error, &cut.region)
+            && !may_arrive_late(error, &allocation.region)
         {
-            session.leases.give_back(vec![cut.clone()]);
+            session.leases.give_back(vec![allocation.clone()]);
         }
-        copied.map(|tags| Some(Fresh { cut, tags }))
+        copied.map(|tags| Some(Fresh { allocation, tags }))
     }
 
     fn copy_written(
         &self,
         snapshot: &Snapshot<Arc<LeasedRegion>>,
-        cut: &Cut<Arc<LeasedRegion>>,
+        allocation: &Allocation<Arc<LeasedRegion>>,
     ) -> Result<PageTags, Error> {
         let session = &*self.session;
-        let usable = snapshot.copies.iter().filter(|copy| copy.cut.region.check_usable().is_ok());
-        let source = usable.min_by_key(|copy| (copy.cut.region.node.is_suspect(), !is_in_sync(copy)));
+        let usable = snapshot.copies.iter().filter(|copy| copy.allocation.region.check_usable().is_ok());
+        let source = usable.min_by_key(|copy| (copy.allocation.region.node.is_suspect(), !is_in_sync(copy)));
         if let Some(key) = &self.key {
-            return self.copy_encrypted(key, snapshot, source, cut);
+            return self.copy_encrypted(key, snapshot, source, allocation);
         }
         for written in &snapshot.written {
-            let at = |copy: &ExtentCopy<Arc<LeasedRegion>>, cut: &Cut<Arc<LeasedRegion>>| Segment {
-                copy: copy.id,
-                region: Arc::clone(&cut.region),
-                offset: cut.offset + (written.start - snapshot.range.start),
-                file: written.clone(),
-            };
+            let at =
+                |copy: &ExtentCopy<Arc<LeasedRegion>>, allocation: &Allocation<Arc<LeasedRegion>>| Segment {
+                    copy: copy.id,
+                    region: Arc::clone(&allocation.region),
+                    offset: allocation.offset + (written.start - snapshot.range.start),
+                    file: written.clone(),
+                };
             match (source, &self.disk) {
-                (Some(copy), _) => copy_bytes(session, &at(copy, &copy.cut), &at(copy, cut))?,
+                (Some(copy), _) => copy_bytes(session, &at(copy, &copy.allocation), &at(copy, allocation))?,
                 (None, Some(disk)) => {
                     let mut bytes = vec![0; (written.end - written.start) as usize];
                     session.behind.read(disk, written.start, &mut bytes)?;
                     let to = Segment {
                         copy: CopyId::default(),
-                        region: Arc::clone(&cut.region),
-                        offset: cut.offset + (written.start - snapshot.range.start),
+                        region: Arc::clone(&allocation.region),
+                        offset: allocation.offset + (written.start - snapshot.range.start),
                         file: written.clone(),
                     };
                     write_bytes(session, &to, &bytes)?;
@@ -197,7 +203,7 @@ impl FileInner {
                 (None, None) => return Err(Error::new(ErrorKind::Lost, "no copy is left to copy from")),
             }
         }
-        Ok(PageTags::new(cut.bytes))
+        Ok(PageTags::new(allocation.bytes))
     }
 
     /// Adds the new copy to the file and drops its bad ones. The caller makes sure that nothing runs in the extent.
@@ -206,8 +212,8 @@ impl FileInner {
         let mut freed = Vec::new();
         let mut state = self.state();
         let attached = match fresh {
-            Some(fresh) if state.phase != Phase::Writable => Err(fresh.cut),
-            Some(fresh) => state.map.attach(snapshot, fresh.cut, fresh.tags).map(drop),
+            Some(fresh) if state.phase != Phase::Writable => Err(fresh.allocation),
+            Some(fresh) => state.map.attach(snapshot, fresh.allocation, fresh.tags).map(drop),
             None => Ok(()),
         };
         let is_taken_in = attached.is_ok();
@@ -216,7 +222,7 @@ impl FileInner {
         if state.phase == Phase::Writable && now.iter().any(is_in_sync) {
             for copy in now.iter().filter(|copy| !is_in_sync(copy)) {
                 let dropped = state.map.drop_copy(copy.id);
-                freed.extend(dropped.filter(|copy| !copy.is_quarantined).map(|copy| copy.cut));
+                freed.extend(dropped.filter(|copy| !copy.is_quarantined).map(|copy| copy.allocation));
             }
         }
         let is_over = state.phase != Phase::Writable;

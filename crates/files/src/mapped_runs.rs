@@ -65,9 +65,9 @@ impl List {
 
 /// Returns the run of readable bytes. `None` if its region is not mapped; reads of the slow path map regions.
 pub(crate) fn mapped(readable: Readable<Arc<LeasedRegion>>) -> Option<Run> {
-    let Readable { file, cut, is_only } = readable;
-    let LeasedRegion { region, epoch, handle, .. } = *cut.region;
-    let span = Span { region, bytes: cut.bytes, offset: cut.offset, epoch, handle };
-    let memory = cut.region.node.mapped(&span)?;
-    Some(Run { file, offset: cut.offset, memory, is_only, region: cut.region })
+    let Readable { file, allocation, is_only } = readable;
+    let LeasedRegion { region, epoch, handle, .. } = *allocation.region;
+    let span = Span { region, bytes: allocation.bytes, offset: allocation.offset, epoch, handle };
+    let memory = allocation.region.node.mapped(&span)?;
+    Some(Run { file, offset: allocation.offset, memory, is_only, region: allocation.region })
 }

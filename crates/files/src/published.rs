@@ -8,7 +8,7 @@ use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::IfTaken;
-use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Segment};
+use crate::plan::{Allocation, CopyId, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Segment};
 use crate::session::Session;
 use farpool_wire::control::*;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
@@ -133,11 +133,11 @@ impl FileInner {
         for (file, copies) in state.map.extents().filter(|(file, _)| file.start < length) {
             let lost = |copy: &crate::plan::ExtentCopy<Arc<LeasedRegion>>| {
                 let why = "it was lost while the file was sealed";
-                Error::lost(&copy.cut.region.node.info, why)
+                Error::lost(&copy.allocation.region.node.info, why)
             };
             match copies {
-                [copy, ..] if !copy.cut.region.is_leased => {
-                    extents.push(named(&copy.cut, length.min(file.end) - file.start));
+                [copy, ..] if !copy.allocation.region.is_leased => {
+                    extents.push(named(&copy.allocation, length.min(file.end) - file.start));
                 }
                 [copy, ..] => return Err(lost(copy)),
                 [] => return Err(Error::new(ErrorKind::Lost, "some bytes of the file have no copy left")),
@@ -175,15 +175,15 @@ fn list(extents: Vec<NamedExtent>) -> Result<List<NamedExtent, NAMED_EXTENTS_MAX
     })
 }
 
-fn named(cut: &Cut<Arc<LeasedRegion>>, bytes: u64) -> NamedExtent {
-    let region = &cut.region;
+fn named(allocation: &Allocation<Arc<LeasedRegion>>, bytes: u64) -> NamedExtent {
+    let region = &allocation.region;
     NamedExtent {
         node: region.node.info.node,
         incarnation: region.node.info.incarnation,
         region: region.region,
         epoch: region.epoch,
         handle: region.handle,
-        region_offset: cut.offset,
+        region_offset: allocation.offset,
         bytes,
     }
 }
@@ -234,41 +234,47 @@ impl Session {
         let group = Group::File(number);
         let source = sealed_map(self, &info.name, &opened)?;
         // Each moved extent: its index in the file, and its new location.
-        let mut cuts: Vec<(usize, Cut<Arc<LeasedRegion>>)> = Vec::new();
+        let mut allocations: Vec<(usize, Allocation<Arc<LeasedRegion>>)> = Vec::new();
         let mut bytes_moved = 0;
-        let pieces: Vec<(Range<u64>, Cut<Arc<LeasedRegion>>)> =
-            source.extents().filter_map(|(file, copies)| Some((file, copies.first()?.cut.clone()))).collect();
-        for (index, (file, cut)) in pieces.iter().enumerate() {
-            if cut.region.node.info.node != from.node {
+        let pieces: Vec<(Range<u64>, Allocation<Arc<LeasedRegion>>)> = source
+            .extents()
+            .filter_map(|(file, copies)| Some((file, copies.first()?.allocation.clone())))
+            .collect();
+        for (index, (file, allocation)) in pieces.iter().enumerate() {
+            if allocation.region.node.info.node != from.node {
                 continue;
             }
             let bytes = file.end - file.start;
             let wanted = bytes.next_power_of_two().clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX) as u32;
-            let target = self.leases.cut(group, wanted, &[], Patience::Full)?;
-            let at = |cut: &Cut<Arc<LeasedRegion>>| Segment {
+            let target = self.leases.allocate(group, wanted, &[], Patience::Full)?;
+            let at = |allocation: &Allocation<Arc<LeasedRegion>>| Segment {
                 copy: CopyId::default(),
-                region: Arc::clone(&cut.region),
-                offset: cut.offset,
+                region: Arc::clone(&allocation.region),
+                offset: allocation.offset,
                 file: file.clone(),
             };
-            debug_assert_eq!(span(&at(cut)).bytes as u64, bytes);
-            copy_bytes(self, &at(cut), &at(&target))?;
+            debug_assert_eq!(span(&at(allocation)).bytes as u64, bytes);
+            copy_bytes(self, &at(allocation), &at(&target))?;
             self.repair.keep_pace(bytes)?;
             bytes_moved += bytes;
             moved(bytes);
-            cuts.push((index, target));
+            allocations.push((index, target));
         }
-        if cuts.is_empty() {
+        if allocations.is_empty() {
             return Ok(0);
         }
         let mut all: BTreeMap<u64, Arc<LeasedRegion>> = BTreeMap::new();
         self.leases.seal(group, |sealed| all.extend(sealed))?;
         let mut extents = opened.extents.to_vec();
-        for (index, cut) in cuts {
-            let Some(region) = all.get(&cut.region.id) else {
-                return Err(Error::lost(&cut.region.node.info, "it was lost while the file was moved"));
+        for (index, allocation) in allocations {
+            let Some(region) = all.get(&allocation.region.id) else {
+                return Err(Error::lost(
+                    &allocation.region.node.info,
+                    "it was lost while the file was moved",
+                ));
             };
-            let sealed = Cut { region: Arc::clone(region), offset: cut.offset, bytes: cut.bytes };
+            let sealed =
+                Allocation { region: Arc::clone(region), offset: allocation.offset, bytes: allocation.bytes };
             extents[index] = named(&sealed, extents[index].bytes);
             extents[index].bind(&info.name);
         }
@@ -302,7 +308,7 @@ pub(crate) fn sealed_map(
     name: &Name,
     opened: &Opened,
 ) -> Result<FileMap<Arc<LeasedRegion>>, Error> {
-    let mut cuts = Vec::with_capacity(opened.extents.len());
+    let mut allocations = Vec::with_capacity(opened.extents.len());
     let mut regions: BTreeMap<(u64, u32), Arc<LeasedRegion>> = BTreeMap::new();
     for extent in opened.extents.iter() {
         let mut extent = extent.clone();
@@ -333,10 +339,10 @@ pub(crate) fn sealed_map(
             );
             Error::new(ErrorKind::Refused, message)
         })?;
-        cuts.push(Cut { region: Arc::clone(region), offset: extent.region_offset, bytes });
+        allocations.push(Allocation { region: Arc::clone(region), offset: extent.region_offset, bytes });
     }
     let length = opened.extents.iter().map(|extent| extent.bytes).sum();
-    let mut map = FileMap::sealed(cuts);
+    let mut map = FileMap::sealed(allocations);
     map.set_length(length);
     Ok(map)
 }

@@ -11,7 +11,7 @@ use crate::file::{FileInner, FileState, Phase, WriteRange, WriteRun, check_end, 
 use crate::leases::Patience;
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
-use crate::plan::{CopyId, Cut, EXTENT_BYTES_MAX, RangeLockKind, RangeSet, Segment, pages_around};
+use crate::plan::{Allocation, CopyId, EXTENT_BYTES_MAX, RangeLockKind, RangeSet, Segment, pages_around};
 use crate::stats::add;
 use farpool_transport::WriteOp;
 use farpool_wire::mutant;
@@ -205,7 +205,7 @@ impl FileInner {
     /// after all operations under way have ended, since one of them may be using it.
     fn drop_copy(&self, state: &mut FileState, id: CopyId, may_arrive_late: bool) {
         let Some(copy) = state.map.drop_copy(id) else { return };
-        add(&self.session.counters().dropped_copy_bytes, copy.cut.bytes.into());
+        add(&self.session.counters().dropped_copy_bytes, copy.allocation.bytes.into());
         if !may_arrive_late && !copy.is_quarantined {
             state.leave(copy);
         }
@@ -226,13 +226,13 @@ impl FileInner {
                 let Some(bytes) = state.map.next_extent_bytes(end) else { return Ok(()) };
                 (state.map.allocated(), bytes)
             };
-            let cuts = self.cut_copies(bytes)?;
+            let allocations = self.allocate_copies(bytes)?;
             let mut state = self.state();
             if state.phase == Phase::Writable && state.map.allocated() == at {
-                state.map.push(bytes, cuts);
+                state.map.push(bytes, allocations);
             } else {
                 drop(state);
-                self.session.leases.give_back(cuts);
+                self.session.leases.give_back(allocations);
             }
         }
     }
@@ -241,29 +241,29 @@ impl FileInner {
     /// where they begin in the file.
     pub(crate) fn grow_in_one_region(&self, bytes: u64) -> Result<u64, Error> {
         self.check_writable(&self.state().phase)?;
-        let cuts = self.session.leases.cut_run(self.group, bytes)?;
+        let allocations = self.session.leases.allocate_run(self.group, bytes)?;
         let mut state = self.state();
         if state.phase != Phase::Writable {
             drop(state);
-            self.session.leases.give_back(cuts);
+            self.session.leases.give_back(allocations);
             return self.check_writable(&self.state().phase).and(Ok(0));
         }
         let start = state.map.allocated();
-        for cut in cuts {
-            state.map.push(cut.bytes, vec![cut]);
+        for allocation in allocations {
+            state.map.push(allocation.bytes, vec![allocation]);
         }
         Ok(start)
     }
 
     /// Allocates as many copies of an extent as the protection of the file asks for, or as many as possible.
-    fn cut_copies(&self, bytes: u32) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
+    fn allocate_copies(&self, bytes: u32) -> Result<Vec<Allocation<Arc<LeasedRegion>>>, Error> {
         let session = &*self.session;
         match self.protection {
-            Protection::None => Ok(vec![session.leases.cut(self.group, bytes, &[], self.patience)?]),
+            Protection::None => Ok(vec![session.leases.allocate(self.group, bytes, &[], self.patience)?]),
             Protection::Mirror => {
-                let first = session.leases.cut(self.group, bytes, &[], self.patience)?;
+                let first = session.leases.allocate(self.group, bytes, &[], self.patience)?;
                 let label = first.region.node.info.host_label.clone();
-                match session.leases.cut(self.group, bytes, &[label], Patience::Brief) {
+                match session.leases.allocate(self.group, bytes, &[label], Patience::Brief) {
                     Ok(second) => Ok(vec![first, second]),
                     // One copy is better than none. The repair makes the second when there is room.
                     Err(_) => {
@@ -272,8 +272,8 @@ impl FileInner {
                     }
                 }
             }
-            Protection::Local => match session.leases.cut(self.group, bytes, &[], Patience::Brief) {
-                Ok(cut) => Ok(vec![cut]),
+            Protection::Local => match session.leases.allocate(self.group, bytes, &[], Patience::Brief) {
+                Ok(allocation) => Ok(vec![allocation]),
                 Err(error) if error.kind() == ErrorKind::Closed => Err(error),
                 // The disk holds what the pool has no room for.
                 Err(_) => {

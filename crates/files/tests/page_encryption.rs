@@ -437,7 +437,7 @@ proptest! {
     }
 
     #[test]
-    fn split_cuts_where_pages_begin_and_loses_nothing(range in range_below(1 << 20), far in any::<bool>()) {
+    fn split_is_where_pages_begin_and_loses_nothing(range in range_below(1 << 20), far in any::<bool>()) {
         // Half of the ranges lie at the very end of all offsets.
         let base = if far { (u64::MAX - (1 << 20)) / PAGE * PAGE } else { 0 };
         let range = base + range.start..base + range.end;

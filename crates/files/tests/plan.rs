@@ -2,8 +2,8 @@
 //! extents share a byte.
 
 use farpool_files::plan::{
-    Allocator, Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, PageTags, RangeLockKind, RangeLocks,
-    RangeSet, ReadPlan,
+    Allocation, Allocator, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, PageTags, RangeLockKind,
+    RangeLocks, RangeSet, ReadPlan,
 };
 use farpool_wire::{FileClass, NodeId};
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ proptest! {
         let mut allocator = Allocator::default();
         let group = Group::Class(FileClass::Scratch);
         let region_bytes = 2 * EXTENT_BYTES_MAX;
-        let mut held: Vec<Cut<u32>> = Vec::new();
+        let mut held: Vec<Allocation<u32>> = Vec::new();
         let mut regions = 0;
         for (kind, size, pick) in steps {
             match kind {
@@ -49,16 +49,17 @@ proptest! {
                 }
                 0..6 => {
                     let bytes = (EXTENT_BYTES_MIN << size) as u32;
-                    match allocator.cut(group, bytes, |_| true) {
-                        Some(cut) => {
-                            prop_assert!(cut.offset % u64::from(bytes) == 0 && cut.offset + u64::from(bytes) <= region_bytes);
-                            let apart = |other: &Cut<u32>| {
-                                other.region != cut.region
-                                    || other.offset + u64::from(other.bytes) <= cut.offset
-                                    || cut.offset + u64::from(cut.bytes) <= other.offset
+                    match allocator.allocate(group, bytes, |_| true) {
+                        Some(allocation) => {
+                            prop_assert!(allocation.offset % u64::from(bytes) == 0);
+                            prop_assert!(allocation.offset + u64::from(bytes) <= region_bytes);
+                            let apart = |other: &Allocation<u32>| {
+                                other.region != allocation.region
+                                    || other.offset + u64::from(other.bytes) <= allocation.offset
+                                    || allocation.offset + u64::from(allocation.bytes) <= other.offset
                             };
-                            prop_assert!(held.iter().all(apart), "{cut:?} overlaps");
-                            held.push(cut);
+                            prop_assert!(held.iter().all(apart), "{allocation:?} overlaps");
+                            held.push(allocation);
                         }
                         // An allocation fails only if the group is full: the smallest extent always fits into free
                         // space.
@@ -68,10 +69,10 @@ proptest! {
                 _ if !held.is_empty() => allocator.give_back(held.swap_remove(pick.index(held.len()))),
                 _ => {}
             }
-            let used: u64 = held.iter().map(|cut| u64::from(cut.bytes)).sum();
+            let used: u64 = held.iter().map(|allocation| u64::from(allocation.bytes)).sum();
             let all = u64::from(regions) * region_bytes;
             prop_assert_eq!(allocator.held(group), (all, all - used));
-            let busy: BTreeSet<u32> = held.iter().map(|cut| cut.region).collect();
+            let busy: BTreeSet<u32> = held.iter().map(|allocation| allocation.region).collect();
             let idle: BTreeSet<u32> = allocator.idle(group).into_iter().collect();
             prop_assert_eq!(idle, (0..regions).filter(|region| !busy.contains(region)).collect::<BTreeSet<u32>>());
         }
@@ -91,7 +92,7 @@ proptest! {
             match kind {
                 0..6 if count > 0 => {
                     while let Some(bytes) = map.next_extent_bytes(range.end) {
-                        map.push(bytes, vec![Cut { region: next, offset: 0, bytes }]);
+                        map.push(bytes, vec![Allocation { region: next, offset: 0, bytes }]);
                         next += 1;
                     }
                     let pieces = map.copies_of(range.clone());
@@ -155,7 +156,7 @@ fn file_map_grows_by_doubling_extents_up_to_their_maximum() {
             map.next_extent_bytes(map.allocated() + 1).unwrap_or(bytes)
         };
         sizes.push(bytes >> 10);
-        map.push(bytes, vec![Cut { region: 0, offset: 0, bytes }]);
+        map.push(bytes, vec![Allocation { region: 0, offset: 0, bytes }]);
     }
     assert_eq!(sizes, [64, 64, 128, 256, 512, 1024, 1024, 1024]);
 }
@@ -164,33 +165,34 @@ fn file_map_grows_by_doubling_extents_up_to_their_maximum() {
 fn file_map_quarantined_extent_is_neither_written_nor_recycled() {
     let mut map: FileMap<u32> = FileMap::default();
     for region in 0..3 {
-        map.push(65_536, vec![Cut { region, offset: 0, bytes: 65_536 }]);
+        map.push(65_536, vec![Allocation { region, offset: 0, bytes: 65_536 }]);
     }
     map.wrote(0..3 * 65_536);
     let late = map.copies_of(65_536..65_537)[0].copy;
     map.poison(60_000..70_100, |copy| copy == late);
     assert!(map.is_quarantined(65_536..65_537) && !map.is_quarantined(0..65_536));
     assert!(matches!(map.plan_read(70_000..70_001, |_| Some(0)), ReadPlan::Poisoned(_)));
-    let recycled: BTreeMap<u32, ()> = map.clear().into_iter().map(|cut| (cut.region, ())).collect();
+    let recycled: BTreeMap<u32, ()> =
+        map.clear().into_iter().map(|allocation| (allocation.region, ())).collect();
     assert_eq!(recycled.into_keys().collect::<Vec<_>>(), [0, 2]);
 }
 
 /// A copy under way had bytes from before a truncation and was accepted as one of the bytes written since, because the
 /// new extent had been written as often as the old one.
 #[test]
-fn copy_made_before_its_extent_was_cut_off_and_written_anew_is_not_taken_in() {
-    let cut = |region: u32| Cut { region, offset: 0, bytes: EXTENT_BYTES_MIN as u32 };
+fn copy_made_before_its_extent_was_truncated_and_written_anew_is_not_taken_in() {
+    let allocation = |region: u32| Allocation { region, offset: 0, bytes: EXTENT_BYTES_MIN as u32 };
     let mut map = FileMap::default();
     let write = |map: &mut FileMap<u32>| {
-        map.push(EXTENT_BYTES_MIN as u32, vec![cut(1)]);
+        map.push(EXTENT_BYTES_MIN as u32, vec![allocation(1)]);
         map.begin_write(&(0..100));
         map.wrote(0..100);
     };
     write(&mut map);
     let snapshot = map.snapshot(0).expect("an extent");
-    assert_eq!(map.set_length(0), [cut(1)]);
+    assert_eq!(map.set_length(0), [allocation(1)]);
     write(&mut map);
-    assert_eq!(map.attach(&snapshot, cut(2), PageTags::new(cut(2).bytes)), Err(cut(2)));
+    assert_eq!(map.attach(&snapshot, allocation(2), PageTags::new(allocation(2).bytes)), Err(allocation(2)));
 }
 
 #[test]
@@ -210,7 +212,7 @@ fn version_of_a_range_grows_with_every_write_in_its_extents_and_with_no_other() 
     let mut map: FileMap<u32> = FileMap::default();
     let bytes = EXTENT_BYTES_MIN;
     for region in 0..3 {
-        map.push(bytes as u32, vec![Cut { region, offset: 0, bytes: bytes as u32 }]);
+        map.push(bytes as u32, vec![Allocation { region, offset: 0, bytes: bytes as u32 }]);
     }
     let first = 10..20;
     let (before, beside) = (map.version(&first), map.version(&(bytes..2 * bytes)));
@@ -224,7 +226,7 @@ fn version_of_a_range_grows_with_every_write_in_its_extents_and_with_no_other() 
 
 proptest! {
     #[test]
-    fn run_lies_in_one_piece_of_one_region_and_every_extent_is_cut_once(
+    fn run_is_contiguous_in_one_region_and_every_extent_is_allocated_once(
         wanted in proptest::collection::vec((1..3u64 << 20, any::<bool>()), 1..40),
     ) {
         const REGION_BYTES: u64 = 4 << 20;
@@ -233,24 +235,27 @@ proptest! {
         for region in 0..6 {
             allocator.add(region, NodeId(region % 2), group, REGION_BYTES);
         }
-        let mut cut: Vec<(u64, std::ops::Range<u64>)> = Vec::new();
+        let mut taken: Vec<(u64, std::ops::Range<u64>)> = Vec::new();
         for (bytes, is_kept) in wanted {
-            let Some(cuts) = allocator.cut_run(group, bytes, |_| true) else { continue };
-            let (region, mut at) = (cuts[0].region, cuts[0].offset);
-            for piece in &cuts {
-                prop_assert_eq!((piece.region, piece.offset), (region, at));
-                prop_assert_eq!(piece.offset % u64::from(piece.bytes), 0, "aligned to itself");
-                at += u64::from(piece.bytes);
+            let Some(allocations) = allocator.allocate_run(group, bytes, |_| true) else { continue };
+            let (region, mut at) = (allocations[0].region, allocations[0].offset);
+            for allocation in &allocations {
+                prop_assert_eq!((allocation.region, allocation.offset), (region, at));
+                prop_assert_eq!(allocation.offset % u64::from(allocation.bytes), 0, "aligned to itself");
+                at += u64::from(allocation.bytes);
                 prop_assert!(at <= REGION_BYTES);
             }
-            prop_assert!(at - cuts[0].offset >= bytes && at - cuts[0].offset < bytes + EXTENT_BYTES_MIN);
-            prop_assert!(cut.iter().all(|(other, range)| *other != region || range.end <= cuts[0].offset || range.start >= at));
+            prop_assert!(at - allocations[0].offset >= bytes && at - allocations[0].offset < bytes + EXTENT_BYTES_MIN);
+            let is_apart = |(other, range): &(u64, std::ops::Range<u64>)| {
+                *other != region || range.end <= allocations[0].offset || range.start >= at
+            };
+            prop_assert!(taken.iter().all(is_apart));
             match is_kept {
-                true => cut.push((region, cuts[0].offset..at)),
-                false => cuts.into_iter().for_each(|piece| allocator.give_back(piece)),
+                true => taken.push((region, allocations[0].offset..at)),
+                false => allocations.into_iter().for_each(|allocation| allocator.give_back(allocation)),
             }
         }
-        let used: u64 = cut.iter().map(|(_, range)| range.end - range.start).sum();
+        let used: u64 = taken.iter().map(|(_, range)| range.end - range.start).sum();
         let (all, free) = allocator.held(group);
         prop_assert_eq!(all - free, used);
     }

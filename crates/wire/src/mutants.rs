@@ -78,7 +78,7 @@ mutants! {
     /// Client: a range that was never written is read from its extent.
     UnwrittenRead,
     /// Client: bytes that a file was truncated by come back when it grows again.
-    CutOffBytesBack,
+    TruncatedBytesBack,
     /// Client: an extent is used again while a late write may still reach it.
     LateWriteForgotten,
     /// Client: a copy that missed a write stays in its file.

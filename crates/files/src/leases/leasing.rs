@@ -7,7 +7,7 @@ use super::{Growing, Leases, Patience, STEP_BYTES};
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
-use crate::plan::{Cut, Group};
+use crate::plan::{Allocation, Group};
 use crate::stats::{add, subtract};
 use farpool_lock::MutexGuard;
 use farpool_wire::control::*;
@@ -41,23 +41,23 @@ impl Leases {
     }
 
     /// Allocates an extent on a node outside the failure domains in `apart`. Leases more regions if necessary.
-    pub(crate) fn cut(
+    pub(crate) fn allocate(
         &self,
         group: Group,
         bytes: u32,
         apart: &[Name],
         patience: Patience,
-    ) -> Result<Cut<Arc<LeasedRegion>>, Error> {
+    ) -> Result<Allocation<Arc<LeasedRegion>>, Error> {
         let apart = if mutant!(MirrorOnOneHost) { &[] } else { apart };
         let is_good = |node: &NodeLinks| !node.is_suspect() && !apart.contains(&node.info.host_label);
-        if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
-            return Ok(cut);
+        if let Some(allocation) = self.allocate_from_held(group, bytes, is_good) {
+            return Ok(allocation);
         }
         let mut growing = self.grow();
         loop {
             // Another thread may have leased memory that serves both.
-            if let Some(cut) = self.cut_from_held(group, bytes, is_good) {
-                return Ok(cut);
+            if let Some(allocation) = self.allocate_from_held(group, bytes, is_good) {
+                return Ok(allocation);
             }
             if patience == Patience::Brief && self.base.host.now() < growing.brief_until {
                 let message = "the pool had no free memory less than 1 s ago; retry later";
@@ -76,64 +76,74 @@ impl Leases {
                 }
                 // A node that did not answer last time is better than none.
                 let is_apart = |node: &NodeLinks| !apart.contains(&node.info.host_label);
-                return self.cut_from_held(group, bytes, is_apart).ok_or(error);
+                return self.allocate_from_held(group, bytes, is_apart).ok_or(error);
             }
         }
     }
 
-    fn cut_from_held(
+    fn allocate_from_held(
         &self,
         group: Group,
         bytes: u32,
         is_good: impl Fn(&NodeLinks) -> bool,
-    ) -> Option<Cut<Arc<LeasedRegion>>> {
+    ) -> Option<Allocation<Arc<LeasedRegion>>> {
         let mut held = self.held.lock();
         loop {
             let unfit = self.nodes.unfit(&is_good);
-            let cut = held.allocator.cut(group, bytes, |node| !unfit.contains(&node))?;
+            let allocation = held.allocator.allocate(group, bytes, |node| !unfit.contains(&node))?;
             add(&self.base.counters.used_bytes, bytes.into());
-            let region = Arc::clone(held.regions.get(&cut.region)?);
+            let region = Arc::clone(held.regions.get(&allocation.region)?);
             if region.node.is_lost() {
                 // Another operation has just noticed that the node is lost, so nothing new goes there.
                 self.forget_region(&mut held, &region);
                 continue;
             }
-            held.idle_for.remove(&cut.region);
-            return Some(Cut { region, offset: cut.offset, bytes: cut.bytes });
+            held.idle_for.remove(&allocation.region);
+            return Some(Allocation { region, offset: allocation.offset, bytes: allocation.bytes });
         }
     }
 
     /// Allocates consecutive extents in one region, of at least `bytes` bytes in all. Leases more regions if necessary.
-    pub(crate) fn cut_run(&self, group: Group, bytes: u64) -> Result<Vec<Cut<Arc<LeasedRegion>>>, Error> {
+    pub(crate) fn allocate_run(
+        &self,
+        group: Group,
+        bytes: u64,
+    ) -> Result<Vec<Allocation<Arc<LeasedRegion>>>, Error> {
         // Each round leases a region. Another round is needed only if the region is too small or is lost at once.
         const ROUNDS: u32 = 3;
         let mut growing = self.grow();
         for _ in 0..ROUNDS {
-            if let Some(cuts) = self.cut_run_from_held(group, bytes) {
-                return Ok(cuts);
+            if let Some(allocations) = self.allocate_run_from_held(group, bytes) {
+                return Ok(allocations);
             }
             self.lease_more(&mut growing, group, bytes, bytes, &[], Patience::Full)?;
         }
         let message = format!("no leased region has {bytes} contiguous free bytes");
-        self.cut_run_from_held(group, bytes).ok_or_else(|| Error::new(ErrorKind::Exhausted, message))
+        self.allocate_run_from_held(group, bytes).ok_or_else(|| Error::new(ErrorKind::Exhausted, message))
     }
 
-    fn cut_run_from_held(&self, group: Group, bytes: u64) -> Option<Vec<Cut<Arc<LeasedRegion>>>> {
+    fn allocate_run_from_held(&self, group: Group, bytes: u64) -> Option<Vec<Allocation<Arc<LeasedRegion>>>> {
         let mut held = self.held.lock();
         loop {
             let unfit = self.nodes.unfit(|node| !node.is_suspect());
-            let cuts = held.allocator.cut_run(group, bytes, |node| !unfit.contains(&node))?;
-            let id = cuts.first()?.region;
-            add(&self.base.counters.used_bytes, cuts.iter().map(|cut| u64::from(cut.bytes)).sum());
+            let allocations = held.allocator.allocate_run(group, bytes, |node| !unfit.contains(&node))?;
+            let id = allocations.first()?.region;
+            add(
+                &self.base.counters.used_bytes,
+                allocations.iter().map(|allocation| u64::from(allocation.bytes)).sum(),
+            );
             let region = Arc::clone(held.regions.get(&id)?);
             if region.node.is_lost() {
                 self.forget_region(&mut held, &region);
                 continue;
             }
             held.idle_for.remove(&id);
-            let of_region =
-                |cut: Cut<u64>| Cut { region: Arc::clone(&region), offset: cut.offset, bytes: cut.bytes };
-            return Some(cuts.into_iter().map(of_region).collect());
+            let of_region = |allocation: Allocation<u64>| Allocation {
+                region: Arc::clone(&region),
+                offset: allocation.offset,
+                bytes: allocation.bytes,
+            };
+            return Some(allocations.into_iter().map(of_region).collect());
         }
     }
 
@@ -155,12 +165,16 @@ impl Leases {
     }
 
     /// Frees extents for other uses by the session.
-    pub(crate) fn give_back(&self, cuts: Vec<Cut<Arc<LeasedRegion>>>) {
+    pub(crate) fn give_back(&self, allocations: Vec<Allocation<Arc<LeasedRegion>>>) {
         let mut held = self.held.lock();
-        for cut in cuts {
-            if held.regions.contains_key(&cut.region.id) {
-                subtract(&self.base.counters.used_bytes, cut.bytes.into());
-                held.allocator.give_back(Cut { region: cut.region.id, offset: cut.offset, bytes: cut.bytes });
+        for allocation in allocations {
+            if held.regions.contains_key(&allocation.region.id) {
+                subtract(&self.base.counters.used_bytes, allocation.bytes.into());
+                held.allocator.give_back(Allocation {
+                    region: allocation.region.id,
+                    offset: allocation.offset,
+                    bytes: allocation.bytes,
+                });
             }
         }
     }

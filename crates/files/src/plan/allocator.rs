@@ -21,7 +21,7 @@ pub enum Group {
 
 /// Extent: a run of bytes in one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cut<R> {
+pub struct Allocation<R> {
     /// Region that the extent lies in.
     pub region: R,
     /// Offset of the first byte in the region.
@@ -128,35 +128,40 @@ impl<R: Copy + Ord> Allocator<R> {
 
     /// Allocates an extent on the next node, in turn, of those for which `fits` is true. `None` if no region of the
     /// group has room there.
-    pub fn cut(&mut self, group: Group, bytes: u32, fits: impl Fn(NodeId) -> bool) -> Option<Cut<R>> {
+    pub fn allocate(
+        &mut self,
+        group: Group,
+        bytes: u32,
+        fits: impl Fn(NodeId) -> bool,
+    ) -> Option<Allocation<R>> {
         let count = units(bytes);
         let (region, unit) = self.place(group, count, fits, |usage| usage.find(count))?;
         self.mark_used(region, unit, count);
-        Some(Cut { region, offset: u64::from(unit) * EXTENT_BYTES_MIN, bytes })
+        Some(Allocation { region, offset: u64::from(unit) * EXTENT_BYTES_MIN, bytes })
     }
 
     /// Allocates consecutive extents in one region that hold at least `bytes` bytes, on the next node, in turn, of
     /// those for which `fits` is true. `None` if no region of the group has a free run of that length there.
-    pub fn cut_run(
+    pub fn allocate_run(
         &mut self,
         group: Group,
         bytes: u64,
         fits: impl Fn(NodeId) -> bool,
-    ) -> Option<Vec<Cut<R>>> {
+    ) -> Option<Vec<Allocation<R>>> {
         let count = u32::try_from(bytes.div_ceil(EXTENT_BYTES_MIN)).ok().filter(|count| *count > 0)?;
         let (region, first) = self.place(group, count, fits, |usage| usage.find_run(count))?;
-        let mut cuts = Vec::new();
+        let mut allocations = Vec::new();
         let (mut unit, mut left) = (first, count);
         while left > 0 {
             // The largest power of two that is left. The offset so far is a multiple of it, so the extent is aligned.
             let part = (1 << left.ilog2()).min(units(EXTENT_BYTES_MAX as u32));
             self.mark_used(region, unit, part);
             let bytes = part * EXTENT_BYTES_MIN as u32;
-            cuts.push(Cut { region, offset: u64::from(unit) * EXTENT_BYTES_MIN, bytes });
+            allocations.push(Allocation { region, offset: u64::from(unit) * EXTENT_BYTES_MIN, bytes });
             unit += part;
             left -= part;
         }
-        Some(cuts)
+        Some(allocations)
     }
 
     fn mark_used(&mut self, region: R, unit: u32, count: u32) {
@@ -196,9 +201,9 @@ impl<R: Copy + Ord> Allocator<R> {
     }
 
     /// Frees an extent. Does nothing if its region was removed.
-    pub fn give_back(&mut self, cut: Cut<R>) {
-        if let Some(usage) = self.regions.get_mut(&cut.region) {
-            usage.mark((cut.offset / EXTENT_BYTES_MIN) as u32, units(cut.bytes), false);
+    pub fn give_back(&mut self, allocation: Allocation<R>) {
+        if let Some(usage) = self.regions.get_mut(&allocation.region) {
+            usage.mark((allocation.offset / EXTENT_BYTES_MIN) as u32, units(allocation.bytes), false);
         }
     }
 

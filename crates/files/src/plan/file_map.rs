@@ -12,7 +12,7 @@
 
 use super::page_encryption::{PAGE_BYTES, PageTag, PageTags};
 use super::range_set::RangeSet;
-use super::{Cut, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
+use super::{Allocation, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use farpool_wire::mutant;
 use std::ops::Range;
 
@@ -40,7 +40,7 @@ pub struct Readable<R> {
     /// Range of the file.
     pub file: Range<u64>,
     /// The copy, beginning at the first byte of the range.
-    pub cut: Cut<R>,
+    pub allocation: Allocation<R>,
     /// True if this is the only copy and it may be written.
     pub is_only: bool,
 }
@@ -51,7 +51,7 @@ pub struct ExtentCopy<R> {
     /// Id of the copy.
     pub id: CopyId,
     /// Location of the copy.
-    pub cut: Cut<R>,
+    pub allocation: Allocation<R>,
     /// True if a write whose result is unknown may still arrive here. The copy is then neither written nor reused until
     /// the lease of its region ends.
     pub is_quarantined: bool,
@@ -133,10 +133,10 @@ impl<R: Clone> Default for FileMap<R> {
 
 impl<R: Clone> FileMap<R> {
     /// Makes the map of a published file: all extents are written.
-    pub fn sealed(cuts: Vec<Cut<R>>) -> Self {
+    pub fn sealed(allocations: Vec<Allocation<R>>) -> Self {
         let mut map = FileMap::default();
-        for cut in cuts {
-            map.push(cut.bytes, vec![cut]);
+        for allocation in allocations {
+            map.push(allocation.bytes, vec![allocation]);
         }
         map.length = map.allocated();
         map.unwritten = RangeSet::default();
@@ -164,21 +164,21 @@ impl<R: Clone> FileMap<R> {
         Some(wanted.clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX) as u32)
     }
 
-    /// Adds an extent at the end with one copy for each of `cuts`. There are none if a local disk is to hold it.
-    pub fn push(&mut self, bytes: u32, cuts: Vec<Cut<R>>) {
+    /// Adds an extent at the end with one copy for each of `allocations`. There are none if a local disk is to hold it.
+    pub fn push(&mut self, bytes: u32, allocations: Vec<Allocation<R>>) {
         let start = self.allocated();
-        let copies = cuts.into_iter().map(|cut| self.copy(cut)).collect();
+        let copies = allocations.into_iter().map(|allocation| self.copy(allocation)).collect();
         self.version += 1;
         let extent = Extent { start, bytes, copies, version: self.version };
         self.unwritten.insert(start..extent.end());
         self.extents.push(extent);
     }
 
-    fn copy(&mut self, cut: Cut<R>) -> ExtentCopy<R> {
+    fn copy(&mut self, allocation: Allocation<R>) -> ExtentCopy<R> {
         let id = CopyId(self.next_copy);
         self.next_copy += 1;
-        let tags = PageTags::new(cut.bytes);
-        ExtentCopy { id, cut, is_quarantined: false, tags }
+        let tags = PageTags::new(allocation.bytes);
+        ExtentCopy { id, allocation, is_quarantined: false, tags }
     }
 
     /// Returns the layout number of the map. It changes whenever bytes cannot be read any more from where they were,
@@ -198,13 +198,13 @@ impl<R: Clone> FileMap<R> {
         for extent in &self.extents {
             for file in self.readable_in(extent.start..extent.end().min(self.length)) {
                 if let Some(copy) = best(extent, &rank) {
-                    let cut = Cut {
-                        region: copy.cut.region.clone(),
-                        offset: copy.cut.offset + (file.start - extent.start),
+                    let allocation = Allocation {
+                        region: copy.allocation.region.clone(),
+                        offset: copy.allocation.offset + (file.start - extent.start),
                         bytes: (file.end - file.start) as u32,
                     };
                     let is_only = extent.copies.len() == 1 && !copy.is_quarantined;
-                    all.push(Readable { file, cut, is_only });
+                    all.push(Readable { file, allocation, is_only });
                 }
             }
         }
@@ -348,7 +348,7 @@ impl<R: Clone> FileMap<R> {
     pub fn drop_lost(&mut self, is_lost: impl Fn(&R) -> bool) {
         self.layout += 1;
         for extent in &mut self.extents {
-            extent.copies.retain(|copy| !is_lost(&copy.cut.region));
+            extent.copies.retain(|copy| !is_lost(&copy.allocation.region));
         }
     }
 
@@ -370,8 +370,13 @@ impl<R: Clone> FileMap<R> {
 
     /// Adds a copy that was made from a snapshot. If the extent was written or truncated since, the error returns the
     /// location of the copy.
-    pub fn attach(&mut self, snapshot: &Snapshot<R>, cut: Cut<R>, tags: PageTags) -> Result<CopyId, Cut<R>> {
-        let copy = ExtentCopy { tags, ..self.copy(cut) };
+    pub fn attach(
+        &mut self,
+        snapshot: &Snapshot<R>,
+        allocation: Allocation<R>,
+        tags: PageTags,
+    ) -> Result<CopyId, Allocation<R>> {
+        let copy = ExtentCopy { tags, ..self.copy(allocation) };
         let same = |extent: &&mut Extent<R>| {
             extent.start == snapshot.range.start
                 && extent.end() == snapshot.range.end
@@ -385,7 +390,7 @@ impl<R: Clone> FileMap<R> {
                 self.layout += 1;
                 Ok(id)
             }
-            None => Err(copy.cut),
+            None => Err(copy.allocation),
         }
     }
 
@@ -393,8 +398,8 @@ impl<R: Clone> FileMap<R> {
     pub fn replace_regions(&mut self, replaced: impl Fn(&R) -> Option<R>) {
         self.layout += 1;
         for copy in self.extents.iter_mut().flat_map(|extent| &mut extent.copies) {
-            if let Some(region) = replaced(&copy.cut.region) {
-                copy.cut.region = region;
+            if let Some(region) = replaced(&copy.allocation.region) {
+                copy.allocation.region = region;
             }
         }
     }
@@ -435,7 +440,7 @@ impl<R: Clone> FileMap<R> {
 
     /// Sets the length. What is cut off is gone, and what is added reads as zeros. Returns the extents that are not
     /// needed any more.
-    pub fn set_length(&mut self, length: u64) -> Vec<Cut<R>> {
+    pub fn set_length(&mut self, length: u64) -> Vec<Allocation<R>> {
         let mut freed = Vec::new();
         if length < self.length {
             self.layout += 1;
@@ -448,7 +453,7 @@ impl<R: Clone> FileMap<R> {
             // The rest of the last extent holds old bytes. They must not reappear if the file grows again.
             let rest = length.min(allocated)..allocated;
             self.begin_write(&rest);
-            if !mutant!(CutOffBytesBack) {
+            if !mutant!(TruncatedBytesBack) {
                 self.unwritten.insert(rest);
             }
         }
@@ -462,7 +467,7 @@ impl<R: Clone> FileMap<R> {
     }
 
     /// Empties the map. Returns the extents that may be reused.
-    pub fn clear(&mut self) -> Vec<Cut<R>> {
+    pub fn clear(&mut self) -> Vec<Allocation<R>> {
         let extents = std::mem::take(&mut self.extents);
         self.replace(FileMap::default());
         extents.into_iter().flat_map(recyclable).collect()
@@ -474,7 +479,7 @@ fn best<R>(extent: &Extent<R>, rank: impl Fn(&R) -> Option<u32>) -> Option<&Exte
     let turn = (extent.start / EXTENT_BYTES_MAX) as usize;
     (0..extent.copies.len())
         .map(|index| &extent.copies[(index + turn) % extent.copies.len()])
-        .filter_map(|copy| Some((rank(&copy.cut.region)?, copy)))
+        .filter_map(|copy| Some((rank(&copy.allocation.region)?, copy)))
         .min_by_key(|(rank, _)| *rank)
         .map(|(_, copy)| copy)
 }
@@ -485,8 +490,8 @@ fn page_of<R>(extent: &Extent<R>, piece: &Segment<R>) -> u32 {
 }
 
 /// Returns the locations of an extent that other files may use.
-fn recyclable<R>(extent: Extent<R>) -> impl Iterator<Item = Cut<R>> {
-    extent.copies.into_iter().filter(|copy| !copy.is_quarantined).map(|copy| copy.cut)
+fn recyclable<R>(extent: Extent<R>) -> impl Iterator<Item = Allocation<R>> {
+    extent.copies.into_iter().filter(|copy| !copy.is_quarantined).map(|copy| copy.allocation)
 }
 
 fn clipped<R>(extent: &Extent<R>, range: &Range<u64>) -> Range<u64> {
@@ -495,6 +500,6 @@ fn clipped<R>(extent: &Extent<R>, range: &Range<u64>) -> Range<u64> {
 
 fn piece<R: Clone>(extent: &Extent<R>, copy: &ExtentCopy<R>, range: &Range<u64>) -> Segment<R> {
     let file = clipped(extent, range);
-    let offset = copy.cut.offset + (file.start - extent.start);
-    Segment { copy: copy.id, region: copy.cut.region.clone(), offset, file }
+    let offset = copy.allocation.offset + (file.start - extent.start);
+    Segment { copy: copy.id, region: copy.allocation.region.clone(), offset, file }
 }

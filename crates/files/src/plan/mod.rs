@@ -8,7 +8,7 @@ mod page_encryption;
 mod range_locks;
 mod range_set;
 
-pub use allocator::{Allocator, Cut, Group};
+pub use allocator::{Allocation, Allocator, Group};
 pub use file_map::{CopyId, ExtentCopy, FileMap, ReadPlan, Readable, Segment, Snapshot};
 pub use page_encryption::{
     PAGE_BYTES, PAGES_PER_KEY_MAX, PageError, PageKey, PagePlace, PageSplit, PageTag, PageTags, pages_around,
