@@ -23,7 +23,7 @@ enum Kind {
     Read,
     Write,
     /// Truncation of a file on the local disk.
-    Cut,
+    Truncate,
 }
 
 #[derive(Default)]
@@ -171,7 +171,7 @@ impl DiskFile for GatedDisk {
     }
 
     fn set_length(&self, bytes: u64) -> io::Result<()> {
-        self.1.pass(Kind::Cut, "the disk");
+        self.1.pass(Kind::Truncate, "the disk");
         self.0.set_length(bytes)
     }
 }
@@ -339,7 +339,7 @@ fn truncate_of_a_local_copy_never_takes_what_was_written_after_it() {
     let mut world = World::new(1);
     let file = world.create("file", Protection::Local);
     file.write_at(0, &[1; 128 * KIB]).expect("a write");
-    world.gate.hold_next(Kind::Cut);
+    world.gate.hold_next(Kind::Truncate);
     std::thread::scope(|scope| {
         scope.spawn(|| file.truncate(0).expect("cut"));
         world.gate.held();

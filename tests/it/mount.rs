@@ -106,7 +106,7 @@ fn errno(error: &io::Error) -> Option<Errno> {
 }
 
 #[test]
-fn file_of_a_scratch_folder_holds_what_a_file_holds_whatever_is_written_cut_and_punched() {
+fn file_of_a_scratch_folder_holds_what_a_file_holds_whatever_is_written_truncated_and_punched() {
     for more in [&[][..], &["--write-through"]] {
         let mut stage = Stage::new(more);
         let model = tempfile::tempfile().expect("a file");
@@ -612,7 +612,7 @@ fn file_system_without_access_control_lists_is_used_by_those_who_may() {
 }
 
 #[test]
-fn file_of_a_kept_folder_is_cut_when_it_is_opened_for_reading_alone() {
+fn file_of_a_kept_folder_is_truncated_when_it_is_opened_for_reading_alone() {
     let mut kept = Kept::new();
     fs::write(kept.at.join("f"), b"much").expect("written");
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::TRUNC;

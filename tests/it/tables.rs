@@ -278,7 +278,7 @@ fn repeated_texts_are_kept_once_and_statistics_bound_the_values() {
         (bytes("a mode of shipping 0"), bytes("a mode of shipping 6"))
     );
     assert_eq!(bounds(1).max, bytes(&"ä".repeat(32)));
-    assert!(bounds(1).is_min_cut && bounds(1).is_max_cut && !bounds(0).is_max_cut);
+    assert!(bounds(1).is_min_truncated && bounds(1).is_max_truncated && !bounds(0).is_max_truncated);
     assert_eq!((bounds(2).min, bounds(2).max), (Value::Float(0), Value::Float(9_999f64.to_bits())));
     assert!(bounds(2).has_nan);
     assert_eq!(rows(read(&far)), rows([batch]));

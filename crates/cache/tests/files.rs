@@ -44,8 +44,8 @@ enum Step {
     Write(u64, usize, u8),
     /// A write by another process, which does not use the cache.
     WriteBeside(u64, usize, u8),
-    Cut(u64),
-    CutBeside(u64),
+    Truncate(u64),
+    TruncateBeside(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -54,8 +54,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (at.clone(), length.clone()).prop_map(|(at, length)| Step::Read(at, length)),
         4 => (at.clone(), length.clone(), any::<u8>()).prop_map(|(at, length, byte)| Step::Write(at, length, byte)),
         2 => (at.clone(), length, any::<u8>()).prop_map(|(at, length, byte)| Step::WriteBeside(at, length, byte)),
-        1 => at.clone().prop_map(Step::Cut),
-        1 => at.prop_map(Step::CutBeside),
+        1 => at.clone().prop_map(Step::Truncate),
+        1 => at.prop_map(Step::TruncateBeside),
     ]
 }
 
@@ -97,9 +97,9 @@ proptest! {
                     model.resize(model.len().max(end), 0);
                     model[at as usize..end].copy_from_slice(&bytes);
                 }
-                Step::Cut(length) | Step::CutBeside(length) => {
+                Step::Truncate(length) | Step::TruncateBeside(length) => {
                     match step {
-                        Step::CutBeside(_) if !is_alone => disk.0.set_len(length).expect("cut"),
+                        Step::TruncateBeside(_) if !is_alone => disk.0.set_len(length).expect("cut"),
                         _ => file
                             .resize(&cache, || disk.identity(), length, || disk.0.set_len(length))
                             .expect("cut"),
@@ -141,7 +141,7 @@ fn file_that_nobody_changes_is_read_from_the_cache_and_not_from_the_disk() {
 }
 
 #[test]
-fn cut_leaves_what_is_kept_of_the_blocks_before_it() {
+fn truncating_leaves_what_is_kept_of_the_blocks_before_it() {
     let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
     // Blocks before the shorter of the old and the new length stay cached. The block that contains this length is a
     // miss, and blocks after it no longer exist. A length at a block boundary lies in no block.

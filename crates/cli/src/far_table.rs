@@ -141,7 +141,7 @@ fn column(table: &FarTable, place: usize) -> Column {
     };
     let known: Vec<&Statistics> = chunks().filter_map(|chunk| chunk.statistics.as_ref()).collect();
     // A truncated bound is not a value of the column. NaN and nulls are not covered by the bounds.
-    let is_cut = known.iter().any(|known| known.is_min_cut || known.is_max_cut);
+    let is_truncated = known.iter().any(|known| known.is_min_truncated || known.is_max_truncated);
     let ordered = |one: &&Value, other: &&Value| match (one, other) {
         (Value::Float(one), Value::Float(other)) => {
             let float = |bits: u64| match of {
@@ -158,7 +158,7 @@ fn column(table: &FarTable, place: usize) -> Column {
     let least = known.iter().map(|known| &known.min).min_by(ordered);
     let greatest = known.iter().map(|known| &known.max).max_by(ordered);
     let words = |value: &Value| Some(Scalar { of: of?, value: Some(value.clone()) }.to_string());
-    let bounds = least.zip(greatest).filter(|_| !is_cut);
+    let bounds = least.zip(greatest).filter(|_| !is_truncated);
     Column {
         name: field.name().clone(),
         of: of.map_or(field.data_type().to_string(), |of| of.to_string()),

@@ -133,7 +133,7 @@ fn every_program_is_read_as_it_was_written() {
 }
 
 #[test]
-fn cut_or_lengthened_programs_are_malformed() {
+fn truncated_or_lengthened_programs_are_malformed() {
     for program in programs() {
         let bytes = program.encode().unwrap();
         for length in 0..bytes.len() {

@@ -154,13 +154,13 @@ fn of_chunk(of: Type, chunk: &ColumnChunk, rows: u32) -> May {
     let Some(known) = &chunk.statistics else {
         return May { of, is_null, values: (chunk.null_count < rows).then_some((None, None)) };
     };
-    let Statistics { min, max, is_max_cut, has_nan, .. } = known;
+    let Statistics { min, max, is_max_truncated, has_nan, .. } = known;
     if *has_nan {
         // The sign of NaN is not known, and by the sign it orders below or above all other values.
         return May { of, is_null, values: Some((None, None)) };
     }
     let most = match max {
-        Value::Bytes(beginning) if *is_max_cut => behind_all(beginning).map(Key::Bytes),
+        Value::Bytes(beginning) if *is_max_truncated => prefix_end(beginning).map(Key::Bytes),
         whole => Some(key(of, whole)),
     };
     // If the smallest value was truncated, `min` is a prefix of it and therefore not greater.
@@ -168,7 +168,7 @@ fn of_chunk(of: Type, chunk: &ColumnChunk, rows: u32) -> May {
 }
 
 /// Returns the least bytes that are greater than all bytes with this prefix. `None` if there are no such bytes.
-fn behind_all(beginning: &[u8]) -> Option<Vec<u8>> {
+fn prefix_end(beginning: &[u8]) -> Option<Vec<u8>> {
     let last = beginning.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut behind = beginning[..=last].to_vec();
     behind[last] += 1;

@@ -10,23 +10,24 @@ use farpool_operators::Value;
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
 
-const MIN_CUT: u8 = 1 << 1;
-const MAX_CUT: u8 = 1 << 2;
+const MIN_TRUNCATED: u8 = 1 << 1;
+const MAX_TRUNCATED: u8 = 1 << 2;
 const HAS_NAN: u8 = 1 << 3;
 const KNOWN: u8 = 1;
 
 /// Bounds of the values of a column in a row group. NULL and NaN do not count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statistics {
-    /// Lower bound: no value is less. If `is_min_cut`, it is a prefix of the smallest value, which is a bound too.
+    /// Lower bound: no value is less. If `is_min_truncated`, it is a prefix of the smallest value, which is a bound
+    /// too.
     pub min: Value,
-    /// Upper bound: no value is greater. If `is_max_cut`, it is a prefix of the largest value, and no value is
+    /// Upper bound: no value is greater. If `is_max_truncated`, it is a prefix of the largest value, and no value is
     /// greater than every value with this prefix.
     pub max: Value,
     /// True if `min` is only a prefix of the smallest value.
-    pub is_min_cut: bool,
+    pub is_min_truncated: bool,
     /// True if `max` is only a prefix of the largest value.
-    pub is_max_cut: bool,
+    pub is_max_truncated: bool,
     /// True if the column also has NaN, which no bounds cover.
     pub has_nan: bool,
 }
@@ -35,8 +36,9 @@ impl Statistics {
     pub(crate) fn put(of_column: Option<&Statistics>, of: &DataType, out: &mut Vec<u8>) {
         let Some(known) = of_column else { return out.push(0) };
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-        let cut = flag(known.is_min_cut, MIN_CUT) | flag(known.is_max_cut, MAX_CUT);
-        out.push(KNOWN | cut | flag(known.has_nan, HAS_NAN));
+        let truncated =
+            flag(known.is_min_truncated, MIN_TRUNCATED) | flag(known.is_max_truncated, MAX_TRUNCATED);
+        out.push(KNOWN | truncated | flag(known.has_nan, HAS_NAN));
         put_value(of, &known.min, out);
         put_value(of, &known.max, out);
     }
@@ -46,20 +48,20 @@ impl Statistics {
         if flags == 0 {
             return Ok(None);
         }
-        if flags & KNOWN == 0 || flags & !(KNOWN | MIN_CUT | MAX_CUT | HAS_NAN) != 0 {
+        if flags & KNOWN == 0 || flags & !(KNOWN | MIN_TRUNCATED | MAX_TRUNCATED | HAS_NAN) != 0 {
             return Err(WireError::Value { what: "the flags of statistics", found: flags.into() });
         }
         Ok(Some(Statistics {
             min: take_value(of, from)?,
             max: take_value(of, from)?,
-            is_min_cut: flags & MIN_CUT != 0,
-            is_max_cut: flags & MAX_CUT != 0,
+            is_min_truncated: flags & MIN_TRUNCATED != 0,
+            is_max_truncated: flags & MAX_TRUNCATED != 0,
             has_nan: flags & HAS_NAN != 0,
         }))
     }
 
     fn exact(min: Value, max: Value) -> Statistics {
-        Statistics { min, max, is_min_cut: false, is_max_cut: false, has_nan: false }
+        Statistics { min, max, is_min_truncated: false, is_max_truncated: false, has_nan: false }
     }
 
     /// Returns the statistics of text or binary values; `None` if there are no values.
@@ -69,7 +71,7 @@ impl Statistics {
             None => Some((value, value)),
             Some((min, max)) => Some((value.min(min), value.max(max))),
         })?;
-        let cut = |value: &[u8]| {
+        let truncated = |value: &[u8]| {
             let mut bytes = value.len().min(BOUND_BYTES_MAX);
             // Truncates at a character boundary: continuation bytes of UTF-8 begin with the bits 10.
             while is_text && bytes < value.len() && value[bytes] & 0xc0 == 0x80 {
@@ -78,8 +80,8 @@ impl Statistics {
             Value::Bytes(value[..bytes].to_vec())
         };
         let is_long = |value: &[u8]| value.len() > BOUND_BYTES_MAX;
-        let exact = Statistics::exact(cut(min), cut(max));
-        Some(Statistics { is_min_cut: is_long(min), is_max_cut: is_long(max), ..exact })
+        let exact = Statistics::exact(truncated(min), truncated(max));
+        Some(Statistics { is_min_truncated: is_long(min), is_max_truncated: is_long(max), ..exact })
     }
 
     /// Returns the statistics of a column of fixed width, given as several arrays.

@@ -108,8 +108,8 @@ prop_compose! {
                 let statistics = has_statistics.then(|| Statistics {
                     min: value(field.data_type(), number, &text),
                     max: value(field.data_type(), number / 2, &text),
-                    is_min_cut: nulls.is_multiple_of(2),
-                    is_max_cut: nulls.is_multiple_of(3),
+                    is_min_truncated: nulls.is_multiple_of(2),
+                    is_max_truncated: nulls.is_multiple_of(3),
                     has_nan: nulls.is_multiple_of(5),
                 });
                 ColumnChunk { encoding, null_count, buffers, statistics }

@@ -159,7 +159,7 @@ impl CachedStore {
                 blocks.insert(block, Some(bytes));
             }
         }
-        ranges.iter().map(|range| cut(&blocks, range, size)).collect()
+        ranges.iter().map(|range| bytes_of_range(&blocks, range, size)).collect()
     }
 
     /// Reads a range of one version from the store. The error is `Precondition` if the object changed.
@@ -234,7 +234,7 @@ fn runs_of(blocks: &[u64], most: u64) -> Vec<Range<u64>> {
 }
 
 /// Copies a range out of the blocks that cover it.
-fn cut(blocks: &BTreeMap<u64, Option<Bytes>>, range: &Range<u64>, size: u64) -> Result<Bytes> {
+fn bytes_of_range(blocks: &BTreeMap<u64, Option<Bytes>>, range: &Range<u64>, size: u64) -> Result<Bytes> {
     if range.is_empty() {
         return Ok(Bytes::new());
     }

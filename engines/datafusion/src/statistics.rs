@@ -26,7 +26,7 @@ pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
                 is_known &= chunk.null_count == group.rows;
                 continue;
             };
-            is_exact &= !of_group.is_min_cut && !of_group.is_max_cut && !of_group.has_nan;
+            is_exact &= !of_group.is_min_truncated && !of_group.is_max_truncated && !of_group.has_nan;
             let (min, max) =
                 (value(field.data_type(), &of_group.min), value(field.data_type(), &of_group.max));
             let (Some(min), Some(max)) = (min, max) else {

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_cut_or_changed_are_no_panic() {
+    fn bytes_that_are_truncated_or_changed_are_no_panic() {
         let whole = bytes(&scan());
         for end in 0..whole.len() {
             let _ = Scan::take(&whole[..end]);

@@ -451,14 +451,14 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn bytes_cut_anyhow_arrive_as_they_were_written_in_both_directions(
-            cuts in prop::collection::vec(0usize..50_000, 1..12),
+        fn bytes_split_anyhow_arrive_as_they_were_written_in_both_directions(
+            sizes in prop::collection::vec(0usize..50_000, 1..12),
             lengths in prop::collection::vec(0usize..40_000, 0..12),
             large in prop::bool::ANY,
         ) {
             let (mut client, mut server) = testing::pair();
             let mut next = 0u32;
-            let mut written: Vec<Vec<u8>> = cuts
+            let mut written: Vec<Vec<u8>> = sizes
                 .iter()
                 .map(|length| (0..*length).map(|_| { next = next.wrapping_add(1); (next % 253) as u8 }).collect())
                 .collect();

@@ -57,11 +57,11 @@ impl Texts {
             }
             DataType::Utf8 => {
                 let texts = column.as_string::<i32>();
-                self.each(cut(texts.value_offsets(), texts.value_data()))
+                self.each(values_of(texts.value_offsets(), texts.value_data()))
             }
             _ => {
                 let values = column.as_binary::<i32>();
-                self.each(cut(values.value_offsets(), values.value_data()))
+                self.each(values_of(values.value_offsets(), values.value_data()))
             }
         }
     }
@@ -131,6 +131,6 @@ impl Texts {
     }
 }
 
-fn cut<'a>(offsets: &'a [i32], bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+fn values_of<'a>(offsets: &'a [i32], bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     offsets.windows(2).map(|ends| &bytes[ends[0] as usize..ends[1] as usize])
 }
