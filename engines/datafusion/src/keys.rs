@@ -26,8 +26,8 @@ use std::sync::Arc;
 const ROWS_MAX: usize = 1 << 21;
 /// Bytes held by the collected keys, at most. Beyond that no keys are used.
 const BYTES_MAX: usize = 32 << 20;
-/// The keys are used if they are at most 1/`PART` of the rows that are looked up.
-const PART: u64 = 4;
+/// The keys are used if they are at most 1/`SHARE` of the rows that are looked up.
+const SHARE: u64 = 4;
 
 /// Keys of a build side, collected by all its partitions.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl JoinKeys {
     /// Returns the keys as these types; `None` if they are incomplete, or too many for a scan of this many rows.
     pub(crate) fn set(&self, types: &[Type], rows: u64) -> Option<Arc<KeySet>> {
         let mut noted = self.noted.lock();
-        if noted.is_off || noted.ended != noted.partitions || noted.rows as u64 > rows / PART {
+        if noted.is_off || noted.ended != noted.partitions || noted.rows as u64 > rows / SHARE {
             return None;
         }
         if noted.set.is_none() {

@@ -88,7 +88,7 @@ impl PhysicalOptimizerRule for ShipToScans {
 }
 
 /// Far scan below an operator, and the projections between them, the topmost first.
-struct Reached<'p> {
+struct ScanBelow<'p> {
     source: &'p FarSource,
     projections: Vec<&'p ProjectionExprs>,
     /// True if a filter lies between the operator and the scan.
@@ -101,7 +101,7 @@ type Shipped = std::result::Result<Option<Arc<dyn ExecutionPlan>>, String>;
 
 fn shipped(
     input: &Arc<dyn ExecutionPlan>,
-    ship: impl FnOnce(&Reached<'_>) -> Shipped,
+    ship: impl FnOnce(&ScanBelow<'_>) -> Shipped,
     plan: &Arc<dyn ExecutionPlan>,
 ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     let Some(reached) = reach(input) else { return Ok(Transformed::no(Arc::clone(plan))) };
@@ -118,10 +118,10 @@ fn shipped(
 
 /// Returns the far scan that `plan` reads, if only projections, filters, repartitionings and merges of partitions lie
 /// between them.
-fn reach(plan: &Arc<dyn ExecutionPlan>) -> Option<Reached<'_>> {
+fn reach(plan: &Arc<dyn ExecutionPlan>) -> Option<ScanBelow<'_>> {
     if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
         let source = scan.data_source().downcast_ref::<FarSource>()?;
-        return Some(Reached { source, projections: Vec::new(), is_filtered: false });
+        return Some(ScanBelow { source, projections: Vec::new(), is_filtered: false });
     }
     if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
         let mut reached = reach(projection.input())?;
@@ -130,7 +130,7 @@ fn reach(plan: &Arc<dyn ExecutionPlan>) -> Option<Reached<'_>> {
     }
     if let Some(filter) = plan.downcast_ref::<FilterExec>() {
         let reached = reach(filter.input())?;
-        return Some(Reached { is_filtered: true, ..reached });
+        return Some(ScanBelow { is_filtered: true, ..reached });
     }
     let hands_on = plan.is::<RepartitionExec>() || plan.is::<CoalescePartitionsExec>();
     match plan.children()[..] {
@@ -157,7 +157,7 @@ fn noting(plan: &Arc<dyn ExecutionPlan>, why: &str) -> Result<Arc<dyn ExecutionP
     Arc::clone(plan).transform_down(note).data()
 }
 
-impl Reached<'_> {
+impl ScanBelow<'_> {
     /// Rewrites an expression over the operator's input into one over the table's columns.
     fn over_table(&self, expr: &Arc<dyn PhysicalExpr>) -> std::result::Result<Arc<dyn PhysicalExpr>, String> {
         let mut expr = Arc::clone(expr);
@@ -186,7 +186,7 @@ impl Reached<'_> {
     }
 }
 
-fn ship_aggregate(aggregate: &AggregateExec, reached: &Reached<'_>, config: &ConfigOptions) -> Shipped {
+fn ship_aggregate(aggregate: &AggregateExec, reached: &ScanBelow<'_>, config: &ConfigOptions) -> Shipped {
     if aggregate.mode().input_mode() != AggregateInputMode::Raw {
         return Ok(None);
     }
@@ -337,7 +337,7 @@ fn is_value(expr: &Arc<dyn PhysicalExpr>) -> bool {
     expr.downcast_ref::<Literal>().is_some_and(|literal| !literal.value().is_null())
 }
 
-fn ship_top(sort: &SortExec, reached: &Reached<'_>) -> Shipped {
+fn ship_top(sort: &SortExec, reached: &ScanBelow<'_>) -> Shipped {
     let Some(rows) = sort.fetch() else { return Ok(None) };
     let rows = match u32::try_from(rows) {
         Ok(rows @ 1..=TOP_ROWS_MAX) => rows,

@@ -184,7 +184,7 @@ async fn every_kind_of_join_has_the_same_rows_when_its_build_side_does_not_fit()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn key_of_half_of_all_rows_is_joined_in_chunks() {
+async fn key_of_half_of_all_rows_is_joined_in_passes() {
     let pool = pool(256 * MIB);
     let mut random = Random(77);
     let heavy = rows(&mut random, 40_000, Keys::Heavy { keys: 30_000 }, 2_000);

@@ -2,10 +2,10 @@
 //!
 //! The idea: DataFusion's hash join needs its whole build side in memory, and fails when the memory pool has no more.
 //! This one collects the build side too. While all of it fits, nothing else happens. When it does not fit, both sides
-//! are cut into parts by a hash of their keys ([`cutting`]), which puts rows with equal keys into the same part. Parts
-//! of the build side stay in memory while there is room, and the largest spill first ([`parts`]). Rows of the probe
-//! side whose part is in memory are joined at once; the others go to files. At the end the spilled parts are joined one
-//! after another ([`pairs`]).
+//! are divided into buckets by a hash of their keys ([`bucket_hash`]), which puts rows with equal keys into the same
+//! bucket. Buckets of the build side stay in memory while there is room, and the largest spill first ([`buckets`]).
+//! Rows of the probe side whose bucket is in memory are joined at once; the others go to files. At the end the spilled
+//! buckets are joined one after another ([`pairs`]).
 //!
 //! Each of these joins is run by DataFusion, so all join types, conditions and NULLs behave as they do there. The one
 //! exception is the most frequent case, numbers that are unique on the build side, which a kernel of our own joins
@@ -15,19 +15,20 @@
 //! Paper 002 asks the same question in general: which share of a join's data should lie in the near tier. Here the far
 //! tier is wherever the files are.
 //!
-//! Parts are not partitions: in this module, a *partition* is one of the parallel streams of a plan of DataFusion, and
-//! each partition of the join has parts of its own.
+//! Buckets are not partitions: in this module, a *partition* is one of the parallel streams of a plan of DataFusion,
+//! and each partition of the join has buckets of its own.
 
 mod bounds;
-mod cutting;
+mod bucket_hash;
+mod buckets;
 mod pairs;
-mod parts;
 mod rule;
 mod word_join;
 
 pub use rule::SpillHashJoins;
 
 use bounds::{Bounds, PartitionBounds};
+use buckets::{BuildBuckets, Files, SpilledBuild, needed, needed_of};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, NullEquality, Result, internal_err};
@@ -52,25 +53,24 @@ use datafusion::physical_plan::{
 use farpool_lock::Mutex;
 use futures::future::{BoxFuture, FutureExt, Shared, TryFutureExt};
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
-use parts::{BuildParts, Cut, Files, needed, needed_of};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use word_join::WordJoin;
 
-/// Number of parts that a side is cut into, at least.
-const PARTS_MIN: usize = 8;
-/// Number of parts that a side is cut into, at most.
-const PARTS_MAX: usize = 128;
-/// Number of parts if the size of the build side is unknown.
-const PARTS_UNKNOWN: usize = 32;
-/// A part should take at most 1/`SHARE` of the memory that a partition may use: parts differ in size, and other
+/// Number of buckets that a side is divided into, at least.
+const BUCKETS_MIN: usize = 8;
+/// Number of buckets that a side is divided into, at most.
+const BUCKETS_MAX: usize = 128;
+/// Number of buckets if the size of the build side is unknown.
+const BUCKETS_UNKNOWN: usize = 32;
+/// A bucket should take at most 1/`SHARE` of the memory that a partition may use: buckets differ in size, and other
 /// operators need memory too.
 const SHARE: usize = 4;
-/// Bytes that are cut at once, at least.
+/// Bytes that are divided at once, at least.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
-/// Bytes that are cut at once, at most.
+/// Bytes that are divided at once, at most.
 const BLOCK_BYTES_MAX: usize = 8 << 20;
-/// All partitions together cut 1/`BLOCK_SHARE` of the memory pool's limit at once, within the least and the most for
+/// All partitions together divide 1/`BLOCK_SHARE` of the memory pool's limit at once, within the least and the most for
 /// each.
 const BLOCK_SHARE: usize = 16;
 
@@ -90,12 +90,12 @@ enum Collected {
     /// It fits into memory. The join tracks which build rows were matched, for all partitions together.
     Near(HashJoinExec, Arc<MemoryReservation>),
     /// It spilled. The first partition to arrive takes it and joins the whole probe side; the others return no rows.
-    Cut(Mutex<Option<(Cut, MemoryReservation)>>),
+    Spilled(Mutex<Option<(SpilledBuild, MemoryReservation)>>),
 }
 
 impl fmt::Debug for Collected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if matches!(self, Collected::Near(..)) { "Near" } else { "Cut" })
+        f.write_str(if matches!(self, Collected::Near(..)) { "Near" } else { "Spilled" })
     }
 }
 
@@ -106,7 +106,7 @@ type Collecting = Shared<BoxFuture<'static, std::result::Result<Arc<Collected>, 
 /// Build side after it was read.
 enum Built {
     Near(Vec<RecordBatch>),
-    Cut(Cut),
+    Spilled(SpilledBuild),
 }
 
 impl FarHashJoinExec {
@@ -131,17 +131,17 @@ impl FarHashJoinExec {
         self.bounds.get_or_init(made).as_ref()
     }
 
-    /// Returns the number of parts to cut a build side into, if each partition may keep `near_bytes` in memory.
-    fn parts(&self, near_bytes: usize) -> usize {
+    /// Returns the number of buckets to divide a build side into, if each partition may keep `near_bytes` in memory.
+    fn buckets(&self, near_bytes: usize) -> usize {
         let left = self.join.left();
         let known = StatisticsContext::new().compute(left.as_ref(), &StatisticsArgs::new());
         let bytes = known.ok().and_then(|known| {
             let rows = *known.num_rows.get_value()?;
             Some(needed(rows, known.total_byte_size.get_value().copied().unwrap_or_default()))
         });
-        let Some(bytes) = bytes else { return PARTS_UNKNOWN };
+        let Some(bytes) = bytes else { return BUCKETS_UNKNOWN };
         let each = bytes / left.output_partitioning().partition_count();
-        (each * SHARE / near_bytes.max(1)).next_power_of_two().clamp(PARTS_MIN, PARTS_MAX)
+        (each * SHARE / near_bytes.max(1)).next_power_of_two().clamp(BUCKETS_MIN, BUCKETS_MAX)
     }
 
     fn joining(&self, partition: usize, limit: usize, context: &TaskContext) -> Result<pairs::Joining> {
@@ -162,12 +162,12 @@ impl FarHashJoinExec {
         Ok(pairs::Joining {
             join: Arc::clone(&self.join),
             words: WordJoin::new(&self.join),
-            by_words: MetricBuilder::new(&self.metrics).counter("parts_joined_by_words", partition),
+            by_kernel: MetricBuilder::new(&self.metrics).counter("parts_joined_by_words", partition),
             unbounded: Arc::new(unbounded),
             held: consumer.register(context.memory_pool()),
             build_files: files(self.join.left(), "FarHashJoin build side"),
             probe_files: files(self.join.right(), "FarHashJoin probe side"),
-            parts: self.parts(limit / partitions),
+            buckets: self.buckets(limit / partitions),
             block_bytes: (limit / BLOCK_SHARE / partitions).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX),
         })
     }
@@ -190,7 +190,7 @@ impl FarHashJoinExec {
                 let probe = right.execute(partition, context)?;
                 match built {
                     Built::Near(batches) => joining.near(batches, probe, Arc::new(held)),
-                    Built::Cut(cut) => joining.cut(cut, probe, held),
+                    Built::Spilled(build) => joining.spilled(build, probe, held),
                 }
             })
             .try_flatten()
@@ -205,7 +205,7 @@ impl FarHashJoinExec {
                     Built::Near(batches) => {
                         Collected::Near(joining.for_all(batches, &right, &context)?, Arc::new(held))
                     }
-                    Built::Cut(cut) => Collected::Cut(Mutex::new(Some((cut, held)))),
+                    Built::Spilled(build) => Collected::Spilled(Mutex::new(Some((build, held)))),
                 }))
             };
             collected.map_err(Arc::new).boxed().shared()
@@ -216,11 +216,11 @@ impl FarHashJoinExec {
                 Collected::Near(join, held) => {
                     Ok(pairs::holding(join.execute(partition, joining.unbounded())?, Arc::clone(held)))
                 }
-                Collected::Cut(cut) => {
-                    let cut = cut.lock().take();
-                    let Some((cut, held)) = cut else { return Ok(stream::empty().boxed()) };
+                Collected::Spilled(build) => {
+                    let build = build.lock().take();
+                    let Some((build, held)) = build else { return Ok(stream::empty().boxed()) };
                     let probe = CoalescePartitionsExec::new(right).execute(0, context)?;
-                    joining.cut(cut, probe, held)
+                    joining.spilled(build, probe, held)
                 }
             }
         })
@@ -229,39 +229,40 @@ impl FarHashJoinExec {
     }
 }
 
-/// Reads the build side: whole while it fits into memory, then cut into parts.
+/// Reads the build side: whole while it fits into memory, then divided into buckets.
 async fn build_side(
     joining: &pairs::Joining,
     mut rows: SendableRecordBatchStream,
     mut bounds: Option<PartitionBounds>,
     held: &MemoryReservation,
 ) -> Result<Built> {
-    let cutter = joining.build_cutter(0);
+    let hash = joining.build_hash(0);
     let mut near = Vec::new();
-    let mut parts: Option<BuildParts> = None;
+    let mut buckets: Option<BuildBuckets> = None;
     while let Some(batch) = rows.next().await.transpose()? {
         if let Some(bounds) = &mut bounds {
-            bounds.note(&cutter.keys(&batch)?)?;
+            bounds.note(&hash.keys(&batch)?)?;
         }
-        match &mut parts {
-            Some(parts) => parts.push(batch, held)?,
+        match &mut buckets {
+            Some(buckets) => buckets.push(batch, held)?,
             None if held.try_grow(needed_of(&batch)).is_ok() => near.push(batch),
             None => {
-                let mut cut = BuildParts::new(joining.block(cutter.clone()), joining.build_files.clone());
+                let mut spilling =
+                    BuildBuckets::new(joining.block(hash.clone()), joining.build_files.clone());
                 for batch in near.drain(..) {
                     held.shrink(needed_of(&batch));
-                    cut.push(batch, held)?;
+                    spilling.push(batch, held)?;
                 }
-                cut.push(batch, held)?;
-                parts = Some(cut);
+                spilling.push(batch, held)?;
+                buckets = Some(spilling);
             }
         }
     }
     if let Some(bounds) = bounds {
         bounds.end()?;
     }
-    Ok(match parts {
-        Some(parts) => Built::Cut(parts.finish(held)?),
+    Ok(match buckets {
+        Some(buckets) => Built::Spilled(buckets.finish(held)?),
         None => Built::Near(near),
     })
 }

@@ -1,13 +1,14 @@
-//! Joins the two sides part by part, by DataFusion's hash join or, where possible, by farpool's own kernel.
+//! Joins the two sides bucket by bucket, by DataFusion's hash join or, where possible, by farpool's own kernel.
 //!
-//! The idea: rows that join are in the same part on both sides, so the join is the union of the joins of its parts, for
-//! every join type. Parts whose build side is in memory are joined while the probe side is read. The spilled ones are
-//! joined afterwards, from their files. If a build part is still too large, the sides are swapped if the probe part
-//! fits; else both are cut again, by another hash. When cutting does not help, because most rows have the same key, the
-//! build part is read in chunks that fit, and each chunk is joined with the whole probe part.
+//! The idea: rows that join are in the same bucket on both sides, so the join is the union of the joins of its buckets,
+//! for every join type. Buckets whose build side is in memory are joined while the probe side is read. The spilled ones
+//! are joined afterwards, from their files. If a build bucket is still too large, the sides are swapped if the probe
+//! bucket fits; else both are divided again, by another hash. When that does not help, because most rows have the same
+//! key, the build bucket is read in several passes, each of as many rows as fit, which are joined with the whole probe
+//! bucket.
 
-use super::cutting::{Block, Cutter};
-use super::parts::{Cut, Files, Part, ProbeParts, needed_of, stream_of};
+use super::bucket_hash::{Block, BucketHash};
+use super::buckets::{Bucket, Files, ProbeBuckets, SpilledBuild, needed_of, stream_of};
 use super::word_join::WordJoin;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::concat_batches;
@@ -28,42 +29,42 @@ use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 use std::fmt;
 use std::sync::Arc;
 
-/// Times that rows are cut, at most.
+/// Times that rows are divided, at most.
 const LEVELS_MAX: u32 = 4;
-/// A cut was useless if one part has more than this fraction of the rows: the part is then joined in chunks.
+/// Dividing was useless if one bucket has more than this fraction of the rows: the bucket is then joined in passes.
 const MOST_ROWS: (usize, usize) = (9, 10);
-/// Smallest chunk in bytes, taken even if the memory pool refuses it: without it the join could not finish.
-const CHUNK_BYTES_MIN: usize = 256 << 10;
+/// Bytes of the smallest pass, taken even if the memory pool refuses it: without it the join could not finish.
+const PASS_BYTES_MIN: usize = 256 << 10;
 
 pub(crate) type Rows = BoxStream<'static, Result<RecordBatch>>;
 
-/// Settings and resources that all parts of one join share.
+/// Settings and resources that all buckets of one join share.
 pub(crate) struct Joining {
     pub(crate) join: Arc<HashJoinExec>,
     /// Farpool's own kernel; `None` if this join is not of the kind that the kernel does.
     pub(crate) words: Option<WordJoin>,
-    /// Metric: parts that the kernel joined.
-    pub(crate) by_words: Count,
+    /// Metric: buckets that the kernel joined.
+    pub(crate) by_kernel: Count,
     /// Context to run DataFusion's join in. Its memory has no limit, because this operator has already reserved what
-    /// the part takes.
+    /// the bucket takes.
     pub(crate) unbounded: Arc<TaskContext>,
     /// Reservation of the operator; others are split off from it.
     pub(crate) held: MemoryReservation,
     pub(crate) build_files: Files,
     pub(crate) probe_files: Files,
-    /// Parts of a cut.
-    pub(crate) parts: usize,
-    /// Bytes that are cut at once.
+    /// Buckets that rows are divided into.
+    pub(crate) buckets: usize,
+    /// Bytes that are divided at once.
     pub(crate) block_bytes: usize,
 }
 
-/// The same part of both sides.
+/// The same bucket of both sides.
 struct Pair {
-    build: Part,
-    probe: Part,
-    /// Times that it was cut.
+    build: Bucket,
+    probe: Bucket,
+    /// Times that it was divided.
     level: u32,
-    /// True if the last cut left almost all rows in this part, so that cutting again is useless.
+    /// True if the last division left almost all rows in this bucket, so that another is useless.
     is_stuck: bool,
 }
 
@@ -82,18 +83,18 @@ impl Joining {
         self.join.on().iter().map(|pair| Arc::clone(side(pair))).collect()
     }
 
-    /// Returns the cutter for the build side at this level.
-    pub(crate) fn build_cutter(&self, level: u32) -> Cutter {
-        Cutter::new(self.keys(|(build, _)| build), self.parts, level)
+    /// Returns the bucket hash for the build side at this level.
+    pub(crate) fn build_hash(&self, level: u32) -> BucketHash {
+        BucketHash::new(self.keys(|(build, _)| build), self.buckets, level)
     }
 
-    /// Returns an empty block for this cutter.
-    pub(crate) fn block(&self, cutter: Cutter) -> Block {
-        Block::new(cutter, self.block_bytes, &self.held)
+    /// Returns an empty block for this bucket hash.
+    pub(crate) fn block(&self, hash: BucketHash) -> Block {
+        Block::new(hash, self.block_bytes, &self.held)
     }
 
-    fn probe_cutter(&self, level: u32) -> Cutter {
-        Cutter::new(self.keys(|(_, probe)| probe), self.parts, level)
+    fn probe_hash(&self, level: u32) -> BucketHash {
+        BucketHash::new(self.keys(|(_, probe)| probe), self.buckets, level)
     }
 
     /// Joins two streams. `held` is the memory reserved for the build side, and is kept until the rows have been read.
@@ -115,7 +116,7 @@ impl Joining {
             if let Some(words) = &joining.words
                 && let Some(lookup) = words.lookup(&all)?
             {
-                joining.by_words.add(1);
+                joining.by_kernel.add(1);
                 while let Some(batch) = probe.next().await.transpose()? {
                     rows.emit(words.join(&lookup, &all, &batch)?).await;
                 }
@@ -182,40 +183,41 @@ impl Joining {
         self.run(stream_of(&self.build_files, batches), probe, false, held)
     }
 
-    /// Joins a build side that spilled with the probe side: first the parts in memory, then those in files.
-    pub(crate) fn cut(
+    /// Joins a build side that spilled with the probe side: first the buckets in memory, then those in files.
+    pub(crate) fn spilled(
         self: Arc<Joining>,
-        cut: Cut,
+        build: SpilledBuild,
         probe: SendableRecordBatchStream,
         held: MemoryReservation,
     ) -> Result<Rows> {
-        let is_far = cut.parts.iter().map(Option::is_some).collect();
-        let block = self.block(self.probe_cutter(0));
-        let parts = ProbeParts::new(block, self.probe_files.clone(), is_far);
-        let probing = Arc::new(tokio::sync::Mutex::new(Probing { rows: Some(probe), parts: Some(parts) }));
+        let is_far = build.buckets.iter().map(Option::is_some).collect();
+        let block = self.block(self.probe_hash(0));
+        let buckets = ProbeBuckets::new(block, self.probe_files.clone(), is_far);
+        let probing =
+            Arc::new(tokio::sync::Mutex::new(Probing { rows: Some(probe), buckets: Some(buckets) }));
         let handed_on = stream::try_unfold(Arc::clone(&probing), |probing| async move {
             let rows = probing.lock().await.next().await?;
             Ok(rows.map(|rows| (rows, probing)))
         });
         let schema = Arc::clone(self.probe_files.manager.schema());
         let handed_on = Box::pin(RecordBatchStreamAdapter::new(schema, handed_on));
-        let near = self.near(cut.near, handed_on, Arc::new(held))?;
-        let far = stream::once(self.far(probing, cut.parts));
+        let near = self.near(build.near, handed_on, Arc::new(held))?;
+        let far = stream::once(self.far(probing, build.buckets));
         Ok(near.chain(far.try_flatten()).boxed())
     }
 
-    /// Joins the parts in files. Called after the parts in memory have been joined.
+    /// Joins the buckets in files. Called after the buckets in memory have been joined.
     async fn far(
         self: Arc<Joining>,
         probing: Arc<tokio::sync::Mutex<Probing>>,
-        builds: Vec<Option<Part>>,
+        builds: Vec<Option<Bucket>>,
     ) -> Result<Rows> {
         let mut probing = probing.lock().await;
         // A join with an empty build side may not have read the probe side. The rows for the files must still be
         // written.
         while probing.next().await?.is_some() {}
-        let probes = match probing.parts.take() {
-            Some(parts) => parts.finish()?,
+        let probes = match probing.buckets.take() {
+            Some(buckets) => buckets.finish()?,
             None => return internal_err!("a join's probe side was taken twice"),
         };
         let pairs = builds
@@ -251,26 +253,26 @@ impl Joining {
         }
         drop((build, probe));
         match pair.level < LEVELS_MAX && !pair.is_stuck {
-            true => self.cut_again(pair).await,
-            false => self.in_chunks(pair, held),
+            true => self.distribute_again(pair).await,
+            false => self.in_passes(pair, held),
         }
     }
 
-    async fn cut_again(self: &Arc<Joining>, pair: Pair) -> Result<Rows> {
+    async fn distribute_again(self: &Arc<Joining>, pair: Pair) -> Result<Rows> {
         let Pair { build, probe, level, .. } = pair;
-        let all = vec![true; self.parts];
+        let all = vec![true; self.buckets];
         let (rows, mut sides) = (build.rows, Vec::new());
-        for (part, files, cutter) in [
-            (build, &self.build_files, self.build_cutter(level)),
-            (probe, &self.probe_files, self.probe_cutter(level)),
+        for (bucket, files, hash) in [
+            (build, &self.build_files, self.build_hash(level)),
+            (probe, &self.probe_files, self.probe_hash(level)),
         ] {
-            let mut parts = ProbeParts::new(self.block(cutter), files.clone(), all.clone());
-            let mut batches = part.read(files)?;
+            let mut buckets = ProbeBuckets::new(self.block(hash), files.clone(), all.clone());
+            let mut batches = bucket.read(files)?;
             while let Some(batch) = batches.next().await {
-                parts.push(batch?)?;
+                buckets.push(batch?)?;
             }
-            parts.cut()?;
-            sides.push(parts.finish()?);
+            buckets.distribute()?;
+            sides.push(buckets.finish()?);
         }
         let (Some(probes), Some(builds)) = (sides.pop(), sides.pop()) else {
             return Ok(stream::empty().boxed());
@@ -284,9 +286,9 @@ impl Joining {
         Ok(self.pairs(pairs.collect()))
     }
 
-    /// Joins a pair by chunks of one side, each with all of the other. The chunked side is the one whose rows can be
-    /// decided by each chunk alone, which depends on the join type.
-    fn in_chunks(self: Arc<Joining>, pair: Pair, held: MemoryReservation) -> Result<Rows> {
+    /// Joins a pair in passes over one side, each with all of the other. That side is the one whose rows can be
+    /// decided by each pass alone, which depends on the join type.
+    fn in_passes(self: Arc<Joining>, pair: Pair, held: MemoryReservation) -> Result<Rows> {
         let is_swapped = match self.join.join_type() {
             JoinType::Inner
             | JoinType::Left
@@ -303,40 +305,40 @@ impl Joining {
                 ));
             }
         };
-        let (chunked, files) = match is_swapped {
+        let (outer, files) = match is_swapped {
             false => (&pair.build, &self.build_files),
             true => (&pair.probe, &self.probe_files),
         };
-        let mut bytes = chunked.needed();
+        let mut bytes = outer.needed();
         while held.try_grow(bytes).is_err() {
             bytes /= 2;
-            if bytes <= CHUNK_BYTES_MIN {
-                bytes = CHUNK_BYTES_MIN;
+            if bytes <= PASS_BYTES_MIN {
+                bytes = PASS_BYTES_MIN;
                 held.grow(bytes);
                 break;
             }
         }
-        let (batches, held) = (chunked.read(files)?, Arc::new(held));
-        let chunks = stream::try_unfold((batches, None), move |(mut batches, first)| async move {
-            let mut chunk: Vec<RecordBatch> = Vec::from_iter(first);
-            let mut taken: usize = chunk.iter().map(needed_of).sum();
+        let (batches, held) = (outer.read(files)?, Arc::new(held));
+        let passes = stream::try_unfold((batches, None), move |(mut batches, first)| async move {
+            let mut rows: Vec<RecordBatch> = Vec::from_iter(first);
+            let mut taken: usize = rows.iter().map(needed_of).sum();
             while let Some(batch) = batches.next().await.transpose()? {
                 let needed = needed_of(&batch);
-                if taken + needed > bytes && !chunk.is_empty() {
-                    return Ok(Some((chunk, (batches, Some(batch)))));
+                if taken + needed > bytes && !rows.is_empty() {
+                    return Ok(Some((rows, (batches, Some(batch)))));
                 }
                 taken += needed;
-                chunk.push(batch);
+                rows.push(batch);
             }
-            Ok((!chunk.is_empty()).then_some((chunk, (batches, None))))
+            Ok((!rows.is_empty()).then_some((rows, (batches, None))))
         });
-        let joined = chunks.and_then(move |chunk| {
+        let joined = passes.and_then(move |rows| {
             let joined = match is_swapped {
                 false => pair.probe.read(&self.probe_files).and_then(|probe| {
-                    self.run(stream_of(&self.build_files, chunk), probe, false, Arc::clone(&held))
+                    self.run(stream_of(&self.build_files, rows), probe, false, Arc::clone(&held))
                 }),
                 true => pair.build.read(&self.build_files).and_then(|build| {
-                    self.run(build, stream_of(&self.probe_files, chunk), true, Arc::clone(&held))
+                    self.run(build, stream_of(&self.probe_files, rows), true, Arc::clone(&held))
                 }),
             };
             futures::future::ready(joined)
@@ -408,20 +410,20 @@ impl PartitionStream for Probe {
 /// Probe side while it is read.
 struct Probing {
     rows: Option<SendableRecordBatchStream>,
-    parts: Option<ProbeParts>,
+    buckets: Option<ProbeBuckets>,
 }
 
 impl Probing {
-    /// Returns rows whose part is in memory; writes the others to files. `None` at the end.
+    /// Returns rows whose bucket is in memory; writes the others to files. `None` at the end.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let (Some(rows), Some(parts)) = (&mut self.rows, &mut self.parts) else { return Ok(None) };
+        let (Some(rows), Some(buckets)) = (&mut self.rows, &mut self.buckets) else { return Ok(None) };
         while let Some(batch) = rows.next().await {
-            if let Some(near) = parts.push(batch?)? {
+            if let Some(near) = buckets.push(batch?)? {
                 return Ok(Some(near));
             }
         }
         self.rows = None;
-        parts.cut()
+        buckets.distribute()
     }
 }
 

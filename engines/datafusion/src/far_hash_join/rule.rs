@@ -45,7 +45,7 @@ impl PhysicalOptimizerRule for SpillHashJoins {
 }
 
 /// Reports whether a join may be replaced. Its output order must not matter, because spilling changes it. And it must
-/// be possible to join each part alone: in `NOT IN`, a NULL in one part decides about the rows of all parts.
+/// be possible to join each bucket alone: in `NOT IN`, a NULL in one bucket decides about the rows of all buckets.
 fn can_spill(join: &HashJoinExec) -> bool {
     join.properties().output_ordering().is_none() && !join.null_aware
 }

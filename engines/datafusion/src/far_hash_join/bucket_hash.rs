@@ -1,4 +1,5 @@
-//! Cuts rows into parts by the hash of their keys: rows with equal keys are in the same part on both sides of a join.
+//! Divides rows into buckets by the hash of their keys: rows with equal keys are in the same bucket on both sides of a
+//! join.
 
 use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BinaryViewArray, RecordBatch, StringViewArray, UInt32Array,
@@ -15,20 +16,20 @@ use std::sync::Arc;
 /// Longest value in bytes that an Arrow view holds itself, without a separate buffer.
 const INLINE_BYTES: u32 = 12;
 
-/// Assigns rows to parts by the hash of their keys. Each level uses another hash, so a part can be cut again.
+/// Assigns rows to buckets by the hash of their keys. Each level uses another hash, so a bucket can be divided again.
 #[derive(Clone, Debug)]
-pub(crate) struct Cutter {
+pub(crate) struct BucketHash {
     keys: Vec<PhysicalExprRef>,
-    parts: usize,
+    buckets: usize,
     hash: RandomState,
 }
 
-impl Cutter {
-    pub(crate) fn new(keys: Vec<PhysicalExprRef>, parts: usize, level: u32) -> Cutter {
+impl BucketHash {
+    pub(crate) fn new(keys: Vec<PhysicalExprRef>, buckets: usize, level: u32) -> BucketHash {
         // The seed differs from those that DataFusion repartitions and joins by. With the same hash, all rows of one of
-        // its partitions could fall into few parts.
+        // its partitions could fall into few buckets.
         let hash = RandomState::with_seed(0x6661_7270_6f6f_6c00 + u64::from(level));
-        Cutter { keys, parts, hash }
+        BucketHash { keys, buckets, hash }
     }
 
     /// Evaluates the key columns of a batch.
@@ -36,48 +37,48 @@ impl Cutter {
         self.keys.iter().map(|key| key.evaluate(batch)?.into_array(batch.num_rows())).collect()
     }
 
-    /// Returns the part of each row.
-    fn parts_of(&self, batch: &RecordBatch) -> Result<Vec<u16>> {
+    /// Returns the bucket of each row.
+    fn buckets_of(&self, batch: &RecordBatch) -> Result<Vec<u16>> {
         let mut hashes = vec![0; batch.num_rows()];
         create_hashes(&self.keys(batch)?, &self.hash, &mut hashes)?;
-        // The upper 32 bits of the hash, scaled to the number of parts.
-        Ok(hashes.iter().map(|hash| (((hash >> 32) * self.parts as u64) >> 32) as u16).collect())
+        // The upper 32 bits of the hash, scaled to the number of buckets.
+        Ok(hashes.iter().map(|hash| (((hash >> 32) * self.buckets as u64) >> 32) as u16).collect())
     }
 }
 
-/// Batches that are cut together, so that each part gets more than a few rows at a time.
+/// Batches that are divided together, so that each bucket gets more than a few rows at a time.
 pub(crate) struct Block {
-    cutter: Cutter,
+    hash: BucketHash,
     batches: Vec<RecordBatch>,
     bytes: usize,
     bytes_max: usize,
-    /// Reservation for the batches, and the same again for the copy that cutting makes.
+    /// Reservation for the batches, and the same again for the copy that dividing makes.
     _held: MemoryReservation,
 }
 
 impl Block {
     /// Makes a block of `bytes_max` bytes. The memory is reserved even if the pool has none left, because a join cannot
     /// proceed without a block.
-    pub(crate) fn new(cutter: Cutter, bytes_max: usize, held: &MemoryReservation) -> Block {
+    pub(crate) fn new(hash: BucketHash, bytes_max: usize, held: &MemoryReservation) -> Block {
         let held = held.new_empty();
         held.grow(2 * bytes_max);
-        Block { cutter, batches: Vec::new(), bytes: 0, bytes_max, _held: held }
+        Block { hash, batches: Vec::new(), bytes: 0, bytes_max, _held: held }
     }
 
-    pub(crate) fn parts(&self) -> usize {
-        self.cutter.parts
+    pub(crate) fn buckets(&self) -> usize {
+        self.hash.buckets
     }
 
-    /// Adds rows. Returns true if the block is full and must be cut.
+    /// Adds rows. Returns true if the block is full and must be divided.
     pub(crate) fn push(&mut self, batch: RecordBatch) -> bool {
         self.bytes += bytes_of(&batch);
         self.batches.push(batch);
         self.bytes >= self.bytes_max
     }
 
-    /// Cuts the block and returns the rows of each part that has any. The parts for which `is_one` is true are returned
-    /// together, with `None` as their number. All returned batches share memory; see [`alone`].
-    pub(crate) fn cut(
+    /// Divides the block and returns the rows of each bucket that has any. The buckets for which `is_one` is true are
+    /// returned together, with `None` as their number. All returned batches share memory; see [`alone`].
+    pub(crate) fn distribute(
         &mut self,
         is_one: impl Fn(usize) -> bool,
     ) -> Result<Vec<(Option<usize>, RecordBatch)>> {
@@ -86,19 +87,19 @@ impl Block {
         let Some(first) = batches.first() else { return Ok(Vec::new()) };
         let block = concat_batches(&first.schema(), &batches)?;
         drop(batches);
-        // Rows of the merged parts come last.
-        let one = self.cutter.parts;
-        let bins: Vec<usize> = (0..one).map(|part| if is_one(part) { one } else { part }).collect();
-        let parts = self.cutter.parts_of(&block)?;
+        // Rows of the merged buckets come last.
+        let one = self.hash.buckets;
+        let bins: Vec<usize> = (0..one).map(|bucket| if is_one(bucket) { one } else { bucket }).collect();
+        let buckets = self.hash.buckets_of(&block)?;
         let mut starts = vec![0_u32; one + 2];
-        parts.iter().for_each(|part| starts[bins[usize::from(*part)] + 1] += 1);
+        buckets.iter().for_each(|bucket| starts[bins[usize::from(*bucket)] + 1] += 1);
         for bin in 1..starts.len() {
             starts[bin] += starts[bin - 1];
         }
         let mut next = starts.clone();
-        let mut order = vec![0_u32; parts.len()];
-        for (row, part) in parts.iter().enumerate() {
-            let next = &mut next[bins[usize::from(*part)]];
+        let mut order = vec![0_u32; buckets.len()];
+        for (row, bucket) in buckets.iter().enumerate() {
+            let next = &mut next[bins[usize::from(*bucket)]];
             order[*next as usize] = row as u32;
             *next += 1;
         }
@@ -111,7 +112,7 @@ impl Block {
     }
 }
 
-/// Copies a batch into memory of its own, so that keeping it does not keep the batches it was cut with.
+/// Copies a batch into memory of its own, so that keeping it does not keep the batches it was divided with.
 pub(crate) fn alone(batch: &RecordBatch) -> Result<RecordBatch> {
     let all = UInt32Array::from_iter_values(0..batch.num_rows() as u32);
     let batch = take_record_batch(batch, &all)?;

@@ -1,7 +1,7 @@
-//! The parts of both sides of a join. Parts of the build side stay in memory while there is room; the others are in
+//! The buckets of both sides of a join. Buckets of the build side stay in memory while there is room; the others are in
 //! files.
 
-use super::cutting::{Block, alone, bytes_of};
+use super::bucket_hash::{Block, alone, bytes_of};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -34,7 +34,7 @@ pub(crate) struct Files {
 
 type Append = Box<dyn FnMut(Option<&RecordBatch>) -> Result<Option<Arc<dyn SpillFile>>> + Send>;
 
-/// Spill file of a part that is being written.
+/// Spill file of a bucket that is being written.
 struct Growing {
     append: Append,
     rows: usize,
@@ -58,26 +58,26 @@ impl Growing {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Part> {
-        Ok(Part { file: (self.append)(None)?, rows: self.rows, bytes: self.bytes })
+    fn finish(mut self) -> Result<Bucket> {
+        Ok(Bucket { file: (self.append)(None)?, rows: self.rows, bytes: self.bytes })
     }
 }
 
-/// Part that was written completely. `file` is `None` if it has no rows.
+/// Bucket that was written completely. `file` is `None` if it has no rows.
 #[derive(Clone, Default)]
-pub(crate) struct Part {
+pub(crate) struct Bucket {
     file: Option<Arc<dyn SpillFile>>,
     pub(crate) rows: usize,
     bytes: usize,
 }
 
-impl Part {
-    /// Returns the memory that the part takes as a build side, in bytes.
+impl Bucket {
+    /// Returns the memory that the bucket takes as a build side, in bytes.
     pub(crate) fn needed(&self) -> usize {
         needed(self.rows, self.bytes)
     }
 
-    /// Streams the rows of the part.
+    /// Streams the rows of the bucket.
     pub(crate) fn read(&self, files: &Files) -> Result<SendableRecordBatchStream> {
         match &self.file {
             Some(file) => files.manager.read_spill_as_stream(Arc::clone(file), None),
@@ -86,22 +86,22 @@ impl Part {
     }
 }
 
-/// Build side while it is cut.
-pub(crate) struct BuildParts {
+/// Build side while it is divided.
+pub(crate) struct BuildBuckets {
     block: Block,
     files: Files,
-    parts: Vec<BuildPart>,
+    buckets: Vec<BuildBucket>,
 }
 
 #[derive(Default)]
-struct BuildPart {
+struct BuildBucket {
     near: Vec<RecordBatch>,
     /// Bytes reserved for `near`.
     near_bytes: usize,
     file: Option<Growing>,
 }
 
-impl BuildPart {
+impl BuildBucket {
     fn spill(&mut self, files: &Files, held: &MemoryReservation) -> Result<&mut Growing> {
         let mut file = Growing::new(files)?;
         for batch in take(&mut self.near) {
@@ -112,82 +112,82 @@ impl BuildPart {
     }
 }
 
-impl BuildParts {
-    pub(crate) fn new(block: Block, files: Files) -> BuildParts {
-        let parts = (0..block.parts()).map(|_| BuildPart::default()).collect();
-        BuildParts { block, files, parts }
+impl BuildBuckets {
+    pub(crate) fn new(block: Block, files: Files) -> BuildBuckets {
+        let buckets = (0..block.buckets()).map(|_| BuildBucket::default()).collect();
+        BuildBuckets { block, files, buckets }
     }
 
     /// Adds rows. `held` grows by what stays in memory.
     pub(crate) fn push(&mut self, batch: RecordBatch, held: &MemoryReservation) -> Result<()> {
         match self.block.push(batch) {
-            true => self.cut(held),
+            true => self.distribute(held),
             false => Ok(()),
         }
     }
 
-    fn cut(&mut self, held: &MemoryReservation) -> Result<()> {
-        for (part, rows) in self.block.cut(|_| false)? {
-            if let Some(part) = part {
-                self.place(part, rows, held)?;
+    fn distribute(&mut self, held: &MemoryReservation) -> Result<()> {
+        for (bucket, rows) in self.block.distribute(|_| false)? {
+            if let Some(bucket) = bucket {
+                self.place(bucket, rows, held)?;
             }
         }
         Ok(())
     }
 
-    /// Keeps rows of a part in memory, or appends them to its file. If memory is short, the largest part in memory
+    /// Keeps rows of a bucket in memory, or appends them to its file. If memory is short, the largest bucket in memory
     /// spills first.
-    fn place(&mut self, part: usize, rows: RecordBatch, held: &MemoryReservation) -> Result<()> {
+    fn place(&mut self, bucket: usize, rows: RecordBatch, held: &MemoryReservation) -> Result<()> {
         let needed = needed_of(&rows);
         loop {
-            if let Some(file) = &mut self.parts[part].file {
+            if let Some(file) = &mut self.buckets[bucket].file {
                 return file.append(&rows);
             }
             if held.try_grow(needed).is_ok() {
-                self.parts[part].near.push(alone(&rows)?);
-                self.parts[part].near_bytes += needed;
+                self.buckets[bucket].near.push(alone(&rows)?);
+                self.buckets[bucket].near_bytes += needed;
                 return Ok(());
             }
-            let sizes = self.parts.iter().enumerate().map(|(part, of)| (of.near_bytes, part));
+            let sizes = self.buckets.iter().enumerate().map(|(bucket, of)| (of.near_bytes, bucket));
             match sizes.max() {
-                Some((1.., largest)) => self.parts[largest].spill(&self.files, held)?,
-                _ => self.parts[part].spill(&self.files, held)?,
+                Some((1.., largest)) => self.buckets[largest].spill(&self.files, held)?,
+                _ => self.buckets[bucket].spill(&self.files, held)?,
             };
         }
     }
 
-    /// Ends the build side. Returns the rows in memory and the spilled parts.
-    pub(crate) fn finish(mut self, held: &MemoryReservation) -> Result<Cut> {
-        self.cut(held)?;
-        let mut cut = Cut { near: Vec::new(), parts: Vec::new() };
-        for part in self.parts {
-            cut.near.extend(part.near);
-            cut.parts.push(part.file.map(Growing::finish).transpose()?);
+    /// Ends the build side. Returns the rows in memory and the spilled buckets.
+    pub(crate) fn finish(mut self, held: &MemoryReservation) -> Result<SpilledBuild> {
+        self.distribute(held)?;
+        let mut build = SpilledBuild { near: Vec::new(), buckets: Vec::new() };
+        for bucket in self.buckets {
+            build.near.extend(bucket.near);
+            build.buckets.push(bucket.file.map(Growing::finish).transpose()?);
         }
-        Ok(cut)
+        Ok(build)
     }
 }
 
-/// Build side after it was cut.
-pub(crate) struct Cut {
+/// Build side, of which some buckets have spilled.
+pub(crate) struct SpilledBuild {
     pub(crate) near: Vec<RecordBatch>,
-    /// Spilled parts by number; `None` for parts in memory.
-    pub(crate) parts: Vec<Option<Part>>,
+    /// Spilled buckets by number; `None` for buckets in memory.
+    pub(crate) buckets: Vec<Option<Bucket>>,
 }
 
-/// Probe side while it is cut. Rows whose build part is in memory are returned at once; the others go to files.
-pub(crate) struct ProbeParts {
+/// Probe side while it is divided. Rows whose build bucket is in memory are returned at once; the others go to files.
+pub(crate) struct ProbeBuckets {
     block: Block,
     files: Files,
-    /// True for each part whose rows go to files.
+    /// True for each bucket whose rows go to files.
     is_far: Vec<bool>,
-    parts: Vec<Option<Growing>>,
+    buckets: Vec<Option<Growing>>,
 }
 
-impl ProbeParts {
-    pub(crate) fn new(block: Block, files: Files, is_far: Vec<bool>) -> ProbeParts {
-        let parts = is_far.iter().map(|_| None).collect();
-        ProbeParts { block, files, is_far, parts }
+impl ProbeBuckets {
+    pub(crate) fn new(block: Block, files: Files, is_far: Vec<bool>) -> ProbeBuckets {
+        let buckets = is_far.iter().map(|_| None).collect();
+        ProbeBuckets { block, files, is_far, buckets }
     }
 
     /// Adds rows. Returns rows to join now, if there are any.
@@ -196,32 +196,33 @@ impl ProbeParts {
             return Ok(Some(batch));
         }
         match self.block.push(batch) {
-            true => self.cut(),
+            true => self.distribute(),
             false => Ok(None),
         }
     }
 
-    /// Cuts the block. Returns rows to join now, if there are any.
-    pub(crate) fn cut(&mut self) -> Result<Option<RecordBatch>> {
+    /// Divides the block. Returns rows to join now, if there are any.
+    pub(crate) fn distribute(&mut self) -> Result<Option<RecordBatch>> {
         let mut near = None;
-        for (part, rows) in self.block.cut(|part| !self.is_far[part])? {
-            let Some(part) = part else {
+        for (bucket, rows) in self.block.distribute(|bucket| !self.is_far[bucket])? {
+            let Some(bucket) = bucket else {
                 near = Some(rows);
                 continue;
             };
-            if self.parts[part].is_none() {
-                self.parts[part] = Some(Growing::new(&self.files)?);
+            if self.buckets[bucket].is_none() {
+                self.buckets[bucket] = Some(Growing::new(&self.files)?);
             }
-            if let Some(file) = &mut self.parts[part] {
+            if let Some(file) = &mut self.buckets[bucket] {
                 file.append(&rows)?;
             }
         }
         Ok(near)
     }
 
-    /// Ends the probe side, after a last [`ProbeParts::cut`]. Returns its parts; those without rows have no file.
-    pub(crate) fn finish(self) -> Result<Vec<Part>> {
-        self.parts.into_iter().map(|part| part.map_or(Ok(Part::default()), Growing::finish)).collect()
+    /// Ends the probe side, after a last [`ProbeBuckets::distribute`]. Returns its buckets; those without rows have no
+    /// file.
+    pub(crate) fn finish(self) -> Result<Vec<Bucket>> {
+        self.buckets.into_iter().map(|bucket| bucket.map_or(Ok(Bucket::default()), Growing::finish)).collect()
     }
 }
 
