@@ -81,7 +81,7 @@ struct Field {
     is_over: AtomicBool,
     has_failed: AtomicBool,
     /// Begin and end of the current burst for each client.
-    windows: Mutex<Vec<(Instant, Instant)>>,
+    intervals: Mutex<Vec<(Instant, Instant)>>,
     timed_ns: AtomicU64,
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn measure(clients: &mut [Client], work: Work, servers: &Servers) -> 
         ended: AtomicUsize::new(0),
         is_over: AtomicBool::new(false),
         has_failed: AtomicBool::new(false),
-        windows: Mutex::default(),
+        intervals: Mutex::default(),
         timed_ns: AtomicU64::new(0),
     };
     let served_before = Ran::now(&servers.pids)?;
@@ -226,7 +226,7 @@ fn run_client(client: &mut Client, index: usize, field: &Field) -> Result<Done, 
             field.has_failed.store(true, Ordering::Release);
             0
         });
-        field.windows.lock().push((part.begun, part.ended));
+        field.intervals.lock().push((part.begun, part.ended));
         let is_through = matches!(work.until, Until::Once) && done.operations + finished as u64 >= blocks;
         if field.barrier.wait().is_leader() {
             close_burst(field, is_through);
@@ -279,10 +279,10 @@ fn settle(
 
 /// Adds the time of a burst that all clients have ended, and decides whether it was the last one.
 fn close_burst(field: &Field, is_through: bool) {
-    let mut windows = field.windows.lock();
-    let begun = windows.iter().map(|(begun, _)| *begun).min();
-    let ended = windows.iter().map(|(_, ended)| *ended).max();
-    windows.clear();
+    let mut intervals = field.intervals.lock();
+    let begun = intervals.iter().map(|(begun, _)| *begun).min();
+    let ended = intervals.iter().map(|(_, ended)| *ended).max();
+    intervals.clear();
     let took = begun.zip(ended).map_or(Duration::ZERO, |(begun, ended)| ended - begun);
     let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
     let total = field.timed_ns.fetch_add(took, Ordering::Relaxed).saturating_add(took);

@@ -49,7 +49,7 @@ pub trait Memory: Send + Sync + 'static {
     /// Returns what a client on this host needs to map the region; see [`Arena::shared_fd`].
     fn hand_out(&self, region: RegionIndex, access: SharedAccess) -> Result<Shared, RegionError>;
     /// Sends `head` and then ranges of entered regions, by one call that does not wait; see [`farpool_region::send`].
-    /// At most `WINDOWS_MAX` ranges. Memory that no socket can exposure keeps the default.
+    /// At most `RANGES_MAX` ranges. Memory that no socket can reach keeps the default.
     fn send(
         &self,
         _socket: BorrowedFd<'_>,
@@ -189,8 +189,8 @@ impl Memory for Arena {
         head: &[u8],
         from: &[Range<Entered<'_>>],
     ) -> Result<io::Result<usize>, Refusal> {
-        let windows = from.iter().map(|range| range.entered.window_out(range.offset, range.bytes));
-        Ok(farpool_region::send(socket, head, &windows.collect::<Result<Vec<_>, _>>()?))
+        let ranges = from.iter().map(|range| range.entered.range_out(range.offset, range.bytes));
+        Ok(farpool_region::send(socket, head, &ranges.collect::<Result<Vec<_>, _>>()?))
     }
 
     fn receive(
@@ -198,8 +198,8 @@ impl Memory for Arena {
         socket: BorrowedFd<'_>,
         into: &[Range<Entered<'_>>],
     ) -> Result<io::Result<usize>, Refusal> {
-        let windows = into.iter().map(|range| range.entered.window_in(range.offset, range.bytes));
-        Ok(farpool_region::receive(socket, &windows.collect::<Result<Vec<_>, _>>()?))
+        let ranges = into.iter().map(|range| range.entered.range_in(range.offset, range.bytes));
+        Ok(farpool_region::receive(socket, &ranges.collect::<Result<Vec<_>, _>>()?))
     }
 
     fn sealed(&self, region: RegionIndex, offset: u64, bytes: usize) -> Option<SealedSlice> {

@@ -20,7 +20,7 @@ const FULL_SHARE: f64 = 0.2;
 /// Share of the time during which some tasks wait for memory that makes the node return memory, if little is left.
 const SOME_SHARE: f64 = 0.1;
 /// Least time in ns over which waiting is measured.
-const STALL_WINDOW_NS: u64 = 1_000_000_000;
+const STALL_INTERVAL_NS: u64 = 1_000_000_000;
 /// Divisor: 1/64 of a space is returned because of waiting alone.
 const STALL_STEP: u64 = 64;
 /// Time in ns without shortage after which memory is taken back.
@@ -156,7 +156,7 @@ impl Pressure {
             return (0.0, 0.0);
         };
         let passed_ns = now.0.saturating_sub(at.0);
-        if passed_ns < STALL_WINDOW_NS {
+        if passed_ns < STALL_INTERVAL_NS {
             return (0.0, 0.0);
         }
         self.stalled = Some((now, stalled));

@@ -12,7 +12,7 @@ use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
 use farpool_lock::{Mutex, MutexGuard};
-use farpool_region::{Arena, GATE_BYTES_MAX, RegionError, SharedAccess, WINDOWS_MAX};
+use farpool_region::{Arena, GATE_BYTES_MAX, RANGES_MAX, RegionError, SharedAccess};
 use farpool_transport::{Admission, Identity, Intent, Peer, RefusedAt, Service, Shared, Successor};
 use farpool_wire::control::*;
 use farpool_wire::data::{Span, parts_behind};
@@ -485,9 +485,9 @@ impl<M: Memory> NodeService<M> {
         intent: Intent,
     ) -> Result<Vec<Range<M::Entered<'_>>>, RefusedAt> {
         let mut left = GATE_BYTES_MAX;
-        let mut ranges = Vec::with_capacity(spans.len().min(WINDOWS_MAX));
+        let mut ranges = Vec::with_capacity(spans.len().min(RANGES_MAX));
         for (index, span) in parts_behind(spans, skip) {
-            if left == 0 || ranges.len() == WINDOWS_MAX {
+            if left == 0 || ranges.len() == RANGES_MAX {
                 break;
             }
             let bytes = (span.bytes as usize).min(left);

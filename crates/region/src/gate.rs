@@ -21,7 +21,7 @@
 #![allow(unsafe_code)]
 
 use crate::fence::Fence;
-use crate::window::Window;
+use crate::gated_range::GatedRange;
 use farpool_wire::{Epoch, Handle, Refusal};
 use std::cell::Cell;
 use std::ptr;
@@ -184,13 +184,13 @@ impl Entered<'_> {
     }
 
     /// Returns a range to send from, which is good until this is dropped. Refused as in [`Entered::copy_out`].
-    pub fn window_out(&self, offset: u64, bytes: usize) -> Result<Window<'_>, Refusal> {
-        self.admit(offset, bytes).map(|(_, from)| Window::new(from, bytes))
+    pub fn range_out(&self, offset: u64, bytes: usize) -> Result<GatedRange<'_>, Refusal> {
+        self.admit(offset, bytes).map(|(_, from)| GatedRange::new(from, bytes))
     }
 
     /// Returns a range to receive into, which is good until this is dropped. Refused as in [`Entered::copy_in`].
-    pub fn window_in(&self, offset: u64, bytes: usize) -> Result<Window<'_>, Refusal> {
-        self.admit_write(offset, bytes).map(|into| Window::new(into, bytes))
+    pub fn range_in(&self, offset: u64, bytes: usize) -> Result<GatedRange<'_>, Refusal> {
+        self.admit_write(offset, bytes).map(|into| GatedRange::new(into, bytes))
     }
 
     /// Returns the address of a range that may be written until `self` is dropped. The range counts as written.

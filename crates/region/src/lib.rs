@@ -16,13 +16,13 @@ mod error;
 mod fence;
 mod fence_words;
 mod gate;
+mod gated_range;
 mod mapping;
 mod memfd;
-mod window;
 
 pub use arena::{Arena, ArenaOptions, SharedAccess};
 pub use error::RegionError;
 pub use fence::{Fence, GATE_BYTES_MAX};
 pub use gate::Entered;
+pub use gated_range::{GatedRange, RANGES_MAX, receive, send};
 pub use mapping::{HUGE_PAGE_BYTES, PrivateMemory, SealedSlice};
-pub use window::{WINDOWS_MAX, Window, receive, send};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Returns the state machine of a worker that takes morsels from these queues.
 pub(crate) fn paced(pace: &StageClock, queues: &Arc<Queues>) -> Flow {
-    Flow::new(Arc::clone(&pace.meter), Arc::clone(queues), pace.window)
+    Flow::new(Arc::clone(&pace.meter), Arc::clone(queues), pace.in_flight_max)
 }
 
 /// Waits until the worker has a morsel to work on, and returns it; returns `None` when the worker is done.

@@ -16,18 +16,23 @@ use crate::stage::{Backend, RealTime, Stage, StageReport, Work};
 pub struct Emulated {
     rates: Rates,
     workers: usize,
-    window: usize,
+    in_flight_max: usize,
     latency_ns: [f64; 2],
 }
 
 /// Default number of morsels that a worker has in flight. More would leave the caches before their turn.
-const WINDOW: usize = 4;
+const IN_FLIGHT_MAX: usize = 4;
 impl Emulated {
     /// Returns a backend with 1 to 256 workers. Each is pinned to a CPU if there are as many. Fails if a rate is not
     /// finite and above 0.
     pub fn new(rates: Rates, workers: usize) -> Result<Emulated, NoRate> {
         rates.check()?;
-        Ok(Emulated { rates, workers: workers.clamp(1, 256), window: WINDOW, latency_ns: [0.0; 2] })
+        Ok(Emulated {
+            rates,
+            workers: workers.clamp(1, 256),
+            in_flight_max: IN_FLIGHT_MAX,
+            latency_ns: [0.0; 2],
+        })
     }
 
     /// Sets the additional latency of random accesses to single lines on either tier, in ns.
@@ -37,8 +42,8 @@ impl Emulated {
     }
 
     /// Sets the number of morsels that each worker has in flight.
-    pub fn with_window(mut self, window: usize) -> Emulated {
-        self.window = window.max(1);
+    pub fn with_in_flight_max(mut self, in_flight_max: usize) -> Emulated {
+        self.in_flight_max = in_flight_max.max(1);
         self
     }
 }
@@ -59,6 +64,6 @@ impl Backend for Emulated {
 
 impl RealTime for Emulated {
     fn begin(&self) -> StageClock {
-        StageClock::new(Meter::new(&self.rates, self.latency_ns), self.window)
+        StageClock::new(Meter::new(&self.rates, self.latency_ns), self.in_flight_max)
     }
 }

@@ -85,7 +85,7 @@ pub(crate) struct Flow {
     meter: Arc<Meter>,
     is_latent: bool,
     queues: Arc<Queues>,
-    window: usize,
+    in_flight_max: usize,
     /// True if morsels are worked on in the order in which they were requested, not as they arrive.
     is_in_order: bool,
     /// Decides the side of writes; `None` if morsels state it.
@@ -97,13 +97,13 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Returns a worker with `window` morsels in flight for each queue.
-    pub(crate) fn new(meter: Arc<Meter>, queues: Arc<Queues>, window: usize) -> Flow {
+    /// Returns a worker with `in_flight_max` morsels in flight for each queue.
+    pub(crate) fn new(meter: Arc<Meter>, queues: Arc<Queues>, in_flight_max: usize) -> Flow {
         Flow {
             is_latent: meter.is_latent(),
             meter,
             queues,
-            window: window.max(1),
+            in_flight_max: in_flight_max.max(1),
             is_in_order: false,
             room: None,
             reads: Vec::new(),
@@ -134,7 +134,7 @@ impl Flow {
         loop {
             match self.state {
                 State::Choosing => {
-                    if let Some(due) = self.wait_for_writes(now, 2 * self.window) {
+                    if let Some(due) = self.wait_for_writes(now, 2 * self.in_flight_max) {
                         return Step::WaitUntil(due);
                     }
                     self.ask(now);
@@ -227,7 +227,7 @@ impl Flow {
     fn ask(&mut self, now: Picos) {
         for queue in 0..self.queues.queues.len() {
             let mut under_way = self.reads.iter().filter(|read| read.queue == queue).count();
-            while under_way < self.window
+            while under_way < self.in_flight_max
                 && let Some(morsel) = self.queues.take(queue)
             {
                 // If lines have a latency, the sequential bytes are requested along with them. Requesting a whole

@@ -25,13 +25,13 @@ const LATE: Duration = Duration::from_micros(150);
 pub struct StageClock {
     pub(crate) meter: Arc<Meter>,
     /// Morsels in flight for each worker and queue.
-    pub(crate) window: usize,
+    pub(crate) in_flight_max: usize,
     begun: Instant,
 }
 
 impl StageClock {
-    pub(crate) fn new(meter: Meter, window: usize) -> StageClock {
-        StageClock { meter: Arc::new(meter), window, begun: Instant::now() }
+    pub(crate) fn new(meter: Meter, in_flight_max: usize) -> StageClock {
+        StageClock { meter: Arc::new(meter), in_flight_max, begun: Instant::now() }
     }
 
     /// Returns the seconds since the stage began.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct Virtual {
     rates: Rates,
     workers: usize,
-    window: usize,
+    in_flight_max: usize,
     latency_ns: [f64; 2],
     cpu_ns_per_byte: f64,
     noise: Option<u64>,
@@ -25,7 +25,7 @@ pub struct Virtual {
 /// Default number of workers, enough to keep both tiers busy.
 const WORKERS: usize = 2;
 /// Default number of morsels that each worker has in flight, for each queue.
-const WINDOW: usize = 8;
+const IN_FLIGHT_MAX: usize = 8;
 /// Most workers. Each one takes memory.
 const WORKERS_MAX: usize = 4_096;
 
@@ -35,12 +35,19 @@ impl Virtual {
     pub fn new(rates: Rates) -> Result<Virtual, NoRate> {
         rates.check()?;
         let latency_ns = [0.0; 2];
-        Ok(Virtual { rates, workers: WORKERS, window: WINDOW, latency_ns, cpu_ns_per_byte: 0.0, noise: None })
+        Ok(Virtual {
+            rates,
+            workers: WORKERS,
+            in_flight_max: IN_FLIGHT_MAX,
+            latency_ns,
+            cpu_ns_per_byte: 0.0,
+            noise: None,
+        })
     }
 
     /// Sets the number of workers, limited to 1..=4,096, and the morsels that each has in flight.
-    pub fn with_workers(mut self, workers: usize, window: usize) -> Virtual {
-        (self.workers, self.window) = (workers.clamp(1, WORKERS_MAX), window.max(1));
+    pub fn with_workers(mut self, workers: usize, in_flight_max: usize) -> Virtual {
+        (self.workers, self.in_flight_max) = (workers.clamp(1, WORKERS_MAX), in_flight_max.max(1));
         self
     }
 
@@ -82,7 +89,7 @@ impl Backend for Virtual {
         };
         let (meter, queues) = (Arc::new(meter), Arc::new(Queues::new(stage)));
         let mut flows: Vec<Flow> = (0..self.workers)
-            .map(|_| Flow::new(Arc::clone(&meter), Arc::clone(&queues), self.window))
+            .map(|_| Flow::new(Arc::clone(&meter), Arc::clone(&queues), self.in_flight_max))
             .collect();
         let mut waiting: BinaryHeap<Reverse<(Picos, usize)>> =
             (0..self.workers).map(|worker| Reverse((0, worker))).collect();

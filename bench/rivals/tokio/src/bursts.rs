@@ -46,7 +46,7 @@ pub(crate) fn run(runtime: &Runtime, address: &str, bytes: u64, file: &Path) -> 
                     least: number(3)? as usize,
                     ns: number(4)?,
                 };
-                let Window { begun, ended, cpu } = runtime.block_on(async {
+                let BurstTimes { begun, ended, cpu } = runtime.block_on(async {
                     let late = |_| io::Error::new(ErrorKind::TimedOut, "no answer within 60 s");
                     tokio::time::timeout(PATIENCE, client.go(limits)).await.map_err(late)?
                 })?;
@@ -98,7 +98,7 @@ struct Limits {
 }
 
 /// Begin and end of a burst by `CLOCK_MONOTONIC`, and the CPU time in between, in ns.
-struct Window {
+struct BurstTimes {
     begun: u64,
     ended: u64,
     cpu: u64,
@@ -152,7 +152,7 @@ impl Client {
         Ok(())
     }
 
-    async fn go(&mut self, limits: Limits) -> io::Result<Window> {
+    async fn go(&mut self, limits: Limits) -> io::Result<BurstTimes> {
         let count = self.burst.offsets.len();
         let mut answers = Vec::with_capacity(limits.depth);
         let cpu = ns(ClockId::ProcessCPUTime);
@@ -184,7 +184,7 @@ impl Client {
                 break;
             }
         }
-        Ok(Window { begun, ended, cpu: ns(ClockId::ProcessCPUTime) - cpu })
+        Ok(BurstTimes { begun, ended, cpu: ns(ClockId::ProcessCPUTime) - cpu })
     }
 
     fn collect(&mut self) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! Ranges of regions that the kernel copies to and from a socket, without a buffer between.
 //!
-//! The idea: a [`Window`] is the address of a range whose gate has been entered, and lives no longer than that entry.
-//! One call hands several ranges to the kernel, which copies as much as the socket takes or has, and returns at once.
-//! It is a copy like any other: it ends with the call, so a close waits for the call and for nothing longer.
+//! The idea: a [`GatedRange`] is the address of a range whose gate has been entered, and lives no longer than that
+//! entry. One call hands several ranges to the kernel, which copies as much as the socket takes or has, and returns at
+//! once. It is a copy like any other: it ends with the call, so a close waits for the call and for nothing longer.
 //! Zero-copy sends are never used: they leave pages with the kernel until they are acknowledged, past the gate, and
 //! were slower on loopback (decision 0011).
 //!
@@ -14,40 +14,40 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Most ranges of one call.
-pub const WINDOWS_MAX: usize = 64;
+pub const RANGES_MAX: usize = 64;
 
 /// Range of a region inside its gate.
 #[derive(Debug)]
-pub struct Window<'e> {
+pub struct GatedRange<'e> {
     address: *mut u8,
     bytes: usize,
     /// Borrow of the `Entered` that the range came from, so that the gate is not left before.
     inside: PhantomData<&'e ()>,
 }
 
-impl<'e> Window<'e> {
+impl<'e> GatedRange<'e> {
     /// Returns a range. `address` must be one that the gate of an `Entered` living for `'e` has admitted for `bytes`.
-    pub(crate) fn new(address: *mut u8, bytes: usize) -> Window<'e> {
-        Window { address, bytes, inside: PhantomData }
+    pub(crate) fn new(address: *mut u8, bytes: usize) -> GatedRange<'e> {
+        GatedRange { address, bytes, inside: PhantomData }
     }
 }
 
-/// List for the kernel: `head`, then at most [`WINDOWS_MAX`] ranges.
+/// List for the kernel: `head`, then at most [`RANGES_MAX`] ranges.
 struct List {
-    entries: [libc::iovec; WINDOWS_MAX + 1],
+    entries: [libc::iovec; RANGES_MAX + 1],
     used: usize,
 }
 
 impl List {
-    fn new(head: &[u8], windows: &[Window<'_>]) -> io::Result<List> {
-        if windows.len() > WINDOWS_MAX {
+    fn new(head: &[u8], gated_ranges: &[GatedRange<'_>]) -> io::Result<List> {
+        if gated_ranges.len() > RANGES_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut list = List { entries: [none; WINDOWS_MAX + 1], used: 0 };
+        let mut list = List { entries: [none; RANGES_MAX + 1], used: 0 };
         // The kernel only reads what is sent; the pointer is mutable because the same type serves receiving.
         let head = (!head.is_empty()).then(|| (head.as_ptr().cast_mut(), head.len()));
-        let ranges = windows.iter().map(|window| (window.address, window.bytes));
+        let ranges = gated_ranges.iter().map(|gated_range| (gated_range.address, gated_range.bytes));
         for (place, (address, bytes)) in list.entries.iter_mut().zip(head.into_iter().chain(ranges)) {
             *place = libc::iovec { iov_base: address.cast(), iov_len: bytes };
             list.used += 1;
@@ -70,11 +70,11 @@ fn counted(result: isize) -> io::Result<usize> {
 
 /// Sends `head` and then the ranges with one call that does not wait. Returns the bytes sent, which may be fewer;
 /// fails with `WouldBlock` if none can be sent.
-pub fn send(socket: BorrowedFd<'_>, head: &[u8], from: &[Window<'_>]) -> io::Result<usize> {
+pub fn send(socket: BorrowedFd<'_>, head: &[u8], from: &[GatedRange<'_>]) -> io::Result<usize> {
     let mut list = List::new(head, from)?;
     let message = list.message();
     // SAFETY: `message` refers to `list`, which lives until after the call. Each of its entries is a range that stays
-    // mapped meanwhile: `head` is borrowed, and the gate of a `Window` was entered and is not left before its
+    // mapped meanwhile: `head` is borrowed, and the gate of a `GatedRange` was entered and is not left before its
     // lifetime ends. The kernel copies from them and keeps no reference. Others may write the regions meanwhile; any
     // bytes may be sent.
     counted(unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
@@ -83,8 +83,8 @@ pub fn send(socket: BorrowedFd<'_>, head: &[u8], from: &[Window<'_>]) -> io::Res
 /// Receives into the ranges, one after another, with one call that does not wait. Returns the bytes received; 0 at
 /// the end of the connection; fails with `WouldBlock` if there are none yet.
 ///
-/// `into` must come from [`Entered::window_in`](crate::Entered::window_in), which checks the right to write.
-pub fn receive(socket: BorrowedFd<'_>, into: &[Window<'_>]) -> io::Result<usize> {
+/// `into` must come from [`Entered::range_in`](crate::Entered::range_in), which checks the right to write.
+pub fn receive(socket: BorrowedFd<'_>, into: &[GatedRange<'_>]) -> io::Result<usize> {
     let mut list = List::new(&[], into)?;
     let mut message = list.message();
     // SAFETY: as in `send`, the other way round. The kernel writes region memory, to which no Rust reference exists;
