@@ -68,7 +68,7 @@ fn tier_of(topology: &Topology, node: &NumaNode) -> &'static str {
 }
 
 /// Returns the measured bandwidths of a NUMA node. `None` for a node that is not part of a tier.
-fn lanes_of(topology: &Topology, calibration: &Calibration, node: &NumaNode) -> Option<TierRates> {
+fn rates_of(topology: &Topology, calibration: &Calibration, node: &NumaNode) -> Option<TierRates> {
     match tier_of(topology, node) {
         "near" => Some(calibration.near),
         "far" => calibration.far.map(|(far, _)| far),
@@ -80,7 +80,7 @@ fn lines(topology: &Topology, calibration: &Calibration) -> Vec<String> {
     let gb = |rate: f64| format!("{:.1}", rate / 1e9);
     let some = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     let row = |node: &NumaNode| {
-        let lanes = lanes_of(topology, calibration, node);
+        let rates = rates_of(topology, calibration, node);
         let promised = node.promised.read_mb_per_s.map(|rate| gb(rate as f64 * 1e6));
         let latency = node.promised.read_latency_ns.map(|ns| ns.to_string());
         vec![
@@ -89,9 +89,9 @@ fn lines(topology: &Topology, calibration: &Calibration) -> Vec<String> {
             if node.is_cpu_less() { "no CPUs".to_owned() } else { node.cpus.len().to_string() },
             show_bytes(node.bytes),
             show_bytes(node.free_bytes),
-            some(lanes.map(|lanes| gb(lanes.read))),
-            some(lanes.map(|lanes| gb(lanes.write))),
-            some(lanes.map(|lanes| gb(lanes.both))),
+            some(rates.map(|rates| gb(rates.read))),
+            some(rates.map(|rates| gb(rates.write))),
+            some(rates.map(|rates| gb(rates.both))),
             some(promised),
             some(latency),
             some(node.weight.map(|weight| weight.to_string())),

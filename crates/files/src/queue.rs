@@ -116,7 +116,7 @@ struct NodeRequest {
 }
 
 /// Connection to a node, and its unanswered requests, oldest first: the deadline of the answer, and the reads.
-struct Lane {
+struct NodeConnection {
     node: Arc<NodeLinks>,
     traffic: Traffic,
     conversation: Conversation,
@@ -130,7 +130,7 @@ struct Lane {
 pub struct Queue {
     session: Arc<Session>,
     gathered: Vec<Asked>,
-    lanes: Vec<Lane>,
+    connections: Vec<NodeConnection>,
     /// Operations that may have to wait for others. They are carried out when no request is under way.
     later: Vec<Asked>,
     done: VecDeque<Completion>,
@@ -148,8 +148,8 @@ impl Pool {
 
 impl Queue {
     pub(crate) fn new(session: Arc<Session>) -> Queue {
-        let (gathered, lanes, later, done) = (Vec::new(), Vec::new(), Vec::new(), VecDeque::new());
-        Queue { session, gathered, lanes, later, done, under_way: 0, small_taken: 0 }
+        let (gathered, connections, later, done) = (Vec::new(), Vec::new(), Vec::new(), VecDeque::new());
+        Queue { session, gathered, connections, later, done, under_way: 0, small_taken: 0 }
     }
 
     /// Returns how many operations were submitted and whose completions were not taken yet.
@@ -196,18 +196,18 @@ impl Queue {
     /// Takes the oldest answer of every connection that has begun to answer, and breaks off those whose deadline is
     /// over.
     fn take_ready(&mut self, traffic: Traffic) {
-        for lane in (0..self.lanes.len()).rev() {
+        for connection in (0..self.connections.len()).rev() {
             // The last connection may have been removed together with another one.
-            let Some(of) = self.lanes.get_mut(lane) else { continue };
+            let Some(of) = self.connections.get_mut(connection) else { continue };
             let Some((deadline, _)) = of.under_way.front() else { continue };
             if of.traffic != traffic {
                 continue;
             }
             if of.conversation.link.is_ready() {
                 self.small_taken += u32::from(traffic == Traffic::Small);
-                self.take(lane);
+                self.take(connection);
             } else if self.session.host().now() > *deadline {
-                self.break_off(lane);
+                self.break_off(connection);
             }
         }
     }
@@ -218,10 +218,14 @@ impl Queue {
             if let Some(done) = self.poll() {
                 return Some(done);
             }
-            let is_busy = |traffic| move |lane: &Lane| lane.traffic == traffic && !lane.under_way.is_empty();
+            let is_busy = |traffic| {
+                move |connection: &NodeConnection| {
+                    connection.traffic == traffic && !connection.under_way.is_empty()
+                }
+            };
             // A small read is answered soon, even if large ones are slow.
-            let small = self.lanes.iter().position(is_busy(Traffic::Small));
-            let busy = small.or_else(|| self.lanes.iter().position(is_busy(Traffic::Bulk)))?;
+            let small = self.connections.iter().position(is_busy(Traffic::Small));
+            let busy = small.or_else(|| self.connections.iter().position(is_busy(Traffic::Bulk)))?;
             self.take(busy);
             self.catch_up();
         }
@@ -229,7 +233,7 @@ impl Queue {
 
     /// Carries out the operations that were put off, if no request is under way.
     fn catch_up(&mut self) {
-        if self.lanes.iter().any(|lane| !lane.under_way.is_empty()) {
+        if self.connections.iter().any(|connection| !connection.under_way.is_empty()) {
             return;
         }
         let mut later = std::mem::take(&mut self.later).into_iter().peekable();
@@ -255,7 +259,7 @@ impl Queue {
     /// Sends the gathered operations.
     pub fn flush(&mut self) {
         // A lost node is not asked again. Its next life gets new connections.
-        self.lanes.retain(|lane| !lane.under_way.is_empty() || !lane.node.is_lost());
+        self.connections.retain(|connection| !connection.under_way.is_empty() || !connection.node.is_lost());
         let mut requests: Vec<NodeRequest> = Vec::new();
         // New operations queue behind those that were put off, which would otherwise wait for ever.
         if !self.later.is_empty() {
@@ -303,41 +307,51 @@ impl Queue {
 
     /// Returns the connection for a request. Of those for its kind of traffic this is the one with the fewest requests,
     /// or a new one.
-    fn lane(&mut self, node: &Arc<NodeLinks>, traffic: Traffic, deadline: MonoNs) -> Option<usize> {
+    fn connection(&mut self, node: &Arc<NodeLinks>, traffic: Traffic, deadline: MonoNs) -> Option<usize> {
         let links_max = match traffic {
             Traffic::Small => 1,
             Traffic::Bulk => self.session.options().bulk_links,
         };
-        let lanes = || {
-            let all = self.lanes.iter().enumerate();
-            all.filter(|(_, lane)| lane.traffic == traffic && Arc::ptr_eq(&lane.node, node))
+        let connections = || {
+            let all = self.connections.iter().enumerate();
+            all.filter(|(_, connection)| connection.traffic == traffic && Arc::ptr_eq(&connection.node, node))
         };
-        let least = lanes().min_by_key(|(_, lane)| lane.under_way.len());
+        let least = connections().min_by_key(|(_, connection)| connection.under_way.len());
         match least {
-            Some((lane, of)) if of.under_way.is_empty() || lanes().count() >= links_max => return Some(lane),
+            Some((connection, of)) if of.under_way.is_empty() || connections().count() >= links_max => {
+                return Some(connection);
+            }
             _ => {}
         }
-        let least = least.map(|(lane, _)| lane);
+        let least = least.map(|(connection, _)| connection);
         let Ok(conversation) = node.begin(deadline) else { return least };
-        self.lanes.push(Lane { node: Arc::clone(node), traffic, conversation, under_way: VecDeque::new() });
-        Some(self.lanes.len() - 1)
+        self.connections.push(NodeConnection {
+            node: Arc::clone(node),
+            traffic,
+            conversation,
+            under_way: VecDeque::new(),
+        });
+        Some(self.connections.len() - 1)
     }
 
     /// Sends a request to a node.
     fn post(&mut self, NodeRequest { node, traffic, mut readings, .. }: NodeRequest) {
         let deadline = self.session.request_deadline();
-        let Some(lane) = self.lane(&node, traffic, deadline) else { return self.put_off(readings) };
-        let posted = self.lanes[lane].conversation.link.post_read(&ops_of(&mut readings), deadline);
-        self.lanes[lane].under_way.push_back((deadline, readings));
+        let Some(connection) = self.connection(&node, traffic, deadline) else {
+            return self.put_off(readings);
+        };
+        let posted =
+            self.connections[connection].conversation.link.post_read(&ops_of(&mut readings), deadline);
+        self.connections[connection].under_way.push_back((deadline, readings));
         if posted.is_err() {
-            self.break_off(lane);
+            self.break_off(connection);
         }
     }
 
     /// Takes the oldest answer of a connection. Waits for it if necessary.
-    fn take(&mut self, lane: usize) {
+    fn take(&mut self, connection: usize) {
         let deadline = self.session.request_deadline();
-        let of = &mut self.lanes[lane];
+        let of = &mut self.connections[connection];
         let Some((asked_until, mut readings)) = of.under_way.pop_front() else { return };
         match of.conversation.link.take_read(&mut ops_of(&mut readings), deadline) {
             Ok(()) => {
@@ -359,26 +373,26 @@ impl Queue {
             Err(LinkError::Refused { .. }) => self.put_off(readings),
             Err(_) => {
                 of.under_way.push_front((asked_until, readings));
-                return self.break_off(lane);
+                return self.break_off(connection);
             }
         }
-        let of = &self.lanes[lane];
+        let of = &self.connections[connection];
         if of.under_way.is_empty() && (of.conversation.link.is_worn() || of.node.is_lost()) {
-            let lane = self.lanes.swap_remove(lane);
-            self.leave(lane);
+            let connection = self.connections.swap_remove(connection);
+            self.leave(connection);
         }
     }
 
     /// Drops a connection that cannot be used any more. Its reads are put off.
-    fn break_off(&mut self, lane: usize) {
-        let Lane { under_way, .. } = self.lanes.swap_remove(lane);
+    fn break_off(&mut self, connection: usize) {
+        let NodeConnection { under_way, .. } = self.connections.swap_remove(connection);
         under_way.into_iter().for_each(|(_, readings)| self.put_off(readings));
     }
 
     /// Drops all connections in a forked process, because the answers belong to the parent process. Each read is then
     /// refused with that reason.
     fn leave_to_parent(&mut self) {
-        for Lane { conversation, under_way, .. } in std::mem::take(&mut self.lanes) {
+        for NodeConnection { conversation, under_way, .. } in std::mem::take(&mut self.connections) {
             // Closing it would end the conversation of the parent process.
             std::mem::forget(conversation);
             under_way.into_iter().for_each(|(_, readings)| self.put_off(readings));
@@ -386,9 +400,9 @@ impl Queue {
     }
 
     /// Makes a connection without requests available to others.
-    fn leave(&self, lane: Lane) {
+    fn leave(&self, connection: NodeConnection) {
         let deadline = self.session.request_deadline();
-        let _ = lane.node.end(lane.conversation, Ok(()), deadline, Repeat::Harmful, |_| Ok(()));
+        let _ = connection.node.end(connection.conversation, Ok(()), deadline, Repeat::Harmful, |_| Ok(()));
     }
 
     /// Puts reads off, to be done the slow way.
@@ -476,10 +490,10 @@ impl Asked {
 impl Drop for Queue {
     /// Carries out the writes that were submitted, and drops the reads.
     fn drop(&mut self) {
-        for lane in std::mem::take(&mut self.lanes) {
+        for connection in std::mem::take(&mut self.connections) {
             // Connections with requests under way are closed, because answers are still to come on them.
-            if lane.under_way.is_empty() {
-                self.leave(lane);
+            if connection.under_way.is_empty() {
+                self.leave(connection);
             }
         }
         let left = std::mem::take(&mut self.later).into_iter().chain(std::mem::take(&mut self.gathered));

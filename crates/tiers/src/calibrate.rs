@@ -46,12 +46,12 @@ pub fn calibrate(topology: &Topology, threads: usize) -> Result<Calibration, Tie
     let threads = threads.clamp(1, 256);
     let Some((near, far)) = topology.tiers() else {
         let mut only = region(Nodes::ANY, Interleave::NEAR, threads)?;
-        let lanes = lanes(&mut only, threads);
-        return Ok(Calibration { near: lanes, far: None, threads });
+        let rates = rates(&mut only, threads);
+        return Ok(Calibration { near: rates, far: None, threads });
     };
     let nodes = Nodes { near: Some(near.id), far: Some(far.id) };
-    let of_near = lanes(&mut region(nodes, Interleave::NEAR, threads)?, threads);
-    let of_far = lanes(&mut region(nodes, Interleave::FAR, threads)?, threads);
+    let of_near = rates(&mut region(nodes, Interleave::NEAR, threads)?, threads);
+    let of_far = rates(&mut region(nodes, Interleave::FAR, threads)?, threads);
     // Each tier has as many chunks as it moves in the same time, so both are busy to the end.
     let chunks = (CALIBRATION_BYTES / CHUNK_BYTES) as u64;
     let even = Interleave::share(of_near.both / (of_near.both + of_far.both), chunks);
@@ -66,7 +66,7 @@ fn region(nodes: Nodes, interleave: Interleave, threads: usize) -> Result<Tiered
     TieredRegion::new(CALIBRATION_BYTES, interleave, nodes, threads)
 }
 
-fn lanes(region: &mut TieredRegion, threads: usize) -> TierRates {
+fn rates(region: &mut TieredRegion, threads: usize) -> TierRates {
     let write = best(|| written(region, threads));
     let read = best(|| read(region, threads));
     let both = best(|| copied(region, threads));

@@ -59,17 +59,17 @@ pub fn write(path: &Path, calibration: &Calibration) -> io::Result<()> {
 
 /// Returns the calibration as JSON; rates are in bytes a second.
 pub fn to_json(calibration: &Calibration) -> Value {
-    let lanes = |lanes: &TierRates| json!({ "read": lanes.read, "write": lanes.write, "both": lanes.both });
+    let rates = |rates: &TierRates| json!({ "read": rates.read, "write": rates.write, "both": rates.both });
     json!({
-        "form": FORM, "threads": calibration.threads, "near": lanes(&calibration.near),
-        "far": calibration.far.as_ref().map(|(far, _)| lanes(far)),
+        "form": FORM, "threads": calibration.threads, "near": rates(&calibration.near),
+        "far": calibration.far.as_ref().map(|(far, _)| rates(far)),
         "together": calibration.far.map(|(_, together)| together),
     })
 }
 
 fn of_json(value: &Value) -> Option<Calibration> {
     let rate = |value: &Value| value.as_f64().filter(|rate| rate.is_finite() && *rate > 0.0);
-    let lanes = |value: &Value| {
+    let rates = |value: &Value| {
         Some(TierRates {
             read: rate(&value["read"])?,
             write: rate(&value["write"])?,
@@ -81,10 +81,10 @@ fn of_json(value: &Value) -> Option<Calibration> {
     }
     let far = match &value["far"] {
         Value::Null => None,
-        far => Some((lanes(far)?, rate(&value["together"])?)),
+        far => Some((rates(far)?, rate(&value["together"])?)),
     };
     let threads = usize::try_from(value["threads"].as_u64()?).ok()?;
-    Some(Calibration { near: lanes(&value["near"])?, far, threads })
+    Some(Calibration { near: rates(&value["near"])?, far, threads })
 }
 
 #[cfg(test)]
@@ -96,9 +96,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b.json");
         assert_eq!(read(&path), None);
-        let lanes = TierRates { read: 3e10, write: 2e10, both: 4e10 };
+        let rates = TierRates { read: 3e10, write: 2e10, both: 4e10 };
         for far in [None, Some((TierRates::shared(1e10), 4.5e10))] {
-            let calibration = Calibration { near: lanes, far, threads: 2 };
+            let calibration = Calibration { near: rates, far, threads: 2 };
             write(&path, &calibration).unwrap();
             assert_eq!(read(&path), Some(calibration));
         }

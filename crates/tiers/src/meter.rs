@@ -68,8 +68,8 @@ struct TierLinks {
 }
 
 impl TierLinks {
-    fn new(lanes: TierRates, latency_ns: f64) -> TierLinks {
-        let [first, second] = lanes.costs();
+    fn new(rates: TierRates, latency_ns: f64) -> TierLinks {
+        let [first, second] = rates.costs();
         let differ = |one: f64, other: f64| (one - other).abs() > 1e-9 * one.max(other);
         let is_second = differ(first.read, second.read) || differ(first.written, second.written);
         TierLinks {
@@ -97,7 +97,7 @@ pub(crate) struct Meter {
 impl Meter {
     /// Returns links that are free at time 0. `latency_ns` is the latency of single lines, by side.
     pub(crate) fn new(rates: &Rates, latency_ns: [f64; 2]) -> Meter {
-        let tier = |side: TierSide, lanes| TierLinks::new(lanes, latency_ns[side.index()]);
+        let tier = |side: TierSide, rates| TierLinks::new(rates, latency_ns[side.index()]);
         Meter {
             tiers: [tier(TierSide::Near, rates.near), tier(TierSide::Far, rates.far)],
             together: Link::new(ByteCost { read: 1.0 / rates.together, written: 1.0 / rates.together }),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn lane_of_its_own_leaves_the_other_way_free() {
+    fn rate_of_its_own_leaves_the_other_way_free() {
         let far = TierRates { read: 1e9, write: 1e9, both: 2e9 };
         let meter = Meter::new(&Rates { far, ..RATES }, [0.0; 2]);
         assert_eq!(meter.stream(0, TierSide::Far, Way::Read, 1_000), 1_000_000);

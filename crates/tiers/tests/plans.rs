@@ -228,16 +228,16 @@ impl Random {
 }
 
 fn random_rates(random: &mut Random) -> Rates {
-    let mut lanes = |rate: f64| {
+    let mut rates = |rate: f64| {
         if random.share() < 0.5 {
             return TierRates::shared(rate);
         }
         let read = rate * random.between(0.5, 1.0);
         TierRates { read, write: rate * random.between(0.3, 0.9), both: rate }
     };
-    let near = lanes(30e9);
+    let near = rates(30e9);
     let far_rate = 30e9 * (0.1 + 0.9 * (near.read / 30e9));
-    let far = lanes(far_rate);
+    let far = rates(far_rate);
     Rates { near, far, together: (near.both + far.both) * random.between(0.7, 1.0) }
 }
 

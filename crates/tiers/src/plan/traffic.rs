@@ -265,11 +265,11 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_met_and_no_copy_is_slower_than_one_after_the_other() {
-        let lanes = TierRates { read: 35.0, write: 23.0, both: 31.0 };
-        assert!((far_seconds(lanes, 35.0, 0.0) - 1.0).abs() < 1e-12);
-        assert!((far_seconds(lanes, 0.0, 23.0) - 1.0).abs() < 1e-12);
-        assert!((far_seconds(lanes, 15.5, 15.5) - 1.0).abs() < 1e-12);
-        let disturbed = TierRates { both: 5.0, ..lanes };
+        let rates = TierRates { read: 35.0, write: 23.0, both: 31.0 };
+        assert!((far_seconds(rates, 35.0, 0.0) - 1.0).abs() < 1e-12);
+        assert!((far_seconds(rates, 0.0, 23.0) - 1.0).abs() < 1e-12);
+        assert!((far_seconds(rates, 15.5, 15.5) - 1.0).abs() < 1e-12);
+        let disturbed = TierRates { both: 5.0, ..rates };
         assert!((far_seconds(disturbed, 35.0, 23.0) - 2.0).abs() < 1e-12);
     }
 
