@@ -91,25 +91,25 @@ pub fn readable_in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<
         region.check_usable().is_ok().then(|| u32::from(region.node.is_suspect()))
     };
     let plan = file.inner.state().map.plan_read(range, rank);
-    let ReadPlan::Fetch { pieces, bare } = plan else { return None };
-    let first = pieces.first().filter(|_| bare.is_empty())?;
+    let ReadPlan::Fetch { segments, bare } = plan else { return None };
+    let first = segments.first().filter(|_| bare.is_empty())?;
     let at = first.offset.checked_sub(first.file.start - start)?;
-    let is_next = |piece: &Segment<Arc<LeasedRegion>>| {
-        Arc::ptr_eq(&piece.region, &first.region) && piece.offset == at + (piece.file.start - start)
+    let is_next = |segment: &Segment<Arc<LeasedRegion>>| {
+        Arc::ptr_eq(&segment.region, &first.region) && segment.offset == at + (segment.file.start - start)
     };
-    pieces.iter().all(is_next).then(|| (Arc::clone(&first.region), at))
+    segments.iter().all(is_next).then(|| (Arc::clone(&first.region), at))
 }
 
 /// Returns the region that has the whole range, and the offset there, even if it cannot be read now. `None` if the
 /// range is not contiguous in one region.
 pub fn in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedRegion>, u64)> {
     let start = range.start;
-    let pieces = file.inner.state().map.copies_of(range);
-    let first = pieces.first()?;
-    let is_next = |piece: &Segment<Arc<LeasedRegion>>| {
-        piece.region.node.info.node == first.region.node.info.node
-            && piece.region.region == first.region.region
-            && piece.offset == first.offset + (piece.file.start - start)
+    let segments = file.inner.state().map.copies_of(range);
+    let first = segments.first()?;
+    let is_next = |segment: &Segment<Arc<LeasedRegion>>| {
+        segment.region.node.info.node == first.region.node.info.node
+            && segment.region.region == first.region.region
+            && segment.offset == first.offset + (segment.file.start - start)
     };
-    pieces.iter().all(is_next).then(|| (Arc::clone(&first.region), first.offset))
+    segments.iter().all(is_next).then(|| (Arc::clone(&first.region), first.offset))
 }

@@ -289,13 +289,13 @@ pub(crate) fn may_arrive_late(error: &Error, region: &LeasedRegion) -> bool {
 }
 
 /// Returns the range of the region that a segment covers.
-pub(crate) fn span(piece: &Segment<Arc<LeasedRegion>>) -> Span {
+pub(crate) fn span(segment: &Segment<Arc<LeasedRegion>>) -> Span {
     Span {
-        region: piece.region.region,
+        region: segment.region.region,
         // An extent has at most EXTENT_BYTES_MAX bytes, so a segment of one fits.
-        bytes: (piece.file.end - piece.file.start) as u32,
-        offset: piece.offset,
-        epoch: piece.region.epoch,
-        handle: piece.region.handle,
+        bytes: (segment.file.end - segment.file.start) as u32,
+        offset: segment.offset,
+        epoch: segment.region.epoch,
+        handle: segment.region.handle,
     }
 }

@@ -20,7 +20,7 @@ const PAGE: u64 = PAGE_BYTES as u64;
 
 /// Ciphertext of a write for one copy.
 pub(crate) struct EncryptedSegment<'p> {
-    pub(crate) piece: &'p Segment<Arc<LeasedRegion>>,
+    pub(crate) segment: &'p Segment<Arc<LeasedRegion>>,
     /// Ciphertext of the segment.
     pub(crate) bytes: Vec<u8>,
     /// Nonces and tags that will decrypt it.
@@ -56,7 +56,7 @@ fn of_page_error(error: PageError, region: &LeasedRegion) -> Error {
 /// the pages as they were then, or fails.
 pub(crate) struct EncryptedRead {
     /// Segments in order, without gaps.
-    pub(crate) pieces: Vec<Segment<Arc<LeasedRegion>>>,
+    pub(crate) segments: Vec<Segment<Arc<LeasedRegion>>>,
     tags: Vec<Vec<Option<PageTag>>>,
     /// Value of [`FileMap::version`] for these pages when the read began.
     version: u64,
@@ -75,18 +75,18 @@ impl EncryptedRead {
     /// has left the map.
     pub(crate) fn of(
         map: &FileMap<Arc<LeasedRegion>>,
-        pieces: &[Segment<Arc<LeasedRegion>>],
+        segments: &[Segment<Arc<LeasedRegion>>],
     ) -> Option<EncryptedRead> {
-        let pieces: Vec<_> = pieces.iter().map(around).collect();
-        let tags = pieces.iter().map(|piece| map.load_tags(piece)).collect::<Option<_>>()?;
-        let version = map.version(&(pieces.first()?.file.start..pieces.last()?.file.end));
-        Some(EncryptedRead { pieces, tags, version })
+        let segments: Vec<_> = segments.iter().map(around).collect();
+        let tags = segments.iter().map(|segment| map.load_tags(segment)).collect::<Option<_>>()?;
+        let version = map.version(&(segments.first()?.file.start..segments.last()?.file.end));
+        Some(EncryptedRead { segments, tags, version })
     }
 
     /// Returns the range of the file that the pages cover.
     pub(crate) fn file(&self) -> Range<u64> {
-        let first = self.pieces.first().map_or(0, |piece| piece.file.start);
-        first..self.pieces.last().map_or(first, |piece| piece.file.end)
+        let first = self.segments.first().map_or(0, |segment| segment.file.start);
+        first..self.segments.last().map_or(first, |segment| segment.file.end)
     }
 }
 
@@ -118,15 +118,15 @@ impl FileInner {
     pub(crate) fn decrypt_read(&self, read: &EncryptedRead, bytes: &mut [u8]) -> Result<(), DecryptError> {
         let Some(key) = &self.key else { return Ok(()) };
         let mut rest = bytes;
-        for (piece, tags) in read.pieces.iter().zip(&read.tags) {
-            let (pages, behind) = rest.split_at_mut((piece.file.end - piece.file.start) as usize);
+        for (segment, tags) in read.segments.iter().zip(&read.tags) {
+            let (pages, behind) = rest.split_at_mut((segment.file.end - segment.file.start) as usize);
             rest = behind;
-            if let Err(error) = key.decrypt(place(&piece.region, piece.offset), tags, pages) {
+            if let Err(error) = key.decrypt(place(&segment.region, segment.offset), tags, pages) {
                 // A write that began since may have reached the node first. Then the node is not to blame.
                 if self.state().map.version(&read.file()) != read.version {
                     return Err(DecryptError::Overtaken);
                 }
-                return Err(DecryptError::Tampered(self.session.accuse(piece, error)));
+                return Err(DecryptError::Tampered(self.session.accuse(segment, error)));
             }
         }
         Ok(())
@@ -142,14 +142,14 @@ impl FileInner {
     ) -> Result<Vec<EncryptedSegment<'p>>, Error> {
         let plain = self.plain_pages(runs)?;
         let mut encrypted = Vec::with_capacity(sent.iter().map(Vec::len).sum());
-        for ((run, plain), pieces) in runs.iter().zip(&plain).zip(sent) {
-            for &piece in pieces {
-                let file = within(&piece.file, &run.file);
+        for ((run, plain), segments) in runs.iter().zip(&plain).zip(sent) {
+            for &segment in segments {
+                let file = within(&segment.file, &run.file);
                 let mut bytes = vec![0; file.len()];
                 let mut tags = vec![None; file.len() / PAGE_BYTES];
-                key.encrypt(place(&piece.region, piece.offset), &plain[file], &mut bytes, &mut tags)
-                    .map_err(|error| of_page_error(error, &piece.region))?;
-                encrypted.push(EncryptedSegment { piece, bytes, tags });
+                key.encrypt(place(&segment.region, segment.offset), &plain[file], &mut bytes, &mut tags)
+                    .map_err(|error| of_page_error(error, &segment.region))?;
+                encrypted.push(EncryptedSegment { segment, bytes, tags });
             }
         }
         Ok(encrypted)
@@ -196,36 +196,36 @@ impl FileInner {
     pub(crate) fn fetch_encrypted(
         &self,
         key: &PageKey,
-        pieces: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>,
+        segments: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>,
     ) -> Vec<Missed> {
-        let (pages, mut wanted) = together(pieces);
+        let (pages, mut wanted) = together(segments);
         // The range lock of this read keeps the pages from being encrypted again meanwhile.
         let tags: Vec<_> = {
             let state = self.state();
-            pages.iter().map(|piece| state.map.load_tags(piece)).collect()
+            pages.iter().map(|segment| state.map.load_tags(segment)).collect()
         };
         let mut decrypted: Vec<Result<(), Error>> = vec![Ok(()); pages.len()];
         let mut by_node = ByNode::default();
-        for (piece, wanted) in pages.iter().zip(&mut wanted) {
-            by_node.add(&piece.region, ReadOp { span: span(piece), into: wanted.room() });
+        for (segment, wanted) in pages.iter().zip(&mut wanted) {
+            by_node.add(&segment.region, ReadOp { span: span(segment), into: wanted.room() });
         }
         let outcomes = by_node.read_and(&self.session, |node, ops| {
             let all = pages.iter().zip(&tags).zip(&mut decrypted);
-            let answered = all.filter(|((piece, _), _)| Arc::ptr_eq(&piece.region.node, node));
-            for (((piece, tags), decrypted), op) in answered.zip(ops) {
+            let answered = all.filter(|((segment, _), _)| Arc::ptr_eq(&segment.region.node, node));
+            for (((segment, tags), decrypted), op) in answered.zip(ops) {
                 *decrypted = match tags {
-                    Some(tags) => self.session.decrypt_pages(key, piece, tags, op.into),
+                    Some(tags) => self.session.decrypt_pages(key, segment, tags, op.into),
                     // A write elsewhere in the extent missed this copy, which was then dropped from the map.
                     None => Err(Error::lost(&node.info, "its copy has left the file")),
                 };
             }
         });
         let mut missed = Vec::new();
-        for ((piece, wanted), decrypted) in pages.iter().zip(wanted).zip(decrypted) {
-            let failed = failure(&outcomes, &piece.region).cloned().or(decrypted.err());
+        for ((segment, wanted), decrypted) in pages.iter().zip(wanted).zip(decrypted) {
+            let failed = failure(&outcomes, &segment.region).cloned().or(decrypted.err());
             match failed {
-                None => wanted.hand_out(&piece.file),
-                Some(error) => missed.push((Arc::clone(&piece.region), error)),
+                None => wanted.hand_out(&segment.file),
+                Some(error) => missed.push((Arc::clone(&segment.region), error)),
             }
         }
         missed
@@ -301,21 +301,21 @@ impl Session {
     fn decrypt_pages(
         &self,
         key: &PageKey,
-        piece: &Segment<Arc<LeasedRegion>>,
+        segment: &Segment<Arc<LeasedRegion>>,
         tags: &[Option<PageTag>],
         bytes: &mut [u8],
     ) -> Result<(), Error> {
-        key.decrypt(place(&piece.region, piece.offset), tags, bytes)
-            .map_err(|error| self.accuse(piece, error))
+        key.decrypt(place(&segment.region, segment.offset), tags, bytes)
+            .map_err(|error| self.accuse(segment, error))
     }
 
     /// Bars a node whose pages could not be decrypted though nobody was writing them. Returns the error.
-    fn accuse(&self, piece: &Segment<Arc<LeasedRegion>>, error: PageError) -> Error {
+    fn accuse(&self, segment: &Segment<Arc<LeasedRegion>>, error: PageError) -> Error {
         if matches!(error, PageError::Tampered { .. }) {
-            piece.region.node.bar("it returned bytes that differ from those written");
-            self.leases.lose_regions(&piece.region.node);
+            segment.region.node.bar("it returned bytes that differ from those written");
+            self.leases.lose_regions(&segment.region.node);
         }
-        of_page_error(error, &piece.region)
+        of_page_error(error, &segment.region)
     }
 }
 
@@ -350,26 +350,26 @@ pub(crate) fn page_runs<'r>(ranges: &'r mut [WriteRange<'r>]) -> Vec<WriteRun<'r
 
 /// Merges segments that follow one another in the same pages, so that these are read once.
 fn together<'i>(
-    pieces: Vec<(&Segment<Arc<LeasedRegion>>, &'i mut [u8])>,
+    segments: Vec<(&Segment<Arc<LeasedRegion>>, &'i mut [u8])>,
 ) -> (Vec<Segment<Arc<LeasedRegion>>>, Vec<Wanted<'i>>) {
-    let mut pages: Vec<Segment<Arc<LeasedRegion>>> = Vec::with_capacity(pieces.len());
-    let mut wanted: Vec<Wanted<'i>> = Vec::with_capacity(pieces.len());
-    for (piece, into) in pieces {
-        let whole = around(piece);
+    let mut pages: Vec<Segment<Arc<LeasedRegion>>> = Vec::with_capacity(segments.len());
+    let mut wanted: Vec<Wanted<'i>> = Vec::with_capacity(segments.len());
+    for (segment, into) in segments {
+        let whole = around(segment);
         match pages.last_mut().zip(wanted.last_mut()) {
             Some((last, wanted)) if last.copy == whole.copy && last.file.contains(&whole.file.start) => {
                 last.file.end = last.file.end.max(whole.file.end);
-                wanted.parts.push((piece.file.clone(), into));
+                wanted.parts.push((segment.file.clone(), into));
             }
             _ => {
                 pages.push(whole);
-                wanted.push(Wanted { parts: vec![(piece.file.clone(), into)], room: Vec::new() });
+                wanted.push(Wanted { parts: vec![(segment.file.clone(), into)], room: Vec::new() });
             }
         }
     }
-    for (piece, wanted) in pages.iter().zip(&mut wanted) {
-        if !matches!(&wanted.parts[..], [(part, _)] if *part == piece.file) {
-            wanted.room = vec![0; (piece.file.end - piece.file.start) as usize];
+    for (segment, wanted) in pages.iter().zip(&mut wanted) {
+        if !matches!(&wanted.parts[..], [(part, _)] if *part == segment.file) {
+            wanted.room = vec![0; (segment.file.end - segment.file.start) as usize];
         }
     }
     (pages, wanted)
@@ -381,7 +381,7 @@ pub(crate) fn within(part: &Range<u64>, of: &Range<u64>) -> Range<usize> {
 }
 
 /// Extends a segment to the whole of its first and last page. Extents begin and end at pages.
-fn around(piece: &Segment<Arc<LeasedRegion>>) -> Segment<Arc<LeasedRegion>> {
-    let file = pages_around(piece.file.clone());
-    Segment { offset: piece.offset - (piece.file.start - file.start), file, ..piece.clone() }
+fn around(segment: &Segment<Arc<LeasedRegion>>) -> Segment<Arc<LeasedRegion>> {
+    let file = pages_around(segment.file.clone());
+    Segment { offset: segment.offset - (segment.file.start - file.start), file, ..segment.clone() }
 }

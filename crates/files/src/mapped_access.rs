@@ -44,7 +44,7 @@ impl FileInner {
         let mut bytes = 0;
         for range in &mut *ranges {
             let Some(end) = range.offset.checked_add(range.into.len() as u64) else { return false };
-            for part in list.parts(range.offset..end) {
+            for part in list.runs_in(range.offset..end) {
                 let Some((run, part)) = part.filter(|(run, _)| run.region.is_ours(now)) else { return false };
                 let into = &mut range.into[slice_of(&part, range.offset)];
                 let span = run.span(run.offset + (part.start - run.file.start), into.len() as u32);
@@ -80,7 +80,7 @@ impl FileInner {
             |range: &WriteRange<'_>| Some(range.offset..range.offset.checked_add(range.from.len() as u64)?);
         let leads_there = |range: &WriteRange<'_>| {
             let may_write = |(run, _): (&Run, _)| run.is_only && run.region.is_ours(now);
-            of(range).is_some_and(|range| list.parts(range).all(|part| part.is_some_and(may_write)))
+            of(range).is_some_and(|range| list.runs_in(range).all(|part| part.is_some_and(may_write)))
         };
         if !ranges.iter().all(leads_there) {
             return false;
@@ -91,7 +91,7 @@ impl FileInner {
         let mut bytes = 0;
         for range in ranges {
             let end = range.offset + range.from.len() as u64;
-            for (run, part) in list.parts(range.offset..end).flatten() {
+            for (run, part) in list.runs_in(range.offset..end).flatten() {
                 let from = &range.from[slice_of(&part, range.offset)];
                 let span = run.span(run.offset + (part.start - run.file.start), from.len() as u32);
                 if run.memory.write(&span, from).is_err() {

@@ -47,7 +47,7 @@ impl Run {
 
 impl List {
     /// Splits a range into parts, each with its run. Yields `None` and ends where a byte is in no run.
-    pub(crate) fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Option<(&Run, Range<u64>)>> {
+    pub(crate) fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = Option<(&Run, Range<u64>)>> {
         let first = self.runs.partition_point(|run| run.file.end <= range.start);
         let mut runs = self.runs[first..].iter();
         let mut at = range.start;

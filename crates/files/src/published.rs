@@ -236,11 +236,11 @@ impl Session {
         // Each moved extent: its index in the file, and its new location.
         let mut allocations: Vec<(usize, Allocation<Arc<LeasedRegion>>)> = Vec::new();
         let mut bytes_moved = 0;
-        let pieces: Vec<(Range<u64>, Allocation<Arc<LeasedRegion>>)> = source
+        let sources: Vec<(Range<u64>, Allocation<Arc<LeasedRegion>>)> = source
             .extents()
             .filter_map(|(file, copies)| Some((file, copies.first()?.allocation.clone())))
             .collect();
-        for (index, (file, allocation)) in pieces.iter().enumerate() {
+        for (index, (file, allocation)) in sources.iter().enumerate() {
             if allocation.region.node.info.node != from.node {
                 continue;
             }

@@ -279,7 +279,7 @@ impl Queue {
             let begun = asked.file.inner.begin_node_read(asked.offset..end);
             match begun.map(|read| (read.bytes(), read)) {
                 Some((bytes, read)) if bytes <= IO_BYTES_MAX => {
-                    let region = Arc::clone(&read.pieces[0].region);
+                    let region = Arc::clone(&read.segments[0].region);
                     let reading = Reading::of(asked, read);
                     let traffic = Traffic::of(bytes);
                     // Each large read is a request of its own, so the connection with the least work can take it.
@@ -504,12 +504,12 @@ impl Drop for Queue {
 impl Reading {
     fn of(asked: Asked, read: NodeRead) -> Reading {
         let bytes = read.bytes();
-        let NodeRead { lock, pieces, encrypted } = read;
+        let NodeRead { lock, segments, encrypted } = read;
         let is_whole = bytes == asked.bytes.len();
         let encrypted = encrypted
             .map(|read| EncryptedReading { read, pages: if is_whole { Vec::new() } else { vec![0; bytes] } });
-        let pieces = encrypted.as_ref().map_or(&pieces, |encrypted| &encrypted.read.pieces);
-        Reading { spans: pieces.iter().map(span).collect(), asked, lock, encrypted }
+        let segments = encrypted.as_ref().map_or(&segments, |encrypted| &encrypted.read.segments);
+        Reading { spans: segments.iter().map(span).collect(), asked, lock, encrypted }
     }
 
     /// Ends a read that was answered. Returns the operation with its bytes, or as an error one that must be done the

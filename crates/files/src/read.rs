@@ -19,7 +19,7 @@ const REOPENS_MAX: u32 = 3;
 pub(crate) struct NodeRead {
     pub(crate) lock: RangeLock<Arc<FileInner>>,
     /// Segments to read, in order, without gaps. For an encrypted file these are parts of its pages.
-    pub(crate) pieces: Vec<Segment<Arc<LeasedRegion>>>,
+    pub(crate) segments: Vec<Segment<Arc<LeasedRegion>>>,
     /// Pages to read of an encrypted file, with their nonces and tags.
     pub(crate) encrypted: Option<EncryptedRead>,
 }
@@ -27,8 +27,8 @@ pub(crate) struct NodeRead {
 impl NodeRead {
     /// Returns how many bytes the node is asked for.
     pub(crate) fn bytes(&self) -> usize {
-        let pieces = self.encrypted.as_ref().map_or(&self.pieces, |encrypted| &encrypted.pieces);
-        pieces.iter().map(|piece| (piece.file.end - piece.file.start) as usize).sum()
+        let segments = self.encrypted.as_ref().map_or(&self.segments, |encrypted| &encrypted.segments);
+        segments.iter().map(|segment| (segment.file.end - segment.file.start) as usize).sum()
     }
 }
 
@@ -97,22 +97,25 @@ impl FileInner {
         if range.end > state.map.length() {
             return None;
         }
-        let ReadPlan::Fetch { pieces, bare } = state.map.plan_read(range.clone(), rank) else { return None };
-        let first = pieces.first()?;
-        let is_one_node = pieces.iter().all(|piece| Arc::ptr_eq(&piece.region.node, &first.region.node));
-        let bytes: u64 = pieces.iter().map(|piece| piece.file.end - piece.file.start).sum();
+        let ReadPlan::Fetch { segments, bare } = state.map.plan_read(range.clone(), rank) else {
+            return None;
+        };
+        let first = segments.first()?;
+        let is_one_node =
+            segments.iter().all(|segment| Arc::ptr_eq(&segment.region.node, &first.region.node));
+        let bytes: u64 = segments.iter().map(|segment| segment.file.end - segment.file.start).sum();
         if !is_one_node || !bare.is_empty() || bytes < range.end - range.start {
             return None;
         }
         let (id, encrypted) = match self.key {
             Some(_) => {
-                let read = EncryptedRead::of(&state.map, &pieces)?;
+                let read = EncryptedRead::of(&state.map, &segments)?;
                 (state.try_read_whole(&read.file())?, Some(read))
             }
             None => (state.try_read(&range)?, None),
         };
         drop(state);
-        Some(NodeRead { lock: RangeLock::of(Arc::clone(self), id), pieces, encrypted })
+        Some(NodeRead { lock: RangeLock::of(Arc::clone(self), id), segments, encrypted })
     }
 
     /// Reads the ranges, from any copies that answer.
@@ -124,28 +127,28 @@ impl FileInner {
             let plans = self.plan_reads(ranges, &failed, asks_suspects)?;
             let mut from_nodes: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])> = Vec::new();
             let mut from_disk: Vec<(u64, &mut [u8])> = Vec::new();
-            for (range, (pieces, bare)) in ranges.iter_mut().zip(&plans) {
+            for (range, (segments, bare)) in ranges.iter_mut().zip(&plans) {
                 let mut rest = &mut *range.into;
                 let mut at = range.offset;
-                let mut pieces = pieces.iter().peekable();
+                let mut segments = segments.iter().peekable();
                 let mut bare = bare.iter().peekable();
                 loop {
-                    let next_piece = pieces.peek().map_or(u64::MAX, |piece| piece.file.start);
+                    let next_segment = segments.peek().map_or(u64::MAX, |segment| segment.file.start);
                     let next_bare = bare.peek().map_or(u64::MAX, |bare| bare.start);
-                    let next = if next_piece < next_bare {
-                        pieces.next().map(|piece| (piece.file.clone(), Some(piece)))
+                    let next = if next_segment < next_bare {
+                        segments.next().map(|segment| (segment.file.clone(), Some(segment)))
                     } else {
                         bare.next().map(|bare| (bare.clone(), None))
                     };
-                    let Some((file, piece)) = next else { break };
+                    let Some((file, segment)) = next else { break };
                     // The bytes between were never written, so they are zero.
                     let (gap, behind) = rest.split_at_mut((file.start - at) as usize);
                     gap.fill(0);
                     let (into, behind) = behind.split_at_mut((file.end - file.start) as usize);
                     rest = behind;
                     at = file.end;
-                    match piece {
-                        Some(piece) => from_nodes.push((piece, into)),
+                    match segment {
+                        Some(segment) => from_nodes.push((segment, into)),
                         None => from_disk.push((file.start, into)),
                     }
                 }
@@ -170,12 +173,12 @@ impl FileInner {
     }
 
     /// Reads segments of an unencrypted file. Returns the regions whose bytes did not come, with the reasons.
-    fn fetch_plain(&self, pieces: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>) -> Vec<Missed> {
+    fn fetch_plain(&self, segments: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>) -> Vec<Missed> {
         let mut by_node = ByNode::default();
-        let mut asked = Vec::with_capacity(pieces.len());
-        for (piece, into) in pieces {
-            asked.push(&piece.region);
-            by_node.add(&piece.region, ReadOp { span: span(piece), into });
+        let mut asked = Vec::with_capacity(segments.len());
+        for (segment, into) in segments {
+            asked.push(&segment.region);
+            by_node.add(&segment.region, ReadOp { span: span(segment), into });
         }
         let outcomes = by_node.read(&self.session);
         let missed =
@@ -221,11 +224,11 @@ impl FileInner {
                     );
                     return Err(Error::new(ErrorKind::Poisoned, message));
                 }
-                ReadPlan::Fetch { pieces, bare } => {
+                ReadPlan::Fetch { segments, bare } => {
                     if let (Some(missing), None) = (bare.first(), &self.disk) {
                         return Err(self.nobody_has(&state.map, missing.clone(), failed));
                     }
-                    plans.push((pieces, bare));
+                    plans.push((segments, bare));
                 }
             }
         }
@@ -240,16 +243,16 @@ impl FileInner {
         failed: &[(Arc<LeasedRegion>, Error)],
     ) -> Error {
         let copies = map.copies_of(range.clone());
-        let answered = |piece: &&Segment<Arc<LeasedRegion>>| {
-            failed.iter().any(|(other, _)| Arc::ptr_eq(&other.node, &piece.region.node))
+        let answered = |segment: &&Segment<Arc<LeasedRegion>>| {
+            failed.iter().any(|(other, _)| Arc::ptr_eq(&other.node, &segment.region.node))
         };
-        if let Some(piece) = copies.iter().find(answered)
+        if let Some(segment) = copies.iter().find(answered)
             && let Some((_, error)) =
-                failed.iter().find(|(other, _)| Arc::ptr_eq(&other.node, &piece.region.node))
+                failed.iter().find(|(other, _)| Arc::ptr_eq(&other.node, &segment.region.node))
         {
             return error.clone();
         }
-        let lost = copies.iter().find_map(|piece| piece.region.check_usable().err());
+        let lost = copies.iter().find_map(|segment| segment.region.check_usable().err());
         lost.unwrap_or_else(|| {
             let message = format!("no copy of bytes {} to {} is left", range.start, range.end);
             Error::new(ErrorKind::Lost, message)

@@ -60,7 +60,7 @@ impl FileInner {
     fn write_runs(&self, runs: &[WriteRun<'_>]) -> Result<(), Error> {
         let bytes_of = |file: &Range<u64>| (file.end - file.start) as usize;
         let hull = hull(runs.iter().map(|run| (run.file.start, bytes_of(&run.file))));
-        let (lock, pieces) = loop {
+        let (lock, segments) = loop {
             self.grow(hull.end)?;
             let begun = self.begin(RangeLockKind::Write, &hull, |state| {
                 self.check_writable(&state.phase)?;
@@ -78,56 +78,59 @@ impl FileInner {
                 runs.iter().for_each(|run| state.map.begin_write(&run.file));
                 Ok(Some(runs.iter().map(|run| state.map.copies_of(run.file.clone())).collect::<Vec<_>>()))
             })?;
-            if let (lock, Some(pieces)) = begun {
-                break (lock, pieces);
+            if let (lock, Some(segments)) = begun {
+                break (lock, segments);
             }
         };
         // Decided once, because a node may answer again while this write is under way.
-        let skipped: BTreeSet<CopyId> = pieces
+        let skipped: BTreeSet<CopyId> = segments
             .iter()
-            .flat_map(|pieces| pieces.iter().filter(|piece| self.is_better_dropped(piece, pieces)))
-            .map(|piece| piece.copy)
+            .flat_map(|segments| segments.iter().filter(|segment| self.is_better_dropped(segment, segments)))
+            .map(|segment| segment.copy)
             .collect();
-        let sent: Vec<_> = pieces
+        let sent: Vec<_> = segments
             .iter()
-            .map(|pieces| pieces.iter().filter(|piece| !skipped.contains(&piece.copy)).collect::<Vec<_>>())
+            .map(|segments| {
+                segments.iter().filter(|segment| !skipped.contains(&segment.copy)).collect::<Vec<_>>()
+            })
             .collect();
         let encrypted = match &self.key {
             Some(key) => self.encrypt_pages(key, runs, &sent)?,
             None => Vec::new(),
         };
         let mut by_node = ByNode::default();
-        for piece in &encrypted {
-            by_node.add(&piece.piece.region, WriteOp { span: span(piece.piece), from: &piece.bytes });
+        for segment in &encrypted {
+            by_node
+                .add(&segment.segment.region, WriteOp { span: span(segment.segment), from: &segment.bytes });
         }
         if self.key.is_none() {
             for (run, sent) in runs.iter().zip(&sent) {
-                for piece in sent {
-                    let from = &run.ranges[0].from[within(&piece.file, &run.file)];
-                    by_node.add(&piece.region, WriteOp { span: span(piece), from });
+                for segment in sent {
+                    let from = &run.ranges[0].from[within(&segment.file, &run.file)];
+                    by_node.add(&segment.region, WriteOp { span: span(segment), from });
                 }
             }
         }
         let outcomes = by_node.write(&self.session);
         {
             let mut state = self.state();
-            encrypted.iter().for_each(|one| state.map.store_tags(one.piece, &one.tags));
+            encrypted.iter().for_each(|one| state.map.store_tags(one.segment, &one.tags));
         }
         if let Some(disk) = &self.disk {
             for range in runs.iter().flat_map(|run| run.ranges) {
                 self.session.behind.put(disk, range.offset, range.from);
             }
         }
-        let settle = |(run, pieces): (&WriteRun<'_>, &Vec<_>)| {
-            self.settle(run.file.clone(), pieces, &skipped, &outcomes)
+        let settle = |(run, segments): (&WriteRun<'_>, &Vec<_>)| {
+            self.settle(run.file.clone(), segments, &skipped, &outcomes)
         };
-        let settled: Vec<Result<(), Error>> = runs.iter().zip(&pieces).map(settle).collect();
+        let settled: Vec<Result<(), Error>> = runs.iter().zip(&segments).map(settle).collect();
         let failed = settled.iter().find_map(|result| result.as_ref().err().cloned());
-        let is_late = |piece: &&Segment<Arc<LeasedRegion>>| {
-            failure(&outcomes, &piece.region).is_some_and(|error| may_arrive_late(error, &piece.region))
+        let is_late = |segment: &&Segment<Arc<LeasedRegion>>| {
+            failure(&outcomes, &segment.region).is_some_and(|error| may_arrive_late(error, &segment.region))
         };
         let late: BTreeSet<CopyId> =
-            pieces.iter().flatten().filter(is_late).map(|piece| piece.copy).collect();
+            segments.iter().flatten().filter(is_late).map(|segment| segment.copy).collect();
         let mut state = self.state();
         // Another write may have dropped these copies while this write was on its way to them.
         state.keep_from_use(&late);
@@ -153,12 +156,12 @@ impl FileInner {
     /// another copy or the disk can replace it. Otherwise each write would wait for that node again.
     fn is_better_dropped(
         &self,
-        piece: &Segment<Arc<LeasedRegion>>,
+        segment: &Segment<Arc<LeasedRegion>>,
         among: &[Segment<Arc<LeasedRegion>>],
     ) -> bool {
         let is_bad = |region: &LeasedRegion| region.node.is_suspect() || region.check_usable().is_err();
-        let has_other = among.iter().any(|other| other.file == piece.file && !is_bad(&other.region));
-        is_bad(&piece.region) && (has_other || self.disk.is_some())
+        let has_other = among.iter().any(|other| other.file == segment.file && !is_bad(&other.region));
+        is_bad(&segment.region) && (has_other || self.disk.is_some())
     }
 
     /// Settles a written range. A copy that missed the write leaves the file if another copy or the disk has the bytes.
@@ -167,7 +170,7 @@ impl FileInner {
     fn settle(
         &self,
         range: Range<u64>,
-        pieces: &[Segment<Arc<LeasedRegion>>],
+        segments: &[Segment<Arc<LeasedRegion>>],
         skipped: &BTreeSet<CopyId>,
         outcomes: &[Outcome],
     ) -> Result<(), Error> {
@@ -177,12 +180,12 @@ impl FileInner {
         // Checked and dropped under one lock, so that two writes never drop each other's last copy.
         let mut state = self.state();
         let listed: BTreeSet<CopyId> =
-            state.map.copies_of(range.clone()).iter().map(|piece| piece.copy).collect();
-        for piece in pieces {
-            match failure(outcomes, &piece.region) {
-                _ if skipped.contains(&piece.copy) => missed.push((piece, &untried)),
-                Some(error) => missed.push((piece, error)),
-                None if listed.contains(&piece.copy) => written.insert(piece.file.clone()),
+            state.map.copies_of(range.clone()).iter().map(|segment| segment.copy).collect();
+        for segment in segments {
+            match failure(outcomes, &segment.region) {
+                _ if skipped.contains(&segment.copy) => missed.push((segment, &untried)),
+                Some(error) => missed.push((segment, error)),
+                None if listed.contains(&segment.copy) => written.insert(segment.file.clone()),
                 None => {}
             }
         }
@@ -195,8 +198,8 @@ impl FileInner {
             self.session.behind.confirm(disk, range)?;
             state = self.state();
         }
-        for (piece, error) in missed.into_iter().filter(|_| !mutant!(MissedCopyKept)) {
-            self.drop_copy(&mut state, piece.copy, may_arrive_late(error, &piece.region));
+        for (segment, error) in missed.into_iter().filter(|_| !mutant!(MissedCopyKept)) {
+            self.drop_copy(&mut state, segment.copy, may_arrive_late(error, &segment.region));
         }
         Ok(())
     }

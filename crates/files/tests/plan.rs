@@ -95,11 +95,11 @@ proptest! {
                         map.push(bytes, vec![Allocation { region: next, offset: 0, bytes }]);
                         next += 1;
                     }
-                    let pieces = map.copies_of(range.clone());
+                    let segments = map.copies_of(range.clone());
                     let mut at = range.start;
-                    for piece in &pieces {
-                        prop_assert_eq!(piece.file.start, at);
-                        at = piece.file.end;
+                    for segment in &segments {
+                        prop_assert_eq!(segment.file.start, at);
+                        at = segment.file.end;
                     }
                     prop_assert_eq!(at, range.end);
                     if kind == 0 {
@@ -129,12 +129,12 @@ proptest! {
                     prop_assert!(poisoned.touches(asked.clone()));
                     prop_assert!(part.start >= asked.start && part.end <= asked.end);
                 }
-                ReadPlan::Fetch { pieces, bare } => {
+                ReadPlan::Fetch { segments, bare } => {
                     prop_assert!(bare.is_empty());
                     prop_assert!(!poisoned.touches(asked.clone()));
                     let mut planned = RangeSet::default();
-                    for piece in pieces {
-                        planned.insert(piece.file);
+                    for segment in segments {
+                        planned.insert(segment.file);
                     }
                     let expected: Vec<_> = written.overlaps(asked.clone()).collect();
                     prop_assert_eq!(planned.overlaps(0..u64::MAX).collect::<Vec<_>>(), expected);

@@ -99,7 +99,7 @@ pub enum ReadPlan<R> {
     /// The range is read from these places; every other byte of it is zero.
     Fetch {
         /// One segment for each run of written bytes that has a readable copy, in order.
-        pieces: Vec<Segment<R>>,
+        segments: Vec<Segment<R>>,
         /// Written bytes that no copy in far memory has, in order.
         bare: Vec<Range<u64>>,
     },
@@ -244,7 +244,7 @@ impl<R: Clone> FileMap<R> {
     /// Returns all copies of an allocated range. A write must go to each of them.
     pub fn copies_of(&self, range: Range<u64>) -> Vec<Segment<R>> {
         let hit = self.hit(&range).iter();
-        hit.flat_map(|extent| extent.copies.iter().map(|copy| piece(extent, copy, &range))).collect()
+        hit.flat_map(|extent| extent.copies.iter().map(|copy| segment(extent, copy, &range))).collect()
     }
 
     /// Notes that a write of this range begins. Copies that are being made of its extents become out of date.
@@ -266,16 +266,16 @@ impl<R: Clone> FileMap<R> {
             return ReadPlan::Poisoned(part);
         }
         let end = range.end.min(self.allocated());
-        let (mut pieces, mut bare) = (Vec::new(), Vec::new());
+        let (mut segments, mut bare) = (Vec::new(), Vec::new());
         for written in self.written(range.start..end) {
             for extent in self.hit(&written) {
                 match best(extent, &rank) {
-                    Some(copy) => pieces.push(piece(extent, copy, &written)),
+                    Some(copy) => segments.push(segment(extent, copy, &written)),
                     None => bare.push(clipped(extent, &written)),
                 }
             }
         }
-        ReadPlan::Fetch { pieces, bare }
+        ReadPlan::Fetch { segments, bare }
     }
 
     /// Returns the parts of an allocated range that were written.
@@ -406,19 +406,19 @@ impl<R: Clone> FileMap<R> {
 
     /// Returns the nonces and tags of the pages of a segment, which begins and ends with a page. `None` if its copy is
     /// not in the map any more.
-    pub fn load_tags(&self, piece: &Segment<R>) -> Option<Vec<Option<PageTag>>> {
-        let extent = self.hit(&piece.file).first()?;
-        let copy = extent.copies.iter().find(|copy| copy.id == piece.copy)?;
-        let mut tags = vec![None; (piece.file.end - piece.file.start) as usize / PAGE_BYTES];
-        copy.tags.load(page_of(extent, piece), &mut tags);
+    pub fn load_tags(&self, segment: &Segment<R>) -> Option<Vec<Option<PageTag>>> {
+        let extent = self.hit(&segment.file).first()?;
+        let copy = extent.copies.iter().find(|copy| copy.id == segment.copy)?;
+        let mut tags = vec![None; (segment.file.end - segment.file.start) as usize / PAGE_BYTES];
+        copy.tags.load(page_of(extent, segment), &mut tags);
         Some(tags)
     }
 
     /// Stores new nonces and tags for the pages of a segment.
-    pub fn store_tags(&mut self, piece: &Segment<R>, tags: &[Option<PageTag>]) {
-        for extent in self.extents.iter_mut().filter(|extent| extent.is_hit(&piece.file)) {
-            let first = page_of(extent, piece);
-            if let Some(copy) = extent.copies.iter_mut().find(|copy| copy.id == piece.copy) {
+    pub fn store_tags(&mut self, segment: &Segment<R>, tags: &[Option<PageTag>]) {
+        for extent in self.extents.iter_mut().filter(|extent| extent.is_hit(&segment.file)) {
+            let first = page_of(extent, segment);
+            if let Some(copy) = extent.copies.iter_mut().find(|copy| copy.id == segment.copy) {
                 copy.tags.store(first, tags);
             }
         }
@@ -485,8 +485,8 @@ fn best<R>(extent: &Extent<R>, rank: impl Fn(&R) -> Option<u32>) -> Option<&Exte
 }
 
 /// Returns the page of an extent at which a segment of it begins.
-fn page_of<R>(extent: &Extent<R>, piece: &Segment<R>) -> u32 {
-    ((piece.file.start - extent.start) / PAGE_BYTES as u64) as u32
+fn page_of<R>(extent: &Extent<R>, segment: &Segment<R>) -> u32 {
+    ((segment.file.start - extent.start) / PAGE_BYTES as u64) as u32
 }
 
 /// Returns the locations of an extent that other files may use.
@@ -498,7 +498,7 @@ fn clipped<R>(extent: &Extent<R>, range: &Range<u64>) -> Range<u64> {
     range.start.max(extent.start)..range.end.min(extent.end())
 }
 
-fn piece<R: Clone>(extent: &Extent<R>, copy: &ExtentCopy<R>, range: &Range<u64>) -> Segment<R> {
+fn segment<R: Clone>(extent: &Extent<R>, copy: &ExtentCopy<R>, range: &Range<u64>) -> Segment<R> {
     let file = clipped(extent, range);
     let offset = copy.allocation.offset + (file.start - extent.start);
     Segment { copy: copy.id, region: copy.allocation.region.clone(), offset, file }
