@@ -446,7 +446,7 @@ impl World {
         let mut bytes = out.to_vec();
         match next {
             Next::Continue => {}
-            Next::Bytes(more) => more.pieces().for_each(|piece| bytes.extend(piece)),
+            Next::Bytes(more) => more.slices().for_each(|piece| bytes.extend(piece)),
             Next::Memory(memory) => match *memory {
                 Mappable::Simulated(mapped) => beside = Some(mapped),
                 Mappable::Files { .. } => is_over = true,

@@ -633,7 +633,7 @@ impl Caller {
             let next = Request::NextOutput(NextOutput { from: output.len() as u64 });
             match lane.link.call(&next, deadline())? {
                 Reply::NextOutput(piece) if !piece.output.is_empty() => {
-                    piece.output.pieces().for_each(|bytes| output.extend_from_slice(bytes));
+                    piece.output.slices().for_each(|bytes| output.extend_from_slice(bytes));
                 }
                 Reply::NextOutput(_) => {
                     return Err(LinkError::Disconnected(std::io::ErrorKind::UnexpectedEof.into()));

@@ -1,6 +1,6 @@
 //! Blocks of memory that one thread writes one after another and many threads read afterwards.
 //!
-//! The idea: an [`Arena`] divides chunks into blocks of equal length and hands each one out once. [`Pieces`] gives
+//! The idea: an [`Arena`] divides chunks into blocks of equal length and hands each one out once. [`Blocks`] gives
 //! access to the same blocks after writing has ended.
 //!
 //! Invariant: a line is reached by one mutable reference, or by shared references, never by both. Blocks are told apart
@@ -16,56 +16,56 @@ use std::cell::{Cell, RefCell};
 pub(crate) struct Arena<'m> {
     chunks: &'m dyn ChunkSource,
     purpose: Purpose,
-    piece_lines: usize,
+    block_lines: usize,
     memories: RefCell<Vec<LineMemory<'m>>>,
-    pieces: Cell<usize>,
+    blocks: Cell<usize>,
 }
 
 impl<'m> Arena<'m> {
-    /// Returns an arena of blocks of `piece_lines` lines: a power of two, at most the lines of a chunk.
-    pub(crate) fn new(chunks: &'m dyn ChunkSource, purpose: Purpose, piece_lines: usize) -> Arena<'m> {
-        assert!(piece_lines.is_power_of_two() && piece_lines <= CHUNK_LINES, "pieces of {piece_lines} lines");
-        Arena { chunks, purpose, piece_lines, memories: RefCell::default(), pieces: Cell::new(0) }
+    /// Returns an arena of blocks of `block_lines` lines: a power of two, at most the lines of a chunk.
+    pub(crate) fn new(chunks: &'m dyn ChunkSource, purpose: Purpose, block_lines: usize) -> Arena<'m> {
+        assert!(block_lines.is_power_of_two() && block_lines <= CHUNK_LINES, "blocks of {block_lines} lines");
+        Arena { chunks, purpose, block_lines, memories: RefCell::default(), blocks: Cell::new(0) }
     }
 
     /// Returns the next block. Blocks are numbered from 0.
     #[allow(clippy::mut_from_ref)] // Each block is handed out once.
-    pub(crate) fn piece(&self) -> Result<&mut [CacheLine], JoinError> {
-        let piece = self.pieces.get();
-        let in_chunk = CHUNK_LINES / self.piece_lines;
+    pub(crate) fn block(&self) -> Result<&mut [CacheLine], JoinError> {
+        let block = self.blocks.get();
+        let in_chunk = CHUNK_LINES / self.block_lines;
         let mut memories = self.memories.borrow_mut();
-        if piece == memories.len() * in_chunk {
+        if block == memories.len() * in_chunk {
             memories.push(take(self.chunks, self.purpose, 1)?);
         }
-        self.pieces.set(piece + 1);
-        let start = memories[piece / in_chunk].start();
+        self.blocks.set(block + 1);
+        let start = memories[block / in_chunk].start();
         // SAFETY: `take` checked that a memory has the lines of a chunk. This block is a part of it that belongs to no
         // other number. It lives as long as `self`: if the vector moves its elements, the lines they point to stay in
         // place. All lines are only referred to together after `self` is gone, and with it every block.
         Ok(unsafe {
-            let first = start.as_ptr().add(piece % in_chunk * self.piece_lines);
-            std::slice::from_raw_parts_mut(first, self.piece_lines)
+            let first = start.as_ptr().add(block % in_chunk * self.block_lines);
+            std::slice::from_raw_parts_mut(first, self.block_lines)
         })
     }
 
     /// Ends writing, and returns the blocks for reading.
-    pub(crate) fn finish(self) -> Pieces<'m> {
-        Pieces { memories: self.memories.into_inner(), piece_lines: self.piece_lines }
+    pub(crate) fn finish(self) -> Blocks<'m> {
+        Blocks { memories: self.memories.into_inner(), block_lines: self.block_lines }
     }
 }
 
 /// Blocks that are no longer written.
 #[derive(Debug)]
-pub(crate) struct Pieces<'m> {
+pub(crate) struct Blocks<'m> {
     memories: Vec<LineMemory<'m>>,
-    piece_lines: usize,
+    block_lines: usize,
 }
 
-impl Pieces<'_> {
+impl Blocks<'_> {
     /// Returns the block of this number.
-    pub(crate) fn piece(&self, piece: usize) -> &[CacheLine] {
-        let in_chunk = CHUNK_LINES / self.piece_lines;
-        let first = piece % in_chunk * self.piece_lines;
-        &self.memories[piece / in_chunk].lines()[first..first + self.piece_lines]
+    pub(crate) fn block(&self, block: usize) -> &[CacheLine] {
+        let in_chunk = CHUNK_LINES / self.block_lines;
+        let first = block % in_chunk * self.block_lines;
+        &self.memories[block / in_chunk].lines()[first..first + self.block_lines]
     }
 }

@@ -26,9 +26,9 @@ const ALL_LINES: usize = 1 << 15;
 /// Least and most lines of a partition's buffer: 1 and 2 KiB.
 const BUFFER_LINES: [usize; 2] = [16, 32];
 /// Most lines of a block, 64 KiB. Half a block of each partition and thread stays empty on average.
-const PIECE_LINES_MAX: usize = 1024;
+const BLOCK_LINES_MAX: usize = 1024;
 /// Least lines of a block: a full buffer fits.
-const PIECE_LINES_MIN: usize = BUFFER_LINES[1];
+const BLOCK_LINES_MIN: usize = BUFFER_LINES[1];
 
 const _: () = assert!(BUFFER_LINES[0].is_power_of_two() && BUFFER_LINES[1].is_power_of_two());
 
@@ -130,14 +130,14 @@ pub(crate) fn write<'m, S: JoinInput + ?Sized>(
     let partitions = hasher.partitions();
     let expected_lines = source.rows() / (4 * workers * partitions);
     // An eighth of the expected rows of a partition, so that little of the last block stays empty.
-    let piece_lines = (expected_lines / 8).next_power_of_two().clamp(PIECE_LINES_MIN, PIECE_LINES_MAX);
+    let block_lines = (expected_lines / 8).next_power_of_two().clamp(BLOCK_LINES_MIN, BLOCK_LINES_MAX);
     let purpose = Purpose::Scratch { worker };
     let mut buffers = take(chunks, purpose, chunks_for(partitions * buffer_lines(partitions)))?;
-    let arena = Arena::new(chunks, Purpose::Partition { side, worker }, piece_lines);
+    let arena = Arena::new(chunks, Purpose::Partition { side, worker }, block_lines);
     let mut owners: Vec<u16> = Vec::new();
     let mut refill = |partition: usize| {
         owners.push(partition as u16);
-        arena.piece()
+        arena.block()
     };
     let places = std::iter::repeat_with(Place::default).take(partitions).collect();
     let mut scatter = Scatter::new(buffers.lines_mut(), places);
@@ -154,7 +154,7 @@ pub(crate) fn write<'m, S: JoinInput + ?Sized>(
     }
     let counts = scatter.finish(&mut refill)?;
     kernels.fence();
-    Ok((Run::of_pieces(arena.finish(), &owners, counts), handed))
+    Ok((Run::of_blocks(arena.finish(), &owners, counts), handed))
 }
 
 /// Returns the number of rows of a morsel. Returns an error if it goes beyond the input.

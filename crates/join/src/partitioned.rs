@@ -1,6 +1,6 @@
 //! Input of a join after partitioning.
 
-use crate::arena::Pieces;
+use crate::arena::Blocks;
 use crate::hash::PartitionHasher;
 use crate::memory::{LineMemory, tuples};
 use crate::{CacheLine, Tuple};
@@ -28,14 +28,14 @@ pub(crate) struct Run<'m> {
 #[derive(Debug)]
 enum Laid<'m> {
     /// Rows lie in blocks. Partition `p` has the blocks `numbers[starts[p]..starts[p + 1]]`.
-    Pieces { pieces: Pieces<'m>, starts: Vec<u32>, numbers: Vec<u32> },
+    Blocks { blocks: Blocks<'m>, starts: Vec<u32>, numbers: Vec<u32> },
     /// Rows lie in one range. Partition `p` begins at line `starts[p]`.
     Whole { starts: Vec<usize> },
 }
 
 impl<'m> Run<'m> {
     /// Returns a run whose block `i` belongs to partition `owners[i]`.
-    pub(crate) fn of_pieces(pieces: Pieces<'m>, owners: &[u16], counts: Vec<u32>) -> Run<'m> {
+    pub(crate) fn of_blocks(blocks: Blocks<'m>, owners: &[u16], counts: Vec<u32>) -> Run<'m> {
         let mut starts = vec![0_u32; counts.len() + 1];
         for owner in owners {
             starts[usize::from(*owner) + 1] += 1;
@@ -44,12 +44,12 @@ impl<'m> Run<'m> {
             starts[at] += starts[at - 1];
         }
         let (mut next, mut numbers) = (starts.clone(), vec![0; owners.len()]);
-        for (piece, owner) in owners.iter().enumerate() {
+        for (block, owner) in owners.iter().enumerate() {
             let at = &mut next[usize::from(*owner)];
-            numbers[*at as usize] = piece as u32;
+            numbers[*at as usize] = block as u32;
             *at += 1;
         }
-        Run { counts, laid: Laid::Pieces { pieces, starts, numbers } }
+        Run { counts, laid: Laid::Blocks { blocks, starts, numbers } }
     }
 
     /// Returns a run whose partitions begin at these lines of one range.
@@ -94,27 +94,27 @@ impl<'m> Partitioned<'m> {
     pub fn slices(&self, partition: usize) -> impl Iterator<Item = &[Tuple]> {
         self.runs.iter().flat_map(move |run| {
             let count = run.counts[partition] as usize;
-            let (whole, pieces) = match &run.laid {
+            let (whole, blocks) = match &run.laid {
                 Laid::Whole { starts } => {
                     let lines: &[CacheLine] = self.whole.as_ref().map_or(&[], |whole| whole.lines());
                     let lines = &lines[starts[partition]..][..count.div_ceil(4)];
                     (Some(&tuples(lines)[..count]), None)
                 }
-                Laid::Pieces { pieces, starts, numbers } => {
+                Laid::Blocks { blocks, starts, numbers } => {
                     let numbers = &numbers[starts[partition] as usize..starts[partition + 1] as usize];
-                    (None, Some((pieces, numbers)))
+                    (None, Some((blocks, numbers)))
                 }
             };
             let mut left = count;
-            let pieces = pieces.into_iter().flat_map(|(pieces, numbers)| {
-                numbers.iter().map(move |number| tuples(pieces.piece(*number as usize)))
+            let blocks = blocks.into_iter().flat_map(|(blocks, numbers)| {
+                numbers.iter().map(move |number| tuples(blocks.block(*number as usize)))
             });
-            let pieces = pieces.map(move |piece| {
-                let rows = piece.len().min(left);
+            let blocks = blocks.map(move |block| {
+                let rows = block.len().min(left);
                 left -= rows;
-                &piece[..rows]
+                &block[..rows]
             });
-            whole.into_iter().chain(pieces)
+            whole.into_iter().chain(blocks)
         })
     }
 }

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Divisor of a thread's even share of the probe rows. A partition with more rows than the quotient, and than
 /// [`MORSEL_ROWS`], is heavy.
-const HEAVY_PARTS: usize = 8;
+const HEAVY_SLICES: usize = 8;
 
 /// Joins partitions (second phase of a PHJ), with a sink for each thread.
 ///
@@ -102,7 +102,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
         return Ok(sinks);
     }
     let tables: Vec<Option<Alone<'_>>> = tables.into_iter().map(Mutex::into_inner).collect();
-    let pieces: Vec<(usize, &[Tuple])> = heavy
+    let slices: Vec<(usize, &[Tuple])> = heavy
         .iter()
         .enumerate()
         .flat_map(|(at, partition)| {
@@ -113,7 +113,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
     let next = AtomicUsize::new(0);
     threads::each(sinks, |_, mut sink| {
         let mut found = Found::new();
-        while let Some((at, tuples)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some((at, tuples)) = slices.get(next.fetch_add(1, Ordering::Relaxed)) {
             let Some(Alone { memory, made }) = &tables[*at] else { continue };
             let lookup = made.lookup(build, memory.lines());
             look_up(settings.kernels, &lookup, tuples, &[], how, &mut found, &mut sink);
@@ -124,7 +124,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
 
 /// Reports whether a partition would keep one thread busy for too long.
 fn is_heavy(settings: &Settings, probe: &Partitioned<'_>, partition: usize) -> bool {
-    let rows = (probe.rows() / settings.threads / HEAVY_PARTS).max(MORSEL_ROWS);
+    let rows = (probe.rows() / settings.threads / HEAVY_SLICES).max(MORSEL_ROWS);
     settings.threads > 1 && probe.count(partition) > rows
 }
 

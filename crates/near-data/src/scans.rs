@@ -322,7 +322,7 @@ impl<M: Memory> NearData<M> {
                         work.chunks += 1;
                         Payload::new(batches)
                     }
-                    None => Payload::of(leaving.into_pieces().into_iter().map(piece).collect()),
+                    None => Payload::of(leaving.into_buffers().into_iter().map(shared).collect()),
                 };
                 let busy_ns = self.host.now().0.saturating_sub(begun.0);
                 batches.map(|batches| Chunk { busy_ns, batches, ..chunk })
@@ -398,14 +398,14 @@ impl<M: Memory> NearData<M> {
 }
 
 /// Returns the bytes of a batch without copying them.
-fn piece(buffer: Buffer) -> bytes::Bytes {
-    struct Piece(Buffer);
-    impl AsRef<[u8]> for Piece {
+fn shared(buffer: Buffer) -> bytes::Bytes {
+    struct SharedBuffer(Buffer);
+    impl AsRef<[u8]> for SharedBuffer {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    bytes::Bytes::from_owner(Piece(buffer))
+    bytes::Bytes::from_owner(SharedBuffer(buffer))
 }
 
 /// Reason why a step ended the scan.

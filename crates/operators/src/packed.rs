@@ -40,22 +40,22 @@ pub fn pack(batch: &RecordBatch) -> Vec<u8> {
 
 /// Bytes below which buffers are copied together, because each separate buffer costs the sender something. Larger
 /// ones are sent from where they are.
-const PIECE_BYTES_MIN: usize = 4 << 10;
+const SHARED_BYTES_MIN: usize = 4 << 10;
 
 /// Packed chunk as a list of byte buffers. The larger ones are the buffers of the columns themselves, not copies.
 #[derive(Debug, Default)]
 pub struct Packed {
-    pieces: Vec<Buffer>,
-    /// Bytes that come after all of `pieces`.
+    buffers: Vec<Buffer>,
+    /// Bytes that come after all of `buffers`.
     last: Vec<u8>,
     bytes: usize,
 }
 
 impl Packed {
     /// Returns the byte buffers, none of which is empty.
-    pub fn into_pieces(mut self) -> Vec<Buffer> {
-        self.end_piece();
-        self.pieces
+    pub fn into_buffers(mut self) -> Vec<Buffer> {
+        self.end_buffer();
+        self.buffers
     }
 
     /// Reports whether the chunk has no bytes.
@@ -65,24 +65,24 @@ impl Packed {
 
     /// Returns the chunk as one vector.
     pub fn into_vec(mut self) -> Vec<u8> {
-        match self.pieces.is_empty() {
+        match self.buffers.is_empty() {
             true => self.last,
             false => {
                 let mut all = Vec::with_capacity(self.bytes);
-                self.pieces.iter().for_each(|piece| all.extend_from_slice(piece));
+                self.buffers.iter().for_each(|buffer| all.extend_from_slice(buffer));
                 all.append(&mut self.last);
                 all
             }
         }
     }
 
-    fn end_piece(&mut self) {
+    fn end_buffer(&mut self) {
         if !self.last.is_empty() {
-            self.pieces.push(Buffer::from_vec(std::mem::take(&mut self.last)));
+            self.buffers.push(Buffer::from_vec(std::mem::take(&mut self.last)));
         }
     }
 
-    /// Appends to the bytes after all of `pieces`.
+    /// Appends to the bytes after all of `buffers`.
     fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.last.len();
         write(&mut self.last);
@@ -97,12 +97,12 @@ impl Packed {
 
     fn put(&mut self, buffer: Buffer) {
         self.pad();
-        if buffer.len() < PIECE_BYTES_MIN {
+        if buffer.len() < SHARED_BYTES_MIN {
             return self.write(|out| out.extend_from_slice(&buffer));
         }
         self.bytes += buffer.len();
-        self.end_piece();
-        self.pieces.push(buffer);
+        self.end_buffer();
+        self.buffers.push(buffer);
     }
 }
 

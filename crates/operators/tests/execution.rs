@@ -52,7 +52,7 @@ fn travelled(batches: &[RecordBatch], chunk_bytes: usize) -> Vec<RecordBatch> {
     }
     let mut unpacked = Vec::new();
     while let Some(chunk) = packer.pop() {
-        let chunk = chunk.into_pieces().iter().flat_map(|piece| piece.to_vec()).collect::<Vec<u8>>();
+        let chunk = chunk.into_buffers().iter().flat_map(|piece| piece.to_vec()).collect::<Vec<u8>>();
         assert!(chunk.len() <= chunk_bytes);
         for (group, batch) in unpack(Buffer::from_vec(chunk)).expect("packed here") {
             assert!((group as usize) < batches.len());

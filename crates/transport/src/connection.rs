@@ -359,7 +359,7 @@ impl Connection<'_> {
     fn flush_with(&mut self, bytes: &Payload<CHUNK_BYTES_MAX>) -> io::Result<()> {
         let deadline = farpool_host::clock::now().plus_ms(SEND_PATIENCE_MS);
         let mut parts: Vec<IoSlice<'_>> =
-            std::iter::once(&self.out[..]).chain(bytes.pieces()).map(IoSlice::new).collect();
+            std::iter::once(&self.out[..]).chain(bytes.slices()).map(IoSlice::new).collect();
         write_full(&mut self.stream, &mut parts, deadline)?;
         self.out.clear();
         self.stream.note_sent();

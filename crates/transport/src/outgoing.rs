@@ -47,7 +47,7 @@ impl Outgoing {
     pub(crate) fn begin_reply<const MAX: usize>(&mut self, to: &Header, first: &[u8], second: &Payload<MAX>) {
         let whole = to.reply(&[], None);
         let body_crc =
-            to.body_crc.map(|_| second.pieces().fold(crc32c::crc32c(first), crc32c::crc32c_append));
+            to.body_crc.map(|_| second.slices().fold(crc32c::crc32c(first), crc32c::crc32c_append));
         let body_bytes = (first.len() + second.len()) as u32;
         self.extend(&Header { body_bytes, body_crc, ..whole }.encode());
         self.extend(first);

@@ -319,7 +319,7 @@ pub enum Payload<const MAX: usize> {
     /// Bytes in one buffer.
     Whole(Vec<u8>),
     /// Buffers whose bytes follow each other, and the number of bytes in all.
-    Pieces(Vec<bytes::Bytes>, usize),
+    Slices(Vec<bytes::Bytes>, usize),
 }
 
 impl<const MAX: usize> Default for Payload<MAX> {
@@ -331,7 +331,7 @@ impl<const MAX: usize> Default for Payload<MAX> {
 impl<const MAX: usize> PartialEq for Payload<MAX> {
     /// Reports whether both have the same wire form.
     fn eq(&self, other: &Self) -> bool {
-        self.len() == other.len() && self.pieces().flatten().eq(other.pieces().flatten())
+        self.len() == other.len() && self.slices().flatten().eq(other.slices().flatten())
     }
 }
 
@@ -349,16 +349,16 @@ impl<const MAX: usize> Payload<MAX> {
     }
 
     /// Takes several buffers; an error if they have more than `MAX` bytes together.
-    pub fn of(pieces: Vec<bytes::Bytes>) -> Result<Self, WireError> {
-        let bytes = pieces.iter().map(bytes::Bytes::len).fold(0, usize::saturating_add);
-        Self::within(bytes).map(|()| Payload::Pieces(pieces, bytes))
+    pub fn of(slices: Vec<bytes::Bytes>) -> Result<Self, WireError> {
+        let bytes = slices.iter().map(bytes::Bytes::len).fold(0, usize::saturating_add);
+        Self::within(bytes).map(|()| Payload::Slices(slices, bytes))
     }
 
     /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Payload::Whole(bytes) => bytes.len(),
-            Payload::Pieces(_, bytes) => *bytes,
+            Payload::Slices(_, bytes) => *bytes,
         }
     }
 
@@ -368,19 +368,19 @@ impl<const MAX: usize> Payload<MAX> {
     }
 
     /// Returns the bytes, buffer by buffer.
-    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        let (whole, pieces) = match self {
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let (whole, slices) = match self {
             Payload::Whole(bytes) => (Some(&bytes[..]), &[][..]),
-            Payload::Pieces(pieces, _) => (None, &pieces[..]),
+            Payload::Slices(slices, _) => (None, &slices[..]),
         };
-        whole.into_iter().chain(pieces.iter().map(|piece| &piece[..]))
+        whole.into_iter().chain(slices.iter().map(|slice| &slice[..]))
     }
 
     /// Returns the bytes in one buffer.
     pub fn into_vec(self) -> Vec<u8> {
         match self {
             Payload::Whole(bytes) => bytes,
-            Payload::Pieces(pieces, _) => pieces.concat(),
+            Payload::Slices(slices, _) => slices.concat(),
         }
     }
 }
@@ -390,7 +390,7 @@ impl<const MAX: usize> Field for Payload<MAX> {
     fn put(&self, out: &mut Vec<u8>) {
         // `new` and `of` keep the length at most MAX, and every MAX is far below u32::MAX.
         (self.len() as u32).put(out);
-        self.pieces().for_each(|piece| out.extend_from_slice(piece));
+        self.slices().for_each(|slice| out.extend_from_slice(slice));
     }
     fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
         Bytes::<MAX>::take(from).map(|bytes| Payload::Whole(bytes.into_vec()))

@@ -163,7 +163,7 @@ impl SimStream {
             let mut reply = Outgoing::default();
             let next = self.conversation.answer(&*self.service, &header, &frame[HEADER_BYTES..], &mut reply);
             if let Next::Bytes(bytes) = &next {
-                bytes.pieces().for_each(|piece| reply.extend(piece));
+                bytes.slices().for_each(|piece| reply.extend(piece));
             }
             if disconnects_after {
                 self.is_disconnected = true;
