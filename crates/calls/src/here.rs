@@ -112,7 +112,7 @@ impl Here {
         let window = LaneWindow {
             window_bytes: bytes,
             output_bytes,
-            pieces: vec![WindowRange { file: 0, offset: 0, part: Part { first: 0, bytes } }],
+            ranges: vec![WindowRange { file: 0, offset: 0, part: Part { first: 0, bytes } }],
             fences: Vec::new(),
             words: None,
             files: vec![file],

@@ -67,7 +67,7 @@ pub struct LaneWindow {
     /// Largest size of an output, in bytes.
     pub output_bytes: u32,
     /// Ranges of the window that lie at this node, in order.
-    pub pieces: Vec<WindowRange>,
+    pub ranges: Vec<WindowRange>,
     /// Fence words, one for each region.
     pub fences: Vec<FenceAt>,
     /// File of the fence words and its size in bytes; `None` without a node.
@@ -82,18 +82,18 @@ impl LaneWindow {
     pub fn check(&self) -> Result<(), Option<usize>> {
         if self.window_bytes == 0
             || self.window_bytes > WINDOW_BYTES_MAX
-            || self.pieces.len() > LANE_PARTS_MAX
+            || self.ranges.len() > LANE_PARTS_MAX
         {
             return Err(None);
         }
         let mut end = 0;
-        for (index, piece) in self.pieces.iter().enumerate() {
-            let Part { first, bytes } = piece.part;
+        for (index, range) in self.ranges.iter().enumerate() {
+            let Part { first, bytes } = range.part;
             let is_on_pages =
-                first.is_multiple_of(WINDOW_PAGE_BYTES) && piece.offset.is_multiple_of(WINDOW_PAGE_BYTES);
+                first.is_multiple_of(WINDOW_PAGE_BYTES) && range.offset.is_multiple_of(WINDOW_PAGE_BYTES);
             let after = first.checked_add(bytes).filter(|after| *after <= self.window_bytes);
             let is_of_file =
-                (piece.file as usize) < self.files.len() && piece.offset.checked_add(bytes).is_some();
+                (range.file as usize) < self.files.len() && range.offset.checked_add(bytes).is_some();
             match after {
                 Some(after) if is_on_pages && is_of_file && bytes > 0 && first >= end => {
                     end = after.next_multiple_of(WINDOW_PAGE_BYTES);
@@ -162,16 +162,16 @@ impl Start {
 impl LaneSetup {
     /// Sends the message.
     pub fn send(&self, to: &UnixStream) -> io::Result<()> {
-        let LaneWindow { window_bytes, output_bytes, pieces, fences, words, files } = &self.window;
+        let LaneWindow { window_bytes, output_bytes, ranges, fences, words, files } = &self.window;
         let mut body = Vec::new();
         self.slot.put(&mut body);
         self.connection.kind().put(&mut body);
         window_bytes.put(&mut body);
         output_bytes.put(&mut body);
-        (pieces.len() as u32).put(&mut body);
-        for piece in pieces {
-            piece.file.put(&mut body);
-            [piece.offset, piece.part.first, piece.part.bytes].iter().for_each(|word| word.put(&mut body));
+        (ranges.len() as u32).put(&mut body);
+        for range in ranges {
+            range.file.put(&mut body);
+            [range.offset, range.part.first, range.part.bytes].iter().for_each(|word| word.put(&mut body));
         }
         (fences.len() as u32).put(&mut body);
         for fence in fences {
@@ -194,10 +194,10 @@ impl LaneSetup {
         let kind = take(&mut cursor)?;
         let window_bytes = take(&mut cursor)?;
         let output_bytes = take(&mut cursor)?;
-        let mut pieces = Vec::new();
+        let mut ranges = Vec::new();
         for _ in 0..count(&mut cursor, LANE_PARTS_MAX)? {
             let (file, offset) = (take(&mut cursor)?, take(&mut cursor)?);
-            pieces.push(WindowRange {
+            ranges.push(WindowRange {
                 file,
                 offset,
                 part: Part { first: take(&mut cursor)?, bytes: take(&mut cursor)? },
@@ -215,7 +215,7 @@ impl LaneSetup {
         let mut files = beside.split_off(of_connection);
         let words = (words_bytes > 0).then(|| (files.remove(0), words_bytes));
         let connection = HandedOver::of(kind, beside).ok_or_else(malformed)?;
-        let window = LaneWindow { window_bytes, output_bytes, pieces, fences, words, files };
+        let window = LaneWindow { window_bytes, output_bytes, ranges, fences, words, files };
         window.check().map_err(|_| malformed())?;
         Ok(Some(LaneSetup { slot, connection, window }))
     }
@@ -281,7 +281,7 @@ mod tests {
     fn lane_arrives_as_it_was_sent_with_all_its_files() {
         let (near, far) = UnixStream::pair().unwrap();
         let (end, _other) = UnixStream::pair().unwrap();
-        let piece = |file| WindowRange {
+        let range = |file| WindowRange {
             file,
             offset: 4096,
             part: Part { first: u64::from(file) << 16, bytes: 1 << 16 },
@@ -289,7 +289,7 @@ mod tests {
         let window = LaneWindow {
             window_bytes: 300 << 16,
             output_bytes: 9,
-            pieces: (0..300).map(piece).collect(),
+            ranges: (0..300).map(range).collect(),
             fences: vec![FenceAt { offset: 64, word: 6 }],
             words: Some((file(), 128)),
             files: (0..300).map(|_| file()).collect(),
@@ -300,35 +300,35 @@ mod tests {
         let setup = sent.join().unwrap().unwrap();
         assert_eq!((got.slot, got.connection.kind(), got.window.files.len()), (5, 1, 300));
         assert_eq!((got.window.window_bytes, got.window.output_bytes), (300 << 16, 9));
-        assert_eq!((&got.window.pieces, &got.window.fences), (&setup.window.pieces, &setup.window.fences));
+        assert_eq!((&got.window.ranges, &got.window.fences), (&setup.window.ranges, &setup.window.fences));
         assert_eq!(got.window.words.unwrap().1, 128);
         assert!(LaneSetup::receive(&far).unwrap().is_none());
     }
 
     #[test]
     fn window_whose_parts_overlap_or_leave_it_is_refused_with_the_part() {
-        let window = |pieces: Vec<WindowRange>| LaneWindow {
+        let window = |ranges: Vec<WindowRange>| LaneWindow {
             window_bytes: 1 << 20,
             output_bytes: 0,
-            pieces,
+            ranges,
             fences: vec![],
             words: None,
             files: vec![file()],
         };
-        let piece = |file, offset, first, bytes| WindowRange { file, offset, part: Part { first, bytes } };
-        let good = piece(0, 0, 0, 5000);
+        let range = |file, offset, first, bytes| WindowRange { file, offset, part: Part { first, bytes } };
+        let good = range(0, 0, 0, 5000);
         let cases = [
-            (piece(0, 0, 4096, 1), Some(1)),
-            (piece(1, 0, 8192, 1), Some(1)),
-            (piece(0, 1, 8192, 1), Some(1)),
-            (piece(0, 0, 8192, 1 << 20), Some(1)),
-            (piece(0, 0, 8192, 0), Some(1)),
-            (piece(0, u64::MAX - 4095, 8192, 1 << 13), Some(1)),
+            (range(0, 0, 4096, 1), Some(1)),
+            (range(1, 0, 8192, 1), Some(1)),
+            (range(0, 1, 8192, 1), Some(1)),
+            (range(0, 0, 8192, 1 << 20), Some(1)),
+            (range(0, 0, 8192, 0), Some(1)),
+            (range(0, u64::MAX - 4095, 8192, 1 << 13), Some(1)),
         ];
         for (bad, part) in cases {
             assert_eq!(window(vec![good, bad]).check(), Err(part), "{bad:?}");
         }
-        assert_eq!(window(vec![good, piece(0, 4096, 8192, (1 << 20) - 8192)]).check(), Ok(()));
+        assert_eq!(window(vec![good, range(0, 4096, 8192, (1 << 20) - 8192)]).check(), Ok(()));
         assert_eq!(LaneWindow { window_bytes: 0, ..window(vec![]) }.check(), Err(None));
     }
 }

@@ -173,14 +173,14 @@ impl<M: Memory> NearData<M> {
             fences.push(FenceAt { offset: shared.attached.word_offset, word: right.epoch.0 << 1 });
             words.get_or_insert((fence_words, shared.attached.words_bytes));
         }
-        let piece = |part: &LanePart| WindowRange {
+        let range = |part: &LanePart| WindowRange {
             file: places.get(&part.region).copied().unwrap_or(u32::MAX),
             offset: part.offset,
             part: Part { first: part.at, bytes: part.bytes },
         };
-        let pieces = open.parts.iter().map(piece).collect();
+        let ranges = open.parts.iter().map(range).collect();
         let OpenLane { window_bytes, output_bytes, .. } = *open;
-        let window = LaneWindow { window_bytes, output_bytes, pieces, fences, words, files };
+        let window = LaneWindow { window_bytes, output_bytes, ranges, fences, words, files };
         window.check().map_err(|part| part.map_or(BAD_WINDOW, bad))?;
         Ok(window)
     }

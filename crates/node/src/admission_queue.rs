@@ -263,26 +263,26 @@ impl AdmissionQueue {
     }
 
     /// Leaves. Charges the morsel if somebody waits or a limit counts it.
-    fn leave(&self, member: Member, piece: &Piece) {
-        if !self.is_limited && piece.reserved == 0 {
+    fn leave(&self, member: Member, usage: &Usage) {
+        if !self.is_limited && usage.reserved == 0 {
             let before = self.word.fetch_sub(1, Ordering::AcqRel);
             if before < WAITING {
                 return;
             }
             let mut queue = self.queue.lock();
-            queue.rounds.finish(member, 0, fair::cost(piece.bytes, piece.cpu_ns));
+            queue.rounds.finish(member, 0, fair::cost(usage.bytes, usage.cpu_ns));
             return self.give_slots(&mut queue);
         }
         let mut queue = self.queue.lock();
         self.word.fetch_sub(1, Ordering::AcqRel);
-        for (bucket, spent) in queue.buckets.iter_mut().zip([piece.bytes, piece.thread_cpu_ns]) {
+        for (bucket, spent) in queue.buckets.iter_mut().zip([usage.bytes, usage.thread_cpu_ns]) {
             if let Some(bucket) = bucket {
                 bucket.take(spent);
             }
         }
         let counted = |kind: usize, spent| if self.counts[kind] { spent } else { 0 };
-        let cost = fair::cost(counted(0, piece.bytes), counted(1, piece.cpu_ns));
-        queue.rounds.finish(member, piece.reserved, cost);
+        let cost = fair::cost(counted(0, usage.bytes), counted(1, usage.cpu_ns));
+        queue.rounds.finish(member, usage.reserved, cost);
         self.give_slots(&mut queue);
         let left_ns = self.wait_ns(&mut queue);
         self.set_alarm(&queue, left_ns);
@@ -290,7 +290,7 @@ impl AdmissionQueue {
 }
 
 /// Work done during one stay inside.
-struct Piece {
+struct Usage {
     reserved: u64,
     bytes: u64,
     /// CPU ns inside; 0 if it was not measured.
@@ -327,9 +327,9 @@ impl Admission for QueuedAdmission {
         let Some((reserved, begun)) = self.inside.take() else { return };
         let now = if begun.is_some() { thread_cpu_ns() } else { 0 };
         let since = |then: Option<u64>| then.map_or(0, |then| now.saturating_sub(then));
-        let piece = Piece { reserved, bytes, cpu_ns: since(begun), thread_cpu_ns: since(self.paid_cpu_ns) };
+        let usage = Usage { reserved, bytes, cpu_ns: since(begun), thread_cpu_ns: since(self.paid_cpu_ns) };
         self.paid_cpu_ns = self.paid_cpu_ns.map(|_| now);
-        self.admission_queue.leave(self.member, &piece);
+        self.admission_queue.leave(self.member, &usage);
     }
 
     fn is_wanted(&self) -> bool {

@@ -15,25 +15,25 @@
 mod admission_queue;
 pub mod admit;
 mod background;
+mod copy_steps;
 mod extension;
 pub mod fair;
 mod host_memory;
 pub mod limits;
 mod memory;
 mod options;
-mod pieces;
 pub mod pressure;
 mod service;
 mod start;
 
 pub use admission_queue::{AdmissionQueue, ClientKey, QueuedAdmission};
 pub use background::{Prefault, TICK_MS, keep_house, keep_regions, keep_reserve, keep_time, report};
+pub use copy_steps::copy_out;
 pub use extension::{Extend, Extension};
 pub use farpool_lease::node::Withdrawal;
 pub use farpool_lease::ticket::node_id;
 pub use host_memory::{HostMemory, MemorySource};
 pub use memory::{Inside, Memory, Range};
 pub use options::{Limits, NodeOptions, PressureOptions};
-pub use pieces::copy_out;
 pub use service::{Life, NodeService, fresh_handle};
 pub use start::{Node, StartError};

@@ -3,10 +3,10 @@
 
 use crate::admission_queue::AdmissionQueue;
 use crate::admit::admit;
+use crate::copy_steps::{copy_out, each_step};
 use crate::extension::{Extend, Extension};
 use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
-use crate::pieces::{copy_out, each_piece};
 use farpool_host::{Host, HostEvent, HostMutex};
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
@@ -560,8 +560,8 @@ impl<M: Memory> Service for NodeService<M> {
     }
 
     fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
-        let result = each_piece(&*self.arena, span, Intent::Write, |entered, offset, piece| {
-            entered.copy_in(offset, &from[piece])
+        let result = each_step(&*self.arena, span, Intent::Write, |entered, offset, step| {
+            entered.copy_in(offset, &from[step])
         });
         self.counted(result, &self.counters.write_ops, &self.counters.write_bytes, span.bytes)
     }

@@ -18,12 +18,12 @@ fn peer(client: u64, connection: u64) -> Peer {
 }
 
 /// Runs the threads of clients, given as (client number, connections), each entering and leaving the queue as fast as
-/// it can, until one client has done `pieces` morsels. Returns the number of morsels of each client.
+/// it can, until one client has done `morsels` morsels. Returns the number of morsels of each client.
 fn go_through(
     admission_queue: &Arc<AdmissionQueue>,
     slots: u64,
     clients: &[(u64, usize)],
-    pieces: u64,
+    morsels: u64,
 ) -> Vec<u64> {
     let inside = AtomicU64::new(0);
     // The queue lets in one thread per slot, and one per client that owes nothing. Each connection without a client
@@ -49,7 +49,7 @@ fn go_through(
                         assert!(others < most, "{others} others inside");
                         std::hint::black_box((0..200).sum::<u64>());
                         inside.fetch_sub(1, Ordering::SeqCst);
-                        if done.fetch_add(1, Ordering::Relaxed) >= pieces {
+                        if done.fetch_add(1, Ordering::Relaxed) >= morsels {
                             is_over.store(true, Ordering::Relaxed);
                         }
                         admission.leave(64 << 10);

@@ -17,7 +17,7 @@ struct Habit {
 /// Figures of one simulated client.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    pieces: u64,
+    morsels: u64,
     cost: u64,
     /// Largest cost that any one other client was served while this client waited and owed nothing.
     others_cost_max: u64,
@@ -51,7 +51,7 @@ fn simulate(slots: usize, habits: &[Habit], until: u64) -> Vec<Seen> {
         if next_end == Some(now) {
             let (_, (client, reserved)) = service.pop_first().expect("just seen");
             rounds.finish(members[client], reserved, habits[client].cost);
-            seen[client].pieces += 1;
+            seen[client].morsels += 1;
             seen[client].cost += habits[client].cost;
             arrivals.insert((now + habits[client].think, number), client);
             number += 1;

@@ -207,7 +207,7 @@ impl StepInput {
     }
 
     /// Returns the busiest resource if nodes process the share `shipped`. Resources work at the same time.
-    fn parts(&self, cost: &Cost, machine: ClientCpus, shipped: f64) -> Load {
+    fn busiest(&self, cost: &Cost, machine: ClientCpus, shipped: f64) -> Load {
         let fetched = 1.0 - shipped;
         let (mut node, mut link, mut cpu) = (0.0f64, 0.0f64, 0.0);
         let mut results = 0.0;
@@ -244,7 +244,7 @@ impl StepInput {
     }
 
     /// Returns the longest time to fetch one row group and run the program over it, in ns.
-    fn one_piece_ns(&self, cost: &Cost) -> f64 {
+    fn one_group_ns(&self, cost: &Cost) -> f64 {
         let each = |share: &Share| {
             share.bytes / share.groups.max(1.0) * (share.link.column_ns + cost.client_ns)
                 + share.link.round_trip_ns
@@ -253,7 +253,7 @@ impl StepInput {
     }
 
     fn way(&self, way: Way, cost: &Cost, machine: ClientCpus) -> StepEstimate {
-        let parts = |shipped| self.parts(cost, machine, shipped);
+        let busiest = |shipped| self.busiest(cost, machine, shipped);
         let column_ns = self.shares.iter().map(|share| share.link.column_ns).fold(0.0, f64::max);
         // Bytes that no node can process are fetched last.
         let behind = self.fetched_bytes * (column_ns + cost.client_ns);
@@ -264,24 +264,25 @@ impl StepInput {
             Way::Fetch => {
                 // Nothing overlaps with fetching the first bytes.
                 let first = self.bytes().min(prior::FETCH_BYTES) * column_ns.min(cost.client_ns);
-                (0.0, parts(0.0), prior::FETCH_START_NS + rtt + first + behind)
+                (0.0, busiest(0.0), prior::FETCH_START_NS + rtt + first + behind)
             }
-            Way::Ship => (1.0, parts(1.0), prior::SHIP_START_NS + 2.0 * rtt + sent() + behind),
+            Way::Ship => (1.0, busiest(1.0), prior::SHIP_START_NS + 2.0 * rtt + sent() + behind),
             Way::Split => {
                 // A split always fetches one row group, to measure how long that takes. At its end it waits for the
                 // last one.
-                let piece = self.one_piece_ns(cost);
+                let group_ns = self.one_group_ns(cost);
                 let groups: f64 = self.shares.iter().map(|share| share.groups).sum();
                 let most = 1.0 - 1.0 / groups.max(1.0);
                 // Nodes process some row groups before that measurement is known.
                 let least = (BEGUN * self.shares.len() as f64 / groups.max(1.0)).min(most);
                 let point = |point| least + (most - least) * f64::from(point) / f64::from(POINTS);
                 let points = (0..=POINTS).map(point);
-                let best = points.map(|shipped| (shipped, parts(shipped)));
+                let best = points.map(|shipped| (shipped, busiest(shipped)));
                 let best = best.min_by(|left, right| left.1.ns.total_cmp(&right.1.ns));
-                let (shipped, load) = best.unwrap_or_else(|| (most, parts(most)));
-                let load = if piece > load.ns { Load { ns: piece, limit: Limit::LinkCost } } else { load };
-                (shipped, load, prior::SPLIT_START_NS + 2.0 * rtt + sent() + behind + piece / 2.0)
+                let (shipped, load) = best.unwrap_or_else(|| (most, busiest(most)));
+                let load =
+                    if group_ns > load.ns { Load { ns: group_ns, limit: Limit::LinkCost } } else { load };
+                (shipped, load, prior::SPLIT_START_NS + 2.0 * rtt + sent() + behind + group_ns / 2.0)
             }
         };
         let factor = cost.factors[way.index()];
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn one_piece_too_long_for_a_slow_link_speaks_against_splitting() {
+    fn one_row_group_too_long_for_a_slow_link_speaks_against_splitting() {
         let found = estimate(&step(128e6, link(0.117)), &cost(10.0, 0.01), APART);
         assert_eq!(found.choice, Way::Ship);
         assert!(ms(&found, Way::Split) > 1.5 * ms(&found, Way::Ship), "{}", found.why());

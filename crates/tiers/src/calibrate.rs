@@ -80,10 +80,10 @@ fn best(mut rate: impl FnMut() -> f64) -> f64 {
 
 /// Returns the rate of reading, in bytes a second.
 fn read(region: &TieredRegion, threads: usize) -> f64 {
-    let pieces: Vec<&[u8]> = region.bytes().chunks(CHUNK_BYTES).collect();
+    let chunks: Vec<&[u8]> = region.bytes().chunks(CHUNK_BYTES).collect();
     let begun = Instant::now();
-    in_threads(threads, pieces.len(), |at| {
-        let (words, _) = pieces[at].as_chunks::<8>();
+    in_threads(threads, chunks.len(), |at| {
+        let (words, _) = chunks[at].as_chunks::<8>();
         black_box(words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word))));
     });
     region.len() as f64 / begun.elapsed().as_secs_f64()
@@ -92,10 +92,10 @@ fn read(region: &TieredRegion, threads: usize) -> f64 {
 /// Returns the rate of writing, in bytes a second.
 fn written(region: &mut TieredRegion, threads: usize) -> f64 {
     let bytes = region.len() as f64;
-    let pieces: Vec<Mutex<&mut [u8]>> = region.bytes_mut().chunks_mut(CHUNK_BYTES).map(Mutex::new).collect();
+    let chunks: Vec<Mutex<&mut [u8]>> = region.bytes_mut().chunks_mut(CHUNK_BYTES).map(Mutex::new).collect();
     let begun = Instant::now();
-    in_threads(threads, pieces.len(), |at| {
-        pieces[at].lock().fill(black_box(1));
+    in_threads(threads, chunks.len(), |at| {
+        chunks[at].lock().fill(black_box(1));
     });
     bytes / begun.elapsed().as_secs_f64()
 }
@@ -122,13 +122,13 @@ fn copied(region: &mut TieredRegion, threads: usize) -> f64 {
     (pairs.len() * 2 * CHUNK_BYTES) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Calls `work` once for each number below `pieces`, on several threads.
-fn in_threads(threads: usize, pieces: usize, work: impl Fn(usize) + Sync) {
+/// Calls `work` once for each number below `count`, on several threads.
+fn in_threads(threads: usize, count: usize, work: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     let run = || {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= pieces {
+            if at >= count {
                 return;
             }
             work(at);

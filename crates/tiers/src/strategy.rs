@@ -188,10 +188,10 @@ impl PartitionedStrategy {
     }
 }
 
-/// Returns the rows of batch `at` of `of`. Batches begin at multiples of `piece` rows.
-pub(crate) fn batch_of(all: usize, piece: usize, at: usize, of: usize) -> std::ops::Range<usize> {
-    let pieces = all.div_ceil(piece);
-    let start = |at: usize| all.min(pieces * at / of.max(1) * piece);
+/// Returns the rows of batch `at` of `of`. Batches begin at multiples of `unit` rows.
+pub(crate) fn batch_of(all: usize, unit: usize, at: usize, of: usize) -> std::ops::Range<usize> {
+    let units = all.div_ceil(unit);
+    let start = |at: usize| all.min(units * at / of.max(1) * unit);
     start(at)..start(at + 1)
 }
 

@@ -305,10 +305,10 @@ fn sort_takes_what_its_plan_says_and_its_runs_are_placed() {
 /// it.
 #[test]
 fn moved_share_comes_within_5_percent_of_the_best_after_128_mib_if_the_prior_is_wrong_by_two() {
-    const PIECE: [u32; 2] = [16, 112];
+    const WORK: [u32; 2] = [16, 112];
     let quiet = machine();
     let strategy = |x: f64| PartitionedStrategy { input_share: x, ..moved(0.0) };
-    let whole = |x: f64| seconds(&strategy(x).tickets(&quiet, PIECE.map(|of| 16 * of), None));
+    let whole = |x: f64| seconds(&strategy(x).tickets(&quiet, WORK.map(|of| 16 * of), None));
     let best = (0..=100).map(|at| whole(f64::from(at) / 100.0)).fold(f64::INFINITY, f64::min);
     for (far_is_wrong_by, is_noisy) in [(0.5, false), (2.0, false), (0.5, true), (2.0, true)] {
         let rates = Rates::shared(RATES.near.both, RATES.far.both * far_is_wrong_by, RATES.together);
@@ -318,7 +318,7 @@ fn moved_share_comes_within_5_percent_of_the_best_after_128_mib_if_the_prior_is_
         let mut balance = Balance::new(prior.input_share);
         for at in 0..16 {
             let machine = if is_noisy { quiet.with_noise(at) } else { quiet };
-            prior.tickets(&machine, PIECE, Some(&mut balance));
+            prior.tickets(&machine, WORK, Some(&mut balance));
         }
         let found = whole(balance.share());
         let what = format!(

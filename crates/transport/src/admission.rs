@@ -28,9 +28,9 @@ pub trait Admission: Send {
 /// Bytes after which a connection leaves if another waits. A change costs a wake-up for each of two threads, some
 /// microseconds; moving these bytes takes almost ten microseconds. A smaller value would cost more than it shares
 /// (`docs/decisions/0012-fair-sharing.md`).
-const PIECE_BYTES_WANTED: u64 = 32 << 10;
+const LEAVE_BYTES_WANTED: u64 = 32 << 10;
 /// Bytes after which a connection leaves even if no other is seen to wait.
-const PIECE_BYTES_MAX: u64 = 256 << 10;
+const LEAVE_BYTES_MAX: u64 = 256 << 10;
 
 /// Stream that passes admission before it moves data, and leaves before it waits.
 pub(crate) struct AdmittedStream<'c> {
@@ -72,7 +72,7 @@ impl<'c> AdmittedStream<'c> {
     pub(crate) fn enter(&mut self) {
         let Some(admission) = &mut self.admission else { return };
         if self.is_inside
-            && (self.moved >= PIECE_BYTES_MAX || (self.moved >= PIECE_BYTES_WANTED && admission.is_wanted()))
+            && (self.moved >= LEAVE_BYTES_MAX || (self.moved >= LEAVE_BYTES_WANTED && admission.is_wanted()))
         {
             admission.leave(std::mem::take(&mut self.moved));
             self.is_inside = false;

@@ -62,7 +62,7 @@ impl<S: Store> Buffered<S> {
     /// Reads until the buffer is full or the file ends. Returns the number of bytes.
     pub(crate) fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, S::Error> {
         let end = self.length.min(offset.saturating_add(into.len() as u64));
-        for (number, within, at) in pieces(offset, end) {
+        for (number, within, at) in block_ranges(offset, end) {
             let block = self.block(number, true)?;
             into[at..at + within.len()].copy_from_slice(&block.bytes[within]);
         }
@@ -72,7 +72,7 @@ impl<S: Store> Buffered<S> {
     /// Writes all of the data.
     pub(crate) fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), S::Error> {
         let end = offset.saturating_add(from.len() as u64);
-        for (number, within, at) in pieces(offset, end) {
+        for (number, within, at) in block_ranges(offset, end) {
             let start = number * BLOCK_BYTES;
             let is_whole =
                 within.start == 0 && start + within.end as u64 >= self.stored.min(start + BLOCK_BYTES);
@@ -158,7 +158,7 @@ impl<S: Store> Buffered<S> {
 
 /// Splits `offset..end` at block boundaries: the block's number, the range within the block, and its distance from
 /// `offset`.
-fn pieces(offset: u64, end: u64) -> impl Iterator<Item = (u64, Range<usize>, usize)> {
+fn block_ranges(offset: u64, end: u64) -> impl Iterator<Item = (u64, Range<usize>, usize)> {
     let numbers = if offset < end { offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) } else { 0..0 };
     numbers.map(move |number| {
         let start = number * BLOCK_BYTES;

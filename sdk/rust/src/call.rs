@@ -14,7 +14,7 @@ pub struct Part {
 
 /// Inputs of a [`Call`], for tests of functions. A field that a test leaves out is empty.
 #[derive(Debug)]
-pub struct Pieces<'a> {
+pub struct CallInputs<'a> {
     /// Window that the function reads.
     pub window: Window<'a>,
     /// Arguments.
@@ -29,9 +29,9 @@ pub struct Pieces<'a> {
     pub state: Option<&'a [u8]>,
 }
 
-impl Default for Pieces<'_> {
+impl Default for CallInputs<'_> {
     fn default() -> Self {
-        Pieces {
+        CallInputs {
             window: Window::over(&[]),
             args: &[],
             output: &mut [],
@@ -60,8 +60,8 @@ impl<'a> Call<'a> {
     pub const STATE_BYTES_MAX: usize = 65_536;
 
     /// Makes a call of these inputs.
-    pub fn new(pieces: Pieces<'a>) -> Self {
-        let Pieces { window, args, output, columns, parts, state } = pieces;
+    pub fn new(inputs: CallInputs<'a>) -> Self {
+        let CallInputs { window, args, output, columns, parts, state } = inputs;
         Call { window, args, output: Output::over(output), columns, parts, state, hop: None }
     }
 

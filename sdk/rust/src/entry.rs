@@ -1,7 +1,7 @@
 //! Entry of a call: makes a [`Call`] of a call record, and turns its result into the number to return. A home of
 //! `unsafe`.
 
-use crate::{Call, Failure, Pieces, Window};
+use crate::{Call, CallInputs, Failure, Window};
 
 /// Flag: another call hopped to this one.
 const GOES_ON: u32 = 1;
@@ -68,7 +68,7 @@ pub unsafe fn enter(record: *mut Record, body: impl FnOnce(&mut Call<'_>) -> Res
     // one.
     let mut call = unsafe {
         let record = &*record;
-        Call::new(Pieces {
+        Call::new(CallInputs {
             window: Window::at(record.window, record.window_bytes),
             args: slice(record.args, record.args_bytes),
             output: slice_mut(record.output, record.output_capacity),

@@ -66,18 +66,18 @@ unsafe impl GlobalAlloc for Heap {
         }
     }
 
-    unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
-        if piece as usize + layout.size() == self.free() {
-            self.take(piece as usize, 0);
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if block as usize + layout.size() == self.free() {
+            self.take(block as usize, 0);
         }
     }
 
-    unsafe fn realloc(&self, piece: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        if piece as usize + layout.size() == self.free() {
-            return self.take(piece as usize, bytes);
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        if block as usize + layout.size() == self.free() {
+            return self.take(block as usize, bytes);
         }
         if bytes <= layout.size() {
-            return piece;
+            return block;
         }
         let Ok(wanted) = Layout::from_size_align(bytes, layout.align()) else { return null_mut() };
         // SAFETY: the new allocation does not overlap the old one, is larger, and the old one has `layout.size()`
@@ -85,7 +85,7 @@ unsafe impl GlobalAlloc for Heap {
         unsafe {
             let moved = self.alloc(wanted);
             if !moved.is_null() {
-                piece.copy_to_nonoverlapping(moved, layout.size());
+                block.copy_to_nonoverlapping(moved, layout.size());
             }
             moved
         }

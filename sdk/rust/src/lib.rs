@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A [`Call`] consists of slices over what the call record points to, so every access is bounds-checked. A test can
-//! pass its own slices ([`Pieces`]); the function cannot tell them from far memory.
+//! pass its own slices ([`CallInputs`]); the function cannot tell them from far memory.
 //!
 //! Never in this crate: I/O, clocks, threads, dependencies, or a slice over the whole window, which may be larger
 //! than Rust's slices can be.
@@ -34,7 +34,7 @@ mod output;
 mod value;
 mod window;
 
-pub use call::{Call, Part, Pieces};
+pub use call::{Call, CallInputs, Part};
 pub use columns::{Column, Columns, Group, Type, Values};
 pub use entry::{Record, enter};
 pub use failure::Failure;

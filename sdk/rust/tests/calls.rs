@@ -1,6 +1,6 @@
-//! Tests of calls made through a call record, byte for byte, and through `Pieces`.
+//! Tests of calls made through a call record, byte for byte, and through `CallInputs`.
 
-use farpool_function::{Call, Failure, Pieces, Record, Type, Window, enter};
+use farpool_function::{Call, CallInputs, Failure, Record, Type, Window, enter};
 
 /// Makes a record over these bytes. The caller keeps them alive.
 fn record(window: &[u8], args: &[u8], parts: &[u64], output: &mut [u8], state: Option<&[u8]>) -> Record {
@@ -77,7 +77,7 @@ fn a_call_that_hops_leaves_its_state_and_the_next_one_finds_it() {
 fn a_state_that_is_too_large_or_has_no_room_is_refused_and_the_call_stays() {
     for (state, capacity) in [(65_537, 1 << 20), (100, 99)] {
         let mut output = vec![0; capacity];
-        let mut call = Call::new(Pieces { output: &mut output, ..Pieces::default() });
+        let mut call = Call::new(CallInputs { output: &mut output, ..CallInputs::default() });
         assert_eq!(call.hop(0, &vec![0; state]), Err(Failure::OUTPUT_SHORT));
         assert_eq!(call.hops_to(), None);
     }
@@ -91,7 +91,7 @@ fn a_range_is_here_if_parts_that_touch_one_another_hold_all_of_it() {
         .flat_map(|(first, count): &(u64, u64)| [*first, *count])
         .flat_map(u64::to_le_bytes)
         .collect();
-    let call = Call::new(Pieces { parts: &bytes, ..Pieces::default() });
+    let call = Call::new(CallInputs { parts: &bytes, ..CallInputs::default() });
     for first in 0..45 {
         for count in 0..18 {
             let here = |byte| parts.iter().any(|(first, count)| (*first..first + count).contains(&byte));
@@ -152,8 +152,9 @@ fn values_are_found_plain_with_nulls_in_dictionaries_and_in_rows() {
             (1, 0, 0, 0, &[(0, 0), (0, 1)]),
         ],
     );
-    let pieces = Pieces { window: Window::over(&window.0), columns: Some(&columns), ..Pieces::default() };
-    let found = Call::new(pieces).columns().unwrap();
+    let inputs =
+        CallInputs { window: Window::over(&window.0), columns: Some(&columns), ..CallInputs::default() };
+    let found = Call::new(inputs).columns().unwrap();
     assert_eq!((found.len(), found.column(2).unwrap().kind, found.column(5)), (5, Type::Utf8, None));
     let group = found.groups().next().unwrap();
     let values = |index| group.values(index).unwrap();
@@ -184,14 +185,18 @@ fn buffers_that_do_not_hold_their_rows_and_tables_of_another_length_are_refused(
     ];
     for column in broken {
         let columns = table(10, &[*column]);
-        let pieces =
-            |columns| Pieces { window: Window::over(&window.0), columns: Some(columns), ..Pieces::default() };
-        let found = Call::new(pieces(&columns)).columns().unwrap();
+        let inputs = |columns| CallInputs {
+            window: Window::over(&window.0),
+            columns: Some(columns),
+            ..CallInputs::default()
+        };
+        let found = Call::new(inputs(&columns)).columns().unwrap();
         assert_eq!(found.groups().next().unwrap().values(0).err(), Some(Failure::BAD_DATA), "{column:?}");
-        assert!(Call::new(pieces(&columns[1..])).columns().is_none());
+        assert!(Call::new(inputs(&columns[1..])).columns().is_none());
     }
     let columns = table(1, &[(15, 0, 0, 0, &[(0, 0), (0, 8), (8, 8)])]);
-    let pieces = Pieces { window: Window::over(&window.0), columns: Some(&columns), ..Pieces::default() };
-    let values = Call::new(pieces).columns().unwrap().groups().next().unwrap().values(0).unwrap();
+    let inputs =
+        CallInputs { window: Window::over(&window.0), columns: Some(&columns), ..CallInputs::default() };
+    let values = Call::new(inputs).columns().unwrap().groups().next().unwrap().values(0).unwrap();
     assert_eq!(values.text(0), Err(Failure::BAD_DATA));
 }

@@ -294,15 +294,15 @@ impl View {
 
 /// Splits a range at page boundaries. Yields for each part the page, the range within the page, and the offset within
 /// the range.
-fn pieces(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>, usize)> {
+fn page_ranges(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let at = offset + done as u64;
         let from = (at % VIEW_PAGE_BYTES) as usize;
-        let piece = (VIEW_PAGE_BYTES as usize - from).min(bytes - done);
+        let count = (VIEW_PAGE_BYTES as usize - from).min(bytes - done);
         let begins = done;
-        done += piece;
-        (piece > 0).then_some((at / VIEW_PAGE_BYTES, from..from + piece, begins))
+        done += count;
+        (count > 0).then_some((at / VIEW_PAGE_BYTES, from..from + count, begins))
     })
 }
 
@@ -316,7 +316,7 @@ impl StorageBackend for View {
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > state.bytes) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        for (page, range, at) in pieces(offset, out.len()) {
+        for (page, range, at) in page_ranges(offset, out.len()) {
             out[at..at + range.len()].copy_from_slice(&self.page(&state, page)?[range]);
         }
         Ok(())
@@ -346,7 +346,7 @@ impl StorageBackend for View {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > state.bytes) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        for (page, range, at) in pieces(offset, data.len()) {
+        for (page, range, at) in page_ranges(offset, data.len()) {
             let mut bytes = self.page(&state, page)?;
             bytes[range.clone()].copy_from_slice(&data[at..at + range.len()]);
             state.pages.insert(page, bytes);

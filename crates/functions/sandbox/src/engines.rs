@@ -201,7 +201,7 @@ impl Engines {
             let window = LaneWindow {
                 window_bytes: 1 << 16,
                 output_bytes: 0,
-                pieces: vec![WindowRange { file: 0, offset: 0, part }],
+                ranges: vec![WindowRange { file: 0, offset: 0, part }],
                 fences: Vec::new(),
                 words: None,
                 files,

@@ -110,7 +110,7 @@ fn serve_until_left(process: &Process, setup: LaneSetup) -> io::Result<()> {
     let socket = connection.descriptors().first().ok_or(io::ErrorKind::InvalidData)?.try_clone_to_owned()?;
     let supplied = memfd_create("farpool-supplied", MemfdFlags::CLOEXEC)?;
     ftruncate(&supplied, window.window_bytes.next_multiple_of(FUNCTION_PIECE_BYTES as u64))?;
-    let parts: Vec<Part> = window.pieces.iter().map(|piece| piece.part).collect();
+    let parts: Vec<Part> = window.ranges.iter().map(|range| range.part).collect();
     let bases = Mutex::new(Some(Vec::new()));
     let layout = Arc::new(Layout { window, supplied, heap_bytes: process.heap_bytes as usize, bases });
     let watched = Arc::new(Watched::new(slot as usize, layout, fences, socket));

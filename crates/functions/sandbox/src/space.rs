@@ -104,25 +104,25 @@ impl AddressSpace {
         }
         let layout = Arc::clone(&space.layout);
         if let Some(bases) = &mut *layout.bases.lock() {
-            for piece in &layout.window.pieces {
-                space.map_piece(piece)?;
+            for range in &layout.window.ranges {
+                space.map_range(range)?;
             }
             bases.push(space.base as usize);
         }
         Ok(space)
     }
 
-    fn map_piece(&self, piece: &WindowRange) -> io::Result<()> {
+    fn map_range(&self, range: &WindowRange) -> io::Result<()> {
         let files = &self.layout.window.files;
-        let file = files.get(piece.file as usize).ok_or(io::ErrorKind::InvalidData)?;
+        let file = files.get(range.file as usize).ok_or(io::ErrorKind::InvalidData)?;
         let mut flags = MapFlags::SHARED | MapFlags::FIXED;
         // The pages of a region exist, so mapping them all is cheap. In a client's own sandbox the file may have only
         // some pages of the window, and the others would be allocated now.
         flags.set(MapFlags::POPULATE, self.layout.window.words.is_some());
-        let at = self.at(WINDOW_AT + piece.part.first);
+        let at = self.at(WINDOW_AT + range.part.first);
         // SAFETY: `LaneWindow::check` keeps the part inside the window, whose 3 GiB lie inside the reservation, and
         // there is no Rust value in it. `crate::faults` handles loads behind the end of the file.
-        unsafe { mmap(at.cast(), piece.part.bytes as usize, ProtFlags::READ, flags, file, piece.offset)? };
+        unsafe { mmap(at.cast(), range.part.bytes as usize, ProtFlags::READ, flags, file, range.offset)? };
         Ok(())
     }
 
@@ -208,10 +208,10 @@ impl AddressSpace {
 
     /// Reports whether a byte of the window lies at this node.
     pub fn is_here(&self, byte: u64) -> bool {
-        let pieces = &self.layout.window.pieces;
-        let after = pieces.partition_point(|piece| piece.part.first <= byte);
+        let ranges = &self.layout.window.ranges;
+        let after = ranges.partition_point(|range| range.part.first <= byte);
         let end = |Part { first, bytes }: Part| first + bytes.next_multiple_of(WINDOW_PAGE_BYTES);
-        after.checked_sub(1).is_some_and(|index| byte < end(pieces[index].part))
+        after.checked_sub(1).is_some_and(|index| byte < end(ranges[index].part))
     }
 
     /// Maps a supplied block, except the pages of it that lie at this node.

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn first_piece_corrects_a_prior_that_is_wrong_by_a_factor_of_two() {
+    fn first_measurement_corrects_a_prior_that_is_wrong_by_a_factor_of_two() {
         let mut balance = Balance::new(1.0 / 3.0);
         balance.drained(1.0 / 3.0, 2.0 / 3.0);
         assert!((balance.share() - 0.5).abs() < 1e-9);

@@ -28,27 +28,27 @@ impl Interleave {
         (of > 0).then_some(Interleave { near: u64::from(near), of })
     }
 
-    /// Returns the ratio closest to `share` that `pieces` items can have. Shares are limited to 0..=1; NaN counts as 0.
-    pub fn share(share: f64, pieces: u64) -> Interleave {
-        let of = pieces.max(1);
+    /// Returns the ratio closest to `share` that `items` items can have. Shares are limited to 0..=1; NaN counts as 0.
+    pub fn share(share: f64, items: u64) -> Interleave {
+        let of = items.max(1);
         let near = (share.clamp(0.0, 1.0) * of as f64).round() as u64;
         Interleave { near: near.min(of), of }
     }
 
-    /// Reports whether item number `piece` is near.
-    pub fn is_near(&self, piece: u64) -> bool {
-        self.near_of_first(u128::from(piece) + 1) > self.near_of_first(u128::from(piece))
+    /// Reports whether item number `item` is near.
+    pub fn is_near(&self, item: u64) -> bool {
+        self.near_of_first(u128::from(item) + 1) > self.near_of_first(u128::from(item))
     }
 
-    /// Returns how many of the first `pieces` items are near.
-    pub fn near_among(&self, pieces: u64) -> u64 {
-        // The result fits, because it is at most `pieces`: `near` is at most `of`.
-        self.near_of_first(u128::from(pieces)) as u64
+    /// Returns how many of the first `items` items are near.
+    pub fn near_among(&self, items: u64) -> u64 {
+        // The result fits, because it is at most `items`: `near` is at most `of`.
+        self.near_of_first(u128::from(items)) as u64
     }
 
-    fn near_of_first(&self, pieces: u128) -> u128 {
+    fn near_of_first(&self, items: u128) -> u128 {
         let of = u128::from(self.of);
-        (pieces * u128::from(self.near) + of / 2) / of
+        (items * u128::from(self.near) + of / 2) / of
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_run_of_pieces_has_its_share_to_within_one(near in 0u32..50, far in 0u32..50, from in 0u64..1 << 40) {
+        fn any_run_of_items_has_its_share_to_within_one(near in 0u32..50, far in 0u32..50, from in 0u64..1 << 40) {
             prop_assume!(near + far > 0);
             let interleave = Interleave::ratio(near, far).unwrap();
             let mut found = 0.0;
@@ -73,18 +73,18 @@ mod tests {
         }
 
         #[test]
-        fn share_of_so_many_pieces_is_exact(share in 0.0f64..=1.0, pieces in 1u64..10_000) {
-            let interleave = Interleave::share(share, pieces);
-            let near = (0..pieces).filter(|piece| interleave.is_near(*piece)).count() as u64;
-            prop_assert_eq!(near, (share * pieces as f64).round() as u64);
-            prop_assert_eq!(near, interleave.near_among(pieces));
+        fn share_of_so_many_items_is_exact(share in 0.0f64..=1.0, items in 1u64..10_000) {
+            let interleave = Interleave::share(share, items);
+            let near = (0..items).filter(|item| interleave.is_near(*item)).count() as u64;
+            prop_assert_eq!(near, (share * items as f64).round() as u64);
+            prop_assert_eq!(near, interleave.near_among(items));
         }
     }
 
     #[test]
     fn three_to_two_is_mixed_and_not_in_blocks() {
         let interleave = Interleave::ratio(3, 2).unwrap();
-        let near: Vec<bool> = (0..5).map(|piece| interleave.is_near(piece)).collect();
+        let near: Vec<bool> = (0..5).map(|item| interleave.is_near(item)).collect();
         assert_eq!(near, [true, false, true, false, true]);
         assert_eq!(Interleave::ratio(0, 0), None);
         assert!(!Interleave::share(f64::NAN, 7).is_near(3));

@@ -26,16 +26,20 @@ fn histogram(call: &mut Call<'_>) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farpool_function::{Pieces, Window};
+    use farpool_function::{CallInputs, Window};
 
     fn run(offsets: &[u64], vertices: u64) -> Result<Vec<u64>, Failure> {
         let args: Vec<u8> = [0, vertices].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
         let mut output = [0; 65 * 8];
         // SAFETY: any numbers may be read as bytes, and the slice has their size.
         let bytes = unsafe { std::slice::from_raw_parts(offsets.as_ptr().cast(), size_of_val(offsets)) };
-        let pieces =
-            Pieces { window: Window::over(bytes), args: &args, output: &mut output, ..Pieces::default() };
-        histogram(&mut Call::new(pieces))?;
+        let inputs = CallInputs {
+            window: Window::over(bytes),
+            args: &args,
+            output: &mut output,
+            ..CallInputs::default()
+        };
+        histogram(&mut Call::new(inputs))?;
         Ok(output.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
     }
 

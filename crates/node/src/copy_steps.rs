@@ -9,7 +9,7 @@ use farpool_wire::Refusal;
 use farpool_wire::data::Span;
 
 /// Calls `copy` for each step of a range, inside the region's gate and after the check of the rights.
-pub(crate) fn each_piece<M: Memory>(
+pub(crate) fn each_step<M: Memory>(
     memory: &M,
     span: &Span,
     intent: Intent,
@@ -20,9 +20,9 @@ pub(crate) fn each_piece<M: Memory>(
     loop {
         let entered = memory.enter(span.region)?;
         admit(span, intent, &entered.fence())?;
-        let piece = done..total.min(done + GATE_BYTES_MAX);
-        copy(&entered, span.offset + done as u64, piece.clone())?;
-        done = piece.end;
+        let step = done..total.min(done + GATE_BYTES_MAX);
+        copy(&entered, span.offset + done as u64, step.clone())?;
+        done = step.end;
         if done == total {
             return Ok(());
         }
@@ -31,7 +31,5 @@ pub(crate) fn each_piece<M: Memory>(
 
 /// Copies a range out, as [`farpool_transport::Service::read`] does. The buffer is exactly as long as the range.
 pub fn copy_out<M: Memory>(memory: &M, span: &Span, into: &mut [u8]) -> Result<(), Refusal> {
-    each_piece(memory, span, Intent::Read, |entered, offset, piece| {
-        entered.copy_out(offset, &mut into[piece])
-    })
+    each_step(memory, span, Intent::Read, |entered, offset, step| entered.copy_out(offset, &mut into[step]))
 }
