@@ -56,7 +56,7 @@ pub(crate) trait Bursts: Send {
     fn prepare(&mut self, access: Access, offsets: &[u64], memory: &[u8]) -> Result<(), Failure>;
 
     /// Carries out the burst.
-    fn go(&mut self, limits: Limits) -> Result<Part, Failure>;
+    fn go(&mut self, limits: Limits) -> Result<BurstReport, Failure>;
 
     /// Returns the bytes that were read, and appends the time of each call.
     fn collect(&mut self, memory: &mut [u8], times: &mut Vec<Duration>) -> Result<(), Failure>;
@@ -75,7 +75,7 @@ pub(crate) struct Limits {
 }
 
 /// One client's share of a burst.
-pub(crate) struct Part {
+pub(crate) struct BurstReport {
     pub(crate) begun: Instant,
     pub(crate) ended: Instant,
     /// Operations that were done, counted from the front.
@@ -123,7 +123,7 @@ pub(crate) mod tests {
             Ok(())
         }
 
-        fn go(&mut self, limits: Limits) -> Result<Part, Failure> {
+        fn go(&mut self, limits: Limits) -> Result<BurstReport, Failure> {
             let begun = Instant::now();
             let mut finished = 0;
             for (offset, buffer) in self.offsets.iter().zip(self.buffers.chunks_exact_mut(self.block)) {
@@ -139,7 +139,7 @@ pub(crate) mod tests {
                     break;
                 }
             }
-            Ok(Part { begun, ended: Instant::now(), finished: Ok(finished), cpu_ns: 1 })
+            Ok(BurstReport { begun, ended: Instant::now(), finished: Ok(finished), cpu_ns: 1 })
         }
 
         fn collect(&mut self, memory: &mut [u8], times: &mut Vec<Duration>) -> Result<(), Failure> {

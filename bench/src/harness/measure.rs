@@ -6,7 +6,7 @@
 //! checked. The first client to finish ends the burst for all, so no client is timed while another one is idle.
 
 use super::access::{Access, Offsets, UNDER_WAY_BYTES_MAX, seed_of};
-use super::bursts::{Bursts, Limits, Means, Part, Stop, Target};
+use super::bursts::{BurstReport, Bursts, Limits, Means, Stop, Target};
 use super::contents::{Contents, Hash, spoil};
 use super::cpu::{Ran, process_ns, thread_ns};
 use super::statistics::{Figures, quantiles};
@@ -213,20 +213,20 @@ fn run_client(client: &mut Client, index: usize, field: &Field) -> Result<Done, 
         done.beside_ns += thread_ns() - before;
         let mut turns = Turns { field, burst, least, operations: done.operations, times: &mut done.times };
         let has_failed = failure.is_some();
-        let part = match means {
+        let report = match means {
             Means::Calls(target) => turns.call(&mut **target, &drawn, memory, has_failed),
             Means::Bursts(program) => turns.tell(&mut **program, &drawn, memory, has_failed),
         };
         if field.ended.fetch_max(burst + 1, Ordering::AcqRel) <= burst && field.stops.len() > 1 {
             field.stops.iter().for_each(|stop| stop());
         }
-        done.elsewhere_ns += part.cpu_ns;
-        let finished = part.finished.unwrap_or_else(|error| {
+        done.elsewhere_ns += report.cpu_ns;
+        let finished = report.finished.unwrap_or_else(|error| {
             failure = Some(error);
             field.has_failed.store(true, Ordering::Release);
             0
         });
-        field.intervals.lock().push((part.begun, part.ended));
+        field.intervals.lock().push((report.begun, report.ended));
         let is_through = matches!(work.until, Until::Once) && done.operations + finished as u64 >= blocks;
         if field.barrier.wait().is_leader() {
             close_burst(field, is_through);
@@ -351,7 +351,7 @@ impl Turns<'_> {
         offsets: &[u64],
         memory: &mut [u8],
         has_failed: bool,
-    ) -> Part {
+    ) -> BurstReport {
         let block = self.field.work.access.block;
         let begun;
         let finished = if self.field.work.access.is_write {
@@ -373,16 +373,22 @@ impl Turns<'_> {
             begun = Instant::now();
             if has_failed { Ok(0) } else { self.read(target, &mut ranges, begun) }
         };
-        Part { begun, ended: Instant::now(), finished, cpu_ns: 0 }
+        BurstReport { begun, ended: Instant::now(), finished, cpu_ns: 0 }
     }
 
     /// Runs this client's share of a burst by a program. The program gets its orders before the barrier.
-    fn tell(&mut self, program: &mut dyn Bursts, offsets: &[u64], memory: &[u8], has_failed: bool) -> Part {
+    fn tell(
+        &mut self,
+        program: &mut dyn Bursts,
+        offsets: &[u64],
+        memory: &[u8],
+        has_failed: bool,
+    ) -> BurstReport {
         let work = self.field.work;
         let prepared = if has_failed { Ok(()) } else { program.prepare(work.access, offsets, memory) };
         self.field.barrier.wait();
         let begun = Instant::now();
-        let nothing = |finished| Part { begun, ended: begun, finished, cpu_ns: 0 };
+        let nothing = |finished| BurstReport { begun, ended: begun, finished, cpu_ns: 0 };
         if has_failed {
             return nothing(Ok(0));
         }

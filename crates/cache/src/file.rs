@@ -94,7 +94,7 @@ impl CachedFile {
             return source.read_at(offset, into);
         }
         let step = cache.block_bytes() as u64;
-        let mut part = Part { into, offset, end, filled: 0 };
+        let mut progress = ReadProgress { into, offset, end, filled: 0 };
         let blocks = offset / step..end.div_ceil(step);
         let wanted: Vec<_> = blocks.clone().map(|block| (self.version(cache, block), block)).collect();
         let mut block = blocks.start;
@@ -102,16 +102,16 @@ impl CachedFile {
         for run in cache.get_all(&wanted).chunk_by(|one, next| one.is_none() && next.is_none()) {
             let until = block + run.len() as u64;
             match &run[0] {
-                Some(bytes) => part.take(bytes, block * step),
-                None => self.read_blocks(cache, source, identity, block..until, &mut part)?,
+                Some(bytes) => progress.take(bytes, block * step),
+                None => self.read_blocks(cache, source, identity, block..until, &mut progress)?,
             }
             block = until;
             // A file that was truncated meanwhile has fewer bytes.
-            if part.filled < (block * step).min(end) - offset {
+            if progress.filled < (block * step).min(end) - offset {
                 break;
             }
         }
-        Ok(part.filled as usize)
+        Ok(progress.filled as usize)
     }
 
     fn version(&self, cache: &BlockCache, block: u64) -> Version {
@@ -125,7 +125,7 @@ impl CachedFile {
         source: &S,
         identity: FileIdentity,
         blocks: Range<u64>,
-        part: &mut Part<'_>,
+        progress: &mut ReadProgress<'_>,
     ) -> Result<(), S::Error> {
         let step = cache.block_bytes();
         let from = blocks.start * step as u64;
@@ -143,7 +143,7 @@ impl CachedFile {
             if is_settled {
                 cache.put(version, block, Bytes::copy_from_slice(bytes));
             }
-            part.take(bytes, block * step as u64);
+            progress.take(bytes, block * step as u64);
         }
         Ok(())
     }
@@ -270,14 +270,14 @@ impl CachedFile {
 }
 
 /// A read of `offset..end` whose first `filled` bytes are done.
-struct Part<'a> {
+struct ReadProgress<'a> {
     into: &'a mut [u8],
     offset: u64,
     end: u64,
     filled: u64,
 }
 
-impl Part<'_> {
+impl ReadProgress<'_> {
     /// Copies the bytes of a block that belong to the read.
     fn take(&mut self, block: &[u8], at: u64) {
         let length = block.len() as u64;

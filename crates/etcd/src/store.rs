@@ -14,7 +14,7 @@ const FORMAT: &str = "2";
 /// Key of the version, without the prefix.
 const FORMAT_KEY: &str = "meta/format";
 /// Prefixes of the other keys.
-const PARTS: [&str; 2] = ["meta/", NAMES];
+const PREFIXES: [&str; 2] = ["meta/", NAMES];
 /// Keys that are read at once.
 const PAGE: usize = 64;
 
@@ -45,10 +45,15 @@ impl EtcdStore {
         ))
     }
 
-    /// Reads the keys of a part from one on, up to a page. Returns the next key to read from. `None` if there are no
-    /// more.
-    fn read_page(&self, part: &str, from: &[u8], into: &mut Reading) -> Result<Option<Vec<u8>>, StoreError> {
-        let mut behind = self.keys.of(part).into_bytes();
+    /// Reads the keys with a prefix from one on, up to a page. Returns the next key to read from. `None` if there are
+    /// no more.
+    fn read_page(
+        &self,
+        prefix: &str,
+        from: &[u8],
+        into: &mut Reading,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut behind = self.keys.of(prefix).into_bytes();
         // The end is the prefix with its last character replaced by the next one.
         if let Some(last) = behind.last_mut() {
             *last += 1;
@@ -82,10 +87,10 @@ impl EtcdStore {
             )));
         }
         let mut reading = Reading::default();
-        for part in PARTS {
-            let mut from = Some(self.keys.of(part).into_bytes());
+        for prefix in PREFIXES {
+            let mut from = Some(self.keys.of(prefix).into_bytes());
             while let Some(next) = from {
-                from = self.read_page(part, &next, &mut reading)?;
+                from = self.read_page(prefix, &next, &mut reading)?;
             }
         }
         let (durable, ledger) = reading.finish().map_err(|why| self.damaged(&why))?;

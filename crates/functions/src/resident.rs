@@ -68,7 +68,7 @@ impl Output {
 /// Bytes in memory of the node. The value keeps the memory alive.
 pub type NodeBytes = Box<dyn AsRef<[u8]>>;
 /// Function that returns the bytes of a part; `None` if the memory was revoked.
-pub type OtherPart = Box<dyn Fn() -> Option<NodeBytes> + Send>;
+pub type ReadPart = Box<dyn Fn() -> Option<NodeBytes> + Send>;
 
 /// Window of a lane of resident functions.
 pub struct ResidentWindow {
@@ -77,7 +77,7 @@ pub struct ResidentWindow {
     /// Largest size of an output, in bytes.
     pub output_bytes: u32,
     /// Parts that lie at this node, in order, each with access to its bytes.
-    pub parts: Vec<(Part, OtherPart)>,
+    pub parts: Vec<(Part, ReadPart)>,
     /// Function that reports whether none of the memory was revoked.
     pub is_current: Box<dyn Fn() -> bool + Send>,
 }

@@ -111,7 +111,7 @@ impl<'a> Scatter<'a> {
 }
 
 /// Identity of a thread that partitions a side.
-pub(crate) struct Part {
+pub(crate) struct PartitionThread {
     pub(crate) side: JoinSide,
     pub(crate) worker: usize,
     pub(crate) workers: usize,
@@ -124,9 +124,9 @@ pub(crate) fn write<'m, S: JoinInput + ?Sized>(
     chunks: &'m dyn ChunkSource,
     source: &S,
     morsels: &dyn Morsels,
-    part: Part,
+    thread: PartitionThread,
 ) -> Result<(Run<'m>, usize), JoinError> {
-    let Part { side, worker, workers } = part;
+    let PartitionThread { side, worker, workers } = thread;
     let partitions = hasher.partitions();
     let expected_lines = source.rows() / (4 * workers * partitions);
     // An eighth of the expected rows of a partition, so that little of the last block stays empty.

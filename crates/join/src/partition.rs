@@ -28,8 +28,8 @@ pub fn partition<'m, S: JoinInput + ?Sized>(
     let (partitioned, handed) = match settings.partitioner {
         Partitioner::OnePass => {
             let written = threads::each(vec![(); workers], |worker, ()| {
-                let part = one_pass::Part { side, worker, workers };
-                one_pass::write(hasher, kernels, chunks, source, morsels, part)
+                let thread = one_pass::PartitionThread { side, worker, workers };
+                one_pass::write(hasher, kernels, chunks, source, morsels, thread)
             })?;
             let handed = written.iter().map(|(_, handed)| handed).sum();
             let runs = written.into_iter().map(|(run, _)| run).collect();

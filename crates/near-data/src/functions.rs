@@ -7,7 +7,7 @@
 
 use crate::NearData;
 use farpool_functions::abi::Part;
-use farpool_functions::resident::{NodeBytes, OtherPart, ResidentLane, ResidentNow, ResidentWindow};
+use farpool_functions::resident::{NodeBytes, ReadPart, ResidentLane, ResidentNow, ResidentWindow};
 use farpool_functions::setup::{FenceAt, LaneWindow, WindowRange};
 use farpool_functions::{CallInProgress, Owner, Resident, SandboxOptions, Sandboxes};
 use farpool_host::clock;
@@ -191,7 +191,7 @@ impl<M: Memory> NearData<M> {
         open: &OpenLane,
         rights: BTreeMap<RegionIndex, Right>,
     ) -> Result<Box<dyn Successor>, Refusal> {
-        let mut parts: Vec<(Part, OtherPart)> = Vec::with_capacity(open.parts.len());
+        let mut parts: Vec<(Part, ReadPart)> = Vec::with_capacity(open.parts.len());
         let mut end = 0;
         for (index, part) in open.parts.iter().enumerate() {
             let after = part.at.checked_add(part.bytes).filter(|after| *after <= open.window_bytes);
@@ -202,7 +202,7 @@ impl<M: Memory> NearData<M> {
             let (memory, region, offset, bytes) =
                 (Arc::clone(&self.memory), part.region, part.offset, part.bytes as usize);
             let epoch = part.epoch;
-            let reach: OtherPart = Box::new(move || {
+            let reach: ReadPart = Box::new(move || {
                 let slice = memory.sealed(region, offset, bytes)?;
                 // Checked after the memory is held: it then belongs to that epoch and to no later one (I4).
                 let fence = memory.enter(region).ok()?.fence();

@@ -15,7 +15,7 @@ use farpool_lock::{Mutex, MutexGuard};
 use farpool_region::{Arena, GATE_BYTES_MAX, RANGES_MAX, RegionError, SharedAccess};
 use farpool_transport::{Admission, Identity, Intent, Peer, RefusedAt, Service, Shared, Successor};
 use farpool_wire::control::*;
-use farpool_wire::data::{Span, parts_behind};
+use farpool_wire::data::{Span, spans_behind};
 use farpool_wire::{
     Code, Handle, Incarnation, Name, NodeId, Opcode, Refusal, RegionIndex, Reply, Request, mutant,
 };
@@ -486,7 +486,7 @@ impl<M: Memory> NodeService<M> {
     ) -> Result<Vec<Range<M::Entered<'_>>>, RefusedAt> {
         let mut left = GATE_BYTES_MAX;
         let mut ranges = Vec::with_capacity(spans.len().min(RANGES_MAX));
-        for (index, span) in parts_behind(spans, skip) {
+        for (index, span) in spans_behind(spans, skip) {
             if left == 0 || ranges.len() == RANGES_MAX {
                 break;
             }
@@ -602,8 +602,8 @@ impl<M: Memory> Service for NodeService<M> {
         let result = self.arena.receive(socket, &ranges).map_err(|refusal| self.refused(0, refusal))?;
         if let Ok(count) = &result {
             let counters = &self.counters;
-            let begun = parts_behind(spans, skip).filter(|(index, part)| part.offset == spans[*index].offset);
-            let reached = parts_behind(spans, skip + *count as u64).count();
+            let begun = spans_behind(spans, skip).filter(|(index, part)| part.offset == spans[*index].offset);
+            let reached = spans_behind(spans, skip + *count as u64).count();
             let begun = begun.count().saturating_sub(reached) as u64;
             counters.write_ops.fetch_add(begun, Ordering::Relaxed);
             counters.write_bytes.fetch_add(*count as u64, Ordering::Relaxed);

@@ -18,7 +18,7 @@
 use crate::error::RegionError;
 use crate::fence_words::{FenceWords, WORD_STRIDE_BYTES};
 use crate::gate::{EPOCH_MAX, Entered, Gate};
-use crate::mapping::{FileMemory, HUGE_PAGE_BYTES, Mapping, Part, SealedSlice};
+use crate::mapping::{FileMemory, HUGE_PAGE_BYTES, MappedSlice, Mapping, SealedSlice};
 use crate::memfd;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
@@ -110,7 +110,7 @@ impl Arena {
         let words = FenceWords::new(region_count)?;
         let gates = (0..region_count as usize)
             .map(|index| {
-                Gate::new(anonymous.part(index * region_bytes as usize, region_bytes as usize).base())
+                Gate::new(anonymous.slice(index * region_bytes as usize, region_bytes as usize).base())
             })
             .collect();
         let slots = (0..region_count)
@@ -291,9 +291,9 @@ impl Arena {
         let mut slot = self.closed_slot(region)?;
         let gate = self.gate(region);
         match slot.backing {
-            Backing::Anonymous => self.own_part(region).zero(gate.dirty_bytes() as usize),
+            Backing::Anonymous => self.own_slice(region).zero(gate.dirty_bytes() as usize),
             Backing::Shared { .. } => {
-                gate.seat(self.own_part(region).base());
+                gate.seat(self.own_slice(region).base());
                 self.leave_file(&mut slot, Backing::Anonymous);
             }
         }
@@ -310,7 +310,7 @@ impl Arena {
         match slot.backing {
             Backing::Anonymous => self.discard(region, &mut slot)?,
             Backing::Shared { .. } => {
-                gate.seat(self.own_part(region).base());
+                gate.seat(self.own_slice(region).base());
                 self.leave_file(&mut slot, Backing::Anonymous);
             }
         }
@@ -324,7 +324,7 @@ impl Arena {
     /// Errors: [`RegionError::NotClosed`], [`RegionError::NoSuchRegion`].
     pub fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError> {
         let slot = self.closed_slot(region)?;
-        Ok(self.part(region, &slot).is_zero())
+        Ok(self.slice(region, &slot).is_zero())
     }
 
     /// Makes the pages of a closed region present, so that its first holder does not pay for them. Locks them if the
@@ -345,7 +345,7 @@ impl Arena {
             if matches!(slot.backing, Backing::Shared { .. }) {
                 return Ok(());
             }
-            self.anonymous.part(region.0 as usize * region_bytes + step, step_bytes).populate().map_err(
+            self.anonymous.slice(region.0 as usize * region_bytes + step, step_bytes).populate().map_err(
                 |errno| RegionError::system("populate a region's pages", self.region_bytes, errno),
             )?;
         }
@@ -413,21 +413,21 @@ impl Arena {
     }
 
     /// Returns the region's range of the anonymous mapping, also while the region is a file.
-    fn own_part(&self, region: RegionIndex) -> Part<'_> {
+    fn own_slice(&self, region: RegionIndex) -> MappedSlice<'_> {
         let region_bytes = self.region_bytes as usize;
-        self.anonymous.part(region.0 as usize * region_bytes, region_bytes)
+        self.anonymous.slice(region.0 as usize * region_bytes, region_bytes)
     }
 
     /// Returns the memory that the region has now.
-    fn part<'a>(&'a self, region: RegionIndex, slot: &'a Slot) -> Part<'a> {
+    fn slice<'a>(&'a self, region: RegionIndex, slot: &'a Slot) -> MappedSlice<'a> {
         match &slot.backing {
-            Backing::Anonymous => self.own_part(region),
-            Backing::Shared { memory, .. } => memory.part(),
+            Backing::Anonymous => self.own_slice(region),
+            Backing::Shared { memory, .. } => memory.slice(),
         }
     }
 
     fn lock_slot(&self, region: RegionIndex, slot: &mut Slot) -> bool {
-        if !slot.is_locked && self.part(region, slot).lock().is_ok() {
+        if !slot.is_locked && self.slice(region, slot).lock().is_ok() {
             slot.is_locked = true;
             self.locked_count.fetch_add(1, Ordering::Relaxed);
         }
@@ -444,11 +444,11 @@ impl Arena {
     /// Returns the anonymous pages of a region to the host.
     fn discard(&self, region: RegionIndex, slot: &mut Slot) -> Result<(), RegionError> {
         let refused = |errno| RegionError::system("free a region's pages", self.region_bytes, errno);
-        let part = self.own_part(region);
+        let slice = self.own_slice(region);
         // Locked pages would refuse to go. Unlocking pages that are not locked does nothing.
-        part.unlock().map_err(refused)?;
+        slice.unlock().map_err(refused)?;
         self.forget_lock(slot);
-        part.discard().map_err(refused)
+        slice.discard().map_err(refused)
     }
 
     /// Puts a fresh file with the region's first `keep_bytes` behind its closed gate.
@@ -464,17 +464,17 @@ impl Arena {
         let fd = memfd::create("farpool-region", bytes).map_err(refused)?;
         memfd::seal_for_lease(&fd).map_err(refused)?;
         let mapping = Mapping::shared(fd.as_fd(), bytes as usize).map_err(refused)?;
-        mapping.whole().copy_from(&self.part(region, slot), keep_bytes);
+        mapping.whole().copy_from(&self.slice(region, slot), keep_bytes);
         let memory = Arc::new(FileMemory::new(fd, mapping));
         let gate = self.gate(region);
-        gate.seat(memory.part().base());
+        gate.seat(memory.slice().base());
         // A client writes past the gate, which cannot know how much.
         gate.set_dirty_bytes(bytes);
         if let Backing::Anonymous = slot.backing {
             // If the pages cannot go back to the host, the bytes must not stay either: the anonymous range is clean
             // from here on.
             if self.discard(region, slot).is_err() {
-                self.own_part(region).zero(keep_bytes);
+                self.own_slice(region).zero(keep_bytes);
             }
         }
         self.leave_file(slot, Backing::Shared { memory, access });

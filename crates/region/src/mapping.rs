@@ -1,13 +1,13 @@
 //! Mapped memory, by raw pointer. All address arithmetic on it is here.
 //!
-//! The idea: a [`Mapping`] owns an address range until it is dropped, a [`Part`] borrows some of it, and both only
-//! move bytes. A client's process may change region bytes at any time. So no Rust reference to them exists, no
+//! The idea: a [`Mapping`] owns an address range until it is dropped, a [`MappedSlice`] borrows some of it, and both
+//! only move bytes. A client's process may change region bytes at any time. So no Rust reference to them exists, no
 //! decision is taken from them in place, and every bit pattern is valid. There are two exceptions: a file that nobody
 //! writes any more ([`SealedSlice`]), and memory that is no region of a pool ([`PrivateMemory`]).
 //!
 //! This module never decides when the bytes may be touched: the gate does.
 //!
-//! Invariant: `base..base + bytes` is mapped readable and writable from construction to drop. Parts lie inside and
+//! Invariant: `base..base + bytes` is mapped readable and writable from construction to drop. Slices lie inside and
 //! cannot outlive their mapping.
 #![allow(unsafe_code)]
 
@@ -103,16 +103,16 @@ impl Mapping {
         self.bytes
     }
 
-    pub(crate) fn whole(&self) -> Part<'_> {
-        Part { base: self.base, bytes: self.bytes, mapping: PhantomData }
+    pub(crate) fn whole(&self) -> MappedSlice<'_> {
+        MappedSlice { base: self.base, bytes: self.bytes, mapping: PhantomData }
     }
 
-    /// Returns a part of the mapping. Panics if the range leaves it: callers check indices before they make offsets
+    /// Returns a slice of the mapping. Panics if the range leaves it: callers check indices before they make offsets
     /// of them.
-    pub(crate) fn part(&self, offset: usize, bytes: usize) -> Part<'_> {
+    pub(crate) fn slice(&self, offset: usize, bytes: usize) -> MappedSlice<'_> {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes));
         // SAFETY: the assertion above shows that the offset lies in the mapping.
-        Part { base: unsafe { self.base.add(offset) }, bytes, mapping: PhantomData }
+        MappedSlice { base: unsafe { self.base.add(offset) }, bytes, mapping: PhantomData }
     }
 
     /// Returns an atomic word in the mapping. Panics if the offset is not aligned or outside.
@@ -134,47 +134,47 @@ impl Drop for Mapping {
 
 /// Range of a mapping.
 #[derive(Clone, Copy)]
-pub(crate) struct Part<'a> {
+pub(crate) struct MappedSlice<'a> {
     base: *mut u8,
     bytes: usize,
     mapping: PhantomData<&'a Mapping>,
 }
 
-impl Part<'_> {
+impl MappedSlice<'_> {
     pub(crate) fn base(&self) -> *mut u8 {
         self.base
     }
 
     fn advise(&self, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the part is mapped. Of the advice used here only DONTNEED changes bytes, to zeros, and every bit
+        // SAFETY: the slice is mapped. Of the advice used here only DONTNEED changes bytes, to zeros, and every bit
         // pattern is valid.
         unsafe { madvise(self.base.cast(), self.bytes, advice) }
     }
 
     /// Zeroes the first `bytes`.
     pub(crate) fn zero(&self, bytes: usize) {
-        // SAFETY: the length is limited to the part, which is mapped writable.
+        // SAFETY: the length is limited to the slice, which is mapped writable.
         unsafe { ptr::write_bytes(self.base, 0, bytes.min(self.bytes)) };
     }
 
-    /// Reports whether every byte is zero. It reads whole words: parts are multiples of the page size.
+    /// Reports whether every byte is zero. It reads whole words: slices are multiples of the page size.
     pub(crate) fn is_zero(&self) -> bool {
         const STEP_WORDS: usize = PAGE_BYTES_MIN / 8;
         let words: *const u64 = self.base.cast_const().cast();
         (0..self.bytes / 8).step_by(STEP_WORDS).all(|start| {
             let mut seen = 0;
             for index in start..start + STEP_WORDS {
-                // SAFETY: parts start on pages and are multiples of them, so each word is aligned and inside.
+                // SAFETY: slices start on pages and are multiples of them, so each word is aligned and inside.
                 seen |= unsafe { words.add(index).read() };
             }
             seen == 0
         })
     }
 
-    /// Copies the first `bytes` of another part to the start of this one.
-    pub(crate) fn copy_from(&self, other: &Part<'_>, bytes: usize) {
+    /// Copies the first `bytes` of another slice to the start of this one.
+    pub(crate) fn copy_from(&self, other: &MappedSlice<'_>, bytes: usize) {
         let bytes = bytes.min(self.bytes).min(other.bytes);
-        // SAFETY: both ranges are mapped and limited to their parts; `copy` allows overlap.
+        // SAFETY: both ranges are mapped and limited to their slices; `copy` allows overlap.
         unsafe { ptr::copy(other.base, self.base, bytes) };
     }
 
@@ -184,7 +184,7 @@ impl Part<'_> {
             // Kernels before 5.14 do not know the advice.
             Err(Errno::INVAL) => {
                 for offset in (0..self.bytes).step_by(PAGE_BYTES_MIN) {
-                    // SAFETY: the byte lies in the part. The atomic `or` with 0 writes its page and keeps its value,
+                    // SAFETY: the byte lies in the slice. The atomic `or` with 0 writes its page and keeps its value,
                     // whoever else writes.
                     unsafe { AtomicU8::from_ptr(self.base.add(offset)) }.fetch_or(0, Ordering::Relaxed);
                 }
@@ -227,7 +227,7 @@ impl PrivateMemory {
 
     /// Makes the pages of a range present, as if each had been written. Panics if the range leaves the memory.
     pub fn populate(&self, offset: usize, bytes: usize) -> Result<(), Errno> {
-        self.0.part(offset, bytes).advise(Advice::LinuxPopulateWrite)
+        self.0.slice(offset, bytes).advise(Advice::LinuxPopulateWrite)
     }
 
     /// Returns the start of the memory, for a caller that lends out parts of it and keeps account of them.
@@ -275,7 +275,7 @@ impl FileMemory {
     }
 
     /// Returns the mapped bytes. Panics only while this value is dropped, when nobody can call it.
-    pub(crate) fn part(&self) -> Part<'_> {
+    pub(crate) fn slice(&self) -> MappedSlice<'_> {
         self.mapping.as_ref().map(Mapping::whole).expect("mapped until it is dropped")
     }
 }
@@ -310,7 +310,7 @@ impl SealedSlice {
 
 impl AsRef<[u8]> for SealedSlice {
     fn as_ref(&self) -> &[u8] {
-        let base = self.memory.part().base();
+        let base = self.memory.slice().base();
         // SAFETY:
         // * inside: the range was checked against the mapping, which lives as long as `self`; bytes need no
         //   alignment.

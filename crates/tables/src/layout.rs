@@ -47,7 +47,7 @@ pub struct RowGroupEncoder {
     bytes_max: usize,
     /// Bytes left free behind each buffer for its tag; 0 if the table is not encrypted.
     tag_bytes: usize,
-    parts: Vec<RecordBatch>,
+    batches: Vec<RecordBatch>,
     rows: usize,
 }
 
@@ -61,8 +61,16 @@ impl RowGroupEncoder {
         let stored = Arc::new(stored_schema(&schema)?);
         // Offsets of text are `i32`, and so are offsets within a group.
         let bytes_max = bytes_max.min(i32::MAX as u64) as usize / GROUP_ALIGN * GROUP_ALIGN;
-        let (places, parts) = (None, Vec::new());
-        Ok(RowGroupEncoder { given: schema, schema: stored, places, bytes_max, tag_bytes: 0, parts, rows: 0 })
+        let (places, batches) = (None, Vec::new());
+        Ok(RowGroupEncoder {
+            given: schema,
+            schema: stored,
+            places,
+            bytes_max,
+            tag_bytes: 0,
+            batches,
+            rows: 0,
+        })
     }
 
     /// Switches to the row layout: rows of fixed width that follow each other.
@@ -105,7 +113,7 @@ impl RowGroupEncoder {
         let mut from = 0;
         while from < batch.num_rows() {
             let rows = (batch.num_rows() - from).min(GROUP_ROWS_MAX - self.rows);
-            self.parts.push(batch.slice(from, rows));
+            self.batches.push(batch.slice(from, rows));
             self.rows += rows;
             from += rows;
             if self.rows == GROUP_ROWS_MAX {
@@ -118,8 +126,8 @@ impl RowGroupEncoder {
     /// Calls `ready` with the last row group, if any rows are left.
     pub fn finish(&mut self, mut ready: impl FnMut(EncodedGroup) -> Result<(), Error>) -> Result<(), Error> {
         self.rows = 0;
-        let parts = std::mem::take(&mut self.parts);
-        if parts.is_empty() { Ok(()) } else { self.encode(parts, &mut ready) }
+        let batches = std::mem::take(&mut self.batches);
+        if batches.is_empty() { Ok(()) } else { self.encode(batches, &mut ready) }
     }
 
     fn check(&self, batch: &RecordBatch) -> Result<(), Error> {
@@ -148,18 +156,18 @@ impl RowGroupEncoder {
     /// Encodes rows as one row group, or as several if one would be larger than a region.
     fn encode(
         &self,
-        parts: Vec<RecordBatch>,
+        batches: Vec<RecordBatch>,
         ready: &mut impl FnMut(EncodedGroup) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let rows: usize = parts.iter().map(RecordBatch::num_rows).sum();
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         let columns: Vec<Vec<ArrayRef>> = (0..self.schema.fields().len())
-            .map(|index| parts.iter().map(|part| Arc::clone(part.column(index))).collect())
+            .map(|index| batches.iter().map(|batch| Arc::clone(batch.column(index))).collect())
             .collect();
         let sizes = self.schema.fields().iter().zip(&columns);
         let bytes: usize = match &self.places {
             Some(places) => rows.saturating_mul(places.row_bytes) + self.tag_bytes,
             None => {
-                sizes.map(|(field, parts)| bytes_of(field.data_type(), parts, rows, self.tag_bytes)).sum()
+                sizes.map(|(field, arrays)| bytes_of(field.data_type(), arrays, rows, self.tag_bytes)).sum()
             }
         };
         if bytes <= self.bytes_max {
@@ -173,14 +181,14 @@ impl RowGroupEncoder {
             )));
         }
         let (mut first, mut second, mut left) = (Vec::new(), Vec::new(), rows / 2);
-        for part in parts {
-            let taken = part.num_rows().min(left);
+        for batch in batches {
+            let taken = batch.num_rows().min(left);
             left -= taken;
             if taken > 0 {
-                first.push(part.slice(0, taken));
+                first.push(batch.slice(0, taken));
             }
-            if taken < part.num_rows() {
-                second.push(part.slice(taken, part.num_rows() - taken));
+            if taken < batch.num_rows() {
+                second.push(batch.slice(taken, batch.num_rows() - taken));
             }
         }
         self.encode(first, ready)?;
@@ -193,9 +201,9 @@ impl RowGroupEncoder {
         let fields = self.schema.fields().iter().zip(columns);
         let columns = match &self.places {
             Some(places) => encode_rows(fields, rows, places, &mut out),
-            None => {
-                fields.map(|(field, parts)| encode_column(field.data_type(), parts, rows, &mut out)).collect()
-            }
+            None => fields
+                .map(|(field, arrays)| encode_column(field.data_type(), arrays, rows, &mut out))
+                .collect(),
         };
         let mut out = out.bytes;
         let group = RowGroup { offset: 0, bytes: out.len() as u32, rows: rows as u32, columns };
@@ -205,51 +213,54 @@ impl RowGroupEncoder {
 }
 
 /// Returns the bytes of a column without a dictionary, including the alignment of its buffers.
-fn bytes_of(of: &DataType, parts: &[ArrayRef], rows: usize, tag_bytes: usize) -> usize {
+fn bytes_of(of: &DataType, arrays: &[ArrayRef], rows: usize, tag_bytes: usize) -> usize {
     let aligned = |bytes: usize| bytes.saturating_add(tag_bytes).next_multiple_of(BUFFER_ALIGN);
-    let validity =
-        if parts.iter().any(|part| part.logical_null_count() > 0) { aligned(bitmap_bytes(rows)) } else { 0 };
+    let validity = if arrays.iter().any(|array| array.logical_null_count() > 0) {
+        aligned(bitmap_bytes(rows))
+    } else {
+        0
+    };
     let values = match of {
         DataType::Boolean => aligned(bitmap_bytes(rows)),
-        DataType::Utf8 | DataType::Binary => aligned((rows + 1) * 4) + aligned(value_bytes(parts)),
+        DataType::Utf8 | DataType::Binary => aligned((rows + 1) * 4) + aligned(value_bytes(arrays)),
         of => aligned(rows.saturating_mul(fixed_bytes(of).unwrap_or(0))),
     };
     validity + values
 }
 
 /// Returns the total bytes of text or binary values.
-fn value_bytes(parts: &[ArrayRef]) -> usize {
-    values(parts).flatten().map(<[u8]>::len).sum()
+fn value_bytes(arrays: &[ArrayRef]) -> usize {
+    values(arrays).flatten().map(<[u8]>::len).sum()
 }
 
 /// Iterates over text or binary values; NULL is `None`.
-fn values(parts: &[ArrayRef]) -> impl Iterator<Item = Option<&[u8]>> {
-    fn of(part: &ArrayRef) -> Box<dyn Iterator<Item = Option<&[u8]>> + '_> {
-        match part.data_type() {
-            DataType::Utf8 => Box::new(part.as_string::<i32>().iter().map(|value| value.map(str::as_bytes))),
+fn values(arrays: &[ArrayRef]) -> impl Iterator<Item = Option<&[u8]>> {
+    fn of(array: &ArrayRef) -> Box<dyn Iterator<Item = Option<&[u8]>> + '_> {
+        match array.data_type() {
+            DataType::Utf8 => Box::new(array.as_string::<i32>().iter().map(|value| value.map(str::as_bytes))),
             DataType::LargeUtf8 => {
-                Box::new(part.as_string::<i64>().iter().map(|value| value.map(str::as_bytes)))
+                Box::new(array.as_string::<i64>().iter().map(|value| value.map(str::as_bytes)))
             }
             DataType::Utf8View => {
-                Box::new(part.as_string_view().iter().map(|value| value.map(str::as_bytes)))
+                Box::new(array.as_string_view().iter().map(|value| value.map(str::as_bytes)))
             }
-            DataType::LargeBinary => Box::new(part.as_binary::<i64>().iter()),
-            DataType::BinaryView => Box::new(part.as_binary_view().iter()),
+            DataType::LargeBinary => Box::new(array.as_binary::<i64>().iter()),
+            DataType::BinaryView => Box::new(array.as_binary_view().iter()),
             DataType::Dictionary(..) => {
-                let dictionary = part.as_any_dictionary();
+                let dictionary = array.as_any_dictionary();
                 let values: Vec<Option<&[u8]>> = of(dictionary.values()).collect();
                 if values.is_empty() {
-                    return Box::new(std::iter::repeat_n(None, part.len()));
+                    return Box::new(std::iter::repeat_n(None, array.len()));
                 }
                 let keys = dictionary.normalized_keys();
                 let value =
-                    move |(row, key)| if part.is_null(row) { None } else { values.get(key).copied()? };
+                    move |(row, key)| if array.is_null(row) { None } else { values.get(key).copied()? };
                 Box::new(keys.into_iter().enumerate().map(value))
             }
-            _ => Box::new(part.as_binary::<i32>().iter()),
+            _ => Box::new(array.as_binary::<i32>().iter()),
         }
     }
-    parts.iter().flat_map(of)
+    arrays.iter().flat_map(of)
 }
 
 /// Bytes of a row group while it is encoded.
@@ -270,44 +281,44 @@ fn put_buffer(out: &mut Out, fill: impl FnOnce(&mut Vec<u8>)) -> BufferAt {
     at
 }
 
-fn encode_column(of: &DataType, parts: &[ArrayRef], rows: usize, out: &mut Out) -> ColumnChunk {
+fn encode_column(of: &DataType, arrays: &[ArrayRef], rows: usize, out: &mut Out) -> ColumnChunk {
     // Counts logical nulls: a dictionary may have NULL among its values.
-    let null_count: usize = parts.iter().map(|part| part.logical_null_count()).sum();
+    let null_count: usize = arrays.iter().map(|array| array.logical_null_count()).sum();
     let mut buffers = Vec::with_capacity(4);
     if null_count > 0 {
         let mut bits = BooleanBufferBuilder::new(rows);
-        for part in parts {
-            match part.logical_nulls() {
+        for array in arrays {
+            match array.logical_nulls() {
                 Some(nulls) => bits.append_buffer(nulls.inner()),
-                None => bits.append_n(part.len(), true),
+                None => bits.append_n(array.len(), true),
             }
         }
         buffers.push(put_buffer(out, |out| out.extend_from_slice(bits.as_slice())));
     }
     let (encoding, statistics) = match of {
-        DataType::Utf8 | DataType::Binary => encode_bytes(of, parts, rows, out, &mut buffers),
+        DataType::Utf8 | DataType::Binary => encode_bytes(of, arrays, rows, out, &mut buffers),
         DataType::Boolean => {
             let mut bits = BooleanBufferBuilder::new(rows);
-            parts.iter().for_each(|part| bits.append_buffer(part.as_boolean().values()));
+            arrays.iter().for_each(|array| bits.append_buffer(array.as_boolean().values()));
             buffers.push(put_buffer(out, |out| out.extend_from_slice(bits.as_slice())));
-            (Encoding::Plain, Statistics::of_fixed(of, parts))
+            (Encoding::Plain, Statistics::of_fixed(of, arrays))
         }
         of => {
             let width = fixed_bytes(of).unwrap_or(0);
             buffers.push(put_buffer(out, |out| {
-                parts
+                arrays
                     .iter()
-                    .for_each(|part| fixed_values(part, width, |values| out.extend_from_slice(values)));
+                    .for_each(|array| fixed_values(array, width, |values| out.extend_from_slice(values)));
             }));
-            (Encoding::Plain, Statistics::of_fixed(of, parts))
+            (Encoding::Plain, Statistics::of_fixed(of, arrays))
         }
     };
     ColumnChunk { encoding, null_count: null_count as u32, buffers, statistics }
 }
 
 /// Calls `take` with the bytes of the values of fixed width in one array of a column.
-fn fixed_values(part: &ArrayRef, width: usize, mut take: impl FnMut(&[u8])) {
-    let data = part.to_data();
+fn fixed_values(array: &ArrayRef, width: usize, mut take: impl FnMut(&[u8])) {
+    let data = array.to_data();
     let bytes = data.buffers().first().map_or(&[][..], |buffer| buffer.as_slice());
     take(&bytes[data.offset() * width..][..data.len() * width]);
 }
@@ -322,12 +333,12 @@ fn encode_rows<'c>(
     let buffer = put_buffer(out, |out| {
         let start = out.len();
         out.resize(start + rows * row_bytes, 0);
-        for ((field, parts), place) in columns.clone().zip(&places.starts) {
+        for ((field, arrays), place) in columns.clone().zip(&places.starts) {
             let width = fixed_bytes(field.data_type()).unwrap_or(0);
             let mut into =
                 out[start..].chunks_exact_mut(row_bytes).map(|row| &mut row[*place..*place + width]);
-            for part in parts {
-                fixed_values(part, width, |values| {
+            for array in arrays {
+                fixed_values(array, width, |values| {
                     values
                         .chunks_exact(width)
                         .zip(&mut into)
@@ -336,23 +347,23 @@ fn encode_rows<'c>(
             }
         }
     });
-    let chunk = |(field, parts): (&FieldRef, &Vec<ArrayRef>)| ColumnChunk {
+    let chunk = |(field, arrays): (&FieldRef, &Vec<ArrayRef>)| ColumnChunk {
         encoding: Encoding::Rows,
         null_count: 0,
         buffers: vec![buffer],
-        statistics: Statistics::of_fixed(field.data_type(), parts),
+        statistics: Statistics::of_fixed(field.data_type(), arrays),
     };
     columns.map(chunk).collect()
 }
 
 fn encode_bytes(
     of: &DataType,
-    parts: &[ArrayRef],
+    arrays: &[ArrayRef],
     rows: usize,
     out: &mut Out,
     buffers: &mut Vec<BufferAt>,
 ) -> (Encoding, Option<Statistics>) {
-    let plain_bytes = (rows + 1) * 4 + value_bytes(parts);
+    let plain_bytes = (rows + 1) * 4 + value_bytes(arrays);
     let mut put = |out: &mut Out, values: &mut dyn Iterator<Item = &[u8]>| {
         let mut end = 0u32;
         let mut ends = end.to_le_bytes().to_vec();
@@ -365,7 +376,7 @@ fn encode_bytes(
         buffers.push(put_buffer(out, |out| out.extend_from_slice(&ends)));
         buffers.push(put_buffer(out, |out| out.extend_from_slice(&all)));
     };
-    match dictionary(parts, rows, plain_bytes) {
+    match dictionary(arrays, rows, plain_bytes) {
         Some((keys, distinct)) => {
             let mut bytes = Vec::with_capacity(keys.len() * 2);
             keys.iter().for_each(|key| bytes.extend_from_slice(&key.to_le_bytes()));
@@ -376,19 +387,19 @@ fn encode_bytes(
             (Encoding::Dictionary, Statistics::of_bytes(of, distinct.into_iter()))
         }
         None => {
-            put(out, &mut values(parts).map(Option::unwrap_or_default));
-            (Encoding::Plain, Statistics::of_bytes(of, values(parts).flatten()))
+            put(out, &mut values(arrays).map(Option::unwrap_or_default));
+            (Encoding::Plain, Statistics::of_bytes(of, values(arrays).flatten()))
         }
     }
 }
 
 /// Builds a dictionary: the key of each row, and the distinct values. `None` if there are no values, or as soon as
 /// the dictionary would take more than half the bytes of the plain values.
-fn dictionary(parts: &[ArrayRef], rows: usize, plain_bytes: usize) -> Option<(Vec<u16>, Vec<&[u8]>)> {
+fn dictionary(arrays: &[ArrayRef], rows: usize, plain_bytes: usize) -> Option<(Vec<u16>, Vec<&[u8]>)> {
     let mut bytes = rows * 2 + 4;
     let mut known: HashMap<&[u8], u16> = HashMap::new();
     let (mut keys, mut distinct) = (Vec::new(), Vec::new());
-    for value in values(parts) {
+    for value in values(arrays) {
         let Some(value) = value else {
             keys.push(0);
             continue;

@@ -317,7 +317,7 @@ impl<'t> Work<'t> {
         }
         rest.retain(|group| trial.binary_search(group).is_err());
         let groups = trial.len();
-        self.run_part(placing, Stage::Trial, Way::Ship, trial)?;
+        self.run_stage(placing, Stage::Trial, Way::Ship, trial)?;
         let estimates = placing.estimates(&self.scope.groups);
         // A node that refused the trial will refuse the remaining row groups too.
         let chosen = if self.report.refusals.is_empty() { estimates.choice } else { Way::Fetch };
@@ -329,11 +329,11 @@ impl<'t> Work<'t> {
         if self.is_complete() {
             return Ok(());
         }
-        self.run_part(placing, Stage::Rest, tried.way, tried.rest.clone())
+        self.run_stage(placing, Stage::Rest, tried.way, tried.rest.clone())
     }
 
     /// Runs some of the row groups, which no other part runs, and passes the measurements to the planner.
-    fn run_part(
+    fn run_stage(
         &mut self,
         placing: &Placing<'_>,
         stage: Stage,

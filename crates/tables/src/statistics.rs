@@ -85,34 +85,34 @@ impl Statistics {
     }
 
     /// Returns the statistics of a column of fixed width, given as several arrays.
-    pub(crate) fn of_fixed(of: &DataType, parts: &[ArrayRef]) -> Option<Statistics> {
+    pub(crate) fn of_fixed(of: &DataType, arrays: &[ArrayRef]) -> Option<Statistics> {
         let whole = |(min, max): (i128, i128)| Statistics::exact(Value::Integer(min), Value::Integer(max));
         match of {
             DataType::Boolean => {
-                let values = || parts.iter().flat_map(|part| part.as_boolean().iter().flatten());
+                let values = || arrays.iter().flat_map(|array| array.as_boolean().iter().flatten());
                 Some(Statistics::exact(Value::Boolean(values().min()?), Value::Boolean(values().max()?)))
             }
-            DataType::Int8 => bounds::<Int8Type>(parts).map(whole),
-            DataType::Int16 => bounds::<Int16Type>(parts).map(whole),
-            DataType::Int32 => bounds::<Int32Type>(parts).map(whole),
-            DataType::Date32 => bounds::<Date32Type>(parts).map(whole),
-            DataType::Int64 => bounds::<Int64Type>(parts).map(whole),
+            DataType::Int8 => bounds::<Int8Type>(arrays).map(whole),
+            DataType::Int16 => bounds::<Int16Type>(arrays).map(whole),
+            DataType::Int32 => bounds::<Int32Type>(arrays).map(whole),
+            DataType::Date32 => bounds::<Date32Type>(arrays).map(whole),
+            DataType::Int64 => bounds::<Int64Type>(arrays).map(whole),
             DataType::Timestamp(unit, _) => match unit {
-                TimeUnit::Second => bounds::<TimestampSecondType>(parts),
-                TimeUnit::Millisecond => bounds::<TimestampMillisecondType>(parts),
-                TimeUnit::Microsecond => bounds::<TimestampMicrosecondType>(parts),
-                TimeUnit::Nanosecond => bounds::<TimestampNanosecondType>(parts),
+                TimeUnit::Second => bounds::<TimestampSecondType>(arrays),
+                TimeUnit::Millisecond => bounds::<TimestampMillisecondType>(arrays),
+                TimeUnit::Microsecond => bounds::<TimestampMicrosecondType>(arrays),
+                TimeUnit::Nanosecond => bounds::<TimestampNanosecondType>(arrays),
             }
             .map(whole),
-            DataType::UInt8 => bounds::<UInt8Type>(parts).map(whole),
-            DataType::UInt16 => bounds::<UInt16Type>(parts).map(whole),
-            DataType::UInt32 => bounds::<UInt32Type>(parts).map(whole),
-            DataType::UInt64 => bounds::<UInt64Type>(parts).map(whole),
-            DataType::Float32 => floats::<Float32Type>(parts, f32::is_nan, |value| value.to_bits().into()),
-            DataType::Float64 => floats::<Float64Type>(parts, f64::is_nan, f64::to_bits),
-            DataType::Decimal128(..) => bounds::<Decimal128Type>(parts).map(whole),
+            DataType::UInt8 => bounds::<UInt8Type>(arrays).map(whole),
+            DataType::UInt16 => bounds::<UInt16Type>(arrays).map(whole),
+            DataType::UInt32 => bounds::<UInt32Type>(arrays).map(whole),
+            DataType::UInt64 => bounds::<UInt64Type>(arrays).map(whole),
+            DataType::Float32 => floats::<Float32Type>(arrays, f32::is_nan, |value| value.to_bits().into()),
+            DataType::Float64 => floats::<Float64Type>(arrays, f64::is_nan, f64::to_bits),
+            DataType::Decimal128(..) => bounds::<Decimal128Type>(arrays).map(whole),
             DataType::FixedSizeBinary(_) => {
-                let values = parts.iter().flat_map(|part| part.as_fixed_size_binary().iter().flatten());
+                let values = arrays.iter().flat_map(|array| array.as_fixed_size_binary().iter().flatten());
                 Statistics::of_bytes(of, values)
             }
             _ => None,
@@ -121,22 +121,22 @@ impl Statistics {
 }
 
 /// Calls `each` with every value of a column that is not NULL.
-fn each_value<T: ArrowPrimitiveType>(parts: &[ArrayRef], mut each: impl FnMut(T::Native)) {
-    for part in parts {
-        let part = part.as_primitive::<T>();
-        match part.nulls() {
-            None => part.values().iter().copied().for_each(&mut each),
-            Some(_) => part.iter().flatten().for_each(&mut each),
+fn each_value<T: ArrowPrimitiveType>(arrays: &[ArrayRef], mut each: impl FnMut(T::Native)) {
+    for array in arrays {
+        let array = array.as_primitive::<T>();
+        match array.nulls() {
+            None => array.values().iter().copied().for_each(&mut each),
+            Some(_) => array.iter().flatten().for_each(&mut each),
         }
     }
 }
 
-fn bounds<T: ArrowPrimitiveType>(parts: &[ArrayRef]) -> Option<(i128, i128)>
+fn bounds<T: ArrowPrimitiveType>(arrays: &[ArrayRef]) -> Option<(i128, i128)>
 where
     T::Native: Ord + Into<i128>,
 {
     let mut bounds: Option<(T::Native, T::Native)> = None;
-    each_value::<T>(parts, |value| {
+    each_value::<T>(arrays, |value| {
         let (min, max) = bounds.get_or_insert((value, value));
         *min = value.min(*min);
         *max = value.max(*max);
@@ -145,7 +145,7 @@ where
 }
 
 fn floats<T: ArrowPrimitiveType>(
-    parts: &[ArrayRef],
+    arrays: &[ArrayRef],
     is_nan: impl Fn(T::Native) -> bool,
     bits: impl Fn(T::Native) -> u64,
 ) -> Option<Statistics>
@@ -153,7 +153,7 @@ where
     T::Native: PartialOrd,
 {
     let (mut bounds, mut has_nan) = (None, false);
-    each_value::<T>(parts, |value| {
+    each_value::<T>(arrays, |value| {
         if is_nan(value) {
             has_nan = true;
             return;

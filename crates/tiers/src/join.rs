@@ -13,7 +13,7 @@ use crate::plan::hash_join::{Joining, Partitioning};
 use crate::plan::traffic::TierSide;
 use crate::region::TierRegionError;
 use crate::stage::{Morsel, MorselTask, Order, RealTime, Stage, StageReport, evenly, mixed};
-use crate::strategy::{NonPartitionedStrategy, Part, PartitionedStrategy, Steps, Strategy, batch_of};
+use crate::strategy::{NonPartitionedStrategy, PartitionedStrategy, RowSet, Steps, Strategy, batch_of};
 use farpool_join::{
     BuildTable, Equal, How, JoinError, JoinInput, JoinSide as Of, Morsels, PartitionHasher, Partitioned,
     Partitioner, Settings, Sides, Sink, Tuple, join_partitions_by, partition, probe, table_bytes,
@@ -121,15 +121,15 @@ impl Common<'_> {
 
     /// Returns a morsel for each partition, near and far ones mixed. Without mixing, partitions that were laid out in a
     /// row would come from one chunk, hence one tier, for a long time.
-    fn of_partitions(&self, task: MorselTask, parts: &[&Partitioned<'_>]) -> Vec<Morsel> {
+    fn of_partitions(&self, task: MorselTask, partitioned: &[&Partitioned<'_>]) -> Vec<Morsel> {
         let partitions = self.hasher.partitions();
-        let read = |at: usize| self.memory.bytes_by_side(parts.iter().flat_map(|part| part.slices(at)));
+        let read = |at: usize| self.memory.bytes_by_side(partitioned.iter().flat_map(|side| side.slices(at)));
         // The cast fits: there are at most 2^14 partitions.
         mixed((0..partitions).map(|at| Morsel::reading_both(task, at as u32, read(at))).collect())
     }
 
-    fn bytes_of(&self, part: &Partitioned<'_>) -> [u64; 2] {
-        self.memory.bytes_by_side((0..part.partitions()).flat_map(|at| part.slices(at)))
+    fn bytes_of(&self, side: &Partitioned<'_>) -> [u64; 2] {
+        self.memory.bytes_by_side((0..side.partitions()).flat_map(|at| side.slices(at)))
     }
 
     /// Returns the number of chunks that partitions need beside their rows, for blocks that are not full.
@@ -156,14 +156,14 @@ fn partitioned<S: Sink, E: Equal>(
     if batches > 1 && strategy.partitioning != Partitioning::OnePass {
         return Err(TierError::Beside(strategy.partitioning));
     }
-    let rows: Vec<(Part, &[Tuple])> = std::iter::once((Part::Build, build))
+    let rows: Vec<(RowSet, &[Tuple])> = std::iter::once((RowSet::Build, build))
         .chain((0..batches).map(|at| {
             let rows = batch_of(outer.len(), MORSEL_ROWS, at, batches);
-            (Part::Batch(at, batches), &outer[rows])
+            (RowSet::Batch(at, batches), &outer[rows])
         }))
         .collect();
     let placed: Vec<Placed<'_>> =
-        rows.iter().map(|(part, _)| Placed::new(common.memory, strategy.output_share(*part))).collect();
+        rows.iter().map(|(row_set, _)| Placed::new(common.memory, strategy.output_share(*row_set))).collect();
     if strategy.partitioning == Partitioning::OnePass {
         for (placed, (_, rows)) in placed.iter().zip(&rows) {
             placed.reserve(size_of_val(*rows), common.spare_chunks())?;
@@ -177,7 +177,7 @@ fn partitioned<S: Sink, E: Equal>(
         placed: &placed,
         scratch: &scratch,
         copies: None,
-        parts: rows.iter().map(|_| None).collect(),
+        partitioned: rows.iter().map(|_| None).collect(),
         how,
         sinks: sinks.into_iter().map(|sink| Mutex::new(Some(sink))).collect(),
     };
@@ -186,8 +186,8 @@ fn partitioned<S: Sink, E: Equal>(
         // The partitioning is verified by joining what it made.
         kernels.join(batches - 1)?;
     }
-    let parts = kernels.parts.iter().flatten();
-    let partition_bytes = parts.map(|part| common.bytes_of(part));
+    let partitioned = kernels.partitioned.iter().flatten();
+    let partition_bytes = partitioned.map(|side| common.bytes_of(side));
     let partition_bytes = partition_bytes.fold([0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]]);
     let sinks = kernels.sinks.into_iter().filter_map(Mutex::into_inner).collect();
     Ok(Joined { sinks, reports, partition_bytes, table_bytes: [0; 2] })
@@ -197,12 +197,12 @@ fn partitioned<S: Sink, E: Equal>(
 struct Kernels<'a, S, E> {
     common: &'a Common<'a>,
     strategy: &'a PartitionedStrategy,
-    rows: &'a [(Part, &'a [Tuple])],
+    rows: &'a [(RowSet, &'a [Tuple])],
     placed: &'a [Placed<'a>],
     scratch: &'a Placed<'a>,
     /// Copies made for the side or batch that is partitioned next.
     copies: Option<Copies<'a>>,
-    parts: Vec<Option<Partitioned<'a>>>,
+    partitioned: Vec<Option<Partitioned<'a>>>,
     how: How<'a, E>,
     /// Sinks by worker; `None` if the sink was lost with an error.
     sinks: Vec<Mutex<Option<S>>>,
@@ -210,10 +210,10 @@ struct Kernels<'a, S, E> {
 
 impl<'a, S, E> Kernels<'a, S, E> {
     /// Returns the index of a side or batch, its rows, and the destination of the copy of each of its morsels.
-    fn part(&self, part: Part, near_share: f64) -> (usize, &'a [Tuple], Vec<Option<TierSide>>) {
-        let at = match part {
-            Part::Build => 0,
-            Part::Batch(batch, _) => batch + 1,
+    fn row_set(&self, row_set: RowSet, near_share: f64) -> (usize, &'a [Tuple], Vec<Option<TierSide>>) {
+        let at = match row_set {
+            RowSet::Build => 0,
+            RowSet::Batch(batch, _) => batch + 1,
         };
         let rows = self.rows[at].1;
         let morsels = morsels_of(rows.len());
@@ -223,15 +223,15 @@ impl<'a, S, E> Kernels<'a, S, E> {
 
     /// Returns the build side and a batch of the probe side; `None` if either is not partitioned yet.
     fn sides(&self, batch: usize) -> Option<Sides<&Partitioned<'a>>> {
-        Some(Sides { build: self.parts[0].as_ref()?, probe: self.parts[batch + 1].as_ref()? })
+        Some(Sides { build: self.partitioned[0].as_ref()?, probe: self.partitioned[batch + 1].as_ref()? })
     }
 }
 
 impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
     type Error = TierError;
 
-    fn copy(&mut self, part: Part, near_share: f64) -> Result<Option<StageReport>, TierError> {
-        let (_, rows, to) = self.part(part, near_share);
+    fn copy(&mut self, row_set: RowSet, near_share: f64) -> Result<Option<StageReport>, TierError> {
+        let (_, rows, to) = self.row_set(row_set, near_share);
         let mut copies = Copies::new(self.common.memory, to.clone())?;
         let report = self.common.copy("move", &Input::new(rows, &mut copies), &to);
         self.copies = Some(copies);
@@ -240,13 +240,13 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
 
     fn partition(
         &mut self,
-        part: Part,
+        row_set: RowSet,
         near_share: f64,
         order: Order,
         joins: Option<usize>,
     ) -> Result<StageReport, TierError> {
         let (common, strategy) = (self.common, self.strategy);
-        let (at, rows, to) = self.part(part, near_share);
+        let (at, rows, to) = self.row_set(row_set, near_share);
         let keeps = strategy.partitioning == Partitioning::KeepWhileCounting;
         let mut copies = match self.copies.take() {
             Some(copies) => copies,
@@ -259,7 +259,7 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
         };
         let reads = common.reads(&input, if keeps { &[] } else { &to });
         let reads_twice = strategy.partitioning.reads() == 2;
-        let written = strategy.output_share(part);
+        let written = strategy.output_share(row_set);
         let morsel = |(number, read): (u32, [u64; 2])| {
             let bytes = read[0] + read[1];
             match to.get(number as usize).copied().flatten().filter(|_| keeps) {
@@ -295,14 +295,14 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
             true => (feed.reading_again(&placed.room), Partitioner::TwoReads),
             false => (feed.writing_to(&placed.room), Partitioner::OnePass),
         };
-        let side = if part == Part::Build { Of::Build } else { Of::Probe };
+        let side = if row_set == RowSet::Build { Of::Build } else { Of::Probe };
         let settings = Settings { partitioner, ..*common.settings };
         let made = partition(&settings, common.hasher, placed, side, &input, &feed)?;
         let report = feed.finish();
         if let Some(error) = failed.into_inner() {
             return Err(error.into());
         }
-        self.parts[at] = Some(made);
+        self.partitioned[at] = Some(made);
         Ok(report)
     }
 
@@ -359,21 +359,21 @@ fn non_partitioned<S: Sink, E: Equal>(
     let stage = Stage::new("partition", mixed(morsels));
     let feed = common.feed(&stage, MORSEL_ROWS, build.len()).writing_to(&placed.room);
     let settings = Settings { partitioner: Partitioner::OnePass, ..*common.settings };
-    let parts = partition(&settings, common.hasher, &placed, Of::Build, &input, &feed)?;
+    let partitioned = partition(&settings, common.hasher, &placed, Of::Build, &input, &feed)?;
     reports.push(feed.finish());
 
     let of_table = Placed::new(memory, strategy.table_share);
     let fill = |morsel: Morsel| {
-        let made = table_bytes(parts.count(morsel.chunk as usize)) as u64;
+        let made = table_bytes(partitioned.count(morsel.chunk as usize)) as u64;
         morsel.writing_share(strategy.table_share, made)
     };
-    let morsels = common.of_partitions(MorselTask::Build, &[&parts]).into_iter().map(fill).collect();
-    let feed = common.feed(&Stage::new("build", morsels), 1, parts.partitions());
+    let morsels = common.of_partitions(MorselTask::Build, &[&partitioned]).into_iter().map(fill).collect();
+    let feed = common.feed(&Stage::new("build", morsels), 1, partitioned.partitions());
     let feed = feed.writing_to(&of_table.room);
-    let table = BuildTable::build_by(&settings, &of_table, &parts, &feed)?;
+    let table = BuildTable::build_by(&settings, &of_table, &partitioned, &feed)?;
     reports.push(feed.finish());
-    let partition_bytes = common.bytes_of(&parts);
-    drop(parts);
+    let partition_bytes = common.bytes_of(&partitioned);
+    drop(partitioned);
 
     let to = copies_of(outer);
     let mut copies = Copies::new(memory, to.clone())?;

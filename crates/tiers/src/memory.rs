@@ -24,14 +24,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const _: () = assert!(CHUNK_BYTES == farpool_join::CHUNK_BYTES);
 
 /// Denominator of shares. A large one makes any prefix of a run as evenly mixed as the whole run.
-const PARTS: u64 = 1 << 20;
+const SHARE_STEPS: u64 = 1 << 20;
 /// Number of single chunks that are allocated at a time.
 const SLAB_CHUNKS: usize = 16;
 
 /// Returns the near share that an object of `bytes` really gets: whole chunks, as close to `near_share` as they can be.
 pub fn share_in_chunks(near_share: f64, bytes: usize) -> f64 {
     let chunks = bytes.div_ceil(CHUNK_BYTES).max(1) as u64;
-    Interleave::share(near_share, PARTS).near_among(chunks) as f64 / chunks as f64
+    Interleave::share(near_share, SHARE_STEPS).near_among(chunks) as f64 / chunks as f64
 }
 
 /// Memory of two tiers, from which joins borrow chunks.
@@ -221,7 +221,7 @@ pub(crate) struct Placed<'m> {
 
 impl<'m> Placed<'m> {
     pub(crate) fn new(memory: &'m TierMemory, near_share: f64) -> Placed<'m> {
-        let interleave = Interleave::share(near_share, PARTS);
+        let interleave = Interleave::share(near_share, SHARE_STEPS);
         Placed {
             memory,
             interleave,

@@ -48,7 +48,7 @@ pub struct PartitionedStrategy {
 
 /// Rows that are partitioned in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum RowSet {
     Build,
     /// Batch of the probe side: its number, and the number of batches.
     Batch(usize, usize),
@@ -59,13 +59,13 @@ pub(crate) trait Steps {
     type Error;
 
     /// Copies a share of the rows near, or to the mix. Returns `None` if nothing is copied.
-    fn copy(&mut self, part: Part, near_share: f64) -> Result<Option<StageReport>, Self::Error>;
+    fn copy(&mut self, row_set: RowSet, near_share: f64) -> Result<Option<StageReport>, Self::Error>;
 
     /// Partitions the rows. `near_share` of them were copied, or are kept near while they are counted. `joins` is a
     /// finished batch to join meanwhile.
     fn partition(
         &mut self,
-        part: Part,
+        row_set: RowSet,
         near_share: f64,
         order: Order,
         joins: Option<usize>,
@@ -120,7 +120,8 @@ impl PartitionedStrategy {
     ) -> Result<Vec<StageReport>, S::Error> {
         let batches = self.joining.batches() as usize;
         let mut reports = Vec::new();
-        for part in std::iter::once(Part::Build).chain((0..batches).map(|batch| Part::Batch(batch, batches)))
+        for row_set in
+            std::iter::once(RowSet::Build).chain((0..batches).map(|batch| RowSet::Batch(batch, batches)))
         {
             let planned = match self.partitioning {
                 Partitioning::InFar | Partitioning::OnePass => 0.0,
@@ -132,14 +133,14 @@ impl PartitionedStrategy {
             let mut balance = correcting.as_deref_mut().filter(|_| is_open);
             let share = balance.as_deref().map_or(planned, Balance::share);
             if self.is_copied_first() {
-                reports.extend(steps.copy(part, share)?);
+                reports.extend(steps.copy(row_set, share)?);
             }
-            let joins = match part {
-                Part::Batch(batch, _) => batch.checked_sub(1),
-                Part::Build => None,
+            let joins = match row_set {
+                RowSet::Batch(batch, _) => batch.checked_sub(1),
+                RowSet::Build => None,
             };
             let order = if balance.is_some() { Order::TwoQueues } else { Order::AsGiven };
-            let report = steps.partition(part, share, order, joins)?;
+            let report = steps.partition(row_set, share, order, joins)?;
             if let Some(balance) = &mut balance {
                 let [near, far] = report.drained_seconds;
                 balance.drained(near, far);
@@ -178,11 +179,13 @@ impl PartitionedStrategy {
     }
 
     /// Returns the near share of the partitions of a side or batch.
-    pub(crate) fn output_share(&self, part: Part) -> f64 {
+    pub(crate) fn output_share(&self, row_set: RowSet) -> f64 {
         let of_batch = |batch: usize| self.batch_shares.get(batch).or(self.batch_shares.last());
-        match (self.partitioning, part) {
-            (Partitioning::OnePass, Part::Build) => self.build_share,
-            (Partitioning::OnePass, Part::Batch(batch, _)) => of_batch(batch).copied().unwrap_or(self.mixed),
+        match (self.partitioning, row_set) {
+            (Partitioning::OnePass, RowSet::Build) => self.build_share,
+            (Partitioning::OnePass, RowSet::Batch(batch, _)) => {
+                of_batch(batch).copied().unwrap_or(self.mixed)
+            }
             _ => self.mixed,
         }
     }
@@ -204,32 +207,32 @@ struct Tickets<'a> {
 }
 
 impl Tickets<'_> {
-    fn morsels(&self, part: Part) -> u32 {
-        match part {
-            Part::Build => self.build,
+    fn morsels(&self, row_set: RowSet) -> u32 {
+        match row_set {
+            RowSet::Build => self.build,
             // The cast fits: a batch is at most all of `probe`.
-            Part::Batch(at, of) => batch_of(self.probe as usize, 1, at, of).len() as u32,
+            RowSet::Batch(at, of) => batch_of(self.probe as usize, 1, at, of).len() as u32,
         }
     }
 
     fn joining(&self, batch: usize) -> Vec<Morsel> {
         let batches = self.strategy.joining.batches() as usize;
-        let reading = |part| {
-            let morsels = self.morsels(part);
-            let side = move |at| self.strategy.side(at, morsels, self.strategy.output_share(part));
+        let reading = |row_set| {
+            let morsels = self.morsels(row_set);
+            let side = move |at| self.strategy.side(at, morsels, self.strategy.output_share(row_set));
             (0..morsels)
                 .map(move |at| Morsel::reading(MorselTask::Join, at, side(at), MORSEL_BYTES))
                 .collect()
         };
-        evenly(reading(Part::Build), reading(Part::Batch(batch, batches)))
+        evenly(reading(RowSet::Build), reading(RowSet::Batch(batch, batches)))
     }
 }
 
 impl Steps for Tickets<'_> {
     type Error = std::convert::Infallible;
 
-    fn copy(&mut self, part: Part, near_share: f64) -> Result<Option<StageReport>, Self::Error> {
-        let morsels = self.morsels(part);
+    fn copy(&mut self, row_set: RowSet, near_share: f64) -> Result<Option<StageReport>, Self::Error> {
+        let morsels = self.morsels(row_set);
         let copies = (0..morsels).filter_map(|at| {
             let to = self.strategy.copy_of(at, morsels, near_share)?;
             Some(Morsel::reading(MorselTask::Copy, at, TierSide::Far, MORSEL_BYTES).writing(to, MORSEL_BYTES))
@@ -240,13 +243,13 @@ impl Steps for Tickets<'_> {
 
     fn partition(
         &mut self,
-        part: Part,
+        row_set: RowSet,
         near_share: f64,
         order: Order,
         joins: Option<usize>,
     ) -> Result<StageReport, Self::Error> {
         let strategy = self.strategy;
-        let (morsels, written) = (self.morsels(part), strategy.output_share(part));
+        let (morsels, written) = (self.morsels(row_set), strategy.output_share(row_set));
         let copy = |at| strategy.copy_of(at, morsels, near_share);
         let lies = |at| copy(at).unwrap_or(TierSide::Far);
         let scatter = |at| {

@@ -134,8 +134,8 @@ impl<S: Stream> FrameLink<S> {
             }));
         }
         let header = self.request_header(request.opcode(), id);
-        let mut parts = [IoSlice::new(&header), IoSlice::new(&self.scratch)];
-        write_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
+        let mut slices = [IoSlice::new(&header), IoSlice::new(&self.scratch)];
+        write_full(&mut self.stream, &mut slices, deadline).map_err(broken)?;
         Ok(id)
     }
 
@@ -208,12 +208,12 @@ impl<S: Stream> FrameLink<S> {
             return Err(value(REPLY_LENGTH, body_bytes as u64));
         };
         let mut batches = RecvBuffer::new(bytes).into_vec();
-        let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut batches)];
-        read_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
+        let mut slices = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut batches)];
+        read_full(&mut self.stream, &mut slices, deadline).map_err(broken)?;
         let crc = || crc32c::crc32c_append(crc32c::crc32c(&head), &batches);
         header.check_body_crc(crc).map_err(LinkError::Protocol)?;
         self.rest();
-        Chunk::of_parts(head, batches).map_err(LinkError::Protocol)
+        Chunk::with_head(head, batches).map_err(LinkError::Protocol)
     }
 
     /// Sends the request of one read frame. All of `ops` fit the frame.
@@ -225,8 +225,8 @@ impl<S: Stream> FrameLink<S> {
         self.spans.extend(ops.iter().map(|op| op.span));
         put_spans(&self.spans, Operations::of(opcode), &mut self.scratch);
         let header = self.request_header(opcode, id);
-        let mut parts = [IoSlice::new(&header), IoSlice::new(&self.scratch)];
-        write_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
+        let mut slices = [IoSlice::new(&header), IoSlice::new(&self.scratch)];
+        write_full(&mut self.stream, &mut slices, deadline).map_err(broken)?;
         let bytes = HEADER_BYTES + self.scratch.len();
         self.posted.push_back(Posted { id, opcode, ops: ops.len(), bytes });
         Ok(())
@@ -338,8 +338,8 @@ impl<S: Stream> FrameLink<S> {
     /// Sends one write frame. All of `ops` fit the frame.
     fn post_write_frame(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         let posted = self.begin_write_frame(ops);
-        let mut parts = write_parts(&self.scratch, ops);
-        write_full(&mut self.stream, &mut parts, deadline).map_err(broken)?;
+        let mut slices = write_slices(&self.scratch, ops);
+        write_full(&mut self.stream, &mut slices, deadline).map_err(broken)?;
         self.posted.push_back(posted);
         Ok(())
     }
@@ -347,8 +347,8 @@ impl<S: Stream> FrameLink<S> {
     /// Sends as much of a frame as the peer takes now, from byte `sent` on. Reports whether the frame has been sent
     /// whole.
     fn send_on(&mut self, ops: &[WriteOp<'_>], sent: &mut usize) -> io::Result<bool> {
-        let mut parts = write_parts(&self.scratch, ops);
-        let mut rest = &mut parts[..];
+        let mut slices = write_slices(&self.scratch, ops);
+        let mut rest = &mut slices[..];
         IoSlice::advance_slices(&mut rest, *sent);
         while !rest.is_empty() {
             match self.stream.write(rest) {
@@ -425,12 +425,12 @@ impl<S: Stream> FrameLink<S> {
     }
 }
 
-/// Returns the parts of a write frame: its header with the table, then the bytes of its operations.
-fn write_parts<'o>(beginning: &'o [u8], ops: &'o [WriteOp<'_>]) -> Vec<IoSlice<'o>> {
-    let mut parts = Vec::with_capacity(1 + ops.len());
-    parts.push(IoSlice::new(beginning));
-    parts.extend(ops.iter().map(|op| IoSlice::new(op.from)));
-    parts
+/// Returns the slices of a write frame: its header with the table, then the bytes of its operations.
+fn write_slices<'o>(beginning: &'o [u8], ops: &'o [WriteOp<'_>]) -> Vec<IoSlice<'o>> {
+    let mut slices = Vec::with_capacity(1 + ops.len());
+    slices.push(IoSlice::new(beginning));
+    slices.extend(ops.iter().map(|op| IoSlice::new(op.from)));
+    slices
 }
 
 /// Error for a `take_*` call without a matching `post_*` call. Only this process can cause it.

@@ -13,7 +13,7 @@ use crate::serve::{
     Conversation, Intent, Mappable, Next, Peer, RefusedAt, Service, refuse, refuse_at, reject,
 };
 use crate::socket::{Interest, Stream, write_full};
-use farpool_wire::data::{Span, parts_behind};
+use farpool_wire::data::{Span, spans_behind};
 use farpool_wire::frame::{Header, MAGIC};
 use farpool_wire::limits::{CHUNK_BYTES_MAX, FRAME_BODY_BYTES_MAX, HEADER_BYTES};
 use farpool_wire::{Code, MonoNs, Opcode, Payload, Refusal, WireError};
@@ -428,7 +428,7 @@ fn stream_out(
 
 /// Writes the part of a payload that has arrived.
 fn write_front(service: &dyn Service, spans: &[Span], mut payload: &[u8]) -> Result<(), RefusedAt> {
-    for (index, span) in parts_behind(spans, 0) {
+    for (index, span) in spans_behind(spans, 0) {
         let (bytes, behind) = payload.split_at(payload.len().min(span.bytes as usize));
         if bytes.is_empty() {
             break;

@@ -158,7 +158,7 @@ pub fn decode_write_table(
 
 /// Returns the ranges without their first `skip` bytes in all: for each range its index and what remains of it.
 /// Leaves out ranges of which nothing remains.
-pub fn parts_behind(spans: &[Span], skip: u64) -> impl Iterator<Item = (usize, Span)> + '_ {
+pub fn spans_behind(spans: &[Span], skip: u64) -> impl Iterator<Item = (usize, Span)> + '_ {
     let mut left = skip;
     spans.iter().enumerate().filter_map(move |(index, span)| {
         let gone = left.min(span.bytes.into()) as u32;

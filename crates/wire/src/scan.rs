@@ -297,7 +297,7 @@ impl Chunk {
     }
 
     /// Returns a chunk whose batches were received apart from its head.
-    pub fn of_parts(head: [u8; Chunk::HEAD_BYTES], batches: Vec<u8>) -> Result<Chunk, WireError> {
+    pub fn with_head(head: [u8; Chunk::HEAD_BYTES], batches: Vec<u8>) -> Result<Chunk, WireError> {
         let (fields, bytes) = head.split_at(Chunk::HEAD_BYTES - 4);
         let found = u64::from(u32::take(&mut Cursor::new(bytes))?);
         if found != batches.len() as u64 {

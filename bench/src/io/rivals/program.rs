@@ -29,7 +29,7 @@
 
 use crate::exit::Failure;
 use crate::harness::access::Access;
-use crate::harness::bursts::{Bursts, Limits, Part, Stop};
+use crate::harness::bursts::{BurstReport, Bursts, Limits, Stop};
 use crate::harness::measure::BURST_BYTES;
 use crate::harness::processes::Told;
 use rustix::time::{ClockId, clock_gettime};
@@ -98,7 +98,7 @@ impl Bursts for Program {
         self.told.ask(&format!("prepare {kind} {} {}", access.block, offsets.len())).map(|_| ())
     }
 
-    fn go(&mut self, limits: Limits) -> Result<Part, Failure> {
+    fn go(&mut self, limits: Limits) -> Result<BurstReport, Failure> {
         let burst = self.burst.load(Ordering::Acquire);
         let Limits { depth, least, left_ns } = limits;
         let said = self.told.ask(&format!("go {burst} {depth} {least} {left_ns}"))?;
@@ -113,7 +113,7 @@ impl Bursts for Program {
         (self.finished, self.calls) = (finished as usize, calls as usize);
         let begun = instant(begun_ns);
         let ended = begun + Duration::from_nanos(ended_ns.saturating_sub(begun_ns));
-        Ok(Part { begun, ended, finished: Ok(self.finished), cpu_ns })
+        Ok(BurstReport { begun, ended, finished: Ok(self.finished), cpu_ns })
     }
 
     fn collect(&mut self, memory: &mut [u8], times: &mut Vec<Duration>) -> Result<(), Failure> {

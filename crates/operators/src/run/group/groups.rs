@@ -242,16 +242,16 @@ impl Groups {
     /// Appends all groups to `leaving` as partial groups, and is empty then.
     pub(super) fn leave(&mut self, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
         let order: Vec<u32> = (0..self.count as u32).collect();
-        for part in self.parts(&order) {
-            let mut columns = self.key_columns(part)?;
+        for slice in self.slices(&order) {
+            let mut columns = self.key_columns(slice)?;
             let mut hidden = Vec::new();
             for (accumulator, _) in &self.aggregates {
-                let (value, second) = accumulator.partial(part);
+                let (value, second) = accumulator.partial(slice);
                 columns.push(value);
                 hidden.extend(second);
             }
             columns.extend(hidden);
-            leaving.push(batch_of(columns, part.len())?);
+            leaving.push(batch_of(columns, slice.len())?);
         }
         self.clear();
         Ok(())
@@ -272,12 +272,12 @@ impl Groups {
             }
         }
         let mut batches = Vec::new();
-        for part in self.parts(&order) {
-            let mut columns = self.key_columns(part)?;
+        for slice in self.slices(&order) {
+            let mut columns = self.key_columns(slice)?;
             for (accumulator, _) in &self.aggregates {
-                columns.push(accumulator.whole(part)?);
+                columns.push(accumulator.whole(slice)?);
             }
-            batches.push(batch_of(columns, part.len())?);
+            batches.push(batch_of(columns, slice.len())?);
         }
         Ok(batches)
     }
@@ -446,25 +446,25 @@ impl Groups {
     }
 
     /// Splits groups into slices that each fit one batch.
-    fn parts<'a>(&self, order: &'a [u32]) -> Vec<&'a [u32]> {
+    fn slices<'a>(&self, order: &'a [u32]) -> Vec<&'a [u32]> {
         let length = |group: u32| match &self.keys {
             Keys::Rows { bytes, ends, .. } => key_at(bytes, ends, group).len(),
             _ => 0,
         };
-        let mut parts = Vec::new();
+        let mut slices = Vec::new();
         let (mut start, mut held) = (0, 0);
         for (index, group) in order.iter().enumerate() {
             let bytes = length(*group);
             if index > start && (index - start == LEAVING_GROUPS_MAX || held + bytes > LEAVING_BYTES_MAX) {
-                parts.push(&order[start..index]);
+                slices.push(&order[start..index]);
                 (start, held) = (index, 0);
             }
             held += bytes;
         }
         if start < order.len() {
-            parts.push(&order[start..]);
+            slices.push(&order[start..]);
         }
-        parts
+        slices
     }
 }
 

@@ -63,7 +63,7 @@ impl Ring<'_> {
 
     /// Returns the ranges of the ring that hold `count` bytes from `offset` on, as offset and length. There are two if
     /// the bytes wrap around the end.
-    fn parts(&self, offset: u64, count: u64) -> [(u64, usize); 2] {
+    fn runs(&self, offset: u64, count: u64) -> [(u64, usize); 2] {
         let first = count.min(self.bytes() - offset);
         [(offset, first as usize), (0, (count - first) as usize)]
     }
@@ -242,7 +242,7 @@ impl Stream for RingStream {
                 break;
             }
             let mut rest = &mut slice[..ready as usize];
-            for (offset, count) in ring.parts(self.reader.offset(), ready) {
+            for (offset, count) in ring.runs(self.reader.offset(), ready) {
                 let (part, behind) = rest.split_at_mut(count);
                 self.memory.copy_out(ring.bytes_at(offset), part);
                 rest = behind;
@@ -275,7 +275,7 @@ impl Stream for RingStream {
             let fits = (room - total).min(slice.len() as u64);
             let mut rest = &slice[..fits as usize];
             let at = (self.writer.offset() + total) % ring.bytes();
-            for (offset, count) in ring.parts(at, fits) {
+            for (offset, count) in ring.runs(at, fits) {
                 let (part, behind) = rest.split_at(count);
                 self.memory.copy_in(ring.bytes_at(offset), part);
                 rest = behind;
