@@ -240,10 +240,10 @@ fn futures_end_with_what_was_written() {
 #[test]
 fn stream_and_reader_give_the_whole_file_in_order() {
     let (_cluster, _pool, queue, file, bytes) = async_file(TransportChoice::Tcp);
-    let mut chunks = queue.chunks(&file, 1_000..FILE_BYTES as u64, 300_000, 5);
+    let mut buffers = queue.stream(&file, 1_000..FILE_BYTES as u64, 300_000, 5);
     let mut found = Vec::new();
-    while let Some(chunk) = block_on(poll_fn(|context| Pin::new(&mut chunks).poll_next(context))) {
-        found.extend(chunk.expect("read"));
+    while let Some(buffer) = block_on(poll_fn(|context| Pin::new(&mut buffers).poll_next(context))) {
+        found.extend(buffer.expect("read"));
     }
     assert!(found == bytes[1_000..]);
 

@@ -23,8 +23,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 /// Bytes of a batch that a [`FarReader`] reads at once, and how many batches it prefetches.
-const CHUNK_BYTES: usize = 256 << 10;
-const CHUNKS_AHEAD: usize = 4;
+const BUFFER_BYTES: usize = 256 << 10;
+const BUFFERS_AHEAD: usize = 4;
 
 /// Result of an operation, and the task that waits for it.
 #[derive(Debug, Default)]
@@ -118,14 +118,20 @@ impl AsyncQueue {
         Operation { slot }
     }
 
-    /// Streams a range in buffers of `chunk_bytes` bytes (the last may be shorter), and prefetches `ahead` of them.
+    /// Streams a range in buffers of `buffer_bytes` bytes (the last may be shorter), and prefetches `ahead` of them.
     /// Both are at least 1. The range must lie within the file.
-    pub fn chunks(&self, file: &FarFile, range: Range<u64>, chunk_bytes: usize, ahead: usize) -> RangeStream {
+    pub fn stream(
+        &self,
+        file: &FarFile,
+        range: Range<u64>,
+        buffer_bytes: usize,
+        ahead: usize,
+    ) -> RangeStream {
         RangeStream {
             queue: self.clone(),
             file: file.clone(),
             left: range,
-            chunk_bytes: chunk_bytes.max(1),
+            buffer_bytes: buffer_bytes.max(1),
             ahead: ahead.max(1),
             under_way: VecDeque::new(),
         }
@@ -133,8 +139,8 @@ impl AsyncQueue {
 
     /// Reads a file from its start to its present end.
     pub fn reader(&self, file: &FarFile) -> FarReader {
-        let chunks = self.chunks(file, 0..file.length(), CHUNK_BYTES, CHUNKS_AHEAD);
-        FarReader { chunks, chunk: Vec::new(), taken: 0 }
+        let stream = self.stream(file, 0..file.length(), BUFFER_BYTES, BUFFERS_AHEAD);
+        FarReader { stream, buffer: Vec::new(), taken: 0 }
     }
 }
 
@@ -212,7 +218,7 @@ pub struct RangeStream {
     queue: AsyncQueue,
     file: FarFile,
     left: Range<u64>,
-    chunk_bytes: usize,
+    buffer_bytes: usize,
     ahead: usize,
     under_way: VecDeque<Operation>,
 }
@@ -222,7 +228,7 @@ impl Stream for RangeStream {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         while self.under_way.len() < self.ahead && !self.left.is_empty() {
-            let count = (self.left.end - self.left.start).min(self.chunk_bytes as u64);
+            let count = (self.left.end - self.left.start).min(self.buffer_bytes as u64);
             let operation = self.queue.read(&self.file, self.left.start, vec![0; count as usize]);
             self.under_way.push_back(operation);
             self.left.start += count;
@@ -240,8 +246,8 @@ impl Stream for RangeStream {
 
 /// Reader of a file that implements [`AsyncRead`].
 pub struct FarReader {
-    chunks: RangeStream,
-    chunk: Vec<u8>,
+    stream: RangeStream,
+    buffer: Vec<u8>,
     taken: usize,
 }
 
@@ -251,15 +257,15 @@ impl AsyncRead for FarReader {
         context: &mut Context<'_>,
         into: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        if self.taken == self.chunk.len() {
-            match Pin::new(&mut self.chunks).poll_next(context) {
+        if self.taken == self.buffer.len() {
+            match Pin::new(&mut self.stream).poll_next(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(Ok(0)),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(io::Error::other(error))),
-                Poll::Ready(Some(Ok(chunk))) => (self.chunk, self.taken) = (chunk, 0),
+                Poll::Ready(Some(Ok(buffer))) => (self.buffer, self.taken) = (buffer, 0),
             }
         }
-        let left = &self.chunk[self.taken..];
+        let left = &self.buffer[self.taken..];
         let count = left.len().min(into.len());
         into[..count].copy_from_slice(&left[..count]);
         self.taken += count;

@@ -137,7 +137,7 @@ pub fn signed_text(digest: &[u8; 32]) -> Vec<u8> {
 
 /// A column of a row group in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Chunk {
+pub struct ColumnBuffers {
     /// Encoding: 0 plain, 1 dictionary, 2 rows.
     pub encoding: u8,
     /// Number of NULL values.
@@ -174,7 +174,7 @@ pub fn put_columns(columns: &[Column], row_groups: u32, out: &mut Vec<u8>) {
 }
 
 /// Appends a row group, with one chunk for each column.
-pub fn put_row_group(rows: u64, position: u64, chunks: &[Chunk], out: &mut Vec<u8>) {
+pub fn put_row_group(rows: u64, position: u64, chunks: &[ColumnBuffers], out: &mut Vec<u8>) {
     out.extend_from_slice(&rows.to_le_bytes());
     out.extend_from_slice(&position.to_le_bytes());
     for chunk in chunks {

@@ -15,7 +15,7 @@ use arrow_buffer::Buffer;
 use farpool_encryption::{ChunkCipher, EncryptionKey};
 use farpool_lock::Mutex;
 use farpool_node::{ClientKey, Memory, fresh_handle};
-use farpool_operators::packed::{ChunkPacker, Packed};
+use farpool_operators::packed::{BatchPacker, Packed};
 use farpool_operators::{Bounds, Prepared, Program, ProgramError, Run, Stopped};
 use farpool_transport::Peer;
 use farpool_wire::control::*;
@@ -93,7 +93,7 @@ struct Cursor {
 struct Work {
     /// Running program. `None` once it has finished.
     run: Option<Run>,
-    packer: ChunkPacker,
+    packer: BatchPacker,
     /// Row groups over which the program was run.
     done: u32,
     /// Encrypted replies made so far.
@@ -202,7 +202,7 @@ impl<M: Memory> NearData<M> {
         let run = run.map_err(|flaw| Refusal::new(Code::BadProgram, flaw.operator as u64))?;
         let work = Work {
             run: Some(run),
-            packer: ChunkPacker::new(CHUNK_BYTES),
+            packer: BatchPacker::new(CHUNK_BYTES),
             done: 0,
             chunks: 0,
             spare: Vec::new(),

@@ -108,15 +108,15 @@ impl Packed {
 
 /// Packer of batches into chunks.
 #[derive(Debug)]
-pub struct ChunkPacker {
+pub struct BatchPacker {
     chunk_bytes: usize,
     chunks: VecDeque<Packed>,
 }
 
-impl ChunkPacker {
+impl BatchPacker {
     /// Makes a packer for chunks of at most `chunk_bytes` bytes.
-    pub fn new(chunk_bytes: usize) -> ChunkPacker {
-        ChunkPacker { chunk_bytes, chunks: VecDeque::new() }
+    pub fn new(chunk_bytes: usize) -> BatchPacker {
+        BatchPacker { chunk_bytes, chunks: VecDeque::new() }
     }
 
     /// Reports whether no chunk is ready.

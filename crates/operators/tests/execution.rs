@@ -6,7 +6,7 @@ mod tables;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
-use farpool_operators::packed::{ChunkPacker, unpack};
+use farpool_operators::packed::{BatchPacker, unpack};
 use farpool_operators::run::{Keys, LookupTable, Lookups};
 use farpool_operators::{Bounds, Merge, Operator, Prepared, Program, Run, Stopped};
 use oracle::{Outcome, Row, Stop};
@@ -43,7 +43,7 @@ fn divisions() -> impl Strategy<Value = Division> {
 
 /// Packs and unpacks the batches. A batch that one chunk has no room for comes back as several.
 fn travelled(batches: &[RecordBatch], chunk_bytes: usize) -> Vec<RecordBatch> {
-    let mut packer = ChunkPacker::new(chunk_bytes);
+    let mut packer = BatchPacker::new(chunk_bytes);
     for (group, batch) in batches.iter().enumerate() {
         if packer.push(group as u32, batch).is_err() {
             // A single row is larger than a chunk.

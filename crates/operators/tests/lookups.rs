@@ -4,7 +4,7 @@
 use arrow_array::*;
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Schema};
-use farpool_operators::packed::{ChunkPacker, pack};
+use farpool_operators::packed::{BatchPacker, pack};
 use farpool_operators::run::{Bloom, Bounds, KeySet, Keys, LookupTable, Lookups, Merge, data_type};
 use farpool_operators::types::TimeUnit;
 use farpool_operators::{JoinLookup, Operator, Plan, Prepared, Program, Query, Run, Stopped, Type, col, lit};
@@ -518,7 +518,7 @@ fn queries_say_which_keys_cannot_be_joined_by() {
 
 #[test]
 fn packed_keys_may_come_in_several_batches() {
-    let mut packer = ChunkPacker::new(4_096);
+    let mut packer = BatchPacker::new(4_096);
     packer.push(0, &ints(0..10_000)).unwrap();
     let mut bytes = Vec::new();
     while let Some(chunk) = packer.pop() {

@@ -23,7 +23,7 @@ const VERSION_ENCRYPTED: u16 = 2;
 /// group, and a column of a row group (a Boolean one).
 const COLUMN_BYTES_MIN: usize = 4;
 const GROUP_BYTES_MIN: usize = 8 + 4 + 4;
-const CHUNK_BYTES_MIN: usize = 1 + 4 + BufferAt::BYTES;
+const COLUMN_CHUNK_BYTES_MIN: usize = 1 + 4 + BufferAt::BYTES;
 
 /// The last bytes of a table's file, which locate the footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,7 +323,7 @@ impl RowGroup {
         if !(1..=GROUP_ROWS_MAX as u32).contains(&rows) {
             return Err(WireError::Value { what: "rows of a row group", found: rows.into() });
         }
-        check_count("columns of a row group", schema.fields().len(), CHUNK_BYTES_MIN, from)?;
+        check_count("columns of a row group", schema.fields().len(), COLUMN_CHUNK_BYTES_MIN, from)?;
         let mut columns: Vec<ColumnChunk> = Vec::with_capacity(schema.fields().len());
         let mut end = 0;
         for field in schema.fields() {
@@ -507,7 +507,12 @@ impl Footer {
             let (found, max) = (count as u64, ROW_GROUPS_MAX as u64);
             return Err(WireError::TooMany { what: "row groups of a table", found, max });
         }
-        check_count("row groups of a table", count, GROUP_BYTES_MIN + columns * CHUNK_BYTES_MIN, from)?;
+        check_count(
+            "row groups of a table",
+            count,
+            GROUP_BYTES_MIN + columns * COLUMN_CHUNK_BYTES_MIN,
+            from,
+        )?;
         let mut groups: Vec<RowGroup> = Vec::with_capacity(count);
         for _ in 0..count {
             let behind = groups.last().map_or(0, RowGroup::end);

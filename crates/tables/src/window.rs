@@ -5,7 +5,7 @@ use crate::FarTable;
 use crate::column_type::{RowPlaces, type_code};
 use crate::footer::{ColumnChunk, Encoding, RowGroup};
 use arrow_schema::{DataType, TimeUnit};
-use farpool_calls::abi::{Chunk, Column, put_columns, put_row_group};
+use farpool_calls::abi::{Column, ColumnBuffers, put_columns, put_row_group};
 use farpool_calls::{Caller, CallerOptions, Columns};
 use farpool_files::{Error, ErrorKind};
 use farpool_operators::columns::value_bytes;
@@ -68,7 +68,7 @@ impl Columns for TableColumns {
             if is_listed(index) {
                 let chunk =
                     |index: &usize| group.columns.get(*index).map(|chunk| self.chunk(group, *index, chunk));
-                let chunks: Vec<Chunk> = self.indexes.iter().filter_map(chunk).collect();
+                let chunks: Vec<ColumnBuffers> = self.indexes.iter().filter_map(chunk).collect();
                 put_row_group(group.rows.into(), position, &chunks, &mut bytes);
             }
             position += u64::from(group.rows);
@@ -87,13 +87,14 @@ impl Columns for TableColumns {
 }
 
 impl TableColumns {
-    fn chunk(&self, group: &RowGroup, index: usize, of: &ColumnChunk) -> Chunk {
+    fn chunk(&self, group: &RowGroup, index: usize, of: &ColumnChunk) -> ColumnBuffers {
         let encoding = match of.encoding {
             Encoding::Plain => 0,
             Encoding::Dictionary => 1,
             Encoding::Rows => 2,
         };
-        let mut chunk = Chunk { encoding, null_count: of.null_count.into(), ..Chunk::default() };
+        let mut chunk =
+            ColumnBuffers { encoding, null_count: of.null_count.into(), ..ColumnBuffers::default() };
         let from = usize::from(of.null_count == 0);
         for (into, buffer) in chunk.buffers[from..].iter_mut().zip(&of.buffers) {
             *into = (group.offset + u64::from(buffer.offset), buffer.bytes.into());

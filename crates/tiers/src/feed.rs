@@ -24,7 +24,7 @@ pub(crate) struct Feed<'a> {
     name: &'static str,
     pace: StageClock,
     lines: Lines,
-    chunk_rows: usize,
+    morsel_rows: usize,
     /// Rows of all morsels together.
     rows: usize,
     workers: Vec<Mutex<Worker>>,
@@ -41,12 +41,12 @@ struct Worker {
 }
 
 impl<'a> Feed<'a> {
-    /// Begins a stage now. A morsel has `chunk_rows` rows, the last one maybe less; all have `rows`.
+    /// Begins a stage now. A morsel has `morsel_rows` rows, the last one maybe less; all have `rows`.
     pub(crate) fn new(
         pace: StageClock,
         workers: usize,
         stage: &Stage,
-        chunk_rows: usize,
+        morsel_rows: usize,
         rows: usize,
     ) -> Feed<'a> {
         let queues = Arc::new(Queues::new(stage));
@@ -54,7 +54,7 @@ impl<'a> Feed<'a> {
             || Mutex::new(Worker { flow: drive::paced(&pace, &queues), taken: Vec::new(), again: None });
         let workers = (0..workers).map(|_| worker()).collect();
         let Stage { name, lines, .. } = *stage;
-        Feed { name, lines, pace, chunk_rows, rows, workers, again: None, joins: None }
+        Feed { name, lines, pace, morsel_rows, rows, workers, again: None, joins: None }
     }
 
     /// Sends writes to the side where chunks were taken.
@@ -94,8 +94,8 @@ impl<'a> Feed<'a> {
     }
 
     fn rows_of(&self, morsel: &Morsel) -> Range<usize> {
-        let start = morsel.chunk as usize * self.chunk_rows;
-        start..self.rows.min(start + self.chunk_rows)
+        let start = morsel.number as usize * self.morsel_rows;
+        start..self.rows.min(start + self.morsel_rows)
     }
 }
 
@@ -105,7 +105,7 @@ impl Morsels for Feed<'_> {
         loop {
             let morsel = drive::next_work(&self.pace, &mut own.flow)?;
             match (morsel.task, self.joins) {
-                (MorselTask::Join, Some(join)) => join(worker, morsel.chunk as usize),
+                (MorselTask::Join, Some(join)) => join(worker, morsel.number as usize),
                 _ => {
                     if self.again.is_some() {
                         own.taken.push(morsel);

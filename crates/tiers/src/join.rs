@@ -115,8 +115,8 @@ impl Common<'_> {
         (!stage.morsels.is_empty()).then(|| self.tiers.run(&stage, input))
     }
 
-    fn feed(&self, stage: &Stage, chunk_rows: usize, rows: usize) -> Feed<'_> {
-        Feed::new(self.tiers.begin(), self.tiers.workers(), stage, chunk_rows, rows)
+    fn feed(&self, stage: &Stage, morsel_rows: usize, rows: usize) -> Feed<'_> {
+        Feed::new(self.tiers.begin(), self.tiers.workers(), stage, morsel_rows, rows)
     }
 
     /// Returns a morsel for each partition, near and far ones mixed. Without mixing, partitions that were laid out in a
@@ -364,7 +364,7 @@ fn non_partitioned<S: Sink, E: Equal>(
 
     let of_table = Placed::new(memory, strategy.table_share);
     let fill = |morsel: Morsel| {
-        let made = table_bytes(partitioned.count(morsel.chunk as usize)) as u64;
+        let made = table_bytes(partitioned.count(morsel.number as usize)) as u64;
         morsel.writing_share(strategy.table_share, made)
     };
     let morsels = common.of_partitions(MorselTask::Build, &[&partitioned]).into_iter().map(fill).collect();

@@ -123,7 +123,7 @@ impl<'t> Input<'t> {
 
 impl Work for Input<'_> {
     fn run(&self, _worker: usize, morsel: &Morsel) {
-        self.copy(morsel.chunk as usize);
+        self.copy(morsel.number as usize);
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Morsel {
     /// Kind of work.
     pub task: MorselTask,
     /// Number of the morsel within what the stage reads.
-    pub chunk: u32,
+    pub number: u32,
     /// Bytes that it reads sequentially, by side.
     pub read_bytes: [u64; 2],
     /// Bytes that it writes, by side.
@@ -42,15 +42,15 @@ pub struct Morsel {
 
 impl Morsel {
     /// Returns a morsel that only reads, from one tier.
-    pub fn reading(task: MorselTask, chunk: u32, from: TierSide, bytes: impl Into<u64>) -> Morsel {
+    pub fn reading(task: MorselTask, number: u32, from: TierSide, bytes: impl Into<u64>) -> Morsel {
         let mut read_bytes = [0; 2];
         read_bytes[from.index()] = bytes.into();
-        Morsel::reading_both(task, chunk, read_bytes)
+        Morsel::reading_both(task, number, read_bytes)
     }
 
     /// Returns a morsel that only reads, from both tiers.
-    pub fn reading_both(task: MorselTask, chunk: u32, read_bytes: [u64; 2]) -> Morsel {
-        Morsel { task, chunk, read_bytes, written_bytes: [0; 2], lines: [0; 2] }
+    pub fn reading_both(task: MorselTask, number: u32, read_bytes: [u64; 2]) -> Morsel {
+        Morsel { task, number, read_bytes, written_bytes: [0; 2], lines: [0; 2] }
     }
 
     /// Returns the tier from which it reads most of its bytes.
