@@ -22,7 +22,7 @@ pub(crate) struct Average {
 
 impl Average {
     /// Returns an average that has `value` as its first value.
-    pub(crate) fn believed(value: f64) -> Average {
+    pub(crate) fn with_prior(value: f64) -> Average {
         let mut average = Average::default();
         average.note(value);
         average
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn belief_counts_as_much_as_what_is_seen_first() {
-        let mut average = Average::believed(1.0);
+        let mut average = Average::with_prior(1.0);
         average.note(4.0);
         assert!(near(average, 2.0));
     }

@@ -117,7 +117,7 @@ pub struct EachEstimate {
 
 /// Nanoseconds to write each fetched byte into fresh memory of a window, besides its transfer. 0.6 was measured on a
 /// virtual machine.
-const LAND_NS: f64 = 0.5;
+const WRITE_NS: f64 = 0.5;
 /// Nanoseconds that using two places costs besides the calls: another call lane and thread, and bytes that arrive in
 /// many small ranges. 2 to 4 ms were measured.
 const BOTH_NS: f64 = 2.5e6;
@@ -130,7 +130,7 @@ impl Call {
         let Call { window_bytes, is_fetched, expected_calls, link, brought_ns, seen } = *self;
         let crowd = 1.0 / (1.0 - link.load.clamp(0.0, 0.9));
         let ship_ns = self.overhead_ns() + seen.ran_ns(RanAt::Node) * crowd;
-        let byte_ns = brought_ns.unwrap_or(link.column_ns + LAND_NS);
+        let byte_ns = brought_ns.unwrap_or(link.column_ns + WRITE_NS);
         let fetch_once = if is_fetched { 0.0 } else { link.round_trip_ns + window_bytes * byte_ns };
         let fetch_ns = HERE_NS + fetch_once / expected_calls.max(1.0) + seen.ran_ns(RanAt::Here);
         CallEstimate { ship_ns, fetch_ns, is_sure: seen.calls > 0 }

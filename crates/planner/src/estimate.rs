@@ -16,7 +16,7 @@
 //! Adding up the times of all resources would be simpler. It would say that a split never pays, because it ignores that
 //! they work at the same time.
 
-use crate::leaves::Leaves;
+use crate::output_size::OutputSize;
 use crate::placement::Way;
 use crate::prior;
 use std::fmt;
@@ -77,7 +77,7 @@ pub struct Cost {
     /// Nanoseconds at the client to merge each byte of partial results, after all have arrived.
     pub merge_ns: f64,
     /// Bytes that the program outputs.
-    pub leaves: Leaves,
+    pub leaves: OutputSize,
     /// Actual time over estimated time of each placement, by the index of [`Way`]. 1 if the estimate is right.
     pub factors: [f64; 3],
 }
@@ -151,7 +151,7 @@ pub struct StepEstimates {
 /// Relative advantage that a placement needs over a simpler one to be chosen.
 const TIE: f64 = 0.03;
 /// Row groups that each node processes in a split before the client's first fetch shows what splitting is worth.
-const BEGUN: f64 = 4.0;
+const SPLIT_GROUPS_MIN: f64 = 4.0;
 /// Values of the shipped share that are tried to find the best split.
 const POINTS: u32 = 64;
 
@@ -274,7 +274,7 @@ impl StepInput {
                 let groups: f64 = self.shares.iter().map(|share| share.groups).sum();
                 let most = 1.0 - 1.0 / groups.max(1.0);
                 // Nodes process some row groups before that measurement is known.
-                let least = (BEGUN * self.shares.len() as f64 / groups.max(1.0)).min(most);
+                let least = (SPLIT_GROUPS_MIN * self.shares.len() as f64 / groups.max(1.0)).min(most);
                 let point = |point| least + (most - least) * f64::from(point) / f64::from(POINTS);
                 let points = (0..=POINTS).map(point);
                 let best = points.map(|shipped| (shipped, busiest(shipped)));
@@ -349,7 +349,7 @@ mod tests {
     /// Returns a cost: both sides run the program at this rate, and its output is this share of its input.
     fn cost(gbyte_per_s: f64, share: f64) -> Cost {
         let ns = 1.0 / gbyte_per_s;
-        let leaves = Leaves::Share(share);
+        let leaves = OutputSize::Share(share);
         Cost { node_ns: ns, client_ns: ns, unpack_ns: 0.0, merge_ns: 0.0, leaves, factors: [1.0; 3] }
     }
 
@@ -495,7 +495,7 @@ mod tests {
             let link = LinkCost { is_memory, load, ..link(1.0) };
             let share = Share { bytes, rows: bytes / 8.0, groups, link };
             let step = StepInput { shares: vec![share; 2], fetched_bytes: bytes, sent_bytes: bytes };
-            let leaves = Leaves::Groups { row_bytes: 8.0, groups: bytes };
+            let leaves = OutputSize::Groups { row_bytes: 8.0, groups: bytes };
             let cost = Cost { leaves, merge_ns: ns, unpack_ns: ns, ..cost(1.0, 0.0) };
             let found = estimate(&step, &cost, ClientCpus { cpus, is_shared });
             for way in Way::ALL {

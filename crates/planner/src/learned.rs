@@ -18,7 +18,7 @@
 use crate::average::Average;
 use crate::calls::{RanAt, SeenCalls};
 use crate::estimate::{ClientCpus, Cost, LinkCost, StepEstimate, StepInput, estimate};
-use crate::leaves::Leaves;
+use crate::output_size::OutputSize;
 use crate::placement::Way;
 use crate::prior;
 use std::collections::BTreeMap;
@@ -56,14 +56,14 @@ pub fn fingerprint<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
 
 /// Bytes, and the time to process or transfer them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Took {
+pub struct Measured {
     /// Number of bytes.
     pub bytes: u64,
     /// Nanoseconds for all of the bytes.
     pub ns: u64,
 }
 
-impl Took {
+impl Measured {
     /// Returns the nanoseconds for each byte. Returns 0 for no bytes, which [`Average`] ignores.
     fn byte_ns(self) -> f64 {
         if self.bytes == 0 { 0.0 } else { self.ns as f64 / self.bytes as f64 }
@@ -83,23 +83,23 @@ pub struct Left {
 
 /// Measured times of a step, or of a part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Actual {
+pub struct Measurements {
     /// Placement, and nanoseconds until all results were at the client but not merged. `None` if the part was too small
     /// to measure.
     pub whole: Option<(Way, f64)>,
     /// Bytes that nodes processed, and the time.
-    pub node: Took,
+    pub node: Measured,
     /// Bytes that the client processed, and the time.
-    pub client: Took,
+    pub client: Measured,
     /// Bytes of results that the client decoded, and the time.
-    pub unpacked: Took,
+    pub unpacked: Measured,
     /// Output of one scan; `None` if it says nothing about the program.
     pub left: Option<Left>,
 }
 
 /// Expected cost of a program, and how sure it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Known {
+pub struct ExpectedCost {
     /// Cost: learned where something was seen, the prior elsewhere.
     pub cost: Cost,
     /// True if both the time for each byte and the size of the output were seen for this program.
@@ -138,7 +138,7 @@ struct Seen {
     merge: Average,
     ratio: Average,
     /// Rows of the scan that was noted, and the output estimated from it.
-    left: Option<(f64, Leaves)>,
+    left: Option<(f64, OutputSize)>,
     factors: [Average; 3],
     used: u64,
 }
@@ -219,28 +219,28 @@ impl Learned {
     }
 
     /// Learns from columns that came over a link while it carried nothing else.
-    pub fn note_columns(&mut self, node: u64, distance: Distance, took: Took) {
+    pub fn note_columns(&mut self, node: u64, distance: Distance, took: Measured) {
         let before = self.link(node, distance).column_ns;
         let columns = &mut self.seen_link(node).columns;
         // The prior counts as a first value, so that one late transfer does not decide alone.
         if columns.seen() == 0 {
-            *columns = Average::believed(before);
+            *columns = Average::with_prior(before);
         }
         columns.note(took.byte_ns());
     }
 
     /// Learns from results that kept a link busy.
-    pub fn note_results(&mut self, node: u64, distance: Distance, took: Took) {
+    pub fn note_results(&mut self, node: u64, distance: Distance, took: Measured) {
         let before = self.link(node, distance).result_ns;
         let results = &mut self.seen_link(node).results;
         if results.seen() == 0 {
-            *results = Average::believed(before);
+            *results = Average::with_prior(before);
         }
         results.note(took.byte_ns());
     }
 
     /// Learns from bytes that were read only to measure the link.
-    pub fn note_probe(&mut self, node: u64, took: Took) {
+    pub fn note_probe(&mut self, node: u64, took: Measured) {
         self.seen_link(node).probed.note(took.byte_ns());
     }
 
@@ -254,7 +254,7 @@ impl Learned {
         let seen = &mut self.seen_link(node).load;
         // A load of 0 counts as a first value, so that one late scan does not decide alone.
         if seen.seen() == 0 {
-            *seen = Average::believed(1.0);
+            *seen = Average::with_prior(1.0);
         }
         seen.note(1.0 + load.clamp(0.0, LOAD_MAX));
     }
@@ -285,13 +285,13 @@ impl Learned {
     }
 
     /// Returns the expected cost of a program. `prior` fills in whatever was not learned.
-    pub fn known(&self, key: ProgramKey, prior: &Cost) -> Known {
+    pub fn known(&self, key: ProgramKey, prior: &Cost) -> ExpectedCost {
         let of = |key| self.pipelines.get(&key).copied().unwrap_or_default();
         let (exact, shape): (Seen, Seen) = (of(key.exact), of(key.shape));
         let first = |field: fn(&Seen) -> Average| field(&exact).get().or(field(&shape).get());
         let (node, client) = (first(|seen| seen.node), first(|seen| seen.client));
         let leaves = match (prior.leaves, exact.left) {
-            (Leaves::Share(_), _) => exact.ratio.get().map(Leaves::Share),
+            (OutputSize::Share(_), _) => exact.ratio.get().map(OutputSize::Share),
             (_, left) => left.map(|(_, leaves)| leaves),
         };
         // Both sides run the same program, so one rate stands in for the other.
@@ -303,8 +303,8 @@ impl Learned {
             // its effect, because that is not certain.
             of(&exact).or(of(&shape)).or_else(|| Some(exact.common()?.sqrt()))
         };
-        let is_fixed = matches!(prior.leaves, Leaves::Fixed(_));
-        Known {
+        let is_fixed = matches!(prior.leaves, OutputSize::Fixed(_));
+        ExpectedCost {
             cost: Cost {
                 node_ns,
                 client_ns,
@@ -324,7 +324,7 @@ impl Learned {
         prior: &Cost,
         step: &StepInput,
         machine: ClientCpus,
-        actual: &Actual,
+        actual: &Measurements,
     ) {
         for of in [key.exact, key.shape] {
             let seen = self.seen(of);
@@ -353,7 +353,7 @@ impl Learned {
                 let average = &mut factors[other.index()];
                 match other == way {
                     true if average.seen() == 0 => {
-                        *average = Average::believed(before);
+                        *average = Average::with_prior(before);
                         average.note(factor);
                     }
                     true => average.note(factor),
@@ -379,7 +379,7 @@ impl Learned {
     }
 
     /// Learns how long merging partial results took.
-    pub fn note_merge(&mut self, key: ProgramKey, took: Took) {
+    pub fn note_merge(&mut self, key: ProgramKey, took: Measured) {
         for of in [key.exact, key.shape] {
             self.seen(of).merge.note(took.byte_ns());
         }
@@ -396,7 +396,7 @@ mod tests {
     const MACHINE: ClientCpus = ClientCpus { cpus: 8.0, is_shared: false };
 
     fn prior() -> Cost {
-        let leaves = Leaves::Share(0.25);
+        let leaves = OutputSize::Share(0.25);
         Cost { node_ns: 0.1, client_ns: 0.1, unpack_ns: 0.1, merge_ns: 0.1, leaves, factors: [1.0; 3] }
     }
 
@@ -407,26 +407,26 @@ mod tests {
     }
 
     /// Returns a time for a million bytes.
-    fn took(ns: u64) -> Took {
-        Took { bytes: 1_000_000, ns }
+    fn took(ns: u64) -> Measured {
+        Measured { bytes: 1_000_000, ns }
     }
 
     /// Returns a run at a node: nanoseconds for each byte, and output over input.
-    fn shipped(ns: f64, ratio: f64) -> Actual {
+    fn shipped(ns: f64, ratio: f64) -> Measurements {
         let left = Left { read_bytes: 1e6, rows: 1e4, left_bytes: 1e6 * ratio };
-        Actual { node: took((1e6 * ns) as u64), left: Some(left), ..Actual::default() }
+        Measurements { node: took((1e6 * ns) as u64), left: Some(left), ..Measurements::default() }
     }
 
     #[test]
     fn nothing_is_sure_before_it_was_seen() {
         let mut learned = Learned::default();
-        assert_eq!(learned.known(KEY, &prior()), Known { cost: prior(), is_sure: false });
+        assert_eq!(learned.known(KEY, &prior()), ExpectedCost { cost: prior(), is_sure: false });
         let step = step(&learned);
         learned.note(KEY, &prior(), &step, MACHINE, &shipped(3.0, 0.5));
-        let Known { cost, is_sure } = learned.known(KEY, &prior());
+        let ExpectedCost { cost, is_sure } = learned.known(KEY, &prior());
         assert!(is_sure);
         assert!((cost.node_ns - 3.0).abs() < 1e-9 && (cost.client_ns - 3.0).abs() < 1e-9);
-        assert!(matches!(cost.leaves, Leaves::Share(share) if (share - 0.5).abs() < 1e-9));
+        assert!(matches!(cost.leaves, OutputSize::Share(share) if (share - 0.5).abs() < 1e-9));
     }
 
     #[test]
@@ -434,11 +434,11 @@ mod tests {
         let mut learned = Learned::default();
         let step = step(&learned);
         learned.note(KEY, &prior(), &step, MACHINE, &shipped(3.0, 0.5));
-        let Known { cost, is_sure } = learned.known(OTHER_LITERAL, &prior());
+        let ExpectedCost { cost, is_sure } = learned.known(OTHER_LITERAL, &prior());
         assert!(!is_sure);
-        assert!((cost.node_ns - 3.0).abs() < 1e-9 && cost.leaves == Leaves::Share(0.25));
+        assert!((cost.node_ns - 3.0).abs() < 1e-9 && cost.leaves == OutputSize::Share(0.25));
         // The size of an output that is always one row needs no run.
-        let one_row = Cost { leaves: Leaves::Fixed(16.0), ..prior() };
+        let one_row = Cost { leaves: OutputSize::Fixed(16.0), ..prior() };
         assert!(learned.known(OTHER_LITERAL, &one_row).is_sure);
     }
 
@@ -452,7 +452,7 @@ mod tests {
         learned.note(KEY, &prior(), &step, MACHINE, &seen);
         let (before, fetch) = (of(&learned, Way::Ship), of(&learned, Way::Fetch));
         let twice = 2.0 * (before.ns - before.merge_ns);
-        let seen = Actual { whole: Some((Way::Ship, twice)), ..seen };
+        let seen = Measurements { whole: Some((Way::Ship, twice)), ..seen };
         learned.note(KEY, &prior(), &step, MACHINE, &seen);
         let (once, other) = (of(&learned, Way::Ship), of(&learned, Way::Fetch));
         assert!(once.ns > 1.3 * before.ns && once.ns < 1.5 * before.ns, "it may have been bad luck");
@@ -472,7 +472,7 @@ mod tests {
         let choice = |learned: &Learned| estimate(&step, &learned.known(KEY, &prior()).cost, MACHINE);
         let first = choice(&learned);
         assert_eq!(first.choice, Way::Ship);
-        let slow = Actual { whole: Some((Way::Ship, 20.0 * first.of(Way::Ship).ns)), ..seen };
+        let slow = Measurements { whole: Some((Way::Ship, 20.0 * first.of(Way::Ship).ns)), ..seen };
         (0..3).for_each(|_| learned.note(KEY, &prior(), &step, MACHINE, &slow));
         assert_ne!(choice(&learned).choice, Way::Ship);
     }
@@ -486,13 +486,13 @@ mod tests {
         let found = |learned: &Learned| estimate(&step, &learned.known(KEY, &prior()).cost, MACHINE);
         let first = found(&learned);
         assert_eq!(first.choice, Way::Split);
-        let late = Actual { whole: Some((Way::Split, 16.0 * first.of(Way::Split).ns)), ..seen };
+        let late = Measurements { whole: Some((Way::Split, 16.0 * first.of(Way::Split).ns)), ..seen };
         learned.note(KEY, &prior(), &step, MACHINE, &late);
         assert_eq!(found(&learned).choice, Way::Split, "{}", found(&learned).why());
         (0..2).for_each(|_| learned.note(KEY, &prior(), &step, MACHINE, &late));
         let other = found(&learned).choice;
         assert_ne!(other, Way::Split, "{}", found(&learned).why());
-        let fine = Actual { whole: Some((other, first.of(other).ns)), ..seen };
+        let fine = Measurements { whole: Some((other, first.of(other).ns)), ..seen };
         let again = (0..1_000).position(|_| {
             learned.note(KEY, &prior(), &step, MACHINE, &fine);
             found(&learned).choice == Way::Split
@@ -503,17 +503,18 @@ mod tests {
     #[test]
     fn side_that_was_slow_once_is_asked_again() {
         let mut learned = Learned::default();
-        let mut node_ns = |actual: Actual| {
+        let mut node_ns = |actual: Measurements| {
             let step = step(&learned);
             learned.note(KEY, &prior(), &step, MACHINE, &actual);
             learned.known(KEY, &prior()).cost.node_ns
         };
-        let here = |ns| Actual { client: took(ns), ..Actual::default() };
-        let slow = node_ns(Actual { node: took(8_000_000), ..here(1_000_000) });
+        let here = |ns| Measurements { client: took(ns), ..Measurements::default() };
+        let slow = node_ns(Measurements { node: took(8_000_000), ..here(1_000_000) });
         let doubted = (0..20).map(|_| node_ns(here(1_000_000))).last().expect("runs");
         assert!(slow > 7.9 && doubted < 2.0, "{slow} {doubted}");
         // A rate that was seen many times is trusted for longer.
-        let again = (0..5).map(|_| node_ns(Actual { node: took(8_000_000), ..Actual::default() }));
+        let again =
+            (0..5).map(|_| node_ns(Measurements { node: took(8_000_000), ..Measurements::default() }));
         let seen = again.last().expect("runs");
         assert!(seen > 5.0, "{seen}");
         let believed = (0..20).map(|_| node_ns(here(1_000_000))).last().expect("runs");

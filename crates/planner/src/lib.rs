@@ -16,7 +16,7 @@ mod average;
 mod calls;
 mod estimate;
 mod learned;
-mod leaves;
+mod output_size;
 mod placement;
 pub mod prior;
 
@@ -25,7 +25,8 @@ pub use estimate::{
     ClientCpus, Cost, Limit, LinkCost, Share, StepEstimate, StepEstimates, StepInput, estimate,
 };
 pub use learned::{
-    Actual, Distance, Known, LINKS_MAX, Learned, Left, PIPELINES_MAX, ProgramKey, Took, fingerprint,
+    Distance, ExpectedCost, LINKS_MAX, Learned, Left, Measured, Measurements, PIPELINES_MAX, ProgramKey,
+    fingerprint,
 };
-pub use leaves::Leaves;
+pub use output_size::OutputSize;
 pub use placement::{Placement, UnknownPlacement, Way};

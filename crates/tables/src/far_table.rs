@@ -15,7 +15,7 @@ use farpool_files::{Error, ErrorKind, FarFile, FileInfo, Pool, ReadRange};
 use farpool_host::HostEvent;
 use farpool_lock::Mutex;
 use farpool_operators::columns::{column_of, columns_of_rows};
-use farpool_planner::Took;
+use farpool_planner::Measured;
 use farpool_transport::recv_buffers::RecvBuffer;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -326,9 +326,9 @@ impl TableReader {
     }
 
     /// Returns the bytes that have arrived so far, and the time that they took.
-    pub(crate) fn moved(&self) -> Took {
+    pub(crate) fn moved(&self) -> Measured {
         let (bytes, ns) = &self.shared.moved;
-        Took { bytes: bytes.load(Ordering::Relaxed), ns: ns.load(Ordering::Relaxed) }
+        Measured { bytes: bytes.load(Ordering::Relaxed), ns: ns.load(Ordering::Relaxed) }
     }
 }
 

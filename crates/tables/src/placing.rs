@@ -21,8 +21,8 @@ use farpool_files::beneath::NodeLinks;
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
 use farpool_planner::{
-    Actual, ClientCpus, Cost, Distance, Known, Leaves, Left, Placement, ProgramKey, Share, StepInput, Took,
-    Way, estimate, fingerprint, prior,
+    ClientCpus, Cost, Distance, ExpectedCost, Left, Measured, Measurements, OutputSize, Placement,
+    ProgramKey, Share, StepInput, Way, estimate, fingerprint, prior,
 };
 use std::sync::Arc;
 
@@ -61,13 +61,13 @@ pub(crate) struct Ran {
     /// Time from the part's first request to its last answer, in ns.
     pub(crate) elapsed_ns: u64,
     /// Bytes that nodes ran the program over, and the time that they worked.
-    pub(crate) node: Took,
+    pub(crate) node: Measured,
     /// Bytes that the client ran the program over, and the time that it worked.
-    pub(crate) client: Took,
+    pub(crate) client: Measured,
     /// Bytes of results.
     pub(crate) result_bytes: u64,
     /// Columns that were fetched while nothing else ran, and the time that they took to arrive.
-    pub(crate) fetched: Took,
+    pub(crate) fetched: Measured,
     pub(crate) scans: Vec<ScanRan>,
 }
 
@@ -133,8 +133,8 @@ impl<'t> Placing<'t> {
         let leaves = leaves(&groups, near, columns, row_bytes, bytes / rows.max(1.0));
         let node_ns = run_ns(near) + if is_encrypted { prior::DECRYPT_NS } else { 0.0 };
         let merge_ns = match leaves {
-            Leaves::Groups { .. } => prior::MERGE_GROUPS_NS,
-            Leaves::Share(_) | Leaves::Fixed(_) => prior::MERGE_ROWS_NS,
+            OutputSize::Groups { .. } => prior::MERGE_GROUPS_NS,
+            OutputSize::Share(_) | OutputSize::Fixed(_) => prior::MERGE_ROWS_NS,
         };
         let prior = Cost {
             node_ns,
@@ -189,13 +189,13 @@ impl<'t> Placing<'t> {
         StepInput { shares, fetched_bytes, sent_bytes: self.sent_bytes }
     }
 
-    fn known(&self) -> Known {
+    fn known(&self) -> ExpectedCost {
         self.observed.learned().known(self.key, &self.prior)
     }
 
     /// Returns the estimates of all placements for these row groups.
     pub(crate) fn estimates(&self, groups: &[usize]) -> Estimates {
-        let Known { cost, is_sure } = self.known();
+        let ExpectedCost { cost, is_sure } = self.known();
         let found = estimate(&self.step(groups), &cost, self.machine);
         let mut estimates = Estimates::new(&found, is_sure);
         if !self.may_ship {
@@ -278,7 +278,7 @@ impl<'t> Placing<'t> {
         let mut learned = self.observed.learned();
         learned.note_round_trip(node, round_trip);
         let bytes = PROBE_BYTES.min(group.end() - group.offset);
-        learned.note_probe(node, Took { bytes, ns: ns.saturating_sub(round_trip).max(ns / 4) });
+        learned.note_probe(node, Measured { bytes, ns: ns.saturating_sub(round_trip).max(ns / 4) });
     }
 
     /// Reports to the planner what a part over these row groups took.
@@ -301,7 +301,7 @@ impl<'t> Placing<'t> {
                 }
                 for ((node, distance), share) in seen.into_iter().zip(&step.shares) {
                     let bytes = (fetched.bytes as f64 * share.bytes / all) as u64;
-                    learned.note_columns(node, distance, Took { bytes, ns: fetched.ns });
+                    learned.note_columns(node, distance, Measured { bytes, ns: fetched.ns });
                 }
             }
             for ScanRan { node, seen, result_bytes, busy_ns } in &ran.scans {
@@ -312,7 +312,11 @@ impl<'t> Placing<'t> {
                 let is_link = of_elapsed(waited_ns) > WAITED_MIN && of_elapsed(blocked_ns) > BLOCKED_MIN;
                 if way == Way::Ship && *result_bytes > RESULTS_MIN && is_link {
                     let distance = distance(session, node);
-                    learned.note_results(node_id, distance, Took { bytes: *result_bytes, ns: elapsed_ns });
+                    learned.note_results(
+                        node_id,
+                        distance,
+                        Measured { bytes: *result_bytes, ns: elapsed_ns },
+                    );
                 }
                 // A node that runs on the client's own CPUs is skipped: its load slows the client as well, so it is
                 // no reason to prefer the client.
@@ -336,17 +340,17 @@ impl<'t> Placing<'t> {
             rows: self.rows_of(read) / scans,
             left_bytes: ran.result_bytes as f64 / scans,
         });
-        let mut unpacked = Took::default();
+        let mut unpacked = Measured::default();
         for ScanRan { seen, result_bytes, .. } in &ran.scans {
             unpacked.bytes += result_bytes;
             unpacked.ns += seen.elapsed_ns.saturating_sub(seen.blocked_ns);
         }
         let is_whole = stage == Stage::Rest && !self.is_limited;
-        let actual = Actual {
+        let actual = Measurements {
             whole: is_whole.then_some((way, ran.elapsed_ns as f64)),
             node: ran.node,
             client: ran.client,
-            unpacked: if unpacked.bytes > RESULTS_MIN { unpacked } else { Took::default() },
+            unpacked: if unpacked.bytes > RESULTS_MIN { unpacked } else { Measured::default() },
             // A query with a limit stops early, so what it left does not tell what the program leaves.
             left: left.filter(|_| !self.is_limited),
         };
@@ -363,7 +367,7 @@ impl<'t> Placing<'t> {
         let bytes = report.result_bytes + left as u64;
         let mut learned = self.observed.learned();
         if bytes > 0 {
-            learned.note_merge(self.key, Took { bytes, ns });
+            learned.note_merge(self.key, Measured { bytes, ns });
         }
         if report.shipped == 0 && !self.is_limited {
             let read = report.fetched_bytes;
@@ -427,21 +431,21 @@ fn leaves(
     columns: &[usize],
     row_bytes: f64,
     input_row_bytes: f64,
-) -> Leaves {
+) -> OutputSize {
     let passes = |operator: &&Operator| matches!(operator, Operator::Filter(_) | Operator::SemiJoin { .. });
     let passing = prior::PASSING.powi(program.operators().iter().filter(passes).count() as i32);
     match program.operators().last() {
-        Some(Operator::Group { keys, .. }) if keys.is_empty() => Leaves::Fixed(row_bytes),
+        Some(Operator::Group { keys, .. }) if keys.is_empty() => OutputSize::Fixed(row_bytes),
         Some(Operator::Group { keys, .. }) => {
             let is_plain =
                 !program.operators().iter().any(|operator| matches!(operator, Operator::Project(_)));
             let bound = is_plain.then(|| groups_at_most(of, keys, columns)).flatten();
             let groups = bound.map_or(prior::GROUPS, |bound| bound.min(prior::GROUPS.max(bound.sqrt())));
-            Leaves::Groups { row_bytes, groups }
+            OutputSize::Groups { row_bytes, groups }
         }
-        Some(Operator::Top { rows, .. }) => Leaves::Fixed(f64::from(*rows) * row_bytes),
-        Some(Operator::Limit(rows)) => Leaves::Fixed((*rows as f64 * row_bytes).min(1e12)),
-        _ => Leaves::Share(passing * row_bytes / input_row_bytes.max(1.0)),
+        Some(Operator::Top { rows, .. }) => OutputSize::Fixed(f64::from(*rows) * row_bytes),
+        Some(Operator::Limit(rows)) => OutputSize::Fixed((*rows as f64 * row_bytes).min(1e12)),
+        _ => OutputSize::Share(passing * row_bytes / input_row_bytes.max(1.0)),
     }
 }
 

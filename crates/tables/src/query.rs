@@ -24,7 +24,7 @@ use farpool_files::{Error, ErrorKind};
 use farpool_host::Host;
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
 use farpool_operators::{KeySet, Operator, Plan, Program, Query, Type};
-use farpool_planner::{Placement, Took, Way};
+use farpool_planner::{Measured, Placement, Way};
 use farpool_wire::MonoNs;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
@@ -351,9 +351,9 @@ impl<'t> Work<'t> {
         let after = &self.report;
         let node_bytes = after.node_bytes.saturating_sub(before.node_bytes);
         let node_time = after.node_time.saturating_sub(before.node_time);
-        ran.node = Took { bytes: node_bytes, ns: ns(node_time) };
+        ran.node = Measured { bytes: node_bytes, ns: ns(node_time) };
         let fetched = after.fetched_bytes - before.fetched_bytes;
-        ran.client = Took { bytes: fetched, ns: ns(after.client_time - before.client_time) };
+        ran.client = Measured { bytes: fetched, ns: ns(after.client_time - before.client_time) };
         ran.result_bytes = after.result_bytes - before.result_bytes;
         // A part that a node refused does not measure the placement.
         let is_refused = after.refusals.len() != before.refusals.len();
@@ -439,9 +439,9 @@ impl<'t> Work<'t> {
     }
 
     /// Fetches row groups and runs the program over them. Returns the bytes that arrived and the time that they took.
-    fn fetch(&mut self, groups: Vec<usize>) -> Result<Took, Error> {
+    fn fetch(&mut self, groups: Vec<usize>) -> Result<Measured, Error> {
         if groups.is_empty() {
-            return Ok(Took::default());
+            return Ok(Measured::default());
         }
         let mut batches = self.table.read(Some(&self.scope.columns), Some(&groups))?;
         self.take(groups, batches.by_ref())?;

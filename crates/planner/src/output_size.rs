@@ -13,7 +13,7 @@
 
 /// Output of a program as a function of its input.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Leaves {
+pub enum OutputSize {
     /// Filter: bytes of output for each byte read.
     Share(f64),
     /// Grouping: one output row for each group that the input contains.
@@ -30,25 +30,25 @@ pub enum Leaves {
 /// Number of groups that stands for "each row is its own group".
 const GROUPS_MAX: f64 = 1e15;
 
-impl Leaves {
+impl OutputSize {
     /// Returns the bytes of output for this many bytes and rows of input.
     pub fn of(self, bytes: f64, rows: f64) -> f64 {
         match self {
-            Leaves::Share(share) => bytes * share,
-            Leaves::Groups { row_bytes, groups } => row_bytes * met(groups, rows),
-            Leaves::Fixed(fixed) if bytes > 0.0 => fixed,
-            Leaves::Fixed(_) => 0.0,
+            OutputSize::Share(share) => bytes * share,
+            OutputSize::Groups { row_bytes, groups } => row_bytes * met(groups, rows),
+            OutputSize::Fixed(fixed) if bytes > 0.0 => fixed,
+            OutputSize::Fixed(_) => 0.0,
         }
     }
 
     /// Returns the same kind of output, fitted to one observation: `left` bytes came out of `bytes` and `rows`.
-    pub fn seen(self, bytes: f64, rows: f64, left: f64) -> Leaves {
+    pub fn seen(self, bytes: f64, rows: f64, left: f64) -> OutputSize {
         match self {
-            Leaves::Share(_) => Leaves::Share(left / bytes.max(1.0)),
-            Leaves::Groups { row_bytes, .. } => {
-                Leaves::Groups { row_bytes, groups: groups_of(rows, left / row_bytes.max(1.0)) }
+            OutputSize::Share(_) => OutputSize::Share(left / bytes.max(1.0)),
+            OutputSize::Groups { row_bytes, .. } => {
+                OutputSize::Groups { row_bytes, groups: groups_of(rows, left / row_bytes.max(1.0)) }
             }
-            Leaves::Fixed(_) => Leaves::Fixed(left),
+            OutputSize::Fixed(_) => OutputSize::Fixed(left),
         }
     }
 }
@@ -82,9 +82,9 @@ mod tests {
 
     #[test]
     fn few_rows_tell_of_the_groups_of_many() {
-        let unknown = Leaves::Groups { row_bytes: 24.0, groups: 1.0 };
+        let unknown = OutputSize::Groups { row_bytes: 24.0, groups: 1.0 };
         for groups in [16.0, 4_096.0, 65_536.0, 1e6] {
-            let left = Leaves::Groups { row_bytes: 24.0, groups }.of(2e6, 131_072.0);
+            let left = OutputSize::Groups { row_bytes: 24.0, groups }.of(2e6, 131_072.0);
             let seen = unknown.seen(2e6, 131_072.0, left);
             let (found, truth) = (seen.of(3.2e7, 2e6), 24.0 * met(groups, 2e6));
             assert!((found / truth - 1.0).abs() < 0.01, "{groups}: {found} and not {truth}");
@@ -93,15 +93,17 @@ mod tests {
 
     #[test]
     fn rows_that_are_a_group_each_stay_so() {
-        let seen = Leaves::Groups { row_bytes: 8.0, groups: 1.0 }.seen(8e5, 1e5, 8e5);
+        let seen = OutputSize::Groups { row_bytes: 8.0, groups: 1.0 }.seen(8e5, 1e5, 8e5);
         assert!(seen.of(8e7, 1e7) > 0.99 * 8e7);
     }
 
     #[test]
     fn nothing_leaves_of_nothing() {
-        for leaves in
-            [Leaves::Share(0.5), Leaves::Groups { row_bytes: 8.0, groups: 9.0 }, Leaves::Fixed(100.0)]
-        {
+        for leaves in [
+            OutputSize::Share(0.5),
+            OutputSize::Groups { row_bytes: 8.0, groups: 9.0 },
+            OutputSize::Fixed(100.0),
+        ] {
             assert_eq!(leaves.of(0.0, 0.0), 0.0);
         }
     }
@@ -112,7 +114,8 @@ mod tests {
             bytes in 1e3..1e12f64, rows in 1.0..1e9f64, share in 0.001..1.0f64,
         ) {
             let left = rows * share * 16.0;
-            for leaves in [Leaves::Share(1.0), Leaves::Fixed(1.0), Leaves::Groups { row_bytes: 16.0, groups: 1.0 }] {
+            let groups = OutputSize::Groups { row_bytes: 16.0, groups: 1.0 };
+            for leaves in [OutputSize::Share(1.0), OutputSize::Fixed(1.0), groups] {
                 let again = leaves.seen(bytes, rows, left).of(bytes, rows);
                 // Outputs of less than two groups, 32 bytes, are not estimated as closely.
                 prop_assert!((again / left - 1.0).abs() < 0.02 || left < 32.0, "{leaves:?}: {again} and not {left}");
