@@ -8,10 +8,10 @@
 //! The only lock is the mutex of the link. It is held until the answer has come or the request has timed out, but not
 //! in the pauses between retries. No other lock is taken inside it.
 
-use crate::base::Base;
 use crate::error::Error;
 use crate::nodes::Nodes;
 use crate::refused::refused;
+use crate::session_core::SessionCore;
 use crate::stats::add;
 use farpool_host::HostMutex;
 use farpool_transport::{Brokers, Link, LinkError, is_not_leader};
@@ -35,7 +35,7 @@ pub(crate) use answer_of;
 
 /// Link of a session to its broker.
 pub(crate) struct Broker {
-    base: Arc<Base>,
+    base: Arc<SessionCore>,
     brokers: Brokers,
     /// Nodes of the session. Errors about a refusal name them.
     nodes: Arc<Nodes>,
@@ -43,7 +43,7 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    pub(crate) fn new(base: Arc<Base>, brokers: Brokers, nodes: Arc<Nodes>) -> Broker {
+    pub(crate) fn new(base: Arc<SessionCore>, brokers: Brokers, nodes: Arc<Nodes>) -> Broker {
         Broker { base, brokers, nodes, link: HostMutex::default() }
     }
 

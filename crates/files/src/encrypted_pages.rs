@@ -1,9 +1,9 @@
 //! Reads and writes of encrypted files. Whole pages are encrypted before they leave this process and decrypted when
 //! they come back. The reasons are in docs/decisions/0008-encrypted-scratch.md.
 
-use crate::by_node::{ByNode, Missed, failure, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, ReadRange, WriteRange, WriteRun};
+use crate::node_batches::{Missed, NodeBatches, failure, span};
 use crate::node_links::LeasedRegion;
 use crate::plan::{
     Allocation, ExtentCopy, FileMap, PAGE_BYTES, PageError, PageKey, PagePlace, PageTag, PageTags, RangeSet,
@@ -126,7 +126,7 @@ impl FileInner {
                 if self.state().map.version(&read.file()) != read.version {
                     return Err(DecryptError::Overtaken);
                 }
-                return Err(DecryptError::Tampered(self.session.accuse(segment, error)));
+                return Err(DecryptError::Tampered(self.session.bar_tampering(segment, error)));
             }
         }
         Ok(())
@@ -205,7 +205,7 @@ impl FileInner {
             pages.iter().map(|segment| state.map.load_tags(segment)).collect()
         };
         let mut decrypted: Vec<Result<(), Error>> = vec![Ok(()); pages.len()];
-        let mut by_node = ByNode::default();
+        let mut by_node = NodeBatches::default();
         for (segment, wanted) in pages.iter().zip(&mut wanted) {
             by_node.add(&segment.region, ReadOp { span: span(segment), into: wanted.room() });
         }
@@ -253,7 +253,7 @@ impl FileInner {
                         offset: copy.allocation.offset + within,
                         file: file.clone(),
                     };
-                    let mut read = ByNode::default();
+                    let mut read = NodeBatches::default();
                     read.add(&from.region, ReadOp { span: span(&from), into: &mut plain });
                     if let Some(error) = failure(&read.read(session), &from.region) {
                         return Err(error.clone());
@@ -285,7 +285,7 @@ impl FileInner {
                 offset: allocation.offset + within,
                 file,
             };
-            let mut write = ByNode::default();
+            let mut write = NodeBatches::default();
             write.add(&to.region, WriteOp { span: span(&to), from: &bytes });
             if let Some(error) = failure(&write.write(session), &to.region) {
                 return Err(error.clone());
@@ -306,11 +306,11 @@ impl Session {
         bytes: &mut [u8],
     ) -> Result<(), Error> {
         key.decrypt(place(&segment.region, segment.offset), tags, bytes)
-            .map_err(|error| self.accuse(segment, error))
+            .map_err(|error| self.bar_tampering(segment, error))
     }
 
     /// Bars a node whose pages could not be decrypted though nobody was writing them. Returns the error.
-    fn accuse(&self, segment: &Segment<Arc<LeasedRegion>>, error: PageError) -> Error {
+    fn bar_tampering(&self, segment: &Segment<Arc<LeasedRegion>>, error: PageError) -> Error {
         if matches!(error, PageError::Tampered { .. }) {
             segment.region.node.bar("it returned bytes that differ from those written");
             self.leases.lose_regions(&segment.region.node);

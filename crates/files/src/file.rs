@@ -74,13 +74,13 @@ pub(crate) struct FileState {
     pub(crate) map: FileMap<Arc<LeasedRegion>>,
     range_locks: RangeLocks,
     /// Locations of dropped copies that operations begun earlier may still read or write.
-    leaving: Vec<Leaving>,
+    leaving: Vec<RetiredCopy>,
     /// Operations that wait for others to end.
     waiting: u32,
 }
 
 /// Location of a dropped copy. It is reused when all operations that began before `since` have ended.
-struct Leaving {
+struct RetiredCopy {
     copy: CopyId,
     allocation: Allocation<Arc<LeasedRegion>>,
     since: RangeLockId,
@@ -434,11 +434,11 @@ impl FileState {
     /// Notes that a copy has left the map. Its location is reused once no operation can be using it.
     pub(crate) fn leave(&mut self, copy: ExtentCopy<Arc<LeasedRegion>>) {
         let since = if mutant!(PlaceReusedAtOnce) { RangeLockId::default() } else { self.range_locks.mark() };
-        self.leaving.push(Leaving { copy: copy.id, allocation: copy.allocation, since });
+        self.leaving.push(RetiredCopy { copy: copy.id, allocation: copy.allocation, since });
     }
 
     /// Keeps the locations of these copies out of use for good, because a write may still arrive there.
-    pub(crate) fn keep_from_use(&mut self, copies: &BTreeSet<CopyId>) {
+    pub(crate) fn quarantine(&mut self, copies: &BTreeSet<CopyId>) {
         self.leaving.retain(|leaving| !copies.contains(&leaving.copy));
     }
 

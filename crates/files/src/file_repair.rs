@@ -13,10 +13,10 @@
 //!
 //! Holding off writers from the start would be simpler, but each of them would wait for the slowest node of a copy.
 
-use crate::by_node::{copy_bytes, may_arrive_late, write_bytes};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase};
 use crate::leases::Patience;
+use crate::node_batches::{copy_bytes, may_arrive_late, write_bytes};
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{
@@ -27,10 +27,10 @@ use farpool_wire::{MonoNs, Name};
 use std::sync::Arc;
 
 /// Number of tries to copy an extent while it may be written. Writes are held off after them.
-const FREE_TRIES: u32 = 2;
+const UNLOCKED_TRIES_MAX: u32 = 2;
 
 /// New copy that is not part of its file yet.
-struct Fresh {
+struct NewCopy {
     allocation: Allocation<Arc<LeasedRegion>>,
     tags: PageTags,
 }
@@ -103,7 +103,7 @@ impl FileInner {
     /// Gives the extent at `start` the copies it should have, and removes the others.
     fn repair_extent(&self, start: u64) -> Result<(), Error> {
         let around = start..start + EXTENT_BYTES_MAX;
-        for _ in 0..FREE_TRIES {
+        for _ in 0..UNLOCKED_TRIES_MAX {
             // No write runs while the snapshot is taken, so all copies in it are in sync.
             let look = |state: &mut FileState| Ok(state.map.snapshot(start));
             let (lock, snapshot) = self.begin(RangeLockKind::ReadWhole, &around, look)?;
@@ -137,7 +137,7 @@ impl FileInner {
     }
 
     /// Frees the new copy, because operations in the extent do not end. A later round repairs the extent.
-    fn give_up(&self, fresh: Option<Fresh>) -> Error {
+    fn give_up(&self, fresh: Option<NewCopy>) -> Error {
         self.session.leases.give_back(fresh.into_iter().map(|fresh| fresh.allocation).collect());
         Error::new(ErrorKind::Unreachable, "repair was put off: operations in the extent did not end in time")
     }
@@ -149,7 +149,7 @@ impl FileInner {
     }
 
     /// Makes a copy of a snapshot, on another failure domain than its good copies. `None` if it has enough of those.
-    fn copy_extent(&self, snapshot: &Snapshot<Arc<LeasedRegion>>) -> Result<Option<Fresh>, Error> {
+    fn copy_extent(&self, snapshot: &Snapshot<Arc<LeasedRegion>>) -> Result<Option<NewCopy>, Error> {
         let session = &*self.session;
         if snapshot.copies.iter().filter(|copy| is_in_sync(copy)).count() >= self.copies_wanted() {
             return Ok(None);
@@ -165,7 +165,7 @@ impl FileInner {
         {
             session.leases.give_back(vec![allocation.clone()]);
         }
-        copied.map(|tags| Some(Fresh { allocation, tags }))
+        copied.map(|tags| Some(NewCopy { allocation, tags }))
     }
 
     fn copy_written(
@@ -208,7 +208,7 @@ impl FileInner {
 
     /// Adds the new copy to the file and drops its bad ones. The caller makes sure that nothing runs in the extent.
     /// Returns false if the extent was written since the snapshot.
-    fn take_in(&self, snapshot: &Snapshot<Arc<LeasedRegion>>, fresh: Option<Fresh>) -> bool {
+    fn take_in(&self, snapshot: &Snapshot<Arc<LeasedRegion>>, fresh: Option<NewCopy>) -> bool {
         let mut freed = Vec::new();
         let mut state = self.state();
         let attached = match fresh {

@@ -27,10 +27,8 @@
 #![forbid(unsafe_code)]
 
 mod asynchronous;
-mod base;
 pub mod beneath;
 mod broker;
-mod by_node;
 mod disk_copy;
 mod encrypted_pages;
 mod ended;
@@ -41,6 +39,7 @@ mod kept;
 mod leases;
 mod mapped_access;
 mod mapped_runs;
+mod node_batches;
 mod node_links;
 mod nodes;
 mod options;
@@ -53,6 +52,7 @@ mod rebuilding;
 mod refused;
 mod repair;
 mod session;
+mod session_core;
 mod stats;
 mod unlisted;
 mod write;

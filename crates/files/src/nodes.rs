@@ -8,9 +8,9 @@
 //! inside it, for each access, and never while a node is contacted. A thread that holds the lock of the session's
 //! leases may lock the table; the reverse is not allowed.
 
-use crate::base::Base;
 use crate::error::{Error, name_and_host};
 use crate::node_links::NodeLinks;
+use crate::session_core::SessionCore;
 use farpool_host::HostMutex;
 use farpool_lock::Mutex;
 use farpool_wire::control::NodeInfo;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Links to every life of every node that this session has used.
 pub(crate) struct Nodes {
-    base: Arc<Base>,
+    base: Arc<SessionCore>,
     this_host: u128,
     links: Mutex<BTreeMap<(NodeId, Incarnation), Arc<NodeLinks>>>,
     /// True if any node has ever been reached through shared memory.
@@ -31,7 +31,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    pub(crate) fn new(base: Arc<Base>) -> Nodes {
+    pub(crate) fn new(base: Arc<SessionCore>) -> Nodes {
         Nodes {
             this_host: base.host.boot_id(),
             base,
@@ -56,12 +56,12 @@ impl Nodes {
     }
 
     /// Returns the links to one life of a node. If that life was marked lost and answers again, new links replace the
-    /// old ones. `leave_behind` is called first, with the old and the new links, to give up what was leased over the
+    /// old ones. `release_former` is called first, with the old and the new links, to give up what was leased over the
     /// old ones.
     pub(crate) fn links(
         &self,
         info: &NodeInfo,
-        leave_behind: impl FnOnce(&Arc<NodeLinks>, &NodeLinks) -> Result<(), Error>,
+        release_former: impl FnOnce(&Arc<NodeLinks>, &NodeLinks) -> Result<(), Error>,
     ) -> Result<Arc<NodeLinks>, Error> {
         let key = (info.node, info.incarnation);
         let is_good = |links: &Arc<NodeLinks>| !links.is_lost() || links.is_barred();
@@ -79,7 +79,7 @@ impl Nodes {
         let host = Arc::clone(&self.base.host);
         let fresh = NodeLinks::new(host, info.clone(), &self.base.options, self.this_host)?;
         if let Some(former) = former {
-            leave_behind(&former, &fresh)?;
+            release_former(&former, &fresh)?;
         }
         let mut all = self.links.lock();
         for (_, former) in

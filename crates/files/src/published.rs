@@ -2,10 +2,10 @@
 //! them off a node that is being drained.
 
 use crate::broker::answer_of;
-use crate::by_node::{copy_bytes, span};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::leases::Patience;
+use crate::node_batches::{copy_bytes, span};
 use crate::node_links::LeasedRegion;
 use crate::options::IfTaken;
 use crate::plan::{Allocation, CopyId, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Segment};

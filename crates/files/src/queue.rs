@@ -24,10 +24,10 @@
 //! A buffer is handed over with its operation and comes back with the completion, so nobody sees a buffer that is being
 //! filled.
 
-use crate::by_node::span;
 use crate::encrypted_pages::{DecryptError, EncryptedRead};
 use crate::error::Error;
 use crate::file::{FarFile, FileInner, RangeLock, ReadRange, WriteRange};
+use crate::node_batches::span;
 use crate::node_links::{Conversation, NodeLinks, Repeat};
 use crate::pool::Pool;
 use crate::read::NodeRead;

@@ -2,10 +2,10 @@
 //!
 //! Invariant I7: a read returns bytes that the file holds, from a copy in sync, or an error.
 
-use crate::by_node::{ByNode, Missed, failure, span};
 use crate::encrypted_pages::EncryptedRead;
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase, RangeLock, ReadRange, hull};
+use crate::node_batches::{Missed, NodeBatches, failure, span};
 use crate::node_links::LeasedRegion;
 use crate::plan::{FileMap, RangeLockKind, ReadPlan, Segment, pages_around};
 use farpool_transport::ReadOp;
@@ -174,7 +174,7 @@ impl FileInner {
 
     /// Reads segments of an unencrypted file. Returns the regions whose bytes did not come, with the reasons.
     fn fetch_plain(&self, segments: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>) -> Vec<Missed> {
-        let mut by_node = ByNode::default();
+        let mut by_node = NodeBatches::default();
         let mut asked = Vec::with_capacity(segments.len());
         for (segment, into) in segments {
             asked.push(&segment.region);

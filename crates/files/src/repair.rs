@@ -7,8 +7,8 @@
 //! The only lock is that of the list of files. It is held to copy the list, never while a file is repaired, and no
 //! other lock is taken inside it.
 
-use crate::base::Base;
 use crate::error::Error;
+use crate::session_core::SessionCore;
 use crate::stats::add;
 use farpool_lock::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,14 +37,14 @@ pub(crate) enum Repaired {
 
 /// Files of a session that may need repair, and whether a thread is repairing them.
 pub(crate) struct Repair {
-    base: Arc<Base>,
+    base: Arc<SessionCore>,
     files: Mutex<Vec<Weak<dyn Repairable>>>,
     is_needed: AtomicBool,
     is_running: AtomicBool,
 }
 
 impl Repair {
-    pub(crate) fn new(base: Arc<Base>) -> Repair {
+    pub(crate) fn new(base: Arc<SessionCore>) -> Repair {
         Repair {
             base,
             files: Mutex::default(),

@@ -1,7 +1,6 @@
 //! The session of a process with a pool: its leases, its broker, the nodes it uses, and the thread that renews the
 //! leases.
 
-use crate::base::Base;
 use crate::broker::Broker;
 use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
@@ -13,6 +12,7 @@ use crate::options::PoolOptions;
 use crate::plan::PageKey;
 use crate::rebuilding::Rebuilding;
 use crate::repair::Repair;
+use crate::session_core::SessionCore;
 use crate::stats::{Counters, add};
 use farpool_transport::recv_buffers::RecvBufferPool;
 use farpool_transport::{Brokers, Dialer};
@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 /// Leases and connections of this process in the pool of one broker.
 ///
 /// A session is made of parts: the `Broker`, the `Nodes`, the `Leases` at them, the `Repair` of files with lost copies,
-/// and the `Rebuilding` of lost published files. All share one `Base`. Code that needs one part calls that part.
+/// and the `Rebuilding` of lost published files. All share one `SessionCore`. Code that needs one part calls that part.
 ///
 /// Methods are of three kinds. `Session::open` opens the session at the broker and comes first. Most others may be
 /// called at any time, by any thread. `Session::close` and `Session::abandon` end the session; every later request is
@@ -31,7 +31,7 @@ use std::sync::{Arc, OnceLock};
 ///
 /// The session has no lock of its own. Each part has its locks and says in which order they are taken.
 pub struct Session {
-    pub(crate) base: Arc<Base>,
+    pub(crate) base: Arc<SessionCore>,
     pub(crate) broker: Arc<Broker>,
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) repair: Arc<Repair>,
@@ -57,7 +57,7 @@ impl Session {
         options.check()?;
         let label = options.label.clone().unwrap_or_else(|| format!("pid {}", std::process::id()));
         let label = Name::new(label).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
-        let base = Arc::new(Base::new(host, options)?);
+        let base = Arc::new(SessionCore::new(host, options)?);
         let (host, counters) = (base.host.clone(), Arc::clone(&base.counters));
         let behind = Arc::new(WriteBehind::new(host, counters, base.options.write_behind_bytes));
         let nodes = Arc::new(Nodes::new(Arc::clone(&base)));

@@ -4,11 +4,11 @@
 //! its copy is dropped from the map first, for good. No later read can then return its old bytes. A node that stalls
 //! costs its writers one timeout and not the whole query.
 
-use crate::by_node::{ByNode, Outcome, failure, may_arrive_late, span};
 use crate::encrypted_pages::{page_runs, within};
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase, WriteRange, WriteRun, check_end, hull};
 use crate::leases::Patience;
+use crate::node_batches::{NodeBatches, Outcome, failure, may_arrive_late, span};
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{Allocation, CopyId, EXTENT_BYTES_MAX, RangeLockKind, RangeSet, Segment, pages_around};
@@ -98,7 +98,7 @@ impl FileInner {
             Some(key) => self.encrypt_pages(key, runs, &sent)?,
             None => Vec::new(),
         };
-        let mut by_node = ByNode::default();
+        let mut by_node = NodeBatches::default();
         for segment in &encrypted {
             by_node
                 .add(&segment.segment.region, WriteOp { span: span(segment.segment), from: &segment.bytes });
@@ -133,7 +133,7 @@ impl FileInner {
             segments.iter().flatten().filter(is_late).map(|segment| segment.copy).collect();
         let mut state = self.state();
         // Another write may have dropped these copies while this write was on its way to them.
-        state.keep_from_use(&late);
+        state.quarantine(&late);
         for (run, settled) in runs.iter().zip(&settled) {
             let is_written = if self.key.is_some() { settled.is_ok() } else { failed.is_none() };
             if !is_written {

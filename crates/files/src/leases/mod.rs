@@ -12,13 +12,13 @@
 mod leasing;
 mod renewal;
 
-use crate::base::Base;
 use crate::broker::{Broker, answer_of};
 use crate::error::Error;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::nodes::Nodes;
 use crate::plan::Allocator;
 use crate::repair::Repair;
+use crate::session_core::SessionCore;
 use crate::stats::{add, subtract};
 use farpool_host::HostMutex;
 use farpool_lock::Mutex;
@@ -51,7 +51,7 @@ struct Held {
     /// Bytes of scratch regions that stay leased even if they are idle.
     floor_bytes: u64,
     /// Regions given back whose node has not received the release.
-    unheard: Vec<Arc<LeasedRegion>>,
+    unsent_releases: Vec<Arc<LeasedRegion>>,
 }
 
 /// Results of requests for memory, shared by the threads that ask.
@@ -69,7 +69,7 @@ struct Growing {
 
 /// Leases of a session.
 pub(crate) struct Leases {
-    base: Arc<Base>,
+    base: Arc<SessionCore>,
     broker: Arc<Broker>,
     nodes: Arc<Nodes>,
     repair: Arc<Repair>,
@@ -84,7 +84,7 @@ pub(crate) struct Leases {
 impl Leases {
     /// Makes an empty set of leases for the session that was opened.
     pub(crate) fn new(
-        base: Arc<Base>,
+        base: Arc<SessionCore>,
         broker: Arc<Broker>,
         nodes: Arc<Nodes>,
         repair: Arc<Repair>,
@@ -115,12 +115,12 @@ impl Leases {
 
     /// Returns the links to one life of a node. If that life was marked lost and answers again, makes new ones.
     pub(crate) fn links(&self, info: &NodeInfo) -> Result<Arc<NodeLinks>, Error> {
-        self.nodes.links(info, |former, fresh| self.leave_behind(former, fresh))
+        self.nodes.links(info, |former, fresh| self.release_former(former, fresh))
     }
 
     /// Releases all that this session still holds at a node that was marked lost. The node may still keep it for us,
     /// and the next lease would prolong that.
-    fn leave_behind(&self, former: &Arc<NodeLinks>, fresh: &NodeLinks) -> Result<(), Error> {
+    fn release_former(&self, former: &Arc<NodeLinks>, fresh: &NodeLinks) -> Result<(), Error> {
         self.lose_regions(former);
         let release = self.release_all();
         let deadline = self.base.request_deadline();

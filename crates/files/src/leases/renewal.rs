@@ -58,7 +58,7 @@ impl Leases {
         {
             let mut held = self.held.lock();
             // Releases that a node did not receive are sent again once it answers.
-            leaving.extend(held.unheard.extract_if(.., |region| !region.node.is_suspect()));
+            leaving.extend(held.unsent_releases.extract_if(.., |region| !region.node.is_suspect()));
             let mut groups: Vec<Group> = held.allocator.regions().map(|(_, _, group)| group).collect();
             groups.sort_unstable();
             groups.dedup();
@@ -102,7 +102,7 @@ impl Leases {
             let told = first.node.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
             // If the node did not hear of it, renewals would keep the regions leased for nobody until the session ends.
             if told.is_err_and(|error| error.kind() == ErrorKind::Unreachable) {
-                self.held.lock().unheard.extend(regions.iter().map(|region| Arc::clone(region)));
+                self.held.lock().unsent_releases.extend(regions.iter().map(|region| Arc::clone(region)));
             }
         }
     }

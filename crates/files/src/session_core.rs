@@ -1,8 +1,9 @@
-//! Base of a session: its host, its settings, its counters, and whether it has ended.
+//! Core of a session: its host, its settings, its counters, and whether it has ended.
 //!
-//! Methods are of three kinds: those that compute deadlines by the host's clock; [`Base::check_open`] and
-//! [`Base::pause`], which fail once the session has ended; and [`Base::close`] and [`Base::abandon`], which end it.
-//! There is no lock: ending the session sets a flag and wakes the threads that pause.
+//! Methods are of three kinds: those that compute deadlines by the host's clock; [`SessionCore::check_open`] and
+//! [`SessionCore::pause`], which fail once the session has ended; and [`SessionCore::close`] and
+//! [`SessionCore::abandon`], which end it. There is no lock: ending the session sets a flag and wakes the threads that
+//! pause.
 
 use crate::error::{Error, ErrorKind};
 use crate::options::PoolOptions;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Host, settings, counters and end of a session, shared by all of its parts.
-pub(crate) struct Base {
+pub(crate) struct SessionCore {
     /// Clock, threads, random numbers and connections.
     pub(crate) host: Arc<dyn Dialer>,
     pub(crate) options: PoolOptions,
@@ -25,9 +26,9 @@ pub(crate) struct Base {
     stopping: HostEvent,
 }
 
-impl Base {
-    pub(crate) fn new(host: Arc<dyn Dialer>, options: PoolOptions) -> Result<Base, Error> {
-        Ok(Base {
+impl SessionCore {
+    pub(crate) fn new(host: Arc<dyn Dialer>, options: PoolOptions) -> Result<SessionCore, Error> {
+        Ok(SessionCore {
             host,
             options,
             counters: Arc::default(),

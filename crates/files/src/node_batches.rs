@@ -10,7 +10,7 @@ use farpool_wire::{Code, MonoNs, Request, mutant};
 use std::sync::Arc;
 
 /// Operations grouped by node, in the order in which they were added.
-pub(crate) struct ByNode<'r, Op> {
+pub(crate) struct NodeBatches<'r, Op> {
     nodes: Vec<(&'r Arc<LeasedRegion>, Vec<Op>)>,
 }
 
@@ -23,9 +23,9 @@ pub(crate) struct Outcome {
 /// Region whose bytes did not come, and the reason.
 pub(crate) type Missed = (Arc<LeasedRegion>, Error);
 
-impl<Op> Default for ByNode<'_, Op> {
+impl<Op> Default for NodeBatches<'_, Op> {
     fn default() -> Self {
-        ByNode { nodes: Vec::new() }
+        NodeBatches { nodes: Vec::new() }
     }
 }
 
@@ -47,7 +47,7 @@ impl Spanned for WriteOp<'_> {
     }
 }
 
-impl<'r, Op: Spanned> ByNode<'r, Op> {
+impl<'r, Op: Spanned> NodeBatches<'r, Op> {
     pub(crate) fn add(&mut self, region: &'r Arc<LeasedRegion>, op: Op) {
         match self.nodes.iter_mut().find(|(of, _)| Arc::ptr_eq(&of.node, &region.node)) {
             Some((_, ops)) => ops.push(op),
@@ -94,7 +94,7 @@ struct Exchange<Op> {
     talk: fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
 }
 
-impl ByNode<'_, ReadOp<'_>> {
+impl NodeBatches<'_, ReadOp<'_>> {
     pub(crate) fn read(self, session: &Session) -> Vec<Outcome> {
         self.read_and(session, |_, _| {})
     }
@@ -116,7 +116,7 @@ impl ByNode<'_, ReadOp<'_>> {
     }
 }
 
-impl ByNode<'_, WriteOp<'_>> {
+impl NodeBatches<'_, WriteOp<'_>> {
     pub(crate) fn write(self, session: &Session) -> Vec<Outcome> {
         let exchange = Exchange {
             post: |link, ops, deadline| link.post_write(ops, deadline),
@@ -242,7 +242,7 @@ pub(crate) fn copy_bytes(
     to: &Segment<Arc<LeasedRegion>>,
 ) -> Result<(), Error> {
     let mut bytes = vec![0; (from.file.end - from.file.start) as usize];
-    let mut read = ByNode::default();
+    let mut read = NodeBatches::default();
     read.add(&from.region, ReadOp { span: span(from), into: &mut bytes });
     if let Some(error) = failure(&read.read(session), &from.region) {
         return Err(error.clone());
@@ -256,7 +256,7 @@ pub(crate) fn write_bytes(
     to: &Segment<Arc<LeasedRegion>>,
     bytes: &[u8],
 ) -> Result<(), Error> {
-    let mut write = ByNode::default();
+    let mut write = NodeBatches::default();
     write.add(&to.region, WriteOp { span: span(to), from: bytes });
     match failure(&write.write(session), &to.region) {
         Some(error) => Err(error.clone()),
