@@ -113,7 +113,7 @@ struct BrokerClock {
 /// * *Reports of finished work*: `scrubbed` after each `Action::Scrub` and once for every region after `new`;
 ///   `take_to_make_mappable`, followed by `made_mappable` or `scrubbed`.
 /// * *Queries*, which change nothing: `inventory`, `epoch_of`, `is_suspended`, `surplus`, `present`, `is_away`,
-///   `is_leaving`, `is_draining`, `may_end`, `next_deadline`.
+///   `is_evacuating`, `is_draining`, `may_end`, `next_deadline`.
 ///
 /// A method that has effects appends [`Action`]s to its argument or returns one. The caller carries them out in
 /// order, before it sends the reply.

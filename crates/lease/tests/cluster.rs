@@ -12,7 +12,7 @@ mod schedule;
 
 use arbiter::{Arbiter, Content};
 use clients::Client;
-use farpool_lease::broker::{Durable, NamedFile, RegionKey, StateChange, place_of};
+use farpool_lease::broker::{Durable, NamedFile, RegionKey, StateChange, region_key};
 use farpool_lease::{BrokerLeases, BrokerSettings, LeaseSettings, Quotas, tenant};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
@@ -306,7 +306,7 @@ impl World<'_> {
             self.promised.extend(had.map(|had| (publish.name.clone(), had)));
             return;
         }
-        let places: BTreeSet<RegionKey> = extents.iter().map(place_of).collect();
+        let places: BTreeSet<RegionKey> = extents.iter().map(region_key).collect();
         let writers =
             |places: &BTreeSet<RegionKey>| places.iter().map(|place| (*place, publish.session)).collect();
         let promised = match had {
@@ -521,7 +521,7 @@ impl World<'_> {
                 let mut freed = extent.clone();
                 freed.bind(name);
                 let content = node.arbiter.read(extent.region, extent.epoch, freed.handle);
-                let writer = writers[&place_of(extent)];
+                let writer = writers[&region_key(extent)];
                 assert_eq!(content, Some(Content::Written(writer)), "I5: {name} at {extent:?}");
             }
         }

@@ -1,7 +1,7 @@
 //! Encoding of a published file: its fields in the form of the wire, for every store that keeps bytes.
 
 use super::StoreError;
-use farpool_lease::broker::{NamedFile, place_of};
+use farpool_lease::broker::{NamedFile, region_key};
 use farpool_wire::codec::{Cursor, Field};
 use farpool_wire::control::NamedExtent;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
@@ -11,7 +11,7 @@ use farpool_wire::{FileClass, FileId, List, Name, WireError};
 pub fn encode_file(file: &NamedFile) -> Result<Vec<u8>, StoreError> {
     let extents: List<NamedExtent, NAMED_EXTENTS_MAX> =
         List::new(file.extents.clone()).map_err(|error| StoreError(error.to_string()))?;
-    let by_admin = file.extents.iter().map(|extent| file.leased_by_admin.contains(&place_of(extent)));
+    let by_admin = file.extents.iter().map(|extent| file.leased_by_admin.contains(&region_key(extent)));
     let leased_by_admin: List<bool, NAMED_EXTENTS_MAX> =
         List::new(by_admin.collect()).map_err(|error| StoreError(error.to_string()))?;
     let mut bytes = Vec::new();
@@ -36,7 +36,7 @@ pub fn decode_file(bytes: &[u8]) -> Result<NamedFile, WireError> {
         .iter()
         .zip(by_admin.iter())
         .filter(|(_, by)| **by)
-        .map(|(extent, _)| place_of(extent))
+        .map(|(extent, _)| region_key(extent))
         .collect();
     Ok(NamedFile { file, class, tenant, extents: extents.into_vec(), leased_by_admin })
 }

@@ -1,7 +1,7 @@
 //! Contract that every store of a broker must fulfil.
 
 use farpool_broker::stores::Store;
-use farpool_lease::broker::{Durable, NamedFile, StateChange, place_of};
+use farpool_lease::broker::{Durable, NamedFile, StateChange, region_key};
 use farpool_wire::control::NamedExtent;
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
 use farpool_wire::*;
@@ -25,7 +25,7 @@ pub fn file(id: u64, extent_count: usize) -> NamedFile {
         file: FileId(id),
         class: FileClass::Pinned,
         tenant: name("größter Mieter"),
-        leased_by_admin: extents.iter().map(place_of).filter(|place| place.2.0 % 3 == 1).collect(),
+        leased_by_admin: extents.iter().map(region_key).filter(|place| place.2.0 % 3 == 1).collect(),
         extents,
     }
 }

@@ -3,7 +3,7 @@
 //! The idea: only its tenant and the administrator can see a file. Everybody else learns no more than that its
 //! name is taken.
 
-use super::records::place_of;
+use super::records::region_key;
 use super::{BrokerLeases, NamedFile, Owner, RegionKey, StateChange, give_up};
 use crate::tenant;
 use farpool_wire::control::*;
@@ -108,7 +108,7 @@ impl BrokerLeases {
             if extent.region.0 as usize >= NODE_REGIONS_MAX {
                 return Err(Refusal::new(Code::NoSuchRegion, NODE_REGIONS_MAX as u64));
             }
-            let place = place_of(extent);
+            let place = region_key(extent);
             // A named region stays at its epoch until its name releases it, so any other epoch is wrong.
             if let Some(owner) = self.owners.get(&place) {
                 if owner.epoch != extent.epoch {

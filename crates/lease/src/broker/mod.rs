@@ -15,7 +15,7 @@ mod promises;
 mod records;
 mod spread;
 
-pub use records::{Durable, NamedFile, RegionKey, StateChange, place_of};
+pub use records::{Durable, NamedFile, RegionKey, StateChange, region_key};
 
 use crate::settings::BrokerSettings;
 use crate::{tenant, ticket};

@@ -33,12 +33,12 @@ pub(super) struct Node {
     promised: u64,
     shares: BTreeMap<Name, Share>,
     /// Order to drain the node or to use it again, if one was given in this life of the broker.
-    told: Option<Told>,
+    told: Option<DrainOrder>,
 }
 
 /// Order of an administrator to drain a node, or to use it again.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct DrainOrder {
     drain: bool,
     stop: bool,
 }
@@ -293,7 +293,7 @@ impl BrokerLeases {
         }
         let node = self.nodes.values_mut().find(|node| node.info.name == order.node);
         let node = node.ok_or_else(|| Refusal::new(Code::NoNodes, ticket::node_id(&order.node).0))?;
-        node.told = Some(Told { drain: order.drain, stop: order.drain && order.stop });
+        node.told = Some(DrainOrder { drain: order.drain, stop: order.drain && order.stop });
         Ok(Done {})
     }
 

@@ -45,12 +45,12 @@ impl NamedFile {
 
     /// Returns the regions of the file. A region with several extents comes several times.
     pub(super) fn places(&self) -> impl Iterator<Item = (RegionKey, &NamedExtent)> {
-        self.extents.iter().map(|extent| (place_of(extent), extent))
+        self.extents.iter().map(|extent| (region_key(extent), extent))
     }
 }
 
 /// Returns the region that an extent lies in.
-pub fn place_of(extent: &NamedExtent) -> RegionKey {
+pub fn region_key(extent: &NamedExtent) -> RegionKey {
     (extent.node, extent.incarnation, extent.region)
 }
 

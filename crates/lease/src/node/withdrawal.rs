@@ -37,7 +37,7 @@ impl NodeLeases {
     }
 
     /// Reports whether a session has been asked to move its scratch regions elsewhere.
-    pub fn is_leaving(&self, session: SessionId) -> bool {
+    pub fn is_evacuating(&self, session: SessionId) -> bool {
         self.sessions.get(&session).is_some_and(|session| session.leaves.is_some())
     }
 
@@ -68,7 +68,7 @@ impl NodeLeases {
         self.take_back_where(leased(FileClass::Cache), actions);
         match withdrawal {
             Withdrawal::Discardable => {}
-            Withdrawal::Evacuable(until) => self.send_away(until),
+            Withdrawal::Evacuable(until) => self.ask_to_evacuate(until),
             Withdrawal::All => {
                 self.take_back_where(leased(FileClass::Scratch), actions);
                 self.take_back_where(leased(FileClass::Pinned), actions);
@@ -125,7 +125,7 @@ impl NodeLeases {
     }
 
     /// Asks sessions to move their scratch regions, the largest holders first, until that would be enough.
-    fn send_away(&mut self, until: MonoNs) {
+    fn ask_to_evacuate(&mut self, until: MonoNs) {
         let mut all: Vec<(SessionId, usize)> = self
             .sessions
             .keys()
@@ -133,7 +133,8 @@ impl NodeLeases {
             .filter(|(_, count)| *count > 0)
             .collect();
         all.sort_by_key(|(id, count)| (std::cmp::Reverse(*count), *id));
-        let leaving: usize = all.iter().filter(|(id, _)| self.is_leaving(*id)).map(|(_, count)| count).sum();
+        let leaving: usize =
+            all.iter().filter(|(id, _)| self.is_evacuating(*id)).map(|(_, count)| count).sum();
         let mut left = self.unmet().saturating_sub(leaving);
         for (id, count) in all {
             if left == 0 {

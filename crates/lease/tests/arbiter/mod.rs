@@ -169,7 +169,7 @@ impl Arbiter {
         let mut actions = Vec::new();
         let answer = self.leases.renew(now, asker, proof, &mut actions);
         if let Ok(renewed) = &answer {
-            let leaves = self.inventory().draining || self.leases.is_leaving(proof.session);
+            let leaves = self.inventory().draining || self.leases.is_evacuating(proof.session);
             assert_eq!(renewed.draining, leaves, "its holders are asked to leave");
             let owned = self.inventory().owned;
             let leased = owned.iter().filter(|owned| owned.owner == RegionOwner::Session(proof.session));
@@ -243,7 +243,7 @@ impl Arbiter {
     pub fn limit(&mut self, now: MonoNs, regions: u32, reach: Withdrawal) {
         let (mut actions, before) = (Vec::new(), self.inventory());
         let left_before: Vec<SessionId> =
-            self.deadlines.keys().copied().filter(|session| self.leases.is_leaving(*session)).collect();
+            self.deadlines.keys().copied().filter(|session| self.leases.is_evacuating(*session)).collect();
         self.leases.limit(now, regions, reach, &mut actions);
         self.step(true, &actions);
         let after = self.inventory();
