@@ -7,7 +7,7 @@
 //! revisions are reliable: a broker that was elected by an earlier revision writes nothing.
 
 use crate::kernel::{MachineId, ProcessId, World, rest, world};
-use farpool_broker::election::{Electorate, Lead, Won};
+use farpool_broker::election::{Electorate, Leadership, Victory};
 use farpool_broker::stores::StoreError;
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ pub(crate) fn ask(process: ProcessId) -> Result<(), StoreError> {
 pub(crate) struct SimElectorate(pub(crate) ProcessId);
 
 impl Electorate for SimElectorate {
-    fn campaign(&self) -> Result<Option<Won>, StoreError> {
+    fn campaign(&self) -> Result<Option<Victory>, StoreError> {
         ask(self.0)?;
         let process = self.0;
         Ok(world(|world| {
@@ -115,17 +115,17 @@ impl Electorate for SimElectorate {
             world.note(process, "is elected", [opening, 0, 0]);
             let lives = world.parties.brokers.iter_mut();
             lives.filter(|life| life.process == process).for_each(|life| life.opening = opening);
-            Some(Won { lead: Box::new(SimLead { process, lease }), store: Box::new(store) })
+            Some(Victory { lead: Box::new(SimLeadership { process, lease }), store: Box::new(store) })
         }))
     }
 }
 
-struct SimLead {
+struct SimLeadership {
     process: ProcessId,
     lease: u64,
 }
 
-impl Lead for SimLead {
+impl Leadership for SimLeadership {
     fn lasts_ms(&self) -> u64 {
         world(|world| world.plan.lead_ms)
     }

@@ -11,7 +11,7 @@ use crate::processes::{Process, until};
 use crate::programs::{PATIENCE, reserved_address};
 use contract::{conformance, load};
 use farpool::{CreateOptions, FarFile, FileClass, IfTaken, Pool, PoolOptions, Protection};
-use farpool_broker::election::{Electorate, Lead, Won};
+use farpool_broker::election::{Electorate, Leadership, Victory};
 use farpool_broker::stores::Store;
 use farpool_etcd::{Etcd, EtcdAddress, EtcdTls};
 use farpool_lease::broker::StateChange;
@@ -33,10 +33,10 @@ fn etcd(cluster: &Cluster, lasts_seconds: u64) -> Etcd {
 }
 
 /// Takes the lead as soon as there is no leader.
-fn win(etcd: &Etcd) -> (Box<dyn Lead>, Box<dyn Store>) {
+fn win(etcd: &Etcd) -> (Box<dyn Leadership>, Box<dyn Store>) {
     let begun = Instant::now();
     loop {
-        if let Ok(Some(Won { lead, store })) = etcd.campaign() {
+        if let Ok(Some(Victory { lead, store })) = etcd.campaign() {
             return (lead, store);
         }
         assert!(begun.elapsed() < PATIENCE, "the lead is not to be had");

@@ -26,19 +26,19 @@ const MARGIN: u64 = 8;
 /// Service in which brokers agree on a leader.
 pub trait Electorate: Send + Sync {
     /// Takes the leadership if nobody has it. May block for up to the timeout of a leadership.
-    fn campaign(&self) -> Result<Option<Won>, StoreError>;
+    fn campaign(&self) -> Result<Option<Victory>, StoreError>;
 }
 
 /// Result of an election that was won.
-pub struct Won {
+pub struct Victory {
     /// The leadership.
-    pub lead: Box<dyn Lead>,
+    pub lead: Box<dyn Leadership>,
     /// Store that accepts writes until somebody else wins.
     pub store: Box<dyn Store>,
 }
 
 /// Leadership of one broker.
-pub trait Lead: Send {
+pub trait Leadership: Send {
     /// Returns the timeout in ms after which a leader without a heartbeat is replaced, by the electorate's clock.
     fn lasts_ms(&self) -> u64;
     /// Sends a heartbeat. Returns true if this broker still leads. Fails if that could not be found out.
@@ -101,7 +101,7 @@ impl Standby {
             let asked = self.host.now();
             match electorate.campaign() {
                 Ok(None) => complained = false,
-                Ok(Some(Won { lead, store })) => {
+                Ok(Some(Victory { lead, store })) => {
                     complained = false;
                     match BrokerService::open(Arc::clone(&self.host), settings.clone(), store) {
                         Ok(service) => self.lead_on(Arc::new(service), lead, asked, stopped, &told),
@@ -130,7 +130,7 @@ impl Standby {
     fn lead_on(
         &self,
         service: Arc<BrokerService>,
-        mut lead: Box<dyn Lead>,
+        mut lead: Box<dyn Leadership>,
         begun: MonoNs,
         stopped: &HostEvent,
         told: &impl Fn(&Arc<BrokerService>),

@@ -11,7 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod gateway;
-mod lead;
+mod leadership;
 mod store;
 mod suspicion;
 
@@ -20,11 +20,11 @@ pub use store::EtcdStore;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use farpool_broker::election::{Electorate, Lead, Won};
+use farpool_broker::election::{Electorate, Leadership, Victory};
 use farpool_broker::stores::StoreError;
 use farpool_lock::Mutex;
 use gateway::Gateway;
-use lead::EtcdLead;
+use leadership::EtcdLeadership;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -188,7 +188,7 @@ impl Etcd {
 }
 
 impl Electorate for Etcd {
-    fn campaign(&self) -> Result<Option<Won>, StoreError> {
+    fn campaign(&self) -> Result<Option<Victory>, StoreError> {
         let leader = self.keys.leader();
         let key = encoded(leader.as_bytes());
         let led = self.gateway.call("kv/range", &json!({ "key": key }), PATIENCE)?;
@@ -204,7 +204,7 @@ impl Electorate for Etcd {
         let seconds = seconds.max(1) as u64;
         let shown = Shown { name: self.name.clone(), raft_term };
         let put = json!({ "key": key, "value": encoded(&shown.encode()), "lease": lease.to_string() });
-        let mut lead = EtcdLead { gateway, key: leader, revision: 0, lease, seconds, shown };
+        let mut lead = EtcdLeadership { gateway, key: leader, revision: 0, lease, seconds, shown };
         let won = json!({
             "compare": [{ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0" }],
             "success": [{ "request_put": put }],
@@ -224,7 +224,7 @@ impl Electorate for Etcd {
             Ok(Some(revision)) if revision > 0 => {
                 lead.revision = revision;
                 let store = EtcdStore::new(Arc::clone(&self.gateway), self.keys.clone(), revision);
-                Ok(Some(Won { lead: Box::new(lead), store: Box::new(store) }))
+                Ok(Some(Victory { lead: Box::new(lead), store: Box::new(store) }))
             }
             other => {
                 lead.resign();

@@ -38,7 +38,7 @@ pub(super) enum Unusable {
     /// the file's name.
     Other(String),
     /// File that has only redb's data: a store of a format before the third, or a file of another program.
-    RedbAlone,
+    PlainRedb,
     /// Damaged store. The text has the reason.
     Damaged(String),
 }
@@ -99,7 +99,7 @@ impl StoreFile {
         let bytes = self.file.metadata()?.len().min(FRONT_BYTES) as usize;
         self.file.read_exact_at(&mut page[..bytes], 0)?;
         if page.starts_with(REDB_MAGIC) {
-            return Err(Unusable::RedbAlone);
+            return Err(Unusable::PlainRedb);
         }
         let (head, checksum) = page[..20].split_at(16);
         if crc32c::crc32c(head).to_le_bytes() != *checksum {

@@ -123,7 +123,7 @@ impl RedbStore {
 fn words(unusable: Unusable, path: &Path) -> String {
     match unusable {
         Unusable::Other(why) | Unusable::Damaged(why) => why,
-        Unusable::RedbAlone => match former_format(path) {
+        Unusable::PlainRedb => match former_format(path) {
             Some(format) => other_format(&format.to_string()),
             None => "it is a redb file, but not a broker store of a known format".to_owned(),
         },

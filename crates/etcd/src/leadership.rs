@@ -3,7 +3,7 @@
 use crate::gateway::Gateway;
 use crate::suspicion::Shown;
 use crate::{encoded, is_led, number};
-use farpool_broker::election::Lead;
+use farpool_broker::election::Leadership;
 use farpool_broker::stores::StoreError;
 use serde_json::json;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// lease ends.
 const RESIGNING: Duration = Duration::from_secs(3);
 
-pub(crate) struct EtcdLead {
+pub(crate) struct EtcdLeadership {
     pub(crate) gateway: Arc<Gateway>,
     /// Leader's key, and the revision at which it was created.
     pub(crate) key: String,
@@ -25,7 +25,7 @@ pub(crate) struct EtcdLead {
     pub(crate) shown: Shown,
 }
 
-impl Lead for EtcdLead {
+impl Leadership for EtcdLeadership {
     fn lasts_ms(&self) -> u64 {
         self.seconds * 1000
     }
