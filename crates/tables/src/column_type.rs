@@ -97,16 +97,16 @@ pub(crate) fn type_code(of: &DataType) -> Option<u8> {
 
 /// Positions of columns within a row of fixed width, in which the columns follow each other without gaps.
 #[derive(Debug)]
-pub(crate) struct RowPlaces {
+pub(crate) struct RowLayout {
     /// Offset of each column in the row, in bytes.
     pub(crate) starts: Vec<usize>,
     /// Bytes of a row, a multiple of 8.
     pub(crate) row_bytes: usize,
 }
 
-impl RowPlaces {
+impl RowLayout {
     /// Returns the positions; `None` if a column is Boolean or has values of variable width.
-    pub(crate) fn of(schema: &Schema) -> Option<RowPlaces> {
+    pub(crate) fn of(schema: &Schema) -> Option<RowLayout> {
         let mut end = 0;
         let mut start = |field: &ArrowField| {
             let start = end;
@@ -114,7 +114,7 @@ impl RowPlaces {
             Some(start)
         };
         let starts = schema.fields().iter().map(|field| start(field)).collect::<Option<Vec<_>>>()?;
-        Some(RowPlaces { starts, row_bytes: end.next_multiple_of(8) })
+        Some(RowLayout { starts, row_bytes: end.next_multiple_of(8) })
     }
 }
 

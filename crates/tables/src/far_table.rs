@@ -1,7 +1,7 @@
 //! A far table as its readers see it: its schema, its row groups, and its rows, which a thread prefetches.
 
 use crate::TABLE_PREFIX;
-use crate::column_type::RowPlaces;
+use crate::column_type::RowLayout;
 use crate::encryption::{ScanKeys, TableDecryption};
 use crate::footer::{BufferAt, Footer, RowGroup, Trailer, WrongKey};
 use crate::layout::TableLayout;
@@ -42,7 +42,7 @@ pub struct TableInfo {
 
 /// Memory of a row group that lies as a whole in one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupPlace {
+pub struct GroupLocation {
     /// Name of the memory node.
     pub node: String,
     /// Number of the region at its node, counted from 0.
@@ -230,10 +230,10 @@ impl FarTable {
 
     /// Returns where a row group lies in memory. `None` if there is no such group, or if no single region holds it:
     /// writing a table puts each group in one region, but draining a node may scatter it.
-    pub fn place(&self, group: usize) -> Option<GroupPlace> {
+    pub fn place(&self, group: usize) -> Option<GroupLocation> {
         let group = self.footer.groups.get(group)?;
         let (region, offset) = in_one_region(&self.file, group.offset..group.end().max(group.offset + 1))?;
-        Some(GroupPlace { node: region.node.info.name.to_string(), region: region.region.0, offset })
+        Some(GroupLocation { node: region.node.info.name.to_string(), region: region.region.0, offset })
     }
 
     /// Returns an iterator over the rows: a batch for each row group, with the columns and row groups asked for, in
@@ -462,7 +462,7 @@ impl Fetch {
         let rows = group.rows as usize;
         let mut arrays = Vec::with_capacity(self.columns.len());
         let mut buffers = buffers.into_iter();
-        if let (Some(at), Some(places)) = (group.rows_buffer(), RowPlaces::of(self.table.schema())) {
+        if let (Some(at), Some(places)) = (group.rows_buffer(), RowLayout::of(self.table.schema())) {
             if let Some(bytes) = buffers.next() {
                 let place = BufferPlace { position, column: 0, buffer: 0 };
                 let bytes = self.checked(bytes, &at, place).map_err(|why| damaged(None, why))?;

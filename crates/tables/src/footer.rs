@@ -4,7 +4,7 @@
 //! Invariant I10: these bytes come from nodes. Every count is checked against the bytes that are left before anything
 //! is allocated, and every offset against the range that it must lie in.
 
-use crate::column_type::{RowPlaces, put_text, put_type, take_text, take_type};
+use crate::column_type::{RowLayout, put_text, put_type, take_text, take_type};
 use crate::statistics::Statistics;
 use crate::*;
 use arrow_schema::{DataType, Field as ArrowField, Schema, SchemaRef};
@@ -362,7 +362,7 @@ impl RowGroup {
         let group = RowGroup { offset, bytes, rows, columns };
         match group.rows_buffer() {
             Some(buffer) => {
-                let row_bytes = RowPlaces::of(schema).map_or(0, |places| places.row_bytes);
+                let row_bytes = RowLayout::of(schema).map_or(0, |places| places.row_bytes);
                 let is_theirs = (rows as usize).checked_mul(row_bytes) == Some(buffer.bytes as usize);
                 let is_one = group.columns.iter().all(|column| column.buffers == [buffer]);
                 let wrong = WireError::Value { what: "bytes of rows", found: buffer.bytes.into() };

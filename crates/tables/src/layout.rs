@@ -1,6 +1,6 @@
 //! Encoding of row groups: record batches of any size become the bytes of row groups.
 
-use crate::column_type::{RowPlaces, stored_schema};
+use crate::column_type::{RowLayout, stored_schema};
 use crate::footer::{BufferAt, ColumnChunk, Encoding, RowGroup, bitmap_bytes};
 use crate::statistics::Statistics;
 use crate::{BUFFER_ALIGN, GROUP_ALIGN, GROUP_ROWS_MAX};
@@ -43,7 +43,7 @@ pub struct RowGroupEncoder {
     given: SchemaRef,
     schema: SchemaRef,
     /// Positions of columns in the row layout; `None` in the column layout.
-    places: Option<RowPlaces>,
+    places: Option<RowLayout>,
     bytes_max: usize,
     /// Bytes left free behind each buffer for its tag; 0 if the table is not encrypted.
     tag_bytes: usize,
@@ -77,7 +77,7 @@ impl RowGroupEncoder {
     ///
     /// Errors: [`ErrorKind::Invalid`] if the values of a column have variable width.
     pub fn in_rows(mut self) -> Result<RowGroupEncoder, Error> {
-        self.places = RowPlaces::of(&self.schema);
+        self.places = RowLayout::of(&self.schema);
         // A scan of the row layout reads all of a row group.
         self.bytes_max = self.bytes_max.min(SCAN_GROUP_BYTES_MAX - GROUP_ALIGN);
         let is_fixed = |of: &DataType| fixed_bytes(of).is_some();
@@ -326,7 +326,7 @@ fn fixed_values(array: &ArrayRef, width: usize, mut take: impl FnMut(&[u8])) {
 fn encode_rows<'c>(
     columns: impl Iterator<Item = (&'c FieldRef, &'c Vec<ArrayRef>)> + Clone,
     rows: usize,
-    places: &RowPlaces,
+    places: &RowLayout,
     out: &mut Out,
 ) -> Vec<ColumnChunk> {
     let row_bytes = places.row_bytes;

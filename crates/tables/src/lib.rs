@@ -36,7 +36,7 @@ mod window;
 
 pub use estimates::{Estimate, Estimates};
 pub use explain::Explanation;
-pub use far_table::{FarTable, GroupPlace, TableInfo, TableReader, open_table, tables};
+pub use far_table::{FarTable, GroupLocation, TableInfo, TableReader, open_table, tables};
 /// Keys of encrypted tables.
 pub use farpool_encryption::{TableKey, WrongKeyLength};
 /// Expressions, queries and the programs that queries are compiled to.

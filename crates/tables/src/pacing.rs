@@ -63,7 +63,7 @@ const SLOW_MIN: f64 = 4.0;
 /// Ratio of bytes. Results that are this many times as large as their columns count as larger. If every row passes,
 /// results are as large as the columns plus their headers, and the node sends them sooner because it has read the
 /// columns already.
-const MORE_MIN: f64 = 1.125;
+const LARGER_RATIO: f64 = 1.125;
 /// Number of row groups after which the time for one row group is known.
 const SEEN_MIN: u32 = 2;
 /// Number of row groups. A shorter scan is over before anything is known about it.
@@ -101,7 +101,7 @@ pub(crate) struct Fetching {
 
 /// Observation that comes with a chunk of a scan.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct ChunkSeen {
     /// Row groups that the node has done since the scan was opened.
     pub(crate) done: u32,
     /// Time since the scan was opened, in ns.
@@ -120,8 +120,8 @@ impl Pace {
     }
 
     /// Adds the observation that a chunk brings.
-    pub(crate) fn note(&mut self, heard: Heard) {
-        let Heard { done, elapsed_ns, waited_ns, bytes, is_fetching } = heard;
+    pub(crate) fn note(&mut self, heard: ChunkSeen) {
+        let ChunkSeen { done, elapsed_ns, waited_ns, bytes, is_fetching } = heard;
         self.result_bytes += bytes;
         let passed_ns = elapsed_ns.saturating_sub(self.elapsed_ns);
         let passed = passed_ns as f64;
@@ -159,7 +159,7 @@ impl Pace {
         if is_shared && self.waited_ns > self.recent_ns * WAITED_MAX {
             // The results of a row group may be larger than its columns; then fetching saves bytes.
             let column_bytes = group_bytes.saturating_mul(self.done.max(SEEN_MIN).into());
-            let is_more = self.result_bytes as f64 > column_bytes as f64 * MORE_MIN;
+            let is_more = self.result_bytes as f64 > column_bytes as f64 * LARGER_RATIO;
             return if is_more { Claim::All } else { Claim::Later };
         }
         let Some(alone_ns) = self.alone.each_ns() else { return Claim::Later };
@@ -183,7 +183,7 @@ mod tests {
 
     fn note(pace: &mut Pace, done: u32, at_ms: u64, waited: f64, is_fetching: bool) {
         let (elapsed_ns, waited_ns) = (at_ms * MS, (waited * MS as f64) as u64);
-        pace.note(Heard { done, elapsed_ns, waited_ns, bytes: 10, is_fetching });
+        pace.note(ChunkSeen { done, elapsed_ns, waited_ns, bytes: 10, is_fetching });
     }
 
     /// Returns the pace of a node that has done `done` of 100 row groups in `ms` ms and always waited for this share

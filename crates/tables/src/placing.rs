@@ -77,9 +77,9 @@ const PROBES: u64 = 3;
 /// Bytes of columns. A node that holds fewer for the query is not probed.
 const PROBED_BYTES_MIN: f64 = (8 << 20) as f64;
 /// Number of row groups (ADR 0020). A query over fewer has no trial.
-const TRIED_MIN: usize = 16;
+const TRIAL_MIN: usize = 16;
 /// Divisor of the number of row groups (ADR 0020): the trial runs one in this many.
-const TRIED_SHARE: usize = 16;
+const TRIAL_SHARE: usize = 16;
 /// Bytes of keys and filters. If more must be sent to nodes, the query has no trial.
 const SENT_MAX: f64 = (256 << 10) as f64;
 /// Bytes of results from which their rate is learnt.
@@ -224,11 +224,11 @@ impl<'t> Placing<'t> {
     /// may be sorted.
     fn trial(&self, groups: &[usize]) -> Vec<usize> {
         let is_known = self.known().is_sure || !self.may_ship || self.sent_bytes > SENT_MAX;
-        if is_known || groups.len() < TRIED_MIN {
+        if is_known || groups.len() < TRIAL_MIN {
             return Vec::new();
         }
         let step = self.step(groups);
-        let count = (groups.len() / TRIED_SHARE).max(step.shares.len()).min(groups.len() / 4);
+        let count = (groups.len() / TRIAL_SHARE).max(step.shares.len()).min(groups.len() / 4);
         (0..count).map(|number| groups[(2 * number + 1) * groups.len() / (2 * count)]).collect()
     }
 

@@ -9,11 +9,11 @@
 //! query with a limit that takes any rows: as soon as enough rows have arrived, all scans are stopped where they are.
 
 use crate::FarTable;
-use crate::column_type::RowPlaces;
+use crate::column_type::RowLayout;
 use crate::encryption::ScanKeys;
 use crate::footer::{Encoding, RowGroup};
 use crate::joining::Upload;
-use crate::pacing::{Heard, Pace};
+use crate::pacing::{ChunkSeen, Pace};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use farpool_encryption::ChunkCipher;
@@ -122,7 +122,7 @@ pub(crate) fn shares(
 ) -> (Vec<Share>, Vec<usize>) {
     let (mut shares, mut rest): (Vec<Share>, Vec<usize>) = (Vec::new(), Vec::new());
     let positions = table.positions();
-    let places = RowPlaces::of(table.schema());
+    let places = RowLayout::of(table.schema());
     for index in groups {
         let Some(((region, offset), group)) = located(table, index).zip(table.row_groups().get(index)) else {
             rest.push(index);
@@ -168,7 +168,7 @@ pub(crate) fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegio
     readable_in_one_region(&table.file, group.offset..group.end())
 }
 
-fn described(group: &RowGroup, places: Option<&RowPlaces>, column: usize) -> Option<ScanColumn> {
+fn described(group: &RowGroup, places: Option<&RowLayout>, column: usize) -> Option<ScanColumn> {
     let chunk = group.columns.get(column)?;
     let buffer = |at: &crate::BufferAt| ScanBuffer { offset: at.offset, bytes: at.bytes };
     let mut buffers: Vec<ScanBuffer> = chunk.buffers.iter().map(buffer).collect();
@@ -377,7 +377,7 @@ impl Shipping {
     fn note(&self, share: usize, now: MonoNs, chunk: &Chunk) {
         if let Some(Progress::Open(_, begun, pace)) = self.progress.lock().get_mut(share) {
             let is_fetching = self.is_fetching.load(Ordering::Relaxed);
-            pace.note(Heard {
+            pace.note(ChunkSeen {
                 done: chunk.done,
                 elapsed_ns: now.0.saturating_sub(begun.0),
                 waited_ns: chunk.waited_ns,

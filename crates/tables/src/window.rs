@@ -2,7 +2,7 @@
 //! (`spec/function.md`).
 
 use crate::FarTable;
-use crate::column_type::{RowPlaces, type_code};
+use crate::column_type::{RowLayout, type_code};
 use crate::footer::{ColumnChunk, Encoding, RowGroup};
 use arrow_schema::{DataType, TimeUnit};
 use farpool_calls::abi::{Column, ColumnBuffers, put_columns, put_row_group};
@@ -16,7 +16,7 @@ use std::ops::Range;
 struct TableColumns {
     table: FarTable,
     indexes: Vec<usize>,
-    places: Option<RowPlaces>,
+    places: Option<RowLayout>,
 }
 
 impl FarTable {
@@ -43,7 +43,7 @@ impl FarTable {
             let message = "a range cannot be set for a table: its window is the whole table";
             return Err(during(Error::new(ErrorKind::Invalid, message)));
         }
-        let columns = TableColumns { table: self.clone(), indexes, places: RowPlaces::of(schema) };
+        let columns = TableColumns { table: self.clone(), indexes, places: RowLayout::of(schema) };
         columns.encode(&|_| true).map_err(during)?;
         Ok(Caller::over(self.file(), options).map_err(during)?.with_columns(Box::new(columns)))
     }
