@@ -1,11 +1,11 @@
 //! Calls of functions over the window of a file, at nodes or on the client.
 
 use crate::Function;
-use crate::here::{Fetched, Here};
+use crate::here::{Fetched, LocalSandboxes};
 use crate::lanes::{OpenLane, Side, unexpected};
-use crate::lists::{Lists, Taken};
+use crate::lists::{ClientShare, GroupSelection};
 use crate::observed::Observed;
-use crate::places::Places;
+use crate::places::Locations;
 use crate::stopped::stopped;
 use farpool_files::beneath::{self, NodeLinks, Session};
 use farpool_files::{Error, ErrorKind, FarFile, ReadRange};
@@ -24,11 +24,11 @@ use std::time::Duration;
 /// Largest number of idle lanes that are kept for one node and kind of function.
 const IDLE_LANES_MAX: usize = 8;
 /// Number of new lanes of one call that may break before the call fails.
-const CUTS_MAX: u32 = 2;
+const BROKEN_LANES_MAX: u32 = 2;
 /// Largest number of blocks that one call may load from elsewhere: 64 GiB, some of them more than once.
 const SUPPLIED_MAX: u32 = 1 << 20;
 /// Bytes after which a fetch is long enough to measure the rate.
-const TELLING_BYTES: u64 = 1 << 20;
+const MEASURED_BYTES_MIN: u64 = 1 << 20;
 /// Largest number of hops of a call.
 const HOPS_MAX: u32 = 1 << 20;
 
@@ -114,7 +114,7 @@ pub struct Called {
 pub struct Caller {
     pub(crate) session: Arc<Session>,
     /// Sandbox processes on the client's machine.
-    pub(crate) here: Arc<Here>,
+    pub(crate) here: Arc<LocalSandboxes>,
     pub(crate) observed: Arc<Observed>,
     file: FarFile,
     range: Range<u64>,
@@ -122,7 +122,7 @@ pub struct Caller {
     columns: Option<Box<dyn Columns>>,
     /// Ranges of the table's row groups in the window; empty if the window is not a table.
     pub(crate) groups: Vec<Range<u64>>,
-    pub(crate) places: Mutex<Arc<Places>>,
+    pub(crate) places: Mutex<Arc<Locations>>,
     idle: Mutex<BTreeMap<LaneKey, Vec<OpenLane>>>,
     fetched: OnceLock<Fetched>,
     /// Number of calls so far.
@@ -178,7 +178,7 @@ struct Call<'c> {
     args: &'c [u8],
     fresh: bool,
     deadline_ms: u32,
-    lists: Lists,
+    lists: GroupSelection,
     state: Option<Vec<u8>>,
     supplied: u32,
     ran_ns: u64,
@@ -216,7 +216,7 @@ impl Caller {
                 "the output has {bytes} bytes; at most {FUNCTION_OUTPUT_BYTES_MAX} are permitted"
             ));
         }
-        let places = Places::of(file, range.clone()).map_err(during)?;
+        let places = Locations::of(file, range.clone()).map_err(during)?;
         let session = Arc::clone(beneath::session_of(file));
         Ok(Caller {
             here: session.kept(),
@@ -267,8 +267,8 @@ impl Caller {
         }
         self.check_placement(function, options)?;
         self.session.check_open()?;
-        let run = || self.try_call(function, args, options, deadline_ms, Lists::All);
-        self.again_if_moved(run)
+        let run = || self.try_call(function, args, options, deadline_ms, GroupSelection::All);
+        self.retry_if_moved(run)
     }
 
     /// Calls a function once at every node that holds row groups of the table, each time over the row groups there.
@@ -305,8 +305,8 @@ impl Caller {
         if way == Way::Fetch {
             return Ok(vec![self.call(function, args, fetched)?]);
         }
-        let taken = Taken { here, of: self.groups.len() };
-        self.again_if_moved(|| {
+        let taken = ClientShare { here, of: self.groups.len() };
+        self.retry_if_moved(|| {
             let places = Arc::clone(&self.places.lock());
             let mut firsts: Vec<(NodeId, u64)> = Vec::new();
             for (index, group) in self.groups.iter().enumerate() {
@@ -316,12 +316,12 @@ impl Caller {
                 }
             }
             let shipped_to = |first| CallOptions { placement: Placement::Ship, at: Some(first), ..options };
-            let mut calls: Vec<(CallOptions, Lists)> =
-                firsts.iter().map(|(_, first)| (shipped_to(*first), Lists::Near(taken))).collect();
+            let mut calls: Vec<(CallOptions, GroupSelection)> =
+                firsts.iter().map(|(_, first)| (shipped_to(*first), GroupSelection::Near(taken))).collect();
             if here > 0 {
-                calls.push((fetched, Lists::Taken(taken)));
+                calls.push((fetched, GroupSelection::Taken(taken)));
             }
-            let at = |&(options, lists): &(CallOptions, Lists)| {
+            let at = |&(options, lists): &(CallOptions, GroupSelection)| {
                 self.try_call(function, args, options, deadline_ms, lists)
             };
             // Calls all nodes at once, each from a thread of its own.
@@ -337,12 +337,12 @@ impl Caller {
     }
 
     /// Calls `run`, and retries it once if bytes were lost and have been found elsewhere.
-    fn again_if_moved<T>(&self, run: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    fn retry_if_moved<T>(&self, run: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         match run() {
             // The bytes may have moved. A retry is safe, because functions have no side effects.
             Err(error) if error.kind() == ErrorKind::Lost => {
                 beneath::reopen(&self.file, &error)?;
-                *self.places.lock() = Arc::new(Places::of(&self.file, self.range.clone())?);
+                *self.places.lock() = Arc::new(Locations::of(&self.file, self.range.clone())?);
                 self.idle.lock().clear();
                 run()
             }
@@ -356,7 +356,7 @@ impl Caller {
         args: &[u8],
         options: CallOptions,
         deadline_ms: u32,
-        lists: Lists,
+        lists: GroupSelection,
     ) -> Result<Called, Error> {
         let places = Arc::clone(&self.places.lock());
         let fresh = options.fresh;
@@ -412,14 +412,14 @@ impl Caller {
     }
 
     /// Returns the share of the window that a call at this place sees. It is never 0.
-    fn share_of(&self, lists: Lists, places: &Places, station: &Station) -> f64 {
+    fn share_of(&self, lists: GroupSelection, places: &Locations, station: &Station) -> f64 {
         let bytes = |of: &mut dyn Iterator<Item = &Range<u64>>| {
             of.map(|group| (group.end - group.start) as f64).sum::<f64>()
         };
         let groups = || self.groups.iter();
         let is_told = |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, station.key());
         match lists {
-            Lists::All => 1.0,
+            GroupSelection::All => 1.0,
             _ => {
                 let told = bytes(&mut groups().enumerate().filter(is_told).map(|(_, group)| group));
                 (told / bytes(&mut groups()).max(1.0)).clamp(1e-9, 1.0)
@@ -428,7 +428,7 @@ impl Caller {
     }
 
     /// Fetches the bytes of the window that a call on the client sees.
-    fn bring(&self, lists: Lists, places: &Places) -> Result<(), Error> {
+    fn fetch_missing(&self, lists: GroupSelection, places: &Locations) -> Result<(), Error> {
         let fetched = match self.fetched.get() {
             Some(fetched) => fetched,
             None => {
@@ -441,18 +441,18 @@ impl Caller {
         }
         let (begun, mut bytes) = (self.session.host().now(), 0);
         let mut of = |range| {
-            bytes += fetched.bring(&self.session, &self.file, self.range.start, range)?;
+            bytes += fetched.fetch_missing(&self.session, &self.file, self.range.start, range)?;
             Ok(())
         };
         match lists {
-            Lists::All => of(0..self.window_bytes())?,
+            GroupSelection::All => of(0..self.window_bytes())?,
             _ => {
                 let is_told = |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, None);
                 let told = self.groups.iter().enumerate().filter(is_told);
                 told.map(|(_, group)| group.clone()).try_for_each(of)?;
             }
         }
-        if bytes >= TELLING_BYTES
+        if bytes >= MEASURED_BYTES_MIN
             && let Some((node, _)) = places.nodes().first()
         {
             let took_ns = self.session.host().now().0.saturating_sub(begun.0);
@@ -461,7 +461,7 @@ impl Caller {
         Ok(())
     }
 
-    fn first_station(&self, places: &Places, way: Way, at: Option<u64>) -> Result<Station, Error> {
+    fn first_station(&self, places: &Locations, way: Way, at: Option<u64>) -> Result<Station, Error> {
         let nowhere = || Error::new(ErrorKind::Lost, "no node holds bytes of the window");
         match (way, at) {
             (Way::Fetch, _) => Ok(Station::Here),
@@ -488,15 +488,15 @@ impl Caller {
     /// replaced.
     fn call_at(
         &self,
-        places: &Places,
+        places: &Locations,
         station: &Station,
         call: &mut Call<'_>,
     ) -> Result<(WireCalled, Vec<u8>), Error> {
         let key = (station.key(), Side::of(call.function));
         if let Station::Here = station {
-            self.bring(call.lists, places)?;
+            self.fetch_missing(call.lists, places)?;
         }
-        let mut cuts = 0;
+        let mut broken_lanes = 0;
         let mut idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
         loop {
             let was_idle = idle.is_some();
@@ -507,8 +507,8 @@ impl Caller {
             match self.call_on(places, station, &mut lane, call) {
                 // The process may have been ended for another caller. A retry is safe, because functions have no side
                 // effects.
-                Err(LinkError::Disconnected(_)) if was_idle || cuts < CUTS_MAX => {
-                    cuts += u32::from(!was_idle)
+                Err(LinkError::Disconnected(_)) if was_idle || broken_lanes < BROKEN_LANES_MAX => {
+                    broken_lanes += u32::from(!was_idle)
                 }
                 Ok(result) => {
                     // Lanes of a process that has ended are dropped.
@@ -535,7 +535,7 @@ impl Caller {
         }
     }
 
-    fn open(&self, places: &Places, station: &Station, side: Side) -> Result<OpenLane, Error> {
+    fn open(&self, places: &Locations, station: &Station, side: Side) -> Result<OpenLane, Error> {
         match station {
             Station::Node(node) => OpenLane::open(&self.session, node, places, side, self.output_bytes),
             Station::Here => {
@@ -551,7 +551,7 @@ impl Caller {
     /// elsewhere.
     fn call_on(
         &self,
-        places: &Places,
+        places: &Locations,
         station: &Station,
         lane: &mut OpenLane,
         call: &mut Call<'_>,

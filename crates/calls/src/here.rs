@@ -27,7 +27,7 @@ const PIECE: u64 = FUNCTION_PIECE_BYTES as u64;
 
 /// Sandbox processes of this client, started when they are first needed.
 #[derive(Default)]
-pub(crate) struct Here {
+pub(crate) struct LocalSandboxes {
     sandboxes: OnceLock<Sandboxes>,
     /// Path of the program, or `None` if there was none at the first look. Later calls do not search again.
     program: OnceLock<Option<PathBuf>>,
@@ -53,7 +53,7 @@ fn located(named: PathBuf) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(&named)).find(|file| file.is_file())
 }
 
-impl Here {
+impl LocalSandboxes {
     /// Returns the program, if it exists on this machine.
     fn program(&self, options: &PoolOptions) -> Option<&Path> {
         let find = || options.sandbox.clone().map_or_else(sandbox_program, located);
@@ -155,7 +155,7 @@ impl Fetched {
 
     /// Fetches the blocks of a range of the window that are missing, and returns how many bytes that were. `start` is
     /// the offset of the window in the file.
-    pub(crate) fn bring(
+    pub(crate) fn fetch_missing(
         &self,
         session: &Session,
         file: &FarFile,

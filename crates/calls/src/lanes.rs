@@ -1,8 +1,8 @@
 //! Call lanes: connections to nodes on which functions are called, each over one window.
 
 use crate::Function;
-use crate::lists::Lists;
-use crate::places::Places;
+use crate::lists::GroupSelection;
+use crate::places::Locations;
 use farpool_files::beneath::{NodeLinks, Session};
 use farpool_files::{Error, ErrorKind};
 use farpool_transport::{Link, LinkError};
@@ -28,7 +28,7 @@ impl Side {
 }
 
 /// Bytes of a module up to which it is sent with its first use on a lane, without asking whether the lane knows it.
-const BROUGHT_BYTES: usize = 8 << 10;
+const SENT_AT_ONCE_BYTES: usize = 8 << 10;
 
 /// An open lane. One call at a time uses it.
 pub(crate) struct OpenLane {
@@ -36,7 +36,7 @@ pub(crate) struct OpenLane {
     /// Numbers of functions on this lane, by digest and entry.
     numbers: BTreeMap<[u8; 32], Vec<(Name, u32)>>,
     /// Row groups in the table of columns that the lane has; `None` if it has none.
-    pub(crate) lists: Option<Lists>,
+    pub(crate) lists: Option<GroupSelection>,
 }
 
 impl OpenLane {
@@ -49,7 +49,7 @@ impl OpenLane {
     pub(crate) fn open(
         session: &Session,
         node: &Arc<NodeLinks>,
-        places: &Places,
+        places: &Locations,
         side: Side,
         output_bytes: u32,
     ) -> Result<OpenLane, Error> {
@@ -92,7 +92,7 @@ impl OpenLane {
     fn ask_number(&mut self, function: &Function, deadline: MonoNs) -> Result<u32, LinkError> {
         let Function { form, entry, digest, bytes, .. } = function.clone();
         // Sends a short module at once: a question would take as long.
-        if form == FunctionForm::Wasm && bytes.len() <= BROUGHT_BYTES {
+        if form == FunctionForm::Wasm && bytes.len() <= SENT_AT_ONCE_BYTES {
             return self.put(function, deadline);
         }
         let wanted = UseFunction { form, digest, entry };

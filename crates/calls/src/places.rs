@@ -11,20 +11,20 @@ use std::sync::Arc;
 
 /// Locations of the bytes of a range of a file.
 #[derive(Clone)]
-pub(crate) struct Places {
+pub(crate) struct Locations {
     /// Range of the file, in bytes.
     pub(crate) range: Range<u64>,
     stretches: Vec<Stretch>,
 }
 
-impl Places {
+impl Locations {
     /// Looks up the locations. The file must be published or sealed.
-    pub(crate) fn of(file: &FarFile, range: Range<u64>) -> Result<Places, Error> {
+    pub(crate) fn of(file: &FarFile, range: Range<u64>) -> Result<Locations, Error> {
         let Some(stretches) = stretches(file, &range)? else {
             let message = "functions run over published files only; publish the file first";
             return Err(Error::new(ErrorKind::Invalid, message));
         };
-        Ok(Places { range, stretches })
+        Ok(Locations { range, stretches })
     }
 
     /// Returns the node that holds a byte of the window.
