@@ -13,7 +13,7 @@
 use crate::confinement::{Confinement, confine};
 use crate::options::{SandboxOptions, members, tenant_folder, tenants};
 use crate::setup::{LaneSetup, LaneWindow, Start};
-use crate::status::{Doing, LANES_MAX, REVOKED_NS, Status};
+use crate::status::{Activity, LANES_MAX, REVOKED_NS, Status};
 use farpool_host::{clock, waiting};
 use farpool_lock::{Condvar, Mutex};
 use farpool_transport::{HandedOver, Lane, Successor};
@@ -383,8 +383,8 @@ impl Process {
         let (mut has_lanes, mut patience_ms) = (false, UNUSED_MS);
         for (slot, lane) in state.lanes.iter().enumerate() {
             match (lane, self.status.doing(slot)) {
-                (Slot::Free, _) | (Slot::Open(_), Doing::Ended) => {}
-                (Slot::Open(_), Doing::Waiting) => {
+                (Slot::Free, _) | (Slot::Open(_), Activity::Ended) => {}
+                (Slot::Open(_), Activity::Waiting) => {
                     has_lanes = true;
                     if self.status.last_request(slot).is_none() {
                         patience_ms = NEW_LANE_MS;
@@ -416,12 +416,12 @@ impl Process {
             }
             let (request, doing) = (self.status.last_request(slot), self.status.doing(slot));
             let is_another = std::mem::replace(&mut state.requests[slot], request) != request;
-            if is_another || matches!(doing, Doing::Busy | Doing::Running { .. }) {
+            if is_another || matches!(doing, Activity::Busy | Activity::Running { .. }) {
                 state.called_at = now;
             }
             match doing {
-                Doing::Ended => state.lanes[slot] = Slot::Free,
-                Doing::Running { request_id, until_ns, deadline_ms, .. }
+                Activity::Ended => state.lanes[slot] = Slot::Free,
+                Activity::Running { request_id, until_ns, deadline_ms, .. }
                     if now > MonoNs(until_ns) && overdue.is_none() =>
                 {
                     // The words may have been read while they changed, so a call must be seen overdue twice.
@@ -453,7 +453,7 @@ impl Process {
     }
 
     /// Waits until everything in the process has ended, and tells the callers of running functions how they ended.
-    fn bury(&self, ended: Outcome) {
+    fn finish_process(&self, ended: Outcome) {
         self.state.lock().is_gone = true;
         self.kill();
         let signal = self.wait();
@@ -461,7 +461,7 @@ impl Process {
         let (killed_for, is_ending) = (state.killed_for, state.is_ending);
         for (slot, lane) in state.lanes.iter_mut().enumerate() {
             let Slot::Open(connection) = std::mem::replace(lane, Slot::Free) else { continue };
-            let Doing::Running { request_id, opcode, until_ns, .. } = self.status.doing(slot) else {
+            let Activity::Running { request_id, opcode, until_ns, .. } = self.status.doing(slot) else {
                 continue;
             };
             if is_ending && killed_for.is_none() {
@@ -644,7 +644,7 @@ impl Shared {
             let now = clock::now();
             for (process, has_ended) in assigned.iter().zip(ended) {
                 if has_ended || !process.look(now) {
-                    ending.extend(self.bury(process));
+                    ending.extend(self.finish_process(process));
                 }
             }
             ending.retain(|thread| !thread.is_finished());
@@ -654,18 +654,18 @@ impl Shared {
         }
         let Processes { assigned, spare, .. } = std::mem::take(&mut *self.processes.lock());
         // Calls end as revoked: the memory of their windows goes with the node.
-        assigned.iter().for_each(|one| one.process.bury(Outcome::Revoked));
-        spare.iter().for_each(|process| process.bury(Outcome::Revoked));
+        assigned.iter().for_each(|one| one.process.finish_process(Outcome::Revoked));
+        spare.iter().for_each(|process| process.finish_process(Outcome::Revoked));
     }
 
     /// Ends a process in a thread of its own, so that the others are still watched. The process counts against the
     /// limit until it has ended. Returns the thread.
-    fn bury(self: &Arc<Self>, process: &Arc<Process>) -> Option<JoinHandle<()>> {
+    fn finish_process(self: &Arc<Self>, process: &Arc<Process>) -> Option<JoinHandle<()>> {
         // The process gets no new lane from now on.
         process.state.lock().is_gone = true;
         let (shared, buried) = (Arc::clone(self), Arc::clone(process));
-        let bury = move || shared.end(&buried);
-        let thread = std::thread::Builder::new().name("farpool-end".into()).spawn(bury);
+        let finish_process = move || shared.end(&buried);
+        let thread = std::thread::Builder::new().name("farpool-end".into()).spawn(finish_process);
         if thread.is_err() {
             self.end(process);
         }
@@ -673,7 +673,7 @@ impl Shared {
     }
 
     fn end(&self, process: &Arc<Process>) {
-        process.bury(Outcome::Died);
+        process.finish_process(Outcome::Died);
         self.processes.lock().assigned.retain(|other| !Arc::ptr_eq(&other.process, process));
         self.changed.notify_all();
         self.wake();

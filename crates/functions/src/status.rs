@@ -32,7 +32,7 @@ pub const REVOKED_NS: u64 = 1;
 
 /// Activity of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum Activity {
     /// The lane is not open, or it has ended.
     Ended,
     /// The lane waits for a request.
@@ -104,12 +104,12 @@ impl Status {
     }
 
     /// Stores what a lane is doing.
-    pub fn set(&self, lane: usize, doing: Doing) {
+    pub fn set(&self, lane: usize, doing: Activity) {
         let state = match doing {
-            Doing::Ended => 0,
-            Doing::Waiting => 1,
-            Doing::Busy => 2,
-            Doing::Running { request_id, opcode, until_ns, deadline_ms } => {
+            Activity::Ended => 0,
+            Activity::Waiting => 1,
+            Activity::Busy => 2,
+            Activity::Running { request_id, opcode, until_ns, deadline_ms } => {
                 self.word(lane, 1).store(request_id, Ordering::Relaxed);
                 self.word(lane, 2).store(until_ns, Ordering::Relaxed);
                 self.word(lane, 3).store(u64::from(opcode) << 32 | u64::from(deadline_ms), Ordering::Relaxed);
@@ -135,7 +135,7 @@ impl Status {
     /// other process may have written anything.
     pub fn call(&self, lane: usize) -> Option<(String, MonoNs)> {
         let begun = self.word(lane, BEGUN_AT).load(Ordering::Acquire);
-        if begun == 0 || self.doing(lane) == Doing::Ended {
+        if begun == 0 || self.doing(lane) == Activity::Ended {
             return None;
         }
         let words = (0..NAME_WORDS).map(|word| self.word(lane, NAME_AT + word).load(Ordering::Relaxed));
@@ -146,7 +146,7 @@ impl Status {
     /// Stores that a lane starts, and that no function has run on it.
     pub fn begin(&self, lane: usize) {
         self.word(lane, 1).store(NO_REQUEST, Ordering::Relaxed);
-        self.set(lane, Doing::Busy);
+        self.set(lane, Activity::Busy);
     }
 
     /// Returns the id of the last request for which a function has run or was made ready on a lane; `None` if there was
@@ -157,20 +157,20 @@ impl Status {
 
     /// Returns what a lane is doing. The words of two calls may be mixed: callers must look twice before they act on
     /// it, unless the other process has ended.
-    pub fn doing(&self, lane: usize) -> Doing {
+    pub fn doing(&self, lane: usize) -> Activity {
         match self.word(lane, 0).load(Ordering::Acquire) {
-            0 => Doing::Ended,
-            1 => Doing::Waiting,
+            0 => Activity::Ended,
+            1 => Activity::Waiting,
             3 => {
                 let of_call = self.word(lane, 3).load(Ordering::Relaxed);
-                Doing::Running {
+                Activity::Running {
                     request_id: self.word(lane, 1).load(Ordering::Relaxed),
                     until_ns: self.word(lane, 2).load(Ordering::Relaxed),
                     opcode: (of_call >> 32) as u16,
                     deadline_ms: of_call as u32,
                 }
             }
-            _ => Doing::Busy,
+            _ => Activity::Busy,
         }
     }
 }
@@ -203,7 +203,7 @@ mod tests {
     fn name_and_beginning_of_a_call_are_seen_while_it_is_under_way() {
         let ours = Status::new().unwrap();
         let theirs = Status::of(ours.file().try_clone_to_owned().unwrap()).unwrap();
-        theirs.set(3, Doing::Waiting);
+        theirs.set(3, Activity::Waiting);
         let call = theirs.under_way(3, "größer_als_vierundzwanzig_bytes", MonoNs(7));
         assert_eq!(ours.call(3), Some(("größer_als_vierundzwan".to_owned(), MonoNs(7))));
         assert_eq!(ours.call(4), None);
@@ -215,12 +215,12 @@ mod tests {
     fn both_sides_see_what_a_lane_does() {
         let ours = Status::new().unwrap();
         let theirs = Status::of(ours.file().try_clone_to_owned().unwrap()).unwrap();
-        let running = Doing::Running { request_id: 7, opcode: 100, until_ns: u64::MAX, deadline_ms: 250 };
+        let running = Activity::Running { request_id: 7, opcode: 100, until_ns: u64::MAX, deadline_ms: 250 };
         theirs.set(LANES_MAX - 1, running);
-        theirs.set(0, Doing::Waiting);
+        theirs.set(0, Activity::Waiting);
         assert_eq!(
             (ours.doing(LANES_MAX - 1), ours.doing(0), ours.doing(1)),
-            (running, Doing::Waiting, Doing::Ended)
+            (running, Activity::Waiting, Activity::Ended)
         );
     }
 }

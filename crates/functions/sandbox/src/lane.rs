@@ -10,7 +10,7 @@ use crate::space::{AddressSpace, GROWTH_REFUSED, Layout};
 use crate::watched::{Interrupted, Watched};
 use farpool_functions::abi::*;
 use farpool_functions::setup::LaneSetup;
-use farpool_functions::status::Doing;
+use farpool_functions::status::Activity;
 use farpool_host::clock;
 use farpool_lock::Mutex;
 use farpool_transport::Lane;
@@ -99,7 +99,7 @@ struct Serving<'p> {
 pub fn serve(process: &Process, setup: LaneSetup) -> io::Result<()> {
     let slot = setup.slot as usize;
     let served = serve_until_left(process, setup);
-    process.status.set(slot, Doing::Ended);
+    process.status.set(slot, Activity::Ended);
     served
 }
 
@@ -167,15 +167,15 @@ impl Serving<'_> {
     fn serve(&mut self, lane: &mut Lane) -> io::Result<()> {
         let status = &self.process.status;
         let slot = self.watched.slot;
-        status.set(slot, Doing::Waiting);
+        status.set(slot, Activity::Waiting);
         while let Some((header, request)) = lane.take_request()? {
-            status.set(slot, Doing::Busy);
+            status.set(slot, Activity::Busy);
             let answer = match request {
                 Request::CallFunction(call) if (call.number as usize) < self.functions.len() => {
                     let Some(End { of, called, at }) = self.call(lane, header, call) else { return Ok(()) };
-                    status.set(slot, Doing::Busy);
+                    status.set(slot, Activity::Busy);
                     send_called(lane, &of, called, at)?;
-                    status.set(slot, Doing::Waiting);
+                    status.set(slot, Activity::Waiting);
                     self.renew();
                     continue;
                 }
@@ -188,9 +188,9 @@ impl Serving<'_> {
                     let (request_id, opcode) = (header.request_id, header.opcode as u16);
                     let until_ns = clock::now().plus_ms(FUNCTION_READY_MS_MAX.into()).0;
                     let deadline_ms = FUNCTION_READY_MS_MAX;
-                    status.set(slot, Doing::Running { request_id, opcode, until_ns, deadline_ms });
+                    status.set(slot, Activity::Running { request_id, opcode, until_ns, deadline_ms });
                     let answer = self.put_function(&put).map(Reply::PutFunction);
-                    status.set(slot, Doing::Waiting);
+                    status.set(slot, Activity::Waiting);
                     answer
                 }
                 Request::PutColumns(put) => {
@@ -201,7 +201,7 @@ impl Serving<'_> {
                 other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
             };
             send(lane, &header, answer, clock::now())?;
-            status.set(slot, Doing::Waiting);
+            status.set(slot, Activity::Waiting);
         }
         Ok(())
     }
@@ -438,7 +438,8 @@ impl Serving<'_> {
             watched.set_until(until_ns, call.deadline_ms);
             let (request_id, opcode) = (header.request_id, header.opcode as u16);
             let until_ns = watched.killed_at(until_ns);
-            status.set(slot, Doing::Running { request_id, opcode, until_ns, deadline_ms: call.deadline_ms });
+            status
+                .set(slot, Activity::Running { request_id, opcode, until_ns, deadline_ms: call.deadline_ms });
         };
         let has_left = Cell::new(false);
         let lane = RefCell::new(lane);
@@ -447,7 +448,7 @@ impl Serving<'_> {
                 return true;
             }
             let paused = clock::now();
-            status.set(slot, Doing::Busy);
+            status.set(slot, Activity::Busy);
             let lane = &mut *lane.borrow_mut();
             let got = send_called(lane, &asked.get(), called(Outcome::Away, first), paused)
                 .and_then(|()| lane.take_request());
@@ -467,7 +468,7 @@ impl Serving<'_> {
         let result = faults::during(&ThreadCall { space, is_module, supply: &supply, noted: &noted }, run);
         let at = clock::now();
         let ran_ns = at.0.saturating_sub(begun.0);
-        status.set(slot, Doing::Busy);
+        status.set(slot, Activity::Busy);
         if has_left.get() {
             return None;
         }

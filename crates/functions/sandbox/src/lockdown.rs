@@ -25,7 +25,7 @@ const OWN_BYTES: u64 = 8 << 30;
 
 /// Lowers the process's priority, and gives up privileges of programs that it would start, core dumps, and the mask
 /// of file modes.
-pub fn stand_back(niceness: u8) -> Result<(), Box<dyn Error>> {
+pub fn lower_priority(niceness: u8) -> Result<(), Box<dyn Error>> {
     set_no_new_privs(true)?;
     rustix::process::nice(niceness.into())?;
     // Each file is created with its own mode.

@@ -70,7 +70,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
         return Err("this program is started by Farpool nodes and clients and cannot be run by hand".into());
     }
     let niceness = std::env::args().nth(1).ok_or("the argument niceness is missing")?;
-    lockdown::stand_back(niceness.parse()?)?;
+    lockdown::lower_priority(niceness.parse()?)?;
     // Reads the number of CPUs now: it takes files of control groups, which cannot be opened later.
     waiting::cpus();
     let confinement = namespaces::enter(&control)?;

@@ -9,7 +9,7 @@ use crate::engines::Engines;
 use crate::fences::Fences;
 use crate::module::Interruption;
 use crate::space::Layout;
-use farpool_functions::status::{Doing, LEFT_NS, REVOKED_NS, Status};
+use farpool_functions::status::{Activity, LEFT_NS, REVOKED_NS, Status};
 use farpool_host::clock;
 use farpool_lock::{Condvar, Mutex};
 use farpool_wire::control::Outcome;
@@ -138,7 +138,7 @@ impl Lanes {
                 if !lane.fences.are_up() && !lane.layout.is_void() {
                     lane.layout.forget();
                 }
-                let Doing::Running { request_id, opcode, until_ns, deadline_ms } = status.doing(lane.slot)
+                let Activity::Running { request_id, opcode, until_ns, deadline_ms } = status.doing(lane.slot)
                 else {
                     continue;
                 };
@@ -151,7 +151,7 @@ impl Lanes {
                     continue;
                 };
                 if lane.ends_process.load(Ordering::Relaxed) && until_ns > REVOKED_NS {
-                    let running = Doing::Running { request_id, opcode, until_ns: over, deadline_ms };
+                    let running = Activity::Running { request_id, opcode, until_ns: over, deadline_ms };
                     status.set(lane.slot, running);
                 }
             }
