@@ -1,4 +1,4 @@
-//! Runner of the joins of `farpool bench tiers`: tickets under a virtual clock, or kernels on emulated or real tiers.
+//! Runner of the joins of `farpool bench tiers`: times under a virtual clock, or kernels on emulated or real tiers.
 //!
 //! The strategies are the same on all three. Inputs lie in the far tier. Keys of the build side are distinct, unordered
 //! and spread over 64 bits, so that each lookup really reads the cache line that the byte model counts. Every row of
@@ -63,7 +63,7 @@ pub(crate) struct Setting {
 
 /// Machine that joins run on.
 pub(crate) enum Machine {
-    /// Tickets only: bytes are counted, nothing is computed.
+    /// Times only: bytes are counted, nothing is computed.
     Virtual { streams: Virtual, lines: Virtual },
     /// Join kernels on memory.
     Real { tiers: Box<dyn RealTime>, memory: TierMemory },
@@ -141,8 +141,8 @@ impl Runner {
             Machine::Virtual { streams, lines } => {
                 let morsels = [build, probe].map(|rows| (rows * ROW_BYTES / MORSEL_BYTES as usize) as u32);
                 return Ok(match strategy {
-                    Strategy::Partitioned(strategy) => strategy.tickets(streams, morsels, None),
-                    Strategy::NonPartitioned(strategy) => strategy.tickets(lines, morsels),
+                    Strategy::Partitioned(strategy) => strategy.times(streams, morsels, None),
+                    Strategy::NonPartitioned(strategy) => strategy.times(lines, morsels),
                 });
             }
             Machine::Real { tiers, memory } => (tiers, memory),
@@ -166,7 +166,7 @@ impl Runner {
         Ok(joined.reports)
     }
 
-    /// Reports whether joins are computed, and not only counted as tickets.
+    /// Reports whether joins are computed, and not only timed.
     pub(crate) fn is_real(&self) -> bool {
         matches!(self.machine, Machine::Real { .. })
     }

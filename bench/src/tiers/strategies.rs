@@ -13,7 +13,8 @@ use farpool_tiers::plan::traffic::{Rates, TierSide, Traffic};
 use farpool_tiers::share_in_chunks;
 use farpool_tiers::stage::StageReport;
 use farpool_tiers::strategy::{
-    LOOKUP_BYTES, MORSEL_BYTES, Moved, NonPartitionedStrategy, PartitionedStrategy, Strategy, TABLE_ROW_BYTES,
+    CopyPlan, LOOKUP_BYTES, MORSEL_BYTES, NonPartitionedStrategy, PartitionedStrategy, Strategy,
+    TABLE_ROW_BYTES,
 };
 use std::time::Instant;
 
@@ -173,7 +174,7 @@ pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
         };
         let moving = |x: f64| partition(Partitioning::MoveThenRun, x);
         let table_mix = in_chunks(mixed, inputs);
-        let probing = |x: f64| Strategy::NonPartitioned(shared_table(Moved::Share(x), table_mix));
+        let probing = |x: f64| Strategy::NonPartitioned(shared_table(CopyPlan::Share(x), table_mix));
         let of_probe = |reports: Vec<StageReport>| -> Vec<StageReport> {
             let is_of_probe =
                 |report: &StageReport| report.name == "probe" || report.name == "move probe side";
@@ -451,10 +452,10 @@ fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Resu
     let [in_far, near] = [0.0, 1.0].map(|share| moved(share).seconds());
     let (half, share) = (moved(PAPER_SHARE).seconds(), format!("x {PAPER_SHARE:.2}"));
     Ok(vec![
-        candidate(Partitioning::InFar.name(), none(), run(Moved::Share(0.0)), in_far, "1"),
-        candidate(Partitioning::CopyNear.name(), none(), run(Moved::Share(1.0)), near, "below 1"),
-        candidate(Partitioning::CopyMixed.name(), none(), run(Moved::Mixed(mixed)), copied, "below 1"),
-        candidate(Partitioning::MoveThenRun.name(), share, run(Moved::Share(PAPER_SHARE)), half, "1.037"),
+        candidate(Partitioning::InFar.name(), none(), run(CopyPlan::Share(0.0)), in_far, "1"),
+        candidate(Partitioning::CopyNear.name(), none(), run(CopyPlan::Share(1.0)), near, "below 1"),
+        candidate(Partitioning::CopyMixed.name(), none(), run(CopyPlan::Mixed(mixed)), copied, "below 1"),
+        candidate(Partitioning::MoveThenRun.name(), share, run(CopyPlan::Share(PAPER_SHARE)), half, "1.037"),
         candidate("* table, placed", format!("t {:.2}", ours.table_share), ours, placed.seconds(), "-"),
         candidate("* table, all near", "t 1.00".to_owned(), all_near, near_table, "-"),
     ])
@@ -478,6 +479,6 @@ fn table(inputs: Inputs, near_share: Option<f64>) -> SharedTable {
 }
 
 /// Returns a strategy whose table, and the partitions it is built from, have this near share.
-fn shared_table(moved: Moved, share: f64) -> NonPartitionedStrategy {
+fn shared_table(moved: CopyPlan, share: f64) -> NonPartitionedStrategy {
     NonPartitionedStrategy { moved, partitions_share: share, table_share: share }
 }

@@ -1,18 +1,18 @@
 //! Driver of workers in real time: takes each step when it is due, on threads.
 
-use crate::flow::{Flow, Queues, Step, latest};
 use crate::pace::StageClock;
 use crate::stage::{Morsel, Stage, StageReport, Work};
+use crate::worker_state::{Queues, Step, WorkerState, latest};
 use rustix::thread::CpuSet;
 use std::sync::Arc;
 
 /// Returns the state machine of a worker that takes morsels from these queues.
-pub(crate) fn paced(pace: &StageClock, queues: &Arc<Queues>) -> Flow {
-    Flow::new(Arc::clone(&pace.meter), Arc::clone(queues), pace.in_flight_max)
+pub(crate) fn paced(pace: &StageClock, queues: &Arc<Queues>) -> WorkerState {
+    WorkerState::new(Arc::clone(&pace.meter), Arc::clone(queues), pace.in_flight_max)
 }
 
 /// Waits until the worker has a morsel to work on, and returns it; returns `None` when the worker is done.
-pub(crate) fn next_work(pace: &StageClock, flow: &mut Flow) -> Option<Morsel> {
+pub(crate) fn next_work(pace: &StageClock, flow: &mut WorkerState) -> Option<Morsel> {
     loop {
         match flow.step(pace.picos()) {
             Step::WaitUntil(due) => pace.wait_until(due),

@@ -1,16 +1,16 @@
 //! Queue that hands morsels to the kernels of a join when their bytes would have arrived.
 //!
 //! The idea: a kernel asks for its next rows when it is done with the rows before. The state machine of the worker
-//! ([`Flow`]) runs inside that call. It issues the writes of the last morsel, keeps reads of later morsels in flight,
-//! and returns when the reads of one are due. If a kernel reads its rows twice, the second reading asks for them in the
-//! order of the first. A stage may contain joins of finished partitions. These run inside the call too, before it
-//! returns.
+//! ([`WorkerState`]) runs inside that call. It issues the writes of the last morsel, keeps reads of later morsels in
+//! flight, and returns when the reads of one are due. If a kernel reads its rows twice, the second reading asks for
+//! them in the order of the first. A stage may contain joins of finished partitions. These run inside the call too,
+//! before it returns.
 
 use crate::drive;
-use crate::flow::{Flow, Queues, latest};
+use crate::free_space::FreeSpace;
 use crate::pace::StageClock;
-use crate::room::Room;
 use crate::stage::{Lines, Morsel, MorselTask, Stage, StageReport};
+use crate::worker_state::{Queues, WorkerState, latest};
 use farpool_join::Morsels;
 use farpool_lock::Mutex;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(crate) type JoinOne<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
 /// Stage whose work is done by kernels that ask for rows.
-pub(crate) struct Feed<'a> {
+pub(crate) struct MorselFeed<'a> {
     name: &'static str,
     pace: StageClock,
     lines: Lines,
@@ -29,18 +29,18 @@ pub(crate) struct Feed<'a> {
     rows: usize,
     workers: Vec<Mutex<Worker>>,
     /// Destination of writes in the second reading; `None` if rows are read once.
-    again: Option<Arc<Room>>,
+    again: Option<Arc<FreeSpace>>,
     joins: Option<JoinOne<'a>>,
 }
 
 struct Worker {
-    flow: Flow,
+    flow: WorkerState,
     /// Morsels that this worker handed out, for the second reading.
     taken: Vec<Morsel>,
-    again: Option<Flow>,
+    again: Option<WorkerState>,
 }
 
-impl<'a> Feed<'a> {
+impl<'a> MorselFeed<'a> {
     /// Begins a stage now. A morsel has `morsel_rows` rows, the last one maybe less; all have `rows`.
     pub(crate) fn new(
         pace: StageClock,
@@ -48,17 +48,17 @@ impl<'a> Feed<'a> {
         stage: &Stage,
         morsel_rows: usize,
         rows: usize,
-    ) -> Feed<'a> {
+    ) -> MorselFeed<'a> {
         let queues = Arc::new(Queues::new(stage));
         let worker =
             || Mutex::new(Worker { flow: drive::paced(&pace, &queues), taken: Vec::new(), again: None });
         let workers = (0..workers).map(|_| worker()).collect();
         let Stage { name, lines, .. } = *stage;
-        Feed { name, lines, pace, morsel_rows, rows, workers, again: None, joins: None }
+        MorselFeed { name, lines, pace, morsel_rows, rows, workers, again: None, joins: None }
     }
 
     /// Sends writes to the side where chunks were taken.
-    pub(crate) fn writing_to(mut self, room: &Arc<Room>) -> Feed<'a> {
+    pub(crate) fn writing_to(mut self, room: &Arc<FreeSpace>) -> MorselFeed<'a> {
         for worker in &mut self.workers {
             worker.get_mut().flow.write_to(room);
         }
@@ -67,13 +67,13 @@ impl<'a> Feed<'a> {
 
     /// Expects all rows to be read twice. Writes happen in the second reading only, to the side where chunks were
     /// taken.
-    pub(crate) fn reading_again(mut self, room: &Arc<Room>) -> Feed<'a> {
+    pub(crate) fn reading_again(mut self, room: &Arc<FreeSpace>) -> MorselFeed<'a> {
         self.again = Some(Arc::clone(room));
         self
     }
 
     /// Sets the function for morsels of [`MorselTask::Join`].
-    pub(crate) fn joining(mut self, joins: JoinOne<'a>) -> Feed<'a> {
+    pub(crate) fn joining(mut self, joins: JoinOne<'a>) -> MorselFeed<'a> {
         self.joins = Some(joins);
         self
     }
@@ -99,7 +99,7 @@ impl<'a> Feed<'a> {
     }
 }
 
-impl Morsels for Feed<'_> {
+impl Morsels for MorselFeed<'_> {
     fn next(&self, worker: usize) -> Option<Range<usize>> {
         let mut own = self.workers.get(worker)?.lock();
         loop {

@@ -5,8 +5,8 @@
 //! Rows that were moved beforehand are read from their copy (`moving.rs`). Bytes are counted on the tier where they lie
 //! by address, not where a plan meant them to lie.
 
-use crate::feed::Feed;
-use crate::memory::{Placed, TierMemory};
+use crate::feed::MorselFeed;
+use crate::memory::{ObjectMemory, TierMemory};
 use crate::moving::{Copies, Input, MORSEL_ROWS};
 use crate::plan::balance::Balance;
 use crate::plan::hash_join::{Joining, Partitioning};
@@ -115,8 +115,8 @@ impl Common<'_> {
         (!stage.morsels.is_empty()).then(|| self.tiers.run(&stage, input))
     }
 
-    fn feed(&self, stage: &Stage, morsel_rows: usize, rows: usize) -> Feed<'_> {
-        Feed::new(self.tiers.begin(), self.tiers.workers(), stage, morsel_rows, rows)
+    fn feed(&self, stage: &Stage, morsel_rows: usize, rows: usize) -> MorselFeed<'_> {
+        MorselFeed::new(self.tiers.begin(), self.tiers.workers(), stage, morsel_rows, rows)
     }
 
     /// Returns a morsel for each partition, near and far ones mixed. Without mixing, partitions that were laid out in a
@@ -162,14 +162,16 @@ fn partitioned<S: Sink, E: Equal>(
             (RowSet::Batch(at, batches), &outer[rows])
         }))
         .collect();
-    let placed: Vec<Placed<'_>> =
-        rows.iter().map(|(row_set, _)| Placed::new(common.memory, strategy.output_share(*row_set))).collect();
+    let placed: Vec<ObjectMemory<'_>> = rows
+        .iter()
+        .map(|(row_set, _)| ObjectMemory::new(common.memory, strategy.output_share(*row_set)))
+        .collect();
     if strategy.partitioning == Partitioning::OnePass {
         for (placed, (_, rows)) in placed.iter().zip(&rows) {
             placed.reserve(size_of_val(*rows), common.spare_chunks())?;
         }
     }
-    let scratch = Placed::new(common.memory, 1.0);
+    let scratch = ObjectMemory::new(common.memory, 1.0);
     let mut kernels = Kernels {
         common,
         strategy,
@@ -198,8 +200,8 @@ struct Kernels<'a, S, E> {
     common: &'a Common<'a>,
     strategy: &'a PartitionedStrategy,
     rows: &'a [(RowSet, &'a [Tuple])],
-    placed: &'a [Placed<'a>],
-    scratch: &'a Placed<'a>,
+    placed: &'a [ObjectMemory<'a>],
+    scratch: &'a ObjectMemory<'a>,
     /// Copies made for the side or batch that is partitioned next.
     copies: Option<Copies<'a>>,
     partitioned: Vec<Option<Partitioned<'a>>>,
@@ -349,7 +351,7 @@ fn non_partitioned<S: Sink, E: Equal>(
     let mut copies = Copies::new(memory, to.clone())?;
     reports.extend(common.copy("move build side", &Input::new(build, &mut copies), &to));
     let input = Input::copied(build, &copies);
-    let placed = Placed::new(memory, strategy.partitions_share);
+    let placed = ObjectMemory::new(memory, strategy.partitions_share);
     placed.reserve(size_of_val(build), common.spare_chunks())?;
     let scatter = |(at, read): (u32, [u64; 2])| {
         let morsel = Morsel::reading_both(MorselTask::Scatter, at, read);
@@ -362,7 +364,7 @@ fn non_partitioned<S: Sink, E: Equal>(
     let partitioned = partition(&settings, common.hasher, &placed, Of::Build, &input, &feed)?;
     reports.push(feed.finish());
 
-    let of_table = Placed::new(memory, strategy.table_share);
+    let of_table = ObjectMemory::new(memory, strategy.table_share);
     let fill = |morsel: Morsel| {
         let made = table_bytes(partitioned.count(morsel.number as usize)) as u64;
         morsel.writing_share(strategy.table_share, made)
@@ -379,7 +381,7 @@ fn non_partitioned<S: Sink, E: Equal>(
     let mut copies = Copies::new(memory, to.clone())?;
     reports.extend(common.copy("move probe side", &Input::new(outer, &mut copies), &to));
     let input = Input::copied(outer, &copies);
-    let [near, far] = of_table.dealt();
+    let [near, far] = of_table.taken_bytes();
     let share = near as f64 / (near + far).max(1) as f64;
     let look_up = |(at, read): (u32, [u64; 2])| {
         // The cast fits: a morsel has at most 64 KiB.
@@ -391,7 +393,7 @@ fn non_partitioned<S: Sink, E: Equal>(
     let feed = common.feed(&stage, MORSEL_ROWS, input.rows());
     let sinks = probe(&settings, &table, &input, &feed, how, sinks)?;
     reports.push(feed.finish());
-    Ok(Joined { sinks, reports, partition_bytes, table_bytes: of_table.dealt() })
+    Ok(Joined { sinks, reports, partition_bytes, table_bytes: of_table.taken_bytes() })
 }
 
 /// Reason why a join over tiers failed.

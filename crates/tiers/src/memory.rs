@@ -1,19 +1,19 @@
 //! Memory of two tiers for joins: lends chunks of either tier, and keeps returned ones for the next join.
 //!
 //! The idea: a join asks for chunks of 2 MiB and states their purpose. A plan says which share of each object should
-//! lie near. [`TierMemory`] has free chunks of both tiers whose pages are present already. [`Placed`] takes chunks from
-//! it for one object, near and far evenly mixed at the object's share. Tables, and partitions that are laid out in
-//! advance, lie in one run of chunks that is mixed in the same way. The tier of a row follows from its address
+//! lie near. [`TierMemory`] has free chunks of both tiers whose pages are present already. [`ObjectMemory`] takes
+//! chunks from it for one object, near and far evenly mixed at the object's share. Tables, and partitions that are laid
+//! out in advance, lie in one run of chunks that is mixed in the same way. The tier of a row follows from its address
 //! ([`TierMemory::bytes_by_side`]).
 //!
 //! Invariant: each chunk is either in a free list or lent once. Regions live as long as a loan or a list refers to
 //! them.
 #![allow(unsafe_code)]
 
+use crate::free_space::FreeSpace;
 use crate::plan::interleave::Interleave;
 use crate::plan::traffic::TierSide;
 use crate::region::{CHUNK_BYTES, Landed, Nodes, TierRegionError, TieredRegion};
-use crate::room::Room;
 use farpool_join::{CHUNK_LINES, CacheLine, ChunkSource, JoinError, LineMemory, Purpose, Tuple};
 use farpool_lock::Mutex;
 use std::collections::BTreeMap;
@@ -37,8 +37,8 @@ pub fn share_in_chunks(near_share: f64, bytes: usize) -> f64 {
 /// Memory of two tiers, from which joins borrow chunks.
 ///
 /// `reserve` makes chunks ready before they are needed. `rows` lends memory for inputs; objects of a join borrow
-/// through `Placed`. `bytes_by_side` and `landed` report where bytes lie. `trim` returns free memory to the system. One
-/// lock guards the free lists; it is not held while the kernel allocates.
+/// through `ObjectMemory`. `bytes_by_side` and `landed` report where bytes lie. `trim` returns free memory to the
+/// system. One lock guards the free lists; it is not held while the kernel allocates.
 #[derive(Debug)]
 pub struct TierMemory {
     nodes: Nodes,
@@ -210,36 +210,36 @@ impl Drop for Loan<'_> {
 /// Chunks for one object of a join, with a given near share. Scratch memory of threads always lies near, because it
 /// stays in a cache.
 #[derive(Debug)]
-pub(crate) struct Placed<'m> {
+pub(crate) struct ObjectMemory<'m> {
     memory: &'m TierMemory,
     interleave: Interleave,
     taken: AtomicU64,
-    pub(crate) room: Arc<Room>,
+    pub(crate) room: Arc<FreeSpace>,
     /// Bytes taken so far, by side.
-    dealt: [AtomicU64; 2],
+    taken_bytes: [AtomicU64; 2],
 }
 
-impl<'m> Placed<'m> {
-    pub(crate) fn new(memory: &'m TierMemory, near_share: f64) -> Placed<'m> {
+impl<'m> ObjectMemory<'m> {
+    pub(crate) fn new(memory: &'m TierMemory, near_share: f64) -> ObjectMemory<'m> {
         let interleave = Interleave::share(near_share, SHARE_STEPS);
-        Placed {
+        ObjectMemory {
             memory,
             interleave,
             taken: AtomicU64::new(0),
             room: Arc::default(),
-            dealt: Default::default(),
+            taken_bytes: Default::default(),
         }
     }
 
     /// Returns the bytes taken so far in whole chunks, by side.
-    pub(crate) fn dealt(&self) -> [u64; 2] {
-        self.dealt.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))
+    pub(crate) fn taken_bytes(&self) -> [u64; 2] {
+        self.taken_bytes.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
     fn deal(&self, bytes: [u64; 2]) {
         self.room.add(bytes);
-        self.dealt.iter().zip(bytes).for_each(|(dealt, bytes)| {
-            dealt.fetch_add(bytes, Ordering::Relaxed);
+        self.taken_bytes.iter().zip(bytes).for_each(|(taken_bytes, bytes)| {
+            taken_bytes.fetch_add(bytes, Ordering::Relaxed);
         });
     }
 
@@ -258,7 +258,7 @@ impl<'m> Placed<'m> {
     }
 }
 
-impl ChunkSource for Placed<'_> {
+impl ChunkSource for ObjectMemory<'_> {
     fn take(&self, purpose: Purpose, count: usize) -> Result<LineMemory<'_>, JoinError> {
         let refused = |error: TierRegionError| JoinError::LineMemory(error.to_string());
         match (purpose, count) {
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn chunks_lie_as_they_are_dealt_and_come_back() {
         let memory = TierMemory::new(Nodes::ANY, 2);
-        let placed = Placed::new(&memory, 0.75);
+        let placed = ObjectMemory::new(&memory, 0.75);
         let purpose = Purpose::Partition { side: farpool_join::JoinSide::Probe, worker: 0 };
         for _ in 0..3 {
             let all: Vec<LineMemory<'_>> = (0..8).map(|_| placed.take(purpose, 1).unwrap()).collect();

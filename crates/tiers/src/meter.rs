@@ -1,5 +1,5 @@
 //! Times at which bytes that are requested now would have arrived, at given rates of the tiers. Such a time is called a
-//! ticket.
+//! due time.
 //!
 //! The idea: each link has a clock, the time until which it is busy. A request advances the clock by the time for its
 //! bytes, in one atomic step, and returns the new time. An idle link does not save bandwidth up: a request begins at

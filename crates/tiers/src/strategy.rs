@@ -2,7 +2,7 @@
 //!
 //! The idea: a strategy decides in which order sides are copied, partitioned and joined, and on which tier results are
 //! written. Two implementations of its steps exist: kernels on real memory ([`join`](crate::join())), and delivery
-//! times alone ([`PartitionedStrategy::tickets`]). Both run the same order of steps, so the virtual clock describes
+//! times alone ([`PartitionedStrategy::times`]). Both run the same order of steps, so the virtual clock describes
 //! what joins really do.
 //!
 //! A share that is moved near can correct itself. With a [`Balance`], near and far morsels wait in two queues. If one
@@ -99,14 +99,14 @@ impl PartitionedStrategy {
 
     /// Runs the steps on a backend without kernels, and returns their times. The two numbers are morsels of the build
     /// and the probe side.
-    pub fn tickets(
+    pub fn times(
         &self,
         backend: &dyn Backend,
         [build, probe]: [u32; 2],
         correcting: Option<&mut Balance>,
     ) -> Vec<StageReport> {
-        let mut tickets = Tickets { strategy: self, backend, build, probe };
-        match self.run(correcting, &mut tickets) {
+        let mut timing = Timing { strategy: self, backend, build, probe };
+        match self.run(correcting, &mut timing) {
             Ok(reports) => reports,
             Err(never) => match never {},
         }
@@ -199,14 +199,14 @@ pub(crate) fn batch_of(all: usize, unit: usize, at: usize, of: usize) -> std::op
 }
 
 /// Steps that only count bytes and times.
-struct Tickets<'a> {
+struct Timing<'a> {
     strategy: &'a PartitionedStrategy,
     backend: &'a dyn Backend,
     build: u32,
     probe: u32,
 }
 
-impl Tickets<'_> {
+impl Timing<'_> {
     fn morsels(&self, row_set: RowSet) -> u32 {
         match row_set {
             RowSet::Build => self.build,
@@ -228,7 +228,7 @@ impl Tickets<'_> {
     }
 }
 
-impl Steps for Tickets<'_> {
+impl Steps for Timing<'_> {
     type Error = std::convert::Infallible;
 
     fn copy(&mut self, row_set: RowSet, near_share: f64) -> Result<Option<StageReport>, Self::Error> {
@@ -285,7 +285,7 @@ impl Steps for Tickets<'_> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NonPartitionedStrategy {
     /// Copying of the inputs before they are read.
-    pub moved: Moved,
+    pub moved: CopyPlan,
     /// Near share of the partitions that the table is built from.
     pub partitions_share: f64,
     /// Near share of the table.
@@ -294,7 +294,7 @@ pub struct NonPartitionedStrategy {
 
 /// How inputs are copied before they are read.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Moved {
+pub enum CopyPlan {
     /// Share that is copied near. The rest stays.
     Share(f64),
     /// Near share of a mix to which everything is copied.
@@ -310,7 +310,7 @@ impl NonPartitionedStrategy {
     /// Takes the shares from a placement of the plan `join`.
     pub fn placed(join: &NonPartitioned, placement: &NearShares) -> NonPartitionedStrategy {
         NonPartitionedStrategy {
-            moved: Moved::Share(placement.share(join.probe)),
+            moved: CopyPlan::Share(placement.share(join.probe)),
             partitions_share: placement.share(join.partitions),
             table_share: placement.share(join.table),
         }
@@ -318,7 +318,7 @@ impl NonPartitionedStrategy {
 
     /// Runs the stages on a backend without kernels, and returns their times. The two numbers are morsels of the build
     /// and the probe side.
-    pub fn tickets(&self, backend: &dyn Backend, [build, probe]: [u32; 2]) -> Vec<StageReport> {
+    pub fn times(&self, backend: &dyn Backend, [build, probe]: [u32; 2]) -> Vec<StageReport> {
         const ROWS: u32 = MORSEL_BYTES / 16;
         let mut stages = Vec::new();
         let lies = |at, morsels| self.copy_of(at, morsels).unwrap_or(TierSide::Far);
@@ -352,8 +352,8 @@ impl NonPartitionedStrategy {
     pub(crate) fn copy_of(&self, morsel: u32, morsels: u32) -> Option<TierSide> {
         let is_near = |share| Interleave::share(share, u64::from(morsels)).is_near(u64::from(morsel));
         match self.moved {
-            Moved::Share(share) => is_near(share).then_some(TierSide::Near),
-            Moved::Mixed(share) => Some(if is_near(share) { TierSide::Near } else { TierSide::Far }),
+            CopyPlan::Share(share) => is_near(share).then_some(TierSide::Near),
+            CopyPlan::Mixed(share) => Some(if is_near(share) { TierSide::Near } else { TierSide::Far }),
         }
     }
 

@@ -3,10 +3,10 @@
 //! The idea: each worker is the state machine that real threads drive too (`flow.rs`). The worker with the earliest due
 //! time is stepped next, at that time; ties go to the lowest number. Nothing is moved and no real time passes.
 
-use crate::flow::{Flow, Queues, Step, latest};
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos};
 use crate::plan::traffic::{NoRate, Rates};
 use crate::stage::{Backend, Stage, StageReport, Work};
+use crate::worker_state::{Queues, Step, WorkerState, latest};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -88,8 +88,8 @@ impl Backend for Virtual {
             None => meter,
         };
         let (meter, queues) = (Arc::new(meter), Arc::new(Queues::new(stage)));
-        let mut flows: Vec<Flow> = (0..self.workers)
-            .map(|_| Flow::new(Arc::clone(&meter), Arc::clone(&queues), self.in_flight_max))
+        let mut flows: Vec<WorkerState> = (0..self.workers)
+            .map(|_| WorkerState::new(Arc::clone(&meter), Arc::clone(&queues), self.in_flight_max))
             .collect();
         let mut waiting: BinaryHeap<Reverse<(Picos, usize)>> =
             (0..self.workers).map(|worker| Reverse((0, worker))).collect();
@@ -109,7 +109,7 @@ impl Backend for Virtual {
             name: stage.name,
             seconds: end as f64 / PICOS_PER_SECOND,
             traffic: meter.traffic(),
-            drained_seconds: latest(flows.iter().map(Flow::drained_seconds)),
+            drained_seconds: latest(flows.iter().map(WorkerState::drained_seconds)),
         }
     }
 }

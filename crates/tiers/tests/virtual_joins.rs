@@ -11,7 +11,7 @@ use farpool_tiers::plan::partial_move::Linear;
 use farpool_tiers::plan::traffic::{Rates, TierSide, Traffic};
 use farpool_tiers::stage::{Backend, Morsel, MorselTask, NoWork, Stage, StageReport};
 use farpool_tiers::strategy::{
-    LOOKUP_BYTES, MORSEL_BYTES, Moved, NonPartitionedStrategy, PartitionedStrategy, TABLE_ROW_BYTES,
+    CopyPlan, LOOKUP_BYTES, MORSEL_BYTES, NonPartitionedStrategy, PartitionedStrategy, TABLE_ROW_BYTES,
 };
 
 const ALPHA: f64 = 0.6;
@@ -43,7 +43,7 @@ fn plan(partitioning: Partitioning, joining: Joining) -> PartitionedJoin {
 }
 
 fn run(strategy: &PartitionedStrategy) -> Vec<StageReport> {
-    strategy.tickets(&machine(), SIDES, None)
+    strategy.times(&machine(), SIDES, None)
 }
 
 fn of(partitioning: Partitioning, joining: Joining) -> PartitionedStrategy {
@@ -179,24 +179,24 @@ fn crowd() -> Virtual {
     machine().with_workers(32, 4)
 }
 
-fn probing(table_share: f64, moved: Moved) -> NonPartitionedStrategy {
+fn probing(table_share: f64, moved: CopyPlan) -> NonPartitionedStrategy {
     NonPartitionedStrategy { moved, partitions_share: table_share, table_share }
 }
 
 #[test]
 fn table_is_worth_placing_and_the_probe_side_is_not() {
     let machine = machine();
-    let of = |strategy: NonPartitionedStrategy| seconds(&strategy.tickets(&machine, [0, 512]));
-    let in_far = of(probing(ALPHA, Moved::Share(0.0)));
-    assert!((0.97..1.05).contains(&(in_far / of(probing(ALPHA, Moved::Share(0.2))))));
-    assert_within(in_far / of(probing(0.70, Moved::Share(0.0))), 1.18, 0.03, "a table placed");
+    let of = |strategy: NonPartitionedStrategy| seconds(&strategy.times(&machine, [0, 512]));
+    let in_far = of(probing(ALPHA, CopyPlan::Share(0.0)));
+    assert!((0.97..1.05).contains(&(in_far / of(probing(ALPHA, CopyPlan::Share(0.2))))));
+    assert_within(in_far / of(probing(0.70, CopyPlan::Share(0.0))), 1.18, 0.03, "a table placed");
 }
 
 #[test]
 fn latency_of_the_far_tier_makes_the_table_matter_more() {
     let of = |far_ns: f64, share: f64| {
         let machine = machine().with_workers(2, 4).with_latency(110.0, far_ns);
-        seconds(&probing(share, Moved::Share(0.0)).tickets(&machine, [0, 512]))
+        seconds(&probing(share, CopyPlan::Share(0.0)).times(&machine, [0, 512]))
     };
     let gain = |far_ns: f64| of(far_ns, 0.0) / of(far_ns, 1.0);
     assert!(gain(400.0) > 1.2 * gain(110.0), "{} {}", gain(400.0), gain(110.0));
@@ -204,7 +204,7 @@ fn latency_of_the_far_tier_makes_the_table_matter_more() {
 
 #[test]
 fn whole_non_partitioned_joins_take_what_their_bytes_say() {
-    let reports = probing(ALPHA, Moved::Share(0.25)).tickets(&machine(), [128, 512]);
+    let reports = probing(ALPHA, CopyPlan::Share(0.25)).times(&machine(), [128, 512]);
     let names: Vec<_> = reports.iter().map(|report| report.name).collect();
     assert_eq!(names, ["move build side", "partition", "build", "move probe side", "probe"]);
     let join = NonPartitioned::new(&SharedTable {
@@ -308,7 +308,7 @@ fn moved_share_comes_within_5_percent_of_the_best_after_128_mib_if_the_prior_is_
     const WORK: [u32; 2] = [16, 112];
     let quiet = machine();
     let strategy = |x: f64| PartitionedStrategy { input_share: x, ..moved(0.0) };
-    let whole = |x: f64| seconds(&strategy(x).tickets(&quiet, WORK.map(|of| 16 * of), None));
+    let whole = |x: f64| seconds(&strategy(x).times(&quiet, WORK.map(|of| 16 * of), None));
     let best = (0..=100).map(|at| whole(f64::from(at) / 100.0)).fold(f64::INFINITY, f64::min);
     for (far_is_wrong_by, is_noisy) in [(0.5, false), (2.0, false), (0.5, true), (2.0, true)] {
         let rates = Rates::shared(RATES.near.both, RATES.far.both * far_is_wrong_by, RATES.together);
@@ -318,7 +318,7 @@ fn moved_share_comes_within_5_percent_of_the_best_after_128_mib_if_the_prior_is_
         let mut balance = Balance::new(prior.input_share);
         for at in 0..16 {
             let machine = if is_noisy { quiet.with_noise(at) } else { quiet };
-            prior.tickets(&machine, WORK, Some(&mut balance));
+            prior.times(&machine, WORK, Some(&mut balance));
         }
         let found = whole(balance.share());
         let what = format!(

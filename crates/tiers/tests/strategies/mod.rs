@@ -4,7 +4,7 @@ use farpool_join::{Exact, How, Kind, Settings, Sides, Sink, Tuple};
 use farpool_tiers::plan::balance::Balance;
 use farpool_tiers::plan::hash_join::{Joining, Partitioning};
 use farpool_tiers::stage::RealTime;
-use farpool_tiers::strategy::{Moved, NonPartitionedStrategy, PartitionedStrategy, Strategy};
+use farpool_tiers::strategy::{CopyPlan, NonPartitionedStrategy, PartitionedStrategy, Strategy};
 use farpool_tiers::{Joined, TierError, TierMemory, Tiered, join};
 use std::collections::HashMap;
 
@@ -96,10 +96,10 @@ pub fn strategies() -> Vec<Strategy> {
         all.push(Strategy::Partitioned(PartitionedStrategy { build_share: 1.0, batch_shares, ..strategy }));
     }
     for (moved, table_share) in [
-        (Moved::Share(0.0), 0.7),
-        (Moved::Share(0.5), ALPHA),
-        (Moved::Share(1.0), 1.0),
-        (Moved::Mixed(ALPHA), 0.0),
+        (CopyPlan::Share(0.0), 0.7),
+        (CopyPlan::Share(0.5), ALPHA),
+        (CopyPlan::Share(1.0), 1.0),
+        (CopyPlan::Mixed(ALPHA), 0.0),
     ] {
         let partitions_share = 1.0 - table_share;
         let strategy = NonPartitionedStrategy { moved, partitions_share, table_share };

@@ -11,9 +11,9 @@
 //! The machine is given the time and returns until when to wait. That is why a virtual clock and a thread can drive the
 //! same code.
 
+use crate::free_space::FreeSpace;
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos, Way};
 use crate::plan::traffic::TierSide;
-use crate::room::Room;
 use crate::stage::{Lines, Morsel, Order, Stage};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ struct UnderWay {
     morsel: Morsel,
 }
 
-pub(crate) struct Flow {
+pub(crate) struct WorkerState {
     meter: Arc<Meter>,
     is_latent: bool,
     queues: Arc<Queues>,
@@ -89,17 +89,17 @@ pub(crate) struct Flow {
     /// True if morsels are worked on in the order in which they were requested, not as they arrive.
     is_in_order: bool,
     /// Decides the side of writes; `None` if morsels state it.
-    room: Option<Arc<Room>>,
+    room: Option<Arc<FreeSpace>>,
     reads: Vec<UnderWay>,
     writes: VecDeque<Picos>,
     state: State,
     drained: [Picos; 2],
 }
 
-impl Flow {
+impl WorkerState {
     /// Returns a worker with `in_flight_max` morsels in flight for each queue.
-    pub(crate) fn new(meter: Arc<Meter>, queues: Arc<Queues>, in_flight_max: usize) -> Flow {
-        Flow {
+    pub(crate) fn new(meter: Arc<Meter>, queues: Arc<Queues>, in_flight_max: usize) -> WorkerState {
+        WorkerState {
             is_latent: meter.is_latent(),
             meter,
             queues,
@@ -114,13 +114,13 @@ impl Flow {
     }
 
     /// Works on morsels in the order of the queue, whichever arrives first.
-    pub(crate) fn in_order(mut self) -> Flow {
+    pub(crate) fn in_order(mut self) -> WorkerState {
         self.is_in_order = true;
         self
     }
 
     /// Sends writes to the side where chunks were taken.
-    pub(crate) fn write_to(&mut self, room: &Arc<Room>) {
+    pub(crate) fn write_to(&mut self, room: &Arc<FreeSpace>) {
         self.room = Some(Arc::clone(room));
     }
 

@@ -8,9 +8,9 @@ use farpool_lock::Mutex;
 
 /// Bytes of chunks that were taken and not written yet, by side.
 #[derive(Debug, Default)]
-pub(crate) struct Room(Mutex<[u64; 2]>);
+pub(crate) struct FreeSpace(Mutex<[u64; 2]>);
 
-impl Room {
+impl FreeSpace {
     /// Adds free space.
     pub(crate) fn add(&self, bytes: [u64; 2]) {
         let mut room = self.0.lock();
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_shared_out_by_room_and_fills_it_exactly() {
-        let room = Room::default();
+        let room = FreeSpace::default();
         assert_eq!(room.fill([3, 1]), [3, 1], "as planned while there is none");
         room.add([600, 400]);
         let mut written = [0, 0];
