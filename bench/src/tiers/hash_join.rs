@@ -10,7 +10,7 @@ use crate::harness::mixing::drawn;
 use crate::harness::statistics::median;
 use crate::{Outcome, table};
 use farpool_join::{
-    BuildTable, CHUNK_BYTES, ChunkSource, Exact, How, HugePages, JoinSide, Kernels, Kind, LineMemory,
+    BuildTable, CHUNK_BYTES, ChunkSource, Exact, HugePages, JoinSide, JoinSpec, Kernels, Kind, LineMemory,
     Partitioner, Purpose, RowQueue, Settings, Sides, Sink, Tuple, join_partitions, partition, probe,
 };
 use serde_json::{Value, json};
@@ -366,7 +366,7 @@ impl Point {
             let cursor = RowQueue::new(tuples.len());
             partition(&settings, &hasher, pages, side, tuples, &cursor).map_err(Failure::failed)
         };
-        let how = How { kind: Kind::Inner, equal: &Exact };
+        let how = JoinSpec { kind: Kind::Inner, equal: &Exact };
         let sinks = vec![Sum::default(); args.threads];
         let begun = Instant::now();
         let parts = cut(JoinSide::Build, build)?;

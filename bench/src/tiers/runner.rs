@@ -9,7 +9,7 @@ use crate::exit::Failure;
 use crate::harness::mixing::drawn;
 use crate::units::show_bytes;
 use clap::ValueEnum;
-use farpool_join::{Exact, How, Kind, LineMemory, Settings, Sides, Sink, Tuple};
+use farpool_join::{Exact, JoinSpec, Kind, LineMemory, Settings, Sides, Sink, Tuple};
 use farpool_tiers::calibrate::calibrate;
 use farpool_tiers::plan::interleave::Interleave;
 use farpool_tiers::plan::traffic::Rates;
@@ -150,7 +150,8 @@ impl Runner {
         let Some((builds, probes)) = &inputs.memory else { return Err(Failure::failed("no rows")) };
         let sides = Sides { build: &builds.tuples()[..build], probe: &probes.tuples()[..probe] };
         let settings = Settings::new(self.workers, 1);
-        let (how, sinks) = (How { kind: Kind::Inner, equal: &Exact }, vec![Sum::default(); self.workers]);
+        let (how, sinks) =
+            (JoinSpec { kind: Kind::Inner, equal: &Exact }, vec![Sum::default(); self.workers]);
         let joined = join(Tiered { tiers: &**tiers, memory }, &settings, strategy, sides, how, None, sinks);
         let joined = joined.map_err(Failure::failed)?;
         let found = joined.sinks.iter().fold(Sum::default(), |all, of| Sum {

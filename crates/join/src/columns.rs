@@ -8,7 +8,7 @@
 //! Keys are equal as in SQL. NaN equals itself, and both zeros are equal. A dictionary counts as the values it stands
 //! for. Text is equal in any layout, and so are integers of different widths.
 
-use crate::emit::{Equal, Exact, How, Kind, Sides, Sink};
+use crate::emit::{Equal, Exact, JoinSpec, Kind, Sides, Sink};
 use crate::hash::{fold, mixed};
 use crate::{
     BuildTable, ChunkSource, JoinError, JoinInput, JoinSide, RowQueue, Settings, Tuple, join_partitions,
@@ -125,12 +125,12 @@ pub fn join(
     let sinks = std::iter::repeat_with(padded).take(settings.threads).collect();
     let mut pairs = match (build.packed(), outer.packed()) {
         (Some(build), Some(outer)) => {
-            let how = How { kind, equal: &Exact };
+            let how = JoinSpec { kind, equal: &Exact };
             phases(settings, chunks, algorithm, Sides { build: &build, probe: &outer }, how, sinks)?
         }
         _ => {
             let (build, outer) = (build.rows(settings.seed)?, outer.rows(settings.seed)?);
-            let how = How { kind, equal: &SameRows { build: build.1, probe: outer.1 } };
+            let how = JoinSpec { kind, equal: &SameRows { build: build.1, probe: outer.1 } };
             phases(settings, chunks, algorithm, Sides { build: &build.0, probe: &outer.0 }, how, sinks)?
         }
     };
@@ -187,7 +187,7 @@ impl<'m> BuildLookup<'m> {
             JoinError::Keys(format!("key columns of types {types:?} need more than 64 bits"))
         })?;
         let sinks = std::iter::repeat_with(Pairs::default).take(self.settings.threads).collect();
-        let how = How { kind: Kind::Inner, equal: &Exact };
+        let how = JoinSpec { kind: Kind::Inner, equal: &Exact };
         let found = probe(&self.settings, &self.table, &words, &RowQueue::new(words.rows()), how, sinks)?;
         let all = |mut all: Pairs, more: Pairs| {
             all.build.extend(more.build);
@@ -203,7 +203,7 @@ fn phases<E: Equal>(
     chunks: &dyn ChunkSource,
     algorithm: Algorithm,
     sides: Sides<&Words>,
-    how: How<'_, E>,
+    how: JoinSpec<'_, E>,
     sinks: Vec<Pairs>,
 ) -> Result<Vec<Pairs>, JoinError> {
     let hasher = settings.hasher(sides.build.rows())?;

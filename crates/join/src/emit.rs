@@ -59,20 +59,20 @@ impl Equal for Exact {
 
 /// Kind of join, and test of rows with equal keys.
 #[derive(Debug)]
-pub struct How<'e, E> {
+pub struct JoinSpec<'e, E> {
     /// Kind of join.
     pub kind: Kind,
     /// Test of rows with equal keys.
     pub equal: &'e E,
 }
 
-impl<E> Clone for How<'_, E> {
+impl<E> Clone for JoinSpec<'_, E> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<E> Copy for How<'_, E> {}
+impl<E> Copy for JoinSpec<'_, E> {}
 
 /// The two sides of a join.
 #[derive(Clone, Copy, Debug)]
@@ -99,13 +99,13 @@ fn rows_of(word: i64, rows: &[i64]) -> &[i64] {
 /// `rows`.
 #[inline(always)]
 pub(crate) fn emit<S: Sink, E: Equal>(
-    how: How<'_, E>,
+    how: JoinSpec<'_, E>,
     tuples: &[Tuple],
     hits: &[Hit],
     rows: Option<&[i64]>,
     sink: &mut S,
 ) {
-    let How { kind, equal } = how;
+    let JoinSpec { kind, equal } = how;
     match (kind, rows) {
         (Kind::Inner, None) => {
             for hit in hits {

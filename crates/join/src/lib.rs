@@ -39,7 +39,7 @@ mod two_reads;
 mod x86;
 
 pub use chunks::{CHUNK_BYTES, CHUNK_LINES, ChunkSource, JoinSide, Purpose};
-pub use emit::{Equal, Exact, How, Kind, Sides, Sink};
+pub use emit::{Equal, Exact, JoinSpec, Kind, Sides, Sink};
 pub use error::JoinError;
 pub use hash::PartitionHasher;
 pub use huge_pages::HugePages;

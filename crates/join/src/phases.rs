@@ -7,7 +7,7 @@
 
 use crate::chunks::{ChunkSource, Purpose, chunks_for, take};
 use crate::dense_table::{DenseTable, Filled, Span, fill};
-use crate::emit::{Equal, How, Kind, Sides, Sink, emit};
+use crate::emit::{Equal, JoinSpec, Kind, Sides, Sink, emit};
 use crate::kernels::Kernels;
 use crate::memory::{LineMemory, words, words_mut};
 use crate::morsels::{MORSEL_ROWS, Morsels};
@@ -35,7 +35,7 @@ pub fn join_partitions<S: Sink, E: Equal>(
     settings: &Settings,
     chunks: &dyn ChunkSource,
     sides: Sides<&Partitioned<'_>>,
-    how: How<'_, E>,
+    how: JoinSpec<'_, E>,
     sinks: Vec<S>,
 ) -> Result<Vec<S>, JoinError> {
     let Sides { build, probe } = sides;
@@ -56,7 +56,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
     chunks: &dyn ChunkSource,
     sides: Sides<&Partitioned<'_>>,
     morsels: &dyn Morsels,
-    how: How<'_, E>,
+    how: JoinSpec<'_, E>,
     sinks: Vec<S>,
 ) -> Result<Vec<S>, JoinError> {
     let Sides { build, probe } = sides;
@@ -68,7 +68,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
     let candidates = if settings.threads > 1 { build.partitions() } else { 0 };
     let heavy: Vec<usize> =
         (0..candidates).filter(|partition| is_heavy(settings, probe, *partition)).collect();
-    let tables: Vec<Mutex<Option<Alone<'_>>>> = heavy.iter().map(|_| Mutex::new(None)).collect();
+    let tables: Vec<Mutex<Option<HeavyTable<'_>>>> = heavy.iter().map(|_| Mutex::new(None)).collect();
     let sinks = threads::each(sinks, |worker, mut sink| {
         let mut found = Found::new();
         let (mut scratch, mut guess) = (LineMemory::none(), None);
@@ -82,7 +82,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
                     let mut own = LineMemory::none();
                     let purpose = Purpose::Table;
                     let made = make(settings, chunks, purpose, build, partition, &mut own, &mut None)?;
-                    let alone = Alone { memory: own, made };
+                    let alone = HeavyTable { memory: own, made };
                     *tables[at].lock() = Some(alone);
                     continue;
                 }
@@ -101,7 +101,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
     if heavy.is_empty() {
         return Ok(sinks);
     }
-    let tables: Vec<Option<Alone<'_>>> = tables.into_iter().map(Mutex::into_inner).collect();
+    let tables: Vec<Option<HeavyTable<'_>>> = tables.into_iter().map(Mutex::into_inner).collect();
     let slices: Vec<(usize, &[Tuple])> = heavy
         .iter()
         .enumerate()
@@ -114,7 +114,7 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
     threads::each(sinks, |_, mut sink| {
         let mut found = Found::new();
         while let Some((at, tuples)) = slices.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let Some(Alone { memory, made }) = &tables[*at] else { continue };
+            let Some(HeavyTable { memory, made }) = &tables[*at] else { continue };
             let lookup = made.lookup(build, memory.lines());
             look_up(settings.kernels, &lookup, tuples, &[], how, &mut found, &mut sink);
         }
@@ -142,27 +142,27 @@ impl Morsels for InOrder {
 }
 
 /// Table of a heavy partition, in memory of its own.
-struct Alone<'m> {
+struct HeavyTable<'m> {
     memory: LineMemory<'m>,
-    made: Made,
+    made: PartitionTable,
 }
 
 /// Layout of a partition's table, which begins at the first line of its memory.
-enum Made {
+enum PartitionTable {
     DenseTable(Span),
     /// Buckets. If the table has groups, as many lines of payloads follow.
     Buckets(Entry, Option<usize>),
 }
 
-impl Made {
+impl PartitionTable {
     fn lookup<'t>(&'t self, build: &Partitioned<'_>, lines: &'t [CacheLine]) -> BuildLookup<'t> {
         match self {
-            Made::DenseTable(span) => BuildLookup::DenseTable(DenseTable::new(
+            PartitionTable::DenseTable(span) => BuildLookup::DenseTable(DenseTable::new(
                 build.hasher,
                 &lines[..span.lines()],
                 std::slice::from_ref(span),
             )),
-            Made::Buckets(entry, rows) => {
+            PartitionTable::Buckets(entry, rows) => {
                 let (buckets, behind) = lines.split_at(entry.buckets as usize);
                 let view = View::new(build.hasher, buckets, std::slice::from_ref(entry));
                 BuildLookup::Buckets(view, rows.map(|lines| words(&behind[..lines])))
@@ -180,17 +180,17 @@ fn make<'m>(
     partition: usize,
     memory: &mut LineMemory<'m>,
     guess: &mut Option<Span>,
-) -> Result<Made, JoinError> {
+) -> Result<PartitionTable, JoinError> {
     let count = build.count(partition);
     let buckets = buckets_for(count);
     let entry = Entry { first: 0, buckets: buckets as u32, marker: build.hasher.marker(partition) };
     reserve(memory, chunks, purpose, buckets)?;
     match make_direct(build, partition, &mut memory.lines_mut()[..buckets], guess) {
-        Some((span, Filled::All)) => return Ok(Made::DenseTable(span)),
+        Some((span, Filled::All)) => return Ok(PartitionTable::DenseTable(span)),
         // A key occurs twice, so a plain table of buckets would fail too.
         Some((_, Filled::Twice)) => {}
         _ if build_plain(settings.kernels, build, partition, &mut memory.lines_mut()[..buckets]) => {
-            return Ok(Made::Buckets(entry, None));
+            return Ok(PartitionTable::Buckets(entry, None));
         }
         _ => {}
     }
@@ -200,7 +200,7 @@ fn make<'m>(
     let (rows, scratch) = rest.split_at_mut(lines);
     let rows = &mut words_mut(rows)[..count];
     build_groups(build, partition, buckets, rows, 0, words_mut(scratch));
-    Ok(Made::Buckets(entry, Some(lines)))
+    Ok(PartitionTable::Buckets(entry, Some(lines)))
 }
 
 /// Makes a table indexed by rank in these lines; returns `None` if the ranks need more lines. Partitions of one side
@@ -246,7 +246,7 @@ pub fn probe<P: JoinInput + ?Sized, S: Sink, E: Equal>(
     table: &BuildTable<'_>,
     source: &P,
     morsels: &dyn Morsels,
-    how: How<'_, E>,
+    how: JoinSpec<'_, E>,
     sinks: Vec<S>,
 ) -> Result<Vec<S>, JoinError> {
     check_sinks(settings, &sinks)?;
@@ -283,7 +283,7 @@ fn look_up<S: Sink, E: Equal>(
     lookup: &BuildLookup<'_>,
     tuples: &[Tuple],
     behind: &[Tuple],
-    how: How<'_, E>,
+    how: JoinSpec<'_, E>,
     found: &mut Found,
     sink: &mut S,
 ) {

@@ -1,7 +1,7 @@
 //! Joins of tuples give what a join by a map gives, for any sizes, keys, skew, threads, kernels and kind.
 
 use farpool_join::{
-    BuildTable, ChunkSource, Exact, How, HugePages, JoinError, JoinInput, JoinSide, Kernels, Kind,
+    BuildTable, ChunkSource, Exact, HugePages, JoinError, JoinInput, JoinSide, JoinSpec, Kernels, Kind,
     LineMemory, Morsels, Partitioner, Purpose, RowQueue, Settings, Sides, Sink, Tuple, join_partitions,
     partition, probe,
 };
@@ -78,7 +78,7 @@ fn run(
     };
     let parts = cut(JoinSide::Build, build)?;
     assert_eq!(parts.rows(), build.len());
-    let (how, sinks) = (How { kind, equal: &Exact }, sinks(settings.threads));
+    let (how, sinks) = (JoinSpec { kind, equal: &Exact }, sinks(settings.threads));
     let sinks = match algorithm {
         Algorithm::Partitioned => {
             let outer = cut(JoinSide::Probe, outer)?;

@@ -15,7 +15,7 @@ use crate::region::TierRegionError;
 use crate::stage::{Morsel, MorselTask, Order, RealTime, Stage, StageReport, evenly, mixed};
 use crate::strategy::{NonPartitionedStrategy, PartitionedStrategy, RowSet, Steps, Strategy, batch_of};
 use farpool_join::{
-    BuildTable, Equal, How, JoinError, JoinInput, JoinSide as Of, Morsels, PartitionHasher, Partitioned,
+    BuildTable, Equal, JoinError, JoinInput, JoinSide as Of, JoinSpec, Morsels, PartitionHasher, Partitioned,
     Partitioner, Settings, Sides, Sink, Tuple, join_partitions_by, partition, probe, table_bytes,
 };
 use farpool_lock::Mutex;
@@ -58,7 +58,7 @@ pub fn join<S: Sink, E: Equal>(
     settings: &Settings,
     strategy: &Strategy,
     sides: Sides<&[Tuple]>,
-    how: How<'_, E>,
+    how: JoinSpec<'_, E>,
     correcting: Option<&mut Balance>,
     sinks: Vec<S>,
 ) -> Result<Joined<S>, TierError> {
@@ -147,7 +147,7 @@ fn partitioned<S: Sink, E: Equal>(
     common: &Common<'_>,
     strategy: &PartitionedStrategy,
     sides: Sides<&[Tuple]>,
-    how: How<'_, E>,
+    how: JoinSpec<'_, E>,
     correcting: Option<&mut Balance>,
     sinks: Vec<S>,
 ) -> Result<Joined<S>, TierError> {
@@ -205,7 +205,7 @@ struct Kernels<'a, S, E> {
     /// Copies made for the side or batch that is partitioned next.
     copies: Option<Copies<'a>>,
     partitioned: Vec<Option<Partitioned<'a>>>,
-    how: How<'a, E>,
+    how: JoinSpec<'a, E>,
     /// Sinks by worker; `None` if the sink was lost with an error.
     sinks: Vec<Mutex<Option<S>>>,
 }
@@ -338,7 +338,7 @@ fn non_partitioned<S: Sink, E: Equal>(
     common: &Common<'_>,
     strategy: &NonPartitionedStrategy,
     sides: Sides<&[Tuple]>,
-    how: How<'_, E>,
+    how: JoinSpec<'_, E>,
     sinks: Vec<S>,
 ) -> Result<Joined<S>, TierError> {
     let Sides { build, probe: outer } = sides;

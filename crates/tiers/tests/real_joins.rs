@@ -3,7 +3,7 @@
 
 mod strategies;
 
-use farpool_join::{Exact, How, Kind, Settings, Sides, Tuple};
+use farpool_join::{Exact, JoinSpec, Kind, Settings, Sides, Tuple};
 use farpool_tiers::plan::balance::Balance;
 use farpool_tiers::plan::hash_join::{Joining, Partitioning};
 use farpool_tiers::plan::interleave::Interleave;
@@ -102,7 +102,7 @@ fn what_cannot_be_done_is_said() {
     );
     let settings = Settings::new(3, 7);
     let on = Tiered { tiers: &tiers, memory: &memory };
-    let (none, how): (&[Tuple], _) = (&[], How { kind: Kind::Inner, equal: &Exact });
+    let (none, how): (&[Tuple], _) = (&[], JoinSpec { kind: Kind::Inner, equal: &Exact });
     let (sides, sinks) = (Sides { build: none, probe: none }, vec![Sum::default(); 2]);
     let error = join(on, &settings, &strategies()[0], sides, how, None, sinks).unwrap_err();
     let words = "a join on 2 workers has settings for 3 threads and 2 sinks; all must be equal";

@@ -1,6 +1,6 @@
 //! All strategies of joins over tiers, and the results that they must give. Used by tests on one node and on two.
 
-use farpool_join::{Exact, How, Kind, Settings, Sides, Sink, Tuple};
+use farpool_join::{Exact, JoinSpec, Kind, Settings, Sides, Sink, Tuple};
 use farpool_tiers::plan::balance::Balance;
 use farpool_tiers::plan::hash_join::{Joining, Partitioning};
 use farpool_tiers::stage::RealTime;
@@ -121,7 +121,7 @@ impl Run<'_> {
         let sinks = vec![Sum::default(); self.tiers.workers()];
         let on = Tiered { tiers: self.tiers, memory: self.memory };
         let sides = Sides { build: self.sides.0, probe: self.sides.1 };
-        let how = How { kind: self.kind, equal: &Exact };
+        let how = JoinSpec { kind: self.kind, equal: &Exact };
         join(on, &settings, strategy, sides, how, balance, sinks)
     }
 }
