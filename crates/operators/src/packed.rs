@@ -315,7 +315,7 @@ pub fn unpack(chunk: Buffer) -> Result<Vec<(u32, RecordBatch)>, WireError> {
 }
 
 /// Header of a column.
-struct Announced {
+struct ColumnHeader {
     of: Type,
     null_count: u32,
     lengths: Vec<usize>,
@@ -342,12 +342,12 @@ pub(crate) fn take_batch(chunk: &Buffer, start: usize) -> Result<((u32, RecordBa
         let lengths =
             usize::from(null_count > 0) + if matches!(of, Type::Text | Type::Bytes) { 2 } else { 1 };
         let lengths = (0..lengths).map(|_| u32::take(&mut from).map(|bytes| bytes as usize));
-        announced.push(Announced { of, null_count, lengths: lengths.collect::<Result<_, _>>()? });
+        announced.push(ColumnHeader { of, null_count, lengths: lengths.collect::<Result<_, _>>()? });
     }
     let mut at = chunk.len() - from.left();
     let mut columns = Vec::with_capacity(announced.len());
     let mut fields = Vec::with_capacity(announced.len());
-    for (index, Announced { of, null_count, lengths }) in announced.into_iter().enumerate() {
+    for (index, ColumnHeader { of, null_count, lengths }) in announced.into_iter().enumerate() {
         let mut buffers = Vec::with_capacity(lengths.len());
         for bytes in lengths {
             at = padded(at);

@@ -145,7 +145,7 @@ impl Plan {
 }
 
 /// Column of a result among the keys and partial values of a grouping.
-enum Finished {
+enum ResultColumn {
     Value(u16),
     Mean { sum: u16, count: u16 },
 }
@@ -370,7 +370,7 @@ impl Query {
         let key_count = keys.len();
         let mut inputs = keys;
         let mut aggregates: Vec<Aggregate> = Vec::new();
-        let mut results: Vec<(String, Finished)> = Vec::new();
+        let mut results: Vec<(String, ResultColumn)> = Vec::new();
         for (name, agg) in list {
             let (functions, over): (&[AggregateFunction], Option<Expr>) = match agg {
                 Agg::Rows => (&[AggregateFunction::Count], None),
@@ -398,8 +398,8 @@ impl Query {
             };
             let places: Vec<u16> = functions.iter().map(|function| place(*function)).collect();
             let result = match places[..] {
-                [sum, count] => Finished::Mean { sum, count },
-                _ => Finished::Value(places[0]),
+                [sum, count] => ResultColumn::Mean { sum, count },
+                _ => ResultColumn::Value(places[0]),
             };
             results.push((name, result));
         }
@@ -419,8 +419,8 @@ impl Query {
             (0..key_count as u16).map(|key| vec![Instruction::Column(key)]).collect();
         for (name, result) in results {
             let (code, of) = match result {
-                Finished::Value(at) => (vec![Instruction::Column(at)], partial[usize::from(at)]),
-                Finished::Mean { sum, count } => {
+                ResultColumn::Value(at) => (vec![Instruction::Column(at)], partial[usize::from(at)]),
+                ResultColumn::Mean { sum, count } => {
                     let mut code = vec![Instruction::Column(sum)];
                     if partial[usize::from(sum)] != Type::Float64 {
                         code.push(Instruction::Cast(Type::Float64));

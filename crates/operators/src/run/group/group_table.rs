@@ -31,7 +31,7 @@ const PROBES_MAX: usize = 16;
 /// Slots of an empty table.
 const SLOTS_MIN: usize = 1_024;
 /// One of this many rows without a slot evicts a group.
-const DISPLACING: usize = 16;
+const EVICT_ONE_IN: usize = 16;
 /// Slots that are visited to find a group to evict.
 const VICTIMS_MAX: usize = 64;
 /// Tables of up to `SPARSE_BYTES` use one slot in sixteen, those of up to `LOOSE_BYTES` one in four, larger ones one
@@ -49,7 +49,7 @@ const COPIED_BYTES: usize = 16 << 10;
 /// same slot of two copies must differ in those.
 const APART_WORDS: usize = 24;
 /// Bytes that the second-level cache holds. Buckets of larger tables are prefetched one block ahead.
-const NEAREST_BYTES: usize = 1 << 20;
+const L2_BYTES: usize = 1 << 20;
 /// Bytes of a cache line. The first bucket begins on one.
 const LINE_BYTES: usize = 64;
 
@@ -276,7 +276,7 @@ impl<const K: usize> GroupTable<K> {
             &mut self.words[self.before..],
             TableShape { buckets: self.buckets, stride: self.stride, hasher: &self.hasher },
             short,
-            if bytes > NEAREST_BYTES { ahead } else { &[] },
+            if bytes > L2_BYTES { ahead } else { &[] },
             Sums { values, copies: &mut self.copies },
             &mut places,
             &mut others,
@@ -321,7 +321,7 @@ impl<const K: usize> GroupTable<K> {
             {
                 let table =
                     KeyTable::new(&self.words[self.before..], self.buckets, self.stride, &self.hasher);
-                let ahead = if bytes > NEAREST_BYTES { ahead } else { &[] };
+                let ahead = if bytes > L2_BYTES { ahead } else { &[] };
                 farpool_kernels::find(&table, keys, ahead, places, &mut others)
             }
             true => self.look::<T, true>(keys, places, &mut others),
@@ -527,8 +527,8 @@ impl<const K: usize> GroupTable<K> {
         for number in 0..self.spares {
             let place = self.spare_place(number);
             self.without_place = self.without_place.wrapping_add(1);
-            if self.without_place.is_multiple_of(DISPLACING) {
-                self.displace(place);
+            if self.without_place.is_multiple_of(EVICT_ONE_IN) {
+                self.evict(place);
             }
             self.copy_out(place, leaving);
         }
@@ -538,7 +538,7 @@ impl<const K: usize> GroupTable<K> {
     /// Exchanges a spare slot with a group. If the evicted group was in another bucket, its slot is free then, and
     /// probes that end there no longer find keys beyond it. Such a key gets a second group and both leave as partial
     /// groups, to be merged.
-    fn displace(&mut self, spare: usize) {
+    fn evict(&mut self, spare: usize) {
         let masked = self.key_at(spare);
         let (bucket, lane) = self.home(masked);
         let start = bucket * self.stride;
@@ -549,7 +549,7 @@ impl<const K: usize> GroupTable<K> {
             return;
         }
         let free = lanes.iter().find(|lane| self.key_at(start + **lane) == [0; K]);
-        let place = start + free.copied().unwrap_or(self.without_place / DISPLACING % LANES);
+        let place = start + free.copied().unwrap_or(self.without_place / EVICT_ONE_IN % LANES);
         let victim = match free {
             None => Some(place).filter(|place| *place > 0),
             Some(_) => self.next_held(),
