@@ -113,7 +113,7 @@ impl Host for SimHost {
         }))
     }
 
-    fn say(&self, line: &str) {
+    fn log(&self, line: &str) {
         world(|world| {
             world.oracle.said(line);
             world.note_text(self.0, "says", [0; 3], Some(line.into()));

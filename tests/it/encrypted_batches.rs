@@ -98,7 +98,7 @@ struct MeddledLink {
 }
 
 impl HostLayer for Meddled {
-    fn beneath(&self) -> &dyn Host {
+    fn inner(&self) -> &dyn Host {
         &*self.1
     }
 }

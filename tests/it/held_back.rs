@@ -116,7 +116,7 @@ struct GatedLink {
 struct GatedDisk(Box<dyn DiskFile>, Gate);
 
 impl HostLayer for Gated {
-    fn beneath(&self) -> &dyn Host {
+    fn inner(&self) -> &dyn Host {
         &*self.1
     }
 

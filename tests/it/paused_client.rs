@@ -92,7 +92,7 @@ struct Pausing {
 }
 
 impl HostLayer for Pausing {
-    fn beneath(&self) -> &dyn Host {
+    fn inner(&self) -> &dyn Host {
         &*self.machine
     }
 

@@ -37,7 +37,7 @@ impl Emulated {
 }
 
 impl HostLayer for Emulated {
-    fn beneath(&self) -> &dyn Host {
+    fn inner(&self) -> &dyn Host {
         &*self.machine
     }
 }

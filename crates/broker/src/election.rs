@@ -107,7 +107,7 @@ impl Standby {
                         Ok(service) => self.lead_on(Arc::new(service), lead, asked, stopped, &told),
                         Err(error) => {
                             self.host
-                                .say(&format!("farpool broker: won the election, but cannot start: {error}"));
+                                .log(&format!("farpool broker: won the election, but cannot start: {error}"));
                             let mut lead = lead;
                             lead.resign();
                         }
@@ -115,7 +115,7 @@ impl Standby {
                 }
                 Err(error) => {
                     if !complained {
-                        self.host.say(&format!("farpool broker: {error}; retrying"));
+                        self.host.log(&format!("farpool broker: {error}; retrying"));
                     }
                     complained = true;
                 }
@@ -160,7 +160,7 @@ impl Standby {
         self.step_down();
         lead.resign();
         if let Some(why) = why {
-            host.say(&format!("farpool broker: no longer leader in term {}: {why}", service.term()));
+            host.log(&format!("farpool broker: no longer leader in term {}: {why}", service.term()));
         }
     }
 }

@@ -137,7 +137,7 @@ impl Core {
             && !mutant!(AnsweredBeforeStored)
             && let Err(error) = self.store.commit(&records)
         {
-            host.say(&format!(
+            host.log(&format!(
                 "farpool broker: {error}; this broker answers no more requests in term {}: restart it, unless another \
                  takes over",
                 self.leases.term()

@@ -61,7 +61,7 @@ impl Broker {
         let (stands, end) = (Arc::clone(&standby), stopped.clone());
         let standing = std::thread::Builder::new().name("farpool-stands".into()).spawn(move || {
             let told = |service: &Arc<BrokerService>| {
-                host.say(&format!("farpool broker: became leader in term {}", service.term()));
+                host.log(&format!("farpool broker: became leader in term {}", service.term()));
             };
             stands.stand(settings, &*electorate, &end, told);
         })?;

@@ -20,7 +20,7 @@ macro_rules! hosts {
         /// Interface of a process of the pool to its machine.
         ///
         /// Methods are of three kinds. Some return a value at once: `now`, `wall_ms`, `boot_id`, `spun_ns`,
-        /// `is_one_thread`. Some act: `random`, `temporary_file`, `spawn`, `say`. One blocks: `wait`, on an event
+        /// `is_one_thread`. Some act: `random`, `temporary_file`, `spawn`, `log`. One blocks: `wait`, on an event
         /// ([`HostEvent`]) and with a deadline. To wait for a change, read the event's count ([`HostEvent::heard`])
         /// first, then look at the state, and pass the count to `wait`; a change between the two is then not missed.
         ///
@@ -34,10 +34,10 @@ macro_rules! hosts {
         /// Host on top of another one. It implements [`Self::beneath`] and the methods that differ.
         pub trait HostLayer: Send + Sync + 'static {
             /// Returns the host that all other methods are passed on to.
-            fn beneath(&self) -> &dyn Host;
+            fn inner(&self) -> &dyn Host;
 
             $($(#[$doc])* fn $method(&self $(, $name: $type)*) $(-> $result)? {
-                self.beneath().$method($($name),*)
+                self.inner().$method($($name),*)
             })*
         }
 
@@ -76,7 +76,7 @@ hosts! {
     fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task>;
 
     /// Writes one line for the operator of this process.
-    fn say(&self, line: &str);
+    fn log(&self, line: &str);
 
     /// Reports whether everything on this host runs on one thread. That thread must never block.
     fn is_one_thread(&self) -> bool;
@@ -222,7 +222,7 @@ impl Host for Machine {
         }))
     }
 
-    fn say(&self, line: &str) {
+    fn log(&self, line: &str) {
         eprintln!("{}", farpool_wire::shown(line));
     }
 

@@ -355,7 +355,7 @@ impl<M: Memory> NearData<M> {
 
     fn quarantine(&self, scan: &Scan, why: &str) {
         let crc = crc32c::crc32c(&scan.program);
-        self.host.say(&format!("farpool node: program {crc:08x} is quarantined: {why}"));
+        self.host.log(&format!("farpool node: program {crc:08x} is quarantined: {why}"));
         self.scans.table.lock().quarantine(&scan.program, self.host.now());
     }
 

@@ -35,7 +35,7 @@ struct Clocked {
 }
 
 impl HostLayer for Clocked {
-    fn beneath(&self) -> &dyn Host {
+    fn inner(&self) -> &dyn Host {
         &Machine
     }
 

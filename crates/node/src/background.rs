@@ -120,7 +120,7 @@ fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
         }
         // The region is not granted again. A region that cannot be zeroed is lost capacity, but shows nobody's bytes.
         Err(error) => {
-            node.host.say(&format!("farpool node: wiping region {region}: {error}"));
+            node.host.log(&format!("farpool node: wiping region {region}: {error}"));
             node.withhold(region);
         }
     }
@@ -167,7 +167,7 @@ pub fn report<M: Memory>(
                     } else {
                         error.to_string()
                     };
-                    node.host.say(&format!("farpool node {}: broker {brokers}: {why}; retrying", info.name));
+                    node.host.log(&format!("farpool node {}: broker {brokers}: {why}; retrying", info.name));
                 }
                 complained = true;
                 if brokers.count() > 1 {

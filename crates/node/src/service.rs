@@ -228,7 +228,7 @@ impl<M: Memory> NodeService<M> {
     /// then grants nothing.
     fn agree(&self, result: Result<(), RegionError>) -> Result<(), Refusal> {
         result.map_err(|error| {
-            self.host.say(&format!("farpool node: {error}"));
+            self.host.log(&format!("farpool node: {error}"));
             Refusal::new(Code::Exhausted, 0)
         })
     }
@@ -288,7 +288,7 @@ impl<M: Memory> NodeService<M> {
             && !is_shared
             && let Err(error) = self.arena.share(region)
         {
-            self.host.say(&format!("farpool node: sharing region {region}: {error}"));
+            self.host.log(&format!("farpool node: sharing region {region}: {error}"));
             return Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()));
         }
         // The region was zeroed when it was released. It is checked again, because a mistake would show somebody
@@ -297,7 +297,7 @@ impl<M: Memory> NodeService<M> {
             Ok(false) if mutant!(NoWiping) => Ok(()),
             Ok(true) => Ok(()),
             Ok(false) => {
-                self.host.say(&format!("farpool node: region {region} was not clean and is withheld"));
+                self.host.log(&format!("farpool node: region {region} was not clean and is withheld"));
                 self.withhold(region);
                 Err(Refusal::new(Code::Exhausted, 0))
             }
@@ -439,7 +439,7 @@ impl<M: Memory> NodeService<M> {
             Err(RegionError::EpochOrder { current, .. }) => Err(Refusal::new(Code::StaleEpoch, current.0)),
             // A retry succeeds when the host has memory.
             Err(error @ RegionError::System { .. }) => {
-                self.host.say(&format!("farpool node: sealing region {region}: {error}"));
+                self.host.log(&format!("farpool node: sealing region {region}: {error}"));
                 Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()))
             }
             other => self.agree(other),

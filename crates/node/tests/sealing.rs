@@ -179,7 +179,7 @@ struct WithBroker {
 }
 
 impl HostLayer for WithBroker {
-    fn beneath(&self) -> &dyn Host {
+    fn inner(&self) -> &dyn Host {
         &Machine
     }
 }

@@ -58,7 +58,7 @@ impl Sockets {
 }
 
 impl HostLayer for Sockets {
-    fn beneath(&self) -> &dyn Host {
+    fn inner(&self) -> &dyn Host {
         &Machine
     }
 }
