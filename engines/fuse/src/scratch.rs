@@ -12,7 +12,9 @@
 use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::complaints::Complaints;
 use crate::listings::Entry;
-use crate::tree::{Attributes, Ino, Kind, Maker, NAME_BYTES_MAX, Name, Rename, TYPE_BITS, Tree, Wish};
+use crate::tree::{
+    AttributeChange, Attributes, Ino, Kind, NAME_BYTES_MAX, Name, NewOwner, Rename, TYPE_BITS, Tree,
+};
 use farpool_files::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use farpool_lock::Mutex;
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
@@ -90,7 +92,7 @@ impl Scratch {
         Scratch {
             pool: pool.clone(),
             options,
-            tree: Mutex::new(Tree::new(Maker { user, group, permissions, now })),
+            tree: Mutex::new(Tree::new(NewOwner { user, group, permissions, now })),
             contents: Mutex::default(),
             used_bytes: AtomicU64::new(0),
             prefix: format!("scratch folder {number}: file"),
@@ -108,7 +110,7 @@ impl Scratch {
 
     fn make_node(&self, new: New<'_>, kind: Kind) -> Result<Ino, Errno> {
         let is_file = kind == Kind::File;
-        let maker = Maker {
+        let maker = NewOwner {
             user: new.user,
             group: new.group,
             permissions: (new.mode & 0o7777) as u16,
@@ -330,7 +332,7 @@ impl Files for Scratch {
         if let Some(size) = changes.size {
             self.truncate(ino, size)?;
         }
-        let wish = Wish {
+        let wish = AttributeChange {
             permissions: changes.mode.map(|mode| (mode & 0o7777) as u16),
             user: changes.user,
             group: changes.group,

@@ -59,13 +59,13 @@ impl Attributes {
     /// Returns placeholder attributes, for a name that does not exist.
     pub(crate) fn of_nothing() -> Attributes {
         let then = SystemTime::UNIX_EPOCH;
-        node(Kind::File, Maker { user: 0, group: 0, permissions: 0, now: then }, ROOT).attributes
+        node(Kind::File, NewOwner { user: 0, group: 0, permissions: 0, now: then }, ROOT).attributes
     }
 }
 
 /// Arguments of `setattr`, except the length. `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct AttributeChange {
     pub(crate) permissions: Option<u16>,
     pub(crate) user: Option<u32>,
     pub(crate) group: Option<u32>,
@@ -76,7 +76,7 @@ pub(crate) struct Wish {
 
 /// Owner, permissions and time of a new node.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Maker {
+pub(crate) struct NewOwner {
     pub(crate) user: u32,
     pub(crate) group: u32,
     pub(crate) permissions: u16,
@@ -112,7 +112,7 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// Makes a tree with an empty root folder.
-    pub(crate) fn new(maker: Maker) -> Tree {
+    pub(crate) fn new(maker: NewOwner) -> Tree {
         let mut tree = Tree { nodes: HashMap::new(), next: ROOT + 1 };
         tree.nodes.insert(ROOT, node(Kind::Folder, maker, ROOT));
         tree
@@ -188,7 +188,7 @@ impl Tree {
     }
 
     /// Makes a node with a name. The kernel gets a reference to it.
-    pub(crate) fn make(&mut self, at: Name<'_>, kind: Kind, maker: Maker) -> Result<Ino, Errno> {
+    pub(crate) fn make(&mut self, at: Name<'_>, kind: Kind, maker: NewOwner) -> Result<Ino, Errno> {
         match self.entry(at) {
             Ok(_) => return Err(Errno::EXIST),
             Err(Errno::NOENT) => {}
@@ -385,7 +385,7 @@ impl Tree {
         }
     }
 
-    pub(crate) fn set(&mut self, ino: Ino, wish: Wish, now: SystemTime) -> Result<(), Errno> {
+    pub(crate) fn set(&mut self, ino: Ino, wish: AttributeChange, now: SystemTime) -> Result<(), Errno> {
         let attributes = &mut self.node_mut(ino)?.attributes;
         let set = |to: &mut u32, wished: Option<u32>| *to = wished.unwrap_or(*to);
         set(&mut attributes.user, wish.user);
@@ -413,9 +413,9 @@ impl Tree {
     }
 }
 
-fn node(kind: Kind, maker: Maker, parent: Ino) -> Node {
+fn node(kind: Kind, maker: NewOwner, parent: Ino) -> Node {
     let links = if kind == Kind::Folder { 2 } else { 1 };
-    let Maker { user, group, permissions, now } = maker;
+    let NewOwner { user, group, permissions, now } = maker;
     let attributes =
         Attributes { kind, permissions, user, group, links, accessed: now, modified: now, changed: now };
     Node { attributes, entries: BTreeMap::new(), parent, open: 0, known: 0 }

@@ -36,7 +36,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 const NOW: SystemTime = SystemTime::UNIX_EPOCH;
-const MAKER: Maker = Maker { user: 0, group: 0, permissions: 0o755, now: NOW };
+const MAKER: NewOwner = NewOwner { user: 0, group: 0, permissions: 0o755, now: NOW };
 
 /// Returns a name in the root folder.
 fn top(name: &str) -> Name<'_> {
@@ -192,7 +192,7 @@ fn file_without_a_name_lives_while_a_handle_is_open_and_its_number_is_known() {
 #[test]
 fn what_is_made_in_a_folder_of_a_group_belongs_to_the_group() {
     let mut tree = Tree::new(MAKER);
-    let shared = Maker { group: 7, permissions: 0o2775, ..MAKER };
+    let shared = NewOwner { group: 7, permissions: 0o2775, ..MAKER };
     let folder = tree.make(top("d"), Kind::Folder, shared).expect("made");
     let file = tree.make(Name { parent: folder, ..top("f") }, Kind::File, MAKER).expect("made");
     let below = tree.make(Name { parent: folder, ..top("e") }, Kind::Folder, MAKER).expect("made");
