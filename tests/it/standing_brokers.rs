@@ -204,7 +204,7 @@ impl Standing {
         let members: Vec<String> = self.ways.iter().map(|way| way.address.to_string()).collect();
         let store = format!("etcd://{}", members.join(","));
         let args = ["broker", "--listen", &self.listen, "--store", &store, "--ttl", "2s", "--grace", "1s"];
-        self.process = Some(Process::start(&[&args[..], &["--lead", "2s"]].concat()));
+        self.process = Some(Process::start(&[&args[..], &["--failover-timeout", "2s"]].concat()));
     }
 
     /// Asks only this broker whether it leads.
