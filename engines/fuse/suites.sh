@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs public test suites for file systems: fsx (OPERATIONS operations), pjdfstest, and fio, which verifies
 # what it wrote.
-# Each runs on a scratch mount, on a cached mount, and on a cached mount with --alone.
+# Each runs on a scratch mount, on a cached mount, and on a cached mount with --exclusive.
 # Needs root, /dev/fuse, and about 3 GiB of memory.
 #   suites.sh OPERATIONS
 set -euo pipefail
@@ -44,7 +44,7 @@ pool=$ready
 start node --name suites --broker "$pool" --memory 3GiB
 start mount scratch "$stage/scratch" --pool "$pool" --allow-other --protection none
 start mount cache "$stage/folder" "$stage/cached" --pool "$pool" --allow-other
-start mount cache "$stage/own" "$stage/alone" --pool "$pool" --allow-other --alone
+start mount cache "$stage/own" "$stage/alone" --pool "$pool" --allow-other --exclusive
 
 cat > "$stage/pjdfstest.toml" << 'END'
 [features]

@@ -408,9 +408,19 @@ impl Kept {
 
     fn args<'k>(&'k self, more: &[&'k str]) -> Vec<&'k str> {
         let (from, to) = (self.folder.to_str().expect("letters"), self.at.to_str().expect("letters"));
-        let args =
-            ["mount", "cache", from, to, "--pool", &self.broker.ready, "--size", "32MiB", "--near", "0B"];
-        let fresh = ["--block", "16KiB", "--fresh-for", "0ms"];
+        let args = [
+            "mount",
+            "cache",
+            from,
+            to,
+            "--pool",
+            &self.broker.ready,
+            "--size",
+            "32MiB",
+            "--local-cache",
+            "0B",
+        ];
+        let fresh = ["--block", "16KiB", "--max-age", "0ms"];
         [&args[..], &fresh, more].concat()
     }
 

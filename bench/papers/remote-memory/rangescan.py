@@ -55,7 +55,7 @@ class Sqlite:
             time.sleep(0.1)
         limit_bytes = 2 * self.size_bytes if setting.way == ENOUGH else setting.local_bytes
         # The extension gets nearly all local memory, because the system need not cache the same pages.
-        sizes = f"--protection none --near {setting.local_bytes * 7 // 8}B --cache {setting.far_bytes}B"
+        sizes = f"--protection none --local-cache {setting.local_bytes * 7 // 8}B --cache {setting.far_bytes}B"
         flags = f"{' '.join(setting.far.flags())} {sizes}" if setting.far else ""
         extension = str(PROGRAMS / "libfarpool_sqlite.so") if setting.far else "stock"
         with contextlib.ExitStack() as stack:

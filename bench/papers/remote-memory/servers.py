@@ -83,7 +83,7 @@ def behind(server: Server, kept: Path, database_bytes: int, setting: Setting) ->
         mount = None
         try:
             if setting.far:
-                sizes = ["--size", f"{setting.far_bytes}B", "--near", "0B", "--block", "8KiB", "--alone"]
+                sizes = ["--size", f"{setting.far_bytes}B", "--local-cache", "0B", "--block", "8KiB", "--exclusive"]
                 mount = Mount("cache", kept, kept, *sizes, *setting.far.flags())
                 group.add(mount.pid)
             server.start(2 * database_bytes if is_enough else setting.local_bytes // 2, group)

@@ -74,7 +74,7 @@ impl Blocks {
     pub(crate) fn is_settled(&self, identity: FileIdentity, times: Times, now_ns: i128) -> bool {
         let newest = identity.modified_ns.max(identity.changed_ns);
         let would_show =
-            times == Times::Alone || self.is_ours || now_ns - newest > SETTLED.as_nanos() as i128;
+            times == Times::Exclusive || self.is_ours || now_ns - newest > SETTLED.as_nanos() as i128;
         self.identity == identity && would_show
     }
 
@@ -92,7 +92,7 @@ impl Blocks {
         new_version: impl FnOnce() -> Version,
     ) {
         match times {
-            Times::Alone | Times::Exact => (self.identity, self.is_ours) = (identity, true),
+            Times::Exclusive | Times::Exact => (self.identity, self.is_ours) = (identity, true),
             Times::Coarse => *self = Blocks::new(identity, new_version()),
         }
     }
@@ -140,9 +140,12 @@ mod tests {
         let others = Blocks::new(identity(100), Version(0));
         for (now, wanted) in [(100, false), (100 + settled, false), (101 + settled, true)] {
             assert_eq!(others.is_settled(identity(100), Times::Exact, now), wanted, "by others, at {now}");
-            assert!(others.is_settled(identity(100), Times::Alone, now), "there are no others, at {now}");
+            assert!(others.is_settled(identity(100), Times::Exclusive, now), "there are no others, at {now}");
         }
-        assert!(!others.is_settled(identity(90), Times::Alone, 100 + 2 * settled), "it is another by now");
+        assert!(
+            !others.is_settled(identity(90), Times::Exclusive, 100 + 2 * settled),
+            "it is another by now"
+        );
         for (times, wanted) in [(Times::Exact, true), (Times::Coarse, false)] {
             let mut ours = Blocks::new(identity(0), Version(0));
             ours.changed_by_us(identity(100), times, || Version(1));

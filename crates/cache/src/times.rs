@@ -8,7 +8,7 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
     /// Nobody changes the files but through the cache. The caller promises it; it is not checked.
-    Alone,
+    Exclusive,
     /// Each change has a time that nobody has seen before (Linux 6.13 on ext4, XFS, Btrfs and tmpfs: multigrain
     /// timestamps).
     Exact,

@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn file_read_through_a_cache_is_the_file_whoever_writes_to_it(
-        near in 0_u64..30, is_alone in any::<bool>(), steps in prop::collection::vec(step(), 1..400)
+        near in 0_u64..30, is_exclusive in any::<bool>(), steps in prop::collection::vec(step(), 1..400)
     ) {
         let pool = Pool::embedded(EmbeddedOptions::new(16 << 20)).expect("an embedded pool");
         let options = CacheOptions {
@@ -74,8 +74,8 @@ proptest! {
         };
         let cache = BlockCache::new(&options, Some(&pool)).expect("a cache");
         let disk = Disk(tempfile::tempfile().expect("a file"));
-        // `Times::Alone` is permitted only if nobody else writes the file.
-        let times = if is_alone { Times::Alone } else { Times::of(&std::env::temp_dir()) };
+        // `Times::Exclusive` is permitted only if nobody else writes the file.
+        let times = if is_exclusive { Times::Exclusive } else { Times::of(&std::env::temp_dir()) };
         let file = CachedFile::new(times);
         let mut model: Vec<u8> = Vec::new();
         for step in steps {
@@ -90,7 +90,7 @@ proptest! {
                 Step::Write(at, length, byte) | Step::WriteBeside(at, length, byte) => {
                     let bytes: Vec<u8> = (0..length).map(|i| byte.wrapping_add(i as u8)).collect();
                     match step {
-                        Step::WriteBeside(..) if !is_alone => disk.write_at(at, &bytes).expect("written"),
+                        Step::WriteBeside(..) if !is_exclusive => disk.write_at(at, &bytes).expect("written"),
                         _ => file.write(&cache, &disk, at, &bytes).expect("written"),
                     }
                     let end = at as usize + length;
@@ -99,7 +99,7 @@ proptest! {
                 }
                 Step::Truncate(length) | Step::TruncateBeside(length) => {
                     match step {
-                        Step::TruncateBeside(_) if !is_alone => disk.0.set_len(length).expect("cut"),
+                        Step::TruncateBeside(_) if !is_exclusive => disk.0.set_len(length).expect("cut"),
                         _ => file
                             .resize(&cache, || disk.identity(), length, || disk.0.set_len(length))
                             .expect("cut"),
@@ -266,7 +266,7 @@ fn reader_that_looked_before_a_file_grew_has_nothing_kept_that_ends_where_it_end
     let options = CacheOptions { block_bytes: BLOCK, near_bytes: 1 << 20, ..CacheOptions::default() };
     let cache = BlockCache::new(&options, Some(&pool)).expect("a cache");
     let disk = Disk(tempfile::tempfile().expect("a file"));
-    let file = CachedFile::new(Times::Alone);
+    let file = CachedFile::new(Times::Exclusive);
     let mut bytes: Vec<u8> = (0..2 * BLOCK + 100).map(|at| (at / 7) as u8).collect();
     disk.write_at(0, &bytes).expect("written");
     // The middle block is cached, so the whole read below needs two separate reads of the disk.

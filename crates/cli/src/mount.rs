@@ -73,17 +73,17 @@ pub(crate) struct CacheArgs {
     size: u64,
     /// Size of the local cache in this process, used before far memory; the kernel's page cache comes on top
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16MiB")]
-    near: u64,
+    local_cache: u64,
     /// Block size: a block is read and cached as a whole; 4KiB to 4MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "64KiB")]
     block: u64,
     /// How long cached names, attributes and contents are used before they are checked again
     #[arg(long, value_name = "TIME", value_parser = millis, default_value = "1s")]
-    fresh_for: u32,
+    max_age: u32,
     /// Promise that files change only through this mount. Without it, on file systems with coarse timestamps (before
     /// Linux 6.13), each write invalidates all cached blocks of its file
     #[arg(long)]
-    alone: bool,
+    exclusive: bool,
     /// Transport to the nodes: auto, tcp or shm
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
@@ -164,13 +164,13 @@ fn cache(args: &CacheArgs) -> Outcome {
     let pool = connect(&args.pool, &args.exposure, &args.at, options)?;
     let options = CacheOptions {
         block_bytes: usize::try_from(args.block).unwrap_or(usize::MAX),
-        near_bytes: args.near,
+        near_bytes: args.local_cache,
         far_bytes: args.size,
         ..CacheOptions::default()
     };
     let cache = BlockCache::new(&options, Some(&pool)).map_err(Failure::failed)?;
-    let fresh_for = Duration::from_millis(args.fresh_for.into());
-    let options = CachedOptions { fresh_for, is_alone: args.alone };
+    let max_age = Duration::from_millis(args.max_age.into());
+    let options = CachedOptions { max_age, is_exclusive: args.exclusive };
     // Each file, directory and open file of the mount takes a file descriptor of this process.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).map_err(Failure::failed)?;

@@ -2,7 +2,7 @@
 //!
 //! The idea: the store says which version of an object it has, by an entity tag or by time and size. The blocks of one
 //! version never change, so a cached block of the right version is always correct. The only question is whether the
-//! version is still current. It is asked again when the last answer is older than `fresh_for`. A block that is missing
+//! version is still current. It is asked again when the last answer is older than `max_age`. A block that is missing
 //! is read with a condition on the version. If the object changed in the middle of a query, that read fails, and
 //! everything is read again from the new version. Bytes of two versions are never mixed.
 
@@ -64,15 +64,15 @@ pub struct CachedStore {
     store: Arc<dyn ObjectStore>,
     cache: BlockCache,
     known: Arc<Mutex<HashMap<Path, Known>>>,
-    fresh_for: Duration,
+    max_age: Duration,
     settling: Option<Duration>,
 }
 
 impl CachedStore {
-    /// Makes a store whose reads are kept in `cache`. The version of an object is trusted for `fresh_for`, so a change
+    /// Makes a store whose reads are kept in `cache`. The version of an object is trusted for `max_age`, so a change
     /// may go unseen for that long. Several stores may share a cache.
-    pub fn new(store: Arc<dyn ObjectStore>, cache: &BlockCache, fresh_for: Duration) -> CachedStore {
-        CachedStore { store, cache: cache.clone(), known: Arc::default(), fresh_for, settling: None }
+    pub fn new(store: Arc<dyn ObjectStore>, cache: &BlockCache, max_age: Duration) -> CachedStore {
+        CachedStore { store, cache: cache.clone(), known: Arc::default(), max_age, settling: None }
     }
 
     /// Returns a copy for a store that distinguishes versions by modification time and may be read while it is written
@@ -115,7 +115,7 @@ impl CachedStore {
 
     async fn current(&self, location: &Path) -> Result<Known> {
         let fresh =
-            self.known.lock().get(location).filter(|known| known.since.elapsed() < self.fresh_for).cloned();
+            self.known.lock().get(location).filter(|known| known.since.elapsed() < self.max_age).cloned();
         match fresh {
             Some(known) => Ok(known),
             None => Ok(self.learn(&self.store.head(location).await?)),

@@ -46,9 +46,10 @@ def run(kind: str, farpool: str, suite: Path, tests: list[str]) -> bool:
             (folder / name).mkdir(mode=0o700)
             shutil.chown(folder / name, postgres.USER, postgres.USER)
         at = str(folder / "data")
+        sizes = ["--size", "1GiB", "--local-cache", "0B"]
         where = {
             "scratch": ["scratch", at, "--pool", pool, "--protection", "none"],
-            "cached": ["cache", str(folder / "kept"), at, "--pool", pool, "--size", "1GiB", "--near", "0B", "--alone"],
+            "cached": ["cache", str(folder / "kept"), at, "--pool", pool, *sizes, "--exclusive"],
         }
         mount = postgres.Mount(farpool, *where[kind])
         stack.callback(mount.stop)

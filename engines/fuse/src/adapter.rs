@@ -86,7 +86,7 @@ pub(crate) trait Files: Send + Sync + 'static {
     /// slower.
     fn wishes(&self) -> InitFlags;
     /// Returns how long the kernel may cache names and attributes.
-    fn fresh_for(&self) -> Duration;
+    fn max_age(&self) -> Duration;
 
     /// Returns the node of a name. Inode number 0 means that the name does not exist, which the kernel may cache too.
     fn look_up(&self, at: Name<'_>) -> Result<FileAttr, Errno>;
@@ -150,14 +150,14 @@ impl<F: Files> Adapter<F> {
 
     fn entry(&self, found: Result<FileAttr, Errno>, reply: ReplyEntry) {
         match found {
-            Ok(attr) => reply.entry(&self.files.fresh_for(), &attr, GENERATION),
+            Ok(attr) => reply.entry(&self.files.max_age(), &attr, GENERATION),
             Err(error) => reply.error(errno(error)),
         }
     }
 
     fn attributes(&self, found: Result<FileAttr, Errno>, reply: ReplyAttr) {
         match found {
-            Ok(attr) => reply.attr(&self.files.fresh_for(), &attr),
+            Ok(attr) => reply.attr(&self.files.max_age(), &attr),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -322,8 +322,8 @@ impl<F: Files> Filesystem for Adapter<F> {
     ) {
         match self.files.create(new(by, parent, name, mode, umask), flags) {
             Ok((attr, opened)) => {
-                let (fresh_for, flags) = (self.files.fresh_for(), cache_flags(&opened));
-                reply.created(&fresh_for, &attr, GENERATION, opened.handle, flags);
+                let (max_age, flags) = (self.files.max_age(), cache_flags(&opened));
+                reply.created(&max_age, &attr, GENERATION, opened.handle, flags);
             }
             Err(error) => reply.error(errno(error)),
         }

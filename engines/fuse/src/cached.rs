@@ -45,15 +45,15 @@ const DEFAULT_ACL: &str = "system.posix_acl_default";
 #[derive(Clone, Copy, Debug)]
 pub struct CachedOptions {
     /// Time for which the kernel may cache names, attributes and contents.
-    pub fresh_for: Duration,
+    pub max_age: Duration,
     /// True if files change only through the mount. If false, and the file system has coarse timestamps, each write
     /// drops all cached blocks of its file ([`Times`]).
-    pub is_alone: bool,
+    pub is_exclusive: bool,
 }
 
 impl Default for CachedOptions {
     fn default() -> Self {
-        CachedOptions { fresh_for: Duration::from_secs(1), is_alone: false }
+        CachedOptions { max_age: Duration::from_secs(1), is_exclusive: false }
     }
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct Cached {
 impl Cached {
     /// Makes the file system that shows this folder.
     pub(crate) fn new(folder: &Path, cache: &BlockCache, options: CachedOptions) -> io::Result<Cached> {
-        let times = if options.is_alone { Times::Alone } else { Times::of(folder) };
+        let times = if options.is_exclusive { Times::Exclusive } else { Times::of(folder) };
         let place =
             sys::openat(CWD, folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut nodes = Nodes { next: ROOT + 1, ..Nodes::default() };
@@ -300,7 +300,7 @@ impl Files for Cached {
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         // Access control lists are checked by the kernel, and new nodes get the default list of their folder (acl(5)).
         wanted |= InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
-        if !self.options.is_alone {
+        if !self.options.is_exclusive {
             // The kernel checks the modification time before it uses cached pages, and drops them after each change.
             // That includes changes by writes through the mount.
             wanted |= InitFlags::FUSE_AUTO_INVAL_DATA;
@@ -308,8 +308,8 @@ impl Files for Cached {
         wanted
     }
 
-    fn fresh_for(&self) -> Duration {
-        self.options.fresh_for
+    fn max_age(&self) -> Duration {
+        self.options.max_age
     }
 
     fn look_up(&self, at: Name<'_>) -> Result<FileAttr, Errno> {
@@ -324,7 +324,7 @@ impl Files for Cached {
                 let ino = nodes.next;
                 nodes.next += 1;
                 // Another file system mounted below the folder may have coarser timestamps.
-                let times = if self.options.is_alone || stat.st_dev == self.device {
+                let times = if self.options.is_exclusive || stat.st_dev == self.device {
                     self.times
                 } else {
                     Times::Coarse

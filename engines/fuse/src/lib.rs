@@ -144,7 +144,7 @@ pub fn mount_scratch(
 }
 
 /// Mounts a folder of this machine, whose reads are cached, over another folder or over itself. Changes that other
-/// programs make in the folder are seen after [`CachedOptions::fresh_for`], except by programs that mapped the file
+/// programs make in the folder are seen after [`CachedOptions::max_age`], except by programs that mapped the file
 /// into their memory before.
 ///
 /// Errors: one of the folders does not exist, the one to mount over is not empty, or nothing can be mounted here.

@@ -297,7 +297,7 @@ impl Files for Scratch {
         wanted
     }
 
-    fn fresh_for(&self) -> Duration {
+    fn max_age(&self) -> Duration {
         REMEMBERED
     }
 

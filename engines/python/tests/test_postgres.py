@@ -50,7 +50,8 @@ def scratch(server: Postgres, mounts: list[Mount], binary: str, url: str, *more:
 def cached(server: Postgres, mounts: list[Mount], binary: str, url: str, *more: str) -> Mount:
     """Gives the server a tablespace that is cached in far memory."""
     folder, at = (server.folder_for(server.folder / name) for name in ("kept", "at"))
-    mounts.append(Mount(binary, "cache", str(folder), str(at), "--pool", url, "--near", "0B", "--alone", *more))
+    flags = ("--pool", url, "--local-cache", "0B", "--exclusive", *more)
+    mounts.append(Mount(binary, "cache", str(folder), str(at), *flags))
     server.sql(f"CREATE TABLESPACE kept LOCATION '{at}'")
     return mounts[-1]
 

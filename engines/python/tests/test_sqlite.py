@@ -102,7 +102,7 @@ class Worker:
 @pytest.fixture
 def far(python, extension, shared_cluster, tmp_path) -> Iterator[Worker]:
     """Opens a new database through the extension."""
-    flags = f"--pool {shared_cluster.url} --near 0B"
+    flags = f"--pool {shared_cluster.url} --local-cache 0B"
     with Worker(python, extension, tmp_path / "far.db", flags) as worker:
         yield worker
 
@@ -208,7 +208,7 @@ def test_a_database_larger_than_local_memory_is_read_from_far_memory_once_it_was
 def test_a_node_that_dies_costs_the_cache_and_what_was_spilled_and_no_answer_is_wrong(
     cluster, python, extension, tmp_path
 ):
-    flags = f"--pool {cluster.url} --protection none --near 0B"
+    flags = f"--pool {cluster.url} --protection none --local-cache 0B"
     with Worker(python, extension, tmp_path / "far.db", flags) as far, ThreadPoolExecutor(1) as executor:
         fill(far)
         for pragma in ("cache_size = 50", "temp_store = FILE"):
@@ -231,7 +231,7 @@ def test_a_node_that_dies_costs_the_cache_and_what_was_spilled_and_no_answer_is_
 
 
 def test_a_broker_that_dies_makes_no_answer_wrong_and_costs_no_database(cluster, python, extension, tmp_path):
-    flags = f"--pool {cluster.url} --near 0B"
+    flags = f"--pool {cluster.url} --local-cache 0B"
     with Worker(python, extension, tmp_path / "far.db", flags) as far, ThreadPoolExecutor(1) as executor:
         fill(far)
         for pragma in ("cache_size = 50", "temp_store = FILE"):
@@ -260,7 +260,7 @@ def test_a_cached_mount_that_dies_under_stock_sqlite_leaves_a_database_that_is_w
     database = folder / "far.db"
     with Worker(python, "stock", database) as stock:
         fill(stock, 20_000)
-    flags = ["--pool", short_lease_cluster.url, "--size", "64MiB", "--near", "0B"]
+    flags = ["--pool", short_lease_cluster.url, "--size", "64MiB", "--local-cache", "0B"]
     mount = Mount(farpool_binary, "cache", str(folder), str(folder), *flags)
     try:
         for turn in range(5):
@@ -309,7 +309,7 @@ def test_a_database_whose_name_another_one_has_taken_leaves_the_log_of_the_other
 def test_a_process_that_ends_gives_its_far_memory_back_at_once(farpool_binary, python, extension, tmp_path):
     # Nodes must be told to free the memory: the TTL is longer than this test waits.
     with start_cluster(farpool_binary, ttl="10m") as cluster, farpool.connect(cluster.url) as pool:
-        with Worker(python, extension, tmp_path / "far.db", f"--pool {cluster.url} --near 0B") as far:
+        with Worker(python, extension, tmp_path / "far.db", f"--pool {cluster.url} --local-cache 0B") as far:
             fill(far, 20_000)
             far.run("PRAGMA cache_size = 50")
 

@@ -20,7 +20,7 @@ pub(crate) struct Settings {
     cache: u64,
     /// Bytes of databases cached in this process before that, beside SQLite's page cache
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16MiB")]
-    near: u64,
+    local_cache: u64,
     /// Block size of the cache, which reads and keeps whole blocks: 4KiB to 4MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16KiB")]
     block: u64,
@@ -58,11 +58,11 @@ impl Settings {
         let pool = Pool::connect_with(&self.pool, options).map_err(|error| told(&error))?;
         let options = CacheOptions {
             block_bytes: usize::try_from(self.block).unwrap_or(usize::MAX),
-            near_bytes: self.near,
+            near_bytes: self.local_cache,
             far_bytes: self.cache,
             ..CacheOptions::default()
         };
-        let is_wanted = self.cache > 0 || self.near > 0;
+        let is_wanted = self.cache > 0 || self.local_cache > 0;
         let cache = is_wanted.then(|| BlockCache::new(&options, Some(&pool))).transpose();
         Ok((pool, cache.map_err(|error| told(&error))?))
     }

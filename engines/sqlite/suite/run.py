@@ -159,7 +159,8 @@ def main() -> None:
 
     kinds = (arguments.only,) if arguments.only else ("stock", "farpool")
     with pool(arguments.farpool) if "farpool" in kinds else contextlib.nullcontext() as url:
-        environment = {**os.environ, "FARPOOL_SQLITE": f"--pool {url} --near 64KiB --cache 256MiB --protection none"}
+        flags = f"--pool {url} --local-cache 64KiB --cache 256MiB --protection none"
+        environment = {**os.environ, "FARPOOL_SQLITE": flags}
         prelude = {"stock": [], "farpool": [str(HERE / "prelude.tcl"), str(arguments.extension)]}
 
         def one(task: tuple[str, str]) -> Outcome:
