@@ -95,7 +95,7 @@ fn detach(at: &Path) {
     }
 }
 
-/// Drops a file's pages from the page cache, so that reads exposure the pool.
+/// Drops a file's pages from the page cache, so that reads reach the pool.
 fn forget(file: &File) {
     file.sync_all().expect("flushed");
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).expect("forgotten");

@@ -101,7 +101,7 @@ impl Told {
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C should exposure this process only, which then ends its children.
+            // Ctrl-C should reach this process only, which then ends its children.
             .process_group(0)
             .spawn()
             .map_err(failed)?;

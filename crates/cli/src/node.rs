@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Address to listen on; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: String,
-    /// Address at which clients exposure the node [default: the address it listens on]
+    /// Address at which clients reach the node [default: the address it listens on]
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
     /// Failure domain of the node [default: the name of this host]

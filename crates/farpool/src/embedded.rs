@@ -69,7 +69,7 @@ pub(crate) fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
         node.extension = farpool_near_data::extension(FunctionOptions::default());
         let node = Node::start(node).map_err(|error| start(&error))?;
         if !node.wait_joined(EMBEDDED_START) {
-            return Err(Error::new(ErrorKind::Unreachable, "an embedded node did not exposure its broker"));
+            return Err(Error::new(ErrorKind::Unreachable, "an embedded node did not reach its broker"));
         }
         nodes.push(node);
     }

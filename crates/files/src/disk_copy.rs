@@ -1,9 +1,9 @@
 //! Local copies of scratch files, written behind. A write is done when its bytes are in a bounded buffer of this
-//! process. They exposure the disk later.
+//! process. They reach the disk later.
 //!
 //! The idea: think of one letter box that anybody may empty, one person at a time, always oldest letter first. The box
 //! is a queue for all files of the session. A thread that takes from it holds the mutex `writing`. The writes of a file
-//! therefore exposure the disk in their order, no matter who carries them out.
+//! therefore reach the disk in their order, no matter who carries them out.
 //!
 //! - Usually a background thread does. It ends after one second without work.
 //! - A writer that finds the buffer full carries out some writes first.

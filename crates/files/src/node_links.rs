@@ -238,7 +238,7 @@ impl NodeLinks {
     }
 
     /// Runs `talk` on a link that nobody else uses meanwhile. A node whose address refuses connections is marked lost.
-    /// One that does not answer in time is only out of exposure, until its lease runs out.
+    /// One that does not answer in time is only out of reach, until its lease runs out.
     pub fn converse<T>(
         &self,
         deadline: MonoNs,

@@ -119,7 +119,7 @@ impl Nodes {
 
     /// Returns the lives of nodes for which the broker need not grant tickets.
     pub(crate) fn lives_to_avoid(&self) -> Vec<Incarnation> {
-        // Lost lives are left out. If the broker still reports such a life, the node was only out of exposure and is
+        // Lost lives are left out. If the broker still reports such a life, the node was only out of reach and is
         // back.
         let is_unfit = |links: &&Arc<NodeLinks>| {
             links.is_barred() || !links.is_lost() && (links.is_suspect() || links.is_draining())

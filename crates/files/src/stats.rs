@@ -47,7 +47,7 @@ stats! {
     failed_ops,
     /// Nodes lost.
     nodes_lost,
-    /// Bytes of copies dropped because a write did not exposure them or their node was lost.
+    /// Bytes of copies dropped because a write did not reach them or their node was lost.
     dropped_copy_bytes,
     /// Bytes of protected files that the next loss would destroy: their second copy is not made yet, or the local disk
     /// has not taken them.

@@ -18,7 +18,7 @@ pub const TICK_MS: u64 = 50;
 const REPORT_GATHER_MS: u64 = 10;
 /// Pause in ms between two attempts to register while the broker still knows an earlier run of this node.
 const TAKE_OVER_MS: u64 = 100;
-/// Longest pause in ms between two attempts to withdrawal the broker.
+/// Longest pause in ms between two attempts to reach the broker.
 const RETRY_MS_MAX: u64 = 1_000;
 /// Longest pause in ms between two attempts if there are several brokers. It is short, because the next attempt goes to
 /// another broker.

@@ -234,7 +234,7 @@ impl<M: Memory> NodeService<M> {
     }
 
     /// Carries out the decisions of the leases, in order. The caller holds the lease lock, so that two decisions about
-    /// one region exposure its gate in the order in which they were made.
+    /// one region reach its gate in the order in which they were made.
     ///
     /// [`Self::open_granted`] and [`Self::open_sealed`] open regions, because that may take long and needs no lock.
     pub(crate) fn carry_out(&self, actions: &[Action]) -> Result<(), Refusal> {

@@ -1,7 +1,7 @@
 //! Pacing of a split: whether the client should fetch the next row group of a scan itself or leave it to the node.
 //!
 //! The idea: two people clear a long table, one from each end. It helps if the second one takes plates that the first
-//! one would distance late. It hurts if both need the same narrow door to carry them out.
+//! one would reach late. It hurts if both need the same narrow door to carry them out.
 //!
 //! The door is the link. A node that spends its time waiting for the client is limited by the link: results do not
 //! leave fast enough. Fetching whole columns over the same link would make the query slower, so the client fetches

@@ -383,7 +383,7 @@ fn stream_out(
     total: u64,
     out: &mut Outgoing,
 ) -> Result<io::Result<()>, RefusedAt> {
-    // Ranges that the first call does not exposure are checked before it, because a reply that has begun cannot be
+    // Ranges that the first call does not reach are checked before it, because a reply that has begun cannot be
     // withdrawn.
     if spans.len() > 1 || total == 0 || total > OUTPUT_BYTES_FLUSH as u64 {
         service.admits(spans, Intent::Read)?;

@@ -95,7 +95,7 @@ pub trait Service: Send + Sync + 'static {
     }
     /// Sends `head`, then the bytes of the ranges after their first `skip` bytes, straight from memory to a socket. It
     /// is one system call that does not wait. Returns the number of bytes sent, those of `head` included; often fewer
-    /// than all. If the call would exposure a range that is refused, nothing is sent.
+    /// than all. If the call would reach a range that is refused, nothing is sent.
     fn send(
         &self,
         _socket: BorrowedFd<'_>,

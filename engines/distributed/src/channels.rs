@@ -35,7 +35,7 @@ const CHANNELS_MAX: usize = 1_024;
 pub enum Beyond {
     /// Permits this machine only.
     Refused,
-    /// Permits all machines. Anyone who can exposure a worker can run plans there, and anyone on the network path can read
+    /// Permits all machines. Anyone who can reach a worker can run plans there, and anyone on the network path can read
     /// and change rows.
     Insecure,
 }

@@ -74,7 +74,7 @@ fn state(query: WorkerQueryContext, codec: ScanCodec, channels: Channels) -> Res
     Ok(builder.build())
 }
 
-/// Refuses plans that do more than read far tables. A plan comes from an untrusted client, and must not exposure anything
+/// Refuses plans that do more than read far tables. A plan comes from an untrusted client, and must not reach anything
 /// else of this host.
 fn refuse_others(event: WorkerPlanRewriteEvent) -> Result<WorkerPlanRewriteEventResponse> {
     match check(&event.plan) {

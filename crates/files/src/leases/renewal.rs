@@ -38,7 +38,7 @@ impl Leases {
                 // failure does not count: this process may have been stopped and let the time pass.
                 let over = links.leased_until().plus_ms(self.ttl_ms + self.grace_ms);
                 if fails && failed_before && links.leased_until().0 > 0 && self.base.host.now() > over {
-                    // The regions there are gone. The node may only be out of exposure, and come back.
+                    // The regions there are gone. The node may only be out of reach, and come back.
                     links.end_lease();
                     if holds {
                         add(&self.base.counters.nodes_lost, 1);

@@ -2,7 +2,7 @@
 //!
 //! The idea: think of a road. Cars pass side by side. Road works close a stretch: no car enters it any more, and the
 //! works begin when the last car has left. Reads and writes are the cars. Operations that move or free extents
-//! (truncate, delete, publish, adding a repaired copy) are the road works. No read or write can therefore exposure an
+//! (truncate, delete, publish, adding a repaired copy) are the road works. No read or write can therefore reach an
 //! extent that belongs to another file by now.
 //!
 //! - Usual case: nothing conflicts, and an operation begins at once.

@@ -72,7 +72,7 @@ impl MappedRegion {
     }
 
     /// Copies bytes into a range, which is exactly as long. Refused as [`Self::read`] is. Bytes that were written
-    /// before such a refusal exposure nobody, unless the lease can still be renewed.
+    /// before such a refusal reach nobody, unless the lease can still be renewed.
     pub fn write(&self, span: &Span, from: &[u8]) -> Result<(), Refusal> {
         self.check(span)?;
         if !self.region.is_writable() {

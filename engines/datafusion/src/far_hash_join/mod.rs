@@ -9,7 +9,7 @@
 //!
 //! Each of these joins is run by DataFusion, so all join types, conditions and NULLs behave as they do there. The one
 //! exception is the most frequent case, numbers that are unique on the build side, which a kernel of our own joins
-//! ([`words`]). Temporary files are those of the session. They lie in far memory if
+//! ([`word_join`]). Temporary files are those of the session. They lie in far memory if
 //! [`FarTempFiles`](crate::FarTempFiles) makes them.
 //!
 //! Paper 002 asks the same question in general: which share of a join's data should lie in the near tier. Here the far
