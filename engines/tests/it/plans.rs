@@ -384,7 +384,7 @@ async fn what_cannot_be_meant_is_said_by_name() {
             "SET farpool.placement = 'nowhere'",
             "\"nowhere\" is not a placement: auto, fetch, ship and split are permitted",
         ),
-        ("SET farpool.place = 'ship'", "farpool.place "),
+        ("SET farpool.place = 'ship'", "unknown setting farpool.place;"),
     ] {
         let error = match bench.far.context().sql(sql).await {
             Err(error) => error,
