@@ -31,7 +31,7 @@ macro_rules! hosts {
             $($(#[$doc])* fn $method(&self $(, $name: $type)*) $(-> $result)?;)*
         }
 
-        /// Host on top of another one. It implements [`Self::beneath`] and the methods that differ.
+        /// Host on top of another one. It implements [`Self::inner`] and the methods that differ.
         pub trait HostLayer: Send + Sync + 'static {
             /// Returns the host that all other methods are passed on to.
             fn inner(&self) -> &dyn Host;

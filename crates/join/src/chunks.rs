@@ -46,7 +46,7 @@ pub trait ChunkSource: Sync {
     /// back.
     ///
     /// # Errors
-    /// Returns [`JoinError::LineMemory`] with a reason if there is no memory.
+    /// Returns [`JoinError::Memory`] with a reason if there is no memory.
     fn take(&self, purpose: Purpose, count: usize) -> Result<LineMemory<'_>, JoinError>;
 }
 

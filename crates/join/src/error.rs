@@ -17,7 +17,7 @@ pub enum JoinError {
         most: u64,
     },
     /// The source of chunks has no memory. The text is its reason.
-    LineMemory(String),
+    Memory(String),
     /// A chunk does not have the size or alignment that was asked for.
     Chunk {
         /// Bytes of the chunk.
@@ -53,7 +53,7 @@ impl fmt::Display for JoinError {
             JoinError::Setting { name, value, least, most } => {
                 write!(f, "join setting {name} is {value}; it must be from {least} to {most}")
             }
-            JoinError::LineMemory(reason) => write!(f, "no memory for a join: {reason}"),
+            JoinError::Memory(reason) => write!(f, "no memory for a join: {reason}"),
             JoinError::Chunk { bytes, asked, misaligned } => write!(
                 f,
                 "the source of chunks returned {bytes} bytes, misaligned by {misaligned}; {asked} aligned are needed"

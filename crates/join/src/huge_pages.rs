@@ -83,9 +83,8 @@ impl Mapped {
     /// Maps private zero pages on a huge-page boundary. No page is present yet.
     fn new(chunks: usize) -> Result<Mapped, JoinError> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-        let refused = |error: &dyn std::fmt::Display| {
-            JoinError::LineMemory(format!("{chunks} chunks of 2 MiB: {error}"))
-        };
+        let refused =
+            |error: &dyn std::fmt::Display| JoinError::Memory(format!("{chunks} chunks of 2 MiB: {error}"));
         let bytes =
             chunks.checked_mul(CHUNK_BYTES).ok_or_else(|| refused(&"the size exceeds the address space"))?;
         let padded =
@@ -136,7 +135,7 @@ impl Mapped {
             NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }.cast())
         });
         let start =
-            start.ok_or_else(|| JoinError::LineMemory(format!("{chunks} chunks of 2 MiB: out of memory")))?;
+            start.ok_or_else(|| JoinError::Memory(format!("{chunks} chunks of 2 MiB: out of memory")))?;
         Ok(Mapped { start, chunks })
     }
 }

@@ -62,7 +62,7 @@ impl<'a> Place<'a> {
                 self.0 = rest;
                 Ok(next)
             }
-            None => Err(JoinError::LineMemory(format!("a block has fewer than {lines} lines"))),
+            None => Err(JoinError::Memory(format!("a block has fewer than {lines} lines"))),
         }
     }
 }

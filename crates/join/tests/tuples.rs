@@ -314,7 +314,7 @@ impl ChunkSource for Scarce {
             self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(count));
         match taken {
             Ok(_) => self.pages.take(purpose, count),
-            Err(left) => Err(JoinError::LineMemory(format!("{left} chunks left, {count} wanted"))),
+            Err(left) => Err(JoinError::Memory(format!("{left} chunks left, {count} wanted"))),
         }
     }
 }
@@ -333,7 +333,7 @@ fn memory_that_ends_is_an_error_of_every_phase() {
                     assert_eq!(found.len(), build.len());
                     break;
                 }
-                Err(error) => assert!(matches!(error, JoinError::LineMemory(_)), "{error}"),
+                Err(error) => assert!(matches!(error, JoinError::Memory(_)), "{error}"),
             }
             errors += 1;
         }

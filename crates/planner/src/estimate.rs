@@ -99,7 +99,7 @@ pub enum Limit {
     /// The program at a node.
     Node,
     /// The connection to a node.
-    LinkCost,
+    Link,
     /// The program or the decoding of results at the client.
     Client,
     /// CPUs that nodes and client share.
@@ -113,7 +113,7 @@ impl fmt::Display for Limit {
         f.write_str(match self {
             Limit::Start => "start-up",
             Limit::Node => "the node",
-            Limit::LinkCost => "the link",
+            Limit::Link => "the link",
             Limit::Client => "the client",
             Limit::Cpus => "the CPUs that client and nodes share",
             Limit::Merge => "merging",
@@ -230,7 +230,7 @@ impl StepInput {
         let shares = self.shares.len().max(1) as f64;
         let parts = [
             (node, Limit::Node),
-            (link, Limit::LinkCost),
+            (link, Limit::Link),
             (here.max(unpacking / shares), Limit::Client),
             (cpu / machine.cpus.max(1.0), Limit::Cpus),
         ];
@@ -280,8 +280,7 @@ impl StepInput {
                 let best = points.map(|shipped| (shipped, busiest(shipped)));
                 let best = best.min_by(|left, right| left.1.ns.total_cmp(&right.1.ns));
                 let (shipped, load) = best.unwrap_or_else(|| (most, busiest(most)));
-                let load =
-                    if group_ns > load.ns { Load { ns: group_ns, limit: Limit::LinkCost } } else { load };
+                let load = if group_ns > load.ns { Load { ns: group_ns, limit: Limit::Link } } else { load };
                 (shipped, load, prior::SPLIT_START_NS + 2.0 * rtt + sent() + behind + group_ns / 2.0)
             }
         };
@@ -366,7 +365,7 @@ mod tests {
             let ratio = ms(&found, Way::Ship) / ms(&found, Way::Fetch);
             assert!((ratio / share - 1.0).abs() < 0.05, "{share}: {ratio}");
             assert_eq!(found.choice, Way::Ship, "{}", found.why());
-            assert_eq!(found.of(Way::Fetch).limit, Limit::LinkCost);
+            assert_eq!(found.of(Way::Fetch).limit, Limit::Link);
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Report {
     /// Placement that was asked for.
     pub placement: Placement,
-    /// Placement that was used: `mode` itself, or the choice made for [`Placement::Auto`].
+    /// Placement that was used: `placement` itself, or the choice made for [`Placement::Auto`].
     pub chosen: Way,
     /// Estimates for all row groups that were read, from when the choice was made. They are in every answer.
     pub estimates: Option<Estimates>,

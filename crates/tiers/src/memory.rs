@@ -260,7 +260,7 @@ impl<'m> ObjectMemory<'m> {
 
 impl ChunkSource for ObjectMemory<'_> {
     fn take(&self, purpose: Purpose, count: usize) -> Result<LineMemory<'_>, JoinError> {
-        let refused = |error: TierRegionError| JoinError::LineMemory(error.to_string());
+        let refused = |error: TierRegionError| JoinError::Memory(error.to_string());
         match (purpose, count) {
             (Purpose::Scratch { .. }, 1) => self.memory.chunk(TierSide::Near).map_err(refused),
             (Purpose::Scratch { .. }, _) => self.memory.run(Interleave::NEAR, count).map_err(refused),

@@ -125,7 +125,7 @@ LEFT = [
     ("SELECT few, count(*) FROM orders GROUP BY few, lower(word)", "lower"),
     ("SELECT word FROM orders WHERE word ILIKE 'WORD 1'", "~~*"),
     ("SELECT p FROM orders AS o(p) WHERE p < 3", "other names"),
-    ("SELECT count(*) FROM orders TABLESAMPLE 100%", "sample"),
+    ("SELECT count(*) FROM orders TABLESAMPLE 100%", "TABLESAMPLE"),
     ("SELECT round(sum(price / 2), 3) FROM orders", "division"),
     (
         "SELECT own.id FROM own WHERE EXISTS (SELECT max(id) FROM orders WHERE orders.id = own.id + 299_990)",

@@ -344,7 +344,7 @@ impl PhasePlan {
         }
         for Object { name, bytes, least, most, .. } in &self.objects {
             if !bytes.is_finite() || *bytes < 0.0 {
-                return Err(NoPlacement::LinkBytes { name, bytes: *bytes });
+                return Err(NoPlacement::Bytes { name, bytes: *bytes });
             }
             if !(0.0 <= *least && least <= most && *most <= 1.0) {
                 return Err(NoPlacement::Share { name, least: *least, most: *most });
@@ -388,7 +388,7 @@ pub enum NoPlacement {
         permitted: usize,
     },
     /// The size of an object is negative or not finite.
-    LinkBytes {
+    Bytes {
         /// Name of the object.
         name: &'static str,
         /// Size in bytes.
@@ -422,7 +422,7 @@ impl fmt::Display for NoPlacement {
             NoPlacement::TooMany { what, count, permitted } => {
                 write!(f, "the plan has {count} {what}; at most {permitted} are permitted")
             }
-            NoPlacement::LinkBytes { name, bytes } => {
+            NoPlacement::Bytes { name, bytes } => {
                 write!(f, "object {name} has a size of {bytes} B; it must be finite and not negative")
             }
             NoPlacement::Share { name, least, most } => {
