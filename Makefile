@@ -136,7 +136,7 @@ farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB 
 # again. Most tests wait more than they compute, so two suites run at a time. The output of each is shown when it has
 # ended.
 BUILT := rules everything functions reference
-TESTS := test-rust test-python test-fuzz test-papers test-functions suites test-stores test-documents test-sim
+PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-stores test-documents test-sim
 ifdef BEGUN
 # Compilers would try to use make's jobserver, which only child processes of make can reach.
 unexport MAKEFLAGS MFLAGS
@@ -147,7 +147,7 @@ test: ## Run all checks and tests, as CI does
 	  begun=$$(date +%s); \
 	  $(MAKE) PROFILE=dev COMMAND=everything $$phase || exit 1; \
 	  echo "phase $$phase: $$(($$(date +%s) - begun)) s"; done
-	@$(MAKE) --jobs 2 --keep-going --output-sync=target PROFILE=dev COMMAND=everything OPERATIONS=20000 BEGUN=$$(date +%s) $(addprefix timed-,$(TESTS))
+	@$(MAKE) --jobs 2 --keep-going --output-sync=target PROFILE=dev COMMAND=everything OPERATIONS=20000 BEGUN=$$(date +%s) $(addprefix timed-,$(PARALLEL))
 
 timed-%: %
 	@echo "phase $*: ended $$(($$(date +%s) - $(BEGUN))) s after all was built"
