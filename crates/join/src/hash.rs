@@ -9,7 +9,7 @@
 //! (*folded*). The top bits of that *plus the low bits of the key* are the partition. Keys of the same rank therefore
 //! lie in different partitions, and keys within a partition differ in rank. Keys that are close together, such as 1..N,
 //! have ranks close together in each partition. A table can then use the rank as an array index
-//! ([`direct`](crate::direct)).
+//! ([`dense_table`](crate::dense_table)).
 //!
 //! If keys come in large steps, ranks are far apart and the product spreads them; the whole hash, mixed once more,
 //! selects a bucket. A random seed makes the partitions of chosen keys hard to predict.

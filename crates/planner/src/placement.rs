@@ -90,7 +90,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Every way, in the order of [`Way::index`].
+    /// Every way, in the order of their indices.
     pub const ALL: [Way; 3] = [Way::Fetch, Way::Ship, Way::Split];
 
     /// Returns the name, which is also that of the placement.

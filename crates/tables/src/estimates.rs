@@ -35,7 +35,7 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// Returns the estimate of one placement; for [`Placement::Auto`], of the chosen one.
+    /// Returns the estimate of one placement.
     pub fn of(&self, way: Way) -> &Estimate {
         match way {
             Way::Fetch => &self.fetch,

@@ -2,8 +2,8 @@
 //! engine.
 //!
 //! This file parses the arguments and runs statements. `output` writes rows, `plan` reads and writes plans as
-//! Substrait, `progress` shows the progress of scans, `told` reports what they did, `shell` reads statements from a
-//! terminal, `stores` finds files, and `worker` runs parts of other sessions' queries.
+//! Substrait, `progress` shows the progress of scans, `scan_report` reports what they did, `shell` reads statements
+//! from a terminal, `stores` finds files, and `worker` runs parts of other sessions' queries.
 #![forbid(unsafe_code)]
 
 mod output;

@@ -1,7 +1,7 @@
 //! Leases of a session: the nodes that granted them, the regions they are for, and the extents allocated in these.
 //!
 //! Methods are of four kinds. Those in this file contact a node, check and renew leases, and note losses. Those in
-//! `leasing` allocate extents and lease more regions if these are full. Those in `keeping` are called by the session's
+//! `leasing` allocate extents and lease more regions if these are full. Those in `renewal` are called by the session's
 //! thread and by publishing: they renew, seal, and give back regions. [`Leases::end`] gives everything back and comes
 //! last.
 //!

@@ -206,7 +206,7 @@ impl Accumulator {
         self.groups = 0;
     }
 
-    /// Replaces the state by words as [`super::tally`] keeps them: one vector per word of the accumulator, one
+    /// Replaces the state by words as [`super::word_accumulators`] keeps them: one vector per word of the accumulator, one
     /// element per group.
     pub(super) fn restore(&mut self, words: &[Vec<u64>], seen: Option<Vec<bool>>) {
         let wide = |low: &[u64], high: &[u64]| {
