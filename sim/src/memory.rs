@@ -284,7 +284,8 @@ impl SimMemory {
         Ok(())
     }
 
-    /// Replaces the memory behind a closed gate by a fresh file.
+    /// Replaces the memory behind a closed gate by a fresh file. Copies the pages of the first `keep_bytes` bytes to
+    /// it; the rest is zero.
     fn move_to_file(&self, region: &mut Region, keep_bytes: usize, access: SharedAccess) {
         let pages = match &region.backing {
             Backing::Anonymous(pages) => pages.copied(keep_bytes),

@@ -31,7 +31,7 @@ pub struct CallPlan {
     /// Time of a call on the client, including its share of fetching the window. `None` if the function cannot run
     /// there, because it is not a Wasm module or there is no sandbox program.
     pub fetch: Option<Duration>,
-    /// The chosen placement: [`Placement::Ship`] or [`Placement::Fetch`].
+    /// The chosen placement: [`Way::Ship`] or [`Way::Fetch`].
     pub choice: Way,
     /// True if the function was called before. Otherwise its cost is not known.
     pub is_sure: bool,
@@ -58,7 +58,7 @@ pub struct EachPlan {
     pub fetch: Option<Duration>,
     /// Time of calls at nodes and on the client together. `None` if the function cannot run on the client.
     pub split: Option<Duration>,
-    /// The chosen placement: [`Placement::Ship`], [`Placement::Fetch`] or [`Placement::Split`].
+    /// The chosen placement: [`Way::Ship`], [`Way::Fetch`] or [`Way::Split`].
     pub choice: Way,
     /// Number of row groups that the client takes, if the call is split.
     pub groups_here: usize,

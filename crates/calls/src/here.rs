@@ -22,7 +22,7 @@ const PROGRAM: &str = "farpool-sandbox";
 const PROGRAM_VARIABLE: &str = "FARPOOL_SANDBOX";
 /// Bytes that are fetched with one request.
 const FETCH_BYTES: u64 = 8 << 20;
-/// Bytes of a block, the unit that is fetched.
+/// Bytes of a piece of a window, the unit that is fetched.
 const PIECE: u64 = FUNCTION_PIECE_BYTES as u64;
 
 /// Sandbox processes of this client, started when they are first needed.
@@ -132,8 +132,8 @@ impl LocalSandboxes {
 pub(crate) struct Fetched {
     file: Arc<OwnedFd>,
     bytes: u64,
-    /// True for each block of [`FUNCTION_PIECE_BYTES`] that was fetched. The lock is held while blocks are fetched,
-    /// so that another thread that needs the same ones waits for them.
+    /// True for each piece of the window that was fetched. The lock is held while pieces are fetched, so that another
+    /// thread that needs the same ones waits for them.
     pieces: Mutex<Vec<bool>>,
     is_whole: AtomicBool,
 }
@@ -153,8 +153,8 @@ impl Fetched {
         self.is_whole.load(Ordering::Acquire)
     }
 
-    /// Fetches the blocks of a range of the window that are missing, and returns how many bytes that were. `start` is
-    /// the offset of the window in the file.
+    /// Fetches the pieces of a range of the window that are missing. Returns the number of bytes that were fetched.
+    /// `start` is the offset of the window in the file.
     pub(crate) fn fetch_missing(
         &self,
         session: &Session,

@@ -4,7 +4,7 @@
 //! own leader, and a paused process does not notice that its lease has ended. The lease is used for one thing only: the
 //! key of a dead leader goes away. Safety rests on revisions. The leader's key has the revision at which it was
 //! created, and every write of that leader is a transaction that compares this revision. A broker that has lost the
-//! leadership can write nothing, whatever it believes.
+//! leadership can write nothing, even if it believes that it still leads.
 //!
 //! Never in this crate: a rule about leases of regions, or code of the data path. The keys in etcd are described in
 //! `spec/etcd.md`.

@@ -64,7 +64,7 @@ pub(crate) enum Phase {
     Sealing,
     /// All regions are sealed. The file has no name yet, because it was not published yet or publishing failed.
     Sealed(Vec<NamedExtent>),
-    /// The file belongs to its published name.
+    /// The file was published: a name owns its regions at the nodes, whether this session lives or not.
     Published(FileId),
     Deleted,
 }
@@ -437,7 +437,7 @@ impl FileState {
         self.leaving.push(RetiredCopy { copy: copy.id, allocation: copy.allocation, since });
     }
 
-    /// Keeps the locations of these copies out of use for good, because a write may still arrive there.
+    /// Ensures that the locations of these copies are never reused, because a write may still arrive there.
     pub(crate) fn quarantine(&mut self, copies: &BTreeSet<CopyId>) {
         self.leaving.retain(|leaving| !copies.contains(&leaving.copy));
     }

@@ -172,7 +172,7 @@ impl ResidentCall<'_> {
         if (self.window.is_current)() { Ok(()) } else { Err(ResidentFailure::By(Outcome::Revoked, 0)) }
     }
 
-    /// Copies bytes of one block that lies elsewhere, and returns how many.
+    /// Copies bytes of one piece that lies elsewhere. Returns the number of bytes that were copied.
     fn read_elsewhere(&self, at: u64, into: &mut [u8]) -> Result<usize, ResidentFailure> {
         let first = at - at % FUNCTION_PIECE_BYTES as u64;
         let mut elsewhere = self.elsewhere.borrow_mut();

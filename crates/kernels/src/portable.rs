@@ -143,10 +143,12 @@ pub fn hash(hasher: &SecretHasher, masked: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Portable form of [`crate::find`].
+/// Portable form of [`crate::find`]: looks up each key in its bucket and prefetches nothing.
+///
+/// It does not check the lengths, as [`crate::find`] does. Keys beyond the length of `places` are left out.
 ///
 /// # Panics
-/// If a slice is shorter than [`crate::find`] demands.
+/// If more than [`BLOCK_ROWS`] keys are not found.
 pub fn find(
     table: &KeyTable<'_>,
     keys: &[i64],

@@ -88,7 +88,7 @@ impl Quotas {
         self.by_tenant.get(tenant).copied().or(default_bytes)
     }
 
-    /// Returns a sentence for every quota that cannot be meant; empty if all are well.
+    /// Returns a sentence for every quota that is out of range. Empty if none is.
     pub fn mistakes(&self) -> Vec<String> {
         let mut found = Vec::new();
         // A smaller quota would not hold the smallest region. A tenant that may hold nothing gets no
@@ -131,7 +131,7 @@ pub struct BrokerSettings {
 }
 
 impl BrokerSettings {
-    /// Returns a sentence for every setting that cannot be meant; empty if all are well.
+    /// Returns a sentence for every setting that is out of range. Empty if none is.
     pub fn mistakes(&self) -> Vec<String> {
         let mut found = self.lease.mistakes();
         found.extend(self.quotas.mistakes());

@@ -2,7 +2,7 @@
 //! one become free.
 //!
 //! The node makes the key for one life and tells it to the broker. So a ticket proves that the broker granted
-//! it, and that this life of the node is meant. Its time is that of the broker's clock, which the node knows
+//! it for this life of the node. Its time is that of the broker's clock, which the node knows
 //! from rulings. The node's view of that clock is ahead by at most the journey of its own report, so a ticket
 //! may be refused that much too early.
 

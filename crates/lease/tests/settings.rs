@@ -1,4 +1,4 @@
-//! Settings that cannot be meant are named in an error, with the values that are permitted.
+//! Settings that are out of range are named in an error, with the values that are permitted.
 
 use farpool_lease::LeaseSettings;
 

@@ -1,12 +1,13 @@
 //! Scans: programs that clients run beside their columns.
 //!
 //! A scan is a list of row groups, a program, and a cursor that takes groups from the front. The client may claim
-//! groups from the back meanwhile and process them itself, until both meet. A step runs the program over one row group,
-//! on the connection's thread and under admission control. Columns are read from their region like any data, and before
-//! a result leaves the node the rights to all regions are checked once more (invariants I2 and I8). Clients request
-//! steps ahead; each request is a credit for one reply.
+//! groups from the back meanwhile and process them itself, until both meet. A step of a scan answers one request: it
+//! runs the program over row groups until there is a result, or enough was read. It runs on the connection's thread and
+//! under admission control. Columns are read from their region like any data. Before a result leaves the node, the
+//! rights to all regions are checked once more (invariants I2 and I8). Clients request steps ahead; each request is a
+//! credit for one reply.
 //!
-//! A program that crashes or reaches a bound is stopped and quarantined for a while; the node goes on.
+//! A program that crashes or exceeds a limit is stopped, and is not run again for a while (*quarantine*).
 
 use crate::NearData;
 use crate::columns::{GROUP_BYTES_MAX, GROUP_ROWS_MAX, RowGroups, admit_regions, group_bytes};
@@ -40,13 +41,15 @@ const QUARANTINE_MS: u64 = 600_000;
 const IDLE_MS: u64 = 60_000;
 /// Limit of the bytes of groups, or of top rows, that a scan holds. Further groups leave as partial results.
 const HELD_BYTES_MAX: usize = 32 << 20;
-/// Limit of a program's steps over one row group, as [`Bounds`] counts them: some tenths of a second.
+/// Limit of the work of a program over one row group: some tenths of a second. [`Bounds::steps_max`] says what counts
+/// as a step, such as one instruction for one row. A program that exceeds the limit is stopped and quarantined, and its
+/// scan ends with `ProgramStopped`.
 const GROUP_STEPS_MAX: u64 = 1 << 28;
 /// Bytes of a batch of rows. Results of this size are packed, sent and unpacked while they are in the CPU cache.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Nanoseconds after which a step takes no further row group, because others wait to be admitted.
+/// Nanoseconds after which a step of a scan takes no further row group, because others wait to be admitted.
 const STEP_NS: u64 = 5_000_000;
-/// Bytes after which a step without results replies all the same, so that the client knows it is alive.
+/// Bytes after which a step without results replies all the same, so that the client knows that the node is alive.
 const STEP_BYTES: u64 = 1 << 20;
 
 const _: () = assert!(CHUNK_BYTES <= farpool_wire::limits::CHUNK_BYTES_MAX);

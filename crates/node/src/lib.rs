@@ -3,10 +3,10 @@
 //! Each region has a gate and a fence. The gate counts the operations that are using the region's memory; closing it
 //! waits until they have left. The fence holds the region's epoch and the handles that may read or write.
 //!
-//! Three kinds of work never wait for one another. Data operations go from a connection's thread through [`admit`]
-//! to the region's gate, without a lock. Control messages change leases under one lock, and carry their effects out to
-//! the gates before they reply. Housekeeping (expiry, zeroing, prefaulting) and the report to the broker have a thread
-//! each.
+//! Three kinds of work never wait for one another. For a data operation, a connection's thread enters the region's gate
+//! and checks the rights ([`admit`]), without a lock. Control messages change leases under one lock, and carry their
+//! effects out to the gates before they reply. Housekeeping (expiry, zeroing, prefaulting) and the report to the broker
+//! have a thread each.
 //!
 //! Never in this crate: raw memory (that is `region`), a rule about leases (that is `lease`), programs or functions
 //! (those extend a node from `near-data`).

@@ -136,8 +136,9 @@ impl Call {
         CallEstimate { ship_ns, fetch_ns, is_sure: seen.calls > 0 }
     }
 
-    /// Returns the expected time of calls over row groups. `most` is the share of the row groups at the node that has
-    /// most.
+    /// Returns the expected time of calls over the row groups of a table. `self` describes all row groups together.
+    /// Nodes run their calls at the same time, so the run time at the nodes is multiplied by `most`: the share of the
+    /// row groups that the node with most of them has.
     pub fn estimate_each(&self, most: f64) -> EachEstimate {
         let CallEstimate { ship_ns, fetch_ns, is_sure } = self.estimate();
         let run_ns = ship_ns - self.overhead_ns();

@@ -451,7 +451,8 @@ impl Arena {
         slice.discard().map_err(refused)
     }
 
-    /// Puts a fresh file with the region's first `keep_bytes` behind its closed gate.
+    /// Replaces the memory behind the closed gate by a fresh file, and copies the region's first `keep_bytes` bytes to
+    /// it.
     fn move_to_file(
         &self,
         region: RegionIndex,

@@ -12,9 +12,9 @@
 //!   (`opened`) equal to the epoch it saw. An epoch is opened once, its handles are stored before its tag, and the
 //!   tag is removed only after a close has waited for this copy too. Such a copy never touches region memory.
 //!
-//! The gate does not decide whether an operation is admitted: the node's dispatch does, from the [`Fence`]. The gate
+//! The gate does not decide whether an operation is admitted: the crate `node` does, from the [`Fence`]. The gate
 //! only makes sure that bytes are copied under an open fence, and copied in only if there is a writer. A mistake of
-//! the dispatch therefore cannot break memory.
+//! that crate therefore cannot break memory.
 //!
 //! Invariants: I1, I2 (nothing of an older epoch runs or is admitted after `close`), I3 (no copy is torn by a close:
 //! the copy ends before the close does).

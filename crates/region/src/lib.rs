@@ -6,7 +6,7 @@
 //! waits for the copies that are inside. I1, I2 and I3 need nothing else. Memory that is no region is mapped here as
 //! well ([`PrivateMemory`]).
 //!
-//! Never in this crate: a decision about who may do what (the node's dispatch and `lease` decide), a socket of its
+//! Never in this crate: a decision about who may do what (the crates `node` and `lease` decide), a socket of its
 //! own, clocks, a Rust reference into region memory that is not sealed, or a panic that a peer's numbers can cause
 //! (I10).
 #![deny(unsafe_code)]

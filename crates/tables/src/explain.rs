@@ -36,7 +36,7 @@ pub struct Explanation {
     pub finish: Vec<String>,
     /// Names and types of the columns of the result.
     pub result: Vec<(String, Type)>,
-    /// Estimates for each placement, by what the session has measured so far.
+    /// Estimates for each placement, from what the session has measured so far.
     pub estimates: Estimates,
 }
 

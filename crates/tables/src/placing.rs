@@ -467,8 +467,8 @@ fn groups_at_most(table: &[&RowGroup], keys: &[u16], columns: &[usize]) -> Optio
 }
 
 impl FarTable {
-    /// Returns what each placement of a plan over some row groups would take, by what the session has learnt. It
-    /// sends no request. Estimates of several steps can be added up.
+    /// Returns the time that each placement of a plan over some row groups would take, from what the session has
+    /// measured. It sends no request. Estimates of several steps can be added up.
     pub fn estimate(&self, plan: &Plan, groups: &[usize]) -> Estimates {
         let groups = groups.iter().copied().filter(|group| self.may_pass(plan, *group)).collect();
         let scope = Scope::new(plan, groups);

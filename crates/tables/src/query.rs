@@ -77,8 +77,8 @@ impl FarTable {
     }
 
     /// Runs a query over some of the row groups, given by their numbers in ascending order. It is for callers that
-    /// take a table step by step and change the placement by what they have learnt. What the plan does with all rows,
-    /// it then does with the rows of the step.
+    /// process a table in steps and choose the placement anew for each step. What the plan does with all rows, such as
+    /// grouping, it then does with the rows of the step.
     ///
     /// Errors: those of [`FarTable::run`]; [`ErrorKind::Invalid`] if there is no such row group.
     pub fn run_groups(&self, plan: &Plan, placement: Placement, groups: &[usize]) -> Result<Answer, Error> {
@@ -308,7 +308,7 @@ impl<'t> Work<'t> {
         self.is_enough || self.local.is_done()
     }
 
-    /// Ships the row groups of the trial, if there is one, and chooses again by what it has measured.
+    /// Ships the row groups of the trial, if there is one, and chooses again from the times that this took.
     fn run_trial(&mut self, placing: &Placing<'_>, choice: Choice) -> Result<Tried, Error> {
         let Choice { way, estimates, trial } = choice;
         let mut rest = self.scope.groups.clone();

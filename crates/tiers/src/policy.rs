@@ -11,7 +11,7 @@ use std::ptr;
 
 /// Mode of `mbind`, from `linux/mempolicy.h`: use this node, or another one if it is full.
 const MPOL_PREFERRED: c_int = 1;
-/// Number of nodes in our masks. Kernels are built for at most 1,024.
+/// Number of NUMA nodes that a bit mask for the Linux kernel can name. Linux supports at most 1,024.
 pub(crate) const NODES_MAX: u32 = 1_024;
 const MASK_BITS: usize = c_ulong::BITS as usize;
 
@@ -20,8 +20,9 @@ pub(crate) fn prefer(range: &[u8], node: u32) -> Result<(), Errno> {
     let mut mask = [0 as c_ulong; NODES_MAX as usize / MASK_BITS];
     let word = mask.get_mut(node as usize / MASK_BITS).ok_or(Errno::INVAL)?;
     *word = 1 << (node as usize % MASK_BITS);
-    // SAFETY: `mbind` changes where pages of this range will come from and none of its bytes; the mask is as long as it
-    // says (the kernel wants one more than the number of bits) and outlives the call.
+    // SAFETY: `mbind` decides which NUMA node later pages of this range come from. It changes no byte of the range. It
+    // reads `NODES_MAX` bits of the mask, because Linux expects the number of bits plus one. The mask has that many
+    // bits and outlives the call.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -40,8 +41,8 @@ pub(crate) fn prefer(range: &[u8], node: u32) -> Result<(), Errno> {
 pub(crate) fn nodes_of(range: &[u8], page_bytes: usize) -> Result<Vec<i32>, Errno> {
     let pages: Vec<*const c_void> = range.chunks(page_bytes).map(|page| page.as_ptr().cast()).collect();
     let mut nodes: Vec<c_int> = vec![-(libc::ENOENT); pages.len()];
-    // SAFETY: without target nodes `move_pages` moves nothing; it reads as many addresses, which it only looks up, and
-    // writes as many numbers as it is told, and both vectors have that many.
+    // SAFETY: without target nodes `move_pages` moves nothing. It reads `pages.len()` addresses, which it only looks
+    // up, and writes `pages.len()` numbers. Both vectors have that length.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

@@ -93,7 +93,7 @@ impl TieredRegion {
         false
     }
 
-    /// Returns the tier that each chunk is meant for.
+    /// Returns the tier on which each chunk was requested.
     pub fn chunk_map(&self) -> &[TierSide] {
         &self.chunks
     }
@@ -190,7 +190,7 @@ pub struct Landed {
     pub astray: Vec<Astray>,
 }
 
-/// Chunk of which some pages are not where they were meant to be.
+/// Chunk of which some pages lie on another NUMA node than was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Astray {
     /// Index of the chunk in its region.

@@ -16,9 +16,10 @@ const KEPT_BYTES_MAX: usize = 512 << 20;
 /// Unused buffers.
 #[derive(Debug, Default)]
 struct Spare {
-    /// Buffers by capacity, each with the value of `age` at which it was returned.
+    /// Buffers by capacity, each with the value that `age` had when the buffer was returned.
     buffers: BTreeMap<usize, Vec<(u64, Vec<u8>)>>,
     bytes: usize,
+    /// Number of calls of [`Spare::age`] so far.
     age: u64,
     keepers: usize,
 }
@@ -50,7 +51,8 @@ impl Spare {
         std::mem::take(&mut self.buffers)
     }
 
-    /// Removes and returns the buffers that were in the pool at the last call already.
+    /// Removes and returns the buffers that have been in the pool, unused, since before the previous call. Adds 1 to
+    /// the age of the pool.
     fn age(&mut self) -> Vec<Vec<u8>> {
         let mut old = Vec::new();
         let age = self.age;
@@ -129,7 +131,7 @@ impl RecvBufferPool {
         RecvBufferPool(())
     }
 
-    /// Frees the buffers that nobody has used since the last call but one.
+    /// Frees the buffers that have been in the pool, unused, since before the previous call.
     pub fn age(&self) {
         let old = SPARE.lock().age();
         // Freed without the lock, because unmapping takes a while.

@@ -1,4 +1,4 @@
-//! Types for ids, one for each noun, so that an epoch is never passed where an incarnation is meant.
+//! Types for ids, one for each noun, so that an epoch is never passed where an incarnation is expected.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Sums up the reports of a scan's steps.
+//! Sum of the reports of a scan's steps. A step is a query over a few row groups of the scan.
 
 use farpool::table::Report;
 use farpool_lock::Mutex;
@@ -20,8 +20,8 @@ pub struct Sum {
     pub report: Report,
     /// Number of steps by placement: fetched, shipped, split.
     pub ways: BTreeMap<&'static str, usize>,
-    /// Sum of the estimated times of all steps at the placements that were chosen. Steps of one scan may run at the
-    /// same time, so this can exceed the elapsed time.
+    /// Sum of the estimated times of all steps, each for the placement that was chosen for it. Steps of one scan may
+    /// run at the same time, so this can exceed the elapsed time.
     pub expected: Duration,
 }
 

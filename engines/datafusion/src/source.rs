@@ -52,11 +52,12 @@ struct Said {
     expr: Arc<dyn PhysicalExpr>,
 }
 
-/// A scan of a far table: its columns, its program, and its counters.
+/// Scan of a far table in a plan of DataFusion: its columns, its row groups, what runs beside the data, and counters.
 ///
-/// A `FarSource` does not change. DataFusion's planner and the rules of this crate make changed copies: `over_groups`,
-/// `placed`, `noting`, `looking_up`, `grouped`, `top`, and the methods of `DataSource` that take filters, projections
-/// and limits. When it runs, each execution makes a `Steps` of it, and adds what it did to `outcome`.
+/// A `FarSource` is immutable. DataFusion's planner and the optimizer rules of this crate make changed copies:
+/// `over_groups` (other row groups), `placed` (another placement), `noting` (a reason why an operator was not pushed
+/// down), `looking_up` (a semi-join), `grouped`, `top`, and the methods of `DataSource` that take filters, projections
+/// and limits. Each execution makes a queue of steps (`Steps`) from it, and adds the reports of the steps to `outcome`.
 #[derive(Clone, Debug)]
 pub struct FarSource {
     table: FarTable,

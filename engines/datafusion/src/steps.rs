@@ -2,7 +2,8 @@
 //!
 //! The idea: each step is a query of its own over its row groups. That has three uses. The memory of a scan is bounded.
 //! A dynamic filter that changes meanwhile narrows all later steps. And the planner chooses the placement of each step
-//! anew, by what the last ones took. While DataFusion works on the batches of one step, the next steps already run.
+//! anew, from the times that the last ones took. While DataFusion works on the batches of one step, the next steps
+//! already run.
 //!
 //! A scan with a limit begins with one row group and stops early. Groupings and top-k need all rows at once, so they
 //! are a single step.

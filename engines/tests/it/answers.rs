@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// Largest relative difference of two float sums in different orders.
+/// Largest permitted relative difference of two float sums. Sums in different orders differ by rounding.
 const TOLERANCE: f64 = 1e-9;
 
 /// Rows as text, and the exactness of each column.

@@ -72,7 +72,8 @@ pub fn pool(memory: usize) -> Pool {
     Pool::embedded(options).expect("an embedded pool")
 }
 
-/// Session over tables `r` and `s` in several partitions, with a memory limit and temporary files in the pool.
+/// DataFusion session with two tables, `r` and `s`, which are the sides of a join. The tables are in memory of this
+/// process, in several partitions. The session may have a memory limit. Its temporary files are in the pool.
 pub struct Tables {
     session: FarSession,
     pub files: FarTempFiles,

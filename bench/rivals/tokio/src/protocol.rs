@@ -1,9 +1,9 @@
-//! Protocol between client and server: headers of fixed length, each followed by as many bytes as it says.
+//! Protocol between client and server: headers of fixed length, each followed by the number of bytes that it contains.
 //!
-//! A connection begins with the length of its file. The client sends it, and the server returns it when the file
-//! exists.
+//! A connection begins with a hello: the client sends the length of its file, and the server sends the same length back
+//! once the file exists.
 
-/// Bytes of a file's length.
+/// Bytes of a hello: the length of the file as a number of 64 bits.
 pub(crate) const HELLO_BYTES: usize = 8;
 /// Bytes of the header of a request: number, offset, length, kind.
 pub(crate) const REQUEST_BYTES: usize = 24;

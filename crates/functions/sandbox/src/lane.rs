@@ -514,7 +514,7 @@ impl Serving<'_> {
         written == Ok(bytes.len())
     }
 
-    /// Returns the outcome of a call, by what the function returned or why it stopped.
+    /// Returns the outcome of a call, from the value that the function returned or the reason why it stopped.
     fn outcome(&self, space: &AddressSpace, result: wasmtime::Result<i64>, noted: &Noted) -> Called {
         let window = &space.layout().window;
         let error = match result {

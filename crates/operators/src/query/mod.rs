@@ -110,8 +110,8 @@ impl Plan {
     }
 
     /// Returns the plan with a Bloom filter beside the data instead of key set `number`. The merged rows are then
-    /// looked up in the exact keys, so the result is the same. `None` if that is impossible: for an anti-join, if the
-    /// rows do not leave as they are, or if they leave without their keys.
+    /// looked up in the exact keys, so the result is the same. `None` if that would change the result: the semi-join is
+    /// an anti-join, a later operator beside the data groups or limits the rows, or a later projection drops a key.
     pub fn by_filter(&self, number: usize) -> Option<Plan> {
         let mut operators = self.near.operators().to_vec();
         let is_it = |operator: &Operator| matches!(operator, Operator::SemiJoin { number: of, .. } if usize::from(*of) == number);

@@ -68,7 +68,7 @@ impl Table {
         self.slots.len() * size_of::<(u64, u32)>()
     }
 
-    /// Looks up a key. Among entries with the same key, `is_it` tells which number is meant.
+    /// Looks up a key. Among entries with the same key, `is_it` returns true for the number of the wanted one.
     #[inline]
     pub(super) fn find(&self, key: u64, is_it: impl Fn(u32) -> bool) -> Found {
         let mask = self.slots.len() - 1;
