@@ -8,7 +8,7 @@ fn times_as_they_come_are_permitted() {
 }
 
 #[test]
-fn times_that_cannot_be_meant_are_named() {
+fn times_out_of_range_are_named() {
     let good = LeaseSettings::default();
     let cases = [
         (LeaseSettings { lease_ttl_ms: 299, ..good }, "299 ms"),

@@ -206,8 +206,8 @@ impl Accumulator {
         self.groups = 0;
     }
 
-    /// Replaces the state by words as [`super::word_accumulators`] keeps them: one vector per word of the accumulator, one
-    /// element per group.
+    /// Replaces the state by words as [`super::word_accumulators`] keeps them: one vector per word of the accumulator,
+    /// one element per group.
     pub(super) fn restore(&mut self, words: &[Vec<u64>], seen: Option<Vec<bool>>) {
         let wide = |low: &[u64], high: &[u64]| {
             let one = |(low, high): (&u64, &u64)| (u128::from(*low) | u128::from(*high) << 64) as i128;
