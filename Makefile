@@ -119,7 +119,7 @@ $(DEMO_VENV)/.ready:
 	@touch $@
 
 demo: $(DEMO_VENV)/.ready ## Run DuckDB queries that do not fit in the memory of their pod, in seven ways (DEMO="--help": its flags)
-	@$(STEP) demo-build "Building farpool and its Python module, cold some 7 minutes on 2 cores" \
+	@$(STEP) demo-build "Building farpool and its Python module, cold some 4 minutes on 2 cores" \
 	  cargo build $(CARGO_FLAGS) --package farpool-cli --package farpool-python --features farpool-python/extension-module
 	@rm -rf $(DEMO_PLACE) && mkdir -p $(DEMO_PLACE) && cp -r engines/python/farpool $(DEMO_PLACE)/ && \
 	  cp $(dir $(BIN))lib_farpool.so $(DEMO_PLACE)/farpool/_farpool.abi3.so
