@@ -54,7 +54,8 @@ def bucket(environment) -> fs.FileSystem:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(os.environ["FARPOOL_BIN"], 256 << 20, node_count=1) as cluster:
+    # The node keeps its memory, however little the other tests of this machine leave.
+    with Cluster(os.environ["FARPOOL_BIN"], 256 << 20, node_count=1, node_arguments=("--no-reserve",)) as cluster:
         yield cluster
         assert cluster.what_is_left() + cluster.stop() == []
 

@@ -190,7 +190,8 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
     // Lowers the priority of this thread, and of all threads and processes that it starts, in favour of other tests,
     // which have leases of 300 ms to renew.
     rustix::process::nice(10).expect("whoever wants less gets it");
-    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
+    // No client may lose a lease because this machine gave it no CPU time. No lease has to expire here.
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", "60s"]);
     let url = broker.ready.clone();
     let mut nodes: BTreeMap<u32, Process> = (1..=3).map(|number| (number, node(number, &url))).collect();
     let observer = connect(&url, TransportChoice::Tcp, Protection::None);
@@ -272,7 +273,7 @@ fn drain_under_a_call(
     wait: &str,
     then: impl FnOnce(&Pool, Process),
 ) -> (Error, serde_json::Value, String) {
-    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", "60s"]);
     let url = broker.ready.clone();
     let first = node(1, &url);
     let pool = connect(&url, TransportChoice::Tcp, Protection::None);

@@ -197,6 +197,8 @@ impl World {
             let mut options = NodeOptions::new(name, 16 * MIB, broker.address().to_string());
             options.region_bytes = MIB;
             options.host_label = Some(Name::new(format!("rack-{number}")).expect("a label"));
+            // It keeps its memory, however little the other tests of this machine leave.
+            options.pressure.source = None;
             let node = Node::start(options).expect("a node");
             assert!(node.wait_joined(PATIENCE), "the node joins");
             node

@@ -25,6 +25,8 @@ fn limited_node(limits: Limits) -> OneNode {
         NodeOptions::new(Name::new(NODE).expect("a name"), 4 * MIB, broker.address().to_string());
     options.region_bytes = MIB;
     options.limits = limits;
+    // It keeps its memory, however little the other tests of this machine leave.
+    options.pressure.source = None;
     let node = Node::start(options).expect("a node");
     assert!(node.wait_joined(PATIENCE), "the node joins");
     OneNode { node, broker, exposure }

@@ -24,9 +24,15 @@ pub struct Process {
 }
 
 impl Process {
+    /// Starts the program. A node keeps its memory, however little the other tests of this machine leave, unless the
+    /// arguments say how much it leaves to the host: a test counts on all of it.
     pub fn start(args: &[&str]) -> Process {
         let mut command = Command::new(binary());
         command.args(args);
+        let leaves_memory = |flag: &&str| ["--reserve", "--no-reserve"].contains(flag);
+        if args.first() == Some(&"node") && !args.iter().any(leaves_memory) {
+            command.arg("--no-reserve");
+        }
         Process::begin(&mut command)
     }
 

@@ -43,6 +43,8 @@ impl Cluster {
         let mut options = NodeOptions::new(name, 48 * MIB, self.broker.address().to_string());
         options.region_bytes = MIB;
         options.host_label = Some(Name::new(format!("rack-{}", self.started)).expect("a label"));
+        // It keeps its memory, however little the other tests of this machine leave.
+        options.pressure.source = None;
         options.extension = farpool_near_data::extension(FunctionOptions::default());
         let node = Node::start(options).expect("a node");
         assert!(node.wait_joined(PATIENCE), "the node joins");

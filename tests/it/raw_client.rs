@@ -48,6 +48,8 @@ pub fn one_node_within(
     let mut options = NodeOptions::new(name, regions * MIB, broker.address().to_string());
     options.region_bytes = MIB;
     options.exposure = node;
+    // It keeps its memory, however little the other tests of this machine leave.
+    options.pressure.source = None;
     let node = Node::start(options).expect("a node");
     assert!(node.wait_joined(PATIENCE), "the node joins");
     OneNode { node, broker, exposure }

@@ -22,6 +22,8 @@ PATIENT_TIMEOUT = "300s"
 PATIENCE_SECONDS = 300
 NODE_MEMORY_BYTES = 512 << 20
 TRANSPORTS = ("tcp", "shm", "embedded")
+# Nodes keep their memory, however little the other tests of this machine leave: a test counts on all of it.
+NODE_ARGUMENTS = ("--no-reserve",)
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +49,8 @@ def patient_sessions() -> Iterator[None]:
 
 
 def start_cluster(binary: str, hosts: bool = False, ttl: str = LEASE_TTL) -> Cluster:
-    return Cluster(binary, NODE_MEMORY_BYTES, hosts=hosts, broker_arguments=("--ttl", ttl, "--grace", "2s"))
+    times = ("--ttl", ttl, "--grace", "2s")
+    return Cluster(binary, NODE_MEMORY_BYTES, hosts=hosts, broker_arguments=times, node_arguments=NODE_ARGUMENTS)
 
 
 def stop_cluster(cluster: Cluster) -> None:

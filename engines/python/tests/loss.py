@@ -117,6 +117,7 @@ def run(binary: str, setting: Setting, seed: int | None) -> Run:
         NODE_MEMORY_BYTES * (2 if is_mirror else 1),
         node_count=2 if is_mirror else 1,
         broker_arguments=STALL_LEASES if stalls else (),
+        node_arguments=("--no-reserve",),  # a run loses a node when its seed says, and otherwise no memory
         hosts=is_mirror,
     )
     victim = rng.choice(["node-1", "node-2"]) if is_mirror else "node-1"

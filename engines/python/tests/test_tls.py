@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE_SECONDS
+from conftest import NODE_ARGUMENTS, PATIENCE_SECONDS
 
 import farpool
 from farpool.demo.cluster import read_line
@@ -35,7 +35,7 @@ def url(farpool_binary, certs) -> Iterator[str]:
 
     try:
         url = start("broker", "--listen", "127.0.0.1:0")
-        start("node", "--name", "n1", "--memory", "128MiB", "--region-size", "4MiB", "--broker", url)
+        start("node", "--name", "n1", "--memory", "128MiB", "--region-size", "4MiB", "--broker", url, *NODE_ARGUMENTS)
         yield url
     finally:
         for process in reversed(started):

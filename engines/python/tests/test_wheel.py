@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE_SECONDS
+from conftest import NODE_ARGUMENTS, PATIENCE_SECONDS
 
 import farpool
 from farpool.demo.cluster import Cluster
@@ -43,7 +43,7 @@ def test_the_wheel_brings_the_command_with_which_a_pool_is_run(environment):
     assert run([environment / "farpool", "--version"]).startswith("farpool ")
     write = "import sys, farpool\nwith farpool.connect(sys.argv[1]) as pool, pool.create('a') as file:\n"
     write += "    file.write_at(0, b'far memory'); print(file.read_at(4, 6).decode())"
-    with Cluster(str(environment / "farpool"), 64 << 20, node_count=1) as cluster:
+    with Cluster(str(environment / "farpool"), 64 << 20, node_count=1, node_arguments=NODE_ARGUMENTS) as cluster:
         assert run([environment / "python", "-c", write, cluster.url]) == "memory\n"
     assert os.access(environment / "farpool-sandbox", os.X_OK), "nodes find it beside them"
 
@@ -66,7 +66,7 @@ def test_functions_run_here_in_an_environment_that_is_not_activated(environment)
     module = Path(os.environ["FARPOOL_FUNCTIONS"], "walk.wasm")
     # The program can only be found through the wheel's list of files.
     variables = {name: value for name, value in os.environ.items() if name not in ("FARPOOL_SANDBOX", "PATH")}
-    with Cluster(str(environment / "farpool"), 64 << 20, node_count=1) as cluster:
+    with Cluster(str(environment / "farpool"), 64 << 20, node_count=1, node_arguments=NODE_ARGUMENTS) as cluster:
         told = run([environment / "python", "-c", calls, cluster.url, module], variables | {"PATH": "/usr/bin:/bin"})
     assert told.startswith("fetch here\n"), told
 

@@ -108,7 +108,9 @@ impl Cluster {
     pub fn start(memory: &str) -> Cluster {
         let broker = Process::start(FARPOOL, &["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
         let node = |name| {
-            let to = ["--broker", &broker.ready, "--region-size", "16MiB", "--memory", memory];
+            // Whatever memory the other tests of this machine leave, a node keeps its own.
+            let to =
+                ["--broker", &broker.ready, "--region-size", "16MiB", "--memory", memory, "--no-reserve"];
             Process::start(FARPOOL, &[&["node", "--name", name], &to[..]].concat())
         };
         let nodes = [node("one"), node("two")];

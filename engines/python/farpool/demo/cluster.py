@@ -30,6 +30,7 @@ class Cluster:
         node_memory_bytes: int,
         node_count: int = 2,
         broker_arguments: tuple[str, ...] = (),
+        node_arguments: tuple[str, ...] = (),
         hosts: bool = False,
     ):
         """Sets the arguments; starts nothing. With `hosts`, each node has a host label of its own, as mirrors need."""
@@ -40,6 +41,7 @@ class Cluster:
         self.url = ""
         self._hosts = hosts
         self._broker_arguments = broker_arguments
+        self._node_arguments = node_arguments
         self._binary = binary
         self._node_memory_bytes = node_memory_bytes
         self._node_count = node_count
@@ -90,7 +92,9 @@ class Cluster:
         host = ["--host-label", f"host-{number}"] if self._hosts else []
         listen = ["--listen", f"{self._host}:0"]
         self._start(
-            name, ["node", "--name", name, "--memory", memory, "--broker", self.url, *listen, *host, *arguments]
+            name,
+            ["node", "--name", name, "--memory", memory, "--broker", self.url]
+            + [*listen, *host, *self._node_arguments, *arguments],
         )
 
     def go_on(self, name: str) -> None:
