@@ -104,16 +104,8 @@ pub fn text(expression: &Expression, names: &[String]) -> String {
                 }
             }
             Instruction::Compare(comparison) => {
-                let sign = match comparison {
-                    Comparison::Equal => "=",
-                    Comparison::NotEqual => "<>",
-                    Comparison::Less => "<",
-                    Comparison::LessOrEqual => "<=",
-                    Comparison::Greater => ">",
-                    Comparison::GreaterOrEqual => ">=",
-                };
                 let right = pop(5);
-                (format!("{} {sign} {right}", pop(5)), 4)
+                (format!("{} {comparison} {right}", pop(5)), 4)
             }
             Instruction::InList(values) => {
                 let mut shown: Vec<String> =
@@ -164,6 +156,19 @@ fn quoted(text: &str) -> String {
     let shown = &text[..end.unwrap_or(0)];
     let rest = if shown.len() < text.len() { "..." } else { "" };
     format!("'{}{rest}'", shown.replace('\'', "''"))
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Comparison::Equal => "=",
+            Comparison::NotEqual => "<>",
+            Comparison::Less => "<",
+            Comparison::LessOrEqual => "<=",
+            Comparison::Greater => ">",
+            Comparison::GreaterOrEqual => ">=",
+        })
+    }
 }
 
 impl fmt::Display for Scalar {

@@ -1,7 +1,7 @@
 //! Display of expressions in messages.
 
 use super::expr::{Expr, Literal};
-use crate::expression::{Binary, Comparison};
+use crate::expression::Binary;
 use std::fmt;
 
 /// Most characters of a text that a message shows.
@@ -28,17 +28,7 @@ impl fmt::Display for Expr {
         match self {
             Expr::Column(name) => f.write_str(name),
             Expr::Literal(literal) => write!(f, "{literal}"),
-            Expr::Compare(comparison, left, right) => {
-                let sign = match comparison {
-                    Comparison::Equal => "=",
-                    Comparison::NotEqual => "<>",
-                    Comparison::Less => "<",
-                    Comparison::LessOrEqual => "<=",
-                    Comparison::Greater => ">",
-                    Comparison::GreaterOrEqual => ">=",
-                };
-                write!(f, "({left} {sign} {right})")
-            }
+            Expr::Compare(comparison, left, right) => write!(f, "({left} {comparison} {right})"),
             Expr::InList(value, list) => write!(f, "({value} in {} values)", list.len()),
             Expr::IsNull(value) => write!(f, "({value} is null)"),
             Expr::And(left, right) => write!(f, "({left} and {right})"),
