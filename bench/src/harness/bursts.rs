@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 pub(crate) enum Means {
     /// Calls in this process. They run one after another, or in as many threads as the depth says.
     Calls(Box<dyn Target>),
-    /// Another program, which gets one burst at a time.
+    /// Another program. It gets a burst, which is a list of reads or of writes, carries it out and measures its time
+    /// itself, so that passing orders between the two programs is not measured.
     Bursts(Box<dyn Bursts>),
 }
 

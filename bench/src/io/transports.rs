@@ -140,7 +140,8 @@ struct Run<'a> {
     stop: Stop,
     bar: ProgressBar,
     found: BTreeMap<Key, Vec<Figures>>,
-    /// Hash of the first contender at each point of each round. All other contenders must have the same.
+    /// Hash of the bytes that the first contender (a transport or a rival) has read, by round, crowd, access and depth.
+    /// All other contenders must have read the same.
     hashes: BTreeMap<(usize, usize, usize, usize), Hash>,
     idle: Vec<Idle>,
     empty: Vec<[f64; 4]>,

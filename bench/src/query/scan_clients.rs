@@ -14,8 +14,9 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Settings of the measurement.
+/// Settings of the measurement: several clients compete for one node, and the first asks for more than its share.
 pub(crate) struct Contest {
+    /// Number of clients.
     pub(crate) clients: usize,
     /// Concurrent queries of the first client. The others run one at a time.
     pub(crate) greedy: usize,

@@ -177,10 +177,10 @@ impl WriteBehind {
         true
     }
 
-    /// Waits until no write of a file is waiting or being carried out.
+    /// Carries out the waiting writes until none of the file is left, and waits for those that other threads carry out.
     fn flush(&self, copy: &DiskCopy) {
         while copy.behind.load(Ordering::Acquire) > 0 && self.step() {}
-        // Another thread may still be carrying out the last one.
+        // Whoever carries out a write holds this lock. Another thread may still be carrying out the last one.
         drop(self.writing.take(&*self.host));
     }
 

@@ -14,7 +14,8 @@ use crate::partitioned::{Partitioned, Run};
 use crate::{JoinError, JoinInput, threads};
 use std::ops::Range;
 
-/// Partitions an input. Returns the partitions, and the number of rows handed out.
+/// Partitions an input. Returns the partitions, and the number of rows that `morsels` gave to the workers. The caller
+/// compares it with the rows of the input.
 pub(crate) fn partition<'m, S: JoinInput + ?Sized>(
     hasher: &PartitionHasher,
     kernels: Kernels,

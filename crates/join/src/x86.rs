@@ -64,7 +64,7 @@ pub(crate) fn scatter_avx2<'a>(
             }
         })
     }
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
     unsafe { with_avx2(hasher, tuples, scatter, refill) }
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn scatter_avx512<'a>(
             }
         })
     }
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
     unsafe { with_avx512(hasher, tuples, scatter, refill) }
 }
 
@@ -171,7 +171,7 @@ pub(crate) fn insert(
         }
         tuples.len()
     }
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
     unsafe { with_avx2(hasher, tuples, buckets, marker) }
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &m
         });
         count
     }
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
     unsafe { with_avx2(view, tuples, ahead, found) }
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], fou
         });
         count
     }
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
     unsafe { with_avx2(view, tuples, ahead, found) }
 }
 
@@ -406,7 +406,7 @@ pub(crate) fn find_direct_pairs(
         }
         count
     }
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
     unsafe { with_avx2(direct, tuples, ahead, found) }
 }
 

@@ -37,7 +37,7 @@ impl Exposure {
         Ok(found)
     }
 
-    /// Checks that an address may be used, to connect or to listen.
+    /// Checks that an address may be used, to connect or to listen: with TLS, with plaintext allowed, or on loopback.
     pub fn check(&self, address: SocketAddr) -> Result<(), TlsError> {
         if self.tls.is_some() || self.plaintext || address.ip().is_loopback() {
             return Ok(());

@@ -49,7 +49,7 @@ pub struct PagePlace {
     pub incarnation: Incarnation,
     /// Region of the node.
     pub region: RegionIndex,
-    /// Epoch of the region.
+    /// Epoch of the region at which the page was written.
     pub epoch: Epoch,
     /// Index of the page in the region, in units of [`PAGE_BYTES`].
     pub page: u32,
