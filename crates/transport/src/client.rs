@@ -13,7 +13,7 @@ use farpool_wire::control::{Chunk, Hello, Request};
 use farpool_wire::data::{Operations, Span, decode_refused_index, put_spans};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
-use farpool_wire::{ClientId, MonoNs, Opcode, Refusal, Reply, WireError};
+use farpool_wire::{ClientId, MonoNs, Opcode, Refusal, Reply, TraceId, WireError};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::os::fd::BorrowedFd;
@@ -22,6 +22,10 @@ use std::os::fd::BorrowedFd;
 pub struct FrameLink<S> {
     stream: S,
     transport: Transport,
+    /// Protocol version that both ends speak.
+    version: u8,
+    /// Query that the next requests belong to.
+    trace: TraceId,
     next_id: u64,
     /// Bodies of requests and control replies; reused.
     scratch: Vec<u8>,
@@ -93,7 +97,10 @@ impl<S: Stream> FrameLink<S> {
         let mut link = FrameLink::greeted(stream, transport);
         let hello = Request::Hello(Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client });
         match link.call(&hello, deadline)? {
-            Reply::Hello(welcome) if (VERSION_MIN..=VERSION_MAX).contains(&welcome.version) => Ok(link),
+            Reply::Hello(welcome) if (VERSION_MIN..=VERSION_MAX).contains(&welcome.version) => {
+                link.version = welcome.version;
+                Ok(link)
+            }
             Reply::Hello(welcome) => Err(LinkError::Protocol(WireError::Version { found: welcome.version })),
             other => Err(LinkError::Protocol(WireError::Opcode { found: other.opcode() as u16 })),
         }
@@ -104,6 +111,8 @@ impl<S: Stream> FrameLink<S> {
         FrameLink {
             stream,
             transport,
+            version: VERSION_MAX,
+            trace: TraceId::NONE,
             next_id: 1,
             scratch: Vec::new(),
             spans: Vec::new(),
@@ -148,13 +157,14 @@ impl<S: Stream> FrameLink<S> {
 
     fn header(&self, opcode: Opcode, request_id: u64, body_bytes: usize, body_crc: Option<u32>) -> Header {
         Header {
-            version: VERSION_MAX,
+            version: self.version,
             is_reply: false,
             opcode,
             request_id,
             body_bytes: body_bytes as u32,
             body_crc,
             refusal: None,
+            trace: self.trace,
         }
     }
 
@@ -489,6 +499,10 @@ fn check_reply(header: &Header, opcode: Opcode, id: u64) -> Result<(), LinkError
 impl<S: Stream> Link for FrameLink<S> {
     fn transport(&self) -> Transport {
         self.transport
+    }
+
+    fn set_trace(&mut self, trace: TraceId) {
+        self.trace = trace;
     }
 
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {

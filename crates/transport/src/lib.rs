@@ -43,7 +43,7 @@ pub use tls::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 
 use farpool_wire::data::Span;
 use farpool_wire::limits::{BATCH_OPS_MAX, IO_BYTES_MAX};
-use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, WireError};
+use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, TraceId, WireError};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -148,6 +148,10 @@ pub trait Link: Send {
     /// Returns the kind of transport.
     fn transport(&self) -> Transport;
 
+    /// Sets the query that the next requests belong to, which nodes write to their logs. A peer that speaks an older
+    /// version does not get it.
+    fn set_trace(&mut self, _trace: TraceId) {}
+
     /// Sends a control request and waits for its reply.
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError>;
 
@@ -217,6 +221,10 @@ pub trait Link: Send {
 impl<L: Link + ?Sized> Link for Box<L> {
     fn transport(&self) -> Transport {
         (**self).transport()
+    }
+
+    fn set_trace(&mut self, trace: TraceId) {
+        (**self).set_trace(trace);
     }
 
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {

@@ -11,7 +11,7 @@ use farpool_wire::control::{Attach, Attached, LaneOpened, OpenLane, Welcome};
 use farpool_wire::data::{Operations, Span, decode_read, decode_write, decode_write_table};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
-use farpool_wire::{ClientId, Code, Opcode, Payload, Refusal, Reply, Request, WireError};
+use farpool_wire::{ClientId, Code, Opcode, Payload, Refusal, Reply, Request, TraceId, WireError};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +30,8 @@ pub struct Peer {
     pub identity: Option<Identity>,
     /// Client number from the greeting; 0 before it. It proves nothing.
     pub client: ClientId,
+    /// Query that the present request belongs to, for logs.
+    pub trace: TraceId,
 }
 
 /// A shared region and the node's fence words, for a local peer.
@@ -261,6 +263,7 @@ impl Conversation {
         };
         let mut next = Next::Continue;
         self.worked = 0;
+        self.peer.trace = header.trace;
         let answer = match request {
             Request::Hello(hello) => {
                 if hello.version_min > VERSION_MAX || hello.version_max < VERSION_MIN {
@@ -393,6 +396,7 @@ pub fn reject(error: WireError, out: &mut Outgoing) {
         body_bytes: 0,
         body_crc: None,
         refusal: Some(refusal),
+        trace: TraceId::NONE,
     };
     out.extend(&header.encode());
 }

@@ -4,7 +4,7 @@
 //! labelled as emulated.
 
 use crate::{Link, LinkError, ReadOp, Transport, WriteOp};
-use farpool_wire::{MonoNs, Reply, Request};
+use farpool_wire::{MonoNs, Reply, Request, TraceId};
 
 /// Latency and bandwidth of the emulated link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,10 @@ impl<L: Link, P: ShapeClock> Shaped<L, P> {
 impl<L: Link, P: ShapeClock> Link for Shaped<L, P> {
     fn transport(&self) -> Transport {
         self.link.transport()
+    }
+
+    fn set_trace(&mut self, trace: TraceId) {
+        self.link.set_trace(trace);
     }
 
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {

@@ -1,6 +1,7 @@
 //! Frames: a 40-byte header that can be trusted before the body arrives, and a bounded body.
 
 use crate::codec::WireError;
+use crate::ids::TraceId;
 use crate::limits::*;
 use crate::refusal::{Code, Refusal};
 
@@ -123,6 +124,8 @@ pub struct Header {
     pub body_crc: Option<u32>,
     /// Reason of a refused reply. The body is then empty, or the index of the first operation refused in a batch.
     pub refusal: Option<Refusal>,
+    /// Query that a request belongs to. Versions before [`VERSION_TRACES`] do not send it.
+    pub trace: TraceId,
 }
 
 impl Header {
@@ -136,20 +139,22 @@ impl Header {
             body_bytes: body.len() as u32,
             body_crc: Some(crc32c::crc32c(body)),
             refusal: None,
+            trace: TraceId::NONE,
         }
     }
 
     /// Returns the header of the reply to this request. It is checksummed if the request was: the asker knows whether
-    /// the connection protects its bytes by itself.
+    /// the connection protects its bytes by itself. Its version is that of the request: the asker speaks it.
     pub fn reply(&self, body: &[u8], refusal: Option<Refusal>) -> Header {
         Header {
-            version: VERSION_MAX,
+            version: self.version.clamp(VERSION_MIN, VERSION_MAX),
             is_reply: true,
             opcode: self.opcode,
             request_id: self.request_id,
             body_bytes: body.len() as u32,
             body_crc: self.body_crc.map(|_| crc32c::crc32c(body)),
             refusal,
+            trace: TraceId::NONE,
         }
     }
 
@@ -162,7 +167,9 @@ impl Header {
         if self.body_crc.is_some() {
             flags |= FLAG_BODY_CRC;
         }
-        let (status, detail) = self.refusal.map_or((0, 0), |refusal| (refusal.code as u16, refusal.detail));
+        let trace = if self.version < VERSION_TRACES { 0 } else { self.trace.0 };
+        let (status, detail) =
+            self.refusal.map_or((0, trace), |refusal| (refusal.code as u16, refusal.detail));
         let mut out = [0; HEADER_BYTES];
         out[0..4].copy_from_slice(&MAGIC);
         out[4] = self.version;
@@ -213,14 +220,16 @@ impl Header {
                 max: FRAME_BODY_BYTES_MAX as u64,
             });
         }
+        let detail = u64_at(24);
+        let has_trace = !is_reply && version >= VERSION_TRACES;
         let refusal = match (is_reply, u16_at(32)) {
-            (_, 0) if u64_at(24) == 0 => None,
+            (_, 0) if detail == 0 || has_trace => None,
             (_, 0) => return Err(WireError::Reserved { field: "detail without a refusal" }),
             (false, _) => return Err(WireError::Reserved { field: "status of a request" }),
             (true, status) => {
                 let code = Code::from_wire(status)
                     .ok_or(WireError::Value { what: "a refusal", found: status.into() })?;
-                Some(Refusal::new(code, u64_at(24)))
+                Some(Refusal::new(code, detail))
             }
         };
         if bytes[5] & FLAG_BODY_CRC == 0 && u32_at(20) != 0 {
@@ -234,6 +243,7 @@ impl Header {
             body_bytes,
             body_crc: (bytes[5] & FLAG_BODY_CRC != 0).then(|| u32_at(20)),
             refusal,
+            trace: if has_trace { TraceId(detail) } else { TraceId::NONE },
         })
     }
 

@@ -35,6 +35,22 @@ id!(/// Index of a region in its node's arena, counted from 0.
 id!(/// Counter that the node keeps for each region. It only grows. With the incarnation it is the fencing token.
     Epoch(u64));
 
+/// Number of a query in logs: random, chosen by the client, and no proof of anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TraceId(pub u64);
+
+impl TraceId {
+    /// Stands for a request that belongs to no query.
+    pub const NONE: TraceId = TraceId(0);
+}
+
+impl fmt::Display for TraceId {
+    /// Displays 16 hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
 /// Random capability of 128 bits. Its holder may do with one region, at one epoch, what it was made for.
 ///
 /// Its `Debug` form shows no bits, so that a log never grants anything.

@@ -3,7 +3,9 @@
 /// Oldest protocol version that this code speaks.
 pub const VERSION_MIN: u8 = 1;
 /// Newest protocol version that this code speaks.
-pub const VERSION_MAX: u8 = 1;
+pub const VERSION_MAX: u8 = 2;
+/// First protocol version whose requests carry a trace id.
+pub const VERSION_TRACES: u8 = 2;
 
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 40;

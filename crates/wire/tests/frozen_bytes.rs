@@ -1,4 +1,4 @@
-//! Exact bytes of six frames and two messages. They are a promise to every other implementation and version: change
+//! Exact bytes of six frames of version 1, two of version 2, and two messages. They are a promise to every other implementation and version: change
 //! them only together with the protocol version and `spec/wire.md`.
 
 use farpool_wire::codec::Field;
@@ -13,13 +13,14 @@ fn hex(bytes: &[u8]) -> String {
 
 fn request_frame(opcode: Opcode, id: u64, body: &[u8]) -> String {
     let mut frame = Vec::new();
-    append_frame(&mut frame, Header::request(opcode, id, body), body);
+    append_frame(&mut frame, Header { version: 1, ..Header::request(opcode, id, body) }, body);
     hex(&frame)
 }
 
 fn reply_frame(opcode: Opcode, id: u64, body: &[u8], refusal: Option<Refusal>) -> String {
     let mut frame = Vec::new();
-    append_frame(&mut frame, Header::request(opcode, id, &[]).reply(body, refusal), body);
+    let request = Header { version: 1, ..Header::request(opcode, id, &[]) };
+    append_frame(&mut frame, request.reply(body, refusal), body);
     hex(&frame)
 }
 
@@ -155,6 +156,35 @@ fn write_batch_request_frame_bytes_are_frozen() {
             "040302010400000018171615141312112827262524232221403f3e3d3c3b3a393837363534333231",
             "64617461",
         )
+    );
+}
+
+#[test]
+fn request_of_version_2_has_the_query_where_a_reply_has_the_detail() {
+    let mut body = Vec::new();
+    put_spans(&[span()], Operations::One, &mut body);
+    let header = Header::request(Opcode::Read, 2, &body);
+    let header = Header { version: 2, trace: TraceId(0x5152_5354_5556_5758), ..header };
+    let expected = concat!(
+        "4650573102024000",
+        "0200000000000000",
+        "2800000044214505",
+        "5857565554535251",
+        "00000000180086bd",
+    );
+    assert_eq!(hex(&header.encode()), expected);
+    assert_eq!(Header::decode(&header.encode()), Ok(header));
+    let older = Header { version: 1, ..header };
+    assert_eq!(Header::decode(&older.encode()).map(|header| header.trace), Ok(TraceId::NONE));
+}
+
+#[test]
+fn welcome_of_version_2_is_frozen() {
+    let mut frame = Vec::new();
+    append_frame(&mut frame, Header::request(Opcode::Hello, 1, &[]).reply(&[2], None), &[2]);
+    assert_eq!(
+        hex(&frame),
+        "4650573102030100010000000000000001000000a62346b30000000000000000000000002f19725602"
     );
 }
 

@@ -312,6 +312,13 @@ fn header_with_one_fault_is_refused_by_the_name_of_that_fault() {
         Reserved { field: "checksum of an unchecked body" }
     });
     assert_eq!(header_error(true, 24, &[1]), Reserved { field: "detail without a refusal" });
+    let version_1 = |bytes: &[u8]| {
+        let mut all = vec![1];
+        all.extend_from_slice(&Header::request(farpool_wire::Opcode::Status, 7, &[]).encode()[5..24]);
+        all.extend_from_slice(bytes);
+        all
+    };
+    assert_eq!(header_error(false, 4, &version_1(&[1])), Reserved { field: "detail without a refusal" });
     assert_eq!(header_error(false, 32, &[1, 0]), Reserved { field: "status of a request" });
     assert_eq!(header_error(true, 32, &[0xff, 0xff]), Value { what: "a refusal", found: 0xffff });
     assert_eq!(header_error(false, 34, &[1]), Reserved { field: "bytes 34 and 35 of the header" });

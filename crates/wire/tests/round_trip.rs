@@ -21,6 +21,7 @@ fn header() -> impl Strategy<Value = Header> {
     (reply, select(Opcode::ALL.to_vec()), any::<u64>(), body_bytes, any::<Option<u32>>()).prop_map(
         |((is_reply, refusal), opcode, request_id, body_bytes, body_crc)| Header {
             version: VERSION_MAX,
+            trace: if is_reply { TraceId::NONE } else { TraceId(request_id ^ 0x5a) },
             is_reply,
             opcode,
             request_id,

@@ -14,7 +14,9 @@ use farpool_wire::control::{Attach, Attached};
 use farpool_wire::data::Span;
 use farpool_wire::frame::Header;
 use farpool_wire::limits::{HEADER_BYTES, REGION_BYTES_MAX};
-use farpool_wire::{ClientId, Code, MonoNs, Opcode, Refusal, RegionIndex, Reply, Request, WireError, mutant};
+use farpool_wire::{
+    ClientId, Code, MonoNs, Opcode, Refusal, RegionIndex, Reply, Request, TraceId, WireError, mutant,
+};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -246,6 +248,10 @@ impl<S: MemoryStream> ShmLink<S> {
 impl<S: MemoryStream> Link for ShmLink<S> {
     fn transport(&self) -> Transport {
         Transport::Shm
+    }
+
+    fn set_trace(&mut self, trace: TraceId) {
+        self.control.set_trace(trace);
     }
 
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
