@@ -52,6 +52,11 @@ impl<T> Mutex<T> {
 pub struct RwLock<T>(std::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
+    /// Returns a lock around a value.
+    pub const fn new(value: T) -> RwLock<T> {
+        RwLock(std::sync::RwLock::new(value))
+    }
+
     /// Waits until nobody writes, and takes the lock for reading.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)

@@ -4,7 +4,7 @@
 //! be handed to the kernel, or to the record layer, as it is.
 
 use super::stream::{RECORD_BODY_BYTES_MAX, RECORD_HEADER_BYTES};
-use super::{Identity, Tls, TlsError, TlsStream, causes};
+use super::{Identity, Loaded, Tls, TlsError, TlsStream, causes};
 use crate::socket::{Interest, Socket, Stream, read_full, write_full};
 use farpool_host::clock;
 use farpool_wire::MonoNs;
@@ -33,9 +33,10 @@ pub(crate) fn connect(
     deadline: MonoNs,
 ) -> io::Result<TlsStream> {
     let name = ServerName::try_from(expected.dns_name()).map_err(io::Error::other)?;
-    let client = ClientConnection::new(Arc::clone(&tls.0.client), name).map_err(io::Error::other)?;
+    let tls = tls.loaded();
+    let client = ClientConnection::new(Arc::clone(&tls.client), name).map_err(io::Error::other)?;
     let mut connection = Connection::Client(client);
-    shake(&mut connection, &mut socket, deadline).map_err(|trouble| trouble.into_io(Some(expected), tls))?;
+    shake(&mut connection, &mut socket, deadline).map_err(|trouble| trouble.into_io(Some(expected), &tls))?;
     // Standard verification has found the expected name. It must also be the only one.
     let found = identity_of(&connection)?;
     if found != *expected {
@@ -46,11 +47,12 @@ pub(crate) fn connect(
 
 /// Makes the handshake as a server and returns the peer's identity. It ends at the deadline, whatever the peer does.
 pub(crate) fn accept(tls: &Tls, mut socket: Socket, deadline: MonoNs) -> io::Result<(TlsStream, Identity)> {
-    let server = ServerConnection::new(Arc::clone(&tls.0.server)).map_err(io::Error::other)?;
+    let tls = tls.loaded();
+    let server = ServerConnection::new(Arc::clone(&tls.server)).map_err(io::Error::other)?;
     let mut connection = Connection::Server(server);
     if let Err(trouble) = shake(&mut connection, &mut socket, deadline) {
         see_off(&mut socket, deadline);
-        return Err(trouble.into_io(None, tls));
+        return Err(trouble.into_io(None, &tls));
     }
     let identity = identity_of(&connection)?;
     Ok((TlsStream::begin(socket, connection, tls.own())?, identity))
@@ -65,12 +67,10 @@ enum Trouble {
 }
 
 impl Trouble {
-    fn into_io(self, expected: Option<&Identity>, tls: &Tls) -> io::Error {
+    fn into_io(self, expected: Option<&Identity>, tls: &Loaded) -> io::Error {
         match self {
             Trouble::Io(error) => error,
-            Trouble::Rustls(error) => {
-                denied(causes::of_rustls(&error, expected, &tls.own(), &tls.0.ca_label))
-            }
+            Trouble::Rustls(error) => denied(causes::of_rustls(&error, expected, &tls.own(), &tls.ca_label)),
             Trouble::NotTls => denied(TlsError::peer_is_plaintext()),
             // A process that is just ending closes the connection as well, so this counts as an ended connection.
             Trouble::HungUp => io::Error::new(

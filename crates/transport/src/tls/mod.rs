@@ -15,6 +15,7 @@ mod error;
 mod handshake;
 mod identity;
 mod kernel;
+mod renewal;
 mod stream;
 #[cfg(test)]
 mod testing;
@@ -25,6 +26,8 @@ pub(crate) use handshake::{accept, connect, is_alert};
 pub use identity::Identity;
 pub use stream::TlsStream;
 
+use farpool_lock::RwLock;
+use renewal::Watched;
 use rustls::client::Resumption;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
@@ -65,13 +68,24 @@ impl TlsFiles {
 }
 
 /// TLS configuration of this process: the CAs it trusts, its certificate and its key. Clones share one configuration.
+/// If it was made of files, changes of the files count for later handshakes.
 #[derive(Clone)]
 pub struct Tls(Arc<Inner>);
 
 struct Inner {
+    identity: Identity,
+    loaded: RwLock<Arc<Loaded>>,
+    /// Files to look at. `None` if the certificates were given as text.
+    watched: Option<Watched>,
+}
+
+/// Certificates and key, ready for handshakes.
+struct Loaded {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     identity: Identity,
+    /// Last second in which our certificate is valid, in seconds since 1970.
+    not_after: u64,
     /// Sources of the CA and of our certificate, for errors.
     ca_label: String,
     own_label: String,
@@ -101,29 +115,63 @@ impl Tls {
     /// Reads the files and checks all that can be checked without a peer: the key belongs to the certificate, the CA
     /// issued the certificate, it is valid now, and it has exactly one identity. Errors name the file.
     pub fn load(files: &TlsFiles) -> Result<Tls, TlsError> {
+        let (watched, loaded) = Watched::load(files)?;
+        Ok(Tls::of(loaded, Some(watched)))
+    }
+
+    /// Does the same as [`Self::load`] with PEM text in memory.
+    pub fn from_pem(ca: &str, cert: &str, key: &str) -> Result<Tls, TlsError> {
+        let loaded = Loaded::build(
+            Pem { text: ca.as_bytes(), label: "the CA" },
+            Pem { text: cert.as_bytes(), label: "the certificate" },
+            Pem { text: key.as_bytes(), label: "the key" },
+        )?;
+        Ok(Tls::of(loaded, None))
+    }
+
+    fn of(loaded: Loaded, watched: Option<Watched>) -> Tls {
+        let identity = loaded.identity.clone();
+        Tls(Arc::new(Inner { identity, loaded: RwLock::new(Arc::new(loaded)), watched }))
+    }
+
+    /// Returns the certificates for a handshake that begins now.
+    fn loaded(&self) -> Arc<Loaded> {
+        let loaded = Arc::clone(&self.0.loaded.read());
+        let Some(renewed) = self.0.watched.as_ref().and_then(|watched| watched.look(&loaded)) else {
+            return loaded;
+        };
+        let renewed = Arc::new(renewed);
+        *self.0.loaded.write() = Arc::clone(&renewed);
+        renewed
+    }
+
+    /// Returns the last second in which the certificate is valid, in seconds since 1970.
+    pub fn not_after(&self) -> u64 {
+        self.loaded().not_after
+    }
+
+    /// Returns the identity of this process.
+    pub fn identity(&self) -> &Identity {
+        &self.0.identity
+    }
+}
+
+impl Loaded {
+    fn read(files: &TlsFiles) -> Result<Loaded, TlsError> {
         let shown = |path: &Path| path.display().to_string();
         let pem = |path: &Path| {
             read_pem(path)
                 .map_err(|error| TlsError::new(TlsErrorKind::File, format!("{}: {error}", shown(path))))
         };
         let [ca, cert, key] = [&files.ca, &files.cert, &files.key];
-        Tls::build(
+        Loaded::build(
             Pem { text: &pem(ca)?, label: &shown(ca) },
             Pem { text: &pem(cert)?, label: &shown(cert) },
             Pem { text: &pem(key)?, label: &shown(key) },
         )
     }
 
-    /// Does the same as [`Self::load`] with PEM text in memory.
-    pub fn from_pem(ca: &str, cert: &str, key: &str) -> Result<Tls, TlsError> {
-        Tls::build(
-            Pem { text: ca.as_bytes(), label: "the CA" },
-            Pem { text: cert.as_bytes(), label: "the certificate" },
-            Pem { text: key.as_bytes(), label: "the key" },
-        )
-    }
-
-    fn build(ca: Pem<'_>, cert: Pem<'_>, key: Pem<'_>) -> Result<Tls, TlsError> {
+    fn build(ca: Pem<'_>, cert: Pem<'_>, key: Pem<'_>) -> Result<Loaded, TlsError> {
         let roots = roots_of(ca)?;
         let chain = certificates_of(cert)?;
         let private =
@@ -131,6 +179,7 @@ impl Tls {
         let own_label = cert.label.to_owned();
         let identity = Identity::of_certificate(&chain[0], &format!("the certificate in {own_label}"))?;
         check_own(&chain, &roots, &identity, &own_label, ca.label)?;
+        let not_after = validity(&chain[0]).map_or(u64::MAX, |(_, not_after)| not_after);
 
         let provider = Arc::new(provider());
         let roots = Arc::new(roots);
@@ -162,23 +211,19 @@ impl Tls {
             .map_err(wrong_key)?;
         client.resumption = Resumption::disabled();
         client.enable_secret_extraction = true;
-        Ok(Tls(Arc::new(Inner {
+        Ok(Loaded {
             client: Arc::new(client),
             server: Arc::new(server),
             identity,
+            not_after,
             ca_label: ca.label.to_owned(),
             own_label,
-        })))
-    }
-
-    /// Returns the identity of this process.
-    pub fn identity(&self) -> &Identity {
-        &self.0.identity
+        })
     }
 
     /// Returns a description of our certificate for errors: its source and its identity.
     fn own(&self) -> String {
-        format!("the certificate in {} ({})", self.0.own_label, self.0.identity)
+        format!("the certificate in {} ({})", self.own_label, self.identity)
     }
 }
 

@@ -50,8 +50,8 @@ pub(super) fn pair() -> (TlsStream, TlsStream) {
 pub(super) fn secrets() -> [ExtractedSecrets; 2] {
     let [client, broker] = client_and_broker();
     let name = ServerName::try_from(Identity::Broker.dns_name()).expect("a name");
-    let mut client = ClientConnection::new(Arc::clone(&client.0.client), name).expect("a client");
-    let mut server = ServerConnection::new(Arc::clone(&broker.0.server)).expect("a server");
+    let mut client = ClientConnection::new(Arc::clone(&client.loaded().client), name).expect("a client");
+    let mut server = ServerConnection::new(Arc::clone(&broker.loaded().server)).expect("a server");
     while client.is_handshaking() || server.is_handshaking() {
         let mut bytes = Vec::new();
         while client.wants_write() {
