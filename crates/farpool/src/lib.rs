@@ -42,6 +42,7 @@ pub use farpool_planner::{Placement, UnknownPlacement, Way};
 pub use farpool_tables::operators;
 /// Keys of encrypted tables.
 pub use farpool_tables::{TableKey, WrongKeyLength};
+pub use farpool_wire::TraceId;
 pub use file::FarFile;
 pub use function::Function;
 pub use pool::Pool;

@@ -17,6 +17,7 @@ use farpool_lock::Mutex;
 use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_planner::Measured;
 use farpool_transport::recv_buffers::RecvBuffer;
+use farpool_wire::TraceId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,6 +69,8 @@ pub struct FarTable {
     /// Key of the table if it is encrypted and was opened with its key.
     pub(crate) decryption: Option<Arc<TableDecryption>>,
     pub(crate) encrypt_answers: bool,
+    /// Trace id of its queries. With [`TraceId::NONE`] each query draws its own.
+    pub(crate) trace: TraceId,
 }
 
 /// Opens a far table. An encrypted table is opened with the key that it was written with; without the key it can be
@@ -82,7 +85,8 @@ pub fn open_table(pool: &Pool, name: &str, key: Option<&TableKey>) -> Result<Far
         let mut footer = read_footer(&file)?;
         let decryption = key.map(|key| decrypted(&mut footer, key)).transpose()?;
         let (footer, decryption) = (Arc::new(footer), decryption.map(Arc::new));
-        Ok(FarTable { name: name.into(), file, footer, decryption, encrypt_answers: false })
+        let (name, encrypt_answers, trace) = (name.into(), false, TraceId::NONE);
+        Ok(FarTable { name, file, footer, decryption, encrypt_answers, trace })
     };
     open().map_err(|error: Error| error.during(format_args!("opening far table {name:?}")))
 }
@@ -185,6 +189,23 @@ impl FarTable {
     /// protection over the link's own, because keys are sent only over protected links (ADR 0018).
     pub fn encrypting_answers(self) -> FarTable {
         FarTable { encrypt_answers: true, ..self }
+    }
+
+    /// Makes all queries of this handle a part of the query with this trace id. By default each draws its own. Nodes
+    /// write it to their logs, and [`Report::trace`](crate::Report::trace) has it.
+    pub fn traced(self, trace: TraceId) -> FarTable {
+        FarTable { trace, ..self }
+    }
+
+    /// Returns the trace id of a new query.
+    pub(crate) fn trace_of_query(&self) -> Result<TraceId, Error> {
+        if self.trace != TraceId::NONE {
+            return Ok(self.trace);
+        }
+        let mut random = [0; 8];
+        let drawn = self.session().host().random(&mut random);
+        drawn.map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+        Ok(TraceId(u64::from_le_bytes(random).max(1)))
     }
 
     /// Checks that the table can be read: an encrypted table needs its key.

@@ -297,6 +297,7 @@ impl<'t> Work<'t> {
     ) -> Result<Work<'t>, Error> {
         let local = Local::new(table, Arc::clone(&scope.program), key_sets.to_vec())?;
         let mut report = Report::new(placement, table.row_groups().len());
+        report.trace = table.trace_of_query()?;
         report.semi_joins = joining.joins.clone();
         let positions = table.positions();
         let (shipped, is_enough, ran) = (Vec::new(), false, Ran::default());
@@ -386,7 +387,7 @@ impl<'t> Work<'t> {
         };
         let keys = self.table.scan_keys(&self.scope.columns);
         let shipping = Shipping::new(program, shares, rows_wanted).with_keys(keys).with_lookups(uploads);
-        let shipping = Arc::new(shipping);
+        let shipping = Arc::new(shipping.with_trace(self.report.trace));
         let session = Arc::clone(self.table.session());
         let nodes = shipping.nodes();
         let mut tasks = Vec::new();

@@ -3,12 +3,15 @@
 use crate::estimates::Estimates;
 use crate::joining::SemiJoin;
 use farpool_planner::{Placement, Way};
+use farpool_wire::TraceId;
 use std::fmt;
 use std::time::Duration;
 
 /// Report of a query that has run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
+    /// Trace id, which the nodes that took part have in their logs.
+    pub trace: TraceId,
     /// Placement that was asked for.
     pub placement: Placement,
     /// Placement that was used: `placement` itself, or the choice made for [`Placement::Auto`].
@@ -50,6 +53,7 @@ pub struct Report {
 impl Report {
     pub(crate) fn new(placement: Placement, row_groups: usize) -> Report {
         Report {
+            trace: TraceId::NONE,
             placement,
             chosen: placement.way().unwrap_or(Way::Ship),
             estimates: None,
@@ -118,8 +122,8 @@ impl fmt::Display for Report {
         write!(
             f,
             ": of {row_groups} row groups {shipped} shipped, {fetched} fetched, {skipped} skipped; \
-             {} bytes of results and {} of columns over links; {:.1?} at nodes, {:.1?} on the client, {:.1?} elapsed",
-            self.result_bytes, self.fetched_bytes, self.node_time, self.client_time, self.elapsed
+             {} bytes of results and {} of columns over links; {:.1?} at nodes, {:.1?} on the client, {:.1?} elapsed; trace {}",
+            self.result_bytes, self.fetched_bytes, self.node_time, self.client_time, self.elapsed, self.trace
         )?;
         if let Some(estimates) = &self.estimates {
             write!(f, "\nexpected: {estimates}")?;

@@ -27,7 +27,7 @@ use farpool_transport::{Link, LinkError};
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;
 use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, LOOKUP_PART_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
-use farpool_wire::{Bytes, Handle, List, MonoNs, Payload, Reply, Request, WireError};
+use farpool_wire::{Bytes, Handle, List, MonoNs, Payload, Reply, Request, TraceId, WireError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -96,6 +96,8 @@ pub(crate) enum Progress {
 /// wakes the query's thread.
 pub(crate) struct Shipping {
     program: Vec<u8>,
+    /// Trace id of the query that the scans are a part of.
+    trace: TraceId,
     keys: ScanKeys,
     /// Keys or filters of the semi-joins, by number.
     uploads: Vec<Upload>,
@@ -218,6 +220,7 @@ impl Shipping {
         let (keys, uploads, uploaded, changed) = Default::default();
         Shipping {
             program,
+            trace: TraceId::NONE,
             keys,
             uploads,
             uploaded,
@@ -229,6 +232,11 @@ impl Shipping {
             rows,
             is_stopped,
         }
+    }
+
+    /// Sets the query that the scans are a part of, which nodes write to their logs.
+    pub(crate) fn with_trace(self, trace: TraceId) -> Shipping {
+        Shipping { trace, ..self }
     }
 
     /// Sets the encryption keys that the scans need.
@@ -440,7 +448,10 @@ impl Shipping {
         let mut shipped = Shipped::default();
         let received = share.node.converse(deadline, Repeat::Harmful, |link| {
             let asked = session.host().now();
-            let scan = match link.call(&open, deadline)? {
+            link.set_trace(self.trace);
+            let opened = link.call(&open, deadline);
+            link.set_trace(TraceId::NONE);
+            let scan = match opened? {
                 Reply::OpenScan(opened) => opened.scan,
                 other => return Err(unexpected(&other)),
             };

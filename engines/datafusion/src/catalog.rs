@@ -11,10 +11,11 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
-use farpool::{ErrorKind, FarTable, Pool};
+use farpool::{ErrorKind, FarTable, Pool, TraceId};
 use farpool_lock::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// Table provider over one far table.
@@ -71,14 +72,23 @@ impl TableProvider for FarTableProvider {
             }
         };
         let each = state.config().get_extension::<GroupsEach>().map_or(GroupsEach::default(), |each| *each);
-        let source =
-            FarSource::try_new(self.table.clone(), columns, state.config().target_partitions(), each)?;
+        let table = self.table.clone().traced(trace_of(state));
+        let source = FarSource::try_new(table, columns, state.config().target_partitions(), each)?;
         let scan = DataSourceExec::from_data_source(source);
         Ok(match limit.and_then(|limit| scan.with_fetch(Some(limit))) {
             Some(limited) => limited,
             None => scan,
         })
     }
+}
+
+/// Returns the trace id of the statement that is being planned: the same for all of its tables, and most likely no
+/// other statement's.
+fn trace_of(state: &dyn Session) -> TraceId {
+    let mut hasher = DefaultHasher::new();
+    state.session_id().hash(&mut hasher);
+    state.execution_props().query_execution_start_time.hash(&mut hasher);
+    TraceId(hasher.finish().max(1))
 }
 
 /// Returns the error for a new table or view that would hide the far table of this name.

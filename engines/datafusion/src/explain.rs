@@ -131,5 +131,6 @@ fn actual(sum: &Sum) -> Value {
         "step_seconds": report.elapsed.as_secs_f64(),
         "semi_joins": semi_joins,
         "refusals": refusals,
+        "trace": report.trace.to_string(),
     })
 }

@@ -33,6 +33,7 @@ pub(crate) fn told<'py>(py: Python<'py>, report: Option<&Report>, rows: u64) -> 
     told.set_item("node_seconds", seconds(|report| report.node_time))?;
     told.set_item("client_seconds", seconds(|report| report.client_time))?;
     told.set_item("seconds", seconds(|report| report.elapsed))?;
+    told.set_item("trace", report.map(|report| report.trace.to_string()))?;
     told.set_item("refusals", report.map(|report| report.refusals.clone()).unwrap_or_default())?;
     Ok(told)
 }
