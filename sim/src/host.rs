@@ -3,7 +3,7 @@
 use crate::kernel::{self, ProcessId, Wait, world, world_if_free};
 use crate::localdisk::SimFile;
 use crate::net::{Asked, CALLER, ConnId, Read};
-use farpool_host::{DiskFile, Host, HostEvent, Task};
+use farpool_host::{DiskFile, Event, Host, HostEvent, Level, Task};
 use farpool_transport::shm::{Mapped, MappedBytes, MemoryStream, ShmLink};
 use farpool_transport::socket::{Interest, Stream};
 use farpool_transport::{Dial, Dialer, FrameLink, Link, LinkError, Transport};
@@ -113,11 +113,15 @@ impl Host for SimHost {
         }))
     }
 
-    fn log(&self, line: &str) {
+    fn log(&self, event: &Event) {
         world(|world| {
-            world.oracle.said(line);
-            world.note_text(self.0, "says", [0; 3], Some(line.into()));
+            world.oracle.said(&event.message);
+            world.note_text(self.0, "says", [0; 3], Some(event.message.as_str().into()));
         });
+    }
+
+    fn logs(&self, level: Level) -> bool {
+        level < Level::Debug
     }
 
     fn is_one_thread(&self) -> bool {

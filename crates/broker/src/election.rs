@@ -9,7 +9,7 @@
 
 use crate::service::BrokerService;
 use crate::stores::{Store, StoreError};
-use farpool_host::{Host, HostEvent};
+use farpool_host::{Event, Host, HostEvent};
 use farpool_lease::BrokerSettings;
 use farpool_lock::Mutex;
 use farpool_transport::{Peer, Service};
@@ -106,8 +106,8 @@ impl Standby {
                     match BrokerService::open(Arc::clone(&self.host), settings.clone(), store) {
                         Ok(service) => self.lead_on(Arc::new(service), lead, asked, stopped, &told),
                         Err(error) => {
-                            self.host
-                                .log(&format!("farpool broker: won the election, but cannot start: {error}"));
+                            let message = format!("this broker won the election, but cannot start: {error}");
+                            self.host.log(&Event::error("leader_failed", message));
                             let mut lead = lead;
                             lead.resign();
                         }
@@ -115,7 +115,7 @@ impl Standby {
                 }
                 Err(error) => {
                     if !complained {
-                        self.host.log(&format!("farpool broker: {error}; retrying"));
+                        self.host.log(&Event::warn("electorate_unreachable", format!("{error}; retrying")));
                     }
                     complained = true;
                 }
@@ -145,6 +145,7 @@ impl Standby {
             if stopped.heard() > 0 {
                 break None;
             }
+            service.look();
             if service.has_failed() {
                 break Some("its store failed".to_owned());
             }
@@ -160,7 +161,8 @@ impl Standby {
         self.step_down();
         lead.resign();
         if let Some(why) = why {
-            host.log(&format!("farpool broker: no longer leader in term {}: {why}", service.term()));
+            let message = format!("this broker leads no longer in term {}: {why}", service.term());
+            host.log(&Event::warn("leader_lost", message));
         }
     }
 }

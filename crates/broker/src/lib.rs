@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod election;
+mod news;
 mod service;
 mod start;
 pub mod stores;

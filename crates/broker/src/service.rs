@@ -1,7 +1,8 @@
 //! Service of a broker: takes a request, decides under one lock, commits the records, and replies.
 
+use crate::news::event_of;
 use crate::stores::Store;
-use farpool_host::{Host, HostMutex};
+use farpool_host::{Event, Host, HostMutex, Level};
 use farpool_lease::broker::StateChange;
 use farpool_lease::{BrokerLeases, BrokerSettings, tenant, ticket};
 use farpool_lock::MutexGuard;
@@ -64,6 +65,15 @@ impl BrokerService {
         self.core().leases.term()
     }
 
+    /// Notes what has changed in the pool although nobody asked anything, such as a node that has fallen silent.
+    pub fn look(&self) {
+        let mut core = self.core();
+        core.leases.tick(self.host.now());
+        let news = core.leases.take_news();
+        drop(core);
+        news.into_iter().for_each(|news| self.host.log(&event_of(news)));
+    }
+
     /// Reports whether the store has failed. The broker answers nothing from then on.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
@@ -100,6 +110,7 @@ impl Core {
         let (now, tenant) = (host.now(), &tenant_of(peer));
         let leases = &mut self.leases;
         leases.tick(now);
+        leases.take_news().into_iter().for_each(|news| host.log(&event_of(news)));
         let mut records: Vec<StateChange> = Vec::new();
         let answer = match request {
             Request::OpenSession(open) => {
@@ -137,11 +148,11 @@ impl Core {
             && !mutant!(AnsweredBeforeStored)
             && let Err(error) = self.store.commit(&records)
         {
-            host.log(&format!(
-                "farpool broker: {error}; this broker answers no more requests in term {}: restart it, unless another \
-                 takes over",
-                self.leases.term()
-            ));
+            let term = self.leases.term();
+            let message = format!(
+                "{error}; this broker answers no more requests in term {term}: restart it, unless another takes over"
+            );
+            host.log(&Event::error("store_failed", message));
             failed.store(true, Ordering::Release);
             return Err(Refusal::new(Code::StoreFailed, 0));
         }
@@ -158,6 +169,16 @@ impl Service for BrokerService {
         if self.has_failed() {
             return Err(Refusal::new(Code::StoreFailed, 0));
         }
-        core.answer(&*self.host, &self.has_failed, peer, request)
+        let opcode = request.opcode();
+        let answer = core.answer(&*self.host, &self.has_failed, peer, request);
+        drop(core);
+        if let Err(refusal) = &answer
+            && self.host.logs(Level::Debug)
+        {
+            let tenant = tenant_of(peer);
+            let message = format!("refused {opcode:?} of tenant {tenant}: {refusal}");
+            self.host.log(&Event::debug("refused", message).tenant(&*tenant).trace(peer.trace));
+        }
+        answer
     }
 }

@@ -3,7 +3,7 @@
 use crate::election::{Electorate, Standby};
 use crate::service::BrokerService;
 use crate::stores::Store;
-use farpool_host::{Host, HostEvent, Machine};
+use farpool_host::{Event, Host, HostEvent, Machine};
 use farpool_lease::BrokerSettings;
 use farpool_transport::tcp::{self, Listening};
 use farpool_transport::{Exposure, Identity};
@@ -17,14 +17,20 @@ use std::thread::JoinHandle;
 pub struct Broker {
     address: SocketAddr,
     role: Role,
+    stopped: HostEvent,
+    /// Thread that stands for election, or looks for nodes that have fallen silent.
+    watching: Option<JoinHandle<()>>,
     _listening: Listening,
 }
 
 /// Role of the broker: the only one, or one of several that elect a leader.
 enum Role {
     Alone(Arc<BrokerService>),
-    Stands { standby: Arc<Standby>, stopped: HostEvent, standing: Option<JoinHandle<()>> },
+    Stands(Arc<Standby>),
 }
+
+/// Interval in ms at which a broker that is the only one looks for nodes that have fallen silent.
+const LOOK_MS: u64 = 500;
 
 impl Broker {
     /// Begins a new term with the records of the store, and listens on `address` (port 0: a free one). `exposure` says who
@@ -37,9 +43,18 @@ impl Broker {
     ) -> io::Result<Broker> {
         check_identity(exposure)?;
         // A broker opens no connections, so any host will do.
-        let service = Arc::new(BrokerService::open(Arc::new(Machine), settings, store)?);
+        let host: Arc<dyn Host> = Arc::new(Machine);
+        let service = Arc::new(BrokerService::open(Arc::clone(&host), settings, store)?);
         let listening = tcp::listen(address, exposure, Arc::<BrokerService>::clone(&service))?;
-        Ok(Broker::over(address, listening, Role::Alone(service)))
+        let (stopped, watched) = (HostEvent::default(), Arc::clone(&service));
+        let end = stopped.clone();
+        let watching = std::thread::Builder::new().name("farpool-watches".into()).spawn(move || {
+            while end.heard() == 0 {
+                watched.look();
+                host.wait(&end, 0, host.now().plus_ms(LOOK_MS));
+            }
+        })?;
+        Ok(Broker::over(address, listening, Role::Alone(service), stopped, watching))
     }
 
     /// Listens on `address` as one of several brokers. It stands for election and leads whenever it has won. While it
@@ -61,17 +76,22 @@ impl Broker {
         let (stands, end) = (Arc::clone(&standby), stopped.clone());
         let standing = std::thread::Builder::new().name("farpool-stands".into()).spawn(move || {
             let told = |service: &Arc<BrokerService>| {
-                host.log(&format!("farpool broker: became leader in term {}", service.term()));
+                host.log(&Event::info("leader", format!("this broker leads in term {}", service.term())));
             };
             stands.stand(settings, &*electorate, &end, told);
         })?;
-        let role = Role::Stands { standby, stopped, standing: Some(standing) };
-        Ok(Broker::over(address, listening, role))
+        Ok(Broker::over(address, listening, Role::Stands(standby), stopped, standing))
     }
 
-    fn over(asked: SocketAddr, listening: Listening, role: Role) -> Broker {
+    fn over(
+        asked: SocketAddr,
+        listening: Listening,
+        role: Role,
+        stopped: HostEvent,
+        watching: JoinHandle<()>,
+    ) -> Broker {
         let address = listening.local_address().unwrap_or(asked);
-        Broker { address, role, _listening: listening }
+        Broker { address, role, stopped, watching: Some(watching), _listening: listening }
     }
 
     /// Returns the address it listens on.
@@ -83,7 +103,7 @@ impl Broker {
     pub fn term(&self) -> Option<Term> {
         match &self.role {
             Role::Alone(service) => Some(service.term()),
-            Role::Stands { standby, .. } => standby.term(),
+            Role::Stands(standby) => standby.term(),
         }
     }
 }
@@ -91,10 +111,8 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         // Gives up leadership at once, so that nobody waits for it to time out.
-        if let Role::Stands { stopped, standing, .. } = &mut self.role {
-            stopped.signal();
-            standing.take().map(JoinHandle::join);
-        }
+        self.stopped.signal();
+        self.watching.take().map(JoinHandle::join);
     }
 }
 

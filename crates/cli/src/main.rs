@@ -17,7 +17,7 @@ mod tiers;
 
 use clap::{Parser, Subcommand};
 use exit::Failure;
-use farpool_command::{exit, exposure, input, signals, table, units};
+use farpool_command::{exit, exposure, input, log, signals, table, units};
 use std::process::ExitCode;
 
 /// Far memory for database engines: idle RAM, leased as files.
@@ -27,6 +27,8 @@ use std::process::ExitCode;
     farpool node --name n1 --memory 1GiB --broker farpool://127.0.0.1:7700 &\n         \
     farpool status --pool farpool://127.0.0.1:7700")]
 struct Cli {
+    #[command(flatten)]
+    log: log::Args,
     #[command(subcommand)]
     command: Command,
 }
@@ -67,6 +69,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    cli.log.begin();
     let outcome = match cli.command {
         Command::Broker(args) => broker::run(&args),
         Command::Node(args) => node::run(&args),

@@ -1,5 +1,5 @@
 //! Shared parts of Farpool's commands: flags for connections and TLS, failures and their exit codes, sizes and times,
-//! input files, tables, JSON output, signals, and the search for programs.
+//! input files, tables, JSON output, the log, signals, and the search for programs.
 //!
 //! Never in this crate: what a single command does.
 #![forbid(unsafe_code)]
@@ -8,6 +8,7 @@ pub mod exit;
 pub mod exposure;
 pub mod input;
 pub mod json;
+pub mod log;
 pub mod programs;
 pub mod signals;
 pub mod table;

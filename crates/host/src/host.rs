@@ -5,6 +5,7 @@
 //! from one seed.
 
 use crate::clock;
+use crate::event::{self, Event, EventLimit, Level};
 use farpool_lock::{Condvar, Mutex, MutexGuard};
 use farpool_wire::MonoNs;
 use std::io;
@@ -20,7 +21,7 @@ macro_rules! hosts {
         /// Interface of a process of the pool to its machine.
         ///
         /// Methods are of three kinds. Some return a value at once: `now`, `wall_ms`, `boot_id`, `spun_ns`,
-        /// `is_one_thread`. Some act: `random`, `temporary_file`, `spawn`, `log`. One blocks: `wait`, on an event
+        /// `logs`, `is_one_thread`. Some act: `random`, `temporary_file`, `spawn`, `log`. One blocks: `wait`, on an event
         /// ([`HostEvent`]) and with a deadline. To wait for a change, read the event's count ([`HostEvent::heard`])
         /// first, then look at the state, and pass the count to `wait`; a change between the two is then not missed.
         ///
@@ -75,8 +76,11 @@ hosts! {
     /// Runs `run` on a thread named `name`, beside the caller.
     fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Task>;
 
-    /// Writes one line for the operator of this process.
-    fn log(&self, line: &str);
+    /// Writes an event to the log of this process.
+    fn log(&self, event: &Event);
+
+    /// Reports whether events of a level are written. An event that is costly to make is made only then.
+    fn logs(&self, level: Level) -> bool;
 
     /// Reports whether everything on this host runs on one thread. That thread must never block.
     fn is_one_thread(&self) -> bool;
@@ -222,8 +226,16 @@ impl Host for Machine {
         }))
     }
 
-    fn log(&self, line: &str) {
-        eprintln!("{}", farpool_wire::shown(line));
+    fn log(&self, event: &Event) {
+        static LIMIT: Mutex<EventLimit> = Mutex::new(EventLimit::new());
+        let admitted = LIMIT.lock().admit(self.now(), event);
+        if let Some(suppressed) = admitted {
+            event.write(suppressed);
+        }
+    }
+
+    fn logs(&self, level: Level) -> bool {
+        event::is_written(level)
     }
 
     fn is_one_thread(&self) -> bool {

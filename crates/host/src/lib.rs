@@ -1,4 +1,4 @@
-//! Interface between Farpool and the machine it runs on: clock, randomness, threads, events, waiting, and a log line.
+//! Interface between Farpool and the machine it runs on: clock, randomness, threads, events, waiting, and a log.
 //!
 //! The idea: clients, nodes and brokers get a [`Host`] and never call the system for these things themselves. The
 //! simulator can therefore run a whole pool in one thread from one seed. The module [`waiting`] decides how long a
@@ -9,10 +9,12 @@
 #![deny(unsafe_code)]
 
 pub mod clock;
+mod event;
 mod fork;
 mod host;
 pub mod slice;
 pub mod waiting;
 
+pub use event::{Event, Level};
 pub use fork::ForkMark;
 pub use host::{DiskFile, Host, HostEvent, HostLayer, HostMutex, Machine, Task};

@@ -14,13 +14,14 @@ use crate::columns::{GROUP_BYTES_MAX, GROUP_ROWS_MAX, RowGroups, admit_regions, 
 use crate::lookups::Charge;
 use arrow_buffer::Buffer;
 use farpool_encryption::{ChunkCipher, EncryptionKey};
+use farpool_host::{Event, Level};
 use farpool_lock::Mutex;
 use farpool_node::{ClientKey, Memory, fresh_handle};
 use farpool_operators::packed::{BatchPacker, Packed};
 use farpool_operators::{Bounds, Prepared, Program, ProgramError, Run, Stopped};
 use farpool_transport::Peer;
 use farpool_wire::control::*;
-use farpool_wire::{Code, Handle, MonoNs, Payload, Refusal, Reply};
+use farpool_wire::{Code, Handle, MonoNs, Payload, Refusal, Reply, TraceId};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -72,6 +73,9 @@ struct Table {
 
 struct Scan {
     connection: u64,
+    /// Query that the scan is a part of.
+    trace: TraceId,
+    begun: MonoNs,
     client: ClientKey,
     prepared: Arc<Prepared>,
     program: Vec<u8>,
@@ -215,6 +219,8 @@ impl<M: Memory> NearData<M> {
         let id = fresh_handle(&*self.host)?;
         let scan = Scan {
             connection: peer.connection,
+            trace: peer.trace,
+            begun: now,
             client,
             prepared,
             program: bytes,
@@ -347,6 +353,11 @@ impl<M: Memory> NearData<M> {
         };
         if chunk.is_last {
             self.forget(id);
+            if self.host.logs(Level::Debug) {
+                let ms = self.host.now().ms_since(scan.begun);
+                let message = format!("finished a scan of {} row groups in {ms} ms", work.done);
+                self.host.log(&Event::debug("scan_finished", message).trace(scan.trace));
+            }
         }
         Ok(Reply::NextChunk(chunk))
     }
@@ -358,7 +369,8 @@ impl<M: Memory> NearData<M> {
 
     fn quarantine(&self, scan: &Scan, why: &str) {
         let crc = crc32c::crc32c(&scan.program);
-        self.host.log(&format!("farpool node: program {crc:08x} is quarantined: {why}"));
+        let message = format!("program {crc:08x} is refused for some minutes, because {why}");
+        self.host.log(&Event::warn("program_quarantined", message).trace(scan.trace));
         self.scans.table.lock().quarantine(&scan.program, self.host.now());
     }
 

@@ -5,6 +5,7 @@ use crate::host_memory::MemorySource;
 use crate::memory::Memory;
 use crate::pressure::{Pressure, Verdict};
 use crate::service::NodeService;
+use farpool_host::Event;
 use farpool_lease::NodeLeases;
 use farpool_lease::node::{Action, Withdrawal};
 use farpool_lease::ticket::TicketKey;
@@ -120,7 +121,12 @@ fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
         }
         // The region is not granted again. A region that cannot be zeroed is lost capacity, but shows nobody's bytes.
         Err(error) => {
-            node.host.log(&format!("farpool node: wiping region {region}: {error}"));
+            node.host.log(&Event::error(
+                "region_withheld",
+                format!(
+                    "wiping region {region} failed: {error}; it is not used again until the node restarts"
+                ),
+            ));
             node.withhold(region);
         }
     }
@@ -167,7 +173,10 @@ pub fn report<M: Memory>(
                     } else {
                         error.to_string()
                     };
-                    node.host.log(&format!("farpool node {}: broker {brokers}: {why}; retrying", info.name));
+                    node.host.log(&Event::warn(
+                        "broker_unreachable",
+                        format!("broker {brokers}: {why}; retrying"),
+                    ));
                 }
                 complained = true;
                 if brokers.count() > 1 {
@@ -211,6 +220,10 @@ fn report_until_disconnected<M: Memory>(
     let offer = Offer { info: info.clone(), ticket_key };
     let Reply::Offer(offered) = ask(&Request::Offer(offer))? else { return Ok(()) };
     node.leases().offered(&offered);
+    node.host.log(&Event::info(
+        "joined",
+        format!("joined the pool of broker {brokers} in its term {}", offered.term),
+    ));
     *retry_ms = 50;
     loop {
         let inventory = node.leases().inventory(node.traffic(), node.arena.locked_count());
@@ -300,8 +313,15 @@ pub fn keep_reserve<M: Memory>(
                     } else {
                         Withdrawal::Evacuable(now.plus_ms(evacuate_ms))
                     };
-                    let fewer = regions(bytes.saturating_add(region_bytes - 1));
-                    keep_regions(node, limit.saturating_sub(fewer), withdrawal);
+                    let fewer = regions(bytes.saturating_add(region_bytes - 1)).min(limit);
+                    if fewer > 0 {
+                        let bytes = u64::from(fewer) * region_bytes;
+                        let why =
+                            if is_emergency { "has almost no memory left" } else { "is short of memory" };
+                        let message = format!("the host {why}: {bytes} bytes go back to it");
+                        node.host.log(&Event::warn("pressure", message));
+                    }
+                    keep_regions(node, limit - fewer, withdrawal);
                 }
                 Verdict::Take { bytes } => {
                     let more = limit.saturating_add(regions(bytes).max(1));

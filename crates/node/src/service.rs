@@ -7,7 +7,7 @@ use crate::copy_steps::{copy_out, each_step};
 use crate::extension::{Extend, Extension};
 use crate::memory::{Inside, Memory, Range};
 use crate::options::Limits;
-use farpool_host::{Host, HostEvent, HostMutex};
+use farpool_host::{Event, Host, HostEvent, HostMutex, Level};
 use farpool_lease::NodeLeases;
 use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
@@ -17,7 +17,7 @@ use farpool_transport::{Admission, Identity, Intent, Peer, RefusedAt, Service, S
 use farpool_wire::control::*;
 use farpool_wire::data::{Span, spans_behind};
 use farpool_wire::{
-    Code, Handle, Incarnation, Name, NodeId, Opcode, Refusal, RegionIndex, Reply, Request, mutant,
+    Code, Handle, Incarnation, Name, NodeId, Opcode, Refusal, RegionIndex, Reply, Request, SessionId, mutant,
 };
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -100,6 +100,17 @@ pub struct Life {
     pub incarnation: Incarnation,
     /// Key that signs and checks the tickets of this life.
     pub ticket_key: TicketKey,
+}
+
+/// Returns the session that a request about leases is of.
+fn session_of(request: &Request) -> Option<SessionId> {
+    match request {
+        Request::Lease(lease) => Some(lease.ticket.session),
+        Request::Seal(seal) => Some(seal.session),
+        Request::Renew(proof) => Some(proof.session),
+        Request::Release(release) => Some(release.session),
+        _ => None,
+    }
 }
 
 fn fresh<const N: usize>(host: &dyn Host) -> io::Result<[u8; N]> {
@@ -228,7 +239,7 @@ impl<M: Memory> NodeService<M> {
     /// then grants nothing.
     fn agree(&self, result: Result<(), RegionError>) -> Result<(), Refusal> {
         result.map_err(|error| {
-            self.host.log(&format!("farpool node: {error}"));
+            self.host.log(&Event::error("bug", format!("leases and memory disagree: {error}")));
             Refusal::new(Code::Exhausted, 0)
         })
     }
@@ -288,7 +299,8 @@ impl<M: Memory> NodeService<M> {
             && !is_shared
             && let Err(error) = self.arena.share(region)
         {
-            self.host.log(&format!("farpool node: sharing region {region}: {error}"));
+            let message = format!("region {region} cannot be shared with clients of this host: {error}");
+            self.host.log(&Event::warn("out_of_memory", message));
             return Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()));
         }
         // The region was zeroed when it was released. It is checked again, because a mistake would show somebody
@@ -297,7 +309,9 @@ impl<M: Memory> NodeService<M> {
             Ok(false) if mutant!(NoWiping) => Ok(()),
             Ok(true) => Ok(()),
             Ok(false) => {
-                self.host.log(&format!("farpool node: region {region} was not clean and is withheld"));
+                let message =
+                    format!("region {region} was not clean; it is not used again until the node restarts");
+                self.host.log(&Event::error("region_withheld", message));
                 self.withhold(region);
                 Err(Refusal::new(Code::Exhausted, 0))
             }
@@ -365,7 +379,14 @@ impl<M: Memory> NodeService<M> {
         self.carry_out(&after)?;
         drop(leases);
         self.changed();
-        opened.map(|()| Reply::Lease(leased))
+        opened?;
+        if self.host.logs(Level::Debug) {
+            for at in &regions {
+                let event = Event::debug("leased", "leased a region").lease(at.region, at.epoch);
+                self.host.log(&event.session(session).tenant(&*lease.ticket.tenant));
+            }
+        }
+        Ok(Reply::Lease(leased))
     }
 
     fn seal(&self, asker: Option<&Name>, seal: &Seal) -> Result<Reply, Refusal> {
@@ -439,7 +460,8 @@ impl<M: Memory> NodeService<M> {
             Err(RegionError::EpochOrder { current, .. }) => Err(Refusal::new(Code::StaleEpoch, current.0)),
             // A retry succeeds when the host has memory.
             Err(error @ RegionError::System { .. }) => {
-                self.host.log(&format!("farpool node: sealing region {region}: {error}"));
+                let message = format!("region {region} cannot be made immutable yet: {error}");
+                self.host.log(&Event::warn("out_of_memory", message));
                 Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()))
             }
             other => self.agree(other),
@@ -534,13 +556,21 @@ impl<M: Memory> Service for NodeService<M> {
         if !has_sessions(peer) && !matches!(request, Request::Status(_)) {
             return Err(Refusal::new(Code::NotPermitted, request.opcode() as u64));
         }
-        match request {
+        let (opcode, session) = (request.opcode(), session_of(&request));
+        let answer = match request {
             Request::Lease(lease) => self.lease(tenant_of(peer).as_ref(), &lease),
             Request::Seal(seal) => self.seal(tenant_of(peer).as_ref(), &seal),
             Request::Renew(proof) => self.renew(tenant_of(peer).as_ref(), &proof),
             Request::Release(release) => self.release(tenant_of(peer).as_ref(), &release),
             other => self.extension.call(peer, other),
+        };
+        if let Err(refusal) = &answer
+            && self.host.logs(Level::Debug)
+        {
+            let event = Event::debug("refused", format!("refused {opcode:?}: {refusal}")).trace(peer.trace);
+            self.host.log(&session.into_iter().fold(event, Event::session));
         }
+        answer
     }
 
     fn open_lane(&self, peer: &Peer, open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {

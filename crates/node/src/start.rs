@@ -4,11 +4,11 @@ use crate::background::{self, Prefault, TICK_MS};
 use crate::options::{NodeOptions, PressureOptions};
 use crate::pressure::Pressure;
 use crate::service::{Chores, Life, NodeService};
-use farpool_host::Task;
+use farpool_host::{Event, Host, HostLayer, Task};
 use farpool_lease::ticket;
 use farpool_region::{Arena, ArenaOptions, RegionError};
 use farpool_transport::tcp::Listening;
-use farpool_transport::{Brokers, Identity, Service, Sockets, shm, tcp};
+use farpool_transport::{Brokers, Dialer, Identity, Service, Sockets, shm, tcp};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::NODE_REGIONS_MAX;
 use farpool_wire::{Name, Text};
@@ -25,6 +25,22 @@ pub struct Node {
     address: SocketAddr,
     listening: Vec<Listening>,
     threads: Vec<Task>,
+}
+
+/// Host of a node. Its log has the name of the node, because a process may have several.
+struct NodeHost {
+    inner: Arc<dyn Dialer>,
+    name: Name,
+}
+
+impl HostLayer for NodeHost {
+    fn inner(&self) -> &dyn Host {
+        &*self.inner
+    }
+
+    fn log(&self, event: &Event) {
+        self.inner.log(&event.clone().node(&*self.name));
+    }
 }
 
 /// Reason why a node did not start.
@@ -88,7 +104,8 @@ impl Node {
         .map_err(StartError::Region)?;
 
         let node = ticket::node_id(&options.name);
-        let (service, life) = NodeService::begin(dialer.clone(), arena, node).map_err(StartError::System)?;
+        let host = Arc::new(NodeHost { inner: dialer.clone(), name: options.name.clone() });
+        let (service, life) = NodeService::begin(host, arena, node).map_err(StartError::System)?;
         let Life { incarnation, ticket_key } = life;
         let service =
             service.within(&options.limits).extended(options.extension).map_err(StartError::System)?;

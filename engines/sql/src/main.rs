@@ -24,7 +24,7 @@ use farpool::Placement;
 use farpool::{Pool, PoolOptions, Protection};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
-use farpool_command::{exposure, input, units};
+use farpool_command::{exposure, input, log, units};
 use farpool_datafusion::{FarSession, FarTempFiles, Options, Spilled, runtime};
 use farpool_distributed::{Assigned, Beyond, LeftOut, WorkerAddress, Workers};
 use output::Format;
@@ -115,6 +115,8 @@ struct Args {
     insecure_workers: bool,
     #[command(flatten)]
     exposure: exposure::ClientArgs,
+    #[command(flatten)]
+    log: log::Args,
 }
 
 #[derive(Subcommand)]
@@ -155,6 +157,7 @@ pub(crate) struct Runner {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    args.log.begin();
     let done = match &args.other {
         Some(Other::Worker(args)) => worker::run(args),
         None => run(args),

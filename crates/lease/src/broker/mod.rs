@@ -10,11 +10,13 @@
 //! Invariants: I5 (a published name survives), and the broker's half of I6 (regions that nobody owns are dropped).
 
 mod catalog;
+mod news;
 mod nodes;
 mod promises;
 mod records;
 mod spread;
 
+pub use news::{LostFiles, News};
 pub use records::{Durable, NamedFile, RegionKey, StateChange, region_key};
 
 use crate::settings::BrokerSettings;
@@ -23,12 +25,16 @@ use farpool_wire::control::*;
 use farpool_wire::ids::*;
 use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Refusal, mutant};
+use news::ToldNodes;
 use nodes::Node;
 use std::collections::BTreeMap;
 
 /// Factor from a term to its first file id. Terms are above the milliseconds since 1970 at the broker's start, so
 /// there are this many ids for each ms.
 const FILES_OF_A_TERM: u64 = 1 << 20;
+
+/// Limit of the changes that are kept until somebody takes them.
+const NEWS_MAX: usize = 4096;
 
 /// Owner of a named region.
 #[derive(Clone, Debug)]
@@ -68,6 +74,9 @@ pub struct BrokerLeases {
     /// Highest epoch at which this life of the broker freed each region: its node was ordered to free it, or will be.
     /// A publication that comes late, or a second time, must not name such bytes.
     given_up: BTreeMap<RegionKey, Epoch>,
+    /// Changes that [`Self::take_news`] has not returned yet.
+    news: Vec<News>,
+    told_nodes: ToldNodes,
 }
 
 fn give_up(given_up: &mut BTreeMap<RegionKey, Epoch>, place: RegionKey, epoch: Epoch) {
@@ -95,6 +104,8 @@ impl BrokerLeases {
             next_ticket: 1,
             owners: BTreeMap::new(),
             given_up: BTreeMap::new(),
+            news: Vec::new(),
+            told_nodes: ToldNodes::new(),
         };
         let files: Vec<NamedFile> = broker.durable.names.values().cloned().collect();
         for file in files.iter().filter(|_| !mutant!(OwnersForgotten)) {
@@ -215,8 +226,18 @@ impl BrokerLeases {
         }
         self.tidies = now.plus_ms(self.settings.lease.heartbeat_ms.into());
         let silence_ms = self.silence_ms();
-        self.sessions.retain(|_, session| now.ms_since(session.heard) <= silence_ms);
+        let news = &mut self.news;
+        self.sessions.retain(|id, session| {
+            let is_heard = now.ms_since(session.heard) <= silence_ms;
+            if !is_heard {
+                news.push(News::SessionLost { session: *id, tenant: session.tenant.clone() });
+            }
+            is_heard
+        });
         self.forget_ended_nodes(now);
+        self.note_nodes(now);
+        // Whoever takes no news wants none.
+        self.news.truncate(NEWS_MAX);
     }
 
     /// Returns how long a session can be silent and still have leases, in ms.
