@@ -1,7 +1,7 @@
 //! Tests of `farpool certs`, and of pools of real processes that use its certificates.
 
 use crate::processes::{Process, binary};
-use crate::programs::output;
+use crate::programs::{PATIENCE, output};
 use farpool::{
     CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, Tls, TlsErrorKind, TlsFiles, TransportChoice,
 };
@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 fn certs(args: &[&str]) -> Output {
     output(Command::new(binary()).arg("certs").args(args))
@@ -187,6 +189,7 @@ fn node_certificate_of_another_folder_is_refused_by_the_pool() {
         ca: ours.path().join("ca.pem"),
         cert: theirs.path().join("node-n1.pem"),
         key: theirs.path().join("node-n1.key"),
+        crl: None,
     });
     assert_eq!(error.err().map(|error| error.kind()), Some(TlsErrorKind::OtherCa));
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--certs", &our]);
@@ -194,4 +197,118 @@ fn node_certificate_of_another_folder_is_refused_by_the_pool() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("broker.farpool") && said.contains(&their), "{said}");
+}
+
+/// Repeats a check until it succeeds. The last failure is shown if it never does.
+fn eventually<T>(what: &str, check: impl Fn() -> Result<T, String>) -> T {
+    let begun = Instant::now();
+    loop {
+        match check() {
+            Ok(found) => return found,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Connects with the certificate of this name in a folder.
+fn connect_as(url: &str, folder: &Path, stem: &str) -> Result<Pool, farpool::Error> {
+    let tls = Some(Tls::load(&TlsFiles::in_folder(folder, stem)).expect("good files"));
+    Pool::connect_with(url, PoolOptions { tls, transport: TransportChoice::Tcp, ..PoolOptions::default() })
+}
+
+fn replace(folder: &Path, file: &str, text: &[u8]) {
+    let beside = folder.join("beside");
+    std::fs::write(&beside, text).expect("written");
+    std::fs::rename(&beside, folder.join(file)).expect("replaced");
+}
+
+/// The new certificates are of another CA, and the client at the end trusts only that one. So the servers use the new
+/// ones.
+#[test]
+fn certificates_are_renewed_under_load_without_a_restart_or_a_failure() {
+    let (ours, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let [dir, other_dir] = [&ours, &other].map(|folder| folder.path().display().to_string());
+    for dir in [&dir, &other_dir] {
+        done(&["init", dir, "--node", "n1"]);
+    }
+    let (broker, _node) = pool_of(&dir);
+    let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let pool = connect_as(&broker.ready, ours.path(), "admin").expect("a session");
+                let file = pool.create("f", FileClass::Cache, CreateOptions::default()).expect("created");
+                file.write_at(0, b"under load").expect("a write");
+                let mut back = [0; 10];
+                file.read_at(0, &mut back).expect("a read");
+                assert_eq!(&back, b"under load");
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let read = |folder: &Path, file: &str| std::fs::read(folder.join(file)).expect("there");
+        // Everybody trusts both CAs before anybody has a certificate of the new one.
+        let both = [read(ours.path(), "ca.pem"), read(other.path(), "ca.pem")].concat();
+        replace(ours.path(), "ca.pem", &both);
+        for stem in ["broker", "node-n1"] {
+            for end in ["key", "pem"] {
+                let file = format!("{stem}.{end}");
+                replace(ours.path(), &file, &read(other.path(), &file));
+            }
+        }
+        let pool = eventually("broker and node use the new certificates", || {
+            let use_it = || {
+                let pool = connect_as(&broker.ready, other.path(), "admin")?;
+                let file = pool.create("g", FileClass::Cache, CreateOptions::default())?;
+                file.write_at(0, b"new").map(|()| pool)
+            };
+            use_it().map_err(|error: farpool::Error| error.to_string())
+        });
+        drop(pool);
+        let before = rounds.load(Ordering::Relaxed);
+        let begun = Instant::now();
+        while rounds.load(Ordering::Relaxed) < before + 3 {
+            assert!(!load.is_finished() && begun.elapsed() < PATIENCE, "the load goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        load.join().expect("no operation failed");
+    });
+}
+
+#[test]
+fn revoked_certificate_is_refused_by_running_processes_and_the_others_are_not() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let dir = parent.path().display().to_string();
+    done(&["init", &dir, "--node", "n1", "--tenant", "a", "--tenant", "b"]);
+    let (broker, _node) = pool_of(&dir);
+    connect_as(&broker.ready, parent.path(), "tenant-a").expect("not revoked yet");
+    done(&["revoke", &dir, "--cert", "tenant-a"]);
+    eventually("tenant a is refused", || match connect_as(&broker.ready, parent.path(), "tenant-a") {
+        Err(error) if error.to_string().contains("its CA has revoked it") => Ok(()),
+        Err(error) => Err(error.to_string()),
+        Ok(_) => Err("it is still let in".to_owned()),
+    });
+    for stem in ["tenant-b", "admin"] {
+        connect_as(&broker.ready, parent.path(), stem).expect("not revoked");
+    }
+    // A new certificate of the same tenant has another serial number.
+    done(&["renew", &dir, "--cert", "tenant-a"]);
+    connect_as(&broker.ready, parent.path(), "tenant-a").expect("the new certificate is not revoked");
+    done(&["revoke", &dir, "--cert", "tenant-b"]);
+    let listed = std::fs::read_to_string(parent.path().join("revoked.txt")).expect("the list");
+    assert_eq!(listed.lines().count(), 2, "what was revoked before stays so: {listed}");
+}
+
+#[test]
+fn pattern_stands_for_a_certificate_for_each_number() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let dir = parent.path().display().to_string();
+    done(&["init", &dir, "--node", "pod-[8-11]"]);
+    for number in 8..=11 {
+        assert!(parent.path().join(format!("node-pod-{number}.pem")).exists(), "{number}");
+    }
+    for wrong in ["n[3-1]", "n[a-b]", "n[0-4096]", "n[1]"] {
+        assert!(fails(&["add", &dir, "--node", wrong], 2).contains("NAME[FIRST-LAST]"), "{wrong}");
+    }
 }

@@ -9,8 +9,9 @@ use crate::{Outcome, table};
 use farpool_transport::tls::{CertificateFacts, utc};
 use farpool_transport::{Identity, Tls};
 use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, date_time_ymd,
+    BasicConstraints, Certificate, CertificateParams, CertificateRevocationListParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    NameConstraints, RevokedCertParams, SerialNumber, date_time_ymd,
 };
 use serde_json::json;
 use std::fs::OpenOptions;
@@ -26,6 +27,10 @@ pub(crate) enum Command {
     Init(IssueArgs),
     /// Create certificates for more nodes and tenants.
     Add(IssueArgs),
+    /// Replace certificates by new ones. Running processes use them without a restart.
+    Renew(RenewArgs),
+    /// Revoke certificates: running processes refuse them in later handshakes.
+    Revoke(RevokeArgs),
     /// List the certificates of a directory.
     Show(ShowArgs),
 }
@@ -35,7 +40,8 @@ pub(crate) enum Command {
 pub(crate) struct IssueArgs {
     /// Directory of the certificates; `init` creates it
     dir: PathBuf,
-    /// Node to create a certificate for, as in `farpool node --name`; may be given several times
+    /// Node to create a certificate for, as in `farpool node --name`; NAME[0-9] stands for ten nodes, such as the pods
+    /// of a StatefulSet; may be given several times
     #[arg(long = "node", value_name = "NAME")]
     nodes: Vec<String>,
     /// Tenant to create a certificate for; may be given several times
@@ -44,6 +50,32 @@ pub(crate) struct IssueArgs {
     /// Days that the certificates are valid (1 to 3650); the CA is valid for ten years
     #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=3650))]
     days: u64,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool certs renew certs --days 90")]
+pub(crate) struct RenewArgs {
+    /// Directory of the certificates, with the key of the CA
+    dir: PathBuf,
+    /// Certificate to renew, by the name of its file without .pem [default: all except the CA's]; may be given several
+    /// times
+    #[arg(long = "cert", value_name = "STEM")]
+    stems: Vec<String>,
+    /// Days that the new certificates are valid (1 to 3650)
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=3650))]
+    days: u64,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool certs revoke certs --cert node-n1\n\n\
+    Writes crl.pem, which every process of the pool needs beside its ca.pem. Connections that exist stay open: restart \
+    the process that must be shut out.")]
+pub(crate) struct RevokeArgs {
+    /// Directory of the certificates, with the key of the CA
+    dir: PathBuf,
+    /// Certificate to revoke, by the name of its file without .pem; may be given several times
+    #[arg(long = "cert", value_name = "STEM", required = true)]
+    stems: Vec<String>,
 }
 
 #[derive(clap::Args)]
@@ -66,6 +98,8 @@ pub(crate) fn run(command: &Command) -> Outcome {
     match command {
         Command::Init(args) => init(args),
         Command::Add(args) => add(args),
+        Command::Renew(args) => renew(args),
+        Command::Revoke(args) => revoke(args),
         Command::Show(args) => show(args),
     }
 }
@@ -136,10 +170,15 @@ impl Authority {
     }
 }
 
+/// Returns the seconds since 1970.
+fn seconds_now() -> Result<u64, Failure> {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(Failure::failed)?;
+    Ok(since.as_secs())
+}
+
 fn params_of(days: u64) -> Result<CertificateParams, Failure> {
     let mut params = CertificateParams::new(Vec::new()).map_err(Failure::failed)?;
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(Failure::failed)?;
-    let now = date_time_ymd(1970, 1, 1) + Duration::from_secs(since.as_secs());
+    let now = date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds_now()?);
     params.not_before = now - CLOCKS_APART;
     params.not_after = now + DAY * days as u32;
     params.distinguished_name = DistinguishedName::new();
@@ -149,7 +188,7 @@ fn params_of(days: u64) -> Result<CertificateParams, Failure> {
 /// Returns the identities to issue certificates for, each with the stem of its file names.
 fn wanted(args: &IssueArgs) -> Result<Vec<(String, Identity)>, Failure> {
     let mut wanted = Vec::new();
-    for name in &args.nodes {
+    for name in &names_of(&args.nodes)? {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         let is_file_name = (1..=NODE_NAME_BYTES_MAX).contains(&name.len())
             && name.bytes().all(is_plain)
@@ -167,6 +206,33 @@ fn wanted(args: &IssueArgs) -> Result<Vec<(String, Identity)>, Failure> {
         wanted.push((format!("tenant-{name}"), identity));
     }
     Ok(wanted)
+}
+
+/// Limit of the names that one pattern stands for.
+const PATTERN_NAMES_MAX: u32 = 4096;
+
+/// Returns the names that `--node` gives. `NAME[FIRST-LAST]` stands for one name for each number.
+fn names_of(patterns: &[String]) -> Result<Vec<String>, Failure> {
+    let mut names = Vec::new();
+    for pattern in patterns {
+        let Some((prefix, range)) = pattern.strip_suffix(']').and_then(|rest| rest.split_once('[')) else {
+            names.push(pattern.clone());
+            continue;
+        };
+        let numbers =
+            range.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+        match numbers {
+            Some((first, last)) if first <= last && last - first < PATTERN_NAMES_MAX => {
+                names.extend((first..=last).map(|number: u32| format!("{prefix}{number}")));
+            }
+            _ => {
+                return Err(Failure::Usage(format!(
+                    "--node {pattern:?}: write NAME[FIRST-LAST] with at most {PATTERN_NAMES_MAX} numbers, such as n[0-9]"
+                )));
+            }
+        }
+    }
+    Ok(names)
 }
 
 fn init(args: &IssueArgs) -> Outcome {
@@ -194,17 +260,107 @@ fn add(args: &IssueArgs) -> Outcome {
     if all.is_empty() {
         return Err(Failure::Usage("nothing to add; name some with --node and --tenant".into()));
     }
+    let files = issue_all(&authority_in(&args.dir)?, args, &all)?;
+    write_new(&files)?;
+    report_made(args, &all, false)
+}
+
+/// Reads the CA of a directory.
+fn authority_in(dir: &Path) -> Result<Authority, Failure> {
     let read = |name: &str| {
-        let path = args.dir.join(name);
+        let path = dir.join(name);
         input::file(&path, KEYS_BYTES_MAX).and_then(input::text).map_err(|error| {
             let path = path.display();
             Failure::Failed(format!("{path}: {error}; a folder made by farpool certs init has this file"))
         })
     };
-    let authority = Authority::of_key(&read("ca.key")?, read("ca.pem")?)?;
-    let files = issue_all(&authority, args, &all)?;
-    write_new(&files)?;
-    report_made(args, &all, false)
+    Authority::of_key(&read("ca.key")?, read("ca.pem")?)
+}
+
+/// Replaces certificates and their keys. A process that reads the pair while it is replaced keeps its old one until the
+/// new pair is complete.
+fn renew(args: &RenewArgs) -> Outcome {
+    let authority = authority_in(&args.dir)?;
+    let stems = if args.stems.is_empty() { stems_in(&args.dir)? } else { args.stems.clone() };
+    let stems: Vec<&str> = stems.iter().map(String::as_str).filter(|stem| *stem != "ca").collect();
+    let mut files = Vec::new();
+    for (file, facts) in facts_of(&args.dir, &stems)? {
+        let stem = file.trim_end_matches(".pem");
+        let identity = facts.identity.as_ref();
+        let identity =
+            identity.ok_or_else(|| Failure::Failed(format!("{file} has no identity of a pool")))?;
+        files.extend(issued(&authority, &args.dir, stem, identity, args.days)?);
+    }
+    // The key comes first: whoever sees the new certificate finds its key.
+    files.sort_by_key(|file| !file.is_secret);
+    files.iter().try_for_each(replace)?;
+    show_made(&args.dir, &stems)
+}
+
+/// Adds certificates to the revocation list of the CA.
+fn revoke(args: &RevokeArgs) -> Outcome {
+    let authority = authority_in(&args.dir)?;
+    let stems: Vec<&str> = args.stems.iter().map(String::as_str).collect();
+    // The serial numbers so far, one a line, each followed by a comment for people.
+    let path = args.dir.join("revoked.txt");
+    let mut text = match path.exists() {
+        true => {
+            input::file(&path, KEYS_BYTES_MAX).and_then(input::text).map_err(|error| failed(&path, error))?
+        }
+        false => String::new(),
+    };
+    let now = seconds_now()?;
+    for (file, facts) in facts_of(&args.dir, &stems)? {
+        let serial = hex(&facts.serial);
+        if !text.lines().any(|line| line.split_whitespace().next() == Some(&serial)) {
+            text.push_str(&format!("{serial} {now} {file}\n"));
+        }
+    }
+    let mut revoked_certs = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let serial = words.next().and_then(crate::function::digits);
+        let (Some(serial), Some(at)) = (serial, words.next().and_then(|at| at.parse().ok())) else {
+            return Err(failed(&path, format!("{line:?} is not a serial number, a time and a file name")));
+        };
+        revoked_certs.push(RevokedCertParams {
+            serial_number: SerialNumber::from_slice(&serial),
+            revocation_time: date_time_ymd(1970, 1, 1) + Duration::from_secs(at),
+            reason_code: None,
+            invalidity_date: None,
+        });
+    }
+    let this_update = date_time_ymd(1970, 1, 1) + Duration::from_secs(now);
+    let list = CertificateRevocationListParams {
+        this_update,
+        next_update: this_update + DAY * CA_DAYS as u32,
+        crl_number: SerialNumber::from(now),
+        issuing_distribution_point: None,
+        revoked_certs,
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    let list = list.signed_by(&authority.issuer).and_then(|list| list.pem()).map_err(Failure::failed)?;
+    replace(&File { path: path.clone(), text, is_secret: false })?;
+    replace(&File { path: args.dir.join("crl.pem"), text: list, is_secret: false })?;
+    writeln!(
+        std::io::stdout(),
+        "{} lists what is revoked. Give it to every process of the pool, beside its ca.pem; running ones read it \
+         without a restart.",
+        args.dir.join("crl.pem").display()
+    )?;
+    Ok(())
+}
+
+fn failed(path: &Path, error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(format!("{}: {error}", path.display()))
+}
+
+/// Replaces a file in one step.
+fn replace(file: &File) -> Outcome {
+    let beside = file.path.with_extension("new");
+    let _ = std::fs::remove_file(&beside);
+    write(&File { path: beside.clone(), text: file.text.clone(), is_secret: file.is_secret })?;
+    std::fs::rename(&beside, &file.path).map_err(|error| failed(&file.path, error))
 }
 
 struct File {
@@ -221,14 +377,27 @@ fn issue_all(
 ) -> Result<Vec<File>, Failure> {
     let mut files = Vec::new();
     for (stem, identity) in all {
-        let Issued { cert, key } = authority.issue(identity, args.days)?;
-        Tls::from_pem(&authority.pem, &cert, &key)
-            .map_err(|error| Failure::Failed(format!("{stem}: {error}")))?;
-        let path = |end: &str| args.dir.join(format!("{stem}.{end}"));
-        files.push(File { path: path("pem"), text: cert, is_secret: false });
-        files.push(File { path: path("key"), text: key, is_secret: true });
+        files.extend(issued(authority, &args.dir, stem, identity, args.days)?);
     }
     Ok(files)
+}
+
+/// Issues a certificate and verifies it as its user will.
+fn issued(
+    authority: &Authority,
+    dir: &Path,
+    stem: &str,
+    identity: &Identity,
+    days: u64,
+) -> Result<[File; 2], Failure> {
+    let Issued { cert, key } = authority.issue(identity, days)?;
+    Tls::from_pem(&authority.pem, &cert, &key)
+        .map_err(|error| Failure::Failed(format!("{stem}: {error}")))?;
+    let path = |end: &str| dir.join(format!("{stem}.{end}"));
+    Ok([
+        File { path: path("pem"), text: cert, is_secret: false },
+        File { path: path("key"), text: key, is_secret: true },
+    ])
 }
 
 /// Writes all files, or none if one of them exists already.
@@ -239,17 +408,17 @@ fn write_new(files: &[File]) -> Outcome {
             file.path.display()
         )));
     }
-    for file in files {
-        let mode = if file.is_secret { 0o600 } else { 0o644 };
-        let written = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&file.path)
-            .and_then(|mut opened| opened.write_all(file.text.as_bytes()));
-        written.map_err(|error| Failure::Failed(format!("{}: {error}", file.path.display())))?;
-    }
-    Ok(())
+    files.iter().try_for_each(write)
+}
+
+fn write(file: &File) -> Outcome {
+    let mode = if file.is_secret { 0o600 } else { 0o644 };
+    let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(&file.path);
+    let written = opened.and_then(|mut opened| {
+        opened.write_all(file.text.as_bytes())?;
+        opened.sync_all()
+    });
+    written.map_err(|error| failed(&file.path, error))
 }
 
 fn report_made(args: &IssueArgs, all: &[(String, Identity)], is_new: bool) -> Outcome {
@@ -258,10 +427,8 @@ fn report_made(args: &IssueArgs, all: &[(String, Identity)], is_new: bool) -> Ou
     if is_new {
         stems.insert(0, "ca");
     }
+    show_made(&args.dir, &stems)?;
     let mut out = std::io::stdout().lock();
-    for line in as_table(&facts_of(&args.dir, &stems)?) {
-        writeln!(out, "{line}")?;
-    }
     writeln!(
         out,
         "\nTo run a pool with these certificates (give each machine only ca.pem and its own .pem and .key):\n"
@@ -269,7 +436,7 @@ fn report_made(args: &IssueArgs, all: &[(String, Identity)], is_new: bool) -> Ou
     if is_new {
         writeln!(out, "  farpool broker --listen BROKER-HOST:7700 --store broker.redb --certs {dir}")?;
     }
-    for name in &args.nodes {
+    for name in &names_of(&args.nodes)? {
         writeln!(
             out,
             "  farpool node --name {name} --memory 4GiB --listen NODE-HOST:7701 --broker farpool://BROKER-HOST:7700 \
@@ -289,6 +456,14 @@ fn report_made(args: &IssueArgs, all: &[(String, Identity)], is_new: bool) -> Ou
     Ok(())
 }
 
+fn show_made(dir: &Path, stems: &[&str]) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    for line in as_table(&facts_of(dir, stems)?) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
 /// Reads the certificates `STEM.pem` of a directory.
 fn facts_of(dir: &Path, stems: &[&str]) -> Result<Vec<(String, CertificateFacts)>, Failure> {
     let mut facts = Vec::new();
@@ -304,17 +479,24 @@ fn facts_of(dir: &Path, stems: &[&str]) -> Result<Vec<(String, CertificateFacts)
     Ok(facts)
 }
 
-fn show(args: &ShowArgs) -> Outcome {
-    let mut stems: Vec<String> = std::fs::read_dir(&args.dir)
-        .map_err(|error| Failure::Failed(format!("{}: {error}", args.dir.display())))?
+/// Returns the names of the certificates of a directory, the CA's first.
+fn stems_in(dir: &Path) -> Result<Vec<String>, Failure> {
+    let mut stems: Vec<String> = std::fs::read_dir(dir)
+        .map_err(|error| failed(dir, error))?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter_map(|name| name.strip_suffix(".pem").map(str::to_owned))
+        .filter(|stem| stem != "crl")
         .collect();
     stems.sort_unstable_by_key(|stem| (stem != "ca", stem.clone()));
-    let stems: Vec<&str> = stems.iter().map(String::as_str).collect();
     if stems.is_empty() {
-        return Err(Failure::Failed(format!("{}: contains no .pem file", args.dir.display())));
+        return Err(failed(dir, "contains no certificate (.pem)"));
     }
+    Ok(stems)
+}
+
+fn show(args: &ShowArgs) -> Outcome {
+    let stems = stems_in(&args.dir)?;
+    let stems: Vec<&str> = stems.iter().map(String::as_str).collect();
     let facts = facts_of(&args.dir, &stems)?;
     let mut out = std::io::stdout().lock();
     if args.json {

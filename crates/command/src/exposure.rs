@@ -1,9 +1,12 @@
 //! Flags for connections: whether they may leave this machine, and the certificates that authenticate both sides.
 
 use crate::exit::Failure;
+use farpool_host::{Event, Host, Machine};
+use farpool_transport::tls::utc;
 use farpool_transport::{Brokers, Exposure, ExposureError, Tls, TlsFiles};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// Flags of every command that connects or listens.
 #[derive(clap::Args)]
@@ -20,6 +23,9 @@ pub struct Args {
     /// Private key of this process (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     tls_key: Option<PathBuf>,
+    /// Revocation list of the CA: certificates in it are not accepted (PEM); with --certs it is crl.pem
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    tls_crl: Option<PathBuf>,
     /// Allow connections to other machines without encryption or authentication
     #[arg(long)]
     plaintext: bool,
@@ -42,15 +48,51 @@ impl Args {
         let files = match (&self.certs, &self.tls_ca, &self.tls_cert, &self.tls_key) {
             (Some(folder), ..) => Some(files_in(folder, stem)?),
             (None, Some(ca), Some(cert), Some(key)) => {
-                Some(TlsFiles { ca: ca.clone(), cert: cert.clone(), key: key.clone() })
+                let (ca, cert, key) = (ca.clone(), cert.clone(), key.clone());
+                Some(TlsFiles { ca, cert, key, crl: self.tls_crl.clone() })
             }
             // The argument parser accepts the three flags only together.
             _ => None,
         };
         let tls = files.map(|files| Tls::load(&files)).transpose();
         let tls = tls.map_err(|error| Failure::Failed(error.to_string()))?;
+        tls.iter().for_each(watch_end);
         Ok(Exposure { tls, plaintext: self.plaintext })
     }
+}
+
+/// Days before the end of a certificate at which a warning is logged.
+const WARN_DAYS: [u64; 4] = [30, 7, 3, 1];
+/// Interval between two looks at the certificate.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Warns of the end of the certificate for as long as this process runs. Each look also notices renewed files.
+fn watch_end(tls: &Tls) {
+    let tls = tls.clone();
+    let watch = move || {
+        let mut warned = u64::MAX;
+        loop {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            let due = warning_due(now, tls.not_after());
+            if let Some(days) = due.filter(|days| *days < warned) {
+                let end = utc(tls.not_after());
+                let message =
+                    format!("the certificate of {} ends on {end}: farpool certs renew makes a new one", tls.identity());
+                Machine.log(&Event::warn("certificate_ends", message));
+                warned = days;
+            }
+            warned = if due.is_none() { u64::MAX } else { warned };
+            std::thread::sleep(LOOK);
+        }
+    };
+    // Without a thread there are no warnings, and everything else works.
+    let _ = std::thread::Builder::new().name("farpool-certificate".into()).spawn(watch);
+}
+
+/// Returns the least of [`WARN_DAYS`] that has been reached. Both times are in seconds since 1970.
+fn warning_due(now: u64, not_after: u64) -> Option<u64> {
+    let left = not_after.saturating_sub(now);
+    WARN_DAYS.into_iter().filter(|days| left <= days * 86_400).min()
 }
 
 impl ClientArgs {
@@ -71,7 +113,9 @@ fn files_in(folder: &Path, stem: &str) -> Result<TlsFiles, Failure> {
     let mut found: Vec<String> = std::fs::read_dir(folder)
         .map_err(|error| Failure::Failed(format!("--certs {}: {error}", folder.display())))?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter_map(|name| name.strip_suffix(".pem").filter(|stem| *stem != "ca").map(str::to_owned))
+        .filter_map(|name| {
+            name.strip_suffix(".pem").filter(|stem| !["ca", "crl"].contains(stem)).map(str::to_owned)
+        })
         .collect();
     found.sort_unstable();
     let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
@@ -117,5 +161,20 @@ pub fn brokers_of(flag: &str, url: &str, exposure: &Exposure) -> Result<Brokers,
             Err(error)
         }
         _ => Ok(brokers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_a_certificate_is_warned_of_at_each_threshold() {
+        const DAY: u64 = 86_400;
+        let due = |left: u64| warning_due(1_000_000, 1_000_000 + left);
+        assert_eq!(due(31 * DAY), None);
+        assert_eq!([due(30 * DAY), due(8 * DAY)], [Some(30); 2]);
+        assert_eq!([due(7 * DAY), due(2 * DAY), due(DAY), due(0)], [Some(7), Some(3), Some(1), Some(1)]);
+        assert_eq!(warning_due(2_000_000, 1_000_000), Some(1), "it has ended");
     }
 }

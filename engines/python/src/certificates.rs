@@ -14,7 +14,7 @@ pub(crate) fn tls(
 ) -> PyResult<Option<Tls>> {
     let files = match (ca, cert, key, certs) {
         (None, None, None, None) if tenant.is_none() => return Ok(None),
-        (Some(ca), Some(cert), Some(key), None) if tenant.is_none() => TlsFiles { ca, cert, key },
+        (Some(ca), Some(cert), Some(key), None) if tenant.is_none() => TlsFiles { ca, cert, key, crl: None },
         (None, None, None, Some(folder)) => {
             let name = tenant.map_or("admin".to_owned(), |tenant| format!("tenant-{tenant}"));
             TlsFiles::in_folder(&folder, &name)

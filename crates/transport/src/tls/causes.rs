@@ -30,6 +30,11 @@ fn of_certificate(error: &CertificateError, expected: Option<&Identity>, ca: &st
         E::ExpiredContext { not_after, .. } => expired(&whose, *not_after),
         E::NotValidYetContext { not_before, .. } => not_yet_valid(&whose, *not_before),
         E::UnknownIssuer | E::BadSignature => other_ca(&whose, ca),
+        E::Revoked => TlsError::new(TlsErrorKind::Identity, format!("{whose} was revoked by its CA")),
+        E::UnknownRevocationStatus => TlsError::new(
+            TlsErrorKind::Handshake,
+            format!("the revocation list is not of the CA that issued {whose}"),
+        ),
         E::NotValidForNameContext { presented, .. } => wrong_peer(expected, presented),
         E::NotValidForName | E::ApplicationVerificationFailure => wrong_peer(expected, &[]),
         other => TlsError::new(TlsErrorKind::Handshake, format!("{whose} is not acceptable ({other})")),
@@ -65,9 +70,8 @@ pub(super) fn of_alert(alert: AlertDescription, own: &str) -> TlsError {
         AlertDescription::AccessDenied => "it does not have exactly one identity of the pool",
         AlertDescription::BadCertificate => "it is for another name than the peer expects",
         AlertDescription::UnsupportedCertificate => "it is not permitted for this side of a connection",
-        AlertDescription::CertificateRevoked | AlertDescription::CertificateUnknown => {
-            "the peer does not accept it"
-        }
+        AlertDescription::CertificateRevoked => "its CA has revoked it",
+        AlertDescription::CertificateUnknown => "the peer does not accept it",
         other => {
             let message = format!("the peer ended the TLS connection (alert {})", u8::from(other));
             return TlsError::new(TlsErrorKind::Handshake, message);

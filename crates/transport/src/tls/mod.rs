@@ -28,11 +28,11 @@ pub use stream::TlsStream;
 
 use farpool_lock::RwLock;
 use renewal::Watched;
-use rustls::client::Resumption;
 use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
@@ -54,15 +54,18 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Private key of this process.
     pub key: PathBuf,
+    /// Revocation list of the CA: certificates that are not accepted any more. If the file does not exist, all are.
+    pub crl: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// Returns the paths `ca.pem`, `NAME.pem` and `NAME.key` in a folder that `farpool certs init` made.
+    /// Returns the paths `ca.pem`, `NAME.pem`, `NAME.key` and `crl.pem` in a folder that `farpool certs init` made.
     pub fn in_folder(folder: &Path, name: &str) -> TlsFiles {
         TlsFiles {
             ca: folder.join("ca.pem"),
             cert: folder.join(format!("{name}.pem")),
             key: folder.join(format!("{name}.key")),
+            crl: Some(folder.join("crl.pem")),
         }
     }
 }
@@ -125,6 +128,7 @@ impl Tls {
             Pem { text: ca.as_bytes(), label: "the CA" },
             Pem { text: cert.as_bytes(), label: "the certificate" },
             Pem { text: key.as_bytes(), label: "the key" },
+            None,
         )?;
         Ok(Tls::of(loaded, None))
     }
@@ -164,14 +168,17 @@ impl Loaded {
                 .map_err(|error| TlsError::new(TlsErrorKind::File, format!("{}: {error}", shown(path))))
         };
         let [ca, cert, key] = [&files.ca, &files.cert, &files.key];
+        let crl = files.crl.as_ref().filter(|crl| crl.exists());
+        let crl = crl.map(|crl| Ok((pem(crl)?, shown(crl)))).transpose()?;
         Loaded::build(
             Pem { text: &pem(ca)?, label: &shown(ca) },
             Pem { text: &pem(cert)?, label: &shown(cert) },
             Pem { text: &pem(key)?, label: &shown(key) },
+            crl.as_ref().map(|(text, label)| Pem { text, label }),
         )
     }
 
-    fn build(ca: Pem<'_>, cert: Pem<'_>, key: Pem<'_>) -> Result<Loaded, TlsError> {
+    fn build(ca: Pem<'_>, cert: Pem<'_>, key: Pem<'_>, crl: Option<Pem<'_>>) -> Result<Loaded, TlsError> {
         let roots = roots_of(ca)?;
         let chain = certificates_of(cert)?;
         let private =
@@ -183,9 +190,21 @@ impl Loaded {
 
         let provider = Arc::new(provider());
         let roots = Arc::new(roots);
+        let revoked = crl.map(revocation_lists).transpose()?.unwrap_or_default();
+        let unusable = |error: VerifierBuilderError| {
+            let label = crl.map_or(ca.label, |crl| crl.label);
+            TlsError::new(TlsErrorKind::File, format!("{label}: {error}"))
+        };
         let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+            .with_crls(revoked.iter().cloned())
+            .only_check_end_entity_revocation()
             .build()
-            .map_err(|error| TlsError::new(TlsErrorKind::File, format!("{}: {error}", ca.label)))?;
+            .map_err(unusable)?;
+        let servers = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .with_crls(revoked)
+            .only_check_end_entity_revocation()
+            .build()
+            .map_err(unusable)?;
         let wrong_key = |error: rustls::Error| match error {
             rustls::Error::InconsistentKeys(_) => TlsError::new(
                 TlsErrorKind::File,
@@ -206,7 +225,7 @@ impl Loaded {
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13])
             .map_err(version)?
-            .with_root_certificates(roots)
+            .with_webpki_verifier(servers)
             .with_client_auth_cert(chain, private)
             .map_err(wrong_key)?;
         client.resumption = Resumption::disabled();
@@ -255,6 +274,12 @@ struct Pem<'a> {
 fn certificates_of(pem: Pem<'_>) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.text).collect();
     found.ok().filter(|found| !found.is_empty()).ok_or_else(|| no_pem(pem.label, "certificate"))
+}
+
+/// Returns the revocation lists of a PEM text, at least one.
+fn revocation_lists(pem: Pem<'_>) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem.text).collect();
+    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| no_pem(pem.label, "revocation list"))
 }
 
 fn roots_of(ca: Pem<'_>) -> Result<RootCertStore, TlsError> {
@@ -348,6 +373,8 @@ pub struct CertificateFacts {
     pub not_after: u64,
     /// SHA-256 of the DER form, which other tools call the fingerprint.
     pub fingerprint: [u8; 32],
+    /// Serial number, big-endian. A revocation list names certificates by it.
+    pub serial: Vec<u8>,
 }
 
 impl CertificateFacts {
@@ -356,6 +383,9 @@ impl CertificateFacts {
         let certificate = certificates_of(Pem { text: pem, label })?.remove(0);
         let (not_before, not_after) =
             validity(&certificate).ok_or_else(|| no_pem(label, "readable certificate"))?;
+        let serial = webpki::EndEntityCert::try_from(&certificate)
+            .map(|certificate| certificate.serial().to_vec())
+            .map_err(|_| no_pem(label, "readable certificate"))?;
         let digest = aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256
             .tls13()
             .map(|suite| suite.common.hash_provider.hash(&certificate))
@@ -365,6 +395,7 @@ impl CertificateFacts {
             not_before,
             not_after,
             fingerprint: digest.ok_or_else(|| no_pem(label, "readable certificate"))?,
+            serial,
         })
     }
 }

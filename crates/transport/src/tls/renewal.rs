@@ -25,9 +25,9 @@ pub(super) struct Watched {
 struct State {
     looked: MonoNs,
     /// Stamps of the files that are in use.
-    used: [Stamp; 3],
+    used: [Stamp; 4],
     /// Stamps of files that could not be used. They may have been replaced one by one, and not all of them yet.
-    refused: Option<[Stamp; 3]>,
+    refused: Option<[Stamp; 4]>,
     is_reported: bool,
 }
 
@@ -36,8 +36,9 @@ fn stamp(path: &Path) -> Stamp {
     Some((of.ino(), of.len(), i128::from(of.mtime()) * 1_000_000_000 + i128::from(of.mtime_nsec())))
 }
 
-fn stamps(files: &TlsFiles) -> [Stamp; 3] {
-    [&files.ca, &files.cert, &files.key].map(|path| stamp(path))
+fn stamps(files: &TlsFiles) -> [Stamp; 4] {
+    let crl = files.crl.as_ref().and_then(|path| stamp(path));
+    [stamp(&files.ca), stamp(&files.cert), stamp(&files.key), crl]
 }
 
 impl Watched {
@@ -67,8 +68,8 @@ impl Watched {
             Ok(loaded) => {
                 (state.used, state.refused, state.is_reported) = (found, None, false);
                 let until = super::utc(loaded.not_after);
-                let message = format!("{} was renewed; it is valid until {until}", loaded.own());
-                Machine.log(&Event::info("certificate_renewed", message));
+                let message = format!("{} was read again; it is valid until {until}", loaded.own());
+                Machine.log(&Event::info("certificate_read_again", message));
                 Some(loaded)
             }
             Err(error) => {
