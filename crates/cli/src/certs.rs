@@ -227,7 +227,7 @@ fn names_of(patterns: &[String]) -> Result<Vec<String>, Failure> {
             }
             _ => {
                 return Err(Failure::Usage(format!(
-                    "--node {pattern:?}: write NAME[FIRST-LAST] with at most {PATTERN_NAMES_MAX} numbers, such as n[0-9]"
+                    "--node {pattern:?}: write NAME[FIRST-LAST], such as n[0-9]; at most {PATTERN_NAMES_MAX} names"
                 )));
             }
         }

@@ -72,12 +72,15 @@ fn watch_end(tls: &Tls) {
     let watch = move || {
         let mut warned = u64::MAX;
         loop {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            let now =
+                SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
             let due = warning_due(now, tls.not_after());
             if let Some(days) = due.filter(|days| *days < warned) {
                 let end = utc(tls.not_after());
-                let message =
-                    format!("the certificate of {} ends on {end}: farpool certs renew makes a new one", tls.identity());
+                let message = format!(
+                    "the certificate of {} ends on {end}: farpool certs renew makes a new one",
+                    tls.identity()
+                );
                 Machine.log(&Event::warn("certificate_ends", message));
                 warned = days;
             }
@@ -85,7 +88,7 @@ fn watch_end(tls: &Tls) {
             std::thread::sleep(LOOK);
         }
     };
-    // Without a thread there are no warnings, and everything else works.
+    // If no thread can be started there are no warnings, and everything else works.
     let _ = std::thread::Builder::new().name("farpool-certificate".into()).spawn(watch);
 }
 

@@ -20,8 +20,8 @@ macro_rules! hosts {
     ($($(#[$doc:meta])* fn $method:ident(&self $(, $name:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
         /// Interface of a process of the pool to its machine.
         ///
-        /// Methods are of three kinds. Some return a value at once: `now`, `wall_ms`, `boot_id`, `spun_ns`,
-        /// `logs`, `is_one_thread`. Some act: `random`, `temporary_file`, `spawn`, `log`. One blocks: `wait`, on an event
+        /// Methods are of three kinds. Some return a value at once: `now`, `wall_ms`, `boot_id`, `spun_ns`, `logs`,
+        /// `is_one_thread`. Some act: `random`, `temporary_file`, `spawn`, `log`. One blocks: `wait`, on an event
         /// ([`HostEvent`]) and with a deadline. To wait for a change, read the event's count ([`HostEvent::heard`])
         /// first, then look at the state, and pass the count to `wait`; a change between the two is then not missed.
         ///

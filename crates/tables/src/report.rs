@@ -122,7 +122,8 @@ impl fmt::Display for Report {
         write!(
             f,
             ": of {row_groups} row groups {shipped} shipped, {fetched} fetched, {skipped} skipped; \
-             {} bytes of results and {} of columns over links; {:.1?} at nodes, {:.1?} on the client, {:.1?} elapsed; trace {}",
+             {} bytes of results and {} of columns over links; {:.1?} at nodes, {:.1?} on the client, {:.1?} elapsed; \
+             trace {}",
             self.result_bytes, self.fetched_bytes, self.node_time, self.client_time, self.elapsed, self.trace
         )?;
         if let Some(estimates) = &self.estimates {

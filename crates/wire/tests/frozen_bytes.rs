@@ -1,5 +1,5 @@
-//! Exact bytes of six frames of version 1, two of version 2, and two messages. They are a promise to every other implementation and version: change
-//! them only together with the protocol version and `spec/wire.md`.
+//! Exact bytes of six frames of version 1, two of version 2, and two messages. They are a promise to every other
+//! implementation and version: change them only together with the protocol version and `spec/wire.md`.
 
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;

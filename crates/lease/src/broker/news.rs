@@ -1,4 +1,4 @@
-//! What an operator wants to know of the pool: nodes that join, fall silent, come back or end, and what was lost.
+//! Changes of the pool for an operator: nodes that join, fall silent, come back or end, and the files that are lost.
 
 use super::BrokerLeases;
 use farpool_wire::Name;

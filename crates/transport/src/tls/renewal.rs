@@ -13,7 +13,7 @@ use std::path::Path;
 /// Least time between two looks at the files, in ms.
 const LOOK_MS: u64 = 1_000;
 
-/// What tells whether a file was replaced or changed: inode, bytes, and time of the last change in ns.
+/// Inode, bytes and time of the last change in ns of a file. They change when it is replaced or written.
 type Stamp = Option<(u64, u64, i128)>;
 
 /// Files that are looked at.
