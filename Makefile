@@ -42,11 +42,11 @@ COMMAND ?= sandbox sqlite
 
 # Tests and lints use a build with less optimization and more assertions. Benchmarks and long computations use the
 # release profile.
-CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-stores test-documents test-papers suites damage rules lint guest-test guest-figures
+CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-stores test-documents test-papers suites damage rules lint guest-test guest-figures upgrade-test
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores test-documents damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite
+.PHONY: help build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores test-documents damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -266,6 +266,19 @@ guest-figures: $(or $(filter everything,$(COMMAND)),build sqlite) $(READY) $(POS
 	CACHE=$(CACHE) GUEST_SECONDS=3600 bench/guest/run.sh --host-root env CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) \
 	  FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) FARPOOL_DATABASE_SIZE=8MiB FARPOOL_FIGURE_SECONDS=1800 \
 	  $(VENV)/bin/pytest -q -c engines/python/pyproject.toml bench/papers/test_figures.py --color=no -k "remote_memory and (sqlite or 15) and not tpcc"
+
+# The last commit of the protocol's version before this one.
+OLD := 37e693b1
+OLD_BIN := $(CACHE)/upgrade/$(OLD)/farpool
+
+$(OLD_BIN):
+	rm -rf $(CACHE)/upgrade/source && mkdir -p $(CACHE)/upgrade/source $(dir $@)
+	git archive $(OLD) | tar --extract --directory $(CACHE)/upgrade/source
+	cd $(CACHE)/upgrade/source && CARGO_TARGET_DIR=$(CACHE)/upgrade/target cargo build --profile dev --locked --package farpool-cli
+	cp $(CACHE)/upgrade/target/debug/farpool $@
+
+upgrade-test: $(or $(filter everything,$(COMMAND)),build) wheel $(OLD_BIN) $(ETCD) ## Run an earlier farpool together with this one, and through a rolling upgrade; needs root
+	$(BOUNDED) --seconds 3600 $(VENV)/bin/python tests/upgrade.py --old $(OLD_BIN) --new $(BIN) --etcd $(ETCD)
 
 tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh
