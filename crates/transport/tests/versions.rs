@@ -1,13 +1,14 @@
 //! Peers of the protocol's previous version, as recorded bytes: both ends then speak that version.
 
 use farpool_host::clock;
+use farpool_lock::Mutex;
 use farpool_transport::socket::{Interest, Stream};
 use farpool_transport::{FrameLink, Link, Outgoing, Peer, Service, Transport, serve::Conversation};
 use farpool_wire::control::{Done, SessionProof};
 use farpool_wire::limits::HEADER_BYTES;
 use farpool_wire::{Header, MonoNs, Opcode, Refusal, Reply, Request, Secret, SessionId, TraceId};
 use std::io::{self, IoSlice, IoSliceMut, Read};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Frames of version 1, recorded from commit 37e693b1.
 const HELLO_1: &str =
@@ -24,7 +25,7 @@ struct Noting(Mutex<Vec<TraceId>>);
 
 impl Service for Noting {
     fn call(&self, peer: &Peer, _request: Request) -> Result<Reply, Refusal> {
-        self.0.lock().expect("no panic").push(peer.trace);
+        self.0.lock().push(peer.trace);
         Ok(Reply::CloseSession(Done {}))
     }
 }
@@ -50,7 +51,7 @@ fn client_of_version_1_is_answered_in_version_1() {
     assert_eq!(&out[..], bytes(WELCOME_1), "the recorded answer of version 1");
     let status = Header { version: 1, ..Header::request(Opcode::Status, 2, &[]) }.encode();
     assert_eq!(answered(&mut conversation, &service, &status).0.version, 1);
-    assert_eq!(*service.0.lock().expect("no panic"), [TraceId::NONE]);
+    assert_eq!(*service.0.lock(), [TraceId::NONE]);
 }
 
 #[test]
@@ -63,7 +64,7 @@ fn client_of_this_version_tells_its_query() {
     assert_eq!((welcome.version, version), (2, vec![2]));
     let status = Header { trace: TraceId(7), ..Header::request(Opcode::Status, 2, &[]) }.encode();
     assert_eq!(answered(&mut conversation, &service, &status).0.version, 2);
-    assert_eq!(*service.0.lock().expect("no panic"), [TraceId(7)]);
+    assert_eq!(*service.0.lock(), [TraceId(7)]);
 }
 
 /// Stream to a peer that has written all its answers already.
@@ -75,10 +76,10 @@ struct Recorded {
 
 impl Stream for Recorded {
     fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.answers.lock().expect("no panic").read_vectored(into)
+        self.answers.lock().read_vectored(into)
     }
     fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut asked = self.asked.lock().expect("no panic");
+        let mut asked = self.asked.lock();
         Ok(from
             .iter()
             .map(|slice| asked.extend_from_slice(slice))
@@ -103,11 +104,11 @@ fn server_of_version_1_is_asked_in_version_1_and_told_no_query() {
     let deadline = clock::now().plus_ms(1_000);
     let mut link =
         FrameLink::greet(stream.clone(), Transport::Tcp, deadline).expect("they agree on version 1");
-    stream.asked.lock().expect("no panic").clear();
+    stream.asked.lock().clear();
     link.set_trace(TraceId(7));
     let close = Request::CloseSession(SessionProof { session: SessionId(1), secret: Secret(1) });
     link.call(&close, deadline).expect("an answer in version 1");
-    let asked = stream.asked.lock().expect("no panic").clone();
+    let asked = stream.asked.lock().clone();
     let header = Header::decode(asked.first_chunk().expect("a header")).expect("a good request");
     assert_eq!((header.version, header.trace), (1, TraceId::NONE));
 }
