@@ -5,10 +5,12 @@
 mod broker;
 mod certs;
 mod demo;
+mod doctor;
 mod drain;
 mod far_table;
 mod function;
 mod hand_over;
+mod ls;
 mod mount;
 mod node;
 mod pool_args;
@@ -41,6 +43,8 @@ enum Command {
     Node(node::Args),
     /// Show a pool: nodes, regions, sessions, tenants, files, traffic.
     Status(status::Args),
+    /// List the published files of a pool.
+    Ls(ls::Args),
     /// Empty a node: its data moves to other nodes, then its process ends.
     Drain(drain::Args),
     /// List, describe and drop the far tables of a pool.
@@ -55,6 +59,8 @@ enum Command {
     /// Mount far memory as a directory.
     #[command(subcommand)]
     Mount(mount::Command),
+    /// Check what this machine offers to Farpool, and say what to change.
+    Doctor(doctor::Args),
     /// Show the memory tiers of this machine and their measured bandwidth.
     Tiers(tiers::Args),
     /// Create and list the certificates of a pool.
@@ -74,11 +80,13 @@ fn main() -> ExitCode {
         Command::Broker(args) => broker::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Ls(args) => ls::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Table(command) => far_table::run(&command),
         Command::Function(command) => function::run(&command),
         Command::Sql(args) => hand_over::run("farpool-sql", "sql", &args),
         Command::Mount(command) => mount::run(&command),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Tiers(args) => tiers::run(&args),
         Command::Certs(command) => certs::run(&command),
         Command::Bench(args) => hand_over::run("farpool-bench", "benches", &args),

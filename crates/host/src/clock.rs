@@ -4,6 +4,17 @@
 use farpool_wire::MonoNs;
 use rustix::time::{ClockId, clock_gettime};
 
+/// Reports whether a service such as chrony keeps the wall clock in step with others. `None` if the kernel does
+/// not tell.
+#[allow(unsafe_code)]
+pub fn is_synchronized() -> Option<bool> {
+    // SAFETY: all fields of the struct are integers, for which zeros are values.
+    let mut told: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the call fills the struct that it is given. With no mode set it changes nothing.
+    let state = unsafe { libc::adjtimex(&mut told) };
+    (state >= 0).then_some(state != libc::TIME_ERROR && told.status & libc::STA_UNSYNC == 0)
+}
+
 /// Returns the time of `CLOCK_BOOTTIME`.
 pub fn now() -> MonoNs {
     let time = clock_gettime(ClockId::Boottime);

@@ -5,7 +5,7 @@
 //! thread spins for an answer before it parks.
 //!
 //! Never in this crate: a link or a peer (crate `transport` has those), or a rule about either. Unsafe code is in
-//! `fork.rs` and `slice.rs` only.
+//! `clock.rs`, `fork.rs` and `slice.rs` only.
 #![deny(unsafe_code)]
 
 pub mod clock;
