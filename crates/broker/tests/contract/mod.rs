@@ -34,7 +34,8 @@ pub fn load(store: &dyn Store) -> Durable {
     store.load().expect("loads")
 }
 
-/// Commits batches one after the other. After each, the store must hold what the records say, in their order.
+/// Commits batches of changes to a new, empty store. After each, the store must load the state that the changes so far
+/// give, applied in their order. Returns the last state, for callers that open the store again.
 pub fn conformance(store: &mut dyn Store) -> Durable {
     assert_eq!(load(store), Durable::default(), "a new store is empty");
     let batches = [
