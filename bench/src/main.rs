@@ -1,8 +1,8 @@
 //! `farpool bench`: measures far memory on this machine, in time and in CPU time.
 //!
-//! The idea: two figures are comparable only if they come from one run. Each point is therefore measured in turns with
-//! its ceiling (memcpy of the same bytes, or an empty round trip) and with what a user would use instead. Every byte
-//! that is read is compared with the byte that was written, outside the timed part.
+//! The idea: two figures are comparable only if they come from one run. A run therefore alternates between far memory,
+//! its ceiling (memcpy of the same bytes, or an empty round trip) and what a user would use instead, such as Redis or a
+//! disk. Every byte that is read is compared with the byte that was written, outside the timed part.
 #![forbid(unsafe_code)]
 
 mod functions;

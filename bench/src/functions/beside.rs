@@ -1,7 +1,8 @@
-//! Page reads of one client while another client calls hostile functions.
+//! Latency of page reads of one client while another client calls hostile functions at the same node. A hostile
+//! function fails, for example by access out of bounds or an endless loop.
 //!
-//! Calls that keep a CPU busy slow down others however they end. On a machine with few CPUs, that is most of the
-//! effect. Hostile calls are therefore measured in turns with harmless calls that run about as long.
+//! Calls that keep a CPU busy slow down other clients, even if they do not fail. On a machine with few CPUs, that is
+//! most of the effect. Hostile calls are therefore measured in turns with harmless calls that run about as long.
 
 use super::list::{List, NODE_BYTES, PAGE, PAGE_BYTES, check, words};
 use super::shipped::WALK;
@@ -12,21 +13,21 @@ use farpool::{FarFile, Placement, Pool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Deadline of hostile calls.
+/// Time limit of a hostile call, at which the node ends it.
 const DEADLINE: Duration = Duration::from_millis(5);
-/// Steps of a harmless walk that takes about as long as [`DEADLINE`].
+/// Steps of a harmless walk over the list that takes about as long as [`DEADLINE`].
 const STEPS: u64 = 100_000;
-/// Duration of one measurement.
+/// Time during which page reads are measured beside one kind of calls in a round.
 const TURN: Duration = Duration::from_millis(500);
 
 /// Latencies of page reads beside the calls of another client.
 pub(super) struct Beside {
-    /// Name of what the other client does.
+    /// Name of what the other client does, in the results.
     pub(super) name: &'static str,
     /// Median latency, in us. `p99_us` is the 99th percentile.
     pub(super) median_us: f64,
     pub(super) p99_us: f64,
-    /// Calls that the other client made meanwhile.
+    /// Number of calls that the other client made meanwhile.
     pub(super) calls: u64,
 }
 
@@ -72,7 +73,7 @@ fn harm(caller: &Caller, hostile: &[Hostile]) -> Result<u64, Failure> {
             Err(error) => error.how_it_ended().map(|ended| ended.outcome).ok_or(error)?,
             Ok(_) => Outcome::Done,
         };
-        // The deadline may come before the trap if the machine is busy.
+        // The deadline may pass before the function fails in its own way, if the machine is busy.
         if ended != *wanted && ended != Outcome::Deadline {
             return Err(Failure::Failed(format!("a hostile function ended by {ended:?}, not {wanted:?}")));
         }
@@ -80,7 +81,8 @@ fn harm(caller: &Caller, hostile: &[Hostile]) -> Result<u64, Failure> {
     Ok(hostile.len() as u64)
 }
 
-/// Makes `count` harmless calls, the first two of which run as long as a hostile call up to its deadline.
+/// Makes `count` harmless calls. The first two run about as long as the two hostile functions that loop until their
+/// deadline, the others take one step. `walked` are the expected outputs of one step and of [`STEPS`] steps.
 fn work(caller: &Caller, walk: &Function, walked: &[Vec<u8>; 2], count: usize) -> Result<u64, Failure> {
     for index in 0..count {
         let (steps, wanted) = if index < 2 { (STEPS, &walked[1]) } else { (1, &walked[0]) };

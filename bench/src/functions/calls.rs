@@ -1,4 +1,5 @@
-//! Measures calls of every kind, in turns with the operations that they are compared with.
+//! Measures calls of functions at a memory node: resident ones (built into the node), WebAssembly and native code. They
+//! take turns with empty round trips and page reads, with which they are compared.
 
 use super::args::FunctionArgs;
 use super::figures::{EMPTY, EMPTY_RESIDENT, Kind, Point, Scan};
@@ -15,9 +16,9 @@ use farpool::function::{CallOptions, Caller, Function};
 use farpool_host::waiting::Waiting;
 use std::time::Instant;
 
-/// Calls that are made before the timed ones.
+/// Untimed calls before the timed calls of one kind in a round.
 const WARM_UP: usize = 200;
-/// Bytes of the shorter scan, which fit in a cache. The other scan reads the whole list.
+/// Bytes of the shorter scan, which fit in a CPU cache. The longer scan reads the whole list.
 const SCANNED_BYTES: u64 = 256 << 10;
 /// Scans of each kind per round.
 const SCANS_EACH: usize = 30;
@@ -42,14 +43,16 @@ pub(super) fn measure(
         more.extend(["--function-keys".to_owned(), examples.keys.path().display().to_string()]);
     }
     let firsts = (args.calls / 10).max(10) as usize;
-    // The nodes of an existing pool may have compiled the functions of an earlier run. A unique number avoids that.
+    // The nodes of an existing pool may have cached the compiled functions of an earlier run. A number that is unique
+    // to this run makes the modules differ from those.
     let unique = std::time::UNIX_EPOCH.elapsed().map_or(0, |now| now.as_nanos() as u64 >> 1);
     let made = |functions, from: usize| -> Result<Vec<Function>, Failure> {
         let number = |at: usize| unique.wrapping_add((from + at) as u64);
         (0..firsts).map(|at| Ok(Function::wasm(module(functions, number(at))?, "walk")?)).collect()
     };
     let (ones, eights) = (made(1, 0)?, made(8, firsts)?);
-    // Functions that are compiled by a first node and then found in the compile cache by a second one.
+    // These functions are compiled by the node of a first pool. The node of the second pool, which is measured, then
+    // finds them in the same compile cache.
     let cached = if args.pool.is_none() { made(1, 2 * firsts)? } else { Vec::new() };
     if !cached.is_empty() {
         let stage = Stage::new(args, way, transport, &more)?;
@@ -66,8 +69,8 @@ pub(super) fn measure(
     found
 }
 
-/// Measures one pool, over the published list. `firsts` are functions that were not called yet: modules of one
-/// function, modules of eight, and modules that are in the compile cache.
+/// Measures one pool, over the list in `file`. `firsts` are functions whose first call is measured: from modules of one
+/// function, from modules of eight functions, and from modules that are in the compile cache.
 fn measure_at(
     args: &FunctionArgs,
     list: &List,
@@ -149,7 +152,8 @@ fn measure_at(
     Ok(Point { transport: stage.transport, way, kinds, access_ns, scans, beside, placed })
 }
 
-/// Measures a long walk by each kind of function, in turns.
+/// Measures a walk of `--steps` list nodes by each kind of function, in turns. Returns the name of each kind and its ns
+/// per step.
 fn accesses(
     args: &FunctionArgs,
     list: &List,
@@ -175,7 +179,7 @@ fn accesses(
     Ok(functions.iter().zip(times).map(|((name, _), times)| (*name, median(times.into_iter()))).collect())
 }
 
-/// Measures scans by each form of a function, in turns.
+/// Measures scans of the list by each form of a function (WebAssembly without and with vectors, native), in turns.
 fn scans(
     args: &FunctionArgs,
     list: &List,

@@ -11,7 +11,7 @@ use farpool_planner::break_even_accesses;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Times of one kind of call.
+/// Times of one kind of operation, such as calls of a native function or empty round trips.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) times: Vec<Duration>,
@@ -36,14 +36,15 @@ pub(super) struct Point {
     pub(super) transport: TransportChoice,
     pub(super) way: Waiting,
     pub(super) kinds: Vec<Kind>,
-    /// Time of each dependent access of a long walk, in ns.
+    /// Time of each step of a long walk over the list, in ns, by kind of function. A step needs the result of the step
+    /// before.
     pub(super) access_ns: Vec<(&'static str, f64)>,
     pub(super) scans: Vec<Scan>,
     pub(super) beside: Vec<beside::Beside>,
     pub(super) placed: Vec<row_groups::Placed>,
 }
 
-/// Speed of one scan in each form of its function.
+/// Speed of one scan. `gb_per_s` has the name of each form of the function (such as `native`) and its speed.
 pub(super) struct Scan {
     pub(super) name: &'static str,
     pub(super) bytes: u64,
@@ -59,8 +60,8 @@ impl Point {
         self.kinds.iter().find(|other| other.name == beside).map_or(0.0, Kind::median_us)
     }
 
-    /// Returns the number of dependent accesses from which on one call is faster than one page read per access. `None`
-    /// if there is none.
+    /// Returns the least number of dependent accesses to far memory for which one call of this kind is faster than one
+    /// page read per access. `None` if a call is never faster.
     fn break_even(&self, kind: &Kind) -> Option<u64> {
         let page_ns = self.kinds.iter().find(|other| other.name == PAGE)?.median_us() * 1e3;
         let local_ns = self.access_ns.first().map_or(110.0, |(_, ns)| *ns);

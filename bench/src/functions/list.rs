@@ -1,4 +1,4 @@
-//! Linked list that the functions walk, and the check of their outputs.
+//! Linked list that the functions of `farpool bench functions` read, and the check of their outputs.
 
 use crate::Outcome;
 use crate::exit::Failure;
@@ -10,7 +10,7 @@ pub(super) const PAGE_BYTES: usize = 8 << 10;
 /// Name of a page read in the results.
 pub(super) const PAGE: &str = "page of 8 KiB read";
 
-/// Linked list as the index of each node's successor.
+/// Linked list. `next` has the index of each node's successor.
 pub(super) struct List {
     pub(super) next: Vec<u32>,
 }
@@ -39,7 +39,8 @@ impl List {
         bytes
     }
 
-    /// Returns the nodes in local memory. The first word of a node is the index of its successor.
+    /// Returns the nodes for walks in this process. The first word of a node is the index of its successor, not the
+    /// offset as in [`List::bytes`].
     pub(super) fn nodes(&self) -> Vec<[u64; NODE_BYTES / 8]> {
         self.next.iter().map(|next| [u64::from(*next), 0, 0, 0, 0, 0, 0, 0]).collect()
     }

@@ -1,7 +1,8 @@
 //! Latency of a memory access on this machine, for each cache level and for DRAM.
 //!
-//! Each access yields the address of the next one, so the CPU can neither overlap nor predict them. The list is half as
-//! large as the cache that is measured, or so large that hardly any of it is cached.
+//! Each access reads the address of the next one from a linked list, so the CPU can neither overlap nor predict the
+//! accesses. For a cache, the list is half as large as the cache. For DRAM, it is so large that hardly any of it is
+//! cached.
 
 use super::list::List;
 use crate::harness::statistics::median;
@@ -9,11 +10,11 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
-/// Accesses that are timed together.
+/// Number of accesses that are timed together.
 const STEPS: u32 = 200_000;
-/// Most accesses that warm the cache before the timed ones.
+/// Largest number of accesses that load the list into its cache before the timed ones.
 const WARM_UP_STEPS: usize = 1 << 20;
-/// Size of the list for DRAM, as a multiple of the largest cache.
+/// Size of the list for DRAM as a multiple of the largest cache, within the bounds that follow.
 const BEYOND: u64 = 8;
 const BEYOND_BYTES_MIN: u64 = 64 << 20;
 const BEYOND_BYTES_MAX: u64 = 1 << 30;

@@ -1,11 +1,12 @@
-//! Cost of moving a thread to another CPU.
+//! Time to move a thread to another CPU of this machine.
 
 use super::figures::Kind;
 use crate::exit::Failure;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::Instant;
 
-/// Measures a move of this thread to another CPU, and a move there and back: medians in us. NaN with a single CPU.
+/// Returns the median times of moving this thread to another CPU, and of moving it there and back, in us. Both are NaN
+/// on a machine with a single CPU.
 pub(super) fn migration(calls: u32) -> Result<[f64; 2], Failure> {
     let allowed = sched_getaffinity(None).map_err(std::io::Error::from)?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();

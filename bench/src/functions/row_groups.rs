@@ -1,7 +1,8 @@
-//! One function over the row groups of a far table, with each placement in turns.
+//! One function over the row groups of a far table, with each placement in turns: at the memory node (ship), at the
+//! client (fetch), at both (split), or chosen by the planner (auto).
 //!
-//! The best placement depends on the work per value, so the work is an argument of this function. With little work the
-//! transfer dominates. With much work two CPUs are faster than one.
+//! The best placement depends on the work per value, so the work is an argument of the function. With little work, the
+//! transfer of the values dominates. With much work, the CPUs of node and client together are faster than one.
 
 use super::list::{check, words};
 use crate::exit::Failure;
@@ -13,14 +14,14 @@ use farpool::{FarTable, Placement, Pool};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Row groups of the table. [`GROUP_VALUES`] is the number of values in each.
+/// Number of row groups of the table. [`GROUP_VALUES`] is the number of values in each.
 const GROUPS: u64 = 32;
 const GROUP_VALUES: u64 = 64 << 10;
 /// Name of the table in the pool.
 const TABLE: &str = "bench-functions-values";
-/// Default for the steps of the generator per value.
+/// Default for `--work`: steps of a pseudo-random generator that the function takes for each value.
 pub(super) const WORK: [u64; 4] = [1, 8, 64, 512];
-/// Placements that are measured. The last one chooses among the others.
+/// Placements that are measured. With the last one, the planner chooses one of the others.
 pub(super) const PLACEMENTS: [(&str, Placement); 4] = [
     ("ship", Placement::Ship),
     ("fetch", Placement::Fetch),
@@ -28,7 +29,8 @@ pub(super) const PLACEMENTS: [(&str, Placement); 4] = [
     ("auto", Placement::Auto),
 ];
 
-/// Function that sums each value of the column after some steps of a linear congruential generator.
+/// Function in WebAssembly text. It starts a linear congruential generator with each value of the column, takes some
+/// steps, and returns the sum of the results.
 const MIX: &str = r#"(module (memory (export "memory") 1) (func (export "mix") (param $call i32) (result i64)
     (local $at i32) (local $groups i32) (local $rows i64) (local $sum i64) (local $value i32) (local $out i32)
     (local $x i64) (local $left i64) (local $steps i64)
@@ -59,9 +61,9 @@ const MIX: &str = r#"(module (memory (export "memory") 1) (func (export "mix") (
     (i64.store (local.get $out) (local.get $sum))
     (i64.const 8))"#;
 
-/// Times for one amount of work.
+/// Times of the placements for one amount of work.
 pub(super) struct Placed {
-    /// Steps per value.
+    /// Steps of the generator for each value.
     pub(super) work: u64,
     /// Median time of each placement in the order of [`PLACEMENTS`], in ms.
     pub(super) ms: [f64; 4],
@@ -101,7 +103,7 @@ fn called(
     Ok((took, sums.fold(0, |sum, part| sum.wrapping_add(u64::from_le_bytes(*part)))))
 }
 
-/// Measures each placement for each amount of work, over a far table whose columns were not fetched yet.
+/// Writes a far table to the pool. Measures each placement for each amount of work over it.
 pub(super) fn measure(pool: &Pool, works: &[u64], rounds: usize) -> Result<Vec<Placed>, Failure> {
     let table = table(pool)?;
     let found = measure_over(&table, works, rounds);
@@ -119,7 +121,7 @@ fn measure_over(table: &FarTable, works: &[u64], rounds: usize) -> Result<Vec<Pl
         let mix = Function::wasm(module, "mix")?;
         let mut times = vec![Vec::new(); PLACEMENTS.len()];
         let mut chosen = "ship";
-        // The first turn is not timed. An odd number of turns is left, so the median is a measured value.
+        // An odd number of turns is timed (all but the first), so the median is a measured value.
         for turn in 0..2 * rounds {
             for ((name, placement), times) in PLACEMENTS.iter().zip(&mut times) {
                 let caller = table.caller(&["value"], Default::default())?;

@@ -1,4 +1,5 @@
-//! Functions that are shipped: generated for a run, or read from a directory and signed for it.
+//! Functions that `farpool bench functions` sends to a memory node. WebAssembly modules are generated for a run, or
+//! read from a directory. Native functions are read from a directory and signed for the run.
 
 use crate::exit::Failure;
 use crate::input;
@@ -9,8 +10,9 @@ use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use std::io::Write;
 use std::time::Duration;
 
-/// Shipped function in WebAssembly text, a module of one function. Arguments and output are those of
-/// `examples/functions/walk.wat`, but it does not hop to other nodes.
+/// Start of a module in WebAssembly text, without the last parenthesis. Its function `walk` follows the linked list:
+/// the arguments are the offset of the first list node and the number of steps, the output is the offset of the last
+/// node and the sum of the values. `examples/functions/walk.wat` also hops to other memory nodes; this one does not.
 pub(super) const WALK: &str = r#"(module (memory (export "memory") 1)
   (func (export "walk") (param $call i32) (result i64)
     (local $window i64) (local $at i64) (local $left i64) (local $sum i64) (local $from i32) (local $node i32)
@@ -28,12 +30,13 @@ pub(super) const WALK: &str = r#"(module (memory (export "memory") 1)
     (i64.store (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $at))
     (i64.store offset=8 (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $sum))
     (i64.const 16))"#;
-/// Native functions whose first call is measured. Each stays loaded in the process that runs it.
+/// Number of native functions whose first call is measured. Each stays loaded in the process that runs it.
 pub(super) const NATIVES: u64 = 50;
-/// Names of functions that scan values in order.
+/// Names of the functions that scan the values of the list in the order of their offsets.
 pub(super) const SCANS: [&str; 2] = ["filter_sum", "sum"];
 
-/// Builds a module with unique bytes: `walk`, further functions up to `functions` in all, and a number.
+/// Builds a module with `functions` functions, the first of which is `walk`. Each `number` gives other bytes, so that a
+/// node does not take the module for one that it has compiled before.
 pub(super) fn module(functions: usize, number: u64) -> Result<Vec<u8>, Failure> {
     let mut more = String::new();
     for index in 1..functions {
@@ -49,16 +52,18 @@ pub(super) fn module(functions: usize, number: u64) -> Result<Vec<u8>, Failure> 
             8 * (index + 1)
         );
     }
-    // The number makes the module unique, and a global adds nothing to the compile time.
+    // The number is stored as a global, which adds nothing to the compile time.
     more += &format!("(global i64 (i64.const {number})))");
     wat::parse_str(WALK.to_owned() + "\n" + &more)
         .map_err(|error| Failure::Failed(format!("the module: {error}")))
 }
 
-/// Functions of the directory `--examples`. Native ones are signed with a key of this run, which the nodes get.
+/// Functions of the directory `--examples`. Native ones are signed with a key of this run. `keys` is a file with its
+/// public key, which the nodes get.
 pub(super) struct Examples {
     pub(super) walk: Function,
-    /// Copies of the native `walk`, made unique by a number at the end of the object.
+    /// Copies of the native `walk`, whose first calls are measured. A number at the end of the object file makes each
+    /// one unique.
     pub(super) walks: Vec<Function>,
     /// Functions for each scan, by its name: the same function as a module, as a module with vectors, and as native
     /// code.
@@ -74,7 +79,7 @@ pub(super) fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
             .map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))
     };
     let walk = read("walk.so".to_owned())?;
-    // Bytes after the last section of an object are ignored.
+    // The loader of shared objects ignores bytes after the last section, so a number can be appended.
     let walks = (0..=NATIVES).map(|number: u64| ([&walk[..], &number.to_le_bytes()].concat(), "walk"));
     let mut objects: Vec<_> = walks.collect();
     for name in SCANS {
@@ -95,7 +100,7 @@ pub(super) fn examples(folder: &std::path::Path) -> Result<Examples, Failure> {
     Ok(Examples { walk, walks: signed, scans, keys })
 }
 
-/// Returns the options of calls at nodes, in instances that may have run before.
+/// Returns the options of calls that run at the node. A call may use an instance of the function that has run before.
 pub(super) fn shipped() -> CallOptions {
     CallOptions { placement: Placement::Ship, deadline: Duration::from_secs(600), ..CallOptions::default() }
 }

@@ -1,4 +1,4 @@
-//! Pool in which the functions are called, and the list in it.
+//! Pool in which `farpool bench functions` calls functions, and the linked list in it that they read.
 
 use super::args::FunctionArgs;
 use super::list::List;
@@ -67,7 +67,8 @@ impl Stage {
     }
 }
 
-/// Waits until the tenants' directories hold `count` files. A node writes compiled code in the background.
+/// Waits until a node's compile cache in `folder` holds `count` functions: files without an extension in the
+/// directories of its tenants. A node writes compiled code in the background.
 pub(super) fn await_files(folder: &std::path::Path, count: usize) -> Outcome {
     let until = Instant::now() + Duration::from_secs(10);
     let files = || -> std::io::Result<usize> {

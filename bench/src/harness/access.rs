@@ -1,5 +1,5 @@
-//! Accesses of the benchmarks: sizes, order and offsets. They are drawn from one seed, the same for every contender of
-//! a run.
+//! Accesses of the benchmarks: sizes, order and offsets. Random offsets depend on the seed of the run, but not on the
+//! system that is measured. All systems of a run therefore access the same offsets.
 
 use super::mixing::mix;
 
@@ -21,7 +21,7 @@ pub(crate) struct Access {
     pub(crate) is_write: bool,
 }
 
-/// All kinds of access. Reads come first within each size.
+/// All kinds of access. Within each size, reads come before writes.
 pub(crate) const ACCESSES: [Access; 4] = [
     Access { name: "8 KiB random reads", word: "8k-read", block: SMALL, is_random: true, is_write: false },
     Access { name: "8 KiB random writes", word: "8k-write", block: SMALL, is_random: true, is_write: true },
@@ -41,7 +41,8 @@ pub(crate) const ACCESSES: [Access; 4] = [
     },
 ];
 
-/// Limit for the bytes in flight of one client. Beyond that, a greater depth only makes the queue longer.
+/// Limit for the bytes of one client's outstanding operations. Above this limit, more outstanding operations only make
+/// the queue longer.
 pub(crate) const UNDER_WAY_BYTES_MAX: usize = 8 << 20;
 
 /// Parses one word of `--access`.
@@ -53,7 +54,7 @@ pub(crate) fn parse_access(word: &str) -> Result<Access, String> {
         .ok_or_else(|| format!("{word:?} is not an access; {words} are permitted"))
 }
 
-/// Offsets of one client at one point: an endless iterator.
+/// Endless iterator over the offsets, in bytes, that one client accesses.
 pub(crate) struct Offsets {
     access: Access,
     blocks: u64,
@@ -61,7 +62,8 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Draws offsets in a file of `bytes`, at least one block. Equal seeds draw equal offsets.
+    /// Creates the offsets for a file of `bytes`, which is at least one block. Equal seeds give equal offsets. For
+    /// sequential accesses, the seed is the number of the first block.
     pub(crate) fn new(access: Access, bytes: u64, seed: u64) -> Offsets {
         Offsets { access, blocks: (bytes / access.block as u64).max(1), state: seed }
     }
@@ -83,8 +85,8 @@ impl Iterator for Offsets {
     }
 }
 
-/// Returns the seed of one client at one point. The contender is not part of it, so all contenders use the same
-/// offsets.
+/// Returns the seed of the offsets of one client. `numbers` are parts such as the client, the depth and the round. The
+/// measured system is not among them, so that all systems access the same offsets.
 pub(crate) fn seed_of(seed: u64, access: Access, numbers: [u64; 4]) -> u64 {
     if !access.is_random {
         return 0;

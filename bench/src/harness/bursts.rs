@@ -1,4 +1,8 @@
-//! Means by which a client reads and writes: calls in this process, or another program that carries out whole bursts.
+//! Means by which a benchmark client reads and writes: calls in this process, or another program.
+//!
+//! The operations of a measurement come in bursts. A burst is a list of reads or of writes, of 32 MiB or less. Only
+//! bursts are timed; buffers are prepared and checked between them. The depth is the number of operations of a client
+//! that are outstanding at once.
 
 use super::access::Access;
 use crate::exit::Failure;
@@ -10,13 +14,14 @@ use std::time::{Duration, Instant};
 pub(crate) enum Means {
     /// Calls in this process. They run one after another, or in as many threads as the depth says.
     Calls(Box<dyn Target>),
-    /// Another program. It gets a burst, which is a list of reads or of writes, carries it out and measures its time
-    /// itself, so that passing orders between the two programs is not measured.
+    /// Another program. It gets the reads or writes of a burst, carries them out and measures their time itself, so
+    /// that passing orders between the two programs is not measured.
     Bursts(Box<dyn Bursts>),
 }
 
 impl Means {
-    /// Returns how another thread can end the current burst. `None` if this thread checks for the end itself.
+    /// Returns a function with which another thread ends the current burst. `None` for calls: the thread that makes
+    /// them checks for the end itself.
     pub(crate) fn stop(&self) -> Option<Stop> {
         match self {
             Means::Calls(_) => None,
@@ -33,8 +38,8 @@ pub(crate) trait Target: Send {
     /// Writes every range.
     fn write(&mut self, ranges: &[WriteRange<'_>]) -> Result<(), Failure>;
 
-    /// Returns the target as [`OneAtATime`] if it takes one operation per thread. The depth is then a number of
-    /// threads.
+    /// Returns the target as [`OneAtATime`] if each of its operations blocks a thread. A depth of N is then reached
+    /// by N threads instead of a batch of N operations.
     fn by_threads(&self) -> Option<&dyn OneAtATime> {
         None
     }
@@ -46,28 +51,29 @@ pub(crate) trait OneAtATime: Sync {
     fn write_one(&self, range: WriteRange<'_>) -> Result<(), Failure>;
 }
 
-/// Ends the burst that was prepared last, once its least number of operations is done.
+/// Function that ends the burst that was prepared last, once [`Limits::least`] operations are done.
 pub(crate) type Stop = Arc<dyn Fn() + Send + Sync>;
 
-/// Program that carries out a burst by itself. Only [`Bursts::go`] is timed, by the program itself: passing the orders
-/// is not counted.
+/// Program that carries out a burst (a list of reads or of writes) by itself. Only [`Bursts::go`] is timed, by the
+/// program itself: passing the orders is not counted.
 pub(crate) trait Bursts: Send {
-    /// Receives the offsets and the buffers. The buffers hold the data to write, or spoiled bytes that the reads must
-    /// replace.
+    /// Sends the program one offset per operation, and their buffers one after another in `memory`. The buffers hold
+    /// the data to write, or bytes that the reads must replace.
     fn prepare(&mut self, access: Access, offsets: &[u64], memory: &[u8]) -> Result<(), Failure>;
 
-    /// Carries out the burst.
+    /// Lets the program carry out the burst that was prepared.
     fn go(&mut self, limits: Limits) -> Result<BurstReport, Failure>;
 
-    /// Returns the bytes that were read, and appends the time of each call.
+    /// Copies the bytes that were read into `memory`, and appends the time of each call to `times`.
     fn collect(&mut self, memory: &mut [u8], times: &mut Vec<Duration>) -> Result<(), Failure>;
 
-    /// Returns a handle that ends the burst from another thread.
+    /// Returns a function that ends the burst from another thread.
     fn stop(&self) -> Stop;
 }
 
-/// Limits of a burst. It ends when all operations are done. It also ends once `least` operations are done and the time
-/// is up or it was stopped.
+/// Limits of a burst (a list of operations of one client). The burst ends when all operations are done. It also ends
+/// once `least` operations are done and either `left_ns` have passed or its [`Stop`] was called. `depth` is the number
+/// of operations that are outstanding at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) depth: usize,
@@ -75,11 +81,11 @@ pub(crate) struct Limits {
     pub(crate) left_ns: u64,
 }
 
-/// One client's share of a burst.
+/// Result of a burst of one client.
 pub(crate) struct BurstReport {
     pub(crate) begun: Instant,
     pub(crate) ended: Instant,
-    /// Operations that were done, counted from the front.
+    /// Number of operations that were done. They are the first ones of the list.
     pub(crate) finished: Result<usize, Failure>,
     /// CPU time that another process spent on the operations, in ns.
     pub(crate) cpu_ns: u64,
@@ -91,7 +97,7 @@ pub(crate) mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Memory of this process, used by bursts.
+    /// Stand-in for a program that carries out bursts: it works on memory of this process.
     pub(in super::super) struct Told {
         memory: Local,
         is_write: bool,

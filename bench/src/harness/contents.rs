@@ -1,13 +1,13 @@
-//! Expected contents of a file, and a hash over all operations.
+//! Expected contents of the file that a benchmark client reads and writes, and a hash over its operations.
 //!
-//! Every word depends on its offset, the client and the number of the write. A byte from another offset, an earlier
-//! write or another client is therefore never taken for the right one.
+//! Every word of 8 bytes depends on its offset, the client and the number of the write. A word from another offset, an
+//! earlier write or another client therefore differs from the expected one.
 
 use super::access::SMALL;
 use super::mixing::mix;
 use crate::exit::Failure;
 
-/// Returns the word at an offset after the write that `salt` stands for.
+/// Returns the 8-byte word at an offset (in bytes). `salt` stands for a client and one of its writes.
 fn word(salt: u64, offset: u64) -> u64 {
     (offset / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt
 }
@@ -16,7 +16,7 @@ fn word(salt: u64, offset: u64) -> u64 {
 pub(crate) struct Contents {
     bytes: u64,
     client: u64,
-    /// Number of the latest write, for every block of [`SMALL`] bytes.
+    /// Number of the latest write, for every block of [`SMALL`] bytes. 0 before the first [`Contents::note`].
     writes: Vec<u32>,
 }
 
@@ -49,7 +49,7 @@ impl Contents {
         self.writes[first..first + bytes / SMALL].fill(write);
     }
 
-    /// Compares the bytes that were read with the expected ones.
+    /// Compares the bytes that were read at an offset with the expected ones. The offset is a multiple of 8.
     pub(crate) fn check(&self, offset: u64, found: &[u8]) -> Result<(), Failure> {
         for (index, block) in found.chunks(SMALL).enumerate() {
             let start = offset + (index * SMALL) as u64;
@@ -65,7 +65,8 @@ impl Contents {
     }
 }
 
-/// Overwrites parts of a buffer before a read, so that old contents cannot pass for the result of the read.
+/// Overwrites the first 8 bytes of every 4 KiB of a buffer before a read. If the read then leaves a whole page
+/// unfilled, the check of its bytes fails.
 pub(crate) fn spoil(buffer: &mut [u8]) {
     const EVERY: usize = 4096;
     for page in buffer.chunks_mut(EVERY) {

@@ -1,4 +1,4 @@
-//! CPU time of this process, of one thread and of the serving processes; and the CPUs on which a thread may run.
+//! CPU time of this process, of the calling thread and of other processes; and the CPUs on which a thread may run.
 
 use crate::exit::Failure;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -68,7 +68,7 @@ impl Ran {
     }
 }
 
-/// Parses the time on a CPU, the first number, in ns.
+/// Returns the first number of a `schedstat` file: the time on a CPU, in ns.
 fn parse_schedstat(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().next()?.parse().ok()
 }

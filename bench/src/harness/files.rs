@@ -1,4 +1,4 @@
-//! Targets that need no server: memory of this process, and files accessed by `pread` and `pwrite`.
+//! Targets of a benchmark that need no server: memory of this process, and files accessed by `pread` and `pwrite`.
 
 use super::bursts::{OneAtATime, Target};
 use crate::exit::Failure;
@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Memory of this process: the ceiling of every comparison.
+/// Memory of this process. Far memory and the systems it is compared with are not expected to be faster.
 pub(crate) struct Local(pub(crate) Vec<u8>);
 
 impl Target for Local {
@@ -29,16 +29,16 @@ impl Target for Local {
     }
 }
 
-/// Medium of a file, as far as it decides how the depth is reached.
+/// Medium of a file. It decides how a client keeps several operations (the depth) outstanding at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Medium {
-    /// File system in memory: operations do not wait, so the depth is a loop.
+    /// File system in memory. Operations do not wait, so one thread carries them out one after another.
     Memory,
-    /// Direct I/O on a device: operations wait, so the depth is a number of threads.
+    /// Device with direct I/O. Operations wait, so a depth of N takes N threads.
     Waits,
 }
 
-/// File that is deleted when this value is dropped.
+/// File without a name. It disappears when this value is dropped.
 pub(crate) struct DiskFile {
     file: File,
     medium: Medium,

@@ -1,11 +1,11 @@
-//! Description of the machine that was measured.
+//! Description of the machine that runs a benchmark, for its report.
 
 /// Returns the number of CPUs that this process may use.
 pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Describes the CPU model, kernel and load in one line.
+/// Describes the number and model of the CPUs, the kernel and the load of the last minute in one line.
 pub(crate) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");

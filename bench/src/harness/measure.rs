@@ -1,9 +1,10 @@
-//! Measures one point: one contender, access, depth and number of clients. The clients run at once, each on its own
-//! file.
+//! Measures one point: one system, kind of access, depth (outstanding operations per client) and number of clients. The
+//! clients run at once, each on its own file.
 //!
-//! The idea: operations come in bursts. Before a burst each client draws its offsets and prepares its buffers. Then all
-//! clients start together, and the clock runs only until the burst ends. After that, each byte that was read is
-//! checked. The first client to finish ends the burst for all, so no client is timed while another one is idle.
+//! The idea: the operations are divided into bursts of at most 32 MiB per client. Before a burst, each client computes
+//! its offsets and prepares its buffers. Then all clients start together, and the clock runs only until the burst ends.
+//! After that, each byte that was read is checked. The first client to finish ends the burst for all, so no client is
+//! timed while another one is idle.
 
 use super::access::{Access, Offsets, UNDER_WAY_BYTES_MAX, seed_of};
 use super::bursts::{BurstReport, Bursts, Limits, Means, Stop, Target};
@@ -17,15 +18,15 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Largest buffer of a burst for one client, in bytes. It is larger than the CPU caches usually are, like the buffers
-/// of an engine.
+/// Bytes that one client moves in a burst (the operations between two checks) at most. A database engine also has
+/// buffers that are larger than the CPU caches usually are. The limit is exceeded if the depth alone needs more.
 pub(crate) const BURST_BYTES: usize = 32 << 20;
-/// Bytes that every client moves at a point at least. These bytes go into the result hash.
+/// Bytes that every client moves at least in one call of [`measure`]. These first bytes go into the result hash.
 const HASHED_BYTES: usize = 4 << 20;
 /// Alignment of buffers in bytes, as direct I/O requires.
 const ALIGNMENT: usize = 4096;
 
-/// Client: its means of access and the expected contents of its file.
+/// Benchmark client with a file of its own.
 pub(crate) struct Client {
     pub(crate) means: Means,
     contents: Contents,
@@ -41,16 +42,17 @@ impl Client {
     }
 }
 
-/// End of a point.
+/// End of a call of [`measure`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
-    /// The point ends after this many seconds of bursts.
+    /// The clients stop after this many seconds of timed operations. The time to prepare and check data does not count.
     Seconds(f64),
-    /// The point ends when the whole file was accessed once.
+    /// The clients stop when each has accessed its whole file once.
     Once,
 }
 
-/// Operations of a point.
+/// Operations of a call of [`measure`]. `depth` is the number of outstanding operations per client. `seed` is the same
+/// in the whole run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) access: Access,
@@ -58,11 +60,11 @@ pub(crate) struct Work {
     pub(crate) until: Until,
     pub(crate) seed: u64,
     pub(crate) round: u64,
-    /// Number of this write, different for every write of a file.
+    /// Number that the written bytes depend on. The caller uses another one for every pass that writes the files.
     pub(crate) write_number: u32,
 }
 
-/// Serving processes.
+/// Processes that serve the clients. Their CPU time is measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Servers {
     pub(crate) pids: Vec<u32>,
@@ -70,17 +72,18 @@ pub(crate) struct Servers {
     pub(crate) never_rest: bool,
 }
 
-/// State that the clients share at a point.
+/// State that the clients share during a call of [`measure`]. A burst is a list of operations that are timed together.
 struct Field {
     work: Work,
     barrier: Barrier,
-    /// Handles of the programs that must be stopped when another client has ended the burst.
+    /// One function for each client whose operations another program carries out. It ends the program's burst; all are
+    /// called when one client has finished.
     stops: Vec<Stop>,
-    /// Number of the first burst that has not ended.
+    /// Number of bursts that have ended for some client, and so for all.
     ended: AtomicUsize,
     is_over: AtomicBool,
     has_failed: AtomicBool,
-    /// Begin and end of the current burst for each client.
+    /// Begin and end of the current burst, for each client that has finished it.
     intervals: Mutex<Vec<(Instant, Instant)>>,
     timed_ns: AtomicU64,
 }
@@ -97,15 +100,15 @@ struct Done {
     elsewhere_ns: u64,
 }
 
-/// Results of a point.
+/// Results of a call of [`measure`].
 pub(crate) struct Measured {
     pub(crate) figures: Figures,
-    /// Hash over the first operations of each client. It is equal for all contenders and runs, for writes and for reads
-    /// of a file that was only accessed once. (The number of bytes that a point writes depends on its speed.)
+    /// Hash over the first operations of each client. For writes, it is equal for all systems and runs. For reads too,
+    /// as long as the file was not written by [`Until::Seconds`]: how much that writes depends on the speed.
     pub(crate) hash: Hash,
 }
 
-/// Runs all clients at once. `servers` are the processes that serve them.
+/// Runs all clients at once until the end that `work` names. `servers` are the processes that serve them.
 pub(crate) fn measure(clients: &mut [Client], work: Work, servers: &Servers) -> Result<Measured, Failure> {
     let field = Field {
         work,
@@ -136,7 +139,7 @@ pub(crate) fn measure(clients: &mut [Client], work: Work, servers: &Servers) -> 
         joined.collect()
     });
     let own_ns = process_ns() - own_before;
-    // Servers stop spinning, and the kernel updates their CPU times.
+    // Meanwhile, servers stop spinning, and the kernel updates their CPU times.
     std::thread::sleep(Duration::from_millis(2));
     let mut served_ns = Ran::now(&servers.pids)?.since(&served_before) as f64;
     let mut all = Done::default();
@@ -172,8 +175,9 @@ pub(crate) fn measure(clients: &mut [Client], work: Work, servers: &Servers) -> 
     })
 }
 
-/// Runs the bursts of one client. A client that fails keeps coming to the barriers until all others know of the
-/// failure.
+/// Runs the operations of one client in bursts: lists of operations that are timed together. A client that fails still
+/// waits at the barriers, because the others would otherwise never pass them. All clients stop at the end of the next
+/// burst at the latest.
 fn run_client(client: &mut Client, index: usize, field: &Field) -> Result<Done, Failure> {
     let work = field.work;
     let block = work.access.block;
@@ -254,7 +258,8 @@ fn run_client(client: &mut Client, index: usize, field: &Field) -> Result<Done, 
     failure.map_or(Ok(done), Err)
 }
 
-/// Checks reads, records writes, and adds the first ones of both to the hash. Runs after the timed part of a burst.
+/// Checks the bytes of reads and records writes, after operations that were timed together. Adds operations to the hash
+/// until this client has done `hashed` operations.
 fn settle(
     work: Work,
     contents: &mut Contents,
@@ -277,7 +282,8 @@ fn settle(
     Ok(())
 }
 
-/// Adds the time of a burst that all clients have ended, and decides whether it was the last one.
+/// Adds the time of a burst (operations that are timed together) that all clients have ended, and decides whether it
+/// was the last one. `is_through` tells that the whole file was accessed.
 fn close_burst(field: &Field, is_through: bool) {
     let mut intervals = field.intervals.lock();
     let begun = intervals.iter().map(|(begun, _)| *begun).min();
@@ -295,19 +301,19 @@ fn close_burst(field: &Field, is_through: bool) {
     }
 }
 
-/// Operations of one client in one burst.
+/// Context for the operations of one client in one burst: operations that are timed together.
 struct Turns<'f> {
     field: &'f Field,
     burst: usize,
-    /// Least number of operations at this point, even if another client has ended the burst.
+    /// Number of operations that this client does in all its bursts at least, even if another client has ended one.
     least: u64,
-    /// Operations done in earlier bursts.
+    /// Number of operations that this client did in earlier bursts.
     operations: u64,
     times: &'f mut Vec<Duration>,
 }
 
 impl Turns<'_> {
-    /// Reports whether this client's share of a burst that began at `since` is over after `finished` operations.
+    /// Reports whether this client may end its burst, which began at `since`, after `finished` operations of it.
     fn is_ended(&self, finished: usize, since: Instant, now: Instant) -> bool {
         if self.operations + (finished as u64) < self.least {
             return false;
@@ -344,7 +350,7 @@ impl Turns<'_> {
         Ok(finished)
     }
 
-    /// Runs this client's share of a burst by calls, starting at the barrier.
+    /// Runs the burst by calls. Waits at the barrier first, so that all clients start together.
     fn call(
         &mut self,
         target: &mut dyn Target,
@@ -376,7 +382,8 @@ impl Turns<'_> {
         BurstReport { begun, ended: Instant::now(), finished, cpu_ns: 0 }
     }
 
-    /// Runs this client's share of a burst by a program. The program gets its orders before the barrier.
+    /// Runs the burst by another program. The program gets the operations before the barrier at which all clients wait
+    /// to start together.
     fn tell(
         &mut self,
         program: &mut dyn Bursts,
@@ -429,7 +436,7 @@ impl Turns<'_> {
         self.batches(ranges.chunks(depth), since, |batch| target.write(batch).map(|()| batch.len()))
     }
 
-    /// Runs operations in order, in as many threads as the depth says.
+    /// Runs operations in as many threads as the depth says. Each thread takes the next range in order when it is free.
     fn spread<T: Send>(
         &mut self,
         ranges: impl Iterator<Item = T> + Send,
@@ -522,7 +529,7 @@ mod tests {
         Means::Calls(Box::new(Waits(DiskFile::create(&std::env::temp_dir(), &name, Medium::Memory).unwrap())))
     }
 
-    /// Measures every access at two depths. Returns the hashes.
+    /// Measures every kind of access with 1 and with 16 outstanding operations. Returns the hashes of their results.
     fn hashes(mut clients: Vec<Client>) -> Vec<Hash> {
         let mut hashes = Vec::new();
         let [small_read, small_write, large_read, large_write] = ACCESSES;
@@ -550,7 +557,7 @@ mod tests {
         assert_ne!(first, hashes(filled(1, local)));
     }
 
-    /// Works for some operations, then fails or returns wrong bytes.
+    /// Target that serves `left - 1` reads. Later reads fail (`fails`), or return without filling their ranges.
     struct Faulty {
         memory: Local,
         left: usize,
@@ -591,7 +598,7 @@ mod tests {
         let mut clients = filled(1, local);
         let read = Access { is_write: false, ..ACCESSES[1] };
         let sequential = Access { is_random: false, ..read };
-        // Changes a byte in the last block only.
+        // Only the last block of the file gets wrong bytes.
         if let Means::Calls(target) = &mut clients[0].means {
             let offset = BYTES - SMALL as u64;
             target.write(&[WriteRange { offset, from: &[0; SMALL] }]).unwrap();

@@ -1,4 +1,4 @@
-//! Pseudo-random numbers that are equal in every run.
+//! Pseudo-random numbers. They are the same in every run of a benchmark.
 
 /// Mixes a 64-bit value: every bit of the result depends on every bit of the argument (the finalizer of SplitMix64).
 pub(crate) fn mix(value: u64) -> u64 {

@@ -1,4 +1,5 @@
-//! Shared parts of all benchmarks: accesses, expected contents, clients, pools and processes, timing and statistics.
+//! Parts that the benchmarks share: sizes and offsets of accesses, expected contents, clients, pools and processes,
+//! timing and statistics.
 
 pub(crate) mod access;
 pub(crate) mod bursts;

@@ -1,4 +1,4 @@
-//! Pools that are measured, and far files in them.
+//! Pools of far memory (a broker and memory nodes) that are measured, and far files in them.
 
 use super::bursts::Target;
 use super::cpu::Ran;
@@ -16,7 +16,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Pool that was started for the measurement, or an existing one. The nodes are stopped before the broker.
+/// Pool: a broker and its memory nodes. They were started for a benchmark, or they exist already. On drop, the
+/// processes that were started end, the nodes before the broker.
 pub(crate) struct Cluster {
     nodes: Vec<Server>,
     _broker: Option<Server>,
@@ -29,7 +30,7 @@ pub(crate) struct Cluster {
 const NODE: &str = "bench";
 const REGION_BYTES: u64 = 64 << 20;
 
-/// Capacity that a pool must have.
+/// Capacity that a pool must have for a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     /// Bytes of all files together.
@@ -39,9 +40,9 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Returns the bytes of memory for each node. The files, the memory that sessions lease ahead (at least 128 MiB)
-    /// and one started region per node are counted twice, because the regions of the previous files may still be in the
-    /// process of being wiped.
+    /// Returns the bytes of memory for each node. They hold the files, the memory that each session leases ahead of its
+    /// use (at least 128 MiB) and, for each session, one partly used region per node. All of these are counted twice,
+    /// because nodes may still be wiping the regions of the previous files.
     fn node_bytes(self) -> u64 {
         let ahead = (128 << 20) + self.bytes / 4 + self.nodes * REGION_BYTES;
         let all = 2 * (self.bytes + self.clients * ahead);
@@ -58,12 +59,12 @@ pub(crate) struct Existing<'a> {
     pub(crate) url: &'a str,
     /// True if it is accessed without TLS, even on another machine.
     pub(crate) plaintext: bool,
-    /// Process ids of those nodes that run on this machine.
+    /// Process ids of the nodes that run on this machine. Their CPU time is measured.
     pub(crate) pids: &'a [u32],
 }
 
-/// Creates certificates for a broker, nodes and an administrator, in a directory in memory. Processes read them when
-/// they start.
+/// Creates certificates for a broker, nodes and an administrator, in a temporary directory in memory. The directory may
+/// be dropped once all processes have started, because they read the certificates at the start only.
 fn issue(nodes: &[String]) -> Result<TempDir, Failure> {
     let folder = tempfile::tempdir_in(TMPFS)?;
     let mut certs = Command::new(farpool()?);
@@ -104,24 +105,25 @@ impl Cluster {
         Ok(Cluster { nodes, _broker: Some(broker), url, tls, plaintext: false, pids })
     }
 
-    /// Uses an existing pool.
+    /// Wraps a pool that somebody else has started. It keeps running when the result is dropped.
     pub(crate) fn existing(pool: Existing<'_>) -> Cluster {
         let Existing { url, plaintext, pids } = pool;
         let (url, pids) = (url.to_owned(), pids.to_vec());
         Cluster { nodes: Vec::new(), _broker: None, url, tls: None, plaintext, pids }
     }
 
-    /// Returns the process ids of the nodes, as far as they are known.
+    /// Returns the process ids of the nodes. For an existing pool, they are those that the user has named.
     pub(crate) fn pids(&self) -> &[u32] {
         &self.pids
     }
 
-    /// Returns how long to wait until the nodes are idle. Nodes of an existing pool may serve others all the time.
+    /// Returns the time to wait until the nodes are idle. It is short for an existing pool, because its nodes may serve
+    /// others all the time.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_secs(if self.nodes.is_empty() { 3 } else { 20 })
     }
 
-    /// Opens a session with an empty file of `bytes`, once the pool has room for it.
+    /// Opens a session with an empty file, once `bytes` are free in the pool. The file may grow to `bytes`.
     pub(crate) fn open(&self, way: Way, bytes: u64) -> Result<FarTarget, Failure> {
         let pool = self.connect(way.transport, way.shape, bytes)?;
         let file = pool.create(
@@ -142,7 +144,7 @@ impl Cluster {
         self.connect(transport, None, bytes)
     }
 
-    /// Connects once `bytes` are free in the pool.
+    /// Opens a session, over an emulated link if `shape` is given. Waits until `bytes` are free in the pool.
     fn connect(
         &self,
         transport: TransportChoice,
@@ -183,7 +185,8 @@ impl Cluster {
     }
 }
 
-/// Path to a far file: transport, encryption and emulated link.
+/// Options of the path to a far file. `shape` is the latency and bandwidth of an emulated link; `None` uses the real
+/// link only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) transport: TransportChoice,
@@ -213,8 +216,8 @@ impl Drop for FarTarget {
     }
 }
 
-/// Waits until processes are nearly idle, because nodes prefault memory when they start and wipe it after use. Stops
-/// waiting after `patience`; the results then show the load.
+/// Waits until processes are nearly idle, because nodes touch all their memory when they start and wipe it after use.
+/// Stops waiting after `patience` without an error. The work of the nodes then disturbs the measurement.
 pub(crate) fn wait_quiet(pids: &[u32], patience: Duration) -> Result<(), Failure> {
     const LOOK: Duration = Duration::from_millis(50);
     /// Busy share of one CPU below which the processes count as idle.

@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Child process that is ended when this value is dropped.
+/// Child process. Dropping this value ends the process.
 pub(crate) struct Server {
     child: Child,
     /// True if the process gets SIGTERM and time to clean up before it is killed.
@@ -196,12 +196,12 @@ pub(crate) fn find_program(name: &str, package: &str) -> Result<PathBuf, Failure
     })
 }
 
-/// Returns a loopback port that was free a moment ago, for programs that cannot pick one.
+/// Returns a TCP port of 127.0.0.1 that was free a moment ago, for programs that cannot pick one.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Reports whether a process accepts connections at a loopback port.
+/// Reports whether a process accepts connections at a TCP port of 127.0.0.1.
 pub(crate) fn is_listening(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
 }

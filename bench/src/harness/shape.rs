@@ -1,4 +1,5 @@
-//! Emulation of a slower link between this machine and its nodes. Results are labelled as emulated.
+//! Emulation of a slower link between this machine and the memory nodes of a pool. Reports label such results as
+//! emulated.
 
 use farpool_host::{Host, HostLayer};
 use farpool_transport::shaped::{LinkShape, RealPace, Shaped};
@@ -6,7 +7,7 @@ use farpool_transport::{Dial, Dialer, Exposure, Link, LinkError, Sockets};
 use farpool_wire::MonoNs;
 use std::sync::Arc;
 
-/// Parses `LATENCY_US,GBIT`.
+/// Parses `LATENCY_US,GBIT`: a latency in us and a bandwidth in Gbit/s.
 pub(crate) fn parse_shape(text: &str) -> Result<LinkShape, String> {
     let wrong = || {
         format!(
@@ -22,8 +23,8 @@ pub(crate) fn parse_shape(text: &str) -> Result<LinkShape, String> {
     Ok(LinkShape { latency_ns: (latency_us * 1e3) as u64, bytes_per_second: (gbit * 1e9 / 8.0) as u64 })
 }
 
-/// Dialer whose links to nodes have a given latency and bandwidth, each link for itself. Links to the broker are not
-/// slowed down.
+/// Opens links to nodes and to the broker. Each link to a node has the latency and bandwidth of `shape` for itself.
+/// Links to the broker are not slowed down.
 pub(crate) struct Emulated {
     machine: Arc<dyn Dialer>,
     shape: LinkShape,

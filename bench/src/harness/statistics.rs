@@ -1,11 +1,12 @@
-//! Figures of a measured point, and medians over rounds.
+//! Figures of one measured combination (system, kind of access, depth, number of clients), and medians over the rounds
+//! of a run.
 
 use std::time::{Duration, Instant};
 
-/// Figures of one measured point.
+/// Figures of one measured combination of system, kind of access, depth and number of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
-    /// Quantiles of the time of an operation, in us; of a batch for contenders that take batches.
+    /// Quantiles of the time of an operation, in us. Of a batch, if the system gets several operations in one call.
     pub(crate) p50_us: f64,
     pub(crate) p90_us: f64,
     pub(crate) p99_us: f64,
@@ -16,11 +17,12 @@ pub(crate) struct Figures {
     pub(crate) client_cpu_us: f64,
     /// CPU time of the servers per operation, in us. `None` if it is unknown.
     pub(crate) server_cpu_us: Option<f64>,
-    /// CPU time of both sides per GiB moved, in s.
+    /// CPU time of clients and servers per GiB moved, in s.
     pub(crate) cpu_s_per_gib: f64,
 }
 
-/// Sorts the times. Returns the quantiles p50, p90, p99 and p99.9 in us. With few times, the last ones are the maximum.
+/// Sorts the times. Returns their quantiles p50, p90, p99 and p99.9 in us. With few times, the higher quantiles are the
+/// maximum.
 pub(crate) fn quantiles(times: &mut [Duration]) -> [f64; 4] {
     times.sort_unstable();
     [0.5, 0.9, 0.99, 0.999].map(|share| {
@@ -30,7 +32,7 @@ pub(crate) fn quantiles(times: &mut [Duration]) -> [f64; 4] {
     })
 }
 
-/// Returns the throughput of `bytes` moved since `begun`, in GB/s.
+/// Returns the throughput of `bytes` moved since `begun`, in GB/s (10^9 bytes).
 pub(crate) fn gb_per_s(bytes: usize, begun: Instant) -> f64 {
     bytes as f64 / begun.elapsed().as_secs_f64() / 1e9
 }
@@ -47,7 +49,7 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl Figures {
-    /// Returns the median of each figure over rounds.
+    /// Returns the median of each figure over rounds. Rounds without a server CPU time do not count for its median.
     pub(crate) fn median(rounds: &[Figures]) -> Figures {
         let of = |field: fn(&Figures) -> f64| median(rounds.iter().map(field));
         let known: Vec<f64> = rounds.iter().filter_map(|figures| figures.server_cpu_us).collect();

@@ -1,8 +1,9 @@
 //! `farpool bench cache`: random reads of a file four times the size of local memory, from a disk and through a cache
 //! in far memory (paper 000, section 3.1).
 //!
-//! A first pass over the file fills each cache. Then the same random reads go in turns to the file, by direct I/O, and
-//! to each cache. Every byte that is read is compared with the expected one, outside the timed part.
+//! There is one cache for each transport to far memory. A first pass over the file fills the caches. Then the same
+//! random reads go in turns to the file, by direct I/O, and to each cache. Every byte that is read is compared with the
+//! expected one, outside the timed part.
 
 use crate::exit::Failure;
 use crate::harness::contents::Contents;
@@ -101,7 +102,8 @@ impl Disk {
     }
 }
 
-/// The file, read through a cache.
+/// Cache in far memory for the file, and its results: the times of a read in us, by round (`medians`, `means`, and the
+/// 99th percentiles in `tails`).
 struct Cached {
     name: &'static str,
     cache: BlockCache,

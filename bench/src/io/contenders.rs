@@ -1,4 +1,5 @@
-//! Contenders of a measurement: local memory, far files over each transport, and rivals.
+//! Contenders of `farpool bench io`, which are measured and compared: local memory, far files over each transport, and
+//! rival systems such as Redis.
 
 use super::rivals::{Ready, Rival, memory};
 use crate::exit::Failure;
@@ -11,7 +12,7 @@ use farpool_host::waiting::chosen;
 use farpool_transport::shaped::LinkShape;
 use std::path::Path;
 
-/// System that is measured.
+/// System, or path to far memory, that is measured and compared with the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contender {
     /// Name in tables.
@@ -21,7 +22,7 @@ pub(crate) struct Contender {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    /// Memory of this process: the ceiling.
+    /// Memory of this process, with which all others are compared. None is expected to be faster.
     Memory,
     /// Far file, in a pool with or without TLS.
     Far { way: Way, with_tls: bool },
@@ -30,13 +31,13 @@ pub(crate) enum Kind {
 }
 
 impl Contender {
-    /// Reports whether the contender uses nodes, so that their number matters.
+    /// Reports whether memory nodes are used. Only then does their number matter.
     pub(crate) fn has_nodes(&self) -> bool {
         matches!(self.kind, Kind::Far { .. })
     }
 }
 
-/// Selection of what is measured.
+/// Flags of the command that select what is measured. `shape` is the latency and bandwidth of an emulated link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
     /// True if an existing pool is measured. It may be on another machine, so only TCP is measured then.
@@ -46,7 +47,7 @@ pub(crate) struct Asked {
     pub(crate) shape: Option<LinkShape>,
 }
 
-/// Returns all contenders, the ceiling first.
+/// Returns all selected transports and systems. Local memory is always the first.
 pub(crate) fn contenders(asked: Asked, rivals: &[Rival]) -> Vec<Contender> {
     let (shm, tcp) = (TransportChoice::Shm, TransportChoice::Tcp);
     let far = |name, transport, with_tls, is_encrypted, shape| Contender {
@@ -71,22 +72,22 @@ pub(crate) fn contenders(asked: Asked, rivals: &[Rival]) -> Vec<Contender> {
     all
 }
 
-/// Pools and rival servers that run during the measurement.
+/// Pools and rival servers that run during the whole benchmark.
 pub(crate) struct Stage {
-    /// Pools by their number of nodes: one without TLS, and one with TLS if that was asked for.
+    /// Pools, by number of nodes: that number, a pool without TLS, and a pool with TLS if `--tls` was given.
     clusters: Vec<(u64, Cluster, Option<Cluster>)>,
     rivals: Vec<Ready>,
 }
 
-/// Clients of one contender, and the processes that serve them.
+/// Clients of one transport or system that is measured, and the processes that serve them.
 pub(crate) struct Cast {
     pub(crate) clients: Vec<Client>,
     /// Process ids of clients that run outside this process.
     pub(crate) client_pids: Vec<u32>,
     pub(crate) servers: Servers,
-    /// True if blocks are stored under keys. Such a block can only be read in the size it was written in.
+    /// True for a key-value store. Its blocks can only be read in the size in which they were written.
     pub(crate) is_by_key: bool,
-    /// Server of these clients alone. The field follows the clients, so it is dropped after them.
+    /// Server that serves only these clients. The field follows `clients`, so the server ends after them.
     _served_by: Option<Told>,
 }
 
@@ -96,7 +97,7 @@ impl Stage {
         Stage { clusters: vec![(nodes, cluster, None)], rivals: Vec::new() }
     }
 
-    /// Starts the pools for what was asked, one for each number of nodes.
+    /// Starts the pools: one for each number of nodes, and another one with TLS if that was asked for.
     pub(crate) fn start(bytes: u64, clients: u64, nodes: &[u64], asked: Asked) -> Result<Stage, Failure> {
         let mut clusters = Vec::new();
         for nodes in nodes {
@@ -124,7 +125,8 @@ impl Stage {
         all.flatten().try_for_each(|cluster| wait_quiet(cluster.pids(), cluster.patience()))
     }
 
-    /// Opens a file of `bytes` for each client.
+    /// Opens a file of `bytes` for each client of a transport or system. A far file is opened in the pool with `nodes`
+    /// nodes.
     pub(crate) fn open(
         &self,
         contender: &Contender,

@@ -7,9 +7,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Bytes of a request for one read, without checksum and session.
+/// Bytes of a Farpool request for one read, without checksum and session.
 const REQUEST_BYTES: usize = 24;
-/// Bytes of a reply, without the data.
+/// Bytes of a Farpool reply, without the data.
 const REPLY_BYTES: usize = 16;
 /// Time limit for a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ fn two_cpus() -> Result<[usize; 2], Failure> {
     }
 }
 
-/// Measures round trips for some seconds. Returns the quantiles p50, p90, p99 and p99.9, in us.
+/// Measures round trips for some seconds. Returns the quantiles p50, p90, p99 and p99.9 of their times, in us.
 pub(crate) fn measure(seconds: f64) -> Result<[f64; 4], Failure> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;

@@ -1,4 +1,5 @@
-//! `farpool bench fairness`: throughput of clients with one outstanding read on a node that another client keeps busy.
+//! `farpool bench fairness`: throughput of modest clients (one outstanding read each) of a node that a greedy client
+//! (many outstanding reads) keeps busy.
 //!
 //! Broker and node are separate processes. Each client is a session of its own in this process. Every byte that is read
 //! is compared with what was written. Clients, node and kernel share the CPUs of this machine, so the kernel's
@@ -46,7 +47,7 @@ pub(crate) struct FairnessArgs {
 const READ_BYTES: usize = 8 << 10;
 const FILE_BYTES: usize = 16 << 20;
 
-/// Reads per second of each client in a run.
+/// Reads per second of each client, in the order of the clients.
 type Rates = Vec<f64>;
 
 pub(crate) fn run(args: &FairnessArgs) -> Outcome {
@@ -97,11 +98,11 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Reads per second of a client without clients of the other kind.
+/// Reads per second of a client without clients of the other kind. `modest` and `greedy` had the node for themselves.
 struct Alone {
     modest: f64,
     greedy: f64,
-    /// Reads per second of one modest client among as many modest clients as there are clients in all. This is its fair
+    /// Mean reads per second of a client if the greedy client also has only one outstanding read. This is its fair
     /// share of the machine in single reads. A single read costs several times as much as a read in a batch.
     peers: f64,
 }
@@ -150,7 +151,7 @@ fn report(args: &FairnessArgs, alone: &Alone, together: &[Rates]) -> Outcome {
     Ok(())
 }
 
-/// Opens a session of its own with a file of its own. Each word of the file is the value of [`word`] at its offset.
+/// Opens a session with a new file for one client. Each 8-byte word of the file is the value of [`word`] at its offset.
 fn client(url: &str) -> Result<(Pool, FarFile), Failure> {
     let options = PoolOptions {
         transport: TransportChoice::Tcp,
@@ -173,7 +174,7 @@ fn word(offset: u64) -> u64 {
     (offset / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Way in which a client reads.
+/// Client: the file that it reads, and its number of threads.
 #[derive(Clone, Copy)]
 struct Client<'f> {
     file: &'f FarFile,
@@ -213,7 +214,7 @@ fn measure(clients: &[Client<'_>], seconds: Duration) -> Result<Rates, Failure> 
     })
 }
 
-/// Reads at random offsets until `over` is set. Returns the number of reads.
+/// Reads at random offsets until `over` is set, and checks the bytes. Returns the number of reads.
 fn read(client: &Client<'_>, seed: u64, over: &AtomicBool) -> Result<u64, Failure> {
     let mut random = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
     let mut buffer = vec![0; READ_BYTES * client.depth];

@@ -1,7 +1,8 @@
-//! `farpool bench leases`: tickets per second, and the time from the request for a ticket to a lease on writable
-//! memory.
+//! `farpool bench leases`: tickets per second, and the time to set up a lease.
 //!
-//! Broker and node are separate processes. They get single messages over loopback, without the client library.
+//! A ticket is the broker's promise of memory on a node. With the ticket, the node grants a lease on regions of its
+//! memory, which the client may then write. The time of a lease begins with the request for its ticket. Broker and node
+//! are separate processes. They get single messages over loopback, without the client library.
 
 use crate::exit::Failure;
 use crate::harness::machine::machine;
@@ -57,7 +58,8 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
     }
     let (mut tickets, mut tcp, mut shm) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..args.rounds {
-        // Each round starts a new pool, because a ticket that is not redeemed counts as promised until it expires.
+        // Each round starts a new pool: the memory of a ticket that was not exchanged for a lease stays reserved until
+        // the ticket expires.
         let mut pool = Pool::start(&[])?;
         bar.set_message("leases over tcp");
         pool.wait_quiet()?;
@@ -114,7 +116,8 @@ pub(crate) fn run(args: &LeaseArgs) -> Outcome {
     Ok(())
 }
 
-/// Broker, node and a session with them. The node is stopped before the broker.
+/// Broker and node that were started for the benchmark, and a session with them. On drop, the node ends before the
+/// broker.
 pub(crate) struct Pool {
     node: Server,
     _broker: Server,
@@ -123,7 +126,7 @@ pub(crate) struct Pool {
     proof: SessionProof,
 }
 
-/// Transport to the node.
+/// Transport between this process and the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
     Tcp,
@@ -144,7 +147,7 @@ fn unexpected(reply: &Reply) -> Failure {
 }
 
 impl Pool {
-    /// Starts broker and node, the node with `node_flags` as well.
+    /// Starts a broker and a node and opens a session. `node_flags` are further flags of the node.
     pub(crate) fn start(node_flags: &[&str]) -> Result<Pool, Failure> {
         let (broker, url) = start(&["broker", "--listen", "127.0.0.1:0"])?;
         // The 4 GiB are only address space: a region takes memory when it is leased.
@@ -191,7 +194,7 @@ impl Pool {
         }
     }
 
-    /// Requests tickets one after another. Returns the tickets per second.
+    /// Requests tickets one after another and never exchanges them for leases. Returns the tickets per second.
     fn tickets(&mut self, count: u32) -> Result<f64, Failure> {
         let begun = Instant::now();
         for _ in 0..count {

@@ -1,4 +1,4 @@
-//! Benchmarks of reads, writes and leases: their cost, and their effect on other work.
+//! Benchmarks of reads and writes of far memory and of leases on it: their cost, and their effect on other work.
 
 pub(crate) mod cache;
 mod contenders;

@@ -1,8 +1,8 @@
-//! `farpool bench neighbour`: slowdown of other work on a host while its memory is served.
+//! `farpool bench neighbour`: slowdown of other work on a host that donates memory, while clients read that memory.
 //!
-//! The CPUs of the machine are split in half. One half is the donor: a node and a load. The other half runs the clients
-//! that read the node's memory. The halves still share memory bandwidth and the last-level cache. Two hosts would share
-//! less.
+//! The CPUs of the machine are split in half. One half stands for the donating host (the donor): it runs a memory node
+//! and other work, the load. The other half runs the clients that read the node's memory. The halves still share memory
+//! bandwidth and the last-level cache. Two hosts would share less.
 
 use crate::exit::Failure;
 use crate::harness::access::{ACCESSES, LARGE, Offsets, SMALL};
@@ -42,10 +42,10 @@ pub(crate) struct NeighbourArgs {
     json: bool,
 }
 
-/// Load of the donor besides its node.
+/// Work on the CPUs of the donating host, besides its memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// Sums ranges of memory that no cache holds.
+    /// Sums ranges of memory that is larger than the caches.
     Memory,
     /// Computes in registers.
     Cpu,
@@ -54,20 +54,21 @@ pub(crate) enum Load {
 const LOADS: [(Load, &str); 2] = [(Load::Memory, "memory-bound"), (Load::Cpu, "CPU-bound")];
 /// Bytes of memory that the memory-bound load uses on each CPU.
 const WORKING_SET_BYTES: usize = 128 << 20;
-/// Bytes of each step of the memory-bound load. A step takes tens of microseconds.
+/// Bytes that a step of the memory-bound load reads. A step takes tens of microseconds.
 const STEP_BYTES: usize = 256 << 10;
-/// Iterations of each step of the CPU-bound load, which takes about as long.
+/// Iterations of a step of the CPU-bound load. It takes about as long as a memory-bound step.
 const STEP_ROUNDS: u64 = 20_000;
 const DEPTH: usize = 64;
 
-/// Use of the node's memory during a measurement.
+/// Pool with one node, and whether clients read the node's memory while the load is measured.
 struct Service {
     name: &'static str,
     cluster: Cluster,
     is_read: bool,
 }
 
-/// Results of one point.
+/// Results of one load beside one [`Service`] in one round: steps of the load on all CPUs per second, quantiles of the
+/// time of a step, and bytes read from the node.
 #[derive(Clone, Copy, Default)]
 struct Point {
     steps_per_s: f64,
@@ -76,7 +77,7 @@ struct Point {
     served_gb_per_s: f64,
 }
 
-/// CPUs of the two halves of the machine.
+/// CPUs of the two halves of the machine: those of the donating host, and those of the clients that read its memory.
 struct Halves {
     donor: Vec<usize>,
     readers: Vec<usize>,
@@ -92,7 +93,7 @@ pub(crate) fn run(args: &NeighbourArgs) -> Outcome {
             args.seconds, args.rounds
         )));
     }
-    // A signal ends the run after the current point, and the nodes end with it.
+    // SIGINT or SIGTERM ends the run after the current measurement, and the nodes end with it.
     let mut stop = Stop::catch()?;
     let halves = Halves::of_this_machine()?;
     let room = Room { bytes: args.size, clients: 1, nodes: 1 };
@@ -136,7 +137,7 @@ impl Halves {
     }
 }
 
-/// Runs one step. The result depends on all of its work, so the compiler cannot remove any.
+/// Runs one step of a load. The result depends on all of its work, so the compiler cannot remove any.
 fn step(load: Load, memory: &[u64], number: u64) -> u64 {
     match load {
         Load::Memory => {
@@ -149,7 +150,7 @@ fn step(load: Load, memory: &[u64], number: u64) -> u64 {
     }
 }
 
-/// Runs steps on one CPU until `is_over` is set. Returns the time of each step.
+/// Runs steps of a load on one CPU until `is_over` is set. Returns the time of each step.
 pub(crate) fn work(load: Load, cpu: usize, is_over: &AtomicBool) -> Result<Vec<Duration>, Failure> {
     pin(&[cpu])?;
     let memory = if load == Load::Memory { vec![1; WORKING_SET_BYTES / 8] } else { Vec::new() };
@@ -166,7 +167,8 @@ pub(crate) fn work(load: Load, cpu: usize, is_over: &AtomicBool) -> Result<Vec<D
     Ok(times)
 }
 
-/// Reads far memory until `is_over` is set. The bytes are not checked here; `farpool bench io` checks them.
+/// Fills a far file, then reads it at random offsets until `is_over` is set. Only the bytes of the last read are
+/// checked, so that checks do not slow down the reads.
 fn read(service: &Service, halves: &Halves, bytes: u64, is_over: &AtomicBool, served: &AtomicU64) -> Outcome {
     pin(&halves.readers)?;
     let way = Way { transport: TransportChoice::Tcp, is_encrypted: false, shape: None };
@@ -199,7 +201,7 @@ fn measure(args: &NeighbourArgs, halves: &Halves, load: Load, service: &Service)
         let reader = service
             .is_read
             .then(|| scope.spawn(|| read(service, halves, args.size, &reads_are_over, &served)));
-        // The file is filled before the measurement begins.
+        // The reader fills its file first. The load starts after its first read.
         while reader.as_ref().is_some_and(|reader| !reader.is_finished())
             && served.load(Ordering::Relaxed) == 0
         {
@@ -239,7 +241,7 @@ fn measure(args: &NeighbourArgs, halves: &Halves, load: Load, service: &Service)
         let count = times.len() as f64;
         let [p50_us, _, p99_us, _] = quantiles(&mut times);
         Ok(Point {
-            // The rate counts the time of the steps, without the time to allocate their memory.
+            // The rate is taken over the time of the steps, without the time to allocate their memory.
             steps_per_s: count / (busy / halves.donor.len() as f64).max(f64::MIN_POSITIVE),
             p50_us,
             p99_us,

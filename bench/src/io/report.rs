@@ -10,7 +10,8 @@ use crate::units::show_bytes;
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// Medians for one combination of access, nodes, clients, depth and contender.
+/// Medians over all rounds for one combination of access, nodes, clients, depth (outstanding operations per client) and
+/// name (a transport, memcpy or a rival system such as Redis).
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) access: Access,
@@ -19,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) depth: usize,
     pub(crate) name: &'static str,
     pub(crate) figures: Figures,
-    /// Throughput divided by the throughput of the same work on local memory.
+    /// Throughput divided by the throughput of the same accesses to local memory.
     pub(crate) of_memcpy: f64,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Report {
 
 const EMPTY_RPC: &str = "empty RPC";
 
-/// Returns explanations of the labels that occur in the report.
+/// Returns sentences that explain the labels of the report. Those for systems that were not asked for are left out.
 pub(crate) fn notes(asked: Asked, rivals: &[Rival]) -> Vec<&'static str> {
     let Asked { is_existing, with_tls, encrypted, shape } = asked;
     let mut notes = vec![

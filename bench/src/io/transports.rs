@@ -1,7 +1,8 @@
-//! `farpool bench io`: far reads and writes over each transport, beside memcpy and rival systems.
+//! `farpool bench io`: far reads and writes over each transport, beside memcpy and rival systems such as Redis. All
+//! that are measured and compared are called contenders; memcpy is the first of them.
 //!
-//! Brokers, nodes and rivals are separate processes. Clients are threads with a session each. Loopback is not a
-//! network: the results show the cost of the code, without the delay of a wire.
+//! Brokers, nodes and rivals are separate processes. Clients are threads with a session each; those of some rivals are
+//! processes. Loopback is not a network: the results show the cost of the code, without the delay of a wire.
 
 use super::contenders::{Asked, Cast, Contender, Stage, contenders};
 use super::empty_rpc;
@@ -100,7 +101,7 @@ impl IoArgs {
     }
 }
 
-/// First write of a file, unless blocks are stored under keys.
+/// First write of a file, before the measured accesses. [`FIRST_WRITE_OF_KEYS`] is that of a key-value store.
 const FIRST_WRITE: Access = Access {
     name: "512 KiB first writes",
     word: "512k-first-write",
@@ -119,7 +120,8 @@ struct Crowd {
     clients: u64,
 }
 
-/// Row that a result belongs to.
+/// Row of the report. The fields are indices into the lists of [`Run`]; `access` is an index into [`ACCESSES`] (its
+/// length for the first write), and `depth` the number of outstanding operations per client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     crowd: usize,
@@ -136,12 +138,12 @@ struct Run<'a> {
     accesses: Vec<Access>,
     depths: Vec<usize>,
     stage: Stage,
-    /// Signals. A signal ends the run after the current point, and the processes that it started end with it.
+    /// SIGINT or SIGTERM ends the run after the current measurement. The processes that the run started end with it.
     stop: Stop,
     bar: ProgressBar,
     found: BTreeMap<Key, Vec<Figures>>,
-    /// Hash of the bytes that the first contender (a transport or a rival) has read, by round, crowd, access and depth.
-    /// All other contenders must have read the same.
+    /// Hash of the operations of the transport or system that was measured first, by round and by the fields of [`Key`]
+    /// without `contender`. All others must have done the same operations.
     hashes: BTreeMap<(usize, usize, usize, usize), Hash>,
     idle: Vec<Idle>,
     empty: Vec<[f64; 4]>,
@@ -250,8 +252,9 @@ impl<'a> Run<'a> {
         self.depths.iter().copied().filter(fits).collect()
     }
 
-    /// Returns the contenders that are measured for `crowd`. Contenders without nodes are measured once for each number
-    /// of clients. The ceiling is always measured.
+    /// Returns the indices of the transports and systems that are measured with the numbers of nodes and clients of
+    /// `crowd`. Systems without nodes are measured with the first number of nodes only. The exception is memcpy
+    /// (index 0), to which all results are compared.
     fn measured_in(&self, crowd: usize) -> Vec<usize> {
         let is_first = self.crowds[crowd].nodes == self.crowds[0].nodes;
         let wanted = |(index, contender): (usize, &Contender)| {
@@ -278,7 +281,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Measures all points of one block size, on files made for them.
+    /// Measures all accesses of one block size at all depths, on files that are created for them.
     fn series(&mut self, round: usize, crowd: usize, contender: usize, block: usize) -> Outcome {
         self.stage.wait_quiet()?;
         let Crowd { nodes, clients } = self.crowds[crowd];
@@ -292,7 +295,8 @@ impl<'a> Run<'a> {
             round: round as u64,
             write_number,
         };
-        // A key-value store gets only the blocks that will be read.
+        // A key-value store can only read blocks of the size in which they were written, so small blocks are stored one
+        // by one.
         let by_key = cast.is_by_key && block == SMALL;
         let (first, first_depth) =
             if by_key { (FIRST_WRITE_OF_KEYS, KEYS_AT_ONCE) } else { (FIRST_WRITE, 1) };
@@ -317,7 +321,7 @@ impl<'a> Run<'a> {
             }
         }
         let once = Access { is_write: false, ..first };
-        // All that was written is read back and checked.
+        // Reads the whole file and checks every byte, so that the writes are checked too.
         perform(&mut cast, work(once, first_depth, Until::Once, 0))?;
         if round == 0 && crowd == 0 && !cast.servers.pids.is_empty() && !self.has_rested(contender) {
             self.rest(contender, &cast)?;
@@ -329,7 +333,8 @@ impl<'a> Run<'a> {
         self.found.entry(key).or_default().push(measured.figures);
     }
 
-    /// Checks that all contenders did the same operations. Otherwise the comparison means nothing.
+    /// Checks that this transport or system did the same operations as the one that was measured first. Otherwise the
+    /// comparison of their times would mean nothing.
     fn compare(&mut self, round: usize, key: Key, hash: Hash) -> Outcome {
         let Key { crowd, access, depth, contender } = key;
         let first = *self.hashes.entry((round, crowd, access, depth)).or_insert(hash);
@@ -350,7 +355,7 @@ impl<'a> Run<'a> {
         self.idle.iter().any(|idle| idle.name == self.contenders[contender].name)
     }
 
-    /// Measures the CPU use of an open file while nobody uses it.
+    /// Measures the CPU time that clients and servers use while a file is open but nobody accesses it.
     fn rest(&mut self, contender: usize, cast: &Cast) -> Outcome {
         self.stage.wait_quiet()?;
         let served = Ran::now(&cast.servers.pids)?;

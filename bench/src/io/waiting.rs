@@ -1,8 +1,9 @@
-//! `farpool bench waiting`: the cost of each waiting mode on CPUs that are idle or busy, and with a single CPU.
+//! `farpool bench waiting`: the cost of each waiting mode on CPUs that are idle or busy, and with a single CPU. A
+//! thread that waits for a message spins, parks in the kernel, or first spins and then parks (adaptive).
 //!
-//! The idea: waiting is a bet on how long the wait will be. Each mode is measured where it should win and where it
-//! should lose: few outstanding reads on idle CPUs; reads at a steady rate beside work on every CPU; and client and
-//! node on one CPU, where a spinning side keeps the other from answering.
+//! The idea: the best mode depends on how long the wait will be, which nobody knows in advance. Each mode is therefore
+//! measured where it should win and where it should lose: few outstanding reads on idle CPUs; reads at a steady rate
+//! beside work on every CPU; and client and node on one CPU, where a spinning side keeps the other from answering.
 
 use super::leases::{Over, Pool};
 use super::neighbour::{Load, work};
@@ -65,14 +66,16 @@ struct Busy {
     p50_us: f64,
     p99_us: f64,
     reads_per_s: f64,
-    /// Rate of the work, relative to its rate while nothing is read.
+    /// Steps per second of the work on the CPUs, relative to those while nothing is read.
     work: f64,
 }
 
-/// Empty round trips over tcp and over shm between two processes on one CPU, in us.
+/// Median times of empty round trips between two processes on one CPU, in us: over tcp, and over shared memory.
 type OneCpu = [f64; 2];
 
-/// All results, by round.
+/// Results of all rounds: of reads on idle CPUs (`quiet`), of reads beside work (`busy`), of round trips on one CPU,
+/// and of round trips between two threads by a futex (`hand_over`, in us). The first index is the waiting mode, except
+/// in `hand_over`.
 #[derive(Default)]
 struct Found {
     quiet: [[Vec<Figures>; DEPTHS.len()]; WAYS],
@@ -146,7 +149,8 @@ fn quiet(args: &WaitingArgs, side: &Side, round: usize, found: &mut [Vec<Figures
     Ok(())
 }
 
-/// Reads at a steady rate while every CPU has work. A late read delays the next one, but not those after it.
+/// Measures reads at a steady rate while every CPU has work. A read that takes too long delays the next one. Those
+/// after it are made without a pause until the rate is reached again.
 fn busy(args: &WaitingArgs, side: &Side, cpus: &[usize]) -> Result<Busy, Failure> {
     let mut target = side.cluster.open(TCP, FILE_BYTES)?;
     for offset in (0..FILE_BYTES).step_by(LARGE) {
@@ -186,7 +190,7 @@ fn busy(args: &WaitingArgs, side: &Side, cpus: &[usize]) -> Result<Busy, Failure
     Ok(Busy { p50_us, p99_us, reads_per_s, work: with / alone })
 }
 
-/// Returns the byte that fills a block.
+/// Returns the byte that fills the block at an offset.
 fn mark(offset: u64) -> u8 {
     mix(offset + 1) as u8
 }
@@ -199,7 +203,8 @@ fn beside(cpus: &[usize], act: impl FnOnce() -> Outcome + Send) -> Result<f64, F
         let begun = Instant::now();
         let workers: Vec<_> =
             cpus.iter().map(|cpu| scope.spawn(move || work(Load::Cpu, *cpu, is_over))).collect();
-        // The workers of a later call inherit the time slice of this thread, so `act` runs in another thread.
+        // `act` runs in another thread, so that its CPU time does not count for this thread: the workers that this
+        // thread starts in a later call would inherit what is left of its time slice.
         let result = scope.spawn(act).join();
         let seconds = begun.elapsed().as_secs_f64();
         is_over.store(true, Ordering::Relaxed);
@@ -212,7 +217,8 @@ fn beside(cpus: &[usize], act: impl FnOnce() -> Outcome + Send) -> Result<f64, F
     })
 }
 
-/// Measures empty calls over tcp and over the shared-memory ring, with client and node on one CPU. Returns the medians.
+/// Measures empty calls over tcp and over shared memory, with client and node on one CPU. Leaves this thread pinned to
+/// that CPU.
 fn one_cpu(side: &Side, cpu: usize, seconds: f64) -> Result<OneCpu, Failure> {
     pin(&[cpu])?;
     // The node inherits the CPU of this thread.

@@ -1,4 +1,7 @@
 //! Results of `farpool bench place` for each query and link.
+//!
+//! Fetch evaluates a query at the client, ship at the node, and split at both. These are forced placements. With auto,
+//! the planner chooses one of them.
 
 use serde_json::{Value, json};
 
@@ -8,15 +11,15 @@ pub(crate) struct Cell {
     /// Median seconds of fetch, ship, split and auto.
     pub(crate) seconds: [f64; 4],
     pub(crate) all_seconds: [Vec<f64>; 4],
-    /// Seconds of the planner's first run, before it knew any costs.
+    /// Seconds of the first run with auto, before the planner knew any costs.
     pub(crate) first_seconds: f64,
     pub(crate) first_report: String,
-    /// Name of the fastest placement.
+    /// Name of the forced placement with the shortest median time.
     pub(crate) best: &'static str,
-    /// Placement that the planner chose most often. `choices` counts each of its choices.
+    /// Placement that the planner chose most often. `choices` has the number of times that it chose each placement.
     pub(crate) chosen: &'static str,
     pub(crate) choices: [(&'static str, usize); 3],
-    /// Medians of the seconds that the planner expected for each placement.
+    /// Medians of the seconds that the planner expected for fetch, ship and split.
     pub(crate) expected_seconds: [f64; 3],
     pub(crate) link_bytes: f64,
     pub(crate) report: String,
@@ -40,13 +43,14 @@ impl Cell {
         self.seconds[..3].iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// Returns the planner's time divided by the best time.
+    /// Returns the median time of auto divided by that of the fastest forced placement.
     pub(crate) fn over_best(&self) -> f64 {
         self.seconds[3] / self.best_seconds()
     }
 
-    /// Returns the cost of the planner's choices relative to the best placement. Each choice is charged the median time
-    /// of its forced placement. The result is the loss by wrong choices alone, without the variation between runs.
+    /// Returns the cost of the planner's choices relative to the fastest forced placement. Each choice counts with the
+    /// median time of the same placement when it was forced. The result is the loss by wrong choices alone, without the
+    /// variation between runs.
     pub(crate) fn choice_over_best(&self) -> f64 {
         let count: usize = self.choices.iter().map(|(_, count)| count).sum();
         let of = |name: &str| {

@@ -1,8 +1,8 @@
-//! Encrypted tables: decryption of their buffers beside the bare ciphers of the library, and selection after
-//! decryption.
+//! Encrypted tables in `farpool bench operators`: decryption of their buffers, and selection after decryption.
 //!
-//! The decryption is that of a node: [`TableCipher`], into reused memory. Its cost is compared with the same cipher
-//! over one long buffer. The selection is compared with the same program over columns that are not encrypted.
+//! The tables are decrypted by [`TableCipher`], as on a node and at a client. The time is compared with that of the
+//! ciphers of aws-lc-rs over one long buffer. The selection is compared with the same program over columns that are not
+//! encrypted.
 
 use super::cryptopp::CryptoPp;
 use super::operands::{SHARES, Tables, program_over, values};
@@ -22,7 +22,7 @@ use std::time::Instant;
 const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];
 const SALT: [u8; SALT_BYTES] = [9; SALT_BYTES];
 
-/// Names of the measured decryptions, each with the index of the one it is compared with.
+/// Names of the measured decryptions, each with the index of the entry to which its ratio is shown.
 const ALONE: [(&str, Option<usize>); 4] = [
     ("AES-128-GCM of aws-lc-rs, one buffer, in place", None),
     ("buffers of a table, into memory used again (a node)", Some(0)),
@@ -30,13 +30,15 @@ const ALONE: [(&str, Option<usize>); 4] = [
     ("AES-128-CTR of aws-lc-rs, one buffer, in place, no tag", Some(0)),
 ];
 
-/// Encrypted column of a row group, followed by its tag.
+/// Encrypted column of a row group. `bytes` ends with the authentication tag.
 struct EncryptedColumn {
     place: BufferPlace,
     bytes: Vec<u8>,
 }
 
-/// Measurements of decryption, alone and followed by a selection.
+/// Encrypted table and the throughputs measured over it, in GB/s by round. `alone` are the decryptions of [`ALONE`].
+/// `decrypting` is decryption and selection together, and `plain` the selection over plain columns, both for each entry
+/// of [`SHARES`] (percentages of selected rows).
 pub(crate) struct Ciphers {
     cipher: TableCipher,
     groups: Vec<Vec<EncryptedColumn>>,
@@ -84,7 +86,7 @@ impl Ciphers {
         Ok(ciphers)
     }
 
-    /// Decrypts the row groups one after another, as a node does.
+    /// Decrypts the row groups one after another. Like a node, it reuses the memory of the row group before.
     fn decrypted(&self) -> impl Iterator<Item = Result<RecordBatch, Failure>> {
         let mut spare: Vec<Buffer> = Vec::new();
         self.groups.iter().map(move |group| {
@@ -111,7 +113,7 @@ impl Ciphers {
         })
     }
 
-    /// Measures another round.
+    /// Measures each decryption and selection once more.
     pub(crate) fn measure(&mut self, tables: &Tables) -> Result<(), Failure> {
         let bytes = self.one.len();
         let gcm = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &KEY).map_err(Failure::failed)?);
@@ -135,7 +137,8 @@ impl Ciphers {
         }
         self.alone[2].push(gb_per_s(bytes, begun));
         for encrypted in self.groups.iter_mut().flatten() {
-            // The bytes are as before, so the reuse of the nonce produces the same ciphertext.
+            // Restores the ciphertext for the next round. The plain bytes are as before, so the same nonce produces the
+            // same ciphertext.
             let end = encrypted.bytes.len() - TAG_BYTES;
             let tag = self.cipher.encrypt(encrypted.place, &mut encrypted.bytes[..end]);
             encrypted.bytes[end..].copy_from_slice(&tag);

@@ -1,5 +1,5 @@
-//! Crypto++ as a rival. It is a C++ program that this run compiles, so building the benchmarks does not need its
-//! headers.
+//! AES-128 in counter mode by the library Crypto++, for comparison. The benchmark compiles a C++ program when it runs,
+//! so building the benchmark does not need the headers of Crypto++.
 
 use crate::exit::Failure;
 use crate::harness::processes::find_program;
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 const SOURCE: &str = include_str!("../../rivals/cryptopp.cpp");
 
-/// Program that decrypts once for each line of its input, and ends at the end of its input.
+/// Program that decrypts its buffer once for each line of its input, prints GB/s, and ends at the end of its input.
 pub(crate) struct CryptoPp {
     process: Child,
     input: Option<ChildStdin>,
@@ -56,7 +56,7 @@ impl CryptoPp {
         Ok(CryptoPp { process, input: Some(input), output: BufReader::new(output) })
     }
 
-    /// Decrypts the buffer once. Returns GB/s.
+    /// Lets the program decrypt its buffer once. Returns the GB/s that it measured.
     pub(crate) fn measure(&mut self) -> Result<f64, Failure> {
         if let Some(input) = &mut self.input {
             input.write_all(b"\n")?;

@@ -1,9 +1,9 @@
 //! `farpool bench groups`: speed of grouping rows, with the code that nodes and clients run.
 //!
-//! The table has two columns of eight bytes, a key and a number. A run takes batches of the size of a row group and
-//! holds a bounded number of groups. A merge combines its partial groups. Each result is compared with that of a plain
-//! hash map, outside the timed part. `bench/papers/farview/run.py groups` measures it beside local engines over such
-//! tables.
+//! The table has two columns of eight bytes, a key and a number. A run (the part at a node) takes batches of 65,536
+//! rows and holds a bounded number of groups. If more come, it emits partial groups. A merge (the part at a client)
+//! combines the partial groups of each key. Each result is compared with that of a plain hash map, outside the timed
+//! part. `bench/papers/farview/run.py groups` runs this benchmark and local engines over such tables.
 
 use crate::exit::Failure;
 use crate::harness::machine::machine;
@@ -46,9 +46,9 @@ pub(crate) struct GroupsArgs {
     json: bool,
 }
 
-/// Rows of a batch, as in a row group of a far table.
+/// Rows of a batch, as many as in a row group of a far table.
 const BATCH_ROWS: usize = 65_536;
-/// Bytes that a row counts as in the results.
+/// Bytes of a row in the throughputs shown: those of a row of eight columns, although only two are made.
 const ROW_BYTES: f64 = 64.0;
 /// Distance between two keys, so that keys are not consecutive numbers.
 const KEY_STEP: u64 = 7_919;
@@ -168,13 +168,14 @@ fn wanted(batches: &[RecordBatch]) -> Vec<(i64, i128)> {
     sums
 }
 
-/// Combination that is measured in every round.
+/// Measurement of one combination: with a sum or only the distinct keys (`is_sum`), the number of groups of the table,
+/// and the number of groups that a run may hold (`bound`). It has times for each round.
 struct Point {
     is_sum: bool,
     groups: u64,
     bound: u32,
     times: Vec<Times>,
-    /// Partial groups that the run produced.
+    /// Number of partial groups that the run emitted in the latest round.
     partial: usize,
 }
 
@@ -189,12 +190,13 @@ impl Point {
         if self.is_sum { "GROUP BY, sum" } else { "DISTINCT" }
     }
 
-    /// Returns the throughput in GB of the table per second, by the median time.
+    /// Returns the throughput in GB of the table per second, by the median over rounds of `time`.
     fn rate(&self, rows: usize, time: impl Fn(&Times) -> Duration) -> f64 {
         rows as f64 * ROW_BYTES / 1e9 / median(self.times.iter().map(|times| time(times).as_secs_f64()))
     }
 
-    /// Returns the throughput by the shortest time. It excludes the time that other programs took from a round.
+    /// Returns the throughput in GB per second, by the shortest `time` of all rounds. That round was disturbed least by
+    /// other programs.
     fn fastest(&self, rows: usize, time: impl Fn(&Times) -> Duration) -> f64 {
         let shortest = self.times.iter().map(time).min().unwrap_or_default();
         rows as f64 * ROW_BYTES / 1e9 / shortest.as_secs_f64()
@@ -217,7 +219,7 @@ impl Point {
         let mut run = Run::new(prepared.clone(), Vec::new(), bounds).map_err(Failure::failed)?;
         let mut merge = Merge::new(prepared.program(), !seed).map_err(Failure::failed)?;
         self.partial = 0;
-        // Partial groups are merged as soon as the run emits them, as a node sends them at once.
+        // Partial groups are merged as soon as the run emits them, because a node also sends them at once.
         let mut merge_all = |merge: &mut Merge, partial: Vec<RecordBatch>, time: &mut Duration| {
             let begun = Instant::now();
             for batch in &partial {

@@ -1,4 +1,4 @@
-//! Benchmarks of queries over far tables, and of their operators.
+//! Benchmarks of queries over tables in far memory, and of the operators that such queries consist of.
 
 mod choices;
 mod ciphers;

@@ -1,4 +1,4 @@
-//! Tables of numbers for the measurement of operators, and the program that selects their rows.
+//! Tables of numbers for `farpool bench operators`, and the program of operators that selects rows of them.
 
 use crate::Outcome;
 use crate::exit::Failure;
@@ -13,14 +13,14 @@ use farpool::operators::{
 use farpool_kernels::Row;
 use std::sync::Arc;
 
-/// Upper bound of the values, exclusive.
+/// Exclusive upper bound of the values in all columns.
 const VALUES: u64 = 10_000;
-/// Percentages of selected rows, each with the bound that both columns must be below.
+/// Percentages of selected rows, each with the limit that selects them: the first two columns must both be below it.
 pub(crate) const SHARES: [(u32, i64); 4] = [(100, 10_000), (50, 7_071), (25, 5_000), (1, 1_000)];
-/// Rows of a row group of a far table.
+/// Rows of a batch, as many as in a row group of a far table.
 pub(crate) const GROUP_ROWS: usize = 1 << 16;
 
-/// The same values in two layouts: columns by row groups, and row by row.
+/// Table of eight columns in two layouts: batches of columns (`groups`), and row by row (`numbers`).
 pub(crate) struct Tables {
     groups: Vec<RecordBatch>,
     numbers: ScalarBuffer<i64>,
@@ -71,7 +71,8 @@ pub(crate) fn program(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     program_over(tables.groups.iter().cloned().map(Ok), limit, send)
 }
 
-/// Runs the program of a node over batches.
+/// Selects the rows whose first two columns are both below `limit`, by a program of operators as a node runs it. Passes
+/// the columns of each result to `send`.
 pub(crate) fn program_over(
     groups: impl Iterator<Item = Result<RecordBatch, Failure>>,
     limit: i64,

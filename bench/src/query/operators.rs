@@ -1,8 +1,9 @@
-//! `farpool bench operators`: near-data operators, beside memory bandwidth and alternative libraries.
+//! `farpool bench operators`: operators that a memory node runs beside the data (filter, projection, pattern match,
+//! decryption, semi-join), compared with memory bandwidth and with other libraries.
 //!
 //! Results leave a node through a send buffer. The upper bound of an operator is therefore a copy of its table through
-//! a ring of 128 KiB, not a copy in memory. All contenders take turns on one core. Counts and sums of the rows that
-//! each selected are compared, outside the timed part.
+//! a reused buffer of 128 KiB, not a copy to other memory. All implementations take turns on one core. The counts and
+//! sums of the values that each selected are compared, outside the timed part.
 
 use super::ciphers::Ciphers;
 use super::operands::{GROUP_ROWS, SHARES, Sink, Tables, program, values};
@@ -42,11 +43,12 @@ pub(crate) struct OperatorArgs {
 }
 
 const WIDTHS: [usize; 4] = [64, 256, 512, 1_024];
-/// Bytes of a wide row that are projected: three columns of 8 bytes.
+/// Bytes of a wide row that the projection keeps: three columns of 8 bytes.
 const PROJECTED: std::ops::Range<usize> = 16..40;
 const RING_BYTES: usize = 128 << 10;
 
-/// Name of a contender, and its way to find the rows with both first columns below a limit.
+/// Name of an implementation, and its function. The function passes the rows whose first two columns are both below a
+/// limit to the sink.
 type Contender = (&'static str, fn(&Tables, i64, Sink<'_>) -> Outcome);
 
 const CONTENDERS: [Contender; 5] = [
@@ -104,18 +106,19 @@ pub(crate) fn run(args: &OperatorArgs) -> Outcome {
 
 /// Results of all rounds.
 struct Found {
-    /// Number of selected rows, by share.
+    /// Number of selected rows, for each entry of [`SHARES`] (percentages of selected rows).
     kept: Vec<usize>,
-    /// Throughput by contender, share and round.
+    /// Throughput in GB/s, by entry of [`CONTENDERS`], entry of [`SHARES`], and round.
     selecting: Vec<Vec<Vec<f64>>>,
-    /// Throughput by [`Lines`], width and round.
+    /// Throughput in GB/s, by variant of [`Lines`], entry of [`WIDTHS`], and round.
     projecting: Vec<Vec<Vec<f64>>>,
     patterns: Patterns,
     joins: Joins,
     ciphers: Ciphers,
 }
 
-/// Checks that all contenders select the same rows. Returns the number of rows for each share.
+/// Checks that all implementations select the same rows. Returns the number of selected rows for each entry of
+/// [`SHARES`].
 fn check(tables: &Tables) -> Result<Vec<usize>, Failure> {
     let mut kept = Vec::new();
     for (share, limit) in SHARES {
@@ -140,7 +143,7 @@ fn check(tables: &Tables) -> Result<Vec<usize>, Failure> {
     Ok(kept)
 }
 
-/// Copies the whole table through the ring: the upper bound.
+/// Copies the whole table through a reused buffer and ignores the limit: the upper bound of every selection.
 fn ring_copy(tables: &Tables, _: i64, send: Sink<'_>) -> Outcome {
     let mut ring = [[0; 8]; RING_BYTES / size_of::<Row>()];
     for part in tables.rows().chunks(ring.len()) {
@@ -166,7 +169,7 @@ fn rows(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     Ok(())
 }
 
-/// Sends the columns of a row group one after another, as a reply does.
+/// Selects with the kernels for columns. Sends the columns of a row group one after another, as a node's reply does.
 fn columns(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     const BLOCK: usize = 4096;
     let less = farpool_kernels::CompareOp::Less;
@@ -206,15 +209,15 @@ fn arrow(tables: &Tables, limit: i64, send: Sink<'_>) -> Outcome {
     Ok(())
 }
 
-/// Cache lines of wide rows that are read.
+/// Cache lines that a projection of wide rows reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lines {
     All,
-    /// Only lines with projected columns.
+    /// Only lines that hold bytes of the projected columns.
     Wanted,
 }
 
-/// Returns the throughput in GB of whole rows per second.
+/// Projects rows of `width` bytes. Returns the throughput in GB of whole rows per second.
 fn project(tables: &Tables, width: usize, lines: Lines) -> f64 {
     let bytes = tables.bytes();
     let mut ring: Vec<u8> = Vec::with_capacity(RING_BYTES);

@@ -1,4 +1,5 @@
-//! Regular expressions over text columns: by a program, and by a loop over the `regex` crate.
+//! Regular expressions over text columns in `farpool bench operators`: by a program of operators as a node runs it, and
+//! by a loop that calls the `regex` crate.
 
 use crate::exit::Failure;
 use crate::harness::mixing::mix;
@@ -14,14 +15,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const LENGTHS: [usize; 4] = [16, 64, 256, 1_024];
-/// Bytes of one column. It fits in the last-level cache, so that the cost of the pattern dominates.
+/// Bytes of one text column. It fits in the last-level cache of most CPUs, so that the cost of the pattern dominates.
 const COLUMN_BYTES: usize = 8 << 20;
 const BATCH_ROWS: usize = 1 << 16;
-/// Runs per turn, because one run takes only a millisecond or two.
+/// Runs over the column that are timed together, because one run takes only a millisecond or two.
 const REPEATS: usize = 4;
 
-/// Pattern, a text that every other row contains and that matches, and a text that the remaining rows contain and that
-/// does not.
+/// Pattern (`text`). Every other row contains `found`, which matches it. The remaining rows contain `other`, which does
+/// not.
 struct Pattern {
     text: &'static str,
     found: &'static str,
@@ -35,7 +36,8 @@ const PATTERNS: [Pattern; 4] = [
     Pattern { text: "requests", found: "requests", other: "deposits" },
 ];
 
-/// One pattern over texts of one length, with the throughputs of all rounds in GB/s.
+/// One pattern over texts of `length` bytes. `own` are the throughputs of the program and `beside` those of the `regex`
+/// crate, by round, in GB/s.
 struct Case {
     pattern: &'static str,
     length: usize,
@@ -52,7 +54,7 @@ pub(crate) struct Patterns {
 }
 
 impl Patterns {
-    /// Creates the texts, and checks that both contenders find the same rows.
+    /// Creates the texts, and checks that the program and the `regex` crate find the same rows.
     pub(crate) fn new() -> Result<Patterns, Failure> {
         let mut cases = Vec::new();
         for pattern in &PATTERNS {
@@ -63,11 +65,12 @@ impl Patterns {
         Ok(Patterns { cases })
     }
 
-    /// Measures another round.
+    /// Measures each pattern and length once more.
     pub(crate) fn measure(&mut self) -> Result<(), Failure> {
         for case in &mut self.cases {
             let bytes: usize = case.batches.iter().map(|batch| batch.num_rows() * case.length).sum();
-            // The column is loaded into the cache first. The two contenders take turns in going first.
+            // This run loads the column into the cache. The program goes first in every other round, and the `regex`
+            // crate in the others.
             black_box(case.found_by_regex());
             let is_own_first = case.own.len().is_multiple_of(2);
             for is_own in [is_own_first, !is_own_first] {

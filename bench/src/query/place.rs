@@ -1,9 +1,11 @@
-//! `farpool bench place`: automatic placement compared with the best forced placement.
+//! `farpool bench place`: automatic placement of queries compared with the best forced placement. A query runs at the
+//! client (fetch), at the node (ship) or at both (split); with automatic placement, the planner chooses.
 //!
 //! One table is queried with selections of 1 to 100 % of its rows, groupings into 16 to a million groups, and groupings
 //! of a selection as in table 3 of paper 001 ("Move your code, not your data"). All placements take turns. Each has a
 //! session of its own, so the planner learns only from its own runs and no placement finds warmer connections or
-//! memory. The result is the planner's time divided by the best forced time, for its first run and for later runs.
+//! memory. The result is the time of automatic placement divided by the best forced time, for the first run and for
+//! later runs.
 
 use super::choices::{self, Cell, Run};
 use super::wide_table::{self, Batches, Expected, ROW_BYTES, Row, TablePool, Transport};
@@ -62,7 +64,8 @@ const PAPER: [(u64, u64); 7] =
     [(25, 1), (25, 1_000), (25, 250_000), (4, 1), (4, 1_000), (4, 250_000), (4, 2_500_000)];
 const TABLE: &str = "bench-place";
 const PLACEMENTS: [Placement; 4] = [Placement::Fetch, Placement::Ship, Placement::Split, Placement::Auto];
-/// Orders of the placements, round by round. Over four rounds each placement follows each other one once.
+/// Orders of the placements (indices into [`PLACEMENTS`]), one order per round. After four rounds, each placement has
+/// run once directly after each other one.
 const TURNS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
 
 /// Returns a row of the table.
@@ -139,10 +142,10 @@ fn digest(batches: &[RecordBatch]) -> u64 {
     (0..columns).map(of_column).fold(0, |digest, of| mix(digest ^ of))
 }
 
-/// Creates the batches of the table. The expected answer of each query is computed from the rows meanwhile.
+/// Creates the batches of the table. While they are read, the expected answer of each query is computed from the rows.
 fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
     let mut made = GROUPS.map(|groups| vec![false; groups as usize]);
-    // Groups that were seen, for each grouping of a selection.
+    // Groups that already have a row, for each query of kind `Both`.
     let mut met: Vec<Vec<bool>> = queries.iter().map(|_| Vec::new()).collect();
     Batches::new(COLUMNS, row, rows, move |number, row| {
         for (Query { kind, expected, .. }, met) in queries.iter_mut().zip(&mut met) {
@@ -197,9 +200,9 @@ pub(crate) fn run(args: &PlaceArgs) -> Outcome {
 /// Measurements of one query.
 #[derive(Default)]
 struct Point {
-    /// Seconds of each round, by placement.
+    /// Seconds of each round, for each entry of [`PLACEMENTS`].
     seconds: [Vec<f64>; 4],
-    /// Seconds of the planner's first run.
+    /// Seconds of the first run with [`Placement::Auto`].
     first: f64,
     first_report: Option<Report>,
     reports: Vec<Report>,
@@ -219,7 +222,7 @@ fn measure(
     for query in queries {
         let mut point = Point::default();
         let mut answer_digest = None;
-        // The first round is a warm-up, except for the planner: its first run is recorded separately.
+        // The first round is a warm-up. Only its run with automatic placement is recorded, as `first`.
         for round in 0..=args.rounds {
             wait_quiet(cluster.pids(), cluster.patience())?;
             for at in TURNS[round % TURNS.len()] {

@@ -1,8 +1,9 @@
-//! `farpool bench scan`: queries over a far table, fetched, shipped and split.
+//! `farpool bench scan`: queries over a far table. They run at the client (fetch), at the memory node (ship) or at both
+//! (split).
 //!
-//! The table has eight columns of eight bytes, as in the experiments of paper 003, and lies on one node. Each query is
-//! measured in turns with each placement, until its rows are in the client's memory. Its answer is compared with one
-//! that was computed when the table was made.
+//! The table has eight columns of eight bytes, as in the experiments of paper 003 ("Farview"), and lies on one node.
+//! Each query runs with each of these placements in turns. Its time ends when its result is in the client's memory. The
+//! answer is compared with one that was computed when the table was made.
 
 use super::scan_clients::Contest;
 use super::scan_queries::{Query, TABLE, batches};
@@ -57,7 +58,7 @@ pub(crate) struct ScanArgs {
     json: bool,
 }
 
-/// Measurements of one query with one transport and placement.
+/// Measurements of one query with one transport and placement: the seconds of each round, and the report of the latest.
 struct Point {
     transport: Transport,
     placement: Placement,
@@ -134,7 +135,7 @@ fn measure(
             .iter()
             .flat_map(|transport| Placement::FIXED.map(|placement| point(*transport, placement)))
             .collect();
-        // The first round is a warm-up: connections, mappings, programs.
+        // The first round is not recorded: it opens connections, maps memory and prepares programs.
         for round in 0..=args.rounds {
             wait_quiet(cluster.pids(), cluster.patience())?;
             for point in &mut points {

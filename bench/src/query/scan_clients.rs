@@ -1,5 +1,6 @@
-//! `farpool bench scan --clients`: throughput of several clients on one node, of which the first runs more queries at
-//! once.
+//! `farpool bench scan --clients`: throughput of several clients of one node. All ship the same query to the node in a
+//! loop. The first client runs several of them at once, the others one. A fair node still gives each client an equal
+//! share.
 
 use super::scan_queries::{Query, TABLE};
 use crate::exit::Failure;
@@ -14,7 +15,8 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Settings of the measurement: several clients compete for one node, and the first asks for more than its share.
+/// Settings of a run of several clients that compete for one node. `seconds` is the length of each of the `rounds`,
+/// `bytes` the size of the table, and `json` the format of the output.
 pub(crate) struct Contest {
     /// Number of clients.
     pub(crate) clients: usize,
@@ -29,7 +31,7 @@ pub(crate) struct Contest {
 /// Answers per second of each client, by round.
 type Rates = Vec<Vec<f64>>;
 
-/// Ships a query in a loop until `is_over` is set, and counts the answers.
+/// Lets the node run a query in a loop until `is_over` is set. Checks and counts the answers.
 fn ship(over: &FarTable, query: &Query, is_over: &AtomicBool, answers: &AtomicU64) -> Outcome {
     let plan = query.plan(over)?;
     while !is_over.load(Ordering::Relaxed) {
@@ -68,7 +70,7 @@ impl Contest {
                     threads.push(scope.spawn(move || ship(&over, query, is_over, answers)));
                 }
             }
-            // The measurement begins once all clients are running.
+            // Counting begins once all clients are running.
             std::thread::sleep(Duration::from_secs_f64(self.seconds / 4.0));
             let before: Vec<u64> = answers.iter().map(|answers| answers.load(Ordering::Relaxed)).collect();
             let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Table and queries of `farpool bench scan`. The expected answers are computed while the rows are made.
+//! Table and queries of `farpool bench scan`. The expected answers are computed while the rows of the table are made.
 
 use super::wide_table::{self, Batches, Expected, Row};
 use crate::exit::Failure;
@@ -11,7 +11,7 @@ use farpool::operators::{Agg, Plan, col};
 
 const COLUMNS: [&str; 8] = ["a", "b", "g16", "g1000", "g64000", "g1000000", "c", "d"];
 const GROUPS: [u64; 4] = [16, 1_000, 64_000, 1_000_000];
-/// Rows that a selection keeps, per thousand.
+/// Number of rows in a thousand that each selection keeps.
 const KEPT: [u64; 6] = [1_000, 500, 250, 100, 50, 10];
 pub(crate) const TABLE: &str = "bench-scan";
 
@@ -80,7 +80,7 @@ fn sum(column: &ArrayRef) -> i128 {
     column.as_primitive::<Int64Type>().values().iter().map(|value| i128::from(*value)).sum()
 }
 
-/// Creates the batches of the table. The expected answer of each query is computed from the rows meanwhile.
+/// Creates the batches of the table. While they are read, the expected answer of each query is computed from the rows.
 pub(crate) fn batches(queries: &mut [Query], rows: u64) -> Batches<impl FnMut(u64, &Row)> {
     let mut made = GROUPS.map(|groups| vec![false; groups as usize]);
     Batches::new(COLUMNS, row, rows, move |_, row| {

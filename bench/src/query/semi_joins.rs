@@ -1,5 +1,5 @@
-//! Semi-joins in `farpool bench operators`: integers looked up in a set of keys, exactly and by a Bloom filter, beside
-//! a filter that selects as many rows.
+//! Semi-joins in `farpool bench operators`: rows are kept if their integer is in a set of keys. The lookup is exact or
+//! by a Bloom filter. Both are compared with a filter by two columns that keeps as many rows.
 
 use super::operands::{Tables, program, values};
 use crate::exit::Failure;
@@ -16,15 +16,16 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Numbers of keys.
+/// Sizes of the measured key sets.
 const KEYS: [u64; 3] = [1_000, 64_000, 1_000_000];
-/// Bound of the filter that is compared with, which selects half of the rows. The table has twice as many different
-/// numbers as keys, so a semi-join selects half of the rows too.
+/// Exclusive upper bound for both columns of the filter that semi-joins are compared with. It selects half of the rows.
+/// The joined column has twice as many different numbers as there are keys, so a semi-join selects half of them too.
 const HALF: i64 = 7_071;
 /// Factor that spreads numbers over 64 bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Throughput of each contender over the same rows, by round.
+/// Throughputs by round, in millions of rows per second: of the filter by two columns (`select`), the semi-join by keys
+/// (`exact`) and the semi-join by a Bloom filter (`filter`).
 #[derive(Default)]
 struct Found {
     select: Vec<f64>,
@@ -32,7 +33,7 @@ struct Found {
     filter: Vec<f64>,
 }
 
-/// Measurements of all sets of keys.
+/// Measurements with all sets of keys.
 pub(crate) struct Joins {
     cases: Vec<Case>,
 }
@@ -40,12 +41,12 @@ pub(crate) struct Joins {
 struct Case {
     keys: u64,
     is_spread: bool,
-    /// Throughput in millions of rows per second.
+    /// Throughputs with these keys.
     found: Found,
 }
 
 impl Joins {
-    /// Measures all sets of keys.
+    /// Measures all sets of keys, each with consecutive numbers and with numbers that are far apart.
     pub(crate) fn measure(
         tables: &Tables,
         rounds: usize,
@@ -93,7 +94,7 @@ impl Joins {
     }
 }
 
-/// Returns one of twice as many numbers as there are keys. Every other one is a key.
+/// Returns the number at an index of the joined column's value set. The numbers at even indices are the keys.
 fn number(at: u64, is_spread: bool) -> i64 {
     if is_spread { at.wrapping_mul(SPREAD) as i64 } else { at as i64 }
 }
@@ -155,7 +156,7 @@ fn measure(
     Ok(found)
 }
 
-/// Runs the semi-join. Returns the number of selected rows.
+/// Runs the semi-join of column 0 with the table. Returns the number of selected rows.
 fn join(groups: &[RecordBatch], lookup: JoinLookup, table: &Arc<LookupTable>) -> Result<usize, Failure> {
     let join = Operator::SemiJoin { keys: vec![0], lookup, number: 0, is_anti: false };
     let program = Program::check(vec![Type::Int64; 8], vec![join]).map_err(Failure::failed)?;

@@ -1,5 +1,5 @@
-//! Far table of eight columns of eight bytes, as in the experiments of paper 003; transports to its node; and the
-//! expected answers of queries.
+//! Far table of eight columns of eight bytes, as in the experiments of paper 003 ("Farview"); transports to its node;
+//! and the expected answers of queries. The benchmarks of queries share this module.
 
 use crate::exit::Failure;
 use crate::harness::pools::{Cluster, Existing, Room};
@@ -15,7 +15,7 @@ const BATCH_ROWS: u64 = 65_536;
 /// Row of the table.
 pub(crate) type Row = [i64; 8];
 
-/// Transport to the node.
+/// Transport between the client and the memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
     Shm,
@@ -46,7 +46,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Adds a row.
+    /// Adds a row to the expected answer. `sum` is the sum of its checked columns.
     pub(crate) fn add(&mut self, sum: i128) {
         self.rows += 1;
         self.sum += sum;
@@ -61,11 +61,11 @@ impl Expected {
     }
 }
 
-/// Query over the table.
+/// Query over the table. `K` is the type in which a benchmark describes its queries.
 pub(crate) struct Query<K> {
     pub(crate) name: String,
     pub(crate) kind: K,
-    /// Expected answer, complete once the rows have been made.
+    /// Expected answer. It is complete once [`Batches`] has made all rows of the table.
     pub(crate) expected: Expected,
 }
 
@@ -88,7 +88,7 @@ impl<K> Query<K> {
     }
 }
 
-/// Batches of the table. `told` is called for each row as it is made.
+/// Iterator that makes the batches of the table. It calls `told` with the number and the values of each row.
 pub(crate) struct Batches<T> {
     schema: SchemaRef,
     row: fn(u64) -> Row,
@@ -98,13 +98,13 @@ pub(crate) struct Batches<T> {
 }
 
 impl<T: FnMut(u64, &Row)> Batches<T> {
-    /// Creates the batches. `row` returns the row of a number.
+    /// Creates the iterator for a table of `rows` rows. `row` returns the row with a number.
     pub(crate) fn new(columns: [&str; 8], row: fn(u64) -> Row, rows: u64, told: T) -> Batches<T> {
         let fields = columns.map(|name| Field::new(name, DataType::Int64, false));
         Batches { schema: Arc::new(Schema::new(fields.to_vec())), row, told, next: 0, rows }
     }
 
-    /// Puts the table. Returns the session that owns it and must drop it.
+    /// Writes the table to the pool. Returns the session that owns the table. The caller must drop the table.
     pub(crate) fn put(self, cluster: &Cluster, transport: Transport, name: &str) -> Result<Pool, Failure> {
         let writer = cluster.session(transport.choice(), self.rows * ROW_BYTES)?;
         writer.put_table(name, Arc::clone(&self.schema), self)?;

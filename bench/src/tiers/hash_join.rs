@@ -1,8 +1,9 @@
-//! `farpool bench join`: hash joins of tuples of 16 bytes, phase by phase (paper 002).
+//! `farpool bench join`: hash joins of tuples of 16 bytes, phase by phase, as in paper 002 ("Hash Joins Meet CXL").
 //!
 //! The workload is that of the paper: dense keys in random order, drawn by the probe side uniformly or by Zipf's law.
-//! Every algorithm and partitioner joins the same tuples in turns, in the same huge pages, which are prefaulted. The
-//! number of pairs and the sum of their payloads are compared with a computation by arrays indexed by key.
+//! Every combination of algorithm and partitioner joins the same tuples in turns, in the same huge pages, which a first
+//! round has touched. The number of joined pairs and the sum of their payloads are compared with those of a computation
+//! by arrays indexed by key.
 
 use crate::exit::Failure;
 use crate::harness::machine::{cpus, machine};
@@ -67,7 +68,7 @@ pub(crate) struct JoinArgs {
 
 /// Largest number of rows of a side.
 const ROWS_MAX: usize = 1 << 30;
-/// Largest distance of keys, for which all keys fit in their type.
+/// Largest distance between consecutive keys. With [`ROWS_MAX`] rows, all keys still fit in an `i64`.
 const STEP_MAX: usize = 1 << 30;
 
 pub(crate) fn run(args: &JoinArgs) -> Outcome {
@@ -182,8 +183,8 @@ fn settings(args: &JoinArgs) -> Settings {
     Settings { bits: args.bits, kernels, ..Settings::new(args.threads, args.seed) }
 }
 
-/// Draws numbers from 1 to `keys` by Zipf's law, by rejection from the integral of the power (Hoermann and Derflinger,
-/// 1996).
+/// Generator of numbers from 1 to `keys` by Zipf's law, by rejection-inversion (Hoermann and Derflinger, 1996). `low`
+/// and `high` limit the values that are inverted. `place` is the index in the sequence of random numbers.
 struct Zipf {
     keys: f64,
     exponent: f64,
@@ -295,7 +296,7 @@ impl<'p> Workload<'p> {
     }
 }
 
-/// Number of pairs, and sum of their payloads.
+/// Number of joined pairs, and the sum of both payloads over all pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     pub(crate) pairs: u64,
@@ -317,18 +318,18 @@ impl Sink for Sum {
     fn lone(&mut self, _probe: i64) {}
 }
 
-/// Combination that is measured in every round.
+/// Measurement of one combination of skew, algorithm and partitioner.
 struct Point {
     skew: f64,
     algorithm: String,
     partitioner: String,
     bits: u32,
-    /// Seconds of both phases, by round.
+    /// Seconds of the two phases in each round: partitioning and joining, or building and probing the table.
     times: Vec<[f64; 2]>,
 }
 
 impl Point {
-    /// Returns the medians of both phases and of their sum.
+    /// Returns the median seconds of the first phase, of the second phase, and of both together.
     fn seconds(&self) -> [f64; 3] {
         let of = |time: fn(&[f64; 2]) -> f64| median(self.times.iter().map(time));
         [of(|times| times[0]), of(|times| times[1]), of(|times| times[0] + times[1])]
@@ -414,7 +415,7 @@ mod tests {
         assert!(rows("1G").is_err_and(|error| error.contains("16Mi")));
     }
 
-    /// The first of a hundred keys comes as often as Zipf's law says, within a few percent.
+    /// Key 1 of a hundred comes as often as Zipf's law says, within 5 %.
     #[test]
     fn zipf_draws_the_first_key_as_often_as_it_should() {
         for exponent in [0.75, 1.0, 1.5] {

@@ -1,4 +1,4 @@
-//! Benchmarks of hash joins in memory, on one tier and over two.
+//! Benchmarks of hash joins in memory: on one memory tier, and on a near and a far tier.
 
 pub(crate) mod hash_join;
 mod runner;

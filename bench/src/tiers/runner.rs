@@ -1,8 +1,9 @@
-//! Runner of the joins of `farpool bench tiers`: times under a virtual clock, or kernels on emulated or real tiers.
+//! Runner of the joins of `farpool bench tiers`. A virtual clock only computes their times; on emulated or real memory
+//! tiers, the joins are carried out.
 //!
-//! The strategies are the same on all three. Inputs lie in the far tier. Keys of the build side are distinct, unordered
-//! and spread over 64 bits, so that each lookup really reads the cache line that the byte model counts. Every row of
-//! the probe side has a match. The result of every join is compared with the expected one.
+//! The strategies are the same on all three backends. Inputs lie in the far tier. Keys of the build side are distinct,
+//! unordered and spread over 64 bits. Each lookup therefore reads a cache line of the table, as the predictions from
+//! bytes assume. Every row of the probe side has a match. The result of every join is compared with the expected one.
 
 use super::hash_join::Sum;
 use crate::exit::Failure;
@@ -18,15 +19,17 @@ use farpool_tiers::strategy::{MORSEL_BYTES, Strategy};
 use farpool_tiers::topology::Topology;
 use farpool_tiers::{Emulated, Nodes, Numa, TierMemory, Tiered, Virtual, join};
 
-/// Bytes of a row.
+/// Bytes of a row: a key and a payload.
 pub(crate) const ROW_BYTES: usize = size_of::<Tuple>();
-/// Workers on two emulated tiers, enough to keep both busy. [`CROWD`] is the number of workers for cache lines under
-/// the virtual clock: hardware has many more lines in flight than one group of a worker.
+/// Number of workers on two emulated tiers, enough to keep both busy. [`CROWD`] is the number of workers that the
+/// virtual clock simulates for lookups of cache lines with latency. It is larger, because hardware has many more cache
+/// lines in flight than the few of a simulated worker.
 const WORKERS: usize = 2;
 const CROWD: usize = 32;
-/// Near share of the mix on the paper's machine: three near to two far.
+/// Near share of data that keeps both tiers of the paper's machine equally busy: three parts near, two parts far.
 const PAPER_MIX: f64 = 0.6;
-/// Step that spreads rows over the build side: a prime larger than any number of rows.
+/// Distance between the key numbers of consecutive rows of the build side (modulo the number of rows). It is a prime
+/// larger than any number of rows, so every key number occurs once.
 const STEP: u64 = 6_700_417_000_111;
 
 /// Backend that runs the morsels.
@@ -55,7 +58,7 @@ impl BackendKind {
 pub(crate) struct Setting {
     pub(crate) backend: BackendKind,
     pub(crate) probe_bytes: u64,
-    /// Factor by which the paper's rates are reduced.
+    /// Divisor of the rates of the paper's machine. The emulated tiers have the quotients.
     pub(crate) slower: f64,
     pub(crate) far_latency_ns: f64,
     pub(crate) rounds: usize,
@@ -63,17 +66,18 @@ pub(crate) struct Setting {
 
 /// Machine that joins run on.
 pub(crate) enum Machine {
-    /// Times only: bytes are counted, nothing is computed.
+    /// Times only: bytes are counted, nothing is joined. `streams` is for partitioned joins, which read and write in
+    /// sequence. `lines` is for joins that look up single cache lines, with their latency.
     Virtual { streams: Virtual, lines: Virtual },
-    /// Join kernels on memory.
+    /// Real joins in memory of emulated or real tiers.
     Real { tiers: Box<dyn RealTime>, memory: TierMemory },
 }
 
-/// Machine, and its rates as a planner knows them.
+/// Machine, and the rates of its tiers, from which times are predicted.
 pub(crate) struct Runner {
     pub(crate) machine: Machine,
     pub(crate) rates: Rates,
-    /// Near share of a mix that keeps both tiers busy.
+    /// Near share of data that keeps both tiers equally busy.
     pub(crate) mixed: f64,
     pub(crate) workers: usize,
 }
@@ -167,7 +171,7 @@ impl Runner {
         Ok(joined.reports)
     }
 
-    /// Reports whether joins are computed, and not only timed.
+    /// Reports whether joins are carried out. A virtual clock only computes their times.
     pub(crate) fn is_real(&self) -> bool {
         matches!(self.machine, Machine::Real { .. })
     }
@@ -218,7 +222,7 @@ impl Inputs<'_> {
     }
 }
 
-/// Returns the key of a number.
+/// Returns the key with a number. The keys of consecutive numbers are far apart.
 fn key_of(number: u64) -> i64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64
 }

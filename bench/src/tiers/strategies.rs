@@ -1,4 +1,10 @@
-//! Measurements of `farpool bench tiers`: joins by strategy, the curve of the partial move, and moves alone.
+//! Measurements of `farpool bench tiers`. They follow figures of paper 002 ("Hash Joins Meet CXL"): whole joins by each
+//! strategy (figure 4), the gain of moving a share of the input to the near tier first (figure 5), and the rate of
+//! copies alone (figure 2).
+//!
+//! `x` is the near share of data that is moved or copied. The mix is data divided between both tiers so that they are
+//! equally busy; `mixed` is its near share. A prediction from bytes takes the bytes that each phase moves and the rates
+//! of the tiers.
 
 use super::runner::{Inputs as Rows, ROW_BYTES, Runner, Setting};
 use crate::exit::Failure;
@@ -18,9 +24,9 @@ use farpool_tiers::strategy::{
 };
 use std::time::Instant;
 
-/// Build sides of the paper, relative to its probe side of 256 Mi rows.
+/// Sizes of the build side, relative to the probe side: the label, and the divisor of the probe side.
 const BUILDS: [(&str, usize); 3] = [("1:16", 16), ("1:4", 4), ("1:1", 1)];
-/// Steps of the curve of figure 5. [`MOVE_STEPS`] is that of figure 2.
+/// Number of steps of `x` from 0 to 1 for figure 5. [`MOVE_STEPS`] is that for figure 2.
 const STEPS: u32 = 20;
 const MOVE_STEPS: u32 = 10;
 /// Largest number of batches into which a probe side is divided to overlap partitioning and joining.
@@ -28,27 +34,28 @@ const BATCHES_MAX: u32 = 4;
 /// Share of both sides that the paper moves for a join through one table (table 1).
 const PAPER_SHARE: f64 = 0.5104;
 
-/// Results of a join by one strategy.
+/// Bar of figure 4: a join with one size of the build side, by one strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Bar {
     pub(crate) join: &'static str,
     pub(crate) build: &'static str,
     pub(crate) strategy: String,
-    /// Near shares of the objects that the strategy places.
+    /// Near shares that the strategy chose, as text for the table.
     pub(crate) shares: String,
     /// Seconds of three phases: moving; partitioning or building; joining or probing.
     pub(crate) seconds: [f64; 3],
-    /// Speed-up over staying in the far tier.
+    /// Speed-up over the strategy that leaves all data in the far tier, as measured.
     pub(crate) gain: f64,
-    /// Speed-up predicted from bytes.
+    /// The same speed-up, predicted from bytes.
     pub(crate) by_bytes: f64,
-    /// Speed-up in the paper.
+    /// The same speed-up in the paper, as text. `-` for a strategy that the paper does not have.
     pub(crate) paper: &'static str,
     pub(crate) near_bytes: f64,
     pub(crate) far_bytes: f64,
 }
 
-/// Point of figure 5.
+/// Point of figure 5: speed-up if the share `x` is moved near before partitioning, measured (`gain`) and predicted
+/// (`by_bytes`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
     pub(crate) x: f64,
@@ -60,7 +67,7 @@ pub(crate) struct Point {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Move {
     pub(crate) x: f64,
-    /// Bytes of the input per second.
+    /// Bytes of the input per second, as measured. `by_bytes` is the predicted rate.
     pub(crate) rate: f64,
     pub(crate) by_bytes: f64,
 }
@@ -77,21 +84,23 @@ impl Move {
 pub(crate) struct Found {
     pub(crate) mixed: f64,
     pub(crate) rates: Rates,
-    /// The paper's `k` and `m`, predicted from bytes and as measured.
+    /// The parameters `k` and `m` of the paper's model of a partial move: predicted from bytes, and measured. `k` is
+    /// the rate of the move relative to the phase over far data. `m` is the phase's speed-up for each share moved.
     pub(crate) partitioned: (Linear, Linear),
     pub(crate) non_partitioned: (Linear, Linear),
     pub(crate) moves: Vec<Move>,
     pub(crate) curve: Vec<Point>,
-    /// Best share, and its speed-up.
+    /// Share `x` with the largest predicted speed-up, and that speed-up.
     pub(crate) best_by_bytes: (f64, f64),
-    /// Speed-up of the partition phase in one pass that writes near, as measured and as predicted from bytes.
+    /// Speed-up of partitioning in one pass that writes to the near tier: measured, and predicted from bytes.
     pub(crate) one_pass: (f64, f64),
     pub(crate) bars: Vec<Bar>,
     /// Time to place six objects over nine phases, in us.
     pub(crate) placing_us: f64,
 }
 
-/// Strategy of figure 4, with its planned time.
+/// Strategy to measure for figure 4. The text fields are those of its [`Bar`]. `run` is the strategy itself, and
+/// `planned_seconds` its time predicted from bytes.
 struct Candidate {
     join: &'static str,
     build: &'static str,
@@ -102,7 +111,8 @@ struct Candidate {
     paper: &'static str,
 }
 
-/// Seconds of all rounds, and bytes moved.
+/// Seconds of three phases (moving; partitioning or building; joining or probing) in each round, and the bytes moved in
+/// the latest round.
 #[derive(Default)]
 struct Rounds {
     seconds: Vec<[f64; 3]>,
@@ -114,7 +124,7 @@ impl Rounds {
         [0, 1, 2].map(|phase: usize| median(self.seconds.iter().map(|seconds| seconds[phase])))
     }
 
-    /// Returns the speed-up over `base`: the median of the ratios within each round.
+    /// Returns the speed-up over `base`: the median over rounds of the ratio of both times in the same round.
     fn gain_over(&self, base: &Rounds) -> f64 {
         let whole = |seconds: &[f64; 3]| seconds.iter().sum::<f64>();
         median(self.seconds.iter().zip(&base.seconds).map(|(own, base)| whole(base) / whole(own)))
@@ -137,7 +147,8 @@ fn by_phase(reports: &[StageReport]) -> ([f64; 3], Traffic) {
     (seconds, traffic)
 }
 
-/// Returns the rows of both sides, in whole morsels.
+/// Returns the numbers of rows of both sides. Each side is a multiple of [`MORSEL_BYTES`], the bytes that a worker
+/// processes at a time.
 fn rows_of(setting: &Setting, divisor: usize) -> RowCounts {
     let morsel = MORSEL_BYTES as usize;
     let probe = setting.probe_bytes as usize / morsel * morsel;
@@ -162,7 +173,7 @@ impl RowCounts {
 pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failure> {
     let runner = Runner::new(setting)?;
     let (rates, mixed) = (runner.rates, runner.mixed);
-    // The build side is the smallest one of the paper.
+    // All figures but figure 4 use the smallest build side.
     let rows = rows_of(setting, BUILDS[0].1);
     let inputs = rows.inputs();
     let found = {
@@ -185,7 +196,7 @@ pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
         let few: Vec<f64> = shares.iter().copied().filter(|x| *x <= mixed + 1e-9 || *x == 1.0).collect();
         let (non_partitioned, _) = self::curve(measured, stop, &few, probing, of_probe)?;
         let of_plan = PartitionedJoin::new(Partitioning::MoveThenRun, Joining::Left, inputs, mixed);
-        // Seconds of the move, then of partitioning both sides.
+        // Returns the predicted seconds of the move, and of partitioning both sides after it.
         let phases = |x: f64| {
             let [moving, build, probe] = of_plan.plan.at(&rates, vec![x, mixed, mixed]).phase_seconds[..]
             else {
@@ -231,7 +242,7 @@ pub(crate) fn measure(setting: &Setting, stop: &mut Stop) -> Result<Found, Failu
     Ok(Found { bars, ..found })
 }
 
-/// Inputs and settings of a measurement.
+/// Number of rounds, and the machine and inputs of the joins.
 #[derive(Clone, Copy)]
 struct Measured<'a> {
     rounds: usize,
@@ -239,7 +250,7 @@ struct Measured<'a> {
     rows: &'a Rows<'a>,
 }
 
-/// Measures all strategies in turns. `of` selects the stages that count.
+/// Measures all strategies in turns. `of` returns the stages of a join that count.
 fn in_turns(
     measured: Measured<'_>,
     stop: &mut Stop,
@@ -263,7 +274,7 @@ fn in_turns(
     Ok(all)
 }
 
-/// Measures figure 2: an input is copied to mixes of all near shares.
+/// Measures figure 2: copies of an input to both tiers, with near shares from 0.1 to 1.
 fn moves(measured: Measured<'_>, stop: &mut Stop) -> Result<Vec<Move>, Failure> {
     let Measured { runner, rows, .. } = measured;
     let shares: Vec<f64> = (1..=MOVE_STEPS).map(|step| f64::from(step) / f64::from(MOVE_STEPS)).collect();
@@ -281,7 +292,9 @@ fn moves(measured: Measured<'_>, stop: &mut Stop) -> Result<Vec<Move>, Failure> 
     Ok(shares.into_iter().zip(all).map(point).collect())
 }
 
-/// Measures `k` and `m`, and the speed-up over moving nothing for each share. `shares` begins with 0 and ends with 1.
+/// Measures strategies that move a share of the input near first. Returns the parameters `k` and `m` of the paper's
+/// model, and each share with its speed-up over moving nothing. `shares` begins with 0 and ends with 1. `of` returns
+/// the stages of a join that count.
 fn curve(
     measured: Measured<'_>,
     stop: &mut Stop,
@@ -306,7 +319,8 @@ fn curve(
     Ok((linear, shares.iter().zip(&all).map(|(x, of)| (*x, of.gain_over(first))).collect()))
 }
 
-/// Measures the placement of two joins and their output, with near memory for half of the bytes.
+/// Returns the median time, in us, to compute a placement: two joins with six objects over nine phases, and near memory
+/// of 3 GB.
 fn placing_us(rates: &Rates) -> Result<f64, Failure> {
     let mut plan = PhasePlan::default();
     let names = ["orders", "lines", "parts of orders", "parts of lines", "table", "output"];
@@ -361,7 +375,7 @@ fn bars(runner: &Runner, setting: &Setting, stop: &mut Stop) -> Result<Vec<Bar>,
     Ok(bars)
 }
 
-/// Returns the partitioned strategies. The first one stays in the far tier.
+/// Returns the strategies of partitioned joins. The first one leaves all data in the far tier.
 fn partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<Vec<Candidate>, Failure> {
     use Partitioning::{CopyMixed, CopyNear, InFar, MoveThenRun, OnePass};
     let candidate = |(partitioning, joining, paper): (Partitioning, Joining, &'static str)| {
@@ -400,14 +414,14 @@ fn partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<V
     let mut all: Vec<Candidate> = strategies.into_iter().map(candidate).collect::<Result<_, _>>()?;
     let beside = (2..=BATCHES_MAX).map(|batches| candidate((OnePass, Joining::Beside { batches }, "-")));
     let beside = beside.collect::<Result<Vec<_>, _>>()?;
-    // The plan decides the number of batches.
+    // Only the number of batches with the shortest planned time is measured.
     let best = beside.into_iter().min_by(|one, other| one.planned_seconds.total_cmp(&other.planned_seconds));
     all.extend(best);
     Ok(all)
 }
 
-/// Returns the strategies with one shared table. The first one leaves the inputs in the far tier and the table in the
-/// mix.
+/// Returns the strategies of joins through one hash table that all workers share. The first one leaves the inputs in
+/// the far tier and divides the table between both tiers (the mix).
 fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Result<Vec<Candidate>, Failure> {
     let (rates, mixed) = (&runner.rates, runner.mixed);
     let table_mix = in_chunks(mixed, inputs);
@@ -419,7 +433,7 @@ fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Resu
     };
     let copied: f64 = {
         let phases = moved(mixed).phase_seconds;
-        // The far share of a copy to the mix is written to the far tier.
+        // A copy to the mix also writes the far share: `1 - mixed` of its bytes.
         let copy = |of: f64| {
             let mut traffic = Traffic::default();
             (traffic.far.read, traffic.far.written, traffic.near.written) =
@@ -433,7 +447,8 @@ fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Resu
     shares[free.table.index()] = in_chunks(shares[free.table.index()], inputs);
     let placed = free.plan.at(rates, shares);
     let ours = NonPartitionedStrategy::placed(&free, &placed);
-    // The byte model ignores latency, and a lookup in the far tier waits for it. This strategy avoids that wait.
+    // The prediction from bytes ignores latency, but a lookup in the far tier waits for it. This strategy avoids the
+    // wait: its table is in the near tier.
     let all_near = NonPartitionedStrategy { table_share: 1.0, ..ours };
     let mut near_table = placed.shares.clone();
     near_table[free.table.index()] = 1.0;
@@ -461,7 +476,8 @@ fn non_partitioned(runner: &Runner, build: &'static str, inputs: Inputs) -> Resu
     ])
 }
 
-/// Returns the near share that is possible in whole chunks and closest to `near_share`, for the table of a build side.
+/// Returns the near share closest to `near_share` that the hash table of a build side can have. Memory is divided
+/// between the tiers in whole chunks.
 fn in_chunks(near_share: f64, inputs: Inputs) -> f64 {
     share_in_chunks(near_share, (inputs.build / ROW_BYTES as f64 * TABLE_ROW_BYTES) as usize)
 }

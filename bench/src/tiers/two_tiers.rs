@@ -1,10 +1,11 @@
 //! `farpool bench tiers`: hash joins over a near and a far memory tier, with the strategies of paper 002 ("Hash Joins
 //! Meet CXL") and others.
 //!
-//! Every result is shown as three numbers: measured in the paper, predicted from bytes alone, and measured by a
-//! backend. The virtual clock checks the strategies against the prediction. The emulator runs them with the kernels of
-//! `farpool-join` on a machine with one tier. On a machine with two NUMA nodes the times are real. Each speed-up is
-//! relative to staying in the far tier, in the same round.
+//! Every result is shown as three numbers: measured in the paper, predicted from the bytes that each phase moves, and
+//! measured by a backend. One of three backends is chosen. The virtual clock simulates the strategies, without joining,
+//! to check the prediction. The emulator runs real joins on a machine with one tier and delays them as two tiers would.
+//! The third backend runs real joins on two NUMA nodes. Each speed-up is relative to a join in the same round that
+//! leaves all data in the far tier.
 
 use super::runner::{BackendKind, Setting};
 use super::strategies::{Bar, Found, measure};

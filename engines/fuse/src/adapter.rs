@@ -1,8 +1,9 @@
-//! Adapter between the kernel's FUSE requests and the two kinds of folders.
+//! Adapter between the kernel's FUSE requests and the two kinds of mounted folders: scratch folders, whose contents are
+//! in far memory only, and cached folders, which show a folder of this machine.
 //!
 //! The idea: a FUSE request has many parameters, and a reply type of its own. [`Adapter`] is the only place that
-//! handles them. It also keeps the listings of open folders. A kind of folder implements [`Files`], with plain values
-//! and errors.
+//! handles them. It also keeps the listings of open folders. Each kind of folder implements [`Files`], with plain
+//! values and errors.
 
 use crate::listings::{Entry, Listings};
 use crate::tree::{Ino, Kind, Name, TYPE_BITS};
@@ -19,9 +20,9 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Bytes of one read or write of the kernel, at most.
+/// Limit for the bytes that the kernel reads or writes by one request.
 const TRANSFER_BYTES: u32 = 1 << 20;
-/// Background requests (writes and read-ahead) that the kernel may have in flight.
+/// Limit for the background requests (writes and read-ahead) that the kernel has outstanding at once.
 const UNDER_WAY: u16 = 64;
 const GENERATION: Generation = Generation(0);
 const NO_ATTRIBUTES: Errno = Errno::NOSYS;
@@ -39,7 +40,8 @@ pub(crate) struct New<'a> {
     pub(crate) group: u32,
 }
 
-/// Arguments of `setattr`, and the user who asks.
+/// Attributes to change. `None` leaves an attribute as it is. `by_user` is the id of the user who asks. `accessed`,
+/// `modified` and `changed` are times.
 pub(crate) struct Changes {
     pub(crate) by_user: u32,
     pub(crate) mode: Option<u32>,
@@ -49,21 +51,21 @@ pub(crate) struct Changes {
     pub(crate) accessed: Option<TimeOrNow>,
     pub(crate) modified: Option<TimeOrNow>,
     pub(crate) changed: Option<SystemTime>,
-    /// Handle by which the file is open, if the request came through one.
+    /// Handle of the open file, if the program named the file by a descriptor (as `ftruncate` does).
     pub(crate) handle: Option<FileHandle>,
 }
 
-/// Arguments of `write`.
+/// Data to write at an offset of a file.
 pub(crate) struct Write<'a> {
     pub(crate) offset: u64,
     pub(crate) data: &'a [u8],
     /// True if the file is open for appending.
     pub(crate) appends: bool,
-    /// True if the write removes the set-user-ID and set-group-ID bits.
+    /// True if the file must lose its set-user-ID and set-group-ID bits, because the writer is not root.
     pub(crate) drops_set_ids: bool,
 }
 
-/// Arguments of `fallocate`, and the user who asks.
+/// Arguments of fallocate(2), and the id of the user who asks.
 pub(crate) struct Allocation {
     pub(crate) by_user: u32,
     pub(crate) offset: u64,
@@ -74,23 +76,22 @@ pub(crate) struct Allocation {
 /// Handle of an opened file.
 pub(crate) struct Opened {
     pub(crate) handle: FileHandle,
-    /// True if the kernel may keep its cached pages of the file.
+    /// True if the kernel may keep its cached pages of the file, because the file has not changed since they were read.
     pub(crate) is_as_held: bool,
 }
 
-/// Operations of a mount. The kernel checks permissions and handles file locks before it calls them. Each returned
-/// [`FileAttr`] of a name counts as one more reference that the kernel holds to the node; [`Files::forget`] takes them
-/// back.
+/// Operations of a mounted folder. The kernel checks permissions and handles file locks before it calls them. A node is
+/// a file, a folder or a special file, and `ino` is its inode number. Each [`FileAttr`] that is returned for a name
+/// counts as one more reference that the kernel holds to the node, until [`Files::forget`].
 pub(crate) trait Files: Send + Sync + 'static {
-    /// Returns the kernel features to use where the kernel has them. All are optional: without one, operations are only
-    /// slower.
+    /// Returns the kernel features to use if the kernel has them. Without one of them, operations are only slower.
     fn wishes(&self) -> InitFlags;
     /// Returns how long the kernel may cache names and attributes.
     fn max_age(&self) -> Duration;
 
     /// Returns the node of a name. Inode number 0 means that the name does not exist, which the kernel may cache too.
     fn look_up(&self, at: Name<'_>) -> Result<FileAttr, Errno>;
-    /// Drops this number of the kernel's references to a node.
+    /// Drops `times` of the kernel's references to a node.
     fn forget(&self, ino: Ino, times: u64);
     fn attributes(&self, ino: Ino) -> Result<FileAttr, Errno>;
     fn change(&self, ino: Ino, changes: Changes) -> Result<FileAttr, Errno>;
@@ -109,7 +110,7 @@ pub(crate) trait Files: Send + Sync + 'static {
     /// Writes all of the data.
     fn write(&self, ino: Ino, handle: FileHandle, write: Write<'_>) -> Result<(), Errno>;
     fn allocate(&self, ino: Ino, handle: FileHandle, allocation: Allocation) -> Result<(), Errno>;
-    /// Called when a descriptor of an open file is closed; others may remain.
+    /// Called when a program closes a descriptor of an open file. Other descriptors of it may remain.
     fn flush(&self, handle: FileHandle) -> Result<(), Errno>;
     fn sync(&self, handle: FileHandle, data_only: bool) -> Result<(), Errno>;
     fn sync_folder(&self, ino: Ino) -> Result<(), Errno>;
@@ -139,7 +140,7 @@ pub(crate) struct Adapter<F> {
 }
 
 thread_local! {
-    // Read buffer of the thread.
+    // Buffer for the data of reads. It is kept, so that a read does not allocate memory.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -199,7 +200,7 @@ fn cache_flags(opened: &Opened) -> FopenFlags {
 impl<F: Files> Filesystem for Adapter<F> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let _ = config.add_capabilities(self.files.wishes() & config.capabilities());
-        // Large requests mean fewer of them, each of which waits for the pool.
+        // Each request waits for far memory, so few large requests are faster than many small ones.
         for set in [KernelConfig::set_max_write, KernelConfig::set_max_readahead] {
             if let Err(nearest) = set(config, TRANSFER_BYTES) {
                 let _ = set(config, nearest);

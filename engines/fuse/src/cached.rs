@@ -5,9 +5,10 @@
 //! each read the file's attributes are checked, so a change that did not come through the mount is noticed. If far
 //! memory is lost, reads come from the folder again, as slow as without the cache; nothing else changes.
 //!
-//! Two caches hold bytes of a file: the kernel's page cache and [`CachedFile`]. [`BlockCache`] holds blocks by version
-//! and cannot go stale. The page cache can, so it is kept across an open only if the file is provably the same as at
-//! the last one.
+//! Two caches hold bytes of a file: the kernel's page cache, and [`BlockCache`] in far memory. The latter stores blocks
+//! by version of the file ([`CachedFile`] knows the current one) and cannot return old ones. The page cache can. When a
+//! file is opened, the kernel therefore keeps its pages only if the file is certainly the same as when it was last
+//! opened.
 
 use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::listings::Entry;
@@ -33,11 +34,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest extended attribute, and longest list of their names, in bytes (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// Limit of Linux for the bytes of an extended attribute (`XATTR_SIZE_MAX`), and for those of the list of all names
+/// (`XATTR_LIST_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// Extended attributes with the access control list of a node, and with the default one for what is made in a folder
-/// (acl(5)).
+/// Extended attribute with the access control list of a file or folder (acl(5)). [`DEFAULT_ACL`] is the one of a folder
+/// with the list that new files in it get.
 const ACCESS_ACL: &str = "system.posix_acl_access";
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 
@@ -46,8 +48,9 @@ const DEFAULT_ACL: &str = "system.posix_acl_default";
 pub struct CachedOptions {
     /// Time for which the kernel may cache names, attributes and contents.
     pub max_age: Duration,
-    /// True if files change only through the mount. If false, and the file system has coarse timestamps, each write
-    /// drops all cached blocks of its file ([`Times`]).
+    /// True if files of the folder change only through this mount. If false, and the file system has coarse timestamps,
+    /// each write drops all cached blocks of its file: a change by another program at about the same time could not be
+    /// noticed.
     pub is_exclusive: bool,
 }
 
@@ -57,18 +60,19 @@ impl Default for CachedOptions {
     }
 }
 
-/// File, folder or other node, as long as the kernel holds a reference to it.
+/// File, folder or special file of the shown folder, as long as the kernel holds a reference to it.
 struct Node {
-    /// Descriptor (`O_PATH`) of the node, which stays valid if the node is renamed.
+    /// Descriptor of the node, opened with `O_PATH`. It stays valid if the node is renamed.
     place: OwnedFd,
     kept: CachedFile,
-    /// Identity of the file when it was last opened; `None` if it had changed too recently to be distinguished from a
-    /// later version. The kernel's cached pages are of that identity.
+    /// Identity (times of change and length) of the file when it was last opened. The kernel's cached pages are from
+    /// that version of the file. `None` if the file had changed so recently that another change might get the same
+    /// times.
     opened: Mutex<Option<FileIdentity>>,
 }
 
 impl Node {
-    /// Returns a path that opens the node again.
+    /// Returns a path of the node in `/proc`, for calls that do not accept an `O_PATH` descriptor.
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.place.as_raw_fd()))
     }
@@ -114,7 +118,7 @@ pub(crate) struct Cached {
     cache: BlockCache,
     options: CachedOptions,
     times: Times,
-    /// Device number of the folder.
+    /// Number of the device that the shown folder is on.
     device: u64,
     nodes: Mutex<Nodes>,
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
@@ -123,7 +127,7 @@ pub(crate) struct Cached {
 }
 
 impl Cached {
-    /// Makes the file system that shows this folder.
+    /// Creates the file system that shows this folder.
     pub(crate) fn new(folder: &Path, cache: &BlockCache, options: CachedOptions) -> io::Result<Cached> {
         let times = if options.is_exclusive { Times::Exclusive } else { Times::of(folder) };
         let place =
@@ -152,10 +156,11 @@ impl Cached {
         self.handles.lock().get(&handle.0).cloned().ok_or(Errno::BADF)
     }
 
-    /// Gives a new node to the user who asked for it, with the permissions asked for.
+    /// Sets the owner and the permissions of a new file or folder (`made`), which belongs to the user of this process
+    /// at first. Only root can give it to the user who asked for it.
     fn hand_over(&self, made: BorrowedFd<'_>, folder: &Node, new: New<'_>, then: Then) -> Result<(), Errno> {
         if self.is_root {
-            // The new node has the folder's group already if the folder has the set-group-ID bit.
+            // If the folder has the set-group-ID bit, the kernel has given the folder's group to the new node.
             let is_shared = folder.stat()?.st_mode & 0o2000 != 0;
             let group = (!is_shared).then(|| Gid::from_raw(new.group));
             let user = Some(Uid::from_raw(new.user));
@@ -166,7 +171,7 @@ impl Cached {
             Then::Gains(more) => sys::fstat(made)?.st_mode | more,
             Then::Gets(mode) => mode,
         };
-        // The path refers to the descriptor: the node's name may by now belong to another node.
+        // The path names the descriptor, because the name in the folder may belong to another node by now.
         let path = format!("/proc/self/fd/{}", made.as_raw_fd());
         sys::chmod(path, Mode::from_raw_mode(mode & 0o7777))
     }
@@ -190,7 +195,7 @@ impl Cached {
                     sys::ftruncate(file, size)
                 };
                 match &open {
-                    // The handle may be open for reading only.
+                    // The handle may be open for reading only, which makes `ftruncate` fail with `INVAL`.
                     Some(handle) => sys::ftruncate(&handle.file, size).or_else(|error| match error {
                         Errno::INVAL => by_name(),
                         error => Err(error),
@@ -206,7 +211,7 @@ fn errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// Appends all of the data at the end of the file, wherever that is at the time.
+/// Appends all of the data at the end that the file has now.
 fn append(file: &File, mut data: &[u8]) -> Result<(), Errno> {
     while !data.is_empty() {
         match rustix::io::pwritev2(file, &[IoSlice::new(data)], 0, ReadWriteFlags::APPEND) {
@@ -295,14 +300,14 @@ fn timespec(wished: Option<TimeOrNow>) -> Timespec {
 
 impl Files for Cached {
     fn wishes(&self) -> InitFlags {
-        // `FUSE_HANDLE_KILLPRIV_V2` saves a query for extended attributes before each write; `drop_set_ids` does the
-        // work.
+        // `FUSE_HANDLE_KILLPRIV_V2` means that this file system clears set-user-ID bits on a write (`drop_set_ids`).
+        // The kernel then does not query the file's extended attributes before each write.
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         // Access control lists are checked by the kernel, and new nodes get the default list of their folder (acl(5)).
         wanted |= InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
         if !self.options.is_exclusive {
-            // The kernel checks the modification time before it uses cached pages, and drops them after each change.
-            // That includes changes by writes through the mount.
+            // The kernel checks the modification time before it uses cached pages, and drops them if it has changed.
+            // Writes through the mount change it too.
             wanted |= InitFlags::FUSE_AUTO_INVAL_DATA;
         }
         wanted
@@ -323,7 +328,8 @@ impl Files for Cached {
             None => {
                 let ino = nodes.next;
                 nodes.next += 1;
-                // Another file system mounted below the folder may have coarser timestamps.
+                // A node on another device is in a file system that is mounted inside the folder. Its timestamps may be
+                // coarser than those of the folder.
                 let times = if self.options.is_exclusive || stat.st_dev == self.device {
                     self.times
                 } else {
@@ -408,7 +414,8 @@ impl Files for Cached {
                 let shared = folder.stat()?.st_mode & 0o2000;
                 match then {
                     Then::Gets(mode) => Then::Gets(mode | shared),
-                    // These bits have another meaning on folders, and the file system passes them on.
+                    // `Then::Gains` would add set-ID bits. On folders, the set-group-ID bit means that new files get
+                    // the folder's group, and the file system has set it already if needed.
                     _ => Then::Keeps,
                 }
             }
@@ -443,7 +450,7 @@ impl Files for Cached {
             node.kept.look(&self.cache, || sys::fstat(&file).map(|stat| FileIdentity::from(&stat)))?;
         let now = node.kept.is_settled(identity).then_some(identity);
         let before = std::mem::replace(&mut *node.opened.lock(), now);
-        // The kernel's pages are still right if the file is the same as at the last open.
+        // The kernel's pages are still right if the file is the same as when it was last opened.
         Ok(Opened { is_as_held: before == Some(identity), handle: self.keep(file, node) })
     }
 
@@ -453,8 +460,8 @@ impl Files for Cached {
         let how = open_flags(flags) | OFlags::NOFOLLOW | OFlags::CREATE | OFlags::EXCL;
         let file = match sys::openat(&folder.place, new.at.name, how, first) {
             Ok(file) => file,
-            // Another program made the file since the kernel looked. With `STALE` the kernel looks again, and checks
-            // who may open it.
+            // Another program has made the file since the kernel looked up its name. `STALE` makes the kernel look it
+            // up again, and check whether this user may open it.
             Err(Errno::EXIST) if !OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL) => {
                 return Err(Errno::STALE);
             }
@@ -478,7 +485,7 @@ impl Files for Cached {
         if write.drops_set_ids {
             drop_set_ids(node)?;
         }
-        // The kernel passes the end of the file that it knows, but other programs may have appended since.
+        // The offset is the end of the file as the kernel knows it. Other programs may have appended since then.
         if write.appends {
             let append = || append(&handle.file, write.data);
             return node.kept.change(&self.cache, || handle.identity(), append);
@@ -486,7 +493,7 @@ impl Files for Cached {
         let before = handle.identity()?;
         node.kept.write(&self.cache, &*handle, write.offset, write.data)?;
         let after = handle.identity()?;
-        // The kernel's pages contain this write, so they match the new version.
+        // The kernel has put this write into its pages, so pages of the version before now match the new version.
         let mut opened = node.opened.lock();
         if *opened == Some(before) && node.kept.is_settled(after) {
             *opened = Some(after);
@@ -506,8 +513,8 @@ impl Files for Cached {
     }
 
     fn flush(&self, handle: FileHandle) -> Result<(), Errno> {
-        // Some file systems, such as NFS, report failed writes at `close`. No program sees the result when FUSE closes
-        // the file later, so a duplicate descriptor is closed now.
+        // Some file systems, such as NFS, report failed writes when a descriptor is closed. The file itself is closed
+        // later, when no program can get the error any more, so a duplicate descriptor is closed now.
         let handle = self.handle(handle)?;
         let again = rustix::io::fcntl_dupfd_cloexec(&handle.file, 0)?;
         nix::unistd::close(again).map_err(|error| errno(error.into()))
@@ -556,8 +563,8 @@ impl Files for Cached {
     fn attribute(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>, Errno> {
         let mut value = vec![0; XATTR_BYTES_MAX];
         match sys::getxattr(self.node(ino)?.path(), name, &mut value[..]) {
-            // The file system has no access control lists. The kernel queries them by itself, and would fail each
-            // request on this error.
+            // `OPNOTSUPP` means that the file system has no access control lists. The kernel queries them before other
+            // requests, which would then fail with this error.
             Err(Errno::OPNOTSUPP) if name == ACCESS_ACL || name == DEFAULT_ACL => Err(Errno::NODATA),
             found => found.map(|count| value[..count].to_vec()),
         }
@@ -578,7 +585,7 @@ impl Files for Cached {
     }
 }
 
-/// Opens the node of a name with `O_PATH`. A symbolic link is not followed.
+/// Opens the file or folder with a name with `O_PATH`. A symbolic link is not followed.
 fn place(folder: &Node, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     sys::openat(&folder.place, name, flags, Mode::empty())
@@ -590,18 +597,18 @@ fn open_folder(folder: &Node) -> Result<OwnedFd, Errno> {
     sys::openat(&folder.place, ".", flags, Mode::empty())
 }
 
-/// Change of the permissions of a new node after it got its owner.
+/// Change of the permissions of a new file or folder after its owner was set.
 #[derive(Clone, Copy)]
 enum Then {
     Keeps,
-    /// Adds the set-user-ID and set-group-ID bits: changing the owner cleared them.
+    /// Adds these set-user-ID and set-group-ID bits, because setting the owner has cleared them.
     Gains(u32),
     Gets(u32),
 }
 
-/// Returns the permissions to make a node with, and the change to make after it got its owner. The first ones keep all
-/// other users out until then. In a folder with a default access control list the file system computes the permissions
-/// (acl(5)).
+/// Returns the permissions with which a new file or folder is made, and the change to make after its owner was set.
+/// The first ones (`alone`) keep all other users out until then. In a folder with a default access control list
+/// (acl(5)), the file system beneath computes the permissions instead.
 fn rights(folder: &Node, new: New<'_>, alone: Mode) -> (Mode, Then) {
     match sys::getxattr_query(folder.path(), DEFAULT_ACL) {
         Ok(bytes) if bytes > 0 => (Mode::from_raw_mode(new.mode & 0o1777), Then::Gains(new.mode & 0o6000)),
@@ -609,11 +616,11 @@ fn rights(folder: &Node, new: New<'_>, alone: Mode) -> (Mode, Then) {
     }
 }
 
-/// Clears the set-user-ID and set-group-ID bits of a file that a user other than root changes (chmod(2)). With
-/// `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves that to the file system.
+/// Clears the set-user-ID and set-group-ID bits of a file that a user other than root changes. With the feature
+/// `FUSE_HANDLE_KILLPRIV_V2`, the kernel leaves that to the file system.
 fn drop_set_ids(node: &Node) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode(node.stat()?.st_mode & 0o7777);
-    // The set-group-ID bit has another meaning without group execute permission.
+    // The set-group-ID bit stays if there is no group execute permission: it then means mandatory locking.
     let set_ids = if mode.contains(Mode::XGRP) { Mode::SUID | Mode::SGID } else { Mode::SUID };
     if mode.intersects(set_ids) {
         sys::chmodat(CWD, node.path(), mode.difference(set_ids), AtFlags::empty())?;

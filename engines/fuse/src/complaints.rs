@@ -1,4 +1,4 @@
-//! Rate limit for messages about failures.
+//! Rate limit for messages about failures of a mounted folder.
 
 use farpool_lock::Mutex;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Complaints {
     say: Box<dyn Fn(&str) + Send + Sync>,
-    /// Time of the last message, and the number of messages suppressed since.
+    /// Time of the latest message that was passed on, and the number of messages suppressed since then.
     last: Mutex<Option<(Instant, u64)>>,
 }
 

@@ -1,9 +1,10 @@
 //! Far memory as a folder, for any program that reads and writes files.
 //!
 //! The idea: there are two kinds of folders. A *scratch folder* is empty at first and ends with its process. File
-//! contents are scratch files of a pool; names and attributes are kept in this process. Nothing survives the process,
-//! so `fsync` returns at once. Reading contents that were lost is an error. A *cached folder* shows a folder of this
-//! machine. All operations pass through to it, and blocks of files that were read are kept in far memory.
+//! contents are temporary files in a pool of far memory; names and attributes are kept in this process. Nothing
+//! survives the process, so `fsync` returns at once. Reading contents that were lost is an error. A *cached folder*
+//! shows a folder of this machine. All operations pass through to it, and blocks of files that were read are kept in
+//! far memory.
 //!
 //! Never in this crate: a rule about leases, a socket, a clock in `tree.rs`.
 #![forbid(unsafe_code)]
@@ -32,9 +33,10 @@ use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Threads that answer the kernel. More than one, because they block while they wait for the pool.
+/// Number of threads that answer the kernel. They block while they wait for far memory, so one is not enough.
 const THREADS: usize = 4;
-/// Source name of mounts made by this crate: exactly this, or this followed by a colon and more.
+/// Source name of a mounted scratch folder. That of a cached folder is this name, a colon, and the path of the folder
+/// that it shows.
 const NAME: &str = "farpool";
 
 /// Reason why a folder was not mounted.
@@ -44,7 +46,7 @@ pub enum MountError {
     NoFolder(PathBuf, io::Error),
     /// The folder is not empty, and the mount would hide its contents.
     NotEmpty(PathBuf),
-    /// The folder has a mount whose process has ended, and which could not be removed for this reason.
+    /// The folder has a mount whose process has ended. It could not be removed; the string says why.
     Dead(PathBuf, String),
     /// The kernel or `fusermount3` refused the mount.
     Refused(PathBuf, io::Error),
@@ -80,9 +82,9 @@ impl std::error::Error for MountError {}
 /// Options of both kinds of mounts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MountOptions {
-    /// True if users other than the one who mounts may use the mount. Their permissions are checked as usual.
+    /// True if users other than the one who mounts may access the folder. Their permissions are checked as usual.
     pub allow_other: bool,
-    /// True if the mount may hide what is in the folder already.
+    /// True if the mount may hide files that are in the folder already.
     pub over_non_empty: bool,
 }
 
@@ -95,8 +97,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Unmounts the folder. If it is in use it is detached: its path is free at once, and files that are open in it are
-    /// served until this process ends.
+    /// Unmounts the folder. If it is in use, it is detached: its path is free at once, but programs that have files
+    /// open in it can still access them until this process ends.
     pub fn unmount(mut self) -> io::Result<Unmounted> {
         self.end()
     }
@@ -127,8 +129,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Mounts an empty file system over a folder, with the owner and permissions of the folder. Failures are passed to
-/// `say`, at most one a second.
+/// Mounts an empty file system over a folder, with the owner and permissions of the folder. Messages about failures of
+/// later accesses are passed to `say`, at most one a second.
 ///
 /// Errors: the folder does not exist or is not empty, or nothing can be mounted here.
 pub fn mount_scratch(
@@ -143,9 +145,9 @@ pub fn mount_scratch(
     begin(scratch, at, NAME, mount)
 }
 
-/// Mounts a folder of this machine, whose reads are cached, over another folder or over itself. Changes that other
-/// programs make in the folder are seen after [`CachedOptions::max_age`], except by programs that mapped the file
-/// into their memory before.
+/// Mounts `folder` of this machine at `at`, which is another folder or the same one. Reads are cached in far memory.
+/// Changes that other programs make in `folder` are seen after [`CachedOptions::max_age`], except by programs that
+/// mapped the file into their memory before.
 ///
 /// Errors: one of the folders does not exist, the one to mount over is not empty, or nothing can be mounted here.
 pub fn mount_cached(
@@ -190,8 +192,8 @@ fn begin(files: impl Files, at: &Path, from: &str, mount: MountOptions) -> Resul
     let session = Session::new(Adapter::new(files), at, &config).and_then(Session::spawn);
     let session = session.map_err(|error| MountError::Refused(at.to_owned(), error))?;
     let mounted = Mounted { session: Some(session), at: place };
-    // Reads the attributes of the root once. Before the first such request the kernel treats the root folder as owned
-    // by root, and refuses others to change it.
+    // This reads the attributes of the mounted folder once. Before, the kernel takes the folder for one of the user
+    // root, and does not let others change it.
     std::fs::metadata(at).map_err(|error| MountError::Refused(at.to_owned(), error))?;
     Ok(mounted)
 }

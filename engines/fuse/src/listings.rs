@@ -1,4 +1,4 @@
-//! Listings of open folders.
+//! Listings of the folders that programs have open. A program may read a listing in several requests.
 
 use farpool_lock::Mutex;
 use fuser::{Errno, FileHandle, FileType, INodeNo, ReplyDirectory};
@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Name, inode number and type of an entry.
+/// Name, inode number and type of an entry of a folder.
 pub(crate) type Entry = (OsString, u64, FileType);
 
-/// Entries of each open folder, as they were when it was opened.
+/// Entries of each open folder by its handle, as they were when it was opened. `next` is the next free handle.
 #[derive(Default)]
 pub(crate) struct Listings {
     open: Mutex<HashMap<u64, Vec<Entry>>>,
@@ -23,7 +23,7 @@ impl Listings {
         FileHandle(number)
     }
 
-    /// Replies with as many entries from `offset` on as fit.
+    /// Replies with as many entries as fit. `offset` is the index of the first one.
     pub(crate) fn read(&self, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let open = self.open.lock();
         let Some(entries) = open.get(&handle.0) else { return reply.error(Errno::EBADF) };

@@ -1,13 +1,13 @@
-//! A scratch folder: an empty file system in far memory, for temporary files.
+//! A scratch folder: a mounted file system in far memory, for temporary files. It is empty at first.
 //!
-//! The idea: names and attributes are in this process ([`Tree`]). The contents of each file are a scratch file of the
-//! pool, which is made at the first write. In front of both is the kernel's page cache. It gathers small writes, sends
-//! them in the background and reads ahead, so an idle or small file costs no round trip.
+//! The idea: names and attributes are in this process ([`Tree`]). The contents of each file are a temporary file in a
+//! pool of far memory (the far file), which is created at the first write. In front of both is the kernel's page cache.
+//! It gathers small writes, sends them in the background and reads ahead, so an idle or small file costs no round trip.
 //!
-//! The bad case is a write that the kernel has already acknowledged and the pool then refuses. A later read must not
-//! return the old bytes or zeros. Therefore the file is marked as damaged, and reads of it fail with `EIO` until it is
-//! truncated to length 0. `write_through` avoids that: a write then returns only when the pool has the bytes, at the
-//! price of a round trip each.
+//! The bad case is a write that the kernel has already acknowledged to the program and the pool then refuses. A later
+//! read must not return the old bytes or zeros. Therefore the file is marked as damaged, and reads of it fail with
+//! `EIO` until it is truncated to length 0. The option `write_through` avoids that: a write then returns only when the
+//! pool has the bytes, at the price of a round trip each.
 
 use crate::adapter::{Allocation, Changes, Files, New, Opened, Write};
 use crate::complaints::Complaints;
@@ -35,30 +35,30 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 const BLOCK_BYTES: u64 = 4096;
 /// Unit of `st_blocks`, in bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
-/// Result of every open. The kernel may keep its pages, as nobody else changes files, and no handle is needed beside
-/// the inode number.
+/// Result of every open. The kernel may keep its pages, because only it changes files. All opens share one handle,
+/// because the inode number already names the file.
 const OPENED: Opened = Opened { handle: FileHandle(0), is_as_held: true };
-/// Zeros to write in one operation.
+/// Zeros to write over a range that a program punches out of a file or sets to zero.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Options of a scratch folder.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScratchOptions {
-    /// Bytes that all files together may hold; `None` means as many as the pool has.
+    /// Limit for the bytes of all files together. `None` means as many as the pool has.
     pub quota_bytes: Option<u64>,
-    /// Options of the far files. Their class is always scratch.
+    /// Options of the files in far memory.
     pub create: CreateOptions,
-    /// True if a write is in the pool when it returns. If false, the kernel gathers writes, and a failed one is
-    /// reported when the file is flushed, closed or read.
+    /// True if a write returns only when the pool has its bytes. If false, the kernel gathers writes, and a failed one
+    /// is reported when the file is flushed, closed or read.
     pub write_through: bool,
 }
 
-/// Contents of a file.
+/// Contents of a file of the folder. `length` is in bytes.
 struct Contents {
-    /// Far file; `None` before the first write.
+    /// File in far memory with the bytes. `None` before the first write.
     far: Option<FarFile>,
     length: u64,
-    /// End of the range that is counted against the quota.
+    /// Number of bytes, from the start of the file on, that are counted against [`ScratchOptions::quota_bytes`].
     used_to: u64,
     /// True if a write that the kernel had acknowledged failed. The file cannot be read until it is truncated to length
     /// 0.
@@ -75,11 +75,12 @@ pub(crate) struct Scratch {
     complaints: Complaints,
 }
 
-/// Number of the next mount in this process. It keeps the names of their far files apart.
+/// Number of the next scratch folder that this process mounts. The number is part of the names of its files in the
+/// pool, so that two folders never use the same name.
 static MOUNTS: AtomicU64 = AtomicU64::new(0);
 
 impl Scratch {
-    /// Makes an empty folder with the owner and permissions of `folder`.
+    /// Creates an empty file system, the root of which has the owner and permissions of `folder`.
     pub(crate) fn new(
         pool: &Pool,
         options: ScratchOptions,
@@ -124,7 +125,7 @@ impl Scratch {
         Ok(ino)
     }
 
-    /// Deletes the contents of a file and frees its quota.
+    /// Deletes the contents of a file. Its bytes no longer count against the quota.
     fn drop_contents(&self, ino: Ino) {
         let Some(contents) = self.contents.lock().remove(&ino) else { return };
         let mut contents = contents.lock();
@@ -171,7 +172,7 @@ impl Scratch {
                 let made = self.pool.create(&name, FileClass::Scratch, self.options.create);
                 let far = made.map_err(|error| self.failed(&error))?;
                 if let Err(error) = far.truncate(held.length) {
-                    // Frees the name for the next attempt.
+                    // Otherwise the name would still be taken when the write is retried.
                     drop(self.pool.delete(&name));
                     return Err(self.failed(&error));
                 }
@@ -180,11 +181,13 @@ impl Scratch {
         };
         let before = held.length;
         held.length = before.max(end);
-        // Concurrent writes to one file go to different ranges, because the kernel serialises overlapping ones.
+        // The lock is not held during the write. The kernel sends overlapping writes to one file one after another, so
+        // concurrent ones go to different ranges.
         drop(held);
         let Err(error) = far.write_at(offset, data) else { return Ok(()) };
         let mut held = contents.lock();
-        // The writer sees the error and may retry at the same end of the file, so the length is restored.
+        // If `write_through` is set, the program sees the error and may append the same bytes again. It must then find
+        // the old end of the file.
         if self.options.write_through && held.length == end && before < end && far.truncate(before).is_ok() {
             held.length = before;
         }
@@ -226,7 +229,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// Implements `fallocate`.
+    /// Implements fallocate(2): grows a file, or sets a range to zero. `mode` has its flags.
     fn reserve(&self, ino: Ino, offset: u64, bytes: u64, mode: i32) -> Result<(), Errno> {
         let mode = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
         let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
@@ -410,15 +413,15 @@ impl Files for Scratch {
         let left = usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX);
         let count = into.len().min(left);
         let into = &mut into[..count];
-        // Two kinds of ranges are zero: those never written, and those beyond the far file's end, whose write is still
-        // in flight.
+        // Zero is the value of bytes that were never written, and of bytes beyond the end of the far file. The latter
+        // are within `length` already while their write has not finished.
         into.fill(0);
         let Some(far) = far else { return Ok(count) };
         loop {
             let there = far.length().saturating_sub(offset).min(count as u64);
             match far.read_at(offset, &mut into[..there as usize]) {
                 Ok(_) => return Ok(count),
-                // The file was truncated meanwhile; reads again up to the new end.
+                // The file was truncated meanwhile. The loop reads again, up to the new end.
                 Err(error) if error.kind() == ErrorKind::Invalid && far.length() < offset + there => {}
                 Err(error) => return Err(self.failed(&error)),
             }
@@ -441,7 +444,8 @@ impl Files for Scratch {
         Ok(())
     }
 
-    // Writes are in the pool already, and a scratch file promises no more.
+    // The kernel has sent all earlier writes before `flush` or `sync`, so the pool has them. A scratch folder promises
+    // no more than that.
     fn flush(&self, _: FileHandle) -> Result<(), Errno> {
         Ok(())
     }
@@ -455,7 +459,7 @@ impl Files for Scratch {
     }
 
     fn close(&self, ino: Ino, _: FileHandle) {
-        // A separate statement, so that the lock on the tree is released.
+        // This is a statement of its own, so that the lock on the tree is released before the contents are deleted.
         let is_over = self.tree.lock().close(ino);
         if is_over {
             self.drop_contents(ino);

@@ -1,9 +1,10 @@
-//! Names, folders and attributes of a file system whose contents are kept elsewhere.
+//! Names, folders and attributes of a file system whose file contents are kept elsewhere.
 //!
 //! The idea: the kernel checks permissions (`default_permissions`) and locks folders. A map from inode numbers to nodes
-//! remains, with rules for reference counts. A node lives while it has a name, an open handle, or a reference held by
-//! the kernel. Its contents live while it has a name or an open handle. The module has no clock and no contents:
-//! callers pass the time, and methods return the node whose contents must be deleted.
+//! remains, with rules for reference counts. A node is a file, a folder, a symbolic link or a special file. It lives
+//! while it has a name, an open handle, or a reference held by the kernel. Its contents live while it has a name or an
+//! open handle. The module has no clock and no contents: callers pass the time, and methods return the node whose
+//! contents must be deleted.
 
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
@@ -17,27 +18,28 @@ pub(crate) type Ino = u64;
 pub(crate) const ROOT: Ino = 1;
 /// Longest name in bytes (`NAME_MAX`).
 pub(crate) const NAME_BYTES_MAX: usize = 255;
-/// Names of one node, at most.
+/// Limit for the number of links of a node (`st_nlink`).
 const LINKS_MAX: u32 = 65_000;
 
 const SET_GROUP_ID: u16 = 0o2000;
-/// Bits of `st_mode` with the type of a node.
+/// Bits of `st_mode` with the type: file, folder, pipe and so on (`S_IFMT`).
 pub(crate) const TYPE_BITS: u32 = 0o170_000;
 
-/// Name within a folder.
+/// Name within a folder, whose inode number is `parent`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name<'a> {
     pub(crate) parent: Ino,
     pub(crate) name: &'a OsStr,
 }
 
-/// Type of a node.
+/// Type of an entry of a folder. A symbolic link has its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
     Folder,
     Link(OsString),
-    /// Pipe, socket or device: its type as in `st_mode`, and its device number. The kernel implements them.
+    /// Pipe, socket or device, with its type as in `st_mode` and its device number. The kernel carries out all accesses
+    /// to it.
     Special(u32, u32),
 }
 
@@ -63,7 +65,7 @@ impl Attributes {
     }
 }
 
-/// Arguments of `setattr`, except the length. `None` leaves an attribute as it is.
+/// Attributes to change. `None` leaves an attribute as it is, except that `changed` becomes the current time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AttributeChange {
     pub(crate) permissions: Option<u16>,
@@ -74,7 +76,7 @@ pub(crate) struct AttributeChange {
     pub(crate) changed: Option<SystemTime>,
 }
 
-/// Owner, permissions and time of a new node.
+/// Owner and permissions of a new file or folder, and the time at which it is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewOwner {
     pub(crate) user: u32,
@@ -83,7 +85,7 @@ pub(crate) struct NewOwner {
     pub(crate) now: SystemTime,
 }
 
-/// Treatment of a node that already has the new name.
+/// Treatment of a file or folder that already has the new name when another one is renamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rename {
     Replaces,
@@ -94,16 +96,16 @@ pub(crate) enum Rename {
 #[derive(Debug)]
 struct Node {
     attributes: Attributes,
-    /// Names in a folder; empty for other nodes.
+    /// Names in this folder, with their inode numbers. Empty if this is no folder.
     entries: BTreeMap<OsString, Ino>,
-    /// Folder that contains this folder; not kept up to date for other nodes.
+    /// Folder that contains this folder. If this is no folder, the number may be wrong after a rename.
     parent: Ino,
     open: u64,
-    /// References held by the kernel: each lookup adds one, `forget` takes them back.
+    /// Number of references held by the kernel. Each lookup adds one, and `forget` subtracts them.
     known: u64,
 }
 
-/// All nodes, by inode number.
+/// All files, folders and other nodes, by inode number.
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: HashMap<Ino, Node>,
@@ -152,7 +154,7 @@ impl Tree {
         Ok(ino)
     }
 
-    /// Drops this number of the kernel's references to a node.
+    /// Drops `times` of the kernel's references to a node.
     pub(crate) fn forget(&mut self, ino: Ino, times: u64) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.known = node.known.saturating_sub(times);
@@ -162,7 +164,8 @@ impl Tree {
 
     pub(crate) fn open(&mut self, ino: Ino) -> Result<(), Errno> {
         let node = self.node_mut(ino)?;
-        // The contents are deleted already. On `STALE` the kernel looks the name up again.
+        // The contents of a node without name and handle are deleted already. `STALE` makes the kernel look the name
+        // up again.
         if node.attributes.links == 0 && node.open == 0 {
             return Err(Errno::STALE);
         }
@@ -197,7 +200,7 @@ impl Tree {
         let is_folder = kind == Kind::Folder;
         let ino = self.next;
         let folder = self.node_mut(at.parent)?;
-        // A process may still have a removed folder as its working directory.
+        // The folder has been removed, but a process may still have it as its working directory.
         if folder.attributes.links == 0 {
             return Err(Errno::NOENT);
         }
@@ -274,7 +277,7 @@ impl Tree {
         match attributes.kind {
             Kind::Folder => return Err(Errno::PERM),
             _ if attributes.links >= LINKS_MAX => return Err(Errno::MLINK),
-            // The last name was removed, and the contents will be deleted when the last handle is closed.
+            // A node without a name stays only until its last handle is closed. It must not get a name again.
             _ if attributes.links == 0 => return Err(Errno::NOENT),
             _ => {}
         }
@@ -300,7 +303,7 @@ impl Tree {
         other == folder
     }
 
-    /// Renames a node. Returns the node whose contents must be deleted: the one that had the new name.
+    /// Renames a node. Returns the node that had the new name before, if its contents must be deleted.
     pub(crate) fn rename(
         &mut self,
         from: Name<'_>,
@@ -365,7 +368,7 @@ impl Tree {
         })
     }
 
-    /// Sets the node of a name, which may have had another.
+    /// Gives a name to a node. If another node had the name, it loses it, but its link count does not change.
     fn put(&mut self, at: Name<'_>, ino: Ino, is_folder: bool, now: SystemTime) -> Result<(), Errno> {
         let folder = self.node_mut(at.parent)?;
         folder.entries.insert(at.name.to_owned(), ino);
@@ -378,7 +381,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Adjusts the link count of a folder, which counts one for each folder in it.
+    /// Adjusts the link count of a folder that lost or got an entry. The count includes one for each folder in it.
+    /// `lost` and `got` tell whether the entry was a folder.
     fn count_folder(&mut self, ino: Ino, lost: bool, got: bool) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.attributes.links = node.attributes.links + u32::from(got) - u32::from(lost);

@@ -1,7 +1,8 @@
-//! Unmounting: mounts of this process, in use or not, and mounts left by a process that was killed.
+//! Unmounting: folders that this process has mounted, in use or not, and folders left mounted by a process that was
+//! killed.
 //!
 //! The idea: a mount in use cannot be unmounted, but it can be detached. Its path is free at once, and files that are
-//! open in it work as long as the process that serves it. Root asks the kernel directly; other users need
+//! open in it work until the process that serves it ends. Root asks the kernel directly; other users need
 //! `fusermount3`.
 //!
 //! Never in this module: unmounting a mount that is not Farpool's.
@@ -16,14 +17,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time to wait for the threads of an unmounted session. If they are still running then, the mount counts as in use.
+/// Time to wait until the threads that served an unmounted folder have ended. If they still run after it, the mount
+/// counts as in use.
 const ENDING: Duration = Duration::from_secs(5);
-/// Interval between two checks whether they have ended.
+/// Interval between two checks whether these threads have ended.
 const LOOK: Duration = Duration::from_millis(2);
-/// Dead mounts stacked on one folder, at most.
+/// Limit for the dead mounts (their process has ended) on top of each other at one folder that are detached.
 const DEAD_MAX: usize = 64;
 
-/// Result of unmounting.
+/// Result of unmounting a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
     /// The mount was not in use.
@@ -32,19 +34,19 @@ pub enum Unmounted {
     InUse,
 }
 
-/// Unmounts the mount at a canonical path, or detaches it if it is in use. `is_served` reports whether the session
-/// still runs.
+/// Unmounts the folder at a canonical path, or detaches it if it is in use. `is_served` reports whether the threads
+/// that serve the folder still run.
 pub(crate) fn unmount(at: &Path, is_served: impl Fn() -> bool) -> io::Result<Unmounted> {
     match take_away(at, How::IfUnused) {
         Ok(()) => {}
-        // Another program has just unmounted it.
+        // `EINVAL`: nothing is mounted here any more, because another program has just unmounted it.
         Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {}
         Err(_) => {
             take_away(at, How::Detached)?;
             return Ok(Unmounted::InUse);
         }
     }
-    // Another mount namespace may still have the mount.
+    // The threads end when the last copy of the mount is gone. Another mount namespace may still have one.
     let give_up = Instant::now() + ENDING;
     while is_served() {
         if Instant::now() >= give_up {
@@ -57,12 +59,13 @@ pub(crate) fn unmount(at: &Path, is_served: impl Fn() -> bool) -> io::Result<Unm
 
 /// Detaches Farpool's mounts on a folder whose processes ended without unmounting. Returns their number.
 ///
-/// Errors: [`MountError::Dead`] if one cannot be detached, or belongs to another program.
+/// Errors: [`MountError::Dead`] if a dead mount cannot be detached, or belongs to another program.
 pub fn detach_dead(at: &Path) -> Result<usize, MountError> {
     // A trailing slash would make the kernel enter the dead mount.
     let at: PathBuf = at.components().collect();
     for detached in 0..DEAD_MAX {
-        // The kernel may have cached the attributes of the folder, but it asks for `statvfs` each time.
+        // `statvfs` always asks the process that serves the mount, and fails with `NOTCONN` if that has ended. `stat`
+        // might return attributes that the kernel has cached.
         match rustix::fs::statvfs(&at) {
             Err(rustix::io::Errno::NOTCONN) => {}
             _ => return Ok(detached),
@@ -83,7 +86,7 @@ pub fn detach_dead(at: &Path) -> Result<usize, MountError> {
     Err(MountError::Dead(at, format!("it covers {DEAD_MAX} other stale mounts")))
 }
 
-/// Mount, as the kernel lists it.
+/// Mount as listed in `/proc/self/mountinfo`: its file system type (`kind`) and its source.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
     kind: OsString,
@@ -91,7 +94,8 @@ struct Listed {
 }
 
 impl Listed {
-    /// Reports whether this crate made the mount. If root mounted it, its type is plain `fuse`, so the source decides.
+    /// Reports whether this crate made the mount. The source decides, because the type is only `fuse` if root mounted
+    /// the folder.
     fn is_ours(&self) -> bool {
         let source = self.source.as_bytes().strip_prefix(NAME.as_bytes());
         let is_from_us = source.is_some_and(|rest| rest.is_empty() || rest.starts_with(b":"));
@@ -99,7 +103,8 @@ impl Listed {
     }
 }
 
-/// Returns the last mount at a canonical path, from the contents of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+/// Returns the last mount at a canonical path, which hides earlier ones. `mounts` are the contents of
+/// `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 fn mounted_at(mounts: &[u8], place: &Path) -> Option<Listed> {
     let listed = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b' ');
@@ -113,7 +118,8 @@ fn mounted_at(mounts: &[u8], place: &Path) -> Option<Listed> {
     mounts.split(|byte| *byte == b'\n').filter_map(listed).next_back()
 }
 
-/// Decodes `\` with three octal digits, which stands for a space, tab, line feed or backslash.
+/// Decodes a field of `/proc/self/mountinfo`, in which `\` and three octal digits stand for a space, tab, line feed or
+/// backslash.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -143,7 +149,7 @@ fn take_away(at: &Path, how: How) -> io::Result<()> {
     }
 }
 
-/// Runs `fusermount3`, which may unmount for users without privileges.
+/// Unmounts or detaches with the program `fusermount3`, which may do so for users other than root.
 fn by_helper(at: &Path, how: How) -> io::Result<()> {
     let names = match std::env::var_os("FUSERMOUNT_PATH") {
         Some(path) => vec![path],

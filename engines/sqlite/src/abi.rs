@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 
-/// Result code of SQLite. In an `Err` it is never [`OK`].
+/// Result code of SQLite. A code in an `Err` is never [`OK`].
 pub(crate) type Code = c_int;
 
 pub(crate) const OK: Code = 0;
@@ -43,7 +43,7 @@ pub(crate) const LOCK_NONE: c_int = 0;
 pub(crate) const IOCAP_POWERSAFE_OVERWRITE: c_int = 0x1000;
 pub(crate) const IOCAP_BATCH_ATOMIC: c_int = 0x4000;
 
-/// Placeholder for a function pointer that the extension does not use.
+/// Placeholder, of the size of a pointer, for a function that the extension does not use.
 type Unused = usize;
 
 /// `sqlite3_api_routines` (sqlite3ext.h), up to the last function that the extension uses.
@@ -66,10 +66,11 @@ const _: () = assert!(offset_of!(ApiRoutines, mprintf) == 69 * POINTER_BYTES);
 const _: () = assert!(offset_of!(ApiRoutines, vfs_find) == 141 * POINTER_BYTES);
 const _: () = assert!(offset_of!(ApiRoutines, log) == 167 * POINTER_BYTES);
 
-/// `sqlite3_syscall_ptr`, and the result of `dlsym`.
+/// `sqlite3_syscall_ptr`: a function of any type, such as a system call or a symbol of a library. `None` is null.
 pub(crate) type Function = Option<unsafe extern "C" fn()>;
 
-/// `sqlite3_vfs`. A table of an older version ends before the fields that its version lacks.
+/// `sqlite3_vfs`: a file system. If `version` is less than 3, the table in memory ends before the fields that were
+/// added later, so they must not be read.
 #[repr(C)]
 pub(crate) struct RawVfs {
     pub(crate) version: c_int,
@@ -99,13 +100,14 @@ pub(crate) struct RawVfs {
     pub(crate) next_system_call: Option<unsafe extern "C" fn(*mut RawVfs, *const c_char) -> *const c_char>,
 }
 
-/// `sqlite3_file`. The data of the file system follows it in memory.
+/// `sqlite3_file`: an open file. The file system's own data about the file follows it in memory.
 #[repr(C)]
 pub(crate) struct RawFile {
     pub(crate) methods: *const RawMethods,
 }
 
-/// `sqlite3_io_methods`. A table of an older version ends before the fields that its version lacks.
+/// `sqlite3_io_methods`: the functions for an open file. If `version` is less than 3, the table in memory ends before
+/// the fields that were added later, so they must not be read.
 #[repr(C)]
 pub(crate) struct RawMethods {
     pub(crate) version: c_int,

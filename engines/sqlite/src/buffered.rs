@@ -1,4 +1,4 @@
-//! Block buffer in front of a temporary file in far memory.
+//! Buffer of blocks in this process, in front of a temporary file in far memory.
 //!
 //! The idea: SQLite reads and writes temporary files page by page and waits for each, which would be a round trip per
 //! page. Therefore the buffer holds blocks of many pages. A written block goes to far memory when the buffer needs its
@@ -10,12 +10,13 @@ use std::ops::Range;
 
 /// Bytes of a block.
 const BLOCK_BYTES: u64 = 64 << 10;
-/// Blocks that the buffer holds for a file. A sort merges from 16 places of a file at the same time.
+/// Limit for the blocks that the buffer of one file holds. It is several times 16, because a sort merges from 16 places
+/// of a file at the same time.
 const BLOCKS: usize = 64;
-/// Blocks fetched in one read when a file is read in order.
+/// Number of blocks that are fetched together when a file is read in order.
 const AHEAD: u64 = 2;
 
-/// Storage of the file.
+/// Storage in which the file's bytes are when they are not in the buffer: far memory, or a model in tests.
 pub(crate) trait Store {
     /// Error of an operation.
     type Error;
@@ -32,9 +33,9 @@ pub(crate) trait Store {
 
 struct Block {
     bytes: Box<[u8]>,
-    /// Range that the store does not have yet.
+    /// Range of `bytes` that was written and that the store does not have yet.
     dirty: Range<usize>,
-    /// Value of [`Buffered::now`] at the last access.
+    /// Value of [`Buffered::now`] when the block was last accessed.
     asked: u64,
 }
 
@@ -45,12 +46,12 @@ pub(crate) struct Buffered<S> {
     length: u64,
     /// Length of the file in the store, in bytes.
     stored: u64,
-    /// Counter of block accesses, which orders blocks by their last access.
+    /// Number of block accesses so far. It orders blocks by their last access.
     now: u64,
 }
 
 impl<S: Store> Buffered<S> {
-    /// Makes an empty file.
+    /// Creates the buffer of an empty file. `store` must be empty too.
     pub(crate) fn new(store: S) -> Buffered<S> {
         Buffered { store, blocks: HashMap::new(), length: 0, stored: 0, now: 0 }
     }
@@ -103,7 +104,8 @@ impl<S: Store> Buffered<S> {
         Ok(())
     }
 
-    /// Returns a block, fetched if it is not in the buffer. Its stored contents are read only if `is_needed`.
+    /// Returns a block, which is added to the buffer if it is not there. Its stored bytes are only read if `is_needed`
+    /// is true. Otherwise the caller overwrites all of them.
     fn block(&mut self, number: u64, is_needed: bool) -> Result<&mut Block, S::Error> {
         self.now += 1;
         if !self.blocks.contains_key(&number) {
@@ -123,7 +125,7 @@ impl<S: Store> Buffered<S> {
         number * BLOCK_BYTES < self.stored && !self.blocks.contains_key(&number)
     }
 
-    /// Fetches adjacent blocks, none of which may be in the buffer.
+    /// Adds adjacent blocks to the buffer, none of which may be there. Their stored bytes are only read if `is_needed`.
     fn fetch(&mut self, numbers: Range<u64>, is_needed: bool) -> Result<(), S::Error> {
         let count = (numbers.end - numbers.start) as usize;
         self.make_room(count)?;
@@ -139,7 +141,8 @@ impl<S: Store> Buffered<S> {
         Ok(())
     }
 
-    /// Makes room for `wanted` blocks. Evicts the least recently used ones, and writes their dirty ranges to the store.
+    /// Makes room for `wanted` blocks. Removes the least recently used ones, after their dirty ranges were written to
+    /// the store.
     fn make_room(&mut self, wanted: usize) -> Result<(), S::Error> {
         while self.blocks.len() + wanted > BLOCKS {
             let Some((&number, oldest)) = self.blocks.iter().min_by_key(|(_, block)| block.asked) else {
@@ -156,8 +159,8 @@ impl<S: Store> Buffered<S> {
     }
 }
 
-/// Splits `offset..end` at block boundaries: the block's number, the range within the block, and its distance from
-/// `offset`.
+/// Splits the range `offset..end` of a file at block boundaries. Each item has the number of a block, the part of the
+/// range within that block, and the distance of this part from `offset`.
 fn block_ranges(offset: u64, end: u64) -> impl Iterator<Item = (u64, Range<usize>, usize)> {
     let numbers = if offset < end { offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) } else { 0..0 };
     numbers.map(move |number| {
@@ -221,7 +224,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        // Three times the capacity of the buffer.
+        // Offsets go up to three times the capacity of the buffer, so that blocks are removed from it.
         let anywhere = 0..3 * BLOCKS as u64 * BLOCK_BYTES;
         let length = prop_oneof![Just(4096_usize), 1..300_000_usize];
         prop_oneof![
@@ -244,7 +247,7 @@ mod tests {
                 match step {
                     Step::Write(at, length, byte) => {
                         let bytes: Vec<u8> = (0..length).map(|i| byte.wrapping_add(i as u8)).collect();
-                        // A write that failed may be retried.
+                        // A write that failed may have written a part, so it is repeated without failures.
                         if file.write(at, &bytes).is_err() {
                             *file.store.fails.borrow_mut() = false;
                             file.write(at, &bytes).expect("written");

@@ -1,4 +1,4 @@
-//! Far memory for SQLite: a virtual file system in a loadable extension, for the stock library.
+//! Far memory for SQLite: a virtual file system in a loadable extension. SQLite itself is not changed.
 //!
 //! ```sql
 //! .load libfarpool_sqlite
@@ -31,9 +31,10 @@ use std::panic::catch_unwind;
 use std::sync::OnceLock;
 use vfs::FarVfs;
 
-/// True if the file system was registered in this process. The lock is held while it is registered.
+/// True if the extension has registered its file system in this process. The lock is held during the registration, so
+/// that it happens once.
 static HAS_BEGUN: Mutex<bool> = Mutex::new(false);
-/// Session of this process with the pool.
+/// Session of this process with the pool of far memory.
 static POOL: OnceLock<Pool> = OnceLock::new();
 
 /// Entry point that SQLite calls when it loads the extension. It makes the file system SQLite's default, until the
@@ -41,15 +42,15 @@ static POOL: OnceLock<Pool> = OnceLock::new();
 ///
 /// # Safety
 ///
-/// `api` is SQLite's table of functions. `message` is null or a place for a string. SQLite promises both to an
-/// extension.
+/// `api` is null or SQLite's table of functions, which lives until the process ends. `message` is null or points to a
+/// pointer to a string, which may be written. SQLite promises both to an extension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_extension_init(
     _database: *mut c_void,
     message: *mut *mut c_char,
     api: *const c_void,
 ) -> c_int {
-    // SAFETY: the caller promises the pointer.
+    // SAFETY: the caller promises that `api` is null or SQLite's table of functions.
     let api = unsafe { Api::new(api.cast()) };
     let Some(api) = api else { return abi::ERROR };
     let begun = catch_unwind(|| begin(api));
@@ -58,21 +59,22 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     else {
         return abi::OK_LOAD_PERMANENTLY;
     };
-    // SAFETY: the caller promises the pointer. SQLite frees the text.
+    // SAFETY: the caller promises that `message` is null or may be written. SQLite frees the text.
     if let Some(message) = unsafe { message.as_mut() } {
         *message = api.text(&why);
     }
     abi::ERROR
 }
 
-/// Closes the session when the process exits. Otherwise nodes would keep its memory until the leases expire.
+/// Closes the session with the pool when the process exits. Otherwise nodes would keep the session's memory until its
+/// leases expire.
 extern "C" fn give_back() {
     // The process ends anyway, so errors and panics are ignored.
     let _ = catch_unwind(|| POOL.get().map(Pool::close));
 }
 
 fn begin(api: Api) -> Result<(), String> {
-    // Programs load the extension once for each connection.
+    // Programs load the extension once for each connection to a database, but one file system serves all of them.
     let mut has_begun = HAS_BEGUN.lock();
     if *has_begun {
         return Ok(());

@@ -1,7 +1,9 @@
-//! The functions that SQLite calls: two tables that make a virtual file system, and the functions in them.
+//! The functions of this extension that SQLite calls. They are in two tables: one for the virtual file system, and one
+//! for open files.
 //!
 //! The idea: each function finds the file system or file that it was called for, converts the arguments, and calls a
-//! method in `vfs`. Operations that the extension does not change go to SQLite's file system with the same arguments.
+//! method in `vfs`. Operations that the extension does not change go, with the same arguments, to the file system that
+//! was SQLite's default.
 //!
 //! Never in this module: a decision where something is stored.
 
@@ -12,10 +14,10 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::slice;
 
-/// Name of the file system.
+/// Name under which the file system is registered with SQLite.
 const NAME: &CStr = c"farpool";
 
-/// Sector size reported for files in far memory, in bytes. SQLite's file system reports the same for its files.
+/// Sector size that is reported for temporary files in far memory, in bytes. SQLite's own file system reports the same.
 const SECTOR_BYTES: c_int = 4096;
 
 /// Open file, in memory that SQLite allocated for it.
@@ -60,15 +62,15 @@ const fn methods(version: c_int, has_shared_memory: bool) -> RawMethods {
     }
 }
 
-/// Methods of files whose users can share memory.
+/// Methods of files through which processes can share memory.
 static SHARING: RawMethods = methods(3, true);
-/// Methods of all other files. SQLite decides by the table whether a write-ahead log is possible.
+/// Methods of all other files. SQLite uses a write-ahead log only if the table has functions for shared memory.
 static NOT_SHARING: RawMethods = methods(3, false);
 
-/// Makes the file system SQLite's default, until the process ends.
+/// Registers the file system and makes it SQLite's default, until the process ends.
 pub(crate) fn register(api: Api, far: FarVfs) -> Result<(), abi::Code> {
     let far: &'static FarVfs = Box::leak(Box::new(far));
-    // SAFETY: SQLite never removes its own file system.
+    // SAFETY: the caller of `Beneath::new` has promised that the file system beneath lives until the process ends.
     let beneath = unsafe { &*far.beneath().raw() };
     let is_version = |version| beneath.version >= version;
     let mut raw = RawVfs {
@@ -106,37 +108,39 @@ pub(crate) fn register(api: Api, far: FarVfs) -> Result<(), abi::Code> {
     api.register(Box::leak(Box::new(raw)))
 }
 
-/// Returns the file system behind SQLite's pointer.
+/// Returns the file system to which SQLite's pointer belongs.
 ///
 /// # Safety
 ///
 /// `vfs` is the table that [`register`] made.
 unsafe fn far(vfs: *mut RawVfs) -> &'static FarVfs {
-    // SAFETY: the caller promises the pointer. Neither the table nor the file system is ever freed.
+    // SAFETY: the caller promises the table of `register`, whose `data` points to a `FarVfs`. `register` leaked both,
+    // so neither is ever freed.
     unsafe { &*(*vfs).data.cast::<FarVfs>() }
 }
 
-/// Returns the open file behind SQLite's pointer.
+/// Returns the open file to which SQLite's pointer belongs.
 ///
 /// # Safety
 ///
 /// `file` was opened by [`open`], and no other reference to it exists.
 unsafe fn opened<'a>(file: *mut RawFile) -> &'a mut OpenFile {
-    // SAFETY: the caller promises the pointer.
+    // SAFETY: the caller promises that `open` opened the file and that no other reference to it exists.
     unsafe { &mut *file.cast::<OpenFile>() }
 }
 
-/// Calls a function of SQLite's own file. Returns `of_temporary` if the file is a temporary one in far memory.
+/// Passes the file in SQLite's own file system to `call` and returns its result. Returns `of_temporary` if the file is
+/// a temporary one in far memory.
 ///
 /// # Safety
 ///
-/// The conditions of [`opened`].
+/// `file` was opened by [`open`], and no other reference to it exists.
 unsafe fn pass(
     file: *mut RawFile,
     of_temporary: c_int,
     call: impl FnOnce(&RawMethods, *mut RawFile) -> c_int,
 ) -> c_int {
-    // SAFETY: the caller promises the pointer.
+    // SAFETY: the caller promises that `open` opened the file and that no other reference to it exists.
     let file = unsafe { opened(file) };
     file.handle.own().map_or(of_temporary, |own| own.call(call))
 }
@@ -155,10 +159,10 @@ unsafe extern "C" fn open(
     flags: c_int,
     as_opened: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite provides memory for a file. It closes any file that has methods, so they are null until the file
-    // is open.
+    // SAFETY: SQLite provides memory for an `OpenFile` at `file`. SQLite closes every file that has methods, so they
+    // are null until the file is open.
     unsafe { (*file).methods = ptr::null() };
-    // SAFETY: the pointers are this file system and a name that SQLite made for it.
+    // SAFETY: SQLite passes the table of this file system, and a name that it made for this file, or null.
     let (vfs, name) = unsafe { (far(vfs), Filename::new(name)) };
     let (mut handle, flags) = match vfs.open(name, flags) {
         Ok(opened) => opened,
@@ -166,7 +170,8 @@ unsafe extern "C" fn open(
     };
     let is_sharing = handle.own().is_some_and(|own| own.has_shared_memory());
     let methods = if is_sharing { &SHARING } else { &NOT_SHARING };
-    // SAFETY: the memory is as large as `file_bytes` says. `as_opened` is null or a place for the answer.
+    // SAFETY: SQLite has allocated as many bytes at `file` as `register` asked for: an `OpenFile`. `as_opened` is null
+    // or may be written.
     unsafe {
         ptr::write(file.cast::<OpenFile>(), OpenFile { methods, vfs, handle });
         if let Some(as_opened) = as_opened.as_mut() {
@@ -177,7 +182,7 @@ unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(file: *mut RawFile) -> c_int {
-    // SAFETY: the file is open, and SQLite does not use it after this.
+    // SAFETY: SQLite passes an open file, closes it once, and does not use it afterwards.
     unsafe {
         drop(ptr::read(file.cast::<OpenFile>()));
         (*file).methods = ptr::null();
@@ -189,7 +194,7 @@ unsafe extern "C" fn read(file: *mut RawFile, into: *mut c_void, bytes: c_int, o
     let (Ok(bytes), Ok(offset)) = (usize::try_from(bytes), u64::try_from(offset)) else {
         return abi::IOERR_READ;
     };
-    // SAFETY: the file is open, and the buffer has this many bytes.
+    // SAFETY: SQLite passes an open file of this file system, and a buffer of this many bytes.
     let (file, into) = unsafe { (opened(file), slice::from_raw_parts_mut(into.cast::<u8>(), bytes)) };
     match file.handle.read(offset, into) {
         Ok(true) => abi::OK,
@@ -202,28 +207,28 @@ unsafe extern "C" fn write(file: *mut RawFile, from: *const c_void, bytes: c_int
     let (Ok(bytes), Ok(offset)) = (usize::try_from(bytes), u64::try_from(offset)) else {
         return abi::IOERR_WRITE;
     };
-    // SAFETY: the file is open, and the buffer has this many bytes.
+    // SAFETY: SQLite passes an open file of this file system, and a buffer of this many bytes.
     let (file, from) = unsafe { (opened(file), slice::from_raw_parts(from.cast::<u8>(), bytes)) };
     code(file.handle.write(offset, from))
 }
 
 unsafe extern "C" fn truncate(file: *mut RawFile, bytes: i64) -> c_int {
     let Ok(bytes) = u64::try_from(bytes) else { return abi::IOERR_TRUNCATE };
-    // SAFETY: the file is open.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     code(unsafe { opened(file) }.handle.truncate(bytes))
 }
 
 unsafe extern "C" fn sync(file: *mut RawFile, flags: c_int) -> c_int {
-    // A temporary file need not survive the process.
-    // SAFETY: the file is open.
+    // A temporary file is not synchronised, because it need not survive the process.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     unsafe { pass(file, abi::OK, |methods, raw| (methods.sync)(raw, flags)) }
 }
 
 unsafe extern "C" fn size(file: *mut RawFile, bytes: *mut i64) -> c_int {
-    // SAFETY: the file is open.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     match unsafe { opened(file) }.handle.size() {
         Ok(size) => {
-            // SAFETY: `bytes` is a place for the answer.
+            // SAFETY: SQLite passes a pointer that may be written.
             unsafe { *bytes = size as i64 };
             abi::OK
         }
@@ -232,18 +237,18 @@ unsafe extern "C" fn size(file: *mut RawFile, bytes: *mut i64) -> c_int {
 }
 
 unsafe extern "C" fn lock(file: *mut RawFile, level: c_int) -> c_int {
-    // No other process or connection can open a temporary file.
-    // SAFETY: the file is open.
+    // A temporary file needs no lock, because no other process or connection can open it.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     unsafe { pass(file, abi::OK, |methods, raw| (methods.lock)(raw, level)) }
 }
 
 unsafe extern "C" fn unlock(file: *mut RawFile, level: c_int) -> c_int {
-    // SAFETY: the file is open.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     unsafe { pass(file, abi::OK, |methods, raw| (methods.unlock)(raw, level)) }
 }
 
 unsafe extern "C" fn check_reserved_lock(file: *mut RawFile, is_reserved: *mut c_int) -> c_int {
-    // SAFETY: the file is open, and `is_reserved` is a place for the answer.
+    // SAFETY: SQLite passes an open file of this file system, and an `is_reserved` that may be written.
     unsafe {
         *is_reserved = 0;
         pass(file, abi::OK, |methods, raw| (methods.check_reserved_lock)(raw, is_reserved))
@@ -251,37 +256,39 @@ unsafe extern "C" fn check_reserved_lock(file: *mut RawFile, is_reserved: *mut c
 }
 
 unsafe extern "C" fn control(file: *mut RawFile, operation: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: the file is open.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     let OpenFile { vfs, handle, .. } = unsafe { opened(file) };
     match operation {
         abi::FCNTL_PRAGMA => {
             let strings = argument.cast::<*mut c_char>();
-            // SAFETY: the argument is an array of the answer, the pragma's name, and its argument or null.
+            // SAFETY: SQLite passes an array of three strings: a place for the answer, the pragma's name, and the
+            // pragma's argument or null.
             let name = unsafe { CStr::from_ptr(*strings.add(1)) };
             if let Some(answer) = name.to_str().ok().and_then(|name| vfs.pragma(name)) {
-                // SAFETY: the same array. SQLite frees the answer.
+                // SAFETY: the first string of the same array may be set. SQLite frees it.
                 unsafe { *strings = vfs.text(&answer) };
                 return abi::OK;
             }
         }
         abi::FCNTL_VFSNAME => {
-            // SAFETY: the argument is a place for a text, which SQLite frees.
+            // SAFETY: for this operation, SQLite passes a place for a text, which it frees.
             unsafe { *argument.cast::<*mut c_char>() = vfs.text(&vfs.full_name()) };
             return abi::OK;
         }
         abi::FCNTL_SIZE_HINT => {
-            // SAFETY: the argument is an i64.
+            // SAFETY: for this operation, SQLite passes a pointer to an `sqlite3_int64`.
             return code(handle.hint_size(unsafe { *argument.cast::<i64>() }));
         }
-        // Batch-atomic writes are refused: a rollback would not undo them in the cache.
+        // SQLite is told that a group of writes cannot be atomic: if SQLite's file system undid such writes, they would
+        // stay in the cache.
         abi::FCNTL_BEGIN_ATOMIC_WRITE..=abi::FCNTL_ROLLBACK_ATOMIC_WRITE => return abi::NOTFOUND,
         _ => {}
     }
     match handle {
-        // SAFETY: operation and argument are those that SQLite passed.
+        // SAFETY: SQLite passed this argument for this operation.
         Handle::Own { file, .. } => unsafe { file.control(operation, argument) },
         Handle::Temporary(_) if operation == abi::FCNTL_LOCKSTATE => {
-            // SAFETY: the argument is a place for an int.
+            // SAFETY: for this operation, SQLite passes a pointer to an `int`.
             unsafe { *argument.cast::<c_int>() = abi::LOCK_NONE };
             abi::OK
         }
@@ -290,12 +297,12 @@ unsafe extern "C" fn control(file: *mut RawFile, operation: c_int, argument: *mu
 }
 
 unsafe extern "C" fn sector_size(file: *mut RawFile) -> c_int {
-    // SAFETY: the file is open.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     unsafe { pass(file, SECTOR_BYTES, |methods, raw| (methods.sector_size)(raw)) }
 }
 
 unsafe extern "C" fn characteristics(file: *mut RawFile) -> c_int {
-    // SAFETY: the file is open.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     let flags =
         unsafe { pass(file, abi::IOCAP_POWERSAFE_OVERWRITE, |methods, raw| (methods.characteristics)(raw)) };
     flags & !abi::IOCAP_BATCH_ATOMIC
@@ -308,7 +315,7 @@ unsafe extern "C" fn shm_map(
     is_made: c_int,
     at: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the file is open, and `at` is a place for the answer.
+    // SAFETY: SQLite passes an open file of this file system, and an `at` that may be written.
     unsafe {
         pass(file, abi::IOERR_SHMOPEN, |methods, raw| {
             methods.shm_map.map_or(abi::IOERR_SHMOPEN, |map| map(raw, region, bytes, is_made, at))
@@ -317,7 +324,7 @@ unsafe extern "C" fn shm_map(
 }
 
 unsafe extern "C" fn shm_lock(file: *mut RawFile, offset: c_int, count: c_int, flags: c_int) -> c_int {
-    // SAFETY: the file is open.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     unsafe {
         pass(file, abi::IOERR_SHMOPEN, |methods, raw| {
             methods.shm_lock.map_or(abi::IOERR_SHMOPEN, |lock| lock(raw, offset, count, flags))
@@ -327,27 +334,27 @@ unsafe extern "C" fn shm_lock(file: *mut RawFile, offset: c_int, count: c_int, f
 
 unsafe extern "C" fn shm_barrier(file: *mut RawFile) {
     let barrier = |methods: &RawMethods, raw| {
-        // SAFETY: the file of SQLite's file system is open.
+        // SAFETY: `pass` passes the open file of SQLite's file system, to which these methods belong.
         methods.shm_barrier.map_or(abi::OK, |barrier| unsafe {
             barrier(raw);
             abi::OK
         })
     };
-    // SAFETY: the file is open.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     unsafe { pass(file, abi::OK, barrier) };
 }
 
 unsafe extern "C" fn shm_unmap(file: *mut RawFile, is_deleted: c_int) -> c_int {
-    // SAFETY: the file is open.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     unsafe {
         pass(file, abi::OK, |methods, raw| methods.shm_unmap.map_or(abi::OK, |unmap| unmap(raw, is_deleted)))
     }
 }
 
 unsafe extern "C" fn fetch(file: *mut RawFile, offset: i64, bytes: c_int, at: *mut *mut c_void) -> c_int {
-    // SAFETY: `at` is a place for the answer. A null answer makes SQLite read instead of mapping.
+    // SAFETY: SQLite passes a place for the answer. The answer null makes SQLite read instead of using mapped memory.
     unsafe { *at = ptr::null_mut() };
-    // SAFETY: the file is open.
+    // SAFETY: SQLite passes an open file of this file system, and uses it in this thread only.
     unsafe {
         pass(file, abi::OK, |methods, raw| match methods.fetch {
             Some(fetch) if methods.version >= 3 => fetch(raw, offset, bytes, at),
@@ -357,7 +364,7 @@ unsafe extern "C" fn fetch(file: *mut RawFile, offset: i64, bytes: c_int, at: *m
 }
 
 unsafe extern "C" fn unfetch(file: *mut RawFile, offset: i64, at: *mut c_void) -> c_int {
-    // SAFETY: the file is open, and `at` is null or an answer of `fetch`.
+    // SAFETY: SQLite passes an open file of this file system, and an `at` that is null or an answer of `fetch`.
     unsafe {
         pass(file, abi::OK, |methods, raw| match methods.unfetch {
             Some(unfetch) if methods.version >= 3 => unfetch(raw, offset, at),
@@ -366,7 +373,9 @@ unsafe extern "C" fn unfetch(file: *mut RawFile, offset: i64, at: *mut c_void) -
     }
 }
 
-/// Defines functions that call SQLite's own file system. [`register`] leaves functions that it lacks out of the table.
+/// Defines functions that call the file system beneath with the same arguments. The expression after the result type is
+/// returned if the file system beneath lacks the function; SQLite does not call it then, because [`register`] leaves it
+/// out of the table.
 macro_rules! passed_on {
     ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty, $otherwise:expr)?;)*) => {$(
         unsafe extern "C" fn $name(vfs: *mut RawVfs, $($argument: $kind),*) $(-> $answer)? {

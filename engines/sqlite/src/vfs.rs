@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Destination of errors of far memory: SQLite's log, and `PRAGMA farpool_error`.
+/// Destination of errors of far memory: SQLite's log, and the answer to `PRAGMA farpool_error` (`last`).
 #[derive(Clone)]
 struct Log {
     api: Api,
@@ -48,7 +48,8 @@ pub(crate) struct FarVfs {
 }
 
 impl FarVfs {
-    /// Connects to the pool. Errors are those of the settings and of the connection.
+    /// Connects to the pool that the settings name, and creates the file system. `beneath` is the one that was SQLite's
+    /// default.
     pub(crate) fn new(settings: &Settings, api: Api, beneath: Beneath) -> Result<FarVfs, String> {
         let (pool, cache) = settings.connect()?;
         Ok(FarVfs {
@@ -66,7 +67,7 @@ impl FarVfs {
         &self.pool
     }
 
-    /// Returns the file system that was the default before.
+    /// Returns the file system that was SQLite's default before this one.
     pub(crate) fn beneath(&self) -> &Beneath {
         &self.beneath
     }
@@ -84,7 +85,7 @@ impl FarVfs {
         Ok((Handle::Own { file, kept }, opened))
     }
 
-    /// Answers a pragma of this extension; `None` for other pragmas.
+    /// Returns the answer to a pragma of this extension. `None` for other pragmas.
     pub(crate) fn pragma(&self, name: &str) -> Option<String> {
         match name {
             "farpool_error" => Some(self.log.last.lock().clone().unwrap_or_else(|| "none".to_owned())),
@@ -102,7 +103,8 @@ impl FarVfs {
         }
     }
 
-    /// Returns the names of this file system and the ones below it, in the form of `sqlite3_file_control`.
+    /// Returns the names of this file system and of the one beneath it, as SQLite shows them for
+    /// `SQLITE_FCNTL_VFSNAME`.
     pub(crate) fn full_name(&self) -> String {
         format!("farpool/{}", self.beneath.name())
     }
@@ -123,7 +125,7 @@ impl FarVfs {
         Ok(Handle::Temporary(Buffered::new(store)))
     }
 
-    /// Returns the cached file of a database. `None` if there is no cache, or the file's attributes cannot be read.
+    /// Returns the cache of a database. `None` if there is no cache, or the file's attributes cannot be read.
     fn cached(&self, path: &Path) -> Option<Kept> {
         let cache = self.cache.clone()?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -142,7 +144,8 @@ impl FarVfs {
     }
 }
 
-/// Cache of a database, as one open file uses it.
+/// Cache of a database, for one open file. `file` is the state that all open files of the database share, and `place`
+/// an `O_PATH` descriptor with which the file's attributes are read.
 pub(crate) struct Kept {
     cache: BlockCache,
     file: Arc<CachedFile>,
@@ -173,7 +176,7 @@ impl OriginFile for Beside<'_> {
         if self.file.borrow_mut().read(offset, into)? {
             return Ok(into.len());
         }
-        // SQLite's file system does not return how many bytes it read.
+        // The file ended before the buffer was full. SQLite's file system does not return how many bytes it read.
         let left = self.identity()?.size.saturating_sub(offset);
         Ok(into.len().min(usize::try_from(left).unwrap_or(usize::MAX)))
     }
@@ -183,7 +186,7 @@ impl OriginFile for Beside<'_> {
     }
 }
 
-/// Temporary file in far memory. Dropping it deletes it.
+/// Temporary file in far memory. Dropping this value deletes the file.
 pub(crate) struct Temporary {
     far: FarFile,
     pool: Pool,
@@ -222,7 +225,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Open file.
+/// Open file of the extension's file system.
 pub(crate) enum Handle {
     /// Database, journal or log in SQLite's file system. `kept` is the cache of a database.
     Own { file: File, kept: Option<Kept> },
@@ -231,7 +234,7 @@ pub(crate) enum Handle {
 }
 
 impl Handle {
-    /// Returns the file of SQLite's file system; `None` if the file is temporary.
+    /// Returns the file in SQLite's file system. `None` if this is a temporary file in far memory.
     pub(crate) fn own(&mut self) -> Option<&mut File> {
         match self {
             Handle::Own { file, .. } => Some(file),

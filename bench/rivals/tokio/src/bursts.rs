@@ -1,5 +1,6 @@
-//! Client, driven by `farpool bench` burst by burst over standard input, standard output and a file.
-//! `bench/src/io/rivals/program.rs` describes the commands and the layout of the file.
+//! Client process. `farpool bench io` sends it the operations in bursts (lists of reads or of writes), over standard
+//! input, standard output and a file. `bench/src/io/rivals/program.rs` describes the commands and the layout of the
+//! file.
 
 use crate::connection::Connection;
 use rustix::time::{ClockId, clock_gettime};
@@ -17,7 +18,7 @@ const OPERATIONS_MAX: usize = 8192;
 const TIMES_AT: u64 = 64 << 10;
 const BUFFERS_AT: u64 = 128 << 10;
 const BUFFERS_BYTES: usize = 32 << 20;
-/// Time limit of a burst. A burst that takes longer has hung.
+/// Time limit of a burst (a list of operations). A burst that takes longer has hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Connects to a server, and runs the commands of standard input until its end.
@@ -67,7 +68,8 @@ fn not_understood(line: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, format!("not understood: {line:?}"))
 }
 
-/// Starts a thread that reads standard input, so that `stop` is seen during a burst. Returns the other lines.
+/// Starts a thread that reads standard input, so that the command `stop` is seen during a burst. The thread stores the
+/// number of the stopped burst plus 1 in `stopped`. Returns a channel with all other lines.
 fn hear(stopped: Arc<AtomicU64>) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -88,7 +90,8 @@ fn ns(clock: ClockId) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Limits of a burst. It is over once `least` operations are done and either its time is up or it was stopped.
+/// Limits of a burst (a list of operations). It is over once `least` operations are done and either `ns` nanoseconds
+/// have passed or it was stopped. `depth` operations are outstanding at once.
 #[derive(Clone, Copy)]
 struct Limits {
     number: u64,
@@ -97,7 +100,7 @@ struct Limits {
     ns: u64,
 }
 
-/// Begin and end of a burst by `CLOCK_MONOTONIC`, and the CPU time in between, in ns.
+/// Begin and end of a burst by `CLOCK_MONOTONIC`, and the CPU time of this process in between, all in ns.
 struct BurstTimes {
     begun: u64,
     ended: u64,
@@ -109,7 +112,7 @@ struct Burst {
     is_write: bool,
     offsets: Vec<u64>,
     block: usize,
-    /// Bytes to write. `into` holds the buffers of reads; they are absent while their reads are in flight.
+    /// Data of each write. `into` has the buffer of each read. It is empty while the read waits for its reply.
     from: Vec<Arc<Vec<u8>>>,
     into: Vec<Vec<u8>>,
     finished: usize,
@@ -119,7 +122,7 @@ struct Burst {
 struct Client {
     connection: Connection,
     file: File,
-    /// Number of the first burst that is not stopped.
+    /// Bursts with lower numbers were stopped.
     stopped: Arc<AtomicU64>,
     burst: Burst,
 }

@@ -11,19 +11,20 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 
-/// Limit for requests that wait for the writer.
+/// Limit for requests that wait for the task that writes them.
 const WAITING_MAX: usize = 1024;
-/// Limit for requests that are written together.
+/// Limit for requests that are written by one system call.
 const REQUESTS_AT_ONCE: usize = 256;
-/// Buffer for replies, in bytes. Longer reads are received directly into their destination.
+/// Size of the buffer for replies, in bytes. The data of longer reads is received directly into its destination.
 const INPUT_BYTES: usize = 64 << 10;
 
-/// Requests in flight, by number: the buffer of a read, and the channel of the waiting task.
+/// Requests without a reply, by number: the buffer to read into (empty for a write), and the channel to the task that
+/// waits for the reply.
 type Expected = Arc<Mutex<HashMap<u64, (Vec<u8>, oneshot::Sender<Vec<u8>>)>>>;
 
 struct Outgoing {
     header: Request,
-    /// Bytes of a write.
+    /// Data of a write.
     from: Option<Arc<Vec<u8>>>,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Connection {
     next: u64,
 }
 
-/// Pending answer: the buffer of a read with its bytes, or an empty buffer for a write.
+/// Reply that may not have arrived yet: the filled buffer of a read, or an empty buffer for a write.
 pub(crate) struct Answer(oneshot::Receiver<Vec<u8>>);
 
 impl Answer {
@@ -66,13 +67,13 @@ impl Connection {
         Ok(Connection { outgoing, expected, next: 0 })
     }
 
-    /// Requests as many bytes as the buffer has.
+    /// Requests as many bytes at an offset as `into` is long.
     pub(crate) async fn read(&mut self, offset: u64, into: Vec<u8>) -> io::Result<Answer> {
         let length = into.len();
         self.ask(Kind::Read, offset, length, into, None).await
     }
 
-    /// Writes bytes at an offset.
+    /// Requests to write bytes at an offset.
     pub(crate) async fn write(&mut self, offset: u64, from: Arc<Vec<u8>>) -> io::Result<Answer> {
         self.ask(Kind::Write, offset, from.len(), Vec::new(), Some(from)).await
     }
@@ -96,7 +97,7 @@ impl Connection {
     }
 }
 
-/// Writes all queued requests with one call.
+/// Writes queued requests, all that wait with one system call, until the connection is dropped or breaks.
 async fn write(mut output: OwnedWriteHalf, mut requests: mpsc::Receiver<Outgoing>) {
     let mut batch = Vec::with_capacity(REQUESTS_AT_ONCE);
     while requests.recv_many(&mut batch, REQUESTS_AT_ONCE).await > 0 {
@@ -106,7 +107,7 @@ async fn write(mut output: OwnedWriteHalf, mut requests: mpsc::Receiver<Outgoing
             slices.push(IoSlice::new(header));
             slices.extend(outgoing.from.iter().map(|from| IoSlice::new(from)));
         }
-        // The reader notices the broken connection too, and ends all waiting requests.
+        // The task that reads replies notices the broken connection too, and ends all waiting requests.
         if write_all(&mut output, &mut slices).await.is_err() {
             return;
         }
@@ -114,7 +115,7 @@ async fn write(mut output: OwnedWriteHalf, mut requests: mpsc::Receiver<Outgoing
     }
 }
 
-/// Passes each reply to the request that waits for it. At its end, all waiting requests fail.
+/// Passes each reply to the request that waits for it. When the connection ends, all waiting requests fail.
 async fn read(input: OwnedReadHalf, expected: Expected) {
     let mut input = BufReader::with_capacity(INPUT_BYTES, input);
     while take_reply(&mut input, &expected).await.is_ok() {}

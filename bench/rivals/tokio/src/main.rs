@@ -1,5 +1,5 @@
-//! Memory of another process, read and written over one TCP connection with tokio: a rival of
-//! `farpool bench io --beside tokio`.
+//! Memory of another process, read and written over one TCP connection with tokio. `farpool bench io --beside tokio`
+//! runs this program to compare it with far memory.
 //!
 //! The idea: this is what an engineer who knows tokio well would write in a day. The server has a task for each
 //! connection, and answers all pending requests with one vectored write. The client has one connection that many
@@ -10,8 +10,9 @@
 //! farpool-rival-tokio client ADDRESS BASE BYTES FILE
 //! ```
 //!
-//! `bench/src/io/rivals/program.rs` describes the commands on standard input, the answers on standard output, and the
-//! layout of FILE. Server and client end at the end of their standard input.
+//! BYTES is the size of a file in the server's memory. `bench/src/io/rivals/program.rs` describes BASE and FILE, the
+//! commands on standard input and the answers on standard output. Server and client end at the end of their standard
+//! input.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_types, reason = "a rival has the locks that it would have")]
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
         ["serve", bytes] => bytes.parse().map_err(io::Error::other).and_then(serve),
-        // Each connection has a file of its own, so BASE is not needed.
+        // The server has a file for each connection, so the client's offset in a common memory (BASE) is not needed.
         ["client", address, _base, bytes, file] => {
             bytes.parse().map_err(io::Error::other).and_then(|bytes| {
                 // One thread is faster: with more, each answer would wake another thread, which takes longer than
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Serves files of up to `bytes`, until the end of standard input.
+/// Serves files of up to `bytes` each, until the end of standard input.
 fn serve(bytes: u64) -> io::Result<()> {
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;

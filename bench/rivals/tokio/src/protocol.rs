@@ -1,13 +1,14 @@
-//! Protocol between client and server: headers of fixed length, each followed by the number of bytes that it contains.
+//! Protocol between client and server. A message is a header of fixed length. The header of a write request, and that
+//! of the reply to a read, are followed by data; the header has its length.
 //!
 //! A connection begins with a hello: the client sends the length of its file, and the server sends the same length back
 //! once the file exists.
 
-/// Bytes of a hello: the length of the file as a number of 64 bits.
+/// Bytes of the first message of each side: the length of the file in bytes, as a little-endian number of 64 bits.
 pub(crate) const HELLO_BYTES: usize = 8;
-/// Bytes of the header of a request: number, offset, length, kind.
+/// Bytes of the header of a request: its number, the offset in the file, the length, and the kind.
 pub(crate) const REQUEST_BYTES: usize = 24;
-/// Bytes of the header of a reply: number, length of the bytes that follow.
+/// Bytes of the header of a reply: the number of its request, and the length of the data that follows.
 pub(crate) const REPLY_BYTES: usize = 16;
 
 /// Kind of a request.
@@ -17,7 +18,7 @@ pub(crate) enum Kind {
     Write,
 }
 
-/// Header of a request. The bytes of a write follow it.
+/// Header of a request to read or write `length` bytes of the file. The data of a write follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) number: u64,
@@ -26,7 +27,7 @@ pub(crate) struct Request {
     pub(crate) kind: Kind,
 }
 
-/// Header of a reply. The bytes of a read follow it.
+/// Header of the reply to the request with the same number. The data of a read follows it. The length is 0 for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) number: u64,

@@ -7,12 +7,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Buffer for requests, in bytes. Longer writes are received directly into their destination.
+/// Size of the buffer for requests, in bytes. The data of longer writes is received directly into the file.
 const INPUT_BYTES: usize = 64 << 10;
-/// Limit for replies sent together: each takes two slices, and the kernel accepts 1024.
+/// Limit for replies that are sent by one system call. Each takes two slices, and the kernel accepts 1024 slices.
 const ANSWERS_AT_ONCE: usize = 512;
 
-/// Accepts connections for ever. A file has at most `bytes_max` bytes.
+/// Accepts connections for ever. The file of a connection has at most `bytes_max` bytes.
 pub(crate) async fn accept(listener: TcpListener, bytes_max: u64) {
     while let Ok((stream, _)) = listener.accept().await {
         tokio::spawn(async move {
@@ -46,7 +46,8 @@ async fn serve(mut stream: TcpStream, bytes_max: u64) -> io::Result<()> {
         match request.kind {
             Kind::Read => answers.push(request.number, range),
             Kind::Write => {
-                // Earlier reads must return the bytes from before this write.
+                // Replies to earlier reads take their data from the file when they are sent, so they are sent before it
+                // changes.
                 if answers.have_reads {
                     answers.send(&file, &mut output).await?;
                 }
@@ -82,7 +83,7 @@ fn checked(request: Request, bytes: u64) -> io::Result<Range<usize>> {
     Ok(request.offset as usize..end as usize)
 }
 
-/// Replies that are sent with one write.
+/// Replies that wait to be sent by one write: their headers, and the ranges of the file that follow them.
 #[derive(Default)]
 struct Answers {
     headers: Vec<[u8; REPLY_BYTES]>,

@@ -1,5 +1,6 @@
-//! Small client of Redis (RESP) and memcached (text protocol): one block per key, pipelined. Every length is checked. A
-//! missing key is an error, because a miss would be faster than a read.
+//! Small client of Redis (RESP) and memcached (text protocol). It stores each block of a file under a key of its own,
+//! and sends all requests of a batch before it reads the replies. The length of every reply is checked. A missing key
+//! is an error, because a miss would be faster than a read.
 
 use crate::exit::Failure;
 use crate::harness::bursts::Target;
@@ -14,9 +15,9 @@ pub(crate) enum Dialect {
     Memcached,
 }
 
-/// Longest line of a server, in bytes.
+/// Longest line that the server may send, in bytes.
 const LINE_BYTES_MAX: u64 = 512;
-/// Buffer for replies, in bytes. Larger blocks are received directly into their destination.
+/// Size of the buffer for replies, in bytes. Larger blocks are received directly into their destination.
 const READER_BYTES: usize = 64 << 10;
 
 impl Dialect {
@@ -86,7 +87,7 @@ fn expect(from: &mut impl BufRead, wanted: &str) -> Result<(), Failure> {
     if found == wanted { Ok(()) } else { Err(unexpected(&format!("{wanted:?}"), &found)) }
 }
 
-/// Connection that reads and writes the blocks of one client's file.
+/// Connection with which one client reads and writes the blocks of its file.
 pub(crate) struct KeyValue {
     dialect: Dialect,
     client: usize,

@@ -1,5 +1,5 @@
-//! libfabric as a rival. It is a C program that this run compiles, so building the benchmarks does not need its
-//! headers.
+//! The library libfabric, with which `farpool bench io` compares far memory. The benchmark compiles a C program when it
+//! runs, so building the benchmark does not need the headers of libfabric.
 
 use crate::exit::Failure;
 use crate::harness::processes::find_program;
@@ -31,7 +31,7 @@ impl Provider {
 const SOURCE: &str = include_str!("../../../rivals/libfabric.c");
 const PACKAGE: &str = "the Debian package libfabric-dev has it (apt-get install libfabric-dev)";
 
-/// Compiles the program in a directory. Returns its path.
+/// Compiles the program, which is both server and client, in a directory. Returns its path.
 pub(crate) fn compile(folder: &Path) -> Result<PathBuf, Failure> {
     let compiler = find_program("cc", "gcc")?;
     let (source, program) = (folder.join("libfabric.c"), folder.join("libfabric"));

@@ -1,4 +1,5 @@
-//! Rival systems: servers and programs that this run starts and stops, and directories for files.
+//! Rival systems, with which `farpool bench io` compares far memory: servers and programs that it starts and stops, and
+//! files in directories.
 
 mod key_value;
 mod libfabric;
@@ -26,7 +27,7 @@ pub(crate) enum Rival {
     Libfabric(Provider),
 }
 
-/// Rivals by their words in `--beside`.
+/// Words that `--beside` permits, each with its rivals.
 const RIVALS: [(&str, &[Rival]); 10] = [
     ("redis", &[Rival::Redis]),
     ("memcached", &[Rival::Memcached]),
@@ -43,7 +44,7 @@ const NET: Rival = Rival::Libfabric(Provider::Net);
 const RXM: Rival = Rival::Libfabric(Provider::Rxm);
 const SHM: Rival = Rival::Libfabric(Provider::Shm);
 
-/// Rivals of one word of `--beside`.
+/// Rivals that one word of `--beside` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Word(&'static [Rival]);
 
@@ -82,12 +83,13 @@ impl Rival {
     }
 }
 
-/// Rival that is ready to be measured.
+/// Rival that was started and is ready to be measured. `folder` is the directory for its files.
 pub(crate) struct Ready {
     pub(crate) rival: Rival,
     server: Option<Server>,
     port: u16,
-    /// Program that serves and drives the clients, for a rival with one server per contender.
+    /// Program that is both server and client. It is set for rivals (tokio, libfabric) whose server is started anew for
+    /// each set of clients.
     program: Option<PathBuf>,
     folder: PathBuf,
     /// Directories to remove at the end. Stopping the server unmounts a file system that it mounted on one of them.
@@ -117,10 +119,11 @@ impl Ready {
             Rival::Fuse => ready.mount_fuse()?,
             Rival::Tokio => ready.program = Some(programs::own("farpool-rival-tokio", "rivals")?),
             Rival::Libfabric(_) => {
-                // Many systems mount the directory for files so that no program can be run from there.
+                // The program is not compiled into `TMPFS`: many systems mount it without permission to run programs.
                 let folder = ready.make_folder(&std::env::temp_dir(), rival.name())?;
                 ready.program = Some(libfabric::compile(&folder)?);
-                // A missing provider is found now, not after everything else was measured.
+                // A server is started and stopped, so that a missing provider is an error now, and not after everything
+                // else was measured.
                 drop(ready.serve(1 << 20)?);
             }
             Rival::Tmpfs if !is_memory(&ready.folder)? => {
@@ -141,7 +144,7 @@ impl Ready {
         let program = find_program("redis-server", "redis-server")?;
         let port = free_port()?;
         let folder = self.make_folder(Path::new(TMPFS), "redis")?;
-        // Nothing is written to disk, because that would be another comparison.
+        // Redis must not write to disk, because far memory does not either.
         let (port_text, folder) = (port.to_string(), folder.display().to_string());
         let args = [
             "--port",
@@ -165,7 +168,8 @@ impl Ready {
     fn start_memcached(&mut self, bytes: u64) -> Result<(), Failure> {
         let program = find_program("memcached", "memcached")?;
         let port = free_port()?;
-        // The slabs waste up to half of the memory on blocks that fill no slot, and an evicted block is an error here.
+        // Memcached stores blocks in slots of fixed sizes, which wastes up to half of the memory. Without this extra
+        // memory it would evict blocks, which is an error here.
         let megabytes = ((bytes * 2) >> 20) + 256;
         let (port_text, megabytes) = (port.to_string(), megabytes.to_string());
         // Memcached needs `-u` only when root starts it. Other users keep their identity.
@@ -211,13 +215,14 @@ impl Ready {
         Ok(folder)
     }
 
-    /// Returns the process that serves all clients of this rival.
+    /// Returns the id of the process that serves all clients of this rival, if it has such a process.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.server.as_ref().map(Server::pid)
     }
 
-    /// Starts a server for one set of clients, with `bytes` of memory. `None` if the rival has one server for all.
-    /// libfabric's server polls, so it must not run while others are measured.
+    /// Starts a server for one set of clients, with `bytes` of memory. Returns the server and its address. `None` if
+    /// the rival has one server for all clients, or none. libfabric's server polls, so it must not run while others are
+    /// measured.
     pub(crate) fn serve(&self, bytes: u64) -> Result<Option<(Told, String)>, Failure> {
         let Some(program) = &self.program else { return Ok(None) };
         let mut args = vec!["serve".to_owned()];
@@ -226,7 +231,7 @@ impl Ready {
         Told::start(program, &args).map(Some)
     }
 
-    /// Opens an empty file for a client. The server of a program is at `address`.
+    /// Opens an empty file of `bytes` for a client. `address` is that of the server that [`Ready::serve`] has started.
     pub(crate) fn open(&self, client: usize, bytes: u64, address: &str) -> Result<Opened, Failure> {
         let name = client.to_string();
         let calls: Box<dyn Target> = match self.rival {
@@ -277,7 +282,7 @@ impl Drop for Ready {
     }
 }
 
-/// Returns memory of this process for one client.
+/// Returns the means to access new memory of this process, for one client.
 pub(crate) fn memory(bytes: u64) -> Means {
     Means::Calls(Box::new(Local(vec![1; bytes as usize])))
 }

@@ -1,7 +1,8 @@
-//! Rival that is a separate program: one server for each measured file, and clients that are driven burst by burst.
+//! Rival system that is a separate program, which runs as a server and as clients. A client process gets its operations
+//! in bursts (lists of reads or of writes), carries them out and measures their time.
 //!
-//! Other libraries, unsafe calls and async runtimes therefore stay out of this binary. The work is still the same for
-//! all contenders: this process draws the offsets, fills the buffers and checks every byte.
+//! Other libraries, unsafe calls and async runtimes therefore stay out of this binary. The operations are still the
+//! same as for far memory: this process computes the offsets, fills the buffers and checks every byte.
 //!
 //! ```text
 //! PROGRAM serve [PROVIDER] BYTES                            prints: ready ADDRESS
@@ -44,14 +45,14 @@ const TIMES_AT: u64 = 64 << 10;
 const BUFFERS_AT: u64 = 128 << 10;
 const TIME_BYTES: usize = 8;
 
-/// Client program of such a rival.
+/// Client process of a rival that is a separate program. `file` is in memory and shared with the process.
 pub(crate) struct Program {
     told: Told,
     file: File,
     access: Option<Access>,
-    /// Number of the burst that was prepared last. The numbers of one program only grow.
+    /// Number of the latest burst (list of reads or of writes) that was sent to the process. The numbers grow by 1.
     burst: Arc<AtomicU64>,
-    /// Operations of that burst, operations that it has finished, and its calls.
+    /// Numbers of operations in that burst, of those that are done, and of the batches in which they were done.
     count: usize,
     finished: usize,
     calls: usize,

@@ -17,7 +17,7 @@ enum Step {
     Rename(PathBuf, PathBuf, Rename),
 }
 
-/// Generates paths of few names, at most three deep, so that operations often meet the same nodes.
+/// Generates paths of few names, at most three deep, so that operations often meet the same files and folders.
 fn path() -> impl Strategy<Value = PathBuf> {
     prop::collection::vec(prop::sample::select(vec!["a", "b", "c"]), 1..4)
         .prop_map(|parts| parts.iter().collect())
@@ -112,7 +112,7 @@ fn ask_kernel(root: &Path, step: &Step) -> Result<(), Errno> {
     }
 }
 
-/// Entries by path: whether it is a folder, its number of links, and the first path of the same node.
+/// Entries by path. Each has a flag for folders, its number of links, and the first path of the same file or folder.
 type Shape = BTreeSet<(PathBuf, bool, u64, PathBuf)>;
 
 fn shape_of_tree(tree: &Tree) -> Shape {
@@ -169,7 +169,7 @@ proptest! {
             prop_assert_eq!(here.is_ok(), there.is_ok(), "{:?}: {:?}, and {:?}", step, here, there);
         }
         prop_assert_eq!(shape_of_tree(&tree), shape_of_folder(folder.path()));
-        // Nodes without a name are gone.
+        // Files and folders without a name must be gone.
         let reachable: BTreeSet<_> = shape_of_tree(&tree).into_iter().map(|one| one.3).collect();
         prop_assert_eq!(tree.count(), 1 + reachable.len());
     }

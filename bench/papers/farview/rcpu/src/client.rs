@@ -1,7 +1,7 @@
-//! Client. It reads one request from each line of standard input, and prints one line for each.
+//! Client. It reads one command from each line of standard input, and prints one answer for each except `save`.
 //!
 //! ```text
-//! read BYTES DEPTH COUNT     COUNT turns, each of DEPTH ranges of BYTES that are requested at once
+//! read BYTES DEPTH COUNT     COUNT turns; in each, DEPTH ranges of BYTES bytes are requested at once
 //! select ROWS A X B Y        rows with column A < X and column B < Y
 //! decrypted ROWS A X B Y     as select, over encrypted rows
 //! distinct ROWS KEY          distinct values of column KEY
@@ -10,22 +10,23 @@
 //! save FILE                  write the rows of the next answer to FILE, outside the timed part
 //! ```
 //!
-//! The answer is `done NANOSECONDS BYTES`, or `failed WHY`, which ends the client. The time ends when the last byte is
-//! in the buffer of this process. The answer to `read` has the median time of a turn, and the bytes of a turn.
+//! The answer is `done NANOSECONDS BYTES`, or `failed WHY`, after which the client ends. The time ends when the last
+//! byte of the result is in the buffer of this process. The answer to `read` has the median time of a turn, and the
+//! bytes of a turn.
 
 use crate::protocol::{REQUEST_BYTES, Request};
 use std::io::{self, BufRead, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// Connection, and the buffer that receives results.
+/// Connection to the server, and the buffer that receives results.
 struct Asker {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Asker {
-    /// Receives one reply into the buffer, starting at `at`. Returns the end of the reply.
+    /// Receives one reply into the buffer, starting at index `at`. Returns the index of its end.
     fn take(&mut self, mut at: usize) -> io::Result<usize> {
         loop {
             let mut length = [0; 4];
@@ -44,7 +45,7 @@ impl Asker {
         }
     }
 
-    /// Sends one request. Returns the time until its reply is complete, in ns, and the bytes of the reply.
+    /// Sends one request. Returns the time until its reply is complete, in ns, and the length of the reply in bytes.
     fn ask(&mut self, request: &Request) -> io::Result<(u128, usize)> {
         let begun = Instant::now();
         self.stream.write_all(&request.encode())?;
@@ -52,11 +53,11 @@ impl Asker {
         Ok((begun.elapsed().as_nanos(), bytes))
     }
 
-    /// Reads `depth` ranges at once, `count` times, at random offsets of the table. Returns the median time in ns, and
-    /// the bytes of one turn.
+    /// Reads `depth` ranges of `bytes` at once at random offsets of the table, `count` times. Returns the median time
+    /// of such a turn in ns, and the bytes that a turn reads.
     fn read(&mut self, bytes: u64, depth: usize, count: usize) -> io::Result<(u128, usize)> {
         let mut times = Vec::with_capacity(count);
-        // The table is as large as the buffer. Ranges start at multiples of their size.
+        // The caller makes the buffer as large as the table. Ranges start at multiples of their size.
         let places = (self.buffer.len() as u64 / bytes).max(1);
         let (mut place, mut read) = (0u64, 0);
         for _ in 0..count {
@@ -118,7 +119,7 @@ fn parse(line: &str) -> io::Result<Request> {
     }
 }
 
-/// Connects, and runs the requests of standard input until its end.
+/// Connects to a server, and runs the commands of standard input until its end.
 pub(crate) fn run(address: &str, buffer_bytes: usize) -> io::Result<()> {
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;

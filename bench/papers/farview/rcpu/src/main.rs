@@ -1,10 +1,10 @@
 //! Baseline RCPU of `bench/papers/farview`: a table in the memory of another process, whose CPU answers queries over
-//! plain requests and replies.
+//! plain requests and replies. The measurements compare Farpool with it.
 //!
-//! It is the system that section 6.1 of the paper compares with, without improvements. The server stores rows, not
-//! columns. It processes them one by one, with a standard hash map and a standard regex library, and sends results
-//! meanwhile. It gets the advantages that cost nothing: results are sent in chunks as soon as they are ready, and the
-//! client's buffer is prepared in advance.
+//! It is the system that section 6.1 of the paper ("Farview") compares with, without improvements. The server stores
+//! rows, not columns. It processes them one by one, with a standard hash map and a standard regex library. It has the
+//! advantages that cost nothing: results are sent in chunks as soon as they are ready, and the client's buffer is
+//! prepared in advance.
 //!
 //! ```text
 //! farpool-farview-rcpu serve FILE [IP]

@@ -1,30 +1,31 @@
 //! Protocol between client and server.
 //!
-//! A request is a header of 48 bytes and the bytes of a pattern. A reply is a sequence of chunks, each preceded by its
-//! length as `u32`. An empty chunk is the last one. All numbers are little-endian.
+//! A request is a header of 48 bytes and the bytes of a regular expression, which only `Regex` requests have. A reply
+//! is a sequence of chunks, each preceded by its length in bytes as `u32`. The last chunk is empty. All numbers are
+//! little-endian.
 
 use std::io;
 
 /// Bytes of the header of a request.
 pub(crate) const REQUEST_BYTES: usize = 48;
-/// Largest pattern, in bytes.
+/// Limit for the bytes of a regular expression.
 pub(crate) const PATTERN_BYTES_MAX: usize = 4096;
-/// Bytes of a chunk, in whole rows of up to 1,024 bytes. The chunk is large enough to make its header and system calls
+/// Limit for the bytes of a chunk of a reply. It is large enough to make the cost of its header and system calls
 /// negligible.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
-/// Bytes of a row with columns.
+/// Bytes of a row with columns. (Rows of texts for `Regex` requests may be of any width.)
 pub(crate) const ROW_BYTES: usize = 64;
 /// Bytes of a column.
 pub(crate) const COLUMN_BYTES: usize = 8;
-/// Columns of a row.
+/// Number of columns of a row.
 pub(crate) const COLUMNS: usize = ROW_BYTES / COLUMN_BYTES;
 
 /// Request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Returns the bytes of a range.
+    /// Returns `bytes` bytes of the table from an offset on.
     Read { offset: u64, bytes: u64 },
-    /// Returns those of the first `rows` rows whose column `a` is less than `x` and whose column `b` is less than `y`.
+    /// Returns all of the first `rows` rows whose column `a` is less than `x` and whose column `b` is less than `y`.
     Select { rows: u64, a: usize, x: i64, b: usize, y: i64 },
     /// Selects as `Select` does, over encrypted rows.
     Decrypted { rows: u64, a: usize, x: i64, b: usize, y: i64 },
@@ -32,7 +33,7 @@ pub(crate) enum Request {
     Distinct { rows: u64, key: usize },
     /// Groups the first `rows` rows by a column, and sums another column in each group.
     Group { rows: u64, key: usize, value: usize },
-    /// Returns those of the first `rows` texts of `width` bytes that match the pattern.
+    /// Returns all of the first `rows` texts of `width` bytes that match the regular expression.
     Regex { rows: u64, width: usize, pattern: String },
 }
 
@@ -46,13 +47,13 @@ fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Checks the number of a column.
+/// Converts a number of a request to the index of a column. A number beyond the last column is an error.
 fn column(word: u64) -> io::Result<usize> {
     usize::try_from(word).ok().filter(|column| *column < COLUMNS).ok_or_else(|| bad("no such column: 0 to 7"))
 }
 
 impl Request {
-    /// Encodes the header, followed by the pattern.
+    /// Encodes the header, followed by the regular expression.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (words, pattern): ([u64; 5], &str) = match self {
             Request::Read { offset, bytes } => ([1, *offset, *bytes, 0, 0], ""),
@@ -76,7 +77,8 @@ impl Request {
         message
     }
 
-    /// Returns the bytes of the pattern that follows a header. More than [`PATTERN_BYTES_MAX`] are an error.
+    /// Returns the length in bytes of the regular expression that follows a header. More than [`PATTERN_BYTES_MAX`] is
+    /// an error.
     pub(crate) fn pattern_bytes(header: &[u8; REQUEST_BYTES]) -> io::Result<usize> {
         usize::try_from(number(header, 40))
             .ok()
@@ -84,7 +86,7 @@ impl Request {
             .ok_or_else(|| bad("a pattern of more than 4096 bytes"))
     }
 
-    /// Decodes a header and a pattern. An unknown request is an error.
+    /// Decodes a header and the regular expression that follows it. An unknown request is an error.
     pub(crate) fn decode(header: &[u8; REQUEST_BYTES], pattern: &[u8]) -> io::Result<Request> {
         let (first, rows) = (number(header, 0), number(header, 8));
         let (third, fourth) = (number(header, 16), number(header, 24));

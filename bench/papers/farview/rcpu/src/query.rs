@@ -7,12 +7,13 @@ use hashbrown::{HashMap, HashSet};
 use regex::bytes::Regex;
 use std::io;
 
-/// Key of encrypted rows: AES-128 in counter mode with a counter from 0, one key and no tag, as in the paper.
+/// Key of encrypted rows. As in the paper, they are encrypted by AES-128 in counter mode with a counter from 0, one key
+/// for all tables and no authentication tag.
 const KEY: [u8; 16] = *b"farview figure11";
-/// Bytes that are decrypted at a time, few enough for the cache.
+/// Bytes that are decrypted at a time. They fit in a CPU cache, from which they are then read.
 const DECRYPTED_BYTES: usize = 256 << 10;
 
-/// Receiver of result rows.
+/// Receiver of the result rows of a query.
 pub(crate) trait Sink {
     /// Takes the bytes of one row. Fails if they cannot be sent.
     fn row(&mut self, bytes: &[u8]) -> io::Result<()>;

@@ -28,10 +28,10 @@ pub(crate) fn run(file: &Path, ip: Ipv4Addr) -> io::Result<()> {
     Ok(())
 }
 
-/// Chunks of rows for a client.
+/// Reply under construction: rows are collected in a chunk, which is sent when it is full.
 struct Chunks<'a> {
     stream: &'a mut TcpStream,
-    /// Length of the chunk, which is filled in later, followed by its bytes.
+    /// Four bytes for the length of the chunk, which is filled in when it is sent, and the rows.
     chunk: &'a mut Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ impl Chunks<'_> {
     /// Sends the remaining rows and the empty last chunk.
     fn end(mut self) -> io::Result<()> {
         if self.chunk.len() > 4 {
-            // One write sends both, because a second one would wake the client again.
+            // One write sends both chunks, because a second write would wake the client again.
             let bytes = u32::try_from(self.chunk.len() - 4).map_err(io::Error::other)?;
             self.chunk[..4].copy_from_slice(&bytes.to_le_bytes());
             self.chunk.extend_from_slice(&[0; 4]);
@@ -62,7 +62,7 @@ impl Chunks<'_> {
 impl Sink for Chunks<'_> {
     fn row(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while self.chunk.len() + bytes.len() > CHUNK_BYTES + 4 {
-            // A range may be longer than a chunk and fills it. A row is never split over two chunks.
+            // The range of a `Read` may be longer than a chunk and is split over several. A row is never split.
             let fitting = CHUNK_BYTES + 4 - self.chunk.len();
             let (now, later) = bytes.split_at(if bytes.len() > CHUNK_BYTES { fitting } else { 0 });
             self.chunk.extend_from_slice(now);
