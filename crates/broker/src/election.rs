@@ -1,8 +1,8 @@
 //! Several brokers, of which one leads.
 //!
-//! The idea: the store decides who may make promises, and not who believes to lead. The winner of an election gets a
-//! store that accepts writes only until somebody else wins, and begins a new term in it. Nodes refuse tickets of older
-//! terms. Two brokers that both believe to lead can therefore do no harm.
+//! The idea: the store decides which broker leads, whatever the brokers themselves believe. The winner of an election
+//! gets a store that accepts writes only until somebody else wins, and begins a new term in it. Nodes refuse tickets of
+//! older terms. Two brokers that both believe to lead can therefore do no harm.
 //!
 //! Times matter for liveness only. A leader that could not send a heartbeat for so long that another may have won stops
 //! answering. Its peers then go on to the next broker.
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Pause in ms between two looks for a vacant leadership, on a broker that does not lead.
 const LOOK_MS: u64 = 200;
-/// Heartbeats that a leader sends within the timeout of its leadership.
+/// Number of heartbeats that a leader sends within the timeout of its leadership.
 const SIGNS_OF_LIFE: u64 = 6;
 /// Divisor of the timeout: a leader stops answering that part of the timeout early, because clocks do not run alike.
 const MARGIN: u64 = 8;
@@ -86,8 +86,8 @@ impl Standby {
         *self.leads.lock() = None;
     }
 
-    /// Stands for election until `stopped` is signalled, and leads whenever it has won. `told` is called for each term
-    /// that it begins.
+    /// Stands for election until `stopped` is signalled, and leads whenever it has won. Calls `told` with the service
+    /// of each term that it begins.
     pub fn stand(
         &self,
         settings: impl Into<BrokerSettings>,
@@ -154,7 +154,7 @@ impl Standby {
                 Ok(true) => self.lead(&service, until(asked)),
                 Ok(false) => break Some("it lost the leadership".to_owned()),
                 // The electorate cannot be reached. If nobody has won meanwhile, the leadership continues once it
-                // answers. When the time since the last heartbeat is over, requests are refused until then.
+                // answers. Until then requests are refused, as soon as the last heartbeat is too old.
                 Err(_) => {}
             }
         };

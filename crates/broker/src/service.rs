@@ -26,7 +26,7 @@ pub struct BrokerService {
     has_failed: AtomicBool,
 }
 
-/// Returns the tenant that a connection proves.
+/// Returns the tenant that the certificate of a peer names. Peers without TLS are of the local tenant.
 fn tenant_of(peer: &Peer) -> Name {
     peer.identity.as_ref().and_then(Identity::tenant_name).unwrap_or_else(tenant::local)
 }
@@ -44,7 +44,8 @@ impl BrokerService {
         }
         let mut durable = store.load().map_err(io::Error::other)?;
         // The store may be new, or restored from an older backup, and then does not know the last term that nodes have
-        // seen. Milliseconds since 1970 are greater than any earlier such value plus the restarts since.
+        // seen. Milliseconds since 1970 are greater than any earlier such value plus the restarts since. (`mutant!` is
+        // false, except in tests that make this mistake on purpose.)
         if durable.term == Term(0) || !mutant!(TermKept) {
             durable.term = durable.term.max(Term(host.wall_ms()));
         }
@@ -65,7 +66,8 @@ impl BrokerService {
         self.core().leases.term()
     }
 
-    /// Notes what has changed in the pool although nobody asked anything, such as a node that has fallen silent.
+    /// Finds changes of the pool that come with time and without a request, such as a node that has fallen silent, and
+    /// logs them.
     pub fn look(&self) {
         let mut core = self.core();
         core.leases.tick(self.host.now());

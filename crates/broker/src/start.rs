@@ -13,12 +13,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Running broker. Dropping it stops it. Its promises stay in its store.
+/// Running broker. Dropping it stops it. The names and the term that it has stored stay in its store.
 pub struct Broker {
     address: SocketAddr,
     role: Role,
     stopped: HostEvent,
-    /// Thread that stands for election, or looks for nodes that have fallen silent.
+    /// Thread that stands for election, or, if the broker is alone, looks for nodes that have fallen silent.
     watching: Option<JoinHandle<()>>,
     _listening: Listening,
 }
@@ -42,7 +42,7 @@ impl Broker {
         store: Box<dyn Store>,
     ) -> io::Result<Broker> {
         check_identity(exposure)?;
-        // A broker opens no connections, so any host will do.
+        // The host gives the broker time, random numbers and a log.
         let host: Arc<dyn Host> = Arc::new(Machine);
         let service = Arc::new(BrokerService::open(Arc::clone(&host), settings, store)?);
         let listening = tcp::listen(address, exposure, Arc::<BrokerService>::clone(&service))?;

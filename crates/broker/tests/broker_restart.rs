@@ -47,7 +47,8 @@ impl Asker {
         }
     }
 
-    /// Speaks as a node that has a sealed region of a name, and one on its way to a name of this session.
+    /// Reports to the broker as a node with two regions: one that belongs to `owner`, and one that the session `by` is
+    /// about to publish. Returns the broker's ruling: which regions the node keeps, and which it drops.
     fn present_node(&mut self, owner: RegionOwner, by: SessionId) -> Ruling {
         let name = Name::new("donor").expect("a name");
         let info = NodeInfo {

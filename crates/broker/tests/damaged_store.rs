@@ -36,7 +36,7 @@ impl Random {
     }
 }
 
-/// Fills a store as in use: files of every size, and names that come and go, in many commits.
+/// Fills a store as a broker does: files of every size, and names that come and go, in many commits.
 fn commit_names(store: &mut RedbStore, rounds: std::ops::Range<u64>) -> Durable {
     for round in rounds {
         let mut records =
@@ -137,7 +137,7 @@ fn damage(subject: &Subject, used: &[usize], number: u64) -> (Vec<u8>, String) {
     (bytes, done)
 }
 
-/// Result of opening a damaged file.
+/// Permitted results of opening a damaged file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     Refused,

@@ -77,7 +77,7 @@ impl fmt::Display for Confinement {
     }
 }
 
-/// Rights outside of its user namespace that a process has.
+/// Rights that a process has outside of its user namespace: those of the user to which the namespace is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Rights {

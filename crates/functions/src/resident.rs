@@ -70,7 +70,7 @@ pub type NodeBytes = Box<dyn AsRef<[u8]>>;
 /// Function that returns the bytes of a part; `None` if the memory was revoked.
 pub type ReadPart = Box<dyn Fn() -> Option<NodeBytes> + Send>;
 
-/// Window of a lane of resident functions.
+/// Window of a call lane: the range of bytes that the functions called on one connection see as their memory.
 pub struct ResidentWindow {
     /// Size in bytes.
     pub bytes: u64,
@@ -98,7 +98,7 @@ pub struct ResidentCall<'c> {
     elsewhere: RefCell<Elsewhere<'c>>,
 }
 
-/// Blocks of the window that the caller has supplied.
+/// Connection to the caller, and the blocks of the window that it has supplied because they do not lie at this node.
 struct Elsewhere<'c> {
     lane: &'c mut Lane,
     /// Header of the request that the next reply answers.
@@ -125,7 +125,8 @@ impl ResidentCall<'_> {
         self.part(at).is_some()
     }
 
-    /// Returns the contiguous bytes from `at`, at most `most`. `None` if `at` does not lie at this node.
+    /// Returns the contiguous bytes from `at` that lie at this node, at most `most`. `None` if `at` does not lie here,
+    /// or the memory was revoked.
     pub fn slice(&self, at: u64, most: usize) -> Option<&[u8]> {
         let (index, part) = self.part(at)?;
         let from = (at - part.first) as usize;
@@ -172,7 +173,7 @@ impl ResidentCall<'_> {
         if (self.window.is_current)() { Ok(()) } else { Err(ResidentFailure::By(Outcome::Revoked, 0)) }
     }
 
-    /// Copies bytes of one piece that lies elsewhere. Returns the number of bytes that were copied.
+    /// Copies bytes of one block that does not lie at this node. Returns the number of bytes that were copied.
     fn read_elsewhere(&self, at: u64, into: &mut [u8]) -> Result<usize, ResidentFailure> {
         let first = at - at % FUNCTION_PIECE_BYTES as u64;
         let mut elsewhere = self.elsewhere.borrow_mut();
@@ -185,7 +186,7 @@ impl ResidentCall<'_> {
         if from.is_empty() {
             return Err(ResidentFailure::By(Outcome::NotSupplied, first));
         }
-        // A block may contain bytes that also lie here. They are equal.
+        // A block may contain bytes that also lie at this node. Both copies are equal.
         let count = from.len().min(into.len());
         into[..count].copy_from_slice(&from[..count]);
         Ok(count)
@@ -255,7 +256,8 @@ impl ResidentNow {
     }
 }
 
-/// A call lane of resident functions. It serves the connection on the thread that hands it over, until it ends.
+/// A call lane (a connection on which functions are called over one window) of resident functions. It serves the
+/// connection on the thread that calls `take`, until the connection ends.
 pub struct ResidentLane {
     /// All resident functions of the node.
     pub functions: Arc<[Arc<dyn Resident>]>,

@@ -1,4 +1,4 @@
-//! Sandbox processes of a node: how they are started, get call lanes handed over, are watched and ended.
+//! Sandbox processes of a node: how they are started, get call lanes (connections of callers), are watched and ended.
 //!
 //! The idea: a node is like a hotel with few rooms. Every caller's functions run in a process of their own, which can
 //! be killed without anybody else noticing. One process is always started in advance, so a new caller costs one
@@ -37,14 +37,14 @@ use std::time::Duration;
 
 /// Interval in ms at which lanes are looked at while there are any.
 const LOOK_MS: u64 = 10;
-/// Time in ms after which an overdue lane is looked at a second time.
+/// Time in ms after which a lane whose call is past its deadline is looked at a second time.
 const LOOK_AGAIN_MS: u64 = 1;
 /// Time in ms after which a process without lanes is ended.
 const IDLE_MS: u64 = 10_000;
 /// Time in ms without a call after which a process with lanes may be ended for another caller. Callers that take
 /// turns faster than that wait for each other, instead of ending each other's processes all the time.
 const UNUSED_MS: u64 = 100;
-/// Time in ms like [`UNUSED_MS`], for a process with a lane that has had no call yet: its caller may wait for a CPU.
+/// The same as [`UNUSED_MS`] for a process with a lane that has had no call yet: its caller may wait for a CPU.
 const NEW_LANE_MS: u64 = 2_000;
 /// Interval in ms at which the first caller in the queue looks for a process to end.
 const QUEUE_LOOK_MS: u64 = 20;
@@ -55,7 +55,7 @@ const QUEUE_MAX: usize = 512;
 const START_PATIENCE: Duration = Duration::from_secs(300);
 /// Longest time in s that a process may take to end before it is killed.
 const END_PATIENCE_SECONDS: i64 = 10;
-/// Time in ms that a caller has to receive the message that its process died.
+/// Longest time in ms for sending a caller the message that its process died.
 const NEWS_MS: u64 = 1_000;
 
 /// The sandbox processes of a node, and the thread that watches them. Dropping it ends all processes.
@@ -83,9 +83,9 @@ struct Processes {
     is_wanted: bool,
     /// Reason why the last attempt to start a process failed.
     failed: Option<String>,
-    /// Queue of callers that wait for a process, by their tickets.
+    /// Numbers of the callers that wait for a process, first come first served.
     queue: VecDeque<u64>,
-    /// Ticket of the next caller that queues.
+    /// Number of the next caller that queues.
     next_turn: u64,
     is_over: bool,
 }
@@ -152,7 +152,7 @@ struct State {
     lanes: Vec<Slot>,
     /// Lane because of which the process was killed, and the time in ms that its call was permitted to run.
     killed_for: Option<(usize, u32)>,
-    /// Slot and request of a call that was overdue when the lanes were last looked at.
+    /// Slot and request id of a call that was past its deadline when the lanes were last looked at.
     overdue: Option<(usize, u64)>,
     /// Time since which the process has had no lanes.
     idle_since: MonoNs,
@@ -360,7 +360,7 @@ impl Process {
         status.and_then(|status| status.signal().or(status.code())).unwrap_or(0) as u64
     }
 
-    /// Waits at most this long until the process has ended. Holds no lock: the kernel has taken 43 s.
+    /// Waits at most this long until the process has ended. Holds no lock, because that has taken as long as 43 s.
     fn has_ended_within(&self, patience: Option<&Timespec>) -> bool {
         loop {
             match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], patience) {
@@ -376,8 +376,8 @@ impl Process {
         !state.is_gone && !state.is_ending
     }
 
-    /// Returns whether the process has lanes, and since when it has had nothing to do. `None` if it works, or did so
-    /// a short time ago ([`UNUSED_MS`], [`NEW_LANE_MS`]).
+    /// Returns true if the process has lanes, and the time since which it has had nothing to do. `None` if it works, or
+    /// did so a short time ago ([`UNUSED_MS`], [`NEW_LANE_MS`]).
     fn unused(&self, now: MonoNs) -> Option<(bool, MonoNs)> {
         let state = self.state.lock();
         let (mut has_lanes, mut patience_ms) = (false, UNUSED_MS);
@@ -399,14 +399,14 @@ impl Process {
         }
     }
 
-    /// Ends the process because another caller needs its place.
+    /// Ends the process because as many run as are permitted, and another caller waits for one.
     fn end(&self) {
         self.state.lock().is_ending = true;
         self.kill();
     }
 
-    /// Looks at the lanes of the process: frees those that have ended, and kills the process if a call is overdue.
-    /// Reports whether the process should be kept.
+    /// Looks at the lanes of the process: frees those that have ended, and kills the process if a call is past its
+    /// deadline. Reports whether the process should be kept.
     fn look(&self, now: MonoNs) -> bool {
         let mut state = self.state.lock();
         let mut overdue = None;
@@ -424,7 +424,7 @@ impl Process {
                 Activity::Running { request_id, until_ns, deadline_ms, .. }
                     if now > MonoNs(until_ns) && overdue.is_none() =>
                 {
-                    // The words may have been read while they changed, so a call must be seen overdue twice.
+                    // The words may have been read while they changed, so a call must be seen past its deadline twice.
                     if state.overdue == Some((slot, request_id)) && state.killed_for.is_none() {
                         state.killed_for = Some((slot, deadline_ms));
                         self.kill();

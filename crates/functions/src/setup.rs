@@ -1,4 +1,5 @@
-//! Messages of a node to a sandbox process: its settings, and its call lanes.
+//! Messages of a node to a sandbox process: its settings, and its call lanes. A call lane is a connection on which a
+//! caller calls functions over one window (a range of bytes that they see as their memory).
 //!
 //! The messages go over a pair of Unix sockets, with file descriptors beside them. Both ends come from one build, but
 //! what arrives is checked as carefully as bytes from elsewhere.
@@ -19,7 +20,7 @@ use std::os::unix::net::UnixStream;
 
 /// Largest number of keys of native functions that a process receives.
 pub const KEYS_MAX: usize = 64;
-/// Largest number of descriptors that are sent with one byte.
+/// Largest number of file descriptors that are sent with one byte. The kernel permits 253.
 const BESIDE_MAX: usize = 128;
 /// Largest size of a message in bytes. A window in the largest number of parts fits.
 const MESSAGE_BYTES_MAX: usize = 2 << 20;
@@ -31,7 +32,7 @@ pub struct Start {
     pub heap_bytes: u64,
     /// Ed25519 public keys of native functions.
     pub keys: Vec<[u8; 32]>,
-    /// How its threads wait for their callers.
+    /// Method by which its threads wait for their callers: spinning, sleeping, or both.
     pub waiting: Waiting,
     /// Shared memory in which lanes show what they are doing ([`crate::status`]).
     pub status: OwnedFd,
@@ -50,7 +51,7 @@ pub struct WindowRange {
     pub part: Part,
 }
 
-/// A fence word and the value that it must have.
+/// A fence word and the value that it must have. The node changes the fence word of a region to revoke its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FenceAt {
     /// Offset in the file of fence words, in bytes.

@@ -84,7 +84,7 @@ impl Resident for Find {
             return Err(BAD_ARGUMENTS);
         }
         let finder = memchr::memmem::Finder::new(pattern);
-        // Last bytes of the ranges so far, in which a match may have begun.
+        // Last bytes that were read, in which a match may have begun.
         let mut held: Vec<u8> = Vec::new();
         each(call, first, bytes, |at, bytes| {
             let begins = at - held.len() as u64;
@@ -117,7 +117,7 @@ fn each(
         let seen = match call.slice(at, most) {
             Some(bytes) if !bytes.is_empty() => bytes,
             _ => {
-                // Reads up to the end of the block that is elsewhere.
+                // The byte lies at another node. The caller supplies bytes in blocks, so this reads to the end of one.
                 let piece = farpool_wire::limits::FUNCTION_PIECE_BYTES;
                 copied.resize(most.min(piece - at as usize % piece), 0);
                 call.read(at, &mut copied)?;

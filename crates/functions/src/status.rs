@@ -1,4 +1,5 @@
-//! Shared memory of a node and a sandbox process, in which the process shows what each call lane is doing.
+//! Shared memory of a node and a sandbox process, in which the process shows what each call lane is doing. A call lane
+//! is a connection on which a caller calls functions over one window; it has a thread of its own.
 //!
 //! The node can thereby enforce deadlines, and report the death of a process to callers, without a message from the
 //! process. The process can write anything into it, so the node believes it only about calls of the process itself.
@@ -25,9 +26,9 @@ const NAME_WORDS: usize = 3;
 const NO_REQUEST: u64 = u64::MAX;
 const BYTES: usize = LANES_MAX * LANE_WORDS * 8;
 
-/// Special deadline in ns: the caller has left.
+/// Deadline in ns, already over, that says: the caller has left.
 pub const LEFT_NS: u64 = 0;
-/// Special deadline in ns: memory of the window was revoked.
+/// Deadline in ns, already over, that says: memory of the window was revoked.
 pub const REVOKED_NS: u64 = 1;
 
 /// Activity of a lane.
@@ -62,7 +63,7 @@ pub struct Status {
 // SAFETY: the pointer is to a mapping of this process that is valid until drop, from any thread. It is used for
 // atomic words only.
 unsafe impl Send for Status {}
-// SAFETY: as for Send.
+// SAFETY: through a shared reference, the pointer is used for atomic words only.
 unsafe impl Sync for Status {}
 
 impl Status {
@@ -79,7 +80,7 @@ impl Status {
         Status::of(file)
     }
 
-    /// Maps the memory of this file in the other process.
+    /// Maps the shared memory that the other process has created, from its file.
     pub fn of(file: OwnedFd) -> io::Result<Status> {
         if fstat(&file)?.st_size != BYTES as i64 {
             return Err(io::ErrorKind::InvalidData.into());
@@ -119,7 +120,7 @@ impl Status {
         self.word(lane, 0).store(state, Ordering::Release);
     }
 
-    /// Stores that a call of this function begins on a lane. The call ends when the returned value is dropped.
+    /// Shows that a call of this function has begun on a lane, until the returned value is dropped.
     pub fn under_way(&self, lane: usize, function: &str, begun: MonoNs) -> UnderWay<'_> {
         let mut name = [0; NAME_WORDS * 8];
         let count = function.floor_char_boundary(name.len());
@@ -175,7 +176,7 @@ impl Status {
     }
 }
 
-/// A call that the lane shows until this value is dropped.
+/// A call that the shared memory shows as under way on its lane until this value is dropped.
 #[derive(Debug)]
 pub struct UnderWay<'s> {
     status: &'s Status,

@@ -1,7 +1,7 @@
 //! Blocks of memory that one thread writes one after another and many threads read afterwards.
 //!
-//! The idea: an [`Arena`] divides chunks into blocks of equal length and hands each one out once. [`Blocks`] gives
-//! access to the same blocks after writing has ended.
+//! The idea: an [`Arena`] divides chunks of 2 MiB into blocks of equal length and returns each one once, for writing.
+//! [`Blocks`] gives shared access to the same blocks after writing has ended.
 //!
 //! Invariant: a line is reached by one mutable reference, or by shared references, never by both. Blocks are told apart
 //! by their number, which only grows.
@@ -40,8 +40,9 @@ impl<'m> Arena<'m> {
         self.blocks.set(block + 1);
         let start = memories[block / in_chunk].start();
         // SAFETY: `take` checked that a memory has the lines of a chunk. This block is a part of it that belongs to no
-        // other number. It lives as long as `self`: if the vector moves its elements, the lines they point to stay in
-        // place. All lines are only referred to together after `self` is gone, and with it every block.
+        // other number, and no number is returned twice. The block lives as long as `self`: if the vector moves its
+        // elements, the lines they point to stay in place. `finish` consumes `self`, so no block is left when `Blocks`
+        // reads the lines.
         Ok(unsafe {
             let first = start.as_ptr().add(block % in_chunk * self.block_lines);
             std::slice::from_raw_parts_mut(first, self.block_lines)

@@ -32,9 +32,9 @@ use std::sync::Arc;
 /// Method of joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// PHJ: both sides are partitioned.
+    /// Partitioned hash join (PHJ): both sides are partitioned.
     Partitioned,
-    /// NPHJ: one table, in which the probe side is looked up without being partitioned.
+    /// Non-partitioned hash join (NPHJ): one table, in which the probe side is looked up without being partitioned.
     Shared,
 }
 
@@ -101,11 +101,12 @@ impl Sink for Pairs {
     }
 }
 
-/// Joins by key columns, and returns the row numbers of the output, one `Pairs` for each thread. The columns of both
-/// sides are compared in order.
+/// Joins by key columns, and returns the row numbers of the output, one `Pairs` for each thread. `outer` are the
+/// columns of the probe side. The first column of one side is compared with the first one of the other, and so on.
 ///
 /// # Errors
-/// Returns [`JoinError::Keys`] if the columns cannot be compared, and errors of the phases.
+/// Returns [`JoinError::Keys`] if the columns cannot be compared, and other errors if there is no memory, if there are
+/// too many rows, or if a setting is out of its range.
 pub fn join(
     settings: &Settings,
     chunks: &dyn ChunkSource,
@@ -141,7 +142,7 @@ pub fn join(
     Ok(pairs)
 }
 
-/// Table of a build side (NPHJ), in which batches of the other side are looked up as they come.
+/// Table of a build side, in which batches of the probe side are looked up as they come (a non-partitioned join).
 #[derive(Debug)]
 pub struct BuildLookup<'m> {
     settings: Settings,
@@ -150,11 +151,12 @@ pub struct BuildLookup<'m> {
 }
 
 impl<'m> BuildLookup<'m> {
-    /// Makes a table of the build side. Returns `None` unless keys fit a word and are all different, so that each row
-    /// finds at most one.
+    /// Makes a table of the build side. Returns `None` unless the key columns fit a word of 64 bits and all keys
+    /// differ, so that each row of the probe side finds at most one.
     ///
     /// # Errors
-    /// Returns [`JoinError::Keys`] if the columns cannot be keys, and errors of the phases.
+    /// Returns [`JoinError::Keys`] if the columns cannot be keys, and other errors if there is no memory, if there are
+    /// too many rows, or if a setting is out of its range.
     pub fn new(
         settings: &Settings,
         chunks: &'m dyn ChunkSource,
@@ -172,8 +174,7 @@ impl<'m> BuildLookup<'m> {
     /// Looks up rows, and returns the pairs.
     ///
     /// # Errors
-    /// Returns [`JoinError::Keys`] if the types of the columns differ from those of the build side, and errors of the
-    /// phase.
+    /// Returns [`JoinError::Keys`] if the types of the columns differ from those of the build side.
     pub fn pairs(&self, outer: &[ArrayRef]) -> Result<Pairs, JoinError> {
         let types: Vec<&DataType> = outer.iter().map(|column| column.data_type()).collect();
         if !types.iter().copied().eq(&self.types) {
@@ -223,7 +224,7 @@ fn phases<E: Equal>(
     }
 }
 
-/// Input with a word for each row.
+/// Input of a join with a key of 64 bits for each row. The payload of a tuple is its row number.
 struct Words {
     words: ScalarBuffer<i64>,
     nulls: Option<NullBuffer>,
@@ -264,7 +265,7 @@ impl Equal for SameRows {
     }
 }
 
-/// Class of types whose values can be compared with each other.
+/// Class of types whose values can be compared with each other. The number of a decimal is its scale.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Class {
     Whole,
@@ -277,7 +278,7 @@ enum Class {
     Other(DataType),
 }
 
-/// Key columns of a side, in the form that [`plain`] returns.
+/// Key columns of a side, converted by [`plain`] so that equal values have equal bits.
 struct Columns {
     columns: Vec<ArrayRef>,
     /// Valid where no key of the row is NULL.
@@ -337,7 +338,7 @@ impl Columns {
         Some(Words { words: words.into(), nulls })
     }
 
-    /// Returns all rows as bytes, with a hash of each.
+    /// Returns a hash of each row as its word, and the bytes of all rows.
     fn rows(&self, seed: u64) -> Result<(Words, Rows), JoinError> {
         let refused = |error: arrow_schema::ArrowError| JoinError::Keys(error.to_string());
         let fields = self.columns.iter().map(|column| SortField::new(column.data_type().clone())).collect();

@@ -40,7 +40,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns the range of a partition's ranks; `None` if the table would need more than `lines` lines.
+    /// Returns the range from the least to the greatest rank of a partition; `None` if its table would need more than
+    /// `lines` lines.
     pub(crate) fn of(build: &Partitioned<'_>, partition: usize, lines: usize) -> Option<Span> {
         let (mut least, mut most) = (i64::MAX, i64::MIN);
         for tuples in build.slices(partition) {
@@ -61,7 +62,7 @@ impl Span {
         }
     }
 
-    /// Returns the range with one rank more at both ends. It is the guess for the next partition.
+    /// Returns the range with one rank more at both ends. Ranks of the next partition probably lie in it.
     pub(crate) fn widened(self) -> Span {
         let base = self.base.saturating_sub(1);
         Span { base, ranks: self.ranks.saturating_add(2), ..self }
@@ -91,11 +92,11 @@ fn fits(hasher: &PartitionHasher, least: i64, most: i64, lines: usize) -> bool {
     last + 1 < (lines as u64 * 8).min(u64::from(u32::MAX))
 }
 
-/// Result of making a table.
+/// Result of filling the table of a partition. Only after `All` may the table be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
     All,
-    /// A rank is outside the range.
+    /// A rank is outside the [`Span`] of the table.
     Beyond,
     /// Two rows have the same key.
     Twice,
@@ -122,7 +123,7 @@ pub(crate) fn fill(build: &Partitioned<'_>, partition: usize, span: &Span, table
     }
 }
 
-/// Tables of all partitions for lookups, or the table of one partition for tuples that belong to it.
+/// Tables of all partitions, or the table of one partition, in which only tuples of that partition are looked up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DenseTable<'t> {
     hasher: PartitionHasher,
@@ -156,8 +157,8 @@ impl<'t> DenseTable<'t> {
         self.hasher
     }
 
-    /// Looks up a batch of tuples and returns the number of hits. `ask` prefetches an address; `ahead` is the next
-    /// batch.
+    /// Looks up a batch of tuples, writes the hits to `found.hits`, and returns their number. `ask` prefetches an
+    /// address; `ahead` is the next batch.
     #[inline(always)]
     pub(crate) fn find(
         &self,
@@ -174,7 +175,8 @@ impl<'t> DenseTable<'t> {
         count
     }
 
-    /// Looks up a batch of tuples and returns the number of hits. Writes only payloads of both sides.
+    /// Looks up a batch of tuples and returns the number of hits. Writes only the payloads of both sides, to
+    /// `found.builds` and `found.probes`.
     #[inline(always)]
     pub(crate) fn find_pairs(
         &self,
@@ -205,7 +207,7 @@ impl<'t> DenseTable<'t> {
         assert!(tuples.len() <= BATCH_ROWS, "{} tuples", tuples.len());
         let hasher = self.hasher;
         if let Some((span, table)) = self.near() {
-            // The tuples themselves are what this waits for, so the next batch is prefetched.
+            // The table is in a cache, so the loop waits for the tuples. Those of the next batch are prefetched.
             for (line, tuples) in tuples.chunks(4).enumerate() {
                 ask(ahead.as_ptr().wrapping_add(line * 4).cast());
                 for (at, tuple) in tuples.iter().enumerate() {

@@ -83,7 +83,8 @@ pub struct Sides<T> {
     pub probe: T,
 }
 
-/// Packs the position of a key's first row in a list, and the number of its rows, into the word stored with the key.
+/// Packs the position of a key's first row in the list of payloads (upper 32 bits) and the number of its rows (lower 32
+/// bits) into the word that is stored with the key.
 #[inline(always)]
 pub(crate) fn listed(start: u32, count: u32) -> i64 {
     ((u64::from(start) << 32) | u64::from(count)) as i64
@@ -95,8 +96,8 @@ fn rows_of(word: i64, rows: &[i64]) -> &[i64] {
     &rows[start..start + count]
 }
 
-/// Outputs the matches of a batch. `rows` is `None` if the words found are payloads; otherwise they are positions in
-/// `rows`.
+/// Outputs the matches of a batch. `hits` are the tuples whose keys were found, in order. `rows` is `None` if the words
+/// of the hits are payloads; otherwise the words say where in `rows` the payloads of the key are.
 #[inline(always)]
 pub(crate) fn emit<S: Sink, E: Equal>(
     how: JoinSpec<'_, E>,

@@ -27,11 +27,11 @@ pub enum JoinError {
         /// Address of the chunk modulo the alignment; 0 if it is aligned.
         misaligned: usize,
     },
-    /// A queue of morsels did not hand out each row once.
+    /// A queue of morsels (ranges of rows) did not return each row exactly once.
     Morsels {
         /// Rows of the input.
         rows: usize,
-        /// Sum of all morsels, or the end of a morsel that goes beyond the rows.
+        /// Sum of the rows of all morsels, or the end of a morsel that goes beyond the rows.
         handed: usize,
     },
     /// A side has more rows than a join permits.

@@ -27,7 +27,7 @@ pub struct PartitionHasher {
     pub(crate) factor: u64,
     /// Shift that turns a hash into a partition: 64 minus the number of bits.
     pub(crate) shift: u32,
-    /// Two keys of different partitions, for free slots of tables.
+    /// Two keys of different partitions. Free slots of a partition's table hold the one that is not in that partition.
     markers: [i64; 2],
 }
 
@@ -84,7 +84,7 @@ impl PartitionHasher {
         (self.hash(key) >> self.shift) as usize
     }
 
-    /// Returns the marker of all partitions, except the one that this marker belongs to.
+    /// Returns the key that free slots hold in all partitions, except in the one to which this key belongs.
     pub(crate) fn usual_marker(&self) -> i64 {
         self.markers[0]
     }
@@ -110,7 +110,7 @@ pub(crate) fn bucket(hash: u64, buckets: u32) -> usize {
 mod tests {
     use super::*;
 
-    /// Less than 2.5 % of keys do not fit their bucket of four, about as many as with random keys, whatever the step.
+    /// Less than 2.5 % of keys do not fit their bucket of four slots, about as many as with random keys, for any step.
     #[test]
     fn keys_in_steps_spread_over_buckets_of_their_partition() {
         for (seed, bits, step) in

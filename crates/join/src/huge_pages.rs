@@ -1,7 +1,7 @@
 //! Source of chunks with one memory tier, in huge pages.
 //!
-//! Memory that a join gave back is kept for the next one. The kernel zeroes each page that it hands out, which takes as
-//! long as partitioning into that page. [`HugePages::trim`] returns kept memory to the system.
+//! Memory that a join gave back is kept for the next one, because the kernel zeroes each new page, which takes as long
+//! as partitioning rows into that page. [`HugePages::trim`] returns kept memory to the system.
 #![allow(unsafe_code)]
 
 use crate::JoinError;
@@ -73,9 +73,9 @@ struct Mapped {
     chunks: usize,
 }
 
-// SAFETY: it owns its range. Whoever borrows it accesses the range by the rules of references.
+// SAFETY: the value is the only owner of its range, and the range is plain memory that any thread may access.
 unsafe impl Send for Mapped {}
-// SAFETY: as for Send.
+// SAFETY: no method accesses the range through a shared reference.
 unsafe impl Sync for Mapped {}
 
 #[cfg(target_os = "linux")]
@@ -118,7 +118,8 @@ impl Mapped {
 #[cfg(target_os = "linux")]
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: unmaps exactly what this value owns; whoever borrowed it held the loan, which held this.
+        // SAFETY: this unmaps exactly what the value owns. Users of the lines hold the `Loan` that owns this value, so
+        // none is left.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.chunks * CHUNK_BYTES) };
     }
 }

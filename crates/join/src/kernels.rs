@@ -69,7 +69,7 @@ impl Kernels {
         }
     }
 
-    /// Makes streamed writes visible to other threads, before they learn of them.
+    /// Makes stores of `scatter` that bypass the caches visible to other threads before any later store.
     pub(crate) fn fence(self) {
         #[cfg(target_arch = "x86_64")]
         if self != Kernels::PORTABLE {

@@ -21,14 +21,14 @@ const _: () = assert!(size_of::<CacheLine>() == 64);
 pub struct LineMemory<'m> {
     start: NonNull<CacheLine>,
     lines: usize,
-    /// Dropped after the last use of the lines.
+    /// Owner of the mapping. It is only stored to be dropped together with this value.
     _keeper: Box<dyn Send + Sync + 'm>,
     owned: PhantomData<CacheLine>,
 }
 
 // SAFETY: the lines are plain numbers that this value alone owns, and its keeper may be sent.
 unsafe impl Send for LineMemory<'_> {}
-// SAFETY: shared, it only shows its lines.
+// SAFETY: through a shared reference the lines can only be read.
 unsafe impl Sync for LineMemory<'_> {}
 
 impl<'m> LineMemory<'m> {
@@ -92,7 +92,8 @@ pub(crate) fn tuples(lines: &[CacheLine]) -> &[Tuple] {
 
 /// Returns lines as tuples for writing, four to a line.
 pub(crate) fn tuples_mut(lines: &mut [CacheLine]) -> &mut [Tuple] {
-    // SAFETY: as for `tuples`; the lines are borrowed by nobody else meanwhile.
+    // SAFETY: a line is as large as four tuples and stricter aligned, and both are plain numbers without gaps. The
+    // lines are borrowed exclusively.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 4) }
 }
 
@@ -104,13 +105,12 @@ pub(crate) fn words(lines: &[CacheLine]) -> &[i64] {
 
 /// Returns lines as words for writing, eight to a line.
 pub(crate) fn words_mut(lines: &mut [CacheLine]) -> &mut [i64] {
-    // SAFETY: as for `words`; the lines are borrowed by nobody else meanwhile.
+    // SAFETY: a line is eight words, without gaps. The lines are borrowed exclusively.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 8) }
 }
 
 /// Returns words as 32-bit halves for writing, two to a word.
 pub(crate) fn halves_mut(words: &mut [i64]) -> &mut [u32] {
-    // SAFETY: a word is two halves, without gaps, and stricter aligned; the words are borrowed by nobody else
-    // meanwhile.
+    // SAFETY: a word is two halves, without gaps, and stricter aligned. The words are borrowed exclusively.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len() * 2) }
 }

@@ -1,7 +1,7 @@
 //! Interface through which threads get their next rows.
 //!
-//! The idea: threads ask a queue for the next morsel of an input, and the caller implements the queue. A caller that
-//! knows the memory tier of each row can mix near and far morsels. All tiers are then busy all the time.
+//! The idea: threads ask a queue for the next morsel, a range of rows of an input. The caller implements the queue. If
+//! it knows the memory tier of each row, it can mix near and far morsels. All tiers are then busy all the time.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,20 +9,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Most rows of a morsel of [`RowQueue`]: a mebibyte of tuples.
 pub const MORSEL_ROWS: usize = 1 << 16;
 
-/// Queue that hands out the rows of an input, or the numbers of partitions, each once.
+/// Queue of the rows of an input, or of the numbers of partitions. Each is returned to one thread, once.
 pub trait Morsels: Sync {
-    /// Returns the next rows for a thread; `None` if all are handed out. The call also means that the thread is done
-    /// with the rows before.
+    /// Returns the next rows for a thread; `None` if none are left. The call also means that the thread is done with
+    /// the rows that it got before.
     fn next(&self, worker: usize) -> Option<Range<usize>>;
 
-    /// Notes that a thread is about to read these rows a second time. All threads have read all rows once by then. A
-    /// thread reads its morsels again in the order in which it got them, and is done with those before.
+    /// Notes that a thread is about to read these rows a second time, after all threads have read all rows once. A
+    /// thread reads its morsels again in the order in which it got them. The call also means that the thread is done
+    /// with the morsel before.
     fn again(&self, worker: usize, rows: &Range<usize>) {
         let _ = (worker, rows);
     }
 }
 
-/// Queue that hands out rows from first to last.
+/// Queue that returns rows from first to last.
 #[derive(Debug)]
 pub struct RowQueue {
     next: AtomicUsize,
@@ -33,7 +34,7 @@ pub struct RowQueue {
 impl RowQueue {
     /// Returns a queue over `rows` rows.
     pub fn new(rows: usize) -> RowQueue {
-        // A sixteenth of a short input: several threads get some of it.
+        // A morsel is at most a sixteenth of a short input, so that several threads get some of it.
         RowQueue { next: AtomicUsize::new(0), rows, step: (rows / 16).clamp(1024, MORSEL_ROWS) }
     }
 }

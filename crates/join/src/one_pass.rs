@@ -19,9 +19,9 @@ use crate::morsels::Morsels;
 use crate::partitioned::Run;
 use crate::{JoinError, JoinInput};
 
-/// Cache lines of the buffers of all partitions together: 2 MiB, unless a bound of [`BUFFER_LINES`] says otherwise.
-/// Long writes reach twice the rate of single lines, and the branch for a full buffer is predicted more often. Buffers
-/// that leave the second-level cache cost less than that gains, up to this size.
+/// Cache lines of the buffers of all partitions of a thread together: 2 MiB, unless a bound of [`BUFFER_LINES`] says
+/// otherwise. Writes of long buffers reach twice the rate of writes of single lines, and the branch for a full buffer
+/// is predicted more often. Up to this size, that gains more than misses of the second-level cache cost.
 const ALL_LINES: usize = 1 << 15;
 /// Least and most lines of a partition's buffer: 1 and 2 KiB.
 const BUFFER_LINES: [usize; 2] = [16, 32];
@@ -117,7 +117,7 @@ pub(crate) struct PartitionThread {
     pub(crate) workers: usize,
 }
 
-/// Partitions the rows that one thread gets. Returns them, and how many rows the thread got.
+/// Partitions the rows that one thread gets from `morsels`. Returns the partitioned rows and their number.
 pub(crate) fn write<'m, S: JoinInput + ?Sized>(
     hasher: &PartitionHasher,
     kernels: Kernels,
@@ -129,7 +129,7 @@ pub(crate) fn write<'m, S: JoinInput + ?Sized>(
     let PartitionThread { side, worker, workers } = thread;
     let partitions = hasher.partitions();
     let expected_lines = source.rows() / (4 * workers * partitions);
-    // An eighth of the expected rows of a partition, so that little of the last block stays empty.
+    // A block is an eighth of the expected rows of a partition, so that little of the last block stays empty.
     let block_lines = (expected_lines / 8).next_power_of_two().clamp(BLOCK_LINES_MIN, BLOCK_LINES_MAX);
     let purpose = Purpose::Scratch { worker };
     let mut buffers = take(chunks, purpose, chunks_for(partitions * buffer_lines(partitions)))?;

@@ -11,7 +11,7 @@ use crate::{JoinError, JoinInput, one_pass, threads, two_reads};
 /// build side.
 ///
 /// # Errors
-/// Returns an error if there are too many rows or no memory, or if `morsels` does not hand out each row once.
+/// Returns an error if there are too many rows or no memory, or if `morsels` does not return each row exactly once.
 pub fn partition<'m, S: JoinInput + ?Sized>(
     settings: &Settings,
     hasher: &PartitionHasher,

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// [`MORSEL_ROWS`], is heavy.
 const HEAVY_SLICES: usize = 8;
 
-/// Joins partitions (second phase of a PHJ), with a sink for each thread.
+/// Joins all partitions of both sides, with a sink for each thread (second phase of a partitioned hash join).
 ///
 /// # Errors
 /// Returns an error if the sides were partitioned differently, if there are not as many sinks as threads, or if there
@@ -47,10 +47,10 @@ pub fn join_partitions<S: Sink, E: Equal>(
     join_partitions_by(settings, chunks, sides, &order, how, sinks)
 }
 
-/// Joins the partitions that `morsels` hands out, by number. Partitions that it leaves out are not joined.
+/// Joins the partitions whose numbers `morsels` returns. Partitions that it leaves out are not joined.
 ///
 /// # Errors
-/// Returns the errors of [`join_partitions`], and an error if `morsels` hands out a partition that does not exist.
+/// Returns the errors of [`join_partitions`], and an error if `morsels` returns a partition that does not exist.
 pub fn join_partitions_by<S: Sink, E: Equal>(
     settings: &Settings,
     chunks: &dyn ChunkSource,
@@ -122,13 +122,14 @@ pub fn join_partitions_by<S: Sink, E: Equal>(
     })
 }
 
-/// Reports whether a partition would keep one thread busy for too long.
+/// Reports whether a partition has so many probe rows that one thread would still be busy with it when the others have
+/// nothing left.
 fn is_heavy(settings: &Settings, probe: &Partitioned<'_>, partition: usize) -> bool {
     let rows = (probe.rows() / settings.threads / HEAVY_SLICES).max(MORSEL_ROWS);
     settings.threads > 1 && probe.count(partition) > rows
 }
 
-/// Queue that hands out partitions in this order.
+/// Queue that returns `partitions` one by one, in order.
 struct InOrder {
     partitions: Vec<usize>,
     next: AtomicUsize,
@@ -150,7 +151,8 @@ struct HeavyTable<'m> {
 /// Layout of a partition's table, which begins at the first line of its memory.
 enum PartitionTable {
     DenseTable(Span),
-    /// Buckets. If the table has groups, as many lines of payloads follow.
+    /// Buckets, and the number of lines with payloads that follow them. `None` if all keys differ and the buckets have
+    /// the payloads.
     Buckets(Entry, Option<usize>),
 }
 
@@ -171,7 +173,8 @@ impl PartitionTable {
     }
 }
 
-/// Makes the table of a partition at the front of `memory`. Replaces `memory` if it is too small.
+/// Makes the table of a partition at the front of `memory`. Replaces `memory` if it is too small. `guess` is the range
+/// of ranks that the table probably needs.
 fn make<'m>(
     settings: &Settings,
     chunks: &'m dyn ChunkSource,
@@ -204,7 +207,8 @@ fn make<'m>(
 }
 
 /// Makes a table indexed by rank in these lines; returns `None` if the ranks need more lines. Partitions of one side
-/// tend to have the same ranks. `guess` has the ranks of the last partition; without it rows are read twice.
+/// tend to have the same ranks. So `guess` has those of the partition before. Without it rows are read twice: to find
+/// the ranks, and to fill the table.
 fn make_direct(
     build: &Partitioned<'_>,
     partition: usize,
@@ -230,17 +234,17 @@ fn reserve<'m>(
     lines: usize,
 ) -> Result<(), JoinError> {
     if memory.lines().len() < lines {
-        // Gives the old memory back first: the source may hand it out again.
+        // Gives the old memory back first, because the source may reuse it for this request.
         *memory = LineMemory::none();
         *memory = take(chunks, purpose, chunks_for(lines))?;
     }
     Ok(())
 }
 
-/// Looks rows up in one table (second phase of an NPHJ), with a sink for each thread.
+/// Looks rows up in one table, with a sink for each thread (second phase of a non-partitioned hash join).
 ///
 /// # Errors
-/// Returns an error if there are not as many sinks as threads, or if `morsels` does not hand out each row once.
+/// Returns an error if there are not as many sinks as threads, or if `morsels` does not return each row exactly once.
 pub fn probe<P: JoinInput + ?Sized, S: Sink, E: Equal>(
     settings: &Settings,
     table: &BuildTable<'_>,

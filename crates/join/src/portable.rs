@@ -6,7 +6,8 @@ use crate::one_pass::Scatter;
 use crate::table::{Found, Hit, View, follow};
 use crate::{CacheLine, JoinError, Tuple};
 
-/// Portable version of [`Kernels::scatter`](crate::Kernels).
+/// Appends each tuple to the buffer of its partition. Copies a full buffer to the partition's memory, and calls
+/// `refill` if that memory is used up. Portable version of `Kernels::scatter`.
 pub(crate) fn scatter<'a>(
     hasher: &PartitionHasher,
     tuples: &[Tuple],
@@ -29,7 +30,8 @@ pub(crate) fn scatter<'a>(
     Ok(())
 }
 
-/// Portable version of [`Kernels::insert`](crate::Kernels).
+/// Inserts tuples into the buckets of one partition, whose free slots hold the key `marker`. Returns how many were
+/// inserted: all, or those before the first one whose key is already there. Portable version of `Kernels::insert`.
 pub(crate) fn insert(
     hasher: &PartitionHasher,
     tuples: &[Tuple],
@@ -54,7 +56,7 @@ pub(crate) fn insert(
     tuples.len()
 }
 
-/// Portable version of [`Kernels::find`](crate::Kernels).
+/// Looks up tuples, writes the hits to `found.hits`, and returns their number. Portable version of `Kernels::find`.
 pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usize {
     let mut count = 0;
     for (at, tuple) in tuples.iter().enumerate() {
@@ -66,7 +68,8 @@ pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usiz
     count
 }
 
-/// Portable version of [`Kernels::find_pairs`](crate::Kernels).
+/// Looks up tuples, writes the words found to `found.builds` and the payloads of their tuples to `found.probes`, and
+/// returns their number. Portable version of `Kernels::find_pairs`.
 pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usize {
     let mut count = 0;
     for tuple in tuples {

@@ -62,12 +62,12 @@ impl Settings {
     }
 }
 
-/// Rows of the build side in a partition, if the number of partitions is chosen here. A table indexed by rank then
-/// takes 128 KiB and one of buckets 680 KiB. Smaller tables of buckets would be faster, but need more partitions, which
-/// costs as much.
+/// Rows of the build side in a partition, if `Settings::bits` is `None`. A partition's table then takes 128 KiB if it
+/// is indexed by rank, or 680 KiB if it has buckets. Smaller tables of buckets would be faster, but need more
+/// partitions, which costs as much.
 const PARTITION_ROWS: usize = 1 << 14;
-/// Most bits that are chosen here. The write buffers of more partitions take more of the caches than smaller tables
-/// save.
+/// Most bits of a partition's number if `Settings::bits` is `None`. The write buffers of more partitions take more of
+/// the caches than smaller tables save.
 const CHOSEN_BITS_MAX: u32 = 12;
 
 fn bits_for(build_rows: usize) -> u32 {

@@ -42,7 +42,7 @@ pub(crate) struct Hit {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) hits: [Hit; BATCH_ROWS + 1],
-    /// Words found, and payloads of the tuples that found them; for joins that need no more.
+    /// Words found. With `probes`, for joins that need no indexes of tuples.
     pub(crate) builds: [i64; BATCH_ROWS + 1],
     pub(crate) probes: [i64; BATCH_ROWS + 1],
     /// Bucket of each tuple, for kernels that prefetch buckets.
@@ -66,7 +66,7 @@ pub(crate) struct Entry {
     pub(crate) marker: i64,
 }
 
-/// Table of all partitions for lookups, or that of one partition for tuples that belong to it.
+/// Table of all partitions, or the table of one partition, in which only tuples of that partition are looked up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'t> {
     pub(crate) hasher: PartitionHasher,
@@ -94,7 +94,7 @@ impl<'t> View<'t> {
         self.entries
     }
 
-    /// Returns the key in free slots. If there are all partitions, one of them has another marker.
+    /// Returns the key that free slots hold. In a view of all partitions, one partition has another one.
     pub(crate) fn usual_marker(&self) -> i64 {
         match self.entries {
             [entry] => entry.marker,
@@ -115,7 +115,7 @@ impl<'t> View<'t> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BuildLookup<'t> {
     DenseTable(DenseTable<'t>),
-    /// Buckets. If two rows have the same key, the payloads of all groups are the second part.
+    /// Buckets. The second part is `None` if all keys differ. Otherwise it has the payloads of all rows, by key.
     Buckets(View<'t>, Option<&'t [i64]>),
 }
 
@@ -154,8 +154,9 @@ fn clear(buckets: &mut [CacheLine], marker: i64) {
     buckets.fill(CacheLine(free));
 }
 
-/// Makes a table whose words are positions of groups. `rows` has a word for each row of the partition and receives the
-/// payloads. Its first word is number `base` of all payloads. `scratch` has as many words as `rows`.
+/// Makes a table whose words are positions of groups, where a group is the payloads of all rows with one key. `rows`
+/// has a word for each row of the partition and receives the payloads. `rows[0]` has the position `base`. `scratch`
+/// has as many words as `rows`.
 pub(crate) fn build_groups(
     build: &Partitioned<'_>,
     partition: usize,
@@ -183,7 +184,7 @@ pub(crate) fn build_groups(
     let counts = &mut counts[..known as usize];
     let mut start = base;
     for count in &mut *counts {
-        // `count` is the position at which the group begins, from here on.
+        // An entry of `counts` is, after this loop, the position at which its group begins.
         start += std::mem::replace(count, start);
     }
     let ends = |counts: &[u32], group: usize| counts.get(group + 1).copied().unwrap_or(start);
@@ -202,7 +203,7 @@ pub(crate) fn build_groups(
     }
 }
 
-/// Returns the group of a key, which is `next` if the key is new.
+/// Returns the number of a key's group. Inserts a new key with the number `next`.
 #[inline(always)]
 fn group(buckets: &mut [CacheLine], hash: u64, key: i64, marker: i64, next: u32) -> u32 {
     let mut place = bucket(hash, buckets.len() as u32);
@@ -235,7 +236,7 @@ pub struct BuildTable<'m> {
 #[derive(Debug)]
 enum Layout<'m> {
     DenseTable(Vec<Span>),
-    /// Buckets. If two rows have the same key, the payloads by group are the second part.
+    /// Buckets. The second part is `None` if all keys differ. Otherwise it has the payloads of all rows, by key.
     Buckets(Vec<Entry>, Option<LineMemory<'m>>),
 }
 
@@ -252,10 +253,10 @@ impl<'m> BuildTable<'m> {
         BuildTable::build_by(settings, chunks, build, &Each::of(build))
     }
 
-    /// Makes a table of a partitioned side. `morsels` hands out the partitions that a thread inserts next, by number.
+    /// Makes a table of a partitioned side. `morsels` returns the numbers of the partitions that a thread inserts next.
     ///
     /// # Errors
-    /// Returns an error if there is no memory, or if `morsels` does not hand out each partition once.
+    /// Returns an error if there is no memory, or if `morsels` does not return each partition exactly once.
     pub fn build_by(
         settings: &Settings,
         chunks: &'m dyn ChunkSource,
@@ -293,8 +294,8 @@ impl<'m> BuildTable<'m> {
         Ok(BuildTable { hasher, lines, layout: Layout::Buckets(entries, rows) })
     }
 
-    /// Makes a table indexed by rank; returns `None` if keys are far apart or not distinct. Takes `first` if it begins
-    /// to fill the table, because a queue can be used once only.
+    /// Makes a table indexed by rank; returns `None` if keys are far apart or not distinct. Takes the queue `first` if
+    /// it begins to fill the table, because a queue can be used only once.
     fn direct(
         settings: &Settings,
         chunks: &'m dyn ChunkSource,
@@ -393,7 +394,7 @@ impl<'m> BuildTable<'m> {
     }
 }
 
-/// Queue that hands out all partitions by number.
+/// Queue of the numbers of all partitions.
 struct Each {
     next: AtomicUsize,
     partitions: usize,
@@ -412,8 +413,8 @@ impl Morsels for Each {
     }
 }
 
-/// Calls `fill` on several threads for each partition, with the partition's own lines. `sizes` has their number for
-/// each partition.
+/// Calls `fill` once for each partition, on several threads, with the thread, the partition, and the partition's own
+/// lines. `sizes` has the number of lines of each partition.
 fn fill(
     settings: &Settings,
     sizes: Vec<usize>,

@@ -61,7 +61,8 @@ pub(crate) fn partition<'m, S: JoinInput + ?Sized>(
         let buffers = chunks_for(partitions * buffer_lines(partitions));
         let mut buffers = take(chunks, Purpose::Scratch { worker }, buffers)?;
         let mut scatter = Scatter::new(buffers.lines_mut(), places);
-        // A source that shows other tuples in the second read is refused when they do not fit.
+        // Memory is exactly as long as the first read counted. More is needed only if `source` supplies other tuples in
+        // the second read, which is an error.
         let mut refill = |_| Err(JoinError::Morsels { rows: source.rows(), handed: source.rows() });
         for rows in taken {
             morsels.again(worker, rows);

@@ -27,16 +27,16 @@ pub(crate) fn has_avx512() -> bool {
     has_avx2() && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
 }
 
-/// x86-64 version of [`Kernels::fence`](crate::Kernels).
+/// Makes stores that bypass the caches visible to other threads before any later store.
 pub(crate) fn fence() {
-    // SAFETY: every CPU of this architecture has the instruction.
+    // SAFETY: `sfence` belongs to SSE, which every x86-64 CPU has. It accesses no memory.
     unsafe { _mm_sfence() };
 }
 
 /// Prefetches a cache line.
 #[inline(always)]
 pub(crate) fn ask(at: *const u8) {
-    // SAFETY: a prefetch is not an access. Every CPU of this architecture has the instruction.
+    // SAFETY: a prefetch of any address is harmless. It belongs to SSE, which every x86-64 CPU has.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
 }
 
@@ -55,7 +55,8 @@ pub(crate) fn scatter_avx2<'a>(
         refill: &mut dyn FnMut(usize) -> Result<&'a mut [CacheLine], JoinError>,
     ) -> Result<(), JoinError> {
         scatter_by(hasher, tuples, scatter, refill, |from, to| {
-            // SAFETY: a line is 64 bytes, aligned to as many; the CPU has AVX2.
+            // SAFETY: both references are to lines of 64 bytes, aligned to 64. The caller of `with_avx2` has checked
+            // that the CPU has AVX2.
             unsafe {
                 let (from, to) = (from.0.as_ptr().cast::<__m256i>(), to.0.as_mut_ptr().cast::<__m256i>());
                 let (low, high) = (_mm256_load_si256(from), _mm256_load_si256(from.add(1)));
@@ -64,7 +65,8 @@ pub(crate) fn scatter_avx2<'a>(
             }
         })
     }
-    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
+    // SAFETY: only `Kernels` of this level call this. `Kernels::all` makes them only if the `has_*` functions above
+    // found the instructions.
     unsafe { with_avx2(hasher, tuples, scatter, refill) }
 }
 
@@ -83,18 +85,21 @@ pub(crate) fn scatter_avx512<'a>(
         refill: &mut dyn FnMut(usize) -> Result<&'a mut [CacheLine], JoinError>,
     ) -> Result<(), JoinError> {
         scatter_by(hasher, tuples, scatter, refill, |from, to| {
-            // SAFETY: a line is 64 bytes, aligned to as many; the CPU has AVX-512.
+            // SAFETY: both references are to lines of 64 bytes, aligned to 64. The caller of `with_avx512` has checked
+            // that the CPU has AVX-512.
             unsafe {
                 let line = _mm512_load_si512(from.0.as_ptr().cast());
                 _mm512_stream_si512(to.0.as_mut_ptr().cast(), line);
             }
         })
     }
-    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
+    // SAFETY: only `Kernels` of this level call this. `Kernels::all` makes them only if the `has_*` functions above
+    // found the instructions.
     unsafe { with_avx512(hasher, tuples, scatter, refill) }
 }
 
-/// Scatters tuples. `stream` writes a line, bypassing the caches.
+/// Appends each tuple to the buffer of its partition. Copies a full buffer by `stream`, which bypasses the caches, to
+/// the partition's memory. Calls `refill` if that memory is used up.
 #[inline(always)]
 fn scatter_by<'a>(
     hasher: &PartitionHasher,
@@ -112,8 +117,8 @@ fn scatter_by<'a>(
     let next = next.as_mut_ptr();
     for tuple in tuples {
         let partition = hasher.partition(tuple.key);
-        // SAFETY: `partition` has as many bits as name all partitions, so it has an entry in `next`. That entry is a
-        // slot of the partition's buffer, because it returns to the first slot when it would leave the last.
+        // SAFETY: `partition` is less than `partitions`, which is the length of `next` (asserted above). Its entry is
+        // a slot of the partition's buffer, because it returns to the first slot when it would leave the last.
         let behind = unsafe {
             let next = next.add(partition);
             let slot = *next;
@@ -122,11 +127,13 @@ fn scatter_by<'a>(
             slot.wrapping_add(1)
         };
         if behind & last == 0 {
-            // SAFETY: as above. This comes first, so that the state is consistent if the calls below fail.
+            // SAFETY: `partition` is an index of `next`, as above. This write comes first, so that the state is
+            // consistent if the calls below fail.
             unsafe { *next.add(partition) = behind.wrapping_sub(rows as u32) };
             counts[partition] += rows as u32;
             let to = places[partition].next(lines, || refill(partition))?;
-            // SAFETY: as above; the buffer consists of whole lines, and nobody else refers to it meanwhile.
+            // SAFETY: the buffer of `partition` is `lines` whole lines at this offset (asserted above). Nobody writes
+            // it while `from` exists.
             let from =
                 unsafe { std::slice::from_raw_parts(slots.add(partition * rows).cast::<CacheLine>(), lines) };
             from.iter().zip(to).for_each(|(from, to)| stream(from, to));
@@ -135,7 +142,8 @@ fn scatter_by<'a>(
     Ok(())
 }
 
-/// AVX2 version of [`Kernels::insert`](crate::Kernels).
+/// Inserts tuples into the buckets of one partition, whose free slots hold the key `marker`. Returns how many were
+/// inserted: all, or those before the first one whose key is already there. AVX2 version of `Kernels::insert`.
 pub(crate) fn insert(
     hasher: &PartitionHasher,
     tuples: &[Tuple],
@@ -171,7 +179,8 @@ pub(crate) fn insert(
         }
         tuples.len()
     }
-    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
+    // SAFETY: only `Kernels` of this level call this. `Kernels::all` makes them only if the `has_*` functions above
+    // found the instructions.
     unsafe { with_avx2(hasher, tuples, buckets, marker) }
 }
 
@@ -182,7 +191,8 @@ fn lanes(vector: __m256i) -> u32 {
     _mm256_movemask_pd(_mm256_castsi256_pd(vector)) as u32
 }
 
-/// AVX2 version of [`Kernels::find`](crate::Kernels).
+/// Looks up at most [`BATCH_ROWS`] tuples, writes the hits to `found.hits`, and returns their number. The buckets for
+/// `ahead`, the next batch, are prefetched. AVX2 version of `Kernels::find`.
 pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn with_avx2(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
@@ -196,18 +206,21 @@ pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &m
         });
         count
     }
-    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
+    // SAFETY: only `Kernels` of this level call this. `Kernels::all` makes them only if the `has_*` functions above
+    // found the instructions.
     unsafe { with_avx2(view, tuples, ahead, found) }
 }
 
-/// AVX2 version of [`Kernels::find_pairs`](crate::Kernels).
+/// Looks up tuples as [`find`] does, but writes only the words found and the payloads of the tuples that found them, to
+/// `found.builds` and `found.probes`. AVX2 version of `Kernels::find_pairs`.
 pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn with_avx2(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
         let Found { builds, probes, places, .. } = found;
         let mut count = 0;
         by_entries(view, tuples, ahead, places, |_, payload, word, is_found| {
-            // SAFETY: as for `find`.
+            // SAFETY: at most as many tuples were found as came before this one, and `by_entries` checked that there
+            // are at most `BATCH_ROWS`. Both arrays have one slot more.
             unsafe {
                 *builds.get_unchecked_mut(count) = word;
                 *probes.get_unchecked_mut(count) = payload;
@@ -216,12 +229,13 @@ pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], fou
         });
         count
     }
-    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
+    // SAFETY: only `Kernels` of this level call this. `Kernels::all` makes them only if the `has_*` functions above
+    // found the instructions.
     unsafe { with_avx2(view, tuples, ahead, found) }
 }
 
-/// Calls `take` for each tuple in order: its index, its payload, the word stored with its key, and whether the key was
-/// found. Must be inlined into a function with AVX2.
+/// Calls `take` for each tuple in order: its index, its payload, the word stored with its key, and true if the key was
+/// found. Must be inlined into a function that is compiled for AVX2.
 #[inline(always)]
 fn by_entries(
     view: &View<'_>,
@@ -243,7 +257,7 @@ fn by_entries(
     }
 }
 
-/// Looks up tuples in a table that lies in a cache.
+/// Looks up tuples in a table of one partition that is small enough for a cache, so nothing is prefetched.
 #[inline(always)]
 fn find_near(view: &View<'_>, entry: Entry, tuples: &[Tuple], mut take: impl FnMut(usize, i64, i64, bool)) {
     let hasher = view.hasher;
@@ -260,14 +274,14 @@ fn find_near(view: &View<'_>, entry: Entry, tuples: &[Tuple], mut take: impl FnM
     }
 }
 
-/// Looks for a key in a bucket. Returns the word stored with it and whether it was found. The word is `None` if the
-/// bucket is full and does not have the key, which may then be in the next bucket.
+/// Looks for a key in a bucket, whose free slots hold the key `marker`. Returns the word stored with it, and true if it
+/// was found. The word is `None` if the bucket is full and does not have the key, which may then be in the next bucket.
 ///
 /// # Safety
 /// The CPU must have AVX2, and `line` must be valid.
 #[inline(always)]
 unsafe fn look(line: *const CacheLine, key: i64, marker: i64) -> (Option<i64>, bool) {
-    // SAFETY: the first half of a line is 32 bytes, aligned to 64; its words are eight.
+    // SAFETY: the caller promises a valid line. It has eight words, and its first half is 32 bytes, aligned to 64.
     unsafe {
         let line = line.cast::<i64>();
         let keys = _mm256_load_si256(line.cast());
@@ -283,7 +297,7 @@ unsafe fn look(line: *const CacheLine, key: i64, marker: i64) -> (Option<i64>, b
     }
 }
 
-/// Looks up a tuple whose bucket is full, or whose partition has an unusual marker in its free slots.
+/// Looks up a tuple whose bucket is full, or in whose partition free slots do not hold the usual marker.
 #[inline(always)]
 fn behind(view: &View<'_>, at: usize, tuple: &Tuple, take: &mut impl FnMut(usize, i64, i64, bool)) {
     match slowly(view, tuple.key) {
@@ -316,10 +330,10 @@ fn find_far(
         first.wrapping_add(bucket(hash, buckets) as u32) | (u32::from(own != marker) << 31)
     };
     let ask = |place: u32| {
-        // SAFETY: a prefetch is not an access.
+        // SAFETY: a prefetch of any address is harmless. It belongs to SSE, which every x86-64 CPU has.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(lines.wrapping_add((place & !ODD) as usize).cast()) };
     };
-    // The batch before this one prefetched the buckets of these.
+    // The call for the batch before this one has prefetched the buckets of these tuples.
     let first = tuples.len().min(AHEAD_ROWS);
     for (tuple, into) in tuples[..first].iter().zip(&mut *places) {
         *into = place(tuple.key);
@@ -335,7 +349,7 @@ fn find_far(
             ask(place(later.key));
         }
         let place = places[at % BATCH_ROWS];
-        // SAFETY: as in `find_near`.
+        // SAFETY: `View::new` checked that all buckets of an entry are within the lines.
         let (word, is_found) = unsafe { look(lines.add((place & !ODD) as usize), tuple.key, marker) };
         match word {
             Some(word) if is_found | (place & ODD == 0) => take(at, tuple.payload, word, is_found),
@@ -344,10 +358,13 @@ fn find_far(
     }
 }
 
-/// Bit that is set in a place if free slots of the partition hold another marker than usual.
+/// Bit that is set in the index of a bucket if free slots of its partition hold another key than those of nearly all
+/// partitions.
 const ODD: u32 = 1 << 31;
 
-/// AVX2 version of [`Kernels::find_direct_pairs`](crate::Kernels): four tuples at a time if the table lies in a cache.
+/// Looks up tuples in a table indexed by rank (a key without the low bits that help to name its partition). Writes the
+/// words found and the payloads of their tuples to `found.builds` and `found.probes`. Takes four tuples at a time if
+/// the table fits a cache. AVX2 version of `Kernels::find_direct_pairs`.
 pub(crate) fn find_direct_pairs(
     direct: &DenseTable<'_>,
     tuples: &[Tuple],
@@ -387,10 +404,11 @@ pub(crate) fn find_direct_pairs(
             let ranks = _mm256_sub_epi64(_mm256_srl_epi64(_mm256_xor_si256(keys, sign), shift), base);
             let is_beyond = _mm256_cmpgt_epi64(_mm256_xor_si256(ranks, sign), above);
             let places = _mm256_blendv_epi8(ranks, most, is_beyond);
-            // SAFETY: an index is at most `ranks`, and the table has one word more than that.
+            // SAFETY: the blend above left no index greater than `ranks`, and the table has `ranks + 1` words.
             let words = unsafe { _mm256_i64gather_epi64::<8>(table.as_ptr(), places) };
             let hits = lanes(_mm256_cmpeq_epi64(words, free)) ^ 0b1111;
-            // SAFETY: at most as many tuples were found as came before these four, so there is room for four more.
+            // SAFETY: at most as many tuples were found as came before these four. Both arrays have more than
+            // `BATCH_ROWS` slots, so there is room for four more.
             unsafe {
                 let order = _mm256_load_si256(ORDERS.0[hits as usize & 15].as_ptr().cast());
                 let (build, probe) = (builds.as_mut_ptr().add(count), probes.as_mut_ptr().add(count));
@@ -406,11 +424,13 @@ pub(crate) fn find_direct_pairs(
         }
         count
     }
-    // SAFETY: whoever calls this has `Kernels` of this kind, which are made only if the CPU has the instructions.
+    // SAFETY: only `Kernels` of this level call this. `Kernels::all` makes them only if the `has_*` functions above
+    // found the instructions.
     unsafe { with_avx2(direct, tuples, ahead, found) }
 }
 
-/// Permutations that bring the lanes of tuples 0, 2, 1 and 3 into order, hits first, by the bits of the hits.
+/// Permutations of 32-bit halves that move the lanes of hits to the front, in the order of tuples. The lanes are those
+/// of tuples 0, 2, 1 and 3. The index has a bit for each lane with a hit.
 #[repr(align(32))]
 struct Orders([[u32; 8]; 16]);
 

@@ -202,7 +202,7 @@ fn lookup_gives_what_an_inner_join_gives_if_keys_are_words_and_differ() {
             forms.iter().zip(values).map(|(form, values)| column(*form, values)).collect()
         };
         let wanted = naive(&forms, &build, &probe, Kind::Inner);
-        // The build side is joined with itself, to see if a key occurs twice.
+        // The build side joined with itself gives other pairs than (row, same row) if a key occurs twice.
         let same = naive(&forms, &build, &build, Kind::Inner);
         let differ = same.iter().all(|(build, probe)| *build == Some(*probe));
         let bits = |form: &usize| [64, 8, 16, 0, 0, 0, 0, 0, 64, 32, 0, 0, 32, 64, 64, 32, 0, 0, 1][*form];

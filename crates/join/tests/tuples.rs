@@ -215,7 +215,7 @@ fn join_of_tuples_gives_what_a_map_gives() {
     }
 }
 
-/// Most rows have one key, so its partition is heavy. All threads look it up, and each row is output once.
+/// Most probe rows have one key. Its partition would keep one thread busy alone, so all threads share its rows.
 #[test]
 fn heavy_partition_is_shared_out_and_each_row_comes_out_once() {
     let pages = HugePages::new();
@@ -263,7 +263,7 @@ fn kernels_lay_partitions_out_alike() {
     }
 }
 
-/// Queue that leaves rows out or hands out wrong ones.
+/// Queue that leaves rows out or returns rows beyond the input. Its parts are the next index, and the ranges.
 struct Lazy(AtomicUsize, Vec<Range<usize>>);
 
 impl Morsels for Lazy {

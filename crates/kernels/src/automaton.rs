@@ -25,14 +25,14 @@ pub struct Automaton {
     /// Next state of each state, for each byte.
     pub(crate) steps: Box<[[u8; STATES_MAX]; 256]>,
     pub(crate) start: u8,
-    /// 255 for each state in which a string that ends there passes.
+    /// 255 for each state in which a string passes if it ends there, else 0.
     pub(crate) accepting: [u8; STATES_MAX],
-    /// 255 for each state that no byte leaves. The rest of a string need not be read then.
+    /// 255 for each state that no byte leaves, else 0. The rest of a string need not be read in such a state.
     pub(crate) settled: [u8; STATES_MAX],
     pub(crate) pairs: Option<Box<Pairs>>,
 }
 
-/// Automaton that takes two bytes per step.
+/// Tables with which an automaton takes two bytes per step.
 #[derive(Clone, Debug)]
 pub(crate) struct Pairs {
     /// Kind of each byte, below 16. Bytes of one kind lead to the same states.

@@ -19,7 +19,7 @@ pub enum CompareOp {
     GreaterOrEqual,
 }
 
-/// Whole number.
+/// Whole number of a column that can be compared with a literal.
 pub trait Ordered: Copy + Ord + sealed::Sealed + 'static {}
 
 macro_rules! integers {

@@ -10,14 +10,15 @@ macro_rules! values {
 }
 values!(i8 i16 i32 i64 i128 u8 u16 u32 u64 f32 f64);
 
-/// If fewer than one row in this many is kept, rows are copied one by one. Then fewer than half of the cache lines of
-/// 8-byte values hold a kept row.
+/// Number of rows of which fewer than one must be kept for rows to be copied one by one. Then fewer than half of the
+/// cache lines of 8-byte values hold a kept row.
 const SPARSE_ROWS: usize = 16;
 
 /// Rows that are kept, prepared once for all columns of a batch.
 ///
-/// It has the position in the result at which the rows of each word of bits begin, so no load of a column waits for
-/// the count of an earlier word. If few rows are kept, it has a list of their numbers instead.
+/// A word has one bit for each of 64 rows: 1 if the row is kept. The set has the position in the result at which the
+/// rows of each word begin, so no load of a column waits for the count of an earlier word. If few rows are kept, the
+/// set has a list of their numbers instead.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     pub(crate) words: Vec<u64>,
@@ -30,7 +31,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Makes it from bits in words, the least significant bit first. Bits behind the last row are ignored.
+    /// Makes the set from one bit per row, 1 if it is kept, in words with the least significant bit first. Bits behind
+    /// the last row are ignored.
     ///
     /// # Panics
     /// If there are not exactly the words of `rows` rows, or there are more rows than a `u32` counts.
@@ -40,7 +42,7 @@ impl Kept {
         kept
     }
 
-    /// Sets it in place to other rows, so that one allocation serves many blocks.
+    /// Replaces the set by other rows, so that one allocation serves many blocks.
     ///
     /// # Panics
     /// Like [`Kept::new`].

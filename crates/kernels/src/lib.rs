@@ -39,7 +39,7 @@ pub fn has_vectors() -> bool {
 }
 
 mod sealed {
-    /// Lets only this crate say what a plain number is, because vector code copies its bits.
+    /// Marker that only this crate can implement. It limits the types that vector code copies as plain bits.
     pub trait Sealed {}
     macro_rules! sealed {
         ($($number:ty)*) => { $(impl Sealed for $number {})* };

@@ -1,6 +1,7 @@
 //! Memory for large hash tables that are read at random.
 
-/// Bytes from which on a table gets large pages. The CPU caches the translations of some thousand pages.
+/// Bytes from which on a table gets large pages. The CPU caches the address translations of some thousand pages of 4
+/// KiB, so smaller tables gain little.
 #[cfg(target_os = "linux")]
 const LARGE_BYTES: usize = 8 << 20;
 
@@ -24,7 +25,7 @@ fn advise(words: &[u64]) {
     let start = words.as_ptr().cast::<u8>();
     let before = start.align_offset(PAGE_BYTES);
     let bytes = size_of_val(words).saturating_sub(before) / PAGE_BYTES * PAGE_BYTES;
-    // SAFETY: the pages belong to this vector alone, and the size of pages does not change what they hold.
+    // SAFETY: the range is rounded to whole pages of this vector, and the size of pages does not change what they hold.
     let _ = unsafe {
         rustix::mm::madvise(
             start.wrapping_add(before).cast_mut().cast(),

@@ -12,7 +12,7 @@ pub(crate) fn count(words: &[u64]) -> usize {
     words.iter().map(|word| word.count_ones() as usize).sum()
 }
 
-/// Portable form of [`crate::gather`].
+/// Appends the values of the kept rows to `into`. Portable form of [`crate::gather`].
 pub fn gather<T: PlainNumber>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
     into.reserve(kept.count());
     for (word, values) in kept.words.iter().zip(values.chunks(64)) {
@@ -28,7 +28,7 @@ pub fn gather<T: PlainNumber>(kept: &Kept, values: &[T], into: &mut Vec<T>) {
     }
 }
 
-/// Portable form of [`crate::gather_bits`].
+/// Returns the bits of the kept rows, in words. Portable form of [`crate::gather_bits`].
 pub fn gather_bits(kept: &Kept, bits: &[u64]) -> Vec<u64> {
     let mut packer = Packer::new(kept.count());
     for (word, bits) in kept.words.iter().zip(bits) {
@@ -77,7 +77,8 @@ impl Packer {
     }
 }
 
-/// Portable form of [`crate::compare`], except that it appends to `into`.
+/// Appends to `into` one bit per value, in words: 1 if the comparison with the literal is true. Portable form of
+/// [`crate::compare`], which replaces `into` instead.
 pub fn compare<T: Ordered>(values: &[T], comparison: CompareOp, literal: T, into: &mut Vec<u64>) {
     let mut with = |passes: fn(std::cmp::Ordering) -> bool| {
         let word = |values: &[T]| {
@@ -96,12 +97,12 @@ pub fn compare<T: Ordered>(values: &[T], comparison: CompareOp, literal: T, into
     }
 }
 
-/// Portable form of [`crate::select_rows`].
+/// Appends the rows that are within the ranges to `into`. Portable form of [`crate::select_rows`].
 pub fn select_rows(rows: &[Row], ranges: &Ranges, into: &mut Vec<Row>) {
     into.extend(rows.iter().filter(|row| ranges.contain(row)));
 }
 
-/// Portable form of [`crate::project_rows`].
+/// Appends the bytes `columns` of each row of `width` bytes to `into`. Portable form of [`crate::project_rows`].
 ///
 /// # Panics
 /// If the columns reach beyond a row, or `width` is 0.
@@ -109,7 +110,7 @@ pub fn project_rows(rows: &[u8], width: usize, columns: Range<usize>, into: &mut
     rows.chunks_exact(width).for_each(|row| into.extend_from_slice(&row[columns.clone()]));
 }
 
-/// Portable form of [`Automaton::matches`].
+/// Returns one bit per string, in words: 1 if the automaton accepts it. Portable form of [`Automaton::matches`].
 pub fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> Vec<u64> {
     let mut found = vec![0; offsets.len().saturating_sub(1).div_ceil(64)];
     for (row, ends) in offsets.windows(2).enumerate() {
@@ -119,10 +120,11 @@ pub fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> Vec<u64>
     found
 }
 
-/// Bytes of a string that are followed before it is checked whether to go on.
+/// Bytes of a string that are read between two checks for a state at which reading may stop.
 pub(crate) const LOOK_BYTES: usize = 64;
 
-/// Portable form of [`Automaton::follow`]. Returns the state that it stops in, and the number of bytes followed.
+/// Follows a string until its end, a settled state or the start state. Returns the state that it stops in, and the
+/// number of bytes read. Portable form of [`Automaton::follow`].
 pub(crate) fn follow(automaton: &Automaton, string: &[u8]) -> (u8, usize) {
     let (mut state, mut at) = (automaton.start, 0);
     for part in string.chunks(LOOK_BYTES) {
@@ -136,16 +138,18 @@ pub(crate) fn follow(automaton: &Automaton, string: &[u8]) -> (u8, usize) {
     (state, at)
 }
 
-/// Portable form of [`SecretHasher::hash`]: a product of 128 bits whose halves are XORed.
+/// Returns the hash of a masked key: a product of 128 bits whose halves are XORed. Portable form of
+/// [`SecretHasher::hash`].
 #[inline]
 pub fn hash(hasher: &SecretHasher, masked: u64) -> u64 {
     let product = u128::from(masked) * u128::from(hasher.rounds[0][0] | 1);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Portable form of [`crate::find`]: looks up each key in its bucket and prefetches nothing.
+/// Looks up each key in its bucket, and returns how many were not found. Portable form of [`crate::find`], which
+/// prefetches nothing.
 ///
-/// It does not check the lengths, as [`crate::find`] does. Keys beyond the length of `places` are left out.
+/// Unlike [`crate::find`] it does not check the lengths. Keys beyond the length of `places` are left out.
 ///
 /// # Panics
 /// If more than [`BLOCK_ROWS`] keys are not found.
@@ -193,7 +197,7 @@ pub fn add_found(words: &mut [u64], sums: Sums<'_>, places: &[u32], others: &[u8
     }
 }
 
-/// Portable form of [`crate::update`].
+/// Replaces the word at each place by the result of `with`. Portable form of [`crate::update`].
 ///
 /// # Panics
 /// If a place is beyond the words.
@@ -207,7 +211,7 @@ pub fn update(words: &mut [u64], places: &[u32], mut with: impl FnMut(usize, u64
     }
 }
 
-/// Portable form of [`crate::add`].
+/// Adds each value to the word at its place. Portable form of [`crate::add`].
 ///
 /// # Panics
 /// If a place is beyond the words, or there are fewer values than places.
@@ -215,7 +219,7 @@ pub fn add(words: &mut [u64], places: &[u32], values: &[i64]) {
     update(words, places, |row, word| word.wrapping_add(values[row] as u64));
 }
 
-/// Portable form of [`crate::ones`].
+/// Returns the bitwise OR of the magnitudes of the values. Portable form of [`crate::ones`].
 pub fn ones(values: &[i64]) -> u64 {
     values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 63)) as u64)
 }

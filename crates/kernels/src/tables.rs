@@ -1,4 +1,4 @@
-//! Lookup of keys in a hash table of buckets, and additions to the words beside the keys.
+//! Lookup of keys in a hash table of buckets, and additions to the words that belong to the keys.
 //!
 //! The idea: a bucket has four keys in a row, and behind them the words that belong to each. One vector comparison
 //! looks at the whole bucket, without a branch that depends on the key. Eight keys are hashed at once. Keys that are
@@ -6,7 +6,8 @@
 
 use crate::portable;
 
-/// Keys of a bucket. Each following group of as many words has one word per key, in the same order.
+/// Number of keys of a bucket. They are its first words. Each following group of as many words has one word per key, in
+/// the same order.
 pub const LANES: usize = 4;
 /// Most keys of one lookup, so that the number of a key in the block fits a byte.
 pub const BLOCK_ROWS: usize = 256;
@@ -94,9 +95,9 @@ impl<'t> KeyTable<'t> {
     }
 }
 
-/// Looks up each key in its bucket. Returns how many keys were not found. Their numbers are in `others`, in order,
-/// and their places are set to the position of their bucket. The places of all other keys are set to where they are.
-/// A masked key of zero is never found. The buckets of the keys in `ahead` are prefetched.
+/// Looks up each key in its bucket. Returns how many keys were not found. The indexes of these are in `others`, in
+/// order, and their entries in `places` are set to the position of their bucket. The entries of all other keys are set
+/// to the position of the key. A masked key of zero is never found. The buckets of the keys in `ahead` are prefetched.
 ///
 /// # Panics
 /// If there are more than [`BLOCK_ROWS`] keys, or fewer places than keys.
@@ -120,10 +121,10 @@ pub fn find(
     portable::find(table, keys, ahead, places, others)
 }
 
-/// Copies of the accumulators that [`find_and_add`] adds to in turn.
+/// Number of copies of the sums that [`find_and_add`] adds to in turn.
 pub const COPIES: usize = 4;
 
-/// Additions of [`find_and_add`].
+/// Values that [`find_and_add`] adds, and memory where it adds them.
 #[derive(Debug)]
 pub struct Sums<'t> {
     /// Value to add for each key.

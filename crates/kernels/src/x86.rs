@@ -1,8 +1,7 @@
 //! The kernels with AVX-512. With its submodules this is nearly all unsafe code of the crate; `pages` has the rest.
 //!
-//! The unsafe code is of two kinds. Loads and stores go through pointers, and the comment at each block argues their
-//! bounds. Calls go to functions that need CPU instructions which [`has_avx512`], or the check named there, has
-//! found.
+//! The unsafe code is of two kinds. Some blocks load and store through pointers; the comment at each block argues their
+//! bounds. Others call functions that need CPU instructions; the comment names the check that found them.
 #![allow(unsafe_code)]
 
 mod tables;
@@ -15,7 +14,7 @@ use crate::{Automaton, CompareOp, Kept, Ordered, PlainNumber, Ranges, Row};
 use std::any::TypeId;
 use std::arch::x86_64::*;
 
-/// Bytes behind the result that a kernel may write to: one vector.
+/// Bytes of room behind the result that `gather` needs: a kernel stores whole vectors, also if fewer rows are kept.
 const SLACK_BYTES: usize = 64;
 /// Bytes from a load to the memory that is prefetched meanwhile: one page, because the CPU's own prefetching stops at
 /// the end of a page.
@@ -34,14 +33,15 @@ pub(crate) fn has_avx512() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-/// AVX-512 form of [`crate::gather`]. Returns false, with nothing done, if the CPU has no AVX-512.
+/// Appends the values of the kept rows to `into`. Returns false, with nothing done, if the CPU has no AVX-512. AVX-512
+/// form of [`crate::gather`].
 pub(crate) fn gather<T: PlainNumber>(kept: &Kept, values: &[T], into: &mut Vec<T>) -> bool {
     if !has_avx512() || values.len() != kept.rows() {
         return false;
     }
     into.reserve(kept.count() + SLACK_BYTES / size_of::<T>());
-    // SAFETY: the CPU has the instructions. `values` has as many rows as `kept`. `into` has room behind its end for
-    // the kept rows and one vector. `T` gives the width of both, and any bits are a valid `T`.
+    // SAFETY: `has_avx512` was checked above, and that `values` has as many rows as `kept`. `into` has room behind its
+    // end for the kept rows and one vector. `T` gives the width of both, and any bits are a valid `T`.
     unsafe {
         let (from, to) = (values.as_ptr(), into.as_mut_ptr().add(into.len()));
         match size_of::<T>() {
@@ -68,7 +68,8 @@ fn counts_before(word: u64) -> u64 {
     bytes.wrapping_mul(ONES) << 8
 }
 
-/// Makes the kernel for one width: vectors of `$lanes` values, compressed by `$compress` under masks of type `$mask`.
+/// Makes the kernel that copies the kept rows of values of one width. A vector has `$lanes` values. `$widen` turns the
+/// bits of these rows into the mask with which `$compress` moves the kept values to the front of the vector.
 macro_rules! kept {
     ($name:ident, $value:ty, $lanes:literal, $mask:ty, $widen:expr, $compress:ident) => {
         /// # Safety
@@ -82,7 +83,8 @@ macro_rules! kept {
                     if let Some(later) = listed.get(at + AHEAD) {
                         _mm_prefetch::<_MM_HINT_T1>(values.wrapping_add(*later as usize).cast());
                     }
-                    // SAFETY: listed rows are below the number of rows, and there are as many as are kept.
+                    // SAFETY: `Kept` lists rows below its number of rows, each once, and the caller promises room for
+                    // them.
                     unsafe { *into.add(at) = *values.add(*row as usize) };
                 }
                 return;
@@ -97,8 +99,8 @@ macro_rules! kept {
                 if word == 0 {
                     continue;
                 }
-                // SAFETY: each of these words stands for 64 rows that exist. A store begins among the kept rows and
-                // is one vector long, and behind the kept rows there is room for one vector.
+                // SAFETY: each of these words stands for 64 rows that exist, so loads are in bounds. A store begins
+                // among the kept rows and is one vector long; the caller promises room for one vector behind them.
                 unsafe {
                     let to = into.add(*before as usize);
                     if word == u64::MAX {
@@ -128,7 +130,8 @@ macro_rules! kept {
                 let (mut word, mut at) = (*word, *before as usize);
                 while word != 0 {
                     let row = whole * 64 + word.trailing_zeros() as usize;
-                    // SAFETY: bits behind the last row are 0, and `at` counts the kept rows.
+                    // SAFETY: `Kept` clears the bits behind the last row, and `at` is less than the number of kept
+                    // rows.
                     unsafe { *into.add(at) = *values.add(row) };
                     at += 1;
                     word &= word - 1;
@@ -152,9 +155,10 @@ kept!(
     _mm512_maskz_compress_epi64
 );
 
-/// Form of [`crate::gather_bits`] for this CPU. `None` if it has no AVX-512.
+/// Returns the bits of the kept rows, in words. `None` if the CPU has no AVX-512. Vector form of
+/// [`crate::gather_bits`].
 pub(crate) fn gather_bits(kept: &Kept, bits: &[u64]) -> Option<Vec<u64>> {
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: `has_avx512` also checks for `bmi2` and `popcnt`, which the function needs.
     has_avx512().then(|| unsafe { kept_bits(kept, bits) })
 }
 
@@ -167,8 +171,8 @@ fn kept_bits(kept: &Kept, bits: &[u64]) -> Vec<u64> {
     packer.finish()
 }
 
-/// AVX-512 form of [`crate::compare`]. Appends the words of whole blocks of 64 values and returns how many values
-/// those are: 0 if the CPU has no AVX-512.
+/// Appends one bit per value to `into`: 1 if the comparison with the literal is true. Handles whole blocks of 64 values
+/// and returns how many values those are: 0 if the CPU has no AVX-512. AVX-512 form of [`crate::compare`].
 pub(crate) fn compare<T: Ordered>(
     values: &[T],
     comparison: CompareOp,
@@ -181,8 +185,8 @@ pub(crate) fn compare<T: Ordered>(
     }
     into.reserve(whole);
     let from: *const T = values.as_ptr();
-    // SAFETY: the CPU has the instructions. The type identity shows the type of `T`, so pointers and literal are read
-    // as that type. There are `whole` times 64 values and room for `whole` words, all of which are written.
+    // SAFETY: `has_avx512` was checked above. Pointers and literal are read as a type only after `TypeId` has shown
+    // that `T` is that type. There are `whole` times 64 values and room for `whole` words, all of which are written.
     unsafe {
         let to = into.as_mut_ptr().add(into.len());
         macro_rules! of {
@@ -218,7 +222,8 @@ pub(crate) fn compare<T: Ordered>(
     whole * 64
 }
 
-/// Makes the kernel for one type: vectors of `$lanes` values that `$load` reads are compared by `$compress`.
+/// Makes the kernel that compares values of one type with a literal. `$load` reads a vector of `$lanes` values, `$set`
+/// fills one with the literal, and `$compare` compares them. `HOW` is the number of the comparison in the instruction.
 macro_rules! compared {
     ($name:ident, $number:ty, $lanes:literal, $load:ident, $set:ident, $compare:ident) => {
         /// # Safety
@@ -238,11 +243,11 @@ macro_rules! compared {
                     _mm_prefetch::<_MM_HINT_T1>(
                         from.wrapping_add(part * $lanes).cast::<i8>().wrapping_add(AHEAD_BYTES),
                     );
-                    // SAFETY: there are 64 values for each word.
+                    // SAFETY: the caller promises 64 values for each word.
                     let vector = unsafe { $load(from.add(part * $lanes).cast()) };
                     word |= u64::from($compare::<HOW>(vector, literal)) << (part * $lanes);
                 }
-                // SAFETY: there is room for one word for each 64 values.
+                // SAFETY: the caller promises room for `words` words.
                 unsafe { *into.add(index) = word };
             }
         }
@@ -265,13 +270,13 @@ pub(crate) fn prefetch(bytes: &[u8], at: usize) {
     unsafe { _mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(at).cast()) }
 }
 
-/// AVX-512 form of [`crate::select_rows`]. Handles whole blocks of 64 rows and returns how many rows those are: 0 if
-/// the CPU has no AVX-512.
+/// Appends the rows that are within the ranges to `into`. Handles whole blocks of 64 rows and returns how many rows
+/// those are: 0 if the CPU has no AVX-512. AVX-512 form of [`crate::select_rows`].
 pub(crate) fn select_rows(rows: &[Row], ranges: &Ranges, into: &mut Vec<Row>) -> usize {
     if !has_avx512() || into.capacity() - into.len() < rows.len() {
         return 0;
     }
-    // SAFETY: the CPU has the instructions, and there is room for all rows.
+    // SAFETY: `has_avx512` and the room for all rows were checked above.
     unsafe {
         let to = into.as_mut_ptr().add(into.len());
         let count = rows_of_64(rows, ranges, to);
@@ -280,6 +285,8 @@ pub(crate) fn select_rows(rows: &[Row], ranges: &Ranges, into: &mut Vec<Row>) ->
     rows.len() / 64 * 64
 }
 
+/// Copies the rows of whole blocks of 64 that are within the ranges, and returns their number.
+///
 /// # Safety
 /// `into` has room for `rows`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,popcnt")]
@@ -300,7 +307,8 @@ unsafe fn rows_of_64(rows: &[Row], ranges: &Ranges, into: *mut Row) -> usize {
                 (_mm512_cmplt_epi64_mask(values, low), _mm512_cmpgt_epi64_mask(values, high));
             word |= u64::from(_kortestz_mask8_u8(below, above)) << row;
         }
-        // SAFETY: the rows loaded belong to the block, and no more rows are stored than were read.
+        // SAFETY: the rows that are loaded belong to the block. No more rows are stored than were read, and the caller
+        // promises room for all.
         unsafe {
             if word == u64::MAX {
                 for row in 0..64 {
@@ -321,16 +329,17 @@ unsafe fn rows_of_64(rows: &[Row], ranges: &Ranges, into: *mut Row) -> usize {
     unsafe { to.offset_from(into) as usize }
 }
 
-/// Strings that are matched side by side.
+/// Number of strings that are matched side by side.
 const LANES: usize = 8;
-/// Bytes whose places in the table of pairs are computed at once. The places and the table together fit the
-/// first-level cache.
+/// Bytes whose places are computed at once. The place of two bytes is where the table of pairs (`Pairs::steps`) has
+/// their step. The places and the table together fit the first-level cache.
 const PLACES: usize = 4096;
 /// Bytes per string whose places are computed at once, if eight strings together are longer than [`PLACES`].
 const LANE_PLACES: usize = 384;
 const _: () = assert!(LANES * (LANE_PLACES + 64) <= PLACES + 64 && LANE_PLACES.is_multiple_of(64));
 
-/// Vector form of [`Automaton::matches`]. `None` if the CPU has no AVX2. The caller has checked the offsets.
+/// Returns a bit for each string: 1 if the automaton accepts it. `None` if the CPU has no AVX2. The caller has checked
+/// that the offsets ascend within the bytes. Vector form of [`Automaton::matches`].
 pub(crate) fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> Option<Vec<u64>> {
     let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2");
     if offsets.len() < 2 || !(has_avx2 && is_x86_feature_detected!("popcnt")) {
@@ -344,7 +353,8 @@ pub(crate) fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> O
     let mut last = [offsets[strings]; LANES + 1];
     last[..=strings - whole].copy_from_slice(&offsets[whole..]);
     for (offsets, first) in [(&offsets[..=whole], 0), (&last, whole)] {
-        // SAFETY: the CPU has the instructions, and the caller has checked that the offsets ascend within the bytes.
+        // SAFETY: the instructions were checked at the top of this function; `pairs` is only there with AVX-512. The
+        // caller has checked that the offsets ascend within the bytes.
         unsafe {
             match pairs {
                 Some(pairs) => matches_pairs(automaton, pairs, bytes, offsets, first, &mut found),
@@ -358,7 +368,7 @@ pub(crate) fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> O
     Some(found)
 }
 
-/// Returns a bit for each of eight states, each alone in its vector: 1 if it is marked in `marks`.
+/// Returns a bit for each of eight states: 1 if `marks` has 255 for it. Each state is the lowest byte of a vector.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn marked(states: &[__m128i; LANES], marks: &[u8; 16]) -> u64 {
@@ -370,7 +380,8 @@ fn marked(states: &[__m128i; LANES], marks: &[u8; 16]) -> u64 {
     (_mm_movemask_epi8(_mm_shuffle_epi8(marks, all)) & 0xff) as u64
 }
 
-/// Reports whether at least half of eight states are settled. The others are then as fast one by one.
+/// Reports whether at least half of eight states are settled: no byte leaves them. The other strings are then as fast
+/// one by one.
 #[inline]
 #[target_feature(enable = "avx2,popcnt")]
 fn is_mostly_settled(automaton: &Automaton, states: &[__m128i; LANES]) -> bool {
@@ -383,7 +394,8 @@ fn is_settled(automaton: &Automaton, state: __m128i) -> bool {
     automaton.settled[(_mm_cvtsi128_si32(state) & 15) as usize] != 0
 }
 
-/// Returns the table of the step of a pair of bytes. `place` is its position in the table of pairs.
+/// Returns the next state of each state after a pair of bytes. `place` is the position of the pair's step in the table
+/// of pairs.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn pair_at(pairs: &Pairs, place: u16) -> __m128i {
@@ -438,7 +450,7 @@ unsafe fn matches_pairs(
             for step in (0..part).step_by(8) {
                 for pair in 0..4 {
                     for (lane, state) in states.iter_mut().enumerate() {
-                        // SAFETY: in every lane the places of `part` bytes from here on are computed.
+                        // SAFETY: the places of `part` bytes from here on were computed above, in every lane.
                         let place = unsafe { *lanes[lane].wrapping_add(step + pair * 2) };
                         *state = _mm_permutexvar_epi8(*state, pair_at(pairs, place));
                     }
@@ -462,7 +474,7 @@ unsafe fn matches_pairs(
                     if is_settled(automaton, *state) {
                         break;
                     }
-                    // SAFETY: the places of all eight strings are computed.
+                    // SAFETY: the strings are not long, so the places of all eight were computed above.
                     *state = unsafe { stepped(automaton, pairs, *state, part, from) };
                     from = from.wrapping_add(LOOK_BYTES);
                 }
@@ -526,14 +538,15 @@ fn alone(
     (state, at)
 }
 
-/// Vector form of [`Automaton::follow`]: returns the state that it stops in, and the number of bytes read. `None` if
-/// the CPU or the automaton cannot take two bytes per step.
+/// Follows a string until its end, a settled state or the start state. Returns the state that it stops in, and the
+/// number of bytes read. `None` if the CPU or the automaton cannot take two bytes per step. Vector form of
+/// [`Automaton::follow`].
 pub(crate) fn follow(automaton: &Automaton, string: &[u8]) -> Option<(u8, usize)> {
     let pairs = automaton.pairs.as_deref()?;
     if !(is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("avx2") && has_avx512()) {
         return None;
     }
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: the instructions were checked above.
     unsafe {
         let start = _mm_set1_epi8(automaton.start as i8);
         let (state, at) = alone(automaton, pairs, start, string, Some(automaton.start));
@@ -584,7 +597,7 @@ unsafe fn places_of(pairs: &Pairs, bytes: &[u8], places: *mut u16) {
     }
 }
 
-/// Returns the table of the step of the lowest byte of a word.
+/// Returns the next state of each state after the lowest byte of a word.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn step_at(automaton: &Automaton, word: u64) -> __m128i {

@@ -12,8 +12,8 @@
 //! The arena never raises an epoch by itself, never decides who is admitted, and never waits for a client.
 //!
 //! Invariants: memory is replaced, wiped or given back only behind a closed gate without copies inside, and the
-//! slot's lock keeps the gate closed meanwhile. A file that a client may write never holds another lease's bytes (I3,
-//! I4).
+//! slot's lock keeps the gate closed meanwhile. A file that a client may write never holds another lease's bytes
+//! (invariants I3 and I4 of ARCHITECTURE.md).
 
 use crate::error::RegionError;
 use crate::fence_words::{FenceWords, WORD_STRIDE_BYTES};
@@ -143,8 +143,8 @@ impl Arena {
         }
     }
 
-    /// Admits holders of these handles, at an epoch not below the region's own and never opened before. A read handle
-    /// without a write handle makes the region sealed.
+    /// Admits whoever shows one of these handles (secret numbers), at an epoch not below the region's own and never
+    /// opened before. A read handle without a write handle makes the region sealed.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::EpochOrder`], [`RegionError::NotClean`] if a region that
     /// was reseated would be opened for writing, [`RegionError::NoSuchRegion`].
@@ -161,7 +161,7 @@ impl Arena {
             return Err(RegionError::EpochOrder { region, asked: epoch, current });
         }
         if let (Backing::Shared { access: SharedAccess::Read, .. }, Some(_)) = (&slot.backing, write) {
-            // Others may be reading these bytes in place.
+            // The file of a sealed region must not change, because programs read it in place ([`SealedSlice`]).
             return Err(RegionError::NotClean { region, dirty_bytes: self.gate(region).dirty_bytes() });
         }
         self.gate(region).open(self.word(region), epoch, write, read);
@@ -194,7 +194,7 @@ impl Arena {
 
     /// Ends the epoch. Changes the fence word first, then waits until no copy is inside: at most the time of one copy
     /// of [`crate::GATE_BYTES_MAX`], if its thread gets to run. After this returns, no copy of an older epoch runs or
-    /// is admitted (I2). Closing a closed region raises its epoch.
+    /// is admitted (invariant I2). Closing a closed region raises its epoch.
     ///
     /// Errors: [`RegionError::EpochOrder`] unless `next_epoch` is above the region's epoch,
     /// [`RegionError::NoSuchRegion`].
@@ -238,7 +238,7 @@ impl Arena {
 
     /// Copies a closed region's bytes into a fresh memory file that only the node writes, so that the region can be
     /// sealed. Whoever mapped the old file sees zeros from now on, and writes to it reach nobody. Anonymous memory
-    /// becomes a file that readers can map. For a moment both hold memory.
+    /// becomes a file that readers can map. For a moment both the old and the new memory are in use.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::System`] (the region stays as it was),
     /// [`RegionError::NoSuchRegion`].
@@ -318,8 +318,9 @@ impl Arena {
         Ok(())
     }
 
-    /// Reports whether every byte of a closed region is zero, by reading all of them. If not, do not grant the region
-    /// (I4). Each page that is not present costs a page fault.
+    /// Reports whether every byte of a closed region is zero, by reading all of them. A region that is not must not be
+    /// granted: nobody may see bytes of another tenant (invariant I4). Each page that is not present costs a page
+    /// fault.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::NoSuchRegion`].
     pub fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError> {
@@ -353,7 +354,7 @@ impl Arena {
     }
 
     /// Keeps the region's pages out of swap from the time they are present. Returns false if the system does not
-    /// permit it (`RLIMIT_MEMLOCK`) or there is no such region; the region works without it.
+    /// permit it (`RLIMIT_MEMLOCK`) or there is no such region. The region works without the lock too.
     pub fn lock(&self, region: RegionIndex) -> bool {
         self.slot(region).is_ok_and(|mut slot| self.lock_slot(region, &mut slot))
     }
@@ -434,7 +435,7 @@ impl Arena {
         slot.is_locked
     }
 
-    /// Clears the mark that the region is locked, because its memory was unlocked or unmapped.
+    /// Clears the mark that the region's pages are locked in memory, because they were unlocked or unmapped.
     fn forget_lock(&self, slot: &mut Slot) {
         if std::mem::take(&mut slot.is_locked) {
             self.locked_count.fetch_sub(1, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use crate::memfd;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes from one region's word to the next.
+/// Bytes from one region's word to the next: a cache line.
 pub(crate) const WORD_STRIDE_BYTES: u64 = 64;
 
 pub(crate) struct FenceWords {

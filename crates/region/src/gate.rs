@@ -16,8 +16,8 @@
 //! only makes sure that bytes are copied under an open fence, and copied in only if there is a writer. A mistake of
 //! that crate therefore cannot break memory.
 //!
-//! Invariants: I1, I2 (nothing of an older epoch runs or is admitted after `close`), I3 (no copy is torn by a close:
-//! the copy ends before the close does).
+//! Invariants, numbered as in ARCHITECTURE.md: I1 (at most one epoch can write), I2 (nothing of an older epoch runs or
+//! is admitted after `close`), I3 (no copy is torn by a close: the copy ends before the close does).
 #![allow(unsafe_code)]
 
 use crate::fence::Fence;
@@ -30,8 +30,8 @@ use std::time::Duration;
 
 /// Largest epoch. Its tag (epoch * 4 + 3) and its word must fit 64 bits.
 pub(crate) const EPOCH_MAX: u64 = (1 << 62) - 1;
-/// Number of looks at `in_flight` before a close sleeps instead, about 5 us in all. A copy of 256 KiB takes 20 to 40
-/// us, so a close spins while a small copy ends and sleeps while a large one does.
+/// Number of times that a close looks at `in_flight` before it sleeps between two looks: about 5 us in all. A copy of
+/// 256 KiB takes 20 to 40 us, so a close spins while a small copy ends and sleeps while a large one does.
 const DRAIN_SPINS: u32 = 200;
 const DRAIN_SLEEP: Duration = Duration::from_micros(50);
 
@@ -85,7 +85,7 @@ impl Gate {
         };
         let entered = Entered { gate: Some(self), fence, moved_bytes: Cell::new(0) };
         // A copy that finds the gate closed or suspended leaves at once: endless refused requests must not hold up a
-        // close (I9).
+        // close, because a node never waits for clients to get memory back (invariant I9).
         if word & 1 == 0 { entered } else { Entered { gate: None, fence, moved_bytes: Cell::new(0) } }
     }
 
@@ -147,8 +147,8 @@ fn store_handle(halves: &[AtomicU64; 2], handle: Option<Handle>) {
     halves[1].store(bits as u64, Ordering::Relaxed);
 }
 
-/// Presence of one copy in a region's gate. A close of the region waits until this is dropped. So enter, check the
-/// fence, copy and leave; never wait for anything in between.
+/// Presence of one copy in a region's gate. A close of the region waits until this value is dropped. So enter, check
+/// the fence, copy and leave; never wait for anything in between.
 pub struct Entered<'a> {
     /// Gate that is open until this is dropped; `None` if it was closed or suspended.
     gate: Option<&'a Gate>,
@@ -169,8 +169,8 @@ impl Entered<'_> {
     pub fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), Refusal> {
         let (_, from) = self.admit(offset, into.len())?;
         // SAFETY: source: `admit` returned the start of `into.len()` mapped bytes that stay mapped until `self` is
-        // dropped. Target: `into` is private memory, so there is no overlap. Others may write the source meanwhile;
-        // ordering those writes is their business, and any bytes are valid `u8`s.
+        // dropped. Target: `into` is private memory, so there is no overlap. Others may write the source meanwhile.
+        // Then the copy has old and new bytes mixed, all of which are valid `u8`s.
         unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -178,17 +178,19 @@ impl Entered<'_> {
     /// Copies `from` into the region. Refused as in [`Entered::copy_out`], and `Sealed` if nobody may write.
     pub fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), Refusal> {
         let into = self.admit_write(offset, from.len())?;
-        // SAFETY: as in `copy_out`, the other way round.
+        // SAFETY: target: `admit_write` returned the start of `from.len()` mapped, writable bytes that stay mapped
+        // until `self` is dropped. Source: `from` is private memory, so there is no overlap. No Rust reference to the
+        // target exists.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
         Ok(())
     }
 
-    /// Returns a range to send from, which is good until this is dropped. Refused as in [`Entered::copy_out`].
+    /// Returns a range that the kernel may send from until `self` is dropped. Refused as in [`Entered::copy_out`].
     pub fn range_out(&self, offset: u64, bytes: usize) -> Result<GatedRange<'_>, Refusal> {
         self.admit(offset, bytes).map(|(_, from)| GatedRange::new(from, bytes))
     }
 
-    /// Returns a range to receive into, which is good until this is dropped. Refused as in [`Entered::copy_in`].
+    /// Returns a range that the kernel may receive into until `self` is dropped. Refused as in [`Entered::copy_in`].
     pub fn range_in(&self, offset: u64, bytes: usize) -> Result<GatedRange<'_>, Refusal> {
         self.admit_write(offset, bytes).map(|into| GatedRange::new(into, bytes))
     }

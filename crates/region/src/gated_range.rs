@@ -6,7 +6,7 @@
 //! Zero-copy sends are never used: they leave pages with the kernel until they are acknowledged, past the gate, and
 //! were slower on loopback (decision 0011).
 //!
-//! Invariants: I2 and I3, as for [`Entered::copy_out`](crate::Entered::copy_out).
+//! Invariants: nothing of an older epoch is copied after a close (I2), and no copy is torn by one (I3).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -32,7 +32,7 @@ impl<'e> GatedRange<'e> {
     }
 }
 
-/// List for the kernel: `head`, then at most [`RANGES_MAX`] ranges.
+/// List of addresses and lengths for the kernel: `head`, then at most [`RANGES_MAX`] ranges.
 struct List {
     entries: [libc::iovec; RANGES_MAX + 1],
     used: usize,
@@ -87,7 +87,9 @@ pub fn send(socket: BorrowedFd<'_>, head: &[u8], from: &[GatedRange<'_>]) -> io:
 pub fn receive(socket: BorrowedFd<'_>, into: &[GatedRange<'_>]) -> io::Result<usize> {
     let mut list = List::new(&[], into)?;
     let mut message = list.message();
-    // SAFETY: as in `send`, the other way round. The kernel writes region memory, to which no Rust reference exists;
-    // ordering what others read or write there meanwhile is their business.
+    // SAFETY: `message` refers to `list`, which lives until after the call. Each of its entries is a range that stays
+    // mapped meanwhile, because the gate of a `GatedRange` was entered and is not left before its lifetime ends. The
+    // kernel writes region memory, to which no Rust reference exists, and keeps no reference. Others may read or write
+    // it meanwhile; any bytes are valid.
     counted(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) })
 }

@@ -35,7 +35,7 @@ pub(crate) struct Mapping {
 // SAFETY: the range stays mapped until drop, and any thread may touch it. All accesses are raw copies, fills and
 // atomics, which the gate orders, or go by slices of the one `PrivateMemory` that owns the mapping.
 unsafe impl Send for Mapping {}
-// SAFETY: as for Send.
+// SAFETY: the accesses that a shared reference permits are those above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -127,7 +127,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: unmaps exactly what this value owns, and whatever borrowed it is gone. The gate does not use its
-        // copy of the address any more: see `Gate::seat`.
+        // copy of the address any more: `Gate::seat` has given it another one, or the arena with the gate is gone.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
 }
@@ -196,12 +196,12 @@ impl MappedSlice<'_> {
 
     /// Keeps the pages in memory from the time they are present. It makes none present.
     pub(crate) fn lock(&self) -> Result<(), Errno> {
-        // SAFETY: changes where the kernel may put the pages, not their bytes.
+        // SAFETY: the call changes where the kernel may put the pages, not their bytes.
         unsafe { mlock_with(self.base.cast(), self.bytes, MlockFlags::ONFAULT) }
     }
 
     pub(crate) fn unlock(&self) -> Result<(), Errno> {
-        // SAFETY: as for lock.
+        // SAFETY: the call changes where the kernel may put the pages, not their bytes.
         unsafe { munlock(self.base.cast(), self.bytes) }
     }
 
@@ -211,7 +211,7 @@ impl MappedSlice<'_> {
     }
 }
 
-/// Memory that only this process has. It is lent out as slices under Rust's usual rules.
+/// Memory that only this process has. Its bytes are borrowed as slices, under Rust's usual rules.
 pub struct PrivateMemory(Mapping);
 
 impl PrivateMemory {
@@ -244,7 +244,8 @@ impl PrivateMemory {
 
     /// Returns the whole memory for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and nobody else borrows it.
+        // SAFETY: mapped until drop, and initialised, because fresh pages are zeros. `&mut self` excludes other
+        // borrows.
         unsafe { std::slice::from_raw_parts_mut(self.0.base, self.0.bytes) }
     }
 }
@@ -285,7 +286,7 @@ impl Drop for FileMemory {
         // Unmapped first: punching is faster the fewer processes map the file.
         drop(self.mapping.take());
         if self.is_left.load(Ordering::Acquire) {
-            // Our seals permit punching. If it fails, the pages go when the last process unmaps the file.
+            // The seals of the file permit punching. If it fails, the pages go when the last process unmaps the file.
             let _ = memfd::punch(self.fd.as_fd(), self.bytes as u64);
         }
     }

@@ -7,7 +7,7 @@
 //!   last holder.
 //! * without `GROW` a client could fill more memory than it leased.
 //! * without `SEAL` a client could add `FUTURE_WRITE`, after which punching is refused (EPERM) and the node could not
-//!   take its memory back (I9). For the same reason the node never sets it on a lease's file.
+//!   take its memory back at once (invariant I9). For the same reason the node never sets it on a lease's file.
 //!
 //! The file of the fence words is the opposite case: only the node writes it, through a mapping made before
 //! `FUTURE_WRITE` forbids every other one.

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time that threads work against each other once each had its turn, and time they may take until then.
+/// Time that the threads of a test go on once each of them has run. `DEADLINE` is the most time that they get until
+/// then.
 const MEANINGFUL: Duration = Duration::from_millis(400);
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -83,8 +84,8 @@ fn close_while_a_copy_is_inside_then_waits_until_it_leaves() {
     assert!(closed.into_inner());
 }
 
-/// A handle is two words. If a copy were judged by half an old and half a new handle, it would be admitted by a
-/// handle that nobody was given.
+/// A handle is two words. A copy that saw half an old and half a new handle would be admitted by a handle that nobody
+/// was given.
 #[test]
 fn handle_under_changing_epochs_is_never_torn() {
     let arena = small_arena(1);

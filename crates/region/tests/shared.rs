@@ -32,19 +32,19 @@ impl ClientMap {
 
     fn word(&self, offset: u64) -> u64 {
         assert!(offset as usize + 8 <= self.bytes);
-        // SAFETY: in the mapping, aligned by the offsets used here; only loaded.
+        // SAFETY: tests pass offsets of words inside the mapping, which are aligned. The word is only loaded.
         unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast()) }.load(Ordering::SeqCst)
     }
 
     fn get(&self, offset: usize) -> u8 {
         assert!(offset < self.bytes);
-        // SAFETY: in the mapping.
+        // SAFETY: tests pass offsets inside the mapping.
         unsafe { self.base.add(offset).read_volatile() }
     }
 
     fn put(&self, offset: usize, byte: u8) {
         assert!(offset < self.bytes);
-        // SAFETY: in the mapping, which the tests that call this have made writable.
+        // SAFETY: tests pass offsets inside the mapping, which they have made writable.
         unsafe { self.base.add(offset).write_volatile(byte) };
     }
 

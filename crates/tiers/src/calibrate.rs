@@ -1,11 +1,11 @@
 //! Measurement of the rates of the memory tiers: reading, writing and copying on each tier, and copying on both at
 //! once.
 //!
-//! The idea: the model needs seven numbers ([`Rates`]), and promises of firmware are not measurements. All CPUs read,
-//! write and copy a region on each tier that is larger than the caches. Then they copy on both tiers at once, with
-//! chunks mixed so that both are busy to the end. The best of a few rounds counts, because other users of the machine
-//! only make a round slower. It takes some 100 ms after the memory is allocated. The result is kept in the user's cache
-//! directory ([`kept`](crate::kept)), so this happens once for each machine.
+//! The idea: a plan needs seven rates ([`Rates`]), and promises of firmware are not measurements. All CPUs read, write
+//! and copy a region on each tier that is larger than the caches. Then they copy on both tiers at once, with chunks
+//! mixed so that both are busy to the end. The best of a few rounds counts, because other users of the machine only
+//! make a round slower. All rounds take some 100 ms after the memory is allocated. The result is kept in the user's
+//! cache directory ([`kept`](crate::kept)), so this happens once for each machine.
 //!
 //! A machine with one node has one tier, and there is nothing to place.
 
@@ -18,7 +18,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Bytes of each region: several times the last-level cache that a core may have.
+/// Bytes of each region that is read, written and copied: several times the last-level cache that a core may have.
 pub const CALIBRATION_BYTES: usize = 96 << 20;
 /// Number of rounds, of which the best counts.
 const ROUNDS: usize = 3;
@@ -57,7 +57,7 @@ pub fn calibrate(topology: &Topology, threads: usize) -> Result<Calibration, Tie
     let even = Interleave::share(of_near.both / (of_near.both + of_far.both), chunks);
     let mut mixed = region(nodes, even, threads)?;
     let together = best(|| copied(&mut mixed, threads));
-    // Both tiers together are at least as fast as either alone. If not, a measurement was disturbed.
+    // Both tiers together are at least as fast as either alone. If not, other users of the machine disturbed a round.
     let together = together.max(of_near.both).max(of_far.both);
     Ok(Calibration { near: of_near, far: Some((of_far, together)), threads })
 }

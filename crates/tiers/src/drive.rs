@@ -22,7 +22,8 @@ pub(crate) fn next_work(pace: &StageClock, flow: &mut WorkerState) -> Option<Mor
     }
 }
 
-/// Returns the report of a stage up to now.
+/// Returns the report of a stage up to now. `drained_seconds` is the time at which the last morsel of each tier was
+/// done (near, far).
 pub(crate) fn report(pace: &StageClock, name: &'static str, drained_seconds: [f64; 2]) -> StageReport {
     StageReport { name, seconds: pace.seconds(), traffic: pace.meter.traffic(), drained_seconds }
 }
@@ -41,7 +42,7 @@ pub(crate) fn run(pace: &StageClock, stage: &Stage, workers: usize, work: &dyn W
     let drive = &drive;
     let drained: Vec<[f64; 2]> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || drive(worker))).collect();
-        // The panic of a thread was reported already.
+        // A thread that panicked has printed its panic already.
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
     report(pace, stage.name, latest(drained))

@@ -1,9 +1,10 @@
 //! Backend for two tiers on a machine that has one: real work, delayed until its bytes would have arrived.
 //!
-//! The idea: workers are threads that drive the same state machines as the virtual clock (`flow.rs`), in real time. The
-//! rates of the tiers are given. They must be so low that the machine itself is no limit, for example a tenth of those
-//! of paper 002. Order, volume and overlap of the traffic, and ratios between strategies, are then those of a machine
-//! with two tiers. Rates, caches, prefetchers and address translation are not. Its results are labelled "emulated".
+//! The idea: workers are threads that drive the same state machines as the virtual clock (`worker_state.rs`), in real
+//! time. The rates of the tiers are given. They must be so low that the machine itself is no limit, for example a tenth
+//! of those of paper 002. Order, volume and overlap of the traffic, and ratios between strategies, are then those of a
+//! machine with two tiers. Rates, caches, prefetchers and address translation are not. Results of this backend are
+//! labelled "emulated".
 
 use crate::drive;
 use crate::meter::Meter;
@@ -11,7 +12,7 @@ use crate::pace::StageClock;
 use crate::plan::traffic::{NoRate, Rates};
 use crate::stage::{Backend, RealTime, Stage, StageReport, Work};
 
-/// Tiers whose rates are limited to given ones.
+/// Backend whose two tiers have given rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Emulated {
     rates: Rates,
@@ -20,7 +21,8 @@ pub struct Emulated {
     latency_ns: [f64; 2],
 }
 
-/// Default number of morsels that a worker has in flight. More would leave the caches before their turn.
+/// Default number of morsels (parts of a stage) whose bytes a worker requests ahead. More would leave the caches before
+/// the worker comes to them.
 const IN_FLIGHT_MAX: usize = 4;
 impl Emulated {
     /// Returns a backend with 1 to 256 workers. Each is pinned to a CPU if there are as many. Fails if a rate is not
@@ -41,7 +43,7 @@ impl Emulated {
         self
     }
 
-    /// Sets the number of morsels that each worker has in flight.
+    /// Sets the number of morsels whose bytes each worker requests ahead.
     pub fn with_in_flight_max(mut self, in_flight_max: usize) -> Emulated {
         self.in_flight_max = in_flight_max.max(1);
         self

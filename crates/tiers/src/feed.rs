@@ -1,4 +1,4 @@
-//! Queue that hands morsels to the kernels of a join when their bytes would have arrived.
+//! Queue from which the kernels of a join get morsels (ranges of rows) when their bytes would have arrived.
 //!
 //! The idea: a kernel asks for its next rows when it is done with the rows before. The state machine of the worker
 //! ([`WorkerState`]) runs inside that call. It issues the writes of the last morsel, keeps reads of later morsels in
@@ -28,20 +28,20 @@ pub(crate) struct MorselFeed<'a> {
     /// Rows of all morsels together.
     rows: usize,
     workers: Vec<Mutex<Worker>>,
-    /// Destination of writes in the second reading; `None` if rows are read once.
+    /// Free space that the writes of the second reading fill; `None` if rows are read once.
     again: Option<Arc<FreeSpace>>,
     joins: Option<JoinOne<'a>>,
 }
 
 struct Worker {
     flow: WorkerState,
-    /// Morsels that this worker handed out, for the second reading.
+    /// Morsels that the kernel got, in order. Recorded only if it will read them a second time.
     taken: Vec<Morsel>,
     again: Option<WorkerState>,
 }
 
 impl<'a> MorselFeed<'a> {
-    /// Begins a stage now. A morsel has `morsel_rows` rows, the last one maybe less; all have `rows`.
+    /// Begins a stage now. Each morsel has `morsel_rows` rows, and the last one maybe fewer. All together have `rows`.
     pub(crate) fn new(
         pace: StageClock,
         workers: usize,
@@ -57,7 +57,7 @@ impl<'a> MorselFeed<'a> {
         MorselFeed { name, lines, pace, morsel_rows, rows, workers, again: None, joins: None }
     }
 
-    /// Sends writes to the side where chunks were taken.
+    /// Counts writes on the tiers of the chunks that the kernel took, whose free space is `room`.
     pub(crate) fn writing_to(mut self, room: &Arc<FreeSpace>) -> MorselFeed<'a> {
         for worker in &mut self.workers {
             worker.get_mut().flow.write_to(room);
@@ -65,8 +65,8 @@ impl<'a> MorselFeed<'a> {
         self
     }
 
-    /// Expects all rows to be read twice. Writes happen in the second reading only, to the side where chunks were
-    /// taken.
+    /// Expects all rows to be read twice. Writes happen only in the second reading. They count on the tiers of the
+    /// chunks that the kernel took, whose free space is `room`.
     pub(crate) fn reading_again(mut self, room: &Arc<FreeSpace>) -> MorselFeed<'a> {
         self.again = Some(Arc::clone(room));
         self

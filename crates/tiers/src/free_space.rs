@@ -1,4 +1,4 @@
-//! Free space in the chunks that were taken, which decides on which tier written bytes count.
+//! Free space in the chunks that a partitioner has taken. It decides on which tier written bytes count.
 //!
 //! The idea: a partitioner takes chunks as it needs them. Rows of all partitions come in any order, so all open chunks
 //! fill at about the same rate. The bytes that a morsel writes are therefore divided between the tiers in proportion to
@@ -6,7 +6,7 @@
 
 use farpool_lock::Mutex;
 
-/// Bytes of chunks that were taken and not written yet, by side.
+/// Bytes of chunks that were taken and not written yet, by tier (near, far).
 #[derive(Debug, Default)]
 pub(crate) struct FreeSpace(Mutex<[u64; 2]>);
 
@@ -17,8 +17,8 @@ impl FreeSpace {
         *room = [room[0].saturating_add(bytes[0]), room[1].saturating_add(bytes[1])];
     }
 
-    /// Fills as many bytes as `planned` has in all, and returns them by side. Returns `planned` if there is less free
-    /// space than that: rows wait in buffers, so they are read before chunks are taken for them.
+    /// Fills as many bytes as `planned` has in all, and returns them by tier (near, far). Returns `planned` if there is
+    /// less free space than that. This happens because rows wait in buffers, so chunks are taken after they were read.
     pub(crate) fn fill(&self, planned: [u64; 2]) -> [u64; 2] {
         let all = planned[0].saturating_add(planned[1]);
         let mut room = self.0.lock();

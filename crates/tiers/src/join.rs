@@ -1,9 +1,10 @@
 //! Joins of tuples over two tiers, by any strategy, with the kernels of `farpool-join`.
 //!
-//! The idea: kernels ask for rows, for partitions and for chunks, and know nothing of tiers. Rows are handed out when
-//! their bytes would have arrived, near and far ones mixed (`feed.rs`). Chunks are dealt out by shares (`memory.rs`).
-//! Rows that were moved beforehand are read from their copy (`moving.rs`). Bytes are counted on the tier where they lie
-//! by address, not where a plan meant them to lie.
+//! The idea: kernels (the loops that partition and join rows) ask for rows, for partitions and for chunks of 2 MiB, and
+//! know nothing of tiers. They get rows when their bytes would have arrived, near and far ones mixed (`feed.rs`). A
+//! plan says which share of an object's chunks lies near (`memory.rs`). Rows that were moved beforehand are read from
+//! their copy (`moving.rs`). Bytes are counted on the tier where they lie by address, not where a plan meant them to
+//! lie.
 
 use crate::feed::MorselFeed;
 use crate::memory::{ObjectMemory, TierMemory};
@@ -40,19 +41,19 @@ pub struct Joined<S> {
     /// Time and traffic of each phase. Allocating memory and finding where partitions lie happen between phases and are
     /// not included.
     pub reports: Vec<StageReport>,
-    /// Bytes of partitions by side, counted where they lie.
+    /// Bytes of all partitions by tier (near, far), counted where they lie.
     pub partition_bytes: [u64; 2],
-    /// Bytes of the shared table by side, in whole chunks.
+    /// Bytes of the shared table by tier (near, far), in whole chunks. 0 for a partitioned join.
     pub table_bytes: [u64; 2],
 }
 
 /// Joins two inputs. Rows outside `on.memory` count as far. If `correcting` is given and the strategy moves a share of
-/// the inputs, the share is corrected after each side, and from join to join. If the strategy only partitions
-/// ([`Joining::Left`]), partitions are joined all the same, but not reported.
+/// the inputs near, that share is corrected after each side, and from join to join. If the strategy only partitions
+/// ([`Joining::Left`]), partitions are joined all the same, to check them, but that is not reported.
 ///
 /// # Errors
-/// Returns an error if settings or sinks are for another number of workers, if memory is missing, or if batches are to
-/// be joined beside a partitioning that reads twice.
+/// Returns an error if `settings` or `sinks` are for another number of workers, or if memory is missing. Returns one,
+/// too, if the strategy joins batches of the probe side during partitioning, but partitions by reading twice.
 pub fn join<S: Sink, E: Equal>(
     on: Tiered<'_>,
     settings: &Settings,
@@ -85,8 +86,8 @@ struct Common<'a> {
 }
 
 impl Common<'_> {
-    /// Returns for each morsel of an input the bytes that it reads, by side. A morsel with a copy is read on the side
-    /// of the copy.
+    /// Returns for each morsel of an input the bytes that it reads, by tier (near, far). A morsel with a copy is read
+    /// on the tier of the copy.
     fn reads(&self, input: &Input<'_>, copies: &[Option<TierSide>]) -> Vec<[u64; 2]> {
         let of_morsel = |(morsel, bytes): (usize, u64)| match copies.get(morsel).copied().flatten() {
             Some(side) => {
@@ -99,7 +100,7 @@ impl Common<'_> {
         input.morsel_bytes().enumerate().map(of_morsel).collect()
     }
 
-    /// Copies the morsels that have a destination in `copies`. Returns `None` if none has.
+    /// Copies the morsels whose entry in `copies` is a tier to that tier. Returns `None` if no entry is.
     fn copy(
         &self,
         name: &'static str,
@@ -185,7 +186,7 @@ fn partitioned<S: Sink, E: Equal>(
     };
     let reports = strategy.run(correcting, &mut kernels)?;
     if strategy.joining == Joining::Left {
-        // The partitioning is verified by joining what it made.
+        // Joining the partitions shows that they are right.
         kernels.join(batches - 1)?;
     }
     let partitioned = kernels.partitioned.iter().flatten();
@@ -321,7 +322,7 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
     }
 }
 
-/// Queue that hands out one partition, once.
+/// Queue with one partition.
 struct Once {
     partition: usize,
     is_handed: AtomicBool,

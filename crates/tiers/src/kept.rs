@@ -1,7 +1,8 @@
-//! Calibration that is kept in a file of the user's cache directory.
+//! Calibration (measured rates of the memory tiers), kept in a file of the user's cache directory.
 //!
-//! The name of the file is a fingerprint of CPU model, threads and nodes. Another machine, or one with other nodes,
-//! finds no file and measures. An unreadable file is ignored, because a cache must never be an error.
+//! The name of the file is a fingerprint of CPU model, threads and NUMA nodes. On another machine, or with other nodes,
+//! there is no file of that name, and the rates are measured again. An unreadable file is ignored, because a cache must
+//! never be an error.
 
 use crate::calibrate::Calibration;
 use crate::plan::traffic::TierRates;

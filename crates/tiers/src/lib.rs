@@ -1,10 +1,11 @@
 //! Memory tiers of one machine: DRAM beside larger and slower memory, behind CXL or on another NUMA node.
 //!
 //! The idea: operators that stream data are limited by the links to memory. Their time depends on how many bytes go
-//! over which link, and on whether all links are busy at the same time. [`plan`] computes where objects should lie. The
-//! rest of this crate has the memory ([`TieredRegion`], [`TierMemory`]), the topology that the kernel reports
-//! ([`topology`]), measured rates ([`calibrate`]), and three backends that run stages of morsels ([`stage`],
-//! [`strategy`]):
+//! over which link, and on whether all links are busy at the same time. [`plan`] computes on which tier each object (an
+//! input, partitions, a table) should lie. The rest of this crate has the memory ([`TieredRegion`], [`TierMemory`]),
+//! the topology that the kernel reports ([`topology`]), measured rates ([`calibrate`]), and three backends. They run
+//! stages of an operator ([`stage`], [`strategy`]), which consist of morsels (parts of the work, each done by one
+//! thread):
 //!
 //! - [`Numa`] runs on real tiers.
 //! - [`Emulated`] runs on one tier and delays work to the rates of two.

@@ -23,9 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const _: () = assert!(CHUNK_BYTES == farpool_join::CHUNK_BYTES);
 
-/// Denominator of shares. A large one makes any prefix of a run as evenly mixed as the whole run.
+/// Denominator to which near shares are rounded. A large one lets any prefix of a run of chunks be as evenly mixed as
+/// the whole run.
 const SHARE_STEPS: u64 = 1 << 20;
-/// Number of single chunks that are allocated at a time.
+/// Number of single chunks that are allocated at a time if none is free.
 const SLAB_CHUNKS: usize = 16;
 
 /// Returns the near share that an object of `bytes` really gets: whole chunks, as close to `near_share` as they can be.
@@ -48,7 +49,7 @@ pub struct TierMemory {
 
 #[derive(Debug, Default)]
 struct Pools {
-    /// Free single chunks by side: the region, and the index of the chunk in it.
+    /// Free single chunks by tier (near, far): the region, and the index of the chunk in it.
     singles: [Vec<(Arc<TieredRegion>, usize)>; 2],
     /// Free runs: regions that are lent as a whole.
     runs: Vec<(Interleave, Arc<TieredRegion>)>,
@@ -73,7 +74,7 @@ impl TierMemory {
         self.run(interleave, (rows * size_of::<Tuple>()).div_ceil(CHUNK_BYTES))
     }
 
-    /// Returns the bytes of these rows on each tier. Rows outside this memory count as far.
+    /// Returns the bytes of these rows by tier (near, far). Rows outside this memory count as far.
     pub fn bytes_by_side<'t>(&self, slices: impl IntoIterator<Item = &'t [Tuple]>) -> [u64; 2] {
         let pools = self.pools.lock();
         let mut bytes = [0; 2];
@@ -177,7 +178,7 @@ impl TierMemory {
         let loan = Loan { memory: self, region, lent };
         // SAFETY: the loan keeps the region, which stays where it is, is writable, aligned to chunks and initialised
         // (zeroed by the kernel, then written by joins only). The chunks are in no free list until the loan is dropped,
-        // so they are lent once, and nobody reads a region of this module through its slices.
+        // so they are lent once. This module never reads a region through its slices.
         unsafe { LineMemory::new(start, count * CHUNK_LINES, Box::new(loan)) }
     }
 }
@@ -207,15 +208,15 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Chunks for one object of a join, with a given near share. Scratch memory of threads always lies near, because it
-/// stays in a cache.
+/// Source of chunks for one object of a join (partitions, a table), with a given near share. Scratch memory of threads
+/// always lies near, because it stays in a cache.
 #[derive(Debug)]
 pub(crate) struct ObjectMemory<'m> {
     memory: &'m TierMemory,
     interleave: Interleave,
     taken: AtomicU64,
     pub(crate) room: Arc<FreeSpace>,
-    /// Bytes taken so far, by side.
+    /// Bytes taken so far, by tier (near, far).
     taken_bytes: [AtomicU64; 2],
 }
 
@@ -231,7 +232,7 @@ impl<'m> ObjectMemory<'m> {
         }
     }
 
-    /// Returns the bytes taken so far in whole chunks, by side.
+    /// Returns the bytes taken so far in whole chunks, by tier (near, far).
     pub(crate) fn taken_bytes(&self) -> [u64; 2] {
         self.taken_bytes.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))
     }
@@ -251,7 +252,7 @@ impl<'m> ObjectMemory<'m> {
         self.memory.reserve(TierSide::Far, all - near)
     }
 
-    /// Returns the bytes by side of a run of `chunks` chunks.
+    /// Returns the bytes of a run of `chunks` chunks, by tier (near, far).
     fn bytes_of_first(&self, chunks: u64) -> [u64; 2] {
         let near = self.interleave.near_among(chunks);
         [near, chunks - near].map(|chunks| chunks * CHUNK_BYTES as u64)

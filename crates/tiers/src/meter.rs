@@ -24,7 +24,7 @@ pub(crate) enum Way {
     Write,
 }
 
-/// Link with a rate.
+/// Link with a rate, and the time until which it is busy.
 // Each link has cache lines of its own, because all workers write it.
 #[repr(align(128))]
 struct Link {
@@ -57,7 +57,7 @@ impl Link {
     }
 }
 
-/// Links of one tier.
+/// Links of one tier. A transfer takes as long as on the slower of them.
 struct TierLinks {
     first: Link,
     /// Second cost of the tier; `None` if it would equal the first.
@@ -95,7 +95,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Returns links that are free at time 0. `latency_ns` is the latency of single lines, by side.
+    /// Returns links that are free at time 0. `latency_ns` is the latency of single lines, by tier (near, far).
     pub(crate) fn new(rates: &Rates, latency_ns: [f64; 2]) -> Meter {
         let tier = |side: TierSide, rates| TierLinks::new(rates, latency_ns[side.index()]);
         Meter {

@@ -1,8 +1,8 @@
 //! Inputs of which some morsels are copied to another tier and read from there afterwards.
 //!
-//! The idea: an input is a sequence of morsels, and each has a copy or none. Copies are made in a step of their own
-//! (the strategies of paper 002), or when a morsel is read for the first time. Copies on one tier lie close together in
-//! chunks.
+//! The idea: an input is a sequence of morsels of 4,096 rows, and each has a copy or none. Copies are made in a step of
+//! their own (the strategies of paper 002), or when a morsel is read for the first time. Copies on one tier lie close
+//! together in chunks.
 
 use crate::memory::TierMemory;
 use crate::plan::traffic::TierSide;
@@ -20,7 +20,7 @@ const CHUNK_MORSELS: usize = CHUNK_BYTES / MORSEL_BYTES as usize;
 
 /// Memory for the copies of morsels.
 pub(crate) struct Copies<'m> {
-    /// Chunks by side.
+    /// Chunks by tier (near, far).
     chunks: [Vec<LineMemory<'m>>; 2],
     /// Tier of each morsel's copy; `None` if the morsel is not copied.
     to: Vec<Option<TierSide>>,

@@ -1,8 +1,8 @@
 //! Backend for real tiers: work is done without delays.
 //!
-//! The idea: morsels come in the same order as on other backends, and all bytes are due at once. The time is what the
-//! machine takes. If there are two queues, a worker takes from near and far in turns, and from the other one when one
-//! is empty.
+//! The idea: morsels (parts of a stage) come in the same order as on other backends, and all bytes count as arrived at
+//! once. The time is what the machine takes. If there is a queue for each tier, a worker takes from both in turns, and
+//! from the other one when one is empty.
 
 use crate::drive;
 use crate::meter::Meter;
@@ -12,7 +12,7 @@ use crate::stage::{Backend, RealTime, Stage, StageReport, Work};
 use crate::topology::NumaNode;
 use rustix::thread::CpuSet;
 
-/// Tiers of this machine.
+/// Backend that works on the real memory tiers of this machine, without delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numa {
     workers: usize,
@@ -53,7 +53,7 @@ impl Backend for Numa {
 impl RealTime for Numa {
     fn begin(&self) -> StageClock {
         let no_limit = Rates::shared(f64::INFINITY, f64::INFINITY, f64::INFINITY);
-        // One morsel at a time: early requests gain nothing here.
+        // One morsel at a time, because no request is delayed.
         StageClock::new(Meter::new(&no_limit, [0.0; 2]), 1)
     }
 }

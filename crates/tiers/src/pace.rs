@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 
 /// Longest wait that only spins. A longer wait sleeps for most of it, to leave the CPU to others.
 const SPIN_MAX: Duration = Duration::from_micros(300);
-/// Time by which a sleep may end late. It is spun instead of slept.
+/// Time by which a sleep may end late. This last part of a wait is spun instead of slept.
 const LATE: Duration = Duration::from_micros(150);
 
 /// Clock of a stage that has begun, and its delivery times.
 pub struct StageClock {
     pub(crate) meter: Arc<Meter>,
-    /// Morsels in flight for each worker and queue.
+    /// Morsels whose bytes a worker requests ahead, for each queue.
     pub(crate) in_flight_max: usize,
     begun: Instant,
 }

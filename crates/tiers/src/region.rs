@@ -1,8 +1,9 @@
 //! Private memory in chunks of 2 MiB, each meant for one tier, and a check of where its pages really are.
 //!
-//! The idea: a map holds the tier of each chunk. Operators read the map to mix near and far morsels. The ratio belongs
-//! to one region and is exact, because the chunks are placed here and not by system-wide weights of the kernel. A chunk
-//! is a huge page, because one huge page cannot lie on two nodes. Several threads make all pages present at once.
+//! The idea: a map holds the tier of each chunk. Operators read the map to mix work on near chunks with work on far
+//! ones. The ratio belongs to one region and is exact, because the chunks are placed here and not by system-wide
+//! weights of the kernel. A chunk is a huge page, because one huge page cannot lie on two NUMA nodes. When a region is
+//! made, several threads touch all of its pages.
 //!
 //! A policy that the kernel accepts does not prove anything: a node may be full, or may not exist.
 //! [`TieredRegion::landed`] asks the kernel where the pages are.
@@ -162,7 +163,7 @@ impl TieredRegion {
         std::thread::scope(|scope| {
             let others: Vec<_> = (1..threads.clamp(1, 256)).map(|_| scope.spawn(work)).collect();
             let own = work();
-            // The panic of a thread was reported already.
+            // A thread that panicked has printed its panic already.
             others.into_iter().filter_map(|other| other.join().ok()).fold(own, Result::and)
         })
     }
@@ -186,7 +187,7 @@ pub struct Landed {
     pub chunks: usize,
     /// Number of 4 KiB pages on each node; the node is `None` for pages that are not present.
     pub pages: Vec<(Option<u32>, u64)>,
-    /// Chunks with pages that are not on the node of their tier.
+    /// Chunks with pages that are not present, or not on the node of their tier.
     pub astray: Vec<Astray>,
 }
 
@@ -211,7 +212,7 @@ impl Landed {
         }
     }
 
-    /// Adds the result of another region. Chunks in `astray` keep the numbers of their own region.
+    /// Adds the result of another region. The numbers of its chunks in `astray` stay those within that region.
     pub(crate) fn add(&mut self, other: Landed) {
         self.chunks += other.chunks;
         other.pages.into_iter().for_each(|(node, pages)| self.count(node, pages));

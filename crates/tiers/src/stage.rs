@@ -1,8 +1,8 @@
 //! Work of operators, divided into morsels that workers take one after another.
 //!
-//! The idea: a morsel states which bytes it moves on which tier and what to do with them. All backends run the same
-//! stages. One computes times by a virtual clock, one delays real work until its bytes would have arrived, and one just
-//! works, on a machine whose memory has tiers.
+//! The idea: a morsel is a part of the work. It states how many bytes it moves on which tier, and what to do with them.
+//! All backends run the same stages. One computes times by a virtual clock, one delays real work until its bytes would
+//! have arrived, and one works without delays, on a machine whose memory has tiers.
 
 use crate::pace::StageClock;
 use crate::plan::interleave::Interleave;
@@ -30,13 +30,13 @@ pub enum MorselTask {
 pub struct Morsel {
     /// Kind of work.
     pub task: MorselTask,
-    /// Number of the morsel within what the stage reads.
+    /// Number of the morsel within the input of its stage, or of the partition that it reads.
     pub number: u32,
-    /// Bytes that it reads sequentially, by side.
+    /// Bytes that it reads sequentially, by tier (near, far).
     pub read_bytes: [u64; 2],
-    /// Bytes that it writes, by side.
+    /// Bytes that it writes, by tier (near, far).
     pub written_bytes: [u64; 2],
-    /// Number of cache lines that it accesses at random, by side.
+    /// Number of cache lines that it accesses at random, by tier (near, far).
     pub lines: [u32; 2],
 }
 
@@ -79,7 +79,7 @@ impl Morsel {
     }
 }
 
-/// How a stage accesses cache lines at random.
+/// Kind of random accesses to cache lines that a stage makes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lines {
     /// Bytes that each access moves.
@@ -98,9 +98,9 @@ impl Lines {
 /// Order in which morsels are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Order of the list, from one queue. Near and far ones must be mixed in the list.
+    /// Order of the list, from one queue. Morsels that read near and far must be mixed in the list.
     AsGiven,
-    /// Two queues, near and far. Each worker has morsels of both in flight.
+    /// Two queues, by the tier that a morsel mostly reads. Each worker requests morsels of both ahead.
     TwoQueues,
 }
 
@@ -113,7 +113,7 @@ pub struct Stage {
     pub morsels: Vec<Morsel>,
     /// Order in which morsels are taken.
     pub order: Order,
-    /// Random accesses of all its morsels.
+    /// Kind of random accesses of all its morsels.
     pub lines: Lines,
 }
 
@@ -166,7 +166,8 @@ pub struct StageReport {
     pub seconds: f64,
     /// Bytes that were moved.
     pub traffic: Traffic,
-    /// Seconds until the last morsel that mostly reads on that side was done; 0 if there is none. By side.
+    /// Seconds until the last morsel that mostly reads from the near tier was done, and the same for the far tier. 0 if
+    /// there is none.
     pub drained_seconds: [f64; 2],
 }
 

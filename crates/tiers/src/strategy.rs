@@ -1,9 +1,9 @@
 //! Joins over two tiers, step by step: the strategies of `crate::plan::hash_join`, with the shares of a plan.
 //!
 //! The idea: a strategy decides in which order sides are copied, partitioned and joined, and on which tier results are
-//! written. Two implementations of its steps exist: kernels on real memory ([`join`](crate::join())), and delivery
-//! times alone ([`PartitionedStrategy::times`]). Both run the same order of steps, so the virtual clock describes
-//! what joins really do.
+//! written. Two implementations of its steps exist. [`join`](crate::join()) does them on real memory.
+//! [`PartitionedStrategy::times`] only computes when bytes arrive. Both run the same order of steps, so the virtual
+//! clock describes what joins really do.
 //!
 //! A share that is moved near can correct itself. With a [`Balance`], near and far morsels wait in two queues. If one
 //! queue is empty first, the next side or the next join moves another share.
@@ -30,17 +30,18 @@ pub enum Strategy {
 /// Strategy of a partitioned join.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartitionedStrategy {
-    /// How inputs become partitions.
+    /// Method of partitioning the inputs.
     pub partitioning: Partitioning,
     /// Step after partitioning. [`Joining::Beside`] needs [`Partitioning::OnePass`].
     pub joining: Joining,
-    /// Share of the input that is copied near, if `partitioning` leaves it open.
+    /// Share of the input that is copied near. Used by `MoveThenRun` and `KeepWhileCounting` only.
     pub input_share: f64,
     /// Near share of the build side's partitions.
     pub build_share: f64,
-    /// Near share of the partitions of each batch of the probe side. Missing entries take the last one.
+    /// Near share of the partitions of each batch of the probe side. Batches beyond the last entry have its share.
     pub batch_shares: Vec<f64>,
-    /// Near share of a mix of both tiers.
+    /// Near share of the mix of both tiers, to which `CopyMixed` copies, and all methods but `OnePass` write
+    /// partitions.
     pub mixed: f64,
     /// True if near morsels come first and far ones after them. Only used to show what that costs.
     pub is_blocked: bool,
@@ -97,8 +98,8 @@ impl PartitionedStrategy {
         self
     }
 
-    /// Runs the steps on a backend without kernels, and returns their times. The two numbers are morsels of the build
-    /// and the probe side.
+    /// Runs the steps on a backend without touching rows, and returns their times. `build` and `probe` are the number
+    /// of morsels of each side. `correcting` adjusts the share that is moved near, after each side.
     pub fn times(
         &self,
         backend: &dyn Backend,
@@ -191,7 +192,8 @@ impl PartitionedStrategy {
     }
 }
 
-/// Returns the rows of batch `at` of `of`. Batches begin at multiples of `unit` rows.
+/// Returns the rows of batch `at` if `all` rows are divided into `of` batches. Batches begin at multiples of `unit`
+/// rows.
 pub(crate) fn batch_of(all: usize, unit: usize, at: usize, of: usize) -> std::ops::Range<usize> {
     let units = all.div_ceil(unit);
     let start = |at: usize| all.min(units * at / of.max(1) * unit);
@@ -292,7 +294,7 @@ pub struct NonPartitionedStrategy {
     pub table_share: f64,
 }
 
-/// How inputs are copied before they are read.
+/// Copying of inputs before they are read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CopyPlan {
     /// Share that is copied near. The rest stays.
@@ -316,8 +318,8 @@ impl NonPartitionedStrategy {
         }
     }
 
-    /// Runs the stages on a backend without kernels, and returns their times. The two numbers are morsels of the build
-    /// and the probe side.
+    /// Runs the stages on a backend without touching rows, and returns their times. `build` and `probe` are the number
+    /// of morsels of each side.
     pub fn times(&self, backend: &dyn Backend, [build, probe]: [u32; 2]) -> Vec<StageReport> {
         const ROWS: u32 = MORSEL_BYTES / 16;
         let mut stages = Vec::new();

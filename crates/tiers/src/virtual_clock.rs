@@ -1,7 +1,8 @@
 //! Backend that computes how long stages take, without doing any work. It is deterministic.
 //!
-//! The idea: each worker is the state machine that real threads drive too (`flow.rs`). The worker with the earliest due
-//! time is stepped next, at that time; ties go to the lowest number. Nothing is moved and no real time passes.
+//! The idea: each worker is the state machine that real threads drive too (`worker_state.rs`). The worker with the
+//! earliest due time is stepped next, at that time. Of equal times, the worker with the lowest number is first. Nothing
+//! is moved and no real time passes.
 
 use crate::meter::{Meter, PICOS_PER_SECOND, Picos};
 use crate::plan::traffic::{NoRate, Rates};
@@ -24,14 +25,14 @@ pub struct Virtual {
 
 /// Default number of workers, enough to keep both tiers busy.
 const WORKERS: usize = 2;
-/// Default number of morsels that each worker has in flight, for each queue.
+/// Default number of morsels (parts of a stage) whose bytes a worker requests ahead, for each queue.
 const IN_FLIGHT_MAX: usize = 8;
 /// Most workers. Each one takes memory.
 const WORKERS_MAX: usize = 4_096;
 
 impl Virtual {
-    /// Returns a machine with two workers and eight morsels in flight for each. Fails if a rate is not finite and above
-    /// 0.
+    /// Returns a machine with two workers, each of which requests the bytes of eight morsels ahead. Fails if a rate is
+    /// not finite and above 0.
     pub fn new(rates: Rates) -> Result<Virtual, NoRate> {
         rates.check()?;
         let latency_ns = [0.0; 2];
@@ -45,7 +46,7 @@ impl Virtual {
         })
     }
 
-    /// Sets the number of workers, limited to 1..=4,096, and the morsels that each has in flight.
+    /// Sets the number of workers, limited to 1..=4,096, and the number of morsels whose bytes each requests ahead.
     pub fn with_workers(mut self, workers: usize, in_flight_max: usize) -> Virtual {
         (self.workers, self.in_flight_max) = (workers.clamp(1, WORKERS_MAX), in_flight_max.max(1));
         self

@@ -1,8 +1,8 @@
 //! State machine of a worker: takes morsels, requests their bytes, works when they have arrived, and requests writes.
 //!
-//! The idea: a core and its prefetchers have several reads in flight. A worker does the same with morsels. The number
-//! of morsels whose reads are in flight is limited. The morsel whose bytes arrive first is worked on first. A worker
-//! waits for writes only if their number is more than twice that limit.
+//! The idea: a core and its prefetchers have several reads in flight. A worker does the same with morsels (parts of a
+//! stage). The number of morsels whose reads are in flight is limited. The morsel whose bytes arrive first is worked on
+//! first. A worker waits for writes only if their number is more than twice that limit.
 //!
 //! Random accesses to lines are requested together with the other bytes of a morsel if they take no longer than their
 //! bytes. If each one has a latency, only as many as a core has in flight are requested at a time, when it is the
@@ -63,8 +63,8 @@ pub(crate) enum Step {
 #[derive(Clone, Copy)]
 enum State {
     Choosing,
-    /// Requests random accesses in groups. `left` counts lines and `bytes` the sequential bytes not requested yet, by
-    /// side.
+    /// Requests random accesses in groups. `left` counts the lines and `bytes` the sequential bytes that are not
+    /// requested yet, by tier (near, far).
     Touching {
         morsel: Morsel,
         left: [u32; 2],
@@ -88,7 +88,7 @@ pub(crate) struct WorkerState {
     in_flight_max: usize,
     /// True if morsels are worked on in the order in which they were requested, not as they arrive.
     is_in_order: bool,
-    /// Decides the side of writes; `None` if morsels state it.
+    /// Free space that decides on which tier writes count; `None` if morsels state the tier.
     room: Option<Arc<FreeSpace>>,
     reads: Vec<UnderWay>,
     writes: VecDeque<Picos>,
@@ -113,18 +113,18 @@ impl WorkerState {
         }
     }
 
-    /// Works on morsels in the order of the queue, whichever arrives first.
+    /// Works on morsels in the order of the queue, even if a later one arrives first.
     pub(crate) fn in_order(mut self) -> WorkerState {
         self.is_in_order = true;
         self
     }
 
-    /// Sends writes to the side where chunks were taken.
+    /// Counts writes on the tiers of the chunks that were taken, whose free space is `room`.
     pub(crate) fn write_to(&mut self, room: &Arc<FreeSpace>) {
         self.room = Some(Arc::clone(room));
     }
 
-    /// Returns the seconds at which the last morsel that mostly reads on each side was done.
+    /// Returns the seconds until the last morsel that mostly reads from each tier was done (near, far).
     pub(crate) fn drained_seconds(&self) -> [f64; 2] {
         self.drained.map(|picos| picos as f64 / PICOS_PER_SECOND)
     }
@@ -140,7 +140,7 @@ impl WorkerState {
                     self.ask(now);
                     let first = match self.is_in_order {
                         true => (!self.reads.is_empty()).then_some(0),
-                        // Ties go to the one requested first.
+                        // If several are due at the same time, the one that was requested first is taken.
                         false => (0..self.reads.len()).min_by_key(|at| self.reads[*at].due),
                     };
                     let Some(first) = first else {
@@ -243,8 +243,8 @@ impl WorkerState {
         }
     }
 
-    /// Requests the next group of lines, near and far in proportion, and their share of the sequential bytes. Returns
-    /// when all have arrived, and the lines and bytes left.
+    /// Requests the next group of lines, near and far in proportion to `left`, and their share of the sequential bytes.
+    /// Returns the time at which all have arrived, and the lines and bytes that are left.
     fn touch(&mut self, now: Picos, left: [u32; 2], bytes: [u64; 2]) -> (Picos, [u32; 2], [u64; 2]) {
         let lines = self.queues.lines;
         let all = u64::from(left[0]) + u64::from(left[1]);
@@ -271,7 +271,7 @@ impl WorkerState {
     }
 }
 
-/// Returns the latest time of all workers, by side.
+/// Returns the latest time of all workers, by tier (near, far).
 pub(crate) fn latest(drained: impl IntoIterator<Item = [f64; 2]>) -> [f64; 2] {
     drained.into_iter().fold([0.0; 2], |most, of| [most[0].max(of[0]), most[1].max(of[1])])
 }

@@ -1,5 +1,5 @@
-//! Where memory lands on a machine with a second node that has no CPUs. `make guest-test` runs these tests in a QEMU
-//! guest. They are ignored elsewhere.
+//! Memory of a machine with a second NUMA node that has no CPUs: on which node do pages lie? `make guest-test` runs
+//! these tests in a QEMU guest. They are ignored elsewhere.
 
 mod strategies;
 

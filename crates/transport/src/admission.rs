@@ -1,4 +1,5 @@
-//! Admission of connections that move data, as the connection sees it.
+//! Admission of connections that move data, as the connection sees it: a node limits how many connections copy or send
+//! at a time.
 //!
 //! A connection's thread is inside its [`Admission`] while it copies, encrypts, sends or receives data. It is outside
 //! while it waits for its socket or does other work. The work of one stay inside is at most 256 KiB, or one range if
@@ -32,7 +33,7 @@ const LEAVE_BYTES_WANTED: u64 = 32 << 10;
 /// Bytes after which a connection leaves even if no other is seen to wait.
 const LEAVE_BYTES_MAX: u64 = 256 << 10;
 
-/// Stream that passes admission before it moves data, and leaves before it waits.
+/// Stream of a connection that waits to be admitted before it moves data, and leaves before it waits for the peer.
 pub(crate) struct AdmittedStream<'c> {
     stream: &'c mut dyn Stream,
     admission: Option<Box<dyn Admission>>,

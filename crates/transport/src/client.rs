@@ -24,7 +24,7 @@ pub struct FrameLink<S> {
     transport: Transport,
     /// Protocol version that both ends speak.
     version: u8,
-    /// Query that the next requests belong to.
+    /// Id of the query that the next requests belong to, for the peer's log.
     trace: TraceId,
     next_id: u64,
     /// Bodies of requests and control replies; reused.
@@ -40,12 +40,13 @@ pub struct FrameLink<S> {
     called: VecDeque<u64>,
     /// Progress of the write that `post_write_some` has begun and not finished.
     begun: Option<Begun>,
-    /// Bytes of later replies that were received together with a refused reply.
+    /// Bytes of later replies that were received together with a refused reply. The first `ahead_taken` of them have
+    /// been taken.
     ahead: Vec<u8>,
     ahead_taken: usize,
 }
 
-/// A data frame that was sent.
+/// A data frame that was sent: its request id, its opcode, and its number of operations.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     id: u64,
@@ -86,8 +87,8 @@ impl<S: Stream> FrameLink<S> {
         FrameLink::greet_for(ClientId(0), stream, transport, deadline)
     }
 
-    /// Does the same as [`Self::greet`] for a client that has several links. The node shares its work fairly between
-    /// clients, not between links.
+    /// Does the same as [`Self::greet`] for a client that has several links. They all send the same number `client`, so
+    /// that the node shares its work fairly between clients and not between links.
     pub fn greet_for(
         client: ClientId,
         stream: S,
@@ -341,7 +342,7 @@ impl<S: Stream> FrameLink<S> {
             .then(|| ops.iter().fold(crc32c::crc32c(spans), |crc, op| crc32c::crc32c_append(crc, op.from)));
         let head = self.header(opcode, id, spans.len() + payload_bytes, body_crc).encode();
         self.scratch[..HEADER_BYTES].copy_from_slice(&head);
-        // Only the header counts as in flight: the peer takes the payload with its request.
+        // Only the header counts against the in-flight limit, because the peer receives the payload before it replies.
         Posted { id, opcode, ops: ops.len(), bytes: HEADER_BYTES }
     }
 
@@ -395,7 +396,7 @@ impl<S: Stream> FrameLink<S> {
         Ok((count, Some((refused_index(opcode, &body, count)?, refusal))))
     }
 
-    /// Tells the stream that no reply is awaited for now, so that it need not be polled.
+    /// Tells the stream that no reply is awaited until the next request, so that it need not be polled.
     fn rest(&mut self) {
         self.stream.rest();
     }

@@ -238,8 +238,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Answers a whole frame through buffers. The connection is admitted if the frame moves data, and is outside
-    /// admission if the answer may take long for other reasons.
+    /// Answers a whole frame through buffers. If the frame moves data, waits until the node admits the connection, of
+    /// which only some may move data at a time. Other frames are answered without that, because they may take long.
     fn answer_whole(&mut self, header: &Header) -> Next {
         let Connection { stream, service, conversation, input, out } = self;
         if !is_data(header) && header.opcode != Opcode::NextChunk {
@@ -319,7 +319,7 @@ impl Connection<'_> {
         while done < total {
             let mut has_waited = false;
             let count = patiently(stream, Interest::Readable, MonoNs(u64::MAX), |stream| {
-                // Checking whether bytes have arrived costs less than entering the regions in vain.
+                // Checking whether bytes have arrived costs less than entering the gates of the regions for nothing.
                 if std::mem::replace(&mut has_waited, true) && !stream.is_readable() {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
@@ -394,7 +394,7 @@ fn stream_out(
     while sent < head_bytes + total {
         let (mut refused, mut has_waited) = (None, false);
         let count = patiently(stream, Interest::Writable, deadline, |stream| {
-            // Checking whether the socket is writable costs less than entering the regions in vain.
+            // Checking whether the socket is writable costs less than entering the gates of the regions for nothing.
             if std::mem::replace(&mut has_waited, true) && !stream.is_writable() {
                 return Err(io::ErrorKind::WouldBlock.into());
             }

@@ -1,9 +1,10 @@
 //! Connections that one process hands over to another.
 //!
-//! A connection consists of a socket and, for a ring, of shared memory that holds the state of both directions. A
-//! process that has answered all requests can pass these descriptors to another process, which answers from then on.
-//! The peer notices nothing, and bytes on their way are not lost. A TLS connection also has keys, which cannot be
-//! passed on. Then the first process stays in between and forwards frames in both directions.
+//! A connection consists of a socket. If its messages pass through rings in shared memory, it also has that memory,
+//! which holds the state of both directions. A process that has answered all requests can pass these descriptors to
+//! another process, which answers from then on. The peer notices nothing, and bytes on their way are not lost. A TLS
+//! connection also has keys, which cannot be passed on. Then the first process stays in between and forwards frames in
+//! both directions.
 
 use crate::client::FrameLink;
 use crate::outgoing::Outgoing;
@@ -18,7 +19,8 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Deadline in milliseconds for accepting a ring that this process has just offered to itself. It is there already.
+/// Deadline in milliseconds for accepting the shared memory that this process has just sent to itself. It is there
+/// already.
 const LOCAL_MS: u64 = 1_000;
 
 /// Descriptors of a connection that is handed over.
@@ -28,7 +30,7 @@ pub enum HandedOver {
     Tcp(OwnedFd),
     /// A Unix socket.
     Unix(OwnedFd),
-    /// A Unix socket that is used for wake-ups, and the memory of the node's side of a ring.
+    /// A Unix socket that is used for wake-ups, and the shared memory with the rings of both directions.
     Ring(OwnedFd, OwnedFd),
 }
 
@@ -90,7 +92,8 @@ pub trait Successor: Send {
     fn take(self: Box<Self>, connection: HandedOver) -> io::Result<()>;
 }
 
-/// Answering side of a call lane: takes requests and sends replies, one at a time.
+/// Answering side of a call lane, a connection on which functions are called: takes requests and sends replies, one at
+/// a time.
 pub struct Lane {
     stream: Box<dyn Stream>,
     frame: Vec<u8>,

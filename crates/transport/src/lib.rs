@@ -4,7 +4,8 @@
 //! reply is received straight into the caller's buffers. A client that wants concurrency opens more links; no link is
 //! shared under a lock. All transports speak the frames of `spec/wire.md` and differ in how bytes move:
 //!
-//! - [`tcp`]: sockets with vectored calls; a waiting thread spins, then parks. With certificates, [`tls`] encrypts.
+//! - [`tcp`]: sockets with vectored calls; a waiting thread spins, then parks (sleeps). With certificates, [`tls`]
+//!   encrypts.
 //! - [`shm`]: the client maps the region and copies by itself. It asks the node only for the mapping.
 //! - [`sim`]: a simulated network with seeded delays, losses and disconnects, on a virtual clock.
 //! - [`shaped`]: a wrapper over any link that emulates a slower one.
@@ -148,8 +149,8 @@ pub trait Link: Send {
     /// Returns the kind of transport.
     fn transport(&self) -> Transport;
 
-    /// Sets the query that the next requests belong to, which nodes write to their logs. A peer that speaks an older
-    /// version does not get it.
+    /// Sets the id of the query that the next requests belong to, which nodes write to their logs. A peer that speaks
+    /// an older version of the protocol does not get it.
     fn set_trace(&mut self, _trace: TraceId) {}
 
     /// Sends a control request and waits for its reply.
@@ -201,7 +202,7 @@ pub trait Link: Send {
         self.post_write(ops, deadline).map(|()| true)
     }
 
-    /// Returns the descriptor to poll until the peer takes more bytes. `None` if the link has none.
+    /// Returns the file descriptor to poll until the peer takes more bytes. `None` if the link has none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

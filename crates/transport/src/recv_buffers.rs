@@ -2,8 +2,8 @@
 //!
 //! Fresh memory costs a page fault for every 4 KiB, and the kernel zeroes it. Together that takes longer than receiving
 //! the bytes. Large buffers, of which Arrow columns are made, therefore return to this pool when their last user drops
-//! them, as long as a [`RecvBufferPool`] exists. Without a keeper nothing is pooled. Buffers that were not reused for a
-//! while are freed ([`RecvBufferPool::age`]).
+//! them, as long as a [`RecvBufferPool`] exists. Otherwise nothing is pooled. Buffers that were not reused for a while
+//! are freed ([`RecvBufferPool::age`]).
 
 use farpool_lock::Mutex;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ const KEPT_BYTES_MIN: usize = 64 << 10;
 /// Limit of the pool, in bytes.
 const KEPT_BYTES_MAX: usize = 512 << 20;
 
-/// Unused buffers.
+/// Unused buffers. They are kept only while `keepers`, the number of [`RecvBufferPool`] handles, is not 0.
 #[derive(Debug, Default)]
 struct Spare {
     /// Buffers by capacity, each with the value that `age` had when the buffer was returned.

@@ -30,7 +30,7 @@ pub struct Peer {
     pub identity: Option<Identity>,
     /// Client number from the greeting; 0 before it. It proves nothing.
     pub client: ClientId,
-    /// Query that the present request belongs to, for logs.
+    /// Id of the query that the present request belongs to, for logs.
     pub trace: TraceId,
 }
 
@@ -48,7 +48,7 @@ pub struct Shared {
 pub enum Mappable {
     /// File descriptors, sent together with the reply.
     Files {
-        /// Memory of the region. Opened without write access for a read handle.
+        /// Memory of the region. Opened without write access if the peer's handle permits only reading.
         region: OwnedFd,
         /// Fence words of the node. They cannot be mapped writable.
         words: OwnedFd,
@@ -129,8 +129,8 @@ pub trait Service: Send + Sync + 'static {
     }
     /// Notes that a connection has ended. Its number is not used again.
     fn ended(&self, _peer: &Peer) {}
-    /// Returns the connection's place in admission control, which it passes each time it moves data. Called after
-    /// the greeting, until it returns one. `None` if data moves without admission.
+    /// Returns the object by which the connection asks to be admitted each time it moves data. Called after the
+    /// greeting, until it returns one. `None` if data moves without admission.
     fn admission(&self, _peer: &Peer) -> Option<Box<dyn Admission>> {
         None
     }
@@ -144,7 +144,7 @@ pub struct Conversation {
     spans: Vec<Span>,
     /// Body of a control reply; reused.
     body: Vec<u8>,
-    /// Bytes that were read to make the last reply, and bytes that are sent after it.
+    /// Sum of the bytes that were read to make the last reply and the bytes of rows that are sent with it.
     worked: u64,
     /// Nanoseconds for which this side waited until the peer received bytes or sent a request. The next `NextChunk`
     /// reply reports them.
@@ -186,7 +186,7 @@ impl Conversation {
         self.waited_ns += waited_ns;
     }
 
-    /// Returns the bytes that were read to make the last reply, plus those that are sent after it.
+    /// Returns the sum of the bytes that were read to make the last reply and the bytes of rows that are sent with it.
     pub(crate) fn worked(&self) -> u64 {
         self.worked
     }

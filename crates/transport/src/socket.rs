@@ -71,7 +71,7 @@ pub trait Stream: Send {
         self.socket()
     }
 
-    /// Notes that nothing is awaited until the next request, so that the stream need not be polled.
+    /// Notes that no reply is awaited until the next request, so that the stream need not be polled.
     fn rest(&mut self) {}
 
     /// Makes all later waits sleep instead of spinning.

@@ -63,7 +63,7 @@ impl Shared {
 #[test]
 fn every_item_arrives_in_order_and_no_call_is_missed_in_any_interleaving() {
     let mut model = loom::model::Builder::new();
-    // More preemptions than a lost wake-up or an early read would need.
+    // A lost wake-up or an early read would show with fewer preemptions than this.
     model.preemption_bound = Some(3);
     model.check(|| {
         let shared = Arc::new(Shared {

@@ -19,7 +19,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex")).collect()
 }
 
-/// Service that answers everything by an empty reply, and notes which query it was asked for.
+/// Service that answers every request by an empty reply, and records the query id of each.
 #[derive(Default)]
 struct Noting(Mutex<Vec<TraceId>>);
 

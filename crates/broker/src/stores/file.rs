@@ -49,15 +49,15 @@ impl From<io::Error> for Unusable {
     }
 }
 
-/// File of a store, locked against other processes that open it as one.
+/// File of a store, locked against other processes that open it as a store.
 #[derive(Debug)]
 pub(super) struct StoreFile {
     file: Arc<File>,
 }
 
 impl StoreFile {
-    /// Opens the file. If there is none, or an empty one, makes a new store: `fill` writes the contents of its commit
-    /// 1.
+    /// Opens the file. If there is none, or an empty one, makes a new store: `fill` writes the contents of its first
+    /// commit, which has the number 1.
     pub(super) fn open(
         path: &Path,
         fill: &dyn Fn(Behind) -> Result<(), Unusable>,
@@ -273,7 +273,7 @@ pub(super) struct View {
 struct ViewState {
     /// Length of the view in bytes.
     bytes: u64,
-    /// Bytes of the file that the view shows. From there on it shows zeros, until they are written.
+    /// Bytes at the front of the file that the view shows. Behind them it shows zeros, until these are written.
     behind_bytes: u64,
     pages: BTreeMap<u64, Vec<u8>>,
 }

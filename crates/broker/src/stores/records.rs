@@ -78,7 +78,7 @@ fn digest(value: &[u8]) -> u128 {
     u128::from_le_bytes(first)
 }
 
-/// Digests of all values in a store, which the next commit needs.
+/// Digests of all values in a store, from which the next commit computes the new sum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Number of the last commit.
@@ -158,7 +158,8 @@ impl Ledger {
 pub struct Reading {
     durable: Durable,
     ledger: Ledger,
-    /// Number of values apart from the sum, and sum of their digests, as read from the store.
+    /// Number of the other values, and sum of their digests, as the value `meta/sum` of the store says; `None` until it
+    /// was read.
     said: Option<(u64, u128)>,
 }
 
@@ -247,10 +248,11 @@ impl Found {
         found
     }
 
-    /// Returns the records of a new store. There may be a name among them that was dropped, replaced or renamed. Its
-    /// regions have another epoch or another name at their nodes by now, so no bytes can be read through it.
+    /// Returns the records of a new store. There may be a name among them that was dropped, replaced or renamed. The
+    /// nodes have given its regions another epoch or another name by now, so no bytes can be read through it.
     ///
-    /// The term is greater than any that was used before, even if its record was lost.
+    /// The term is at least `now_ms` (ms since 1970), which is greater than any term that was used before, even if the
+    /// record of the last one was lost.
     pub fn records(self, now_ms: u64) -> Vec<StateChange> {
         let mut next_file = 0;
         let mut term = now_ms;

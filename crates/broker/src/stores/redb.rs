@@ -33,7 +33,7 @@ pub struct RedbStore {
     path: String,
 }
 
-/// Result of rebuilding a damaged store.
+/// New store that was made from the undamaged records of a damaged one.
 pub struct Rebuilt {
     /// The new store.
     pub store: RedbStore,
@@ -64,7 +64,7 @@ impl RedbStore {
 
     /// Makes a new store from the undamaged records of a damaged one. The damaged file is kept under another name.
     ///
-    /// Errors: as for [`Self::open`]; and the store is not damaged.
+    /// Errors: the file is not a store of this format, is in use, or is not damaged.
     pub fn rebuild(path: &Path) -> Result<Rebuilt, StoreError> {
         let shown = path.display();
         let refused = |why: String| StoreError(format!("the broker store {shown} cannot be rebuilt: {why}"));
@@ -130,7 +130,7 @@ fn words(unusable: Unusable, path: &Path) -> String {
     }
 }
 
-/// Returns the format of a store that is older than format 3. Those note it in a table.
+/// Returns the format of a store that is older than format 3. Older stores note it in the table `meta`.
 fn former_format(path: &Path) -> Option<u64> {
     const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
     let format = guarded(|| {

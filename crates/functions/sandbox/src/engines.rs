@@ -1,8 +1,9 @@
 //! Compilation of modules, and caches of compiled code.
 //!
-//! The idea: there are two Wasmtime engines, which differ in how functions are interrupted. Compiled code is cached by
-//! the module's hash, in this process and, if the node gave a folder, in files. Only processes of this tenant write
-//! these files, because what is read from one is run as native code.
+//! The idea: there are two Wasmtime engines. One compiles checks into the code, by which a running function is
+//! interrupted; the other does not, and its functions are stopped by ending the process. Compiled code is cached by the
+//! module's hash, in this process and, if the node gave a folder, in files. Only processes of this tenant write these
+//! files, because the code in them is run as native code.
 #![allow(unsafe_code)]
 
 use crate::module::{self, Interruption};
@@ -39,7 +40,7 @@ const STACK_BYTES: usize = 512 << 10;
 pub struct Compiled {
     /// The module, ready to be instantiated.
     pub instances: InstancePre<Data>,
-    /// How its functions are interrupted.
+    /// Method by which its functions are interrupted.
     pub interruption: Interruption,
 }
 
@@ -160,7 +161,7 @@ impl Engines {
         let module = Module::from_binary(self.of(interruption), bytes).map_err(|_| FunctionFault::Invalid)?;
         if let Some(cache) = cache.and_then(|cache| cache.try_clone().ok()) {
             let name = self.artefact_name(&hash, interruption);
-            // An error does not matter: the module is then compiled again next time.
+            // If the file cannot be written, the module is compiled again next time.
             let _ = self.to_keep.get_or_init(keeper).send(ToKeep { cache, name, module: module.clone() });
         }
         self.keep(&hash, module, interruption).map_err(|_| FunctionFault::NotLoaded)

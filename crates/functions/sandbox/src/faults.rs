@@ -26,19 +26,19 @@ pub struct ThreadCall<'r> {
     pub space: &'r AddressSpace,
     /// True if a module runs, so that faults become traps. In native code they end the process.
     pub is_module: bool,
-    /// Obtains the block that starts at this byte and stores it where `AddressSpace::map_supplied` finds it. Returns
-    /// whether it could.
+    /// Obtains the block of the window that starts at this byte and stores it where `AddressSpace::map_supplied` finds
+    /// it. Returns false if it could not.
     pub supply: &'r dyn Fn(u64) -> bool,
-    /// Observations of the handler.
+    /// Record of the faults, which the handler fills.
     pub noted: &'r Noted,
 }
 
-/// Observations of the fault handler during a call.
+/// Record of the faults of a call.
 #[derive(Debug, Default)]
 pub struct Noted {
-    /// Address of the last fault, and whether it was a store.
+    /// Address of the last fault, and true if a store caused it.
     pub fault: Cell<Option<(usize, bool)>>,
-    /// True if memory of the window was gone.
+    /// True if a load found that memory of the window was revoked or truncated.
     pub is_void: Cell<bool>,
     /// First byte of a block that could not be supplied.
     pub not_supplied: Cell<Option<u64>>,
@@ -84,7 +84,7 @@ pub fn install() -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
-    // SAFETY: as above; nobody reads the previous handler.
+    // SAFETY: `sigaction` gets a handler of the right type, and no place for the previous one.
     let result = unsafe {
         let mut action = EMPTY;
         action.sa_sigaction = end_aborted as *const () as usize;
@@ -145,7 +145,7 @@ fn is_store(_context: *mut libc::c_void) -> bool {
     false
 }
 
-/// Handles a fault. Returns whether the instruction should be repeated.
+/// Handles a fault. Returns true if the instruction should be repeated.
 fn answer(running: &ThreadCall<'_>, signal: libc::c_int, address: usize, is_store: bool) -> bool {
     let ThreadCall { space, is_module, supply, noted } = *running;
     noted.fault.set(Some((address, is_store)));

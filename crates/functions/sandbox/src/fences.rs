@@ -18,7 +18,7 @@ pub struct Fences {
 // SAFETY: the pointer is to a mapping of this process that is valid until drop, from any thread. It is used for
 // atomic loads only.
 unsafe impl Send for Fences {}
-// SAFETY: as for Send.
+// SAFETY: through a shared reference, the pointer is used for atomic loads only.
 unsafe impl Sync for Fences {}
 
 impl Fences {

@@ -103,9 +103,9 @@ const NAMING: [i64; 5] =
 /// Right of the process to name files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// It may name files: its namespace or Landlock restricts it to its own.
+    /// The process may name files: its namespace or Landlock restricts it to its own.
     Named,
-    /// It may not name files, and uses those that it was given.
+    /// The process may not name files, and uses the open ones that it was given.
     None,
 }
 
@@ -161,7 +161,7 @@ fn by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
         libc::F_ADD_SEALS,
         libc::F_GET_SEALS,
     ];
-    // Neither an owner, who would get the descriptor's signals, nor signals at all.
+    // Neither `F_SETOWN`, which names the process that gets the descriptor's signals, nor `O_ASYNC`, which sends them.
     let mut fcntl = one_of(1, &plain.map(|command| command as u64))?;
     fcntl.push(all(vec![is(1, libc::F_SETFL as u64)?, has(2, libc::O_ASYNC as u64, 0)?])?);
     let socket = libc::SOL_SOCKET as u64;

@@ -1,4 +1,5 @@
-//! A call lane: receives requests, runs functions and sends replies, on a thread of its own.
+//! A call lane: a connection on which one caller calls functions over one window (a range of far memory that they see
+//! as theirs). It receives requests, runs functions and sends replies, on a thread of its own.
 
 use crate::Process;
 use crate::engines::{Compiled, check_entry};
@@ -27,7 +28,7 @@ use wasmtime::{ModuleExport, Store, Trap, TypedFunc, UpdateDeadline, WasmBacktra
 
 /// Time in ms after which a caller that does not take its reply is disconnected.
 const SEND_PATIENCE_MS: u64 = 30_000;
-/// Largest number of modules that a lane keeps instantiated. Each has its own mapping of the window.
+/// Largest number of modules that a lane keeps instantiated for later calls. Each has its own mapping of the window.
 const WARM_MAX: usize = 8;
 /// Largest number of functions that a lane keeps numbers for.
 const FUNCTIONS_MAX: usize = 4_096;
@@ -81,15 +82,16 @@ struct Serving<'p> {
     names: Vec<String>,
     /// Number of calls so far.
     calls: u64,
-    /// Instance that no other call may see, and the index of its function. It is replaced after the answer was sent.
+    /// Instance whose heap the next call must not see, and the index of its function. It is replaced after the answer
+    /// was sent.
     left: Option<(usize, Warm)>,
-    /// Spaces without a module.
+    /// Address spaces without a module.
     spare: Vec<Arc<AddressSpace>>,
     /// Space for native functions.
     space: Option<Arc<AddressSpace>>,
     parts: Vec<u8>,
     columns: Vec<u8>,
-    /// First bytes of the blocks that were supplied.
+    /// Offset in the window of the first byte of each block that the caller has supplied.
     supplied: RefCell<BTreeSet<u64>>,
     /// Space with the last call's output, and the size of that output in bytes.
     output: Option<(Arc<AddressSpace>, usize)>,
@@ -303,7 +305,7 @@ impl Serving<'_> {
         self.warm(compiled, entry)
     }
 
-    /// Replaces an instance that no other call may see, while the caller reads the answer.
+    /// Replaces the instance whose heap the next call must not see, while the caller reads the answer.
     fn renew(&mut self) {
         let Some((index, left)) = self.left.take() else { return };
         let Some(Function::Module { compiled, entry, .. }) = self.functions.get(index) else { return };
@@ -314,7 +316,7 @@ impl Serving<'_> {
         }
     }
 
-    /// Instantiates a module.
+    /// Instantiates a module in a spare or a new address space.
     fn warm(&mut self, compiled: &Compiled, entry: &ModuleExport) -> wasmtime::Result<Warm> {
         let space = self.spare_space()?;
         Arc::clone(&space).offer();
@@ -398,7 +400,7 @@ impl Serving<'_> {
                 let Warm { mut store, entry, space, .. } = ready;
                 let result =
                     self.run(lane, of, &call, &space, 0, true, || entry.call(&mut store, CALL_AT as i32));
-                // Its heap may contain anything after a fault.
+                // The heap may contain anything after a fault, so the instance is used no more.
                 let is_whole = result.as_ref().is_some_and(|end| {
                     matches!(end.called.outcome, Outcome::Done | Outcome::GaveUp | Outcome::Hop)
                 });

@@ -40,8 +40,8 @@ pub fn follow_parent() -> Result<(), Box<dyn Error>> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// Gives up all other rights. Returns whether Landlock restricts the process to the files of its cache and of its own
-/// root.
+/// Gives up all rights but those to its cache, its own root and the system calls of [`crate::filter`]. Returns true if
+/// Landlock restricts the process to the files of its cache and of its own root.
 pub fn lock_down(
     cache: Option<&OwnedFd>,
     heap_bytes: u64,
@@ -66,7 +66,7 @@ pub fn lock_down(
     Ok(is_held)
 }
 
-/// Restricts file access to these folders. Returns whether the kernel enforces it.
+/// Restricts file access to these folders, by Landlock. Returns true if the kernel enforces it.
 fn restrict_files<'f>(mut folders: impl Iterator<Item = &'f OwnedFd>) -> Result<bool, Box<dyn Error>> {
     let abi = ABI::V6;
     let ruleset = Ruleset::default()

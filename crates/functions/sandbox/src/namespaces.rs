@@ -44,7 +44,8 @@ pub fn enter(control: &UnixStream) -> io::Result<Confinement> {
         | UnshareFlags::NEWNS
         | UnshareFlags::NEWIPC;
     let was_root = geteuid().is_root();
-    // SAFETY: descriptors are not among the things that are unshared, and there is one thread.
+    // SAFETY: descriptors are not among the things that are unshared, and the caller promises that this is the only
+    // thread.
     confinement.namespaces = unsafe { unshare_unsafe(all) }.is_ok();
     tell(control, confinement.namespaces.into())?;
     if confinement.namespaces {
@@ -68,7 +69,7 @@ pub fn enter(control: &UnixStream) -> io::Result<Confinement> {
 pub fn wait_alone() -> io::Result<()> {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        // SAFETY: nothing is unshared; the call fails if there is another thread.
+        // SAFETY: with this flag alone the kernel unshares nothing. It only fails if there is another thread.
         if unsafe { libc::unshare(libc::CLONE_THREAD) } == 0 {
             return Ok(());
         }
@@ -129,7 +130,8 @@ fn mount(at: &CStr, kind: Option<&CStr>, flags: libc::c_ulong, data: Option<&CSt
 /// Starts the second process. Returns its id in the first process, and `None` in the second. The caller must be the
 /// only thread.
 pub fn split() -> io::Result<Option<Pid>> {
-    // SAFETY: there is one thread, so the new process finds no lock held and nothing half done.
+    // SAFETY: the caller promises that this is the only thread, so the new process finds no lock held and nothing half
+    // done.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         id => Ok(Pid::from_raw(id)),

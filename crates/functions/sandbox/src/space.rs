@@ -1,12 +1,13 @@
-//! Address spaces of functions: heap, call area, output and window, as `spec/function.md` lays them out.
+//! Address spaces of functions: heap, call area (the record of a call and its arguments), output, and window (the bytes
+//! of far memory that a function sees), as `spec/function.md` lays them out.
 //!
 //! The idea: a Wasm module declares a small linear memory, but 4 GiB of addresses are reserved for it. In so
 //! large a reservation, compiled code needs no bounds checks: 32-bit addresses cannot leave it, and an address
 //! without memory traps. A window that is mapped above the heap can therefore be loaded from at full speed, like the
 //! heap itself. Wasmtime works this way but does not promise it, so [`crate::engines`] tests it at the start.
 //!
-//! Mapping a window takes a thousand times as long as a call. A lane therefore keeps its spaces, with the window in
-//! place, and uses them for the next call.
+//! Mapping a window takes a thousand times as long as a call. A lane (the connection on which functions are called over
+//! one window) therefore keeps its spaces, with the window in place, and uses them for the next call.
 #![allow(unsafe_code)]
 
 use farpool_functions::abi::{CALL_AT, CALL_BYTES, OUTPUT_AT, Part, WINDOW_AT};
@@ -63,14 +64,15 @@ pub struct AddressSpace {
     /// Size of the accessible part of the heap, in bytes.
     heap: AtomicUsize,
     layout: Arc<Layout>,
-    /// First bytes of the supplied blocks that are mapped.
+    /// Offset in the window of the first byte of each supplied block that is mapped.
     mapped: RefCell<Vec<u64>>,
 }
 
 // SAFETY: the pointer is to a mapping of this process that is valid until drop, from any thread. One thread at a time
 // uses a space. Only `Layout::forget` changes it from another thread, and leaves the mapping to the kernel.
 unsafe impl Send for AddressSpace {}
-// SAFETY: as for Send; only the lane's own thread uses the list of blocks.
+// SAFETY: the lane's own thread uses the space. Other threads only call `Layout::forget`, which does not touch the list
+// of blocks.
 unsafe impl Sync for AddressSpace {}
 
 thread_local! {
@@ -154,7 +156,8 @@ impl AddressSpace {
     /// Returns an integer of the call area.
     pub fn word(&self, address: u64) -> u64 {
         assert!(address >= CALL_AT && address + 8 <= OUTPUT_AT);
-        // SAFETY: as in `put`, in the other direction; the address need not be aligned.
+        // SAFETY: the range was just checked to lie in the call area, which is mapped as long as the space exists. The
+        // address need not be aligned.
         unsafe { self.at(address).cast::<u64>().read_unaligned() }
     }
 
@@ -188,7 +191,7 @@ impl AddressSpace {
             // SAFETY: the range lies below the call area (`Heap` ensures that), in this mapping.
             unsafe { mprotect(self.base.cast(), wanted, all)? };
         } else if wanted < heap {
-            // SAFETY: likewise; nothing uses what becomes inaccessible.
+            // SAFETY: the range lies in the heap of this mapping, and nothing uses the part that becomes inaccessible.
             unsafe { mprotect(self.at(wanted as u64).cast(), heap - wanted, MprotectFlags::empty())? };
         }
         self.heap.store(wanted, Ordering::Relaxed);

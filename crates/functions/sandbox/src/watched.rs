@@ -1,9 +1,10 @@
-//! Watching of call lanes: the state of a lane that a second thread needs to stop what runs on it.
+//! Watching of call lanes (connections on which functions are called): the state of a lane that a second thread needs
+//! to stop the function that runs on it.
 //!
 //! The idea: a function that loops cannot look at the clock by itself, so one thread does it for all lanes,
 //! some hundred times a second while there are any. It unmaps windows that were revoked, notices callers that have
-//! left, and interrupts modules so that each checks its own deadline. It marks what cannot be interrupted as overdue in
-//! the shared status, and the node then ends the process.
+//! left, and interrupts modules so that each checks its own deadline. Code that cannot be interrupted gets a deadline
+//! in the shared status that is over, and the node then ends the process.
 
 use crate::engines::Engines;
 use crate::fences::Fences;
@@ -39,7 +40,7 @@ pub struct Watched {
     until_ns: AtomicU64,
     deadline_ms: AtomicU64,
     has_left: AtomicBool,
-    /// True if what runs can only be stopped by ending the process.
+    /// True if the code that runs can only be stopped by ending the process.
     ends_process: AtomicBool,
 }
 
@@ -74,13 +75,13 @@ impl Watched {
         until_ns.saturating_add(grace_ns)
     }
 
-    /// Sets the deadline of what runs, in ns, and the time in ms that it was given.
+    /// Sets the deadline of the function that runs, in ns, and the time in ms that it was given.
     pub fn set_until(&self, until_ns: u64, deadline_ms: u32) {
         self.until_ns.store(until_ns, Ordering::Relaxed);
         self.deadline_ms.store(deadline_ms.into(), Ordering::Relaxed);
     }
 
-    /// Checks whether what runs may continue; the error says why not.
+    /// Checks whether the function that runs may continue; the error says why not.
     pub fn go_on(&self) -> Result<(), Interrupted> {
         if self.has_left.load(Ordering::Relaxed) {
             return Err(Interrupted(Outcome::Cancelled, 0));

@@ -12,11 +12,11 @@ pub(crate) fn has_aes() -> bool {
     has_avx512() && is_x86_feature_detected!("aes") && is_x86_feature_detected!("vaes")
 }
 
-/// AES form of [`SecretHasher::hash`].
+/// Returns the hash of a masked key, by two rounds of AES. AES form of [`SecretHasher::hash`].
 #[inline]
 pub(crate) fn hash(hasher: &SecretHasher, masked: u64) -> u64 {
     debug_assert!(hasher.is_aes);
-    // SAFETY: a hasher of AES exists only if the CPU has the instructions.
+    // SAFETY: the caller checked `is_aes`, which `SecretHasher::new` sets only if `has_aes` found the instructions.
     unsafe { hash_one(hasher, masked) }
 }
 
@@ -30,7 +30,7 @@ fn hash_one(hasher: &SecretHasher, masked: u64) -> u64 {
     _mm_cvtsi128_si64(_mm_aesenc_si128(_mm_aesenc_si128(state, round(0)), round(1))) as u64
 }
 
-/// Values that hashing keeps in registers.
+/// Secret words of a hasher, repeated in vectors, and the mask that turns hashes into positions of buckets.
 #[derive(Clone, Copy)]
 struct Secret {
     mask: __m512i,
@@ -103,7 +103,8 @@ impl Secret {
     }
 }
 
-/// Form of [`crate::find`] for a table whose hasher uses AES.
+/// Looks up each key in its bucket, and returns how many were not found. Form of [`crate::find`] for a table whose
+/// hasher uses AES.
 pub(crate) fn find(
     table: &KeyTable<'_>,
     keys: &[i64],
@@ -113,8 +114,9 @@ pub(crate) fn find(
 ) -> usize {
     let mut masked = [0; BLOCK_ROWS];
     let places = &mut places[..keys.len()];
-    // SAFETY: a hasher of AES exists only if the CPU has the instructions. Nothing is added, so nothing is written to
-    // the words. `KeyTable::new` has checked that the words hold all buckets that a masked hash can name.
+    // SAFETY: the caller checked `is_aes`, which `SecretHasher::new` sets only if `has_aes` found the instructions.
+    // With `ADD` of 0 nothing is written to the words. `KeyTable::new` has checked that the words hold all buckets that
+    // a masked hash can name.
     unsafe {
         let secret = Secret::new(table.hasher, looked_for_first(table.starts));
         if secret.prepare(keys, &mut masked, places) {
@@ -130,7 +132,8 @@ pub(crate) fn find(
     }
 }
 
-/// Form of [`crate::find_and_add`] for a hasher that uses AES.
+/// Looks up each key in its bucket, adds its value beside it, and returns how many were not found. `starts` is the mask
+/// that turns a hash into the position of a bucket. Form of [`crate::find_and_add`] for a hasher that uses AES.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn find_and_add(
     words: &mut [u64],
@@ -144,9 +147,9 @@ pub(crate) fn find_and_add(
 ) -> usize {
     let mut masked = [0; BLOCK_ROWS];
     let places = &mut places[..keys.len()];
-    // SAFETY: a hasher of AES exists only if the CPU has the instructions. The caller has checked that the words hold
-    // all buckets that a masked hash can name, that each bucket has at least eight words, and the number of values
-    // and copies.
+    // SAFETY: the caller has checked `is_aes`, which `SecretHasher::new` sets only if `has_aes` found the instructions.
+    // It has also checked that the words hold all buckets that a masked hash can name, that each bucket has at least
+    // eight words, and the number of values and copies.
     unsafe {
         let secret = Secret::new(hasher, looked_for_first(starts));
         if secret.prepare(keys, &mut masked, places) {
@@ -174,7 +177,8 @@ pub(crate) fn find_and_add(
     }
 }
 
-/// Words up to which a table is sparse, so that most keys are in the one slot that their hash names.
+/// Words from which on a table is not small. Small tables are sparse, so that most keys are in the slot that their hash
+/// names, which is then looked at first.
 const SMALL_WORDS: u32 = 1 << 15;
 
 fn is_small(starts: u32) -> bool {
@@ -218,8 +222,8 @@ unsafe fn block<const FIRST: bool, const AHEAD: bool, const ADD: usize>(
     let mut count = 0usize;
     let ahead_starts = ahead_starts.as_ptr();
     let mut step = |row: usize, copy: usize| {
-        // SAFETY: the caller guarantees it. A row is below the number of places, and `trailing_zeros` of a mask of
-        // four slots is below 4.
+        // SAFETY: the caller guarantees that places lie in the words, and the number of values and copies. A row is
+        // below the number of places, and `trailing_zeros` of a mask of four slots is below 4.
         unsafe {
             if AHEAD {
                 _mm_prefetch::<_MM_HINT_T0>(words.wrapping_add(*ahead_starts.add(row) as usize).cast());
@@ -263,7 +267,7 @@ fn are_within(places: &[u32], words: usize) -> bool {
     if !has_avx512() {
         return places.iter().all(|place| (*place as usize) < words);
     }
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: `has_avx512` was checked above.
     let most = unsafe { most(places) };
     places.is_empty() || (most as usize) < words
 }
@@ -279,24 +283,25 @@ fn most(places: &[u32]) -> u32 {
     rest.iter().fold(_mm512_reduce_max_epu32(most), |most, place| most.max(*place))
 }
 
-/// Form of [`crate::update`] that checks all places at once.
+/// Replaces the word at each place by the result of `with`. Form of [`crate::update`] that checks all places at once.
 #[inline(always)]
 pub(crate) fn update(words: &mut [u64], places: &[u32], mut with: impl FnMut(usize, u64) -> u64) {
     assert!(are_within(places, words.len()), "places beyond {} words", words.len());
     for (row, place) in places.iter().enumerate() {
-        // SAFETY: no place is beyond the words.
+        // SAFETY: `are_within` has checked that no place is beyond the words.
         let word = unsafe { words.get_unchecked_mut(*place as usize) };
         *word = with(row, *word);
     }
 }
 
-/// AVX-512 form of [`crate::add`]. Returns false, with nothing done, if the CPU has no AVX-512.
+/// Adds each value to the word at its place. Returns false, with nothing done, if the CPU has no AVX-512. AVX-512 form
+/// of [`crate::add`].
 pub(crate) fn add(words: &mut [u64], places: &[u32], values: &[i64]) -> bool {
     if !has_avx512() {
         return false;
     }
     assert!(are_within(places, words.len()), "places beyond {} words", words.len());
-    // SAFETY: the CPU has the instructions, and no place is beyond the words.
+    // SAFETY: `has_avx512` was checked above, and `are_within` has checked that no place is beyond the words.
     unsafe { add_block(words, places, values) };
     true
 }
@@ -330,9 +335,10 @@ unsafe fn add_block(words: &mut [u64], places: &[u32], values: &[i64]) {
     }
 }
 
-/// AVX-512 form of [`crate::ones`]. `None` if the CPU has no AVX-512.
+/// Returns the bitwise OR of the magnitudes of the values. `None` if the CPU has no AVX-512. AVX-512 form of
+/// [`crate::ones`].
 pub(crate) fn ones(values: &[i64]) -> Option<u64> {
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: `has_avx512` has found the instructions.
     has_avx512().then(|| unsafe { ones_of(values) })
 }
 

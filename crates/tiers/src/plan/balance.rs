@@ -1,12 +1,13 @@
 //! Near share that corrects itself while an operator runs.
 //!
-//! The idea: workers take morsels from two queues, near and far, and have as many of each in flight as they can. Both
-//! tiers are busy until their queue is empty. If one queue is empty first, the other tier had too many morsels.
+//! The idea: workers take morsels (parts of the work) from two queues, near and far, and request as many of each ahead
+//! as they may. Each tier is busy until its queue is empty. If one queue is empty first, the other tier had too many
+//! morsels.
 //!
-//! Given the near share `w` and rates `N` and `F`, the queues last `w / N` and `(1 - w) / F`. They last equally long at
-//! `ln(w / (1 - w)) = ln(N / F)`. On that logarithmic scale the share moves by the logarithm of the ratio of the two
-//! times. If nothing else uses the tiers, it is right after one measurement. Other traffic on either tier makes a step
-//! shorter than it should be, never longer.
+//! Given the near share `w` and the rates `N` (near) and `F` (far), the queues last `w / N` and `(1 - w) / F`. They
+//! last equally long at `ln(w / (1 - w)) = ln(N / F)`. On that logarithmic scale the share moves by the logarithm of
+//! the ratio of the two times. If nothing else uses the tiers, the share is right after one measurement. Other traffic
+//! on either tier makes a step shorter than it should be, never longer.
 //!
 //! This balances one phase only. If moving a share costs time in another phase, the plan must limit the share from
 //! above ([`Balance::within`]).
@@ -25,7 +26,7 @@ pub struct Balance {
 const SHARE_MIN: f64 = 1.0 / 64.0;
 /// Largest ratio of times that counts. A larger ratio comes from other users of the machine.
 const RATIO_MAX: f64 = 4.0;
-/// Least weight of a measurement, 0 to 1. The first has weight 1.
+/// Least weight of a measured pair of times, 0 to 1. The first pair has weight 1, the second 1/2, and later ones this.
 const WEIGHT_MIN: f64 = 0.4;
 
 impl Balance {
@@ -42,14 +43,14 @@ impl Balance {
         Balance { log_odds: log_odds(share.clamp(least, most)), seen: 0, least, most }
     }
 
-    /// Returns the near share for the next piece of work.
+    /// Returns the near share of the data that is placed next.
     pub fn share(&self) -> f64 {
         let odds = self.log_odds.exp();
         (odds / (1.0 + odds)).clamp(self.least, self.most)
     }
 
-    /// Learns from a piece of work whose queues began together: the times until each was empty, in any unit. Ignores
-    /// times that are not finite and above 0.
+    /// Corrects the share by the times, in any unit, after which the near and the far queue were empty. Both queues
+    /// must have begun at the same time. Ignores times that are not finite and above 0.
     pub fn drained(&mut self, near: f64, far: f64) {
         let is_time = |time: f64| time.is_finite() && time > 0.0;
         if !is_time(near) || !is_time(far) {
@@ -77,7 +78,7 @@ mod tests {
         fn share_comes_to_where_both_queues_drain_together(
             prior in 0.0f64..=1.0, near in 1.0f64..8.0, far in 1.0f64..8.0, fixed in 0.0f64..0.3,
         ) {
-            // Other traffic takes a fixed time of either tier.
+            // Other traffic takes a fixed time of each tier.
             let mut balance = Balance::new(prior);
             let times = |w: f64| (w / near + fixed / near, (1.0 - w) / far + fixed / far);
             for _ in 0..400 {

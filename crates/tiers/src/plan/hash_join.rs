@@ -9,8 +9,8 @@
 use super::phases::{ObjectId, Phase, PhasePlan};
 use super::traffic::TierSide;
 
-/// How inputs become partitions. All but `OnePass` read the input twice: for a histogram, and to scatter. The first
-/// four are those of paper 002.
+/// Method of partitioning inputs that lie far. All but `OnePass` read the input twice: to count the rows of each
+/// partition, and to write the rows to their partitions. The first four are those of paper 002.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Partitioning {
     /// Partitioning of the inputs where they lie.
@@ -21,9 +21,9 @@ pub enum Partitioning {
     CopyMixed,
     /// Copy of a share of the inputs near, then partitioning: the proposal of the paper.
     MoveThenRun,
-    /// Partitioning that keeps a share of the inputs near while the histogram reads them.
+    /// Partitioning that writes a share of the inputs near while it reads them to count.
     KeepWhileCounting,
-    /// Partitioning that reads the inputs once, into lists of chunks. The near share of the chunks is free.
+    /// Partitioning that reads the inputs once, into lists of chunks. Any share of the chunks may lie near.
     OnePass,
 }
 
@@ -93,7 +93,7 @@ pub struct Inputs {
     pub probe: f64,
 }
 
-/// Plan of a partitioned join. Shares that the strategy does not fix are free.
+/// Plan of a partitioned join. The solver chooses the near shares that the strategy does not fix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartitionedJoin {
     /// Phases of the join.
@@ -168,7 +168,7 @@ impl PartitionedJoin {
             plan.then(join(*batch));
         }
         // Copies of inputs are needed until partitioning has ended. Partitions take memory from the phase that writes
-        // them. If `keeps`, each input has two phases, and partitions may count from a phase later than that.
+        // them. If `keeps`, counting is a phase of its own, so partitions may count from a later phase than that.
         plan.lives(input, 0..read_in);
         let first = read_in - batches.len();
         plan.lives(build, first.saturating_sub(1)..usize::MAX);
@@ -193,7 +193,7 @@ pub struct SharedTable {
     pub slot_bytes: f64,
     /// Bytes of the table for each row of the build side.
     pub table_row_bytes: f64,
-    /// Near share of the table and of the partitions that it is built from; free if `None`.
+    /// Near share of the table and of the partitions that it is built from; `None` lets the solver choose.
     pub near_share: Option<f64>,
     /// True if a share of the inputs may be moved near before they are read.
     pub may_move: bool,

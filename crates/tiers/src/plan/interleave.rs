@@ -1,4 +1,4 @@
-//! Choice of which of many items lie near, at any ratio exactly and evenly mixed.
+//! Choice of which of many items (chunks of memory, parts of an input) lie near, at any ratio exactly and evenly mixed.
 //!
 //! The idea: a straight line on a grid of pixels cannot be followed exactly, but Bresenham's rule stays within half a
 //! pixel of it everywhere. Here the line is the desired number of near items. Item `i` is near if

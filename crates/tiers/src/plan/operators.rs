@@ -1,4 +1,4 @@
-//! Other operators over two tiers as plans of phases.
+//! Scans, aggregations and sorts over two tiers as plans of phases.
 //!
 //! The idea: only the number of reads of each byte and the place of what is written matter. A scan reads its input
 //! once, so moving the input costs as much as it could gain. An operator that reads its input repeatedly may gain by
@@ -43,7 +43,7 @@ pub fn read_repeatedly_beside_moving(input_bytes: f64, times: f64) -> OverInput 
 }
 
 /// Returns a plan that reads an input once. Each row reads and writes a slot of a table of groups, and the table is
-/// read at the end. The near share of the table is free.
+/// read at the end. The input stays far; the solver chooses the near share of the table.
 pub fn aggregate(input_bytes: f64, rows: f64, slot_bytes: f64, table_bytes: f64) -> OverInput {
     let mut plan = PhasePlan::default();
     let input = plan.fixed_object("input", input_bytes, 0.0);
@@ -57,7 +57,7 @@ pub fn aggregate(input_bytes: f64, rows: f64, slot_bytes: f64, table_bytes: f64)
 }
 
 /// Returns a plan that reads an input once, writes sorted runs, and merges them `merges` times. The last merge is not
-/// written, because the consumer reads it. The near share of the runs is free.
+/// written, because the consumer reads it. The input stays far; the solver chooses the near share of the runs.
 pub fn sort(input_bytes: f64, merges: u32) -> OverInput {
     let mut plan = PhasePlan::default();
     let input = plan.fixed_object("input", input_bytes, 0.0);

@@ -42,7 +42,7 @@ impl ObjectId {
     }
 }
 
-/// Memory object whose near share is to be found, and its bounds.
+/// Object of a plan, such as an input or a table, whose near share is to be found, and the bounds of that share.
 #[derive(Clone, Debug, PartialEq)]
 struct Object {
     name: &'static str,
@@ -201,7 +201,8 @@ impl NearShares {
 }
 
 impl PhasePlan {
-    /// Adds an object with a free near share. It takes `bytes` of near memory if all of it is near, during all phases.
+    /// Adds an object whose near share the solver chooses. The object takes `bytes` of near memory if all of it is
+    /// near, during all phases.
     pub fn object(&mut self, name: &'static str, bytes: f64) -> ObjectId {
         let lives = 0..usize::MAX;
         self.objects.push(Object { name, bytes, least: 0.0, most: 1.0, lives });
@@ -246,15 +247,15 @@ impl PhasePlan {
         self.phases.iter().map(|phase| phase.seconds(rates, shares)).sum()
     }
 
-    /// Returns the placement with these shares, without a bound on near memory.
+    /// Returns these shares with the times and the near memory that follow from them, however much that is.
     pub fn at(&self, rates: &Rates, shares: Vec<f64>) -> NearShares {
         let phase_seconds = self.phases.iter().map(|phase| phase.seconds(rates, &shares)).collect();
         let near_bytes = (0..self.phases.len()).map(|phase| self.near_bytes(phase, &shares));
         NearShares { near_bytes: near_bytes.fold(0.0, f64::max), phase_seconds, shares }
     }
 
-    /// Finds the placement that takes least time with at most `near_bytes_max` of near memory in any phase. Of equal
-    /// placements, returns one with less near memory.
+    /// Finds the near shares with which the plan takes least time, with at most `near_bytes_max` bytes of near memory
+    /// in any phase. Of shares that take equal time, returns those with less near memory.
     pub fn place(&self, rates: &Rates, near_bytes_max: f64) -> Result<NearShares, NoPlacement> {
         rates.check().map_err(NoPlacement::Rate)?;
         self.check()?;

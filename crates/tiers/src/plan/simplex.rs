@@ -45,7 +45,8 @@ pub(crate) fn least(cost: &[f64], rows: &[Row]) -> Option<Vec<f64>> {
     let mut goal = vec![0.0; width];
     rows.iter().zip(&mut goal).for_each(|(row, cell)| *cell = -row.bound);
     for _ in 0..PIVOTS_MAX {
-        // Bland's rule: the first column that improves, and the line that allows least. Ties go to the first.
+        // Bland's rule: the first column that improves, and the line that allows the least step. Of equal lines, the
+        // one whose basis variable has the lowest number.
         let Some(entering) = (0..width - 1).find(|column| goal[*column] < -EPSILON) else {
             return Some(goal[free..free + variables].to_vec());
         };

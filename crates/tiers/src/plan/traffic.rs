@@ -138,8 +138,9 @@ impl TierRates {
     }
 
     /// Returns two linear costs; a tier takes as long as the greater of them. Their maximum is the least convex
-    /// function that is exact for reading alone, writing alone and copying. For a tier with separate wires it is the
-    /// maximum of the two directions, for one bus it is their sum. Copying counts as no slower than that sum.
+    /// function that is exact for reading alone, writing alone and copying. For a tier with separate wires, that
+    /// maximum is the slower of the two directions; for one bus it is their sum. Copying counts as no slower than the
+    /// sum.
     pub fn costs(&self) -> [ByteCost; 2] {
         let (read, written) = (1.0 / self.read, 1.0 / self.write);
         let copied = 2.0 / self.both;

@@ -64,7 +64,7 @@ pub fn drawn(place: u64) -> u64 {
 pub fn tuples(rows: usize, keys: u64, skew: f64, seed: u64) -> Vec<Tuple> {
     let of_row = |row: u64| {
         let unit = (drawn(row ^ (seed << 40)) >> 11) as f64 / (1u64 << 53) as f64;
-        // This is the inverse of the integral of the power. It is even at a skew of 0.
+        // This is the inverse of the integral of the power law. All keys are equally likely at a skew of 0.
         let power = 1.0 - skew;
         let most = keys as f64;
         let rank = match power.abs() < 1e-9 {

@@ -146,7 +146,7 @@ pub(super) fn map_files(
             return Err(LinkError::Disconnected(std::io::ErrorKind::InvalidData.into()));
         }
     }
-    // The descriptor shows the permitted access: a read handle gets one without write access.
+    // The flags of the descriptor show the permitted access: a client that may only read gets one without write access.
     let flags = rustix::fs::fcntl_getfl(region_fd).map_err(|errno| LinkError::Disconnected(errno.into()))?;
     let access = if flags.contains(rustix::fs::OFlags::RDWR) { Access::ReadWrite } else { Access::Read };
     let mapped = |fd: &OwnedFd, bytes: u64, access| {
@@ -167,7 +167,8 @@ pub struct ShmLink<S> {
     space: Arc<ShmSpace>,
 }
 
-/// Connects to a node's Unix socket and exchanges greetings, for a client that has several links.
+/// Connects to a node's Unix socket and exchanges greetings. All links of a client send the same number `client`, so
+/// that the node shares its work fairly between clients and not between links.
 pub fn connect_for(
     client: ClientId,
     socket: &str,
@@ -179,7 +180,7 @@ pub fn connect_for(
     Ok(Box::new(ShmLink { control, space }))
 }
 
-/// Does the same as [`connect_for`] for a client with one link.
+/// Does the same as [`connect_for`] for a client with one link, which needs no number.
 pub fn connect(socket: &str, space: Arc<ShmSpace>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
     connect_for(ClientId(0), socket, space, deadline)
 }

@@ -1,4 +1,5 @@
-//! A shared descriptor that is mapped into this process: raw copies in and out, and fence words.
+//! Memory file of a node that is mapped into this process: raw copies in and out, and fence words (numbers by which the
+//! node shows whether a region may still be used).
 //!
 //! No Rust reference into the mapped bytes ever exists, because the node, and after a revocation other processes, may
 //! write them at any time. Bytes are copied to and from private memory. A copy is valid only after the fence word was
@@ -18,7 +19,7 @@ pub(crate) enum Access {
     ReadWrite,
 }
 
-/// A mapping of the first `bytes` of a descriptor.
+/// A mapping of the first `bytes` of a file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: *mut u8,
@@ -29,7 +30,7 @@ pub(crate) struct Mapping {
 // SAFETY: the pointer is to a mapping of this process, valid until drop from any thread; every access is a
 // raw copy or an atomic load, so sharing it races no more than the peers on the other side already do.
 unsafe impl Send for Mapping {}
-// SAFETY: as for Send.
+// SAFETY: a shared reference permits only raw copies and atomic accesses, as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -56,7 +57,9 @@ impl Mapping {
         if self.access != Access::ReadWrite || !offset.is_multiple_of(8) || !self.is_inside(offset, 8) {
             return None;
         }
-        // SAFETY: as in `word`, and the mapping is writable; it lives as long as the reference.
+        // SAFETY: the offset was just checked to be aligned and inside the mapping, which is writable and lives as long
+        // as the reference. Mappings start on pages, so the word is aligned. The other side changes it only by atomic
+        // stores.
         Some(unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast()) })
     }
 
@@ -113,8 +116,8 @@ impl MappedBytes for Mapping {
         if !offset.is_multiple_of(8) || !self.is_inside(offset, 8) {
             return None;
         }
-        // SAFETY: the word lies in the mapping and is aligned, for mappings start on pages; the other side
-        // changes it only by atomic stores.
+        // SAFETY: the offset was just checked to be aligned and inside the mapping, and mappings start on pages. The
+        // other side changes the word only by atomic stores.
         let word = unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast()) };
         Some(word.load(Ordering::SeqCst))
     }

@@ -1,4 +1,4 @@
-//! Shared memory: the client maps a leased region and copies bytes itself.
+//! Shared memory: a client on the node's host maps a region that it has leased and copies bytes itself.
 //!
 //! The node cannot revoke a mapping, so two rules make a late copy harmless. Writes: every lease has its own memfd,
 //! which is never reused, so a late write changes memory that nobody will read. Reads: the node changes the region's
@@ -24,7 +24,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 
-/// Memory of a node as a client on the same host sees it. Bytes are copied; no reference into it is given out.
+/// Memory of a node as a client on the same host sees it. Bytes are only copied; there is no reference into it.
 pub trait MappedBytes: std::fmt::Debug + Send + Sync {
     /// Returns the size in bytes.
     fn bytes(&self) -> u64;
@@ -41,7 +41,7 @@ pub trait MappedBytes: std::fmt::Debug + Send + Sync {
 /// A region as a client on the same host has mapped it.
 #[derive(Debug)]
 pub struct Mapped {
-    /// Bytes of the region. Not writable for a read handle.
+    /// Bytes of the region. Not writable if the client may only read it.
     pub region: Box<dyn MappedBytes>,
     /// Fence words of the region's node. Not writable.
     pub words: Arc<dyn MappedBytes>,

@@ -128,7 +128,7 @@ pub struct SimStream {
 }
 
 impl SimStream {
-    /// Delivers every whole frame that was written.
+    /// Delivers every whole frame that was written to the service, and keeps its replies until they arrive.
     fn deliver(&mut self) {
         while let Some(head) = self.outgoing.first_chunk::<HEADER_BYTES>() {
             let Ok(header) = Header::decode(head) else {

@@ -28,7 +28,8 @@ pub fn connect(
     connect_for(ClientId(0), exposure, address, expected, deadline)
 }
 
-/// Does the same as [`connect`] for a client that has several links.
+/// Does the same as [`connect`] for a client that has several links. They all send the same number `client`, so that a
+/// node shares its work fairly between clients and not between links.
 pub fn connect_for(
     client: ClientId,
     exposure: &Exposure,

@@ -33,8 +33,8 @@ pub(super) enum Incoming {
 /// after a restart.
 static IS_ABSENT: AtomicBool = AtomicBool::new(false);
 
-/// Hands a connection to the kernel after the handshake, as far as the kernel can take it. Only this function decides
-/// it.
+/// Gives the keys of a connection to the kernel after the handshake, for each direction if the kernel can make its
+/// records. Only this function decides that.
 pub(super) fn hand_over(socket: &Socket, secrets: &ExtractedSecrets) -> Handed {
     let nothing = Handed::default();
     if IS_ABSENT.load(Ordering::Relaxed) {

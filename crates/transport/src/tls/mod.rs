@@ -78,7 +78,7 @@ pub struct Tls(Arc<Inner>);
 struct Inner {
     identity: Identity,
     loaded: RwLock<Arc<Loaded>>,
-    /// Files to look at. `None` if the certificates were given as text.
+    /// Files that are read again when they change. `None` if the certificates were given as text.
     watched: Option<Watched>,
 }
 

@@ -1,7 +1,7 @@
 //! Certificates that are renewed while the process runs: the files are read again when they have changed.
 //!
-//! Whoever begins a handshake looks at the files, at most once in a while. Connections that exist keep the keys that
-//! they agreed upon. If the new files cannot be used, the old certificate stays in use.
+//! The thread that begins a handshake looks at the files, at most once a second in all. Connections that exist keep the
+//! keys that they agreed upon. If the new files cannot be used, the old certificate stays in use.
 
 use super::{Loaded, TlsError, TlsErrorKind, TlsFiles};
 use farpool_host::{Event, Host, Machine};
@@ -13,7 +13,8 @@ use std::path::Path;
 /// Least time between two looks at the files, in ms.
 const LOOK_MS: u64 = 1_000;
 
-/// Inode, bytes and time of the last change in ns of a file. They change when it is replaced or written.
+/// Inode, bytes and time of the last change (ns since 1970) of a file. They change when it is replaced or written.
+/// `None` if there is no file.
 type Stamp = Option<(u64, u64, i128)>;
 
 /// Files that are looked at.
@@ -24,9 +25,10 @@ pub(super) struct Watched {
 
 struct State {
     looked: MonoNs,
-    /// Stamps of the files that are in use.
+    /// Stamps of the files that are in use: CA, certificate, key, revocation list.
     used: [Stamp; 4],
-    /// Stamps of files that could not be used. They may have been replaced one by one, and not all of them yet.
+    /// Stamps of files that could not be used at the last look. They may have been replaced one by one, and not all of
+    /// them yet, so this is logged only if they are still the same at the next look.
     refused: Option<[Stamp; 4]>,
     is_reported: bool,
 }

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
-/// All ways, by the names of their entries.
+/// All ways out of the sandbox, by the names of their entry functions in `escapes.c`.
 const WAYS: [&str; 79] = [
     // Signals.
     "kill_process",
@@ -117,7 +117,7 @@ const WAYS: [&str; 79] = [
 /// user has are skipped.
 const SHOWN_MIN: usize = 40;
 
-/// The compiled programs, and the ways that work outside.
+/// The compiled programs, and the ways that work outside the sandbox.
 struct Built {
     _folder: tempfile::TempDir,
     object: PathBuf,
@@ -125,7 +125,7 @@ struct Built {
     shown: Vec<&'static str>,
 }
 
-/// A process, files and sockets that the ways try to reach.
+/// A process, files and sockets that the ways out try to reach.
 struct Victim {
     process: Child,
     asked: ChildStdin,

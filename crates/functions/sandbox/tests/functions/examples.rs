@@ -91,7 +91,8 @@ fn output_of_300_000_bytes_over_a_window_of_4_kib_comes_whole_from_c_wherever_it
     }
 }
 
-/// The same regression as above, for Rust.
+/// Regression: choosing a placement once limited the output to the size of the window. This is the test for functions
+/// in Rust.
 #[test]
 fn output_of_300_000_bytes_over_a_table_of_64_kib_comes_whole_from_rust_wherever_it_runs() {
     let running = Running::start(1, sandbox());

@@ -24,7 +24,7 @@ fn window(byte: i64) -> String {
     format!("(i32.wrap_i64 (i64.add (i64.load offset=8 (local.get $call)) (i64.const {byte})))")
 }
 
-/// Returns functions with the outcomes of their calls. The window has 100,000 bytes, the output 8,192.
+/// Returns functions: name, text, and the outcome of a call. The window has 100,000 bytes, the output 8,192.
 fn cases() -> Vec<(&'static str, String, Outcome)> {
     use Outcome::*;
     let output = "(i32.wrap_i64 (i64.load offset=40 (local.get $call)))";
@@ -137,7 +137,7 @@ fn cases() -> Vec<(&'static str, String, Outcome)> {
     ]
 }
 
-/// Returns modules that are refused as functions, with the reasons.
+/// Returns modules that are refused as functions: name, text, and a part of the error.
 fn bad_modules() -> Vec<(&'static str, String, &'static str)> {
     let with = |more: &str| format!("(module (memory (export \"memory\") 1) {more})");
     let entry = "(func (export \"f\") (param i32) (result i64) (i64.const 0))";
@@ -172,13 +172,13 @@ fn bad_modules() -> Vec<(&'static str, String, &'static str)> {
     ]
 }
 
-/// Returns modules of permitted length that take very long to compile, with the errors.
+/// Returns modules of permitted length that take very long to compile: name, bytes, and a part of the error.
 fn costly_modules() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let with = |more: &str| {
         let entry = "(func (export \"f\") (param i32) (result i64) (i64.const 0))";
         module(&format!("(module (memory (export \"memory\") 1) {entry} {more})"))
     };
-    // Each loop has a value of each local from before the loop, and one from its last round.
+    // The compiler keeps two values of each local for each loop: from before the loop, and from its last round.
     let (loops, locals) = (2_000, 2_000);
     let counted: String = (1..=locals)
         .map(|local| format!("local.get {local} i32.const 1 i32.add local.set {local}\n"))

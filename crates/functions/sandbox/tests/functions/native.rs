@@ -115,7 +115,8 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
         let called = caller.call(&signed(&signer, &object, "sum"), &[], options(60_000)).unwrap();
         assert_eq!(words_of(&called.output), [total]);
     };
-    // Each entry with its outcome and the number of the signal, or 0.
+    // Name of the entry, outcome of its call, and the detail of the outcome: the number of the signal that ended the
+    // process (0 if none), the deadline in ms, or the function's own code.
     let cases: [(&str, Outcome, u64); 11] = [
         ("store_nowhere", Died, 11),
         ("store_window", Died, 11),
@@ -135,7 +136,7 @@ fn native_function_that_breaks_ends_its_process_by_name_and_the_bytes_stay_what_
             let error = calls.call(&signed(&signer, &object, entry), &[], options(ms)).unwrap_err();
             let ended = error.how_it_ended().unwrap_or_else(|| panic!("{entry}, round {round}: {error}"));
             assert_eq!((ended.outcome, ended.detail), (wanted, detail), "{entry}, round {round}");
-            // This runs in the process of another caller, and in this caller's next process.
+            // `beside` is another caller, with a process of its own. The next call of `calls` runs in a new process.
             sums(&beside);
         }
         sums(&calls);

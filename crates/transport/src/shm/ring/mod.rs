@@ -37,7 +37,7 @@ const LINE_BYTES: u64 = 64;
 const MEMORY_BYTES: u64 = WORDS_BYTES + RING_BYTES[0] + RING_BYTES[1];
 /// Byte on the socket that wakes the other side.
 const BELL: u8 = b'!';
-/// A spinning side checks the socket after this many checks of the ring.
+/// Number of checks of the ring after which a side that spins checks the socket too.
 const LOOKS_UNHEARD: u32 = 1 << 12;
 /// Limit of descriptors received together. The node never sends more with one wake-up byte.
 const DESCRIPTORS_MAX: usize = 2;
@@ -114,7 +114,7 @@ fn damaged(_: Impossible) -> io::Error {
 }
 
 impl RingStream {
-    /// Makes the memory and sends it to the client. This is the node's side.
+    /// Makes the memory of both rings and sends it to the client over the socket. This is the node's side.
     pub(crate) fn offer(socket: Socket) -> io::Result<RingStream> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = match memfd_create("farpool-ring", flags | MemfdFlags::NOEXEC_SEAL) {
@@ -149,7 +149,7 @@ impl RingStream {
         RingStream::accept(UnixStream::connect_addr(&address).and_then(Socket::unix)?, deadline)
     }
 
-    /// Receives the memory that the node sends, and maps it.
+    /// Receives the memory of both rings from the node, and maps it.
     pub(crate) fn accept(mut socket: Socket, deadline: MonoNs) -> io::Result<RingStream> {
         let mut fds = Vec::new();
         let count = loop {
@@ -219,7 +219,7 @@ impl RingStream {
         }
     }
 
-    /// Returns the descriptors that came with the bytes read so far.
+    /// Returns the file descriptors that came with the bytes read so far, each once.
     pub(crate) fn take_beside(&mut self) -> io::Result<Vec<OwnedFd>> {
         self.hear()?;
         Ok(std::mem::take(&mut self.beside))
