@@ -86,7 +86,8 @@ class Cluster:
         self._processes[name].send_signal(signal.SIGSTOP)
 
     def start_node(self, number: int, *arguments: str) -> None:
-        """Starts "node-1", "node-2", ... with further arguments. A node that was killed starts empty."""
+        """Starts "node-1", "node-2", ... with these arguments, or with `node_arguments`. A node that was killed starts
+        empty."""
         name = f"node-{number}"
         memory = str(self._node_memory_bytes)
         host = ["--host-label", f"host-{number}"] if self._hosts else []
@@ -94,7 +95,7 @@ class Cluster:
         self._start(
             name,
             ["node", "--name", name, "--memory", memory, "--broker", self.url]
-            + [*listen, *host, *self._node_arguments, *arguments],
+            + [*listen, *host, *(arguments or self._node_arguments)],
         )
 
     def go_on(self, name: str) -> None:
