@@ -278,7 +278,7 @@ $(OLD_BIN):
 	cp $(CACHE)/upgrade/target/debug/farpool $@
 
 upgrade-test: $(or $(filter everything,$(COMMAND)),build) wheel $(OLD_BIN) $(ETCD) ## Run an earlier farpool together with this one, and through a rolling upgrade; needs root
-	$(BOUNDED) --seconds 3600 $(VENV)/bin/python tests/upgrade.py --old $(OLD_BIN) --new $(BIN) --etcd $(ETCD)
+	FARPOOL_ETCD=$(ETCD) $(BOUNDED) --seconds 3600 $(VENV)/bin/python tests/upgrade.py --old $(OLD_BIN) --new $(BIN)
 
 tla: ## Model-check the lease protocol
 	CACHE=$(CACHE) spec/check.sh

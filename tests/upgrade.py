@@ -2,7 +2,7 @@
 """Runs the farpool command of an earlier commit together with this one: in all roles, and through a rolling upgrade.
 
     make upgrade-test                    # builds the earlier command, and runs both parts
-    tests/upgrade.py --old OLD --new NEW --etcd ETCD
+    tests/upgrade.py --old OLD --new NEW         # etcd is FARPOOL_ETCD, or the installed one
 
 Part 1 starts a broker and a node, each of either version, mounts a folder by a command of either version, writes a file
 there, and compares what it reads. Part 2 upgrades three brokers and three nodes one by one while DuckDB runs queries
@@ -128,9 +128,8 @@ class Queries:
         self.thread.join()
 
 
-def rolling(old: str, new: str, etcd_binary: str, rows: int) -> None:
+def rolling(old: str, new: str, rows: int) -> None:
     """Upgrades a pool process by process while queries run."""
-    os.environ["FARPOOL_ETCD"] = etcd_binary
     etcd = Etcd()
     ports = [free_port() for _ in range(3)]
     url = "farpool://" + ",".join(f"127.0.0.1:{port}" for port in ports)
@@ -190,12 +189,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", required=True, help="the farpool command of an earlier version")
     parser.add_argument("--new", required=True, help="the farpool command of this version")
-    parser.add_argument("--etcd", required=True, help="the etcd program")
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows that each query sorts [default: 2000000]")
     args = parser.parse_args()
     begun = time.monotonic()
     mixed({"old": args.old, "new": args.new})
-    rolling(args.old, args.new, args.etcd, args.rows)
+    rolling(args.old, args.new, args.rows)
     print(f"{time.monotonic() - begun:.0f} s")
 
 
