@@ -15,10 +15,13 @@ pub(crate) fn event_of(news: News) -> Event {
             Event::warn("node_joined", message).node(&*node)
         }
         News::NodeLost { node, silent_ms, files } => {
-            let message = format!(
-                "node {node} is lost: it has been silent for {silent_ms} ms. {files} published files have bytes there; \
-                 they cannot be read until the node comes back"
-            );
+            let held = match files {
+                0 => "no published file has bytes there".to_owned(),
+                files => {
+                    format!("{files} published files have bytes there and cannot be read until it comes back")
+                }
+            };
+            let message = format!("node {node} is lost: it has been silent for {silent_ms} ms; {held}");
             Event::warn("node_lost", message).node(&*node)
         }
         News::NodeBack { node } => {

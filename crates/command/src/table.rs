@@ -12,7 +12,10 @@ pub fn lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    let is_number = |cell: &str| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+    // A number may have a unit. More words are a text that begins with a number.
+    let is_number = |cell: &str| {
+        cell.starts_with(|c: char| c.is_ascii_digit() || c == '-') && cell.split(' ').count() <= 2
+    };
     let line = |cells: &mut dyn Iterator<Item = &str>, numbers: bool| {
         let mut out = String::new();
         for (column, (cell, width)) in cells.zip(&widths).enumerate() {
