@@ -413,7 +413,8 @@ pub enum TierError {
         /// Number of sinks.
         sinks: usize,
     },
-    /// Batches cannot be joined beside a partitioning that reads its input more than once.
+    /// The settings ask to join each batch of the probe side while the next one is partitioned. Only a method of
+    /// partitioning that reads its input once can do that, and this one reads it twice.
     Beside(Partitioning),
 }
 

@@ -1,4 +1,6 @@
-//! Tests of far tables in engines that are linked with them. `reference.py` makes the data that they read.
+//! Tests of SQL over far tables (tables in the memory of nodes). The SQL engine is a part of this test program; some
+//! tests start the programs `farpool` and `farpool-sql` as well. `reference.py` writes the Parquet files that the tests
+//! load, and DuckDB's answers over them.
 
 mod aggregates;
 mod answers;

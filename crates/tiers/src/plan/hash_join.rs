@@ -10,7 +10,8 @@ use super::phases::{ObjectId, Phase, PhasePlan};
 use super::traffic::TierSide;
 
 /// Method of partitioning inputs that lie far. All but `OnePass` read the input twice: to count the rows of each
-/// partition, and to write the rows to their partitions. The first four are those of paper 002.
+/// partition, and to write the rows to their partitions (of a copy, if they copy it first). The first four are those of
+/// paper 002 ("Hash Joins Meet CXL").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Partitioning {
     /// Partitioning of the inputs where they lie.
