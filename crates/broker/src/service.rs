@@ -71,6 +71,11 @@ impl BrokerService {
     pub fn look(&self) {
         let mut core = self.core();
         core.leases.tick(self.host.now());
+        self.tell(core);
+    }
+
+    /// Logs what has changed in the pool. Releases the lock first, because writing a log may take long.
+    fn tell(&self, mut core: MutexGuard<'_, Core>) {
         let news = core.leases.take_news();
         drop(core);
         news.into_iter().for_each(|news| self.host.log(&event_of(news)));
@@ -112,7 +117,6 @@ impl Core {
         let (now, tenant) = (host.now(), &tenant_of(peer));
         let leases = &mut self.leases;
         leases.tick(now);
-        leases.take_news().into_iter().for_each(|news| host.log(&event_of(news)));
         let mut records: Vec<StateChange> = Vec::new();
         let answer = match request {
             Request::OpenSession(open) => {
@@ -173,7 +177,7 @@ impl Service for BrokerService {
         }
         let opcode = request.opcode();
         let answer = core.answer(&*self.host, &self.has_failed, peer, request);
-        drop(core);
+        self.tell(core);
         if let Err(refusal) = &answer
             && self.host.logs(Level::Debug)
         {

@@ -325,7 +325,7 @@ fn revoke(args: &RevokeArgs) -> Outcome {
         };
         revoked_certs.push(RevokedCertParams {
             serial_number: SerialNumber::from_slice(&serial),
-            revocation_time: date_time_ymd(1970, 1, 1) + Duration::from_secs(at),
+            revocation_time: date_time_ymd(1970, 1, 1) + Duration::from_secs(now.min(at)),
             reason_code: None,
             invalidity_date: None,
         });

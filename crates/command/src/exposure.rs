@@ -54,6 +54,12 @@ impl Args {
             // The argument parser accepts the three flags only together.
             _ => None,
         };
+        if let Some(crl) = self.tls_crl.as_ref().filter(|crl| !crl.is_file()) {
+            let crl = crl.display();
+            return Err(Failure::Failed(format!(
+                "--tls-crl {crl}: there is no such file; farpool certs revoke makes one"
+            )));
+        }
         let tls = files.map(|files| Tls::load(&files)).transpose();
         let tls = tls.map_err(|error| Failure::Failed(error.to_string()))?;
         tls.iter().for_each(watch_end);
