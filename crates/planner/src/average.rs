@@ -10,13 +10,16 @@ const NEWEST_MIN: f64 = 0.3;
 /// Largest distance of a new value from the average, as a factor either way. A value further off counts as this far
 /// off.
 const FAR_MAX: f64 = 4.0;
-/// Weight of [`Average::doubt`] after one value. It falls with the square of the number of values.
+/// Weight, 0 to 1, that [`Average::doubt`] gives its value if the average has one value. It is divided by the square
+/// of the number of values.
 const DOUBT: f64 = 0.2;
 
 /// Average of values above 0; empty until the first value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Average {
+    /// Mean of the natural logarithms of the values, with newer values weighted more.
     log: f64,
+    /// Number of values so far.
     seen: u32,
 }
 
@@ -43,7 +46,7 @@ impl Average {
         self.seen = self.seen.saturating_add(1);
     }
 
-    /// Moves the average a little towards `value`, the less the more values it has.
+    /// Moves the average a little towards `value`, without counting it as a value: the less the more values there are.
     pub(crate) fn doubt(&mut self, value: f64) {
         if self.seen > 0 && value.is_finite() && value > 0.0 {
             let seen = f64::from(self.seen);

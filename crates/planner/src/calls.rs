@@ -1,4 +1,5 @@
-//! Estimates for calls of shipped functions: at the node that holds the window, or at the client over fetched bytes.
+//! Estimates for calls of shipped functions, which are code of a user that reads a window (a range of a far file). A
+//! call runs at the node that holds the window, or at the client over fetched bytes.
 //!
 //! The idea: a function is pure, so both placements give the same output and only time decides. A shipped call takes a
 //! round trip, its run, and the transfer of its output. A fetched call takes the transfer of the window, unless the
@@ -45,11 +46,16 @@ pub enum RanAt {
 /// Learned costs of a function, over all its calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SeenCalls {
+    /// Run time of a call at a node over its whole window, in ns.
     at_nodes: Average,
+    /// Run time of a call at the client's machine over its whole window, in ns.
     here: Average,
+    /// Bytes that a call outputs.
     output: Average,
     /// Number of calls.
     pub calls: u64,
+    /// Number of uses of the store of learned rates when this entry was last used. The entry with the least is evicted
+    /// first.
     pub(crate) used: u64,
 }
 
@@ -66,8 +72,8 @@ impl SeenCalls {
         self.calls += 1;
     }
 
-    /// Returns the expected run time in ns. Both places run the same function, so one time stands in for the other; 0
-    /// if neither was seen.
+    /// Returns the expected run time in ns. Both places run the same function, so the time of one stands in for a time
+    /// of the other that was never measured. Returns 0 if the function was never called.
     fn ran_ns(&self, ran_at: RanAt) -> f64 {
         let (one, other) = match ran_at {
             RanAt::Node => (self.at_nodes, self.here),
@@ -118,8 +124,8 @@ pub struct EachEstimate {
 /// Nanoseconds to write each fetched byte into fresh memory of a window, besides its transfer. 0.6 was measured on a
 /// virtual machine.
 const WRITE_NS: f64 = 0.5;
-/// Nanoseconds that using two places costs besides the calls: another call lane and thread, and bytes that arrive in
-/// many small ranges. 2 to 4 ms were measured.
+/// Nanoseconds that using nodes and client together costs besides the calls: a second connection to a process that
+/// runs functions, a second thread, and bytes that arrive in many small ranges. 2 to 4 ms were measured.
 const BOTH_NS: f64 = 2.5e6;
 /// Nanoseconds of a call within this machine: a ring in shared memory, and waking a process.
 const HERE_NS: f64 = 5e3;
@@ -157,9 +163,9 @@ impl Call {
     }
 }
 
-/// Returns the number of dependent accesses from which on a call beats fetching a page for each (paper 001, section
-/// 5.1): `overhead_ns / (remote_ns - local_ns)`, rounded up. Returns `None` if a remote access is no slower than a
-/// local one.
+/// Returns the number of dependent accesses to far memory from which on a call at the node beats fetching a page for
+/// each access (paper 001, section 5.1): `overhead_ns / (remote_ns - local_ns)`, rounded up. `overhead_ns` is that of
+/// the call. Returns `None` if a remote access is no slower than a local one.
 pub fn break_even_accesses(overhead_ns: f64, remote_ns: f64, local_ns: f64) -> Option<u64> {
     let gap = remote_ns - local_ns;
     (gap > 0.0 && overhead_ns.is_finite()).then(|| (overhead_ns.max(0.0) / gap).ceil().max(1.0) as u64)

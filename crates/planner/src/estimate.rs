@@ -144,11 +144,12 @@ pub struct StepEstimate {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepEstimates {
     each: [StepEstimate; 3],
-    /// Placement with the least time. Ties go to the simpler one.
+    /// Placement with the least time. Shipping is preferred, or fetching if no node has any of the data: another
+    /// placement must be faster by more than 3 %.
     pub choice: Way,
 }
 
-/// Relative advantage that a placement needs over a simpler one to be chosen.
+/// Share of the time that a placement must save to replace the one that was chosen so far, 0 to 1.
 const TIE: f64 = 0.03;
 /// Row groups that each node processes in a split before the client's first fetch shows what splitting is worth.
 const SPLIT_GROUPS_MIN: f64 = 4.0;
@@ -178,7 +179,7 @@ impl StepEstimates {
     }
 }
 
-/// Time of the busiest resource, in ns, and which resource it is.
+/// Busiest resource, and its time in ns.
 struct Load {
     ns: f64,
     limit: Limit,
@@ -220,7 +221,7 @@ impl StepInput {
             node = node.max(runs / (1.0 - load.clamp(0.0, 0.95)));
             let (columns, leaves) = (fetched * bytes * column_ns, leaving * result_ns);
             link = link.max(if is_memory { columns.max(leaves) } else { columns + leaves });
-            // The client's CPUs do half of the work of both ends.
+            // The client's CPUs do half of the work of a transfer, unless they are the nodes' CPUs as well.
             let ends = (fetched * bytes + leaving) * cpu_ns;
             cpu += if machine.is_shared { runs + ends } else { ends / 2.0 };
         }
@@ -262,14 +263,15 @@ impl StepInput {
         let rtt = self.round_trip_ns();
         let (shipped, load, edges) = match way {
             Way::Fetch => {
-                // Nothing overlaps with fetching the first bytes.
+                // Processing cannot start before the first request has arrived. Of transfer and processing of its
+                // bytes, the shorter adds to the maximum.
                 let first = self.bytes().min(prior::FETCH_BYTES) * column_ns.min(cost.client_ns);
                 (0.0, busiest(0.0), prior::FETCH_START_NS + rtt + first + behind)
             }
             Way::Ship => (1.0, busiest(1.0), prior::SHIP_START_NS + 2.0 * rtt + sent() + behind),
             Way::Split => {
                 // A split always fetches one row group, to measure how long that takes. At its end it waits for the
-                // last one.
+                // row group that is processed last, for half a row group's time on average.
                 let group_ns = self.one_group_ns(cost);
                 let groups: f64 = self.shares.iter().map(|share| share.groups).sum();
                 let most = 1.0 - 1.0 / groups.max(1.0);
@@ -314,7 +316,7 @@ impl Share {
 /// Returns the estimates for all placements, and the best placement.
 pub fn estimate(step: &StepInput, cost: &Cost, machine: ClientCpus) -> StepEstimates {
     let each = Way::ALL.map(|way| step.way(way, cost, machine));
-    // Shipping is the simplest if a node has any data.
+    // Shipping needs the least machinery if a node has any data, so it wins ties.
     let mut choice = Way::Ship;
     if step.shares.is_empty() {
         choice = Way::Fetch;

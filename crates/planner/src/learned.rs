@@ -6,7 +6,7 @@
 //! without its literals. Another literal costs as much for each byte read, so nanoseconds for each byte are used from
 //! either key. It outputs another number of rows, so the size of the output is used from the exact key only.
 //!
-//! Each rate is an [`Average`] of the runs seen, and a value of [`prior`] until the first run.
+//! Each rate is an [`Average`] of the runs seen. Until the first run, an assumed value of [`prior`] stands in for it.
 //!
 //! One run may be slow only because somebody else used the machine. If the planner believed it, it would never choose
 //! that placement again, and would never see that it was wrong. So the first value of a link or a placement counts half
@@ -23,16 +23,17 @@ use crate::placement::Way;
 use crate::prior;
 use std::collections::BTreeMap;
 
-/// Most programs that are remembered. Exact keys and shapes count alike; the least recently used is evicted.
+/// Most programs that are remembered, and most functions. A program takes one entry under its exact key and one under
+/// its shape. The least recently used entry is evicted.
 pub const PIPELINES_MAX: usize = 512;
 /// Most nodes whose links are remembered; the least recently used is evicted.
 pub const LINKS_MAX: usize = 256;
 /// Largest correction of an estimate, as a factor: learned factors are between 1/16 and 16.
 const FACTOR_MAX: f64 = 16.0;
-/// Least rows of a scan, as a share of the rows of the scan noted before, for the new scan to replace its estimate of
-/// groups. A smaller scan says less about the number of groups.
+/// Least rows of a scan, as a share of the rows of the scan from which the size of the output was estimated before,
+/// for the new scan to replace that estimate. A smaller scan says less about the number of groups.
 const ROWS_MIN: f64 = 0.5;
-/// Largest share of a node's time that is taken to be used by others.
+/// Largest share of a node's time that is taken to be used by other clients, 0 to 1.
 const LOAD_MAX: f64 = 0.8;
 
 /// Keys under which a program is remembered.
@@ -100,7 +101,7 @@ pub struct Measurements {
 /// Expected cost of a program, and how sure it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpectedCost {
-    /// Cost: learned where something was seen, the prior elsewhere.
+    /// Cost of the program: learned values where something was measured, the caller's assumed ones (priors) elsewhere.
     pub cost: Cost,
     /// True if both the time for each byte and the size of the output were seen for this program.
     pub is_sure: bool,
@@ -118,33 +119,48 @@ pub enum Distance {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
+/// Learned rates of the link to one node.
 struct SeenLink {
+    /// Nanoseconds for each byte of columns that came over the link.
     columns: Average,
+    /// Nanoseconds for each byte of results that came over the link.
     results: Average,
+    /// Nanoseconds for each byte that was read only to measure the link.
     probed: Average,
+    /// Nanoseconds of a round trip.
     round_trip: Average,
     /// 1 + the share of the node's time that others use: an [`Average`] takes only values above 0.
     load: Average,
+    /// Value of [`Learned::uses`] when this entry was last used.
     used: u64,
     /// Nanoseconds to fetch each byte of a function's window.
     window: Average,
 }
 
+/// Learned costs of the programs of one key. Averages are empty until something was measured.
 #[derive(Clone, Copy, Debug, Default)]
+/// Nanoseconds at a node for each byte read.
 struct Seen {
+    /// Nanoseconds at the client for each byte read.
     node: Average,
+    /// Nanoseconds at the client to decode each byte of results.
     client: Average,
+    /// Nanoseconds at the client to merge each byte of partial results.
     unpack: Average,
+    /// Bytes of output for each byte read.
     merge: Average,
     ratio: Average,
-    /// Rows of the scan that was noted, and the output estimated from it.
+    /// Rows that a scan read, and the size of outputs that was estimated from that scan. `None` before the first scan.
     left: Option<(f64, OutputSize)>,
+    /// Measured time over estimated time of each placement, by the index of [`Way`].
     factors: [Average; 3],
+    /// Value of [`Learned::uses`] when this entry was last used.
     used: u64,
 }
 
 impl Seen {
-    /// Returns the geometric mean of the factors of all placements that were run; `None` if none was run.
+    /// Returns the geometric mean of [`Seen::factors`] (measured over estimated time) over the placements that were
+    /// run; `None` if none was run.
     fn common(&self) -> Option<f64> {
         let seen: Vec<f64> = self.factors.iter().filter_map(|factor| factor.get()).collect();
         let logs: f64 = seen.iter().map(|factor| factor.ln()).sum();
@@ -160,9 +176,13 @@ impl Seen {
 /// [`known`](Learned::known), and pass both to [`estimate`]. There is no lock inside: the caller holds one.
 #[derive(Clone, Debug, Default)]
 pub struct Learned {
+    /// Rates of links, by the id of the node.
     links: BTreeMap<u64, SeenLink>,
+    /// Costs of programs, by exact keys and by shapes.
     pipelines: BTreeMap<u64, Seen>,
+    /// Costs of functions, by the hash of the function.
     calls: BTreeMap<u64, SeenCalls>,
+    /// Number of times that an entry was learned for. It dates the entries, so that the least recently used is found.
     uses: u64,
 }
 
@@ -294,13 +314,14 @@ impl Learned {
             (OutputSize::Share(_), _) => exact.ratio.get().map(OutputSize::Share),
             (_, left) => left.map(|(_, leaves)| leaves),
         };
-        // Both sides run the same program, so one rate stands in for the other.
+        // Node and client run the same program, so the rate of one stands in for an unknown rate of the other.
         let node_ns = node.or(client).unwrap_or(prior.node_ns);
         let client_ns = client.or(node).unwrap_or(prior.client_ns);
         let factor = |way: Way| {
             let of = |seen: &Seen| seen.factors[way.index()].get();
-            // A placement that was never run is probably off by something of the same factor. The square root halves
-            // its effect, because that is not certain.
+            // The estimate of a placement that was never run is probably wrong by a factor near those of the
+            // placements that were. The square root takes half of that factor's logarithm, because that is not
+            // certain.
             of(&exact).or(of(&shape)).or_else(|| Some(exact.common()?.sqrt()))
         };
         let is_fixed = matches!(prior.leaves, OutputSize::Fixed(_));
@@ -364,14 +385,14 @@ impl Learned {
         }
     }
 
-    /// Learns how much of its input one scan output.
+    /// Learns the size of a program's output from the bytes and rows that one scan read and the bytes that it output.
     pub fn note_left(&mut self, key: ProgramKey, prior: &Cost, left: Left) {
         let Left { read_bytes, rows, left_bytes } = left;
         if read_bytes <= 0.0 {
             return;
         }
         let seen = self.seen(key.exact);
-        // An output of 0 bytes counts as very little, because the logarithm of 0 has no average.
+        // An output of 0 bytes counts as 1e-9 of the input, because the logarithm of 0 has no average.
         seen.ratio.note((left_bytes / read_bytes).max(1e-9));
         if seen.left.is_none_or(|(before, _)| rows >= before * ROWS_MIN) {
             seen.left = Some((rows, prior.leaves.seen(read_bytes, rows, left_bytes)));
@@ -406,7 +427,7 @@ mod tests {
         StepInput { shares: vec![share], fetched_bytes: 0.0, sent_bytes: 0.0 }
     }
 
-    /// Returns a time for a million bytes.
+    /// Returns a measurement of `ns` nanoseconds for a million bytes.
     fn took(ns: u64) -> Measured {
         Measured { bytes: 1_000_000, ns }
     }

@@ -2,11 +2,12 @@
 //!
 //! The idea: each part of a step has a rate of its own. Nodes run the program, links carry columns or results, the
 //! client runs the program over what it fetched, and shared CPUs do all of it. The parts work at the same time, so the
-//! slowest one decides how long the step takes ([`estimate`]). Rates are learned from what was run: of links for each
-//! node, of programs for each program ([`Learned`]). The difference that remains between estimate and measurement is
-//! learned as a factor. Until something was seen, priors are used ([`prior`]).
+//! slowest one decides how long the step takes ([`estimate`]). Rates are learned from runs: rates of a link for each
+//! node, rates of a program for each program ([`Learned`]). The difference that remains between estimate and
+//! measurement is learned as a factor for each placement. Until something was measured, assumed values are used
+//! ([`prior`]).
 //!
-//! Calls of shipped functions are placed by the same rates ([`Call`]).
+//! Calls of shipped functions (code of a user that runs beside far memory) are placed by the same rates ([`Call`]).
 //!
 //! Never in this crate: I/O, a clock, threads, randomness, unsafe code; knowledge of programs or tables. The caller
 //! says how many bytes are read, how many are output, and under which key to remember the program.

@@ -53,7 +53,7 @@ impl OutputSize {
     }
 }
 
-/// Returns how many of `groups` equally likely groups `rows` rows contain.
+/// Returns the expected number of different groups in `rows` rows, if all of `groups` groups are equally likely.
 fn met(groups: f64, rows: f64) -> f64 {
     if groups <= 0.0 || rows <= 0.0 {
         return 0.0;
@@ -62,7 +62,8 @@ fn met(groups: f64, rows: f64) -> f64 {
     -groups * (-rows / groups).exp_m1()
 }
 
-/// Returns the number of groups at which `rows` rows would contain `met_groups`. Bisects on a logarithmic scale.
+/// Returns the number of groups at which `rows` rows would contain `met_groups` different ones. Bisects on a
+/// logarithmic scale.
 fn groups_of(rows: f64, met_groups: f64) -> f64 {
     let (mut least, mut most) = (met_groups.max(1.0), GROUPS_MAX);
     if met(most, rows) <= met_groups {

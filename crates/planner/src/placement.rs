@@ -93,7 +93,7 @@ impl Way {
     /// Every way, in the order of their indices.
     pub const ALL: [Way; 3] = [Way::Fetch, Way::Ship, Way::Split];
 
-    /// Returns the name, which is also that of the placement.
+    /// Returns the name, which is also that of the [`Placement`] that asks for this way.
     pub fn name(self) -> &'static str {
         match self {
             Way::Fetch => "fetch",
