@@ -11,7 +11,7 @@ use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
 use std::fmt;
 
-/// Version of programs that is written and read.
+/// Version of the encoding: the first byte of a program. Programs of other versions are refused.
 pub const PROGRAM_VERSION: u8 = 1;
 
 /// Reason why bytes are not a program that may run.
@@ -185,7 +185,7 @@ words!(
 );
 words!(JoinLookup, "a lookup", [JoinLookup::Bloom, JoinLookup::Keys]);
 
-/// Types without content. The code of each is its position.
+/// Types that are encoded without parameters, such as a scale or a width. The code of each is its position.
 const PLAIN: [Type; 14] = [
     Type::Boolean,
     Type::Int8,
@@ -235,7 +235,8 @@ impl Field for Type {
     }
 }
 
-/// Returns the encoded bytes of a value of an integer type, date, timestamp or decimal.
+/// Returns the number of bytes in which a value of an integer type, date, timestamp or decimal is encoded; `None` for
+/// other types.
 fn integer_bytes(of: Type) -> Option<usize> {
     of.width().filter(|_| !matches!(of, Type::Float32 | Type::Float64 | Type::FixedBytes(_)))
 }

@@ -1,4 +1,5 @@
-//! Arrow arrays over the buffers of a column of a row group. The buffers are checked as bytes of an attacker are.
+//! Arrow arrays over the buffers of a column of a row group. The buffers may come from an attacker, so all of their
+//! bytes are checked.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, make_array};
@@ -9,8 +10,9 @@ use farpool_kernels::split_rows;
 use farpool_wire::control::ColumnLayout;
 use std::ops::Range;
 
-/// Makes the array of a column of a row group. `buffers` are in the order that `spec/table.md` lists. A buffer that
-/// is less aligned than Arrow demands of the type is copied; a multiple of 64 bytes is always enough.
+/// Makes the array of a column of a row group. `buffers` are in the order that `spec/table.md` lists. A buffer whose
+/// address is less aligned than Arrow demands of the type is copied. An address that is a multiple of 64 always
+/// suffices.
 ///
 /// `bytes_max` limits the bytes of an expanded dictionary.
 ///
@@ -65,7 +67,7 @@ pub fn column_of(
     Ok(array)
 }
 
-/// Returns the bytes of a value that rows of fixed width may have, or `None` for a type that they may not have.
+/// Returns the bytes of a value of this type, or `None` for a type without a fixed width, which rows cannot store.
 pub fn value_bytes(of: &DataType) -> Option<usize> {
     match of {
         DataType::FixedSizeBinary(bytes) => usize::try_from(*bytes).ok(),
@@ -132,7 +134,7 @@ fn plain(
     validity: Option<Buffer>,
     buffers: Vec<Buffer>,
 ) -> Result<ArrayRef, ArrowError> {
-    // This checks offsets and text too.
+    // The builder checks offsets and text too.
     let builder = ArrayData::builder(of.clone()).len(rows).null_bit_buffer(validity).buffers(buffers);
     let data = builder.align_buffers(true).build()?;
     Ok(make_array(data))
@@ -165,7 +167,8 @@ fn expand(
         }
     };
     let is_set = |row: usize| validity.as_ref().is_none_or(|bits| bits[row / 8] & 1 << (row % 8) != 0);
-    // Range of each row's value in the dictionary, empty for NULL. The offsets were checked to rise from 0.
+    // Range of each row's value in the dictionary, empty for NULL. No range is invalid: `plain` has checked the
+    // offsets.
     let mut places = Vec::with_capacity(rows);
     let mut bytes = 0usize;
     for (row, key) in keys.as_chunks::<2>().0.iter().enumerate().take(rows) {

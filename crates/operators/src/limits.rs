@@ -17,15 +17,16 @@ pub const LIST_VALUES_MAX: usize = 1_024;
 pub const LITERAL_BYTES_MAX: usize = 4_096;
 /// Bytes of one LIKE pattern or regular expression.
 pub const PATTERN_BYTES_MAX: usize = 1_024;
-/// Key columns of a grouping, a top or a semi-join.
+/// Key columns of a grouping, of a top (the first rows in an order) or of a semi-join.
 pub const KEYS_MAX: usize = 32;
 /// Aggregates of a grouping.
 pub const AGGREGATES_MAX: usize = 64;
-/// Groups that a grouping may hold at the same time. Further groups leave early as partial groups.
+/// Groups that a grouping may hold at the same time. Rows of further groups leave early, as partial groups that the
+/// receiver merges.
 pub const GROUPS_MAX: u32 = 1 << 20;
-/// Rows of a top.
+/// Rows that a top keeps.
 pub const TOP_ROWS_MAX: u32 = 65_536;
-/// Lookups of one request, for its semi-joins.
+/// Lookups of one request: keys, or Bloom filters of them, for its semi-joins.
 pub const LOOKUPS_MAX: usize = OPERATORS_MAX;
 /// Encoded bytes of one lookup: a Bloom filter or packed keys.
 pub const LOOKUP_BYTES_MAX: usize = 16 << 20;

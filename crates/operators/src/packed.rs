@@ -1,4 +1,4 @@
-//! Packing of batches of rows into bytes, for the output of programs. `spec/pipeline.md` has the same without Rust.
+//! Packing of batches of rows into bytes, for the output of programs. `spec/pipeline.md` describes the same format.
 //!
 //! The idea: buffers travel as Arrow has them in memory, each at a multiple of 64 bytes, so that the receiver uses
 //! them where they are. A header before them has their types and lengths.
@@ -19,12 +19,12 @@ use std::sync::Arc;
 
 /// Alignment in bytes: every buffer begins at a multiple of it.
 const ALIGN: usize = 64;
-/// Most columns of a batch: those of a program, and the hidden ones of its aggregates.
+/// Most columns of a batch: those of a program, and one hidden column for each of its aggregates.
 const PACKED_COLUMNS_MAX: usize = COLUMNS_MAX + AGGREGATES_MAX;
 /// Most rows of a batch.
 const PACKED_ROWS_MAX: u32 = 1 << 24;
 
-/// Error: a single row takes more than a chunk, so it cannot travel.
+/// Error: a single row takes more bytes than a chunk (one message of results), so it cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowTooLarge {
     /// Bytes of the packed row.
@@ -45,9 +45,11 @@ const SHARED_BYTES_MIN: usize = 4 << 10;
 /// Packed chunk as a list of byte buffers. The larger ones are the buffers of the columns themselves, not copies.
 #[derive(Debug, Default)]
 pub struct Packed {
+    /// Buffers in the order in which they are sent.
     buffers: Vec<Buffer>,
     /// Bytes that come after all of `buffers`.
     last: Vec<u8>,
+    /// Bytes of `buffers` and `last` together.
     bytes: usize,
 }
 
@@ -63,7 +65,7 @@ impl Packed {
         self.bytes == 0
     }
 
-    /// Returns the chunk as one vector.
+    /// Returns the bytes of the chunk as one vector.
     pub fn into_vec(mut self) -> Vec<u8> {
         match self.buffers.is_empty() {
             true => self.last,
@@ -106,10 +108,12 @@ impl Packed {
     }
 }
 
-/// Packer of batches into chunks.
+/// Packer of batches into chunks, which are messages of results.
 #[derive(Debug)]
 pub struct BatchPacker {
+    /// Most bytes of one chunk.
     chunk_bytes: usize,
+    /// Chunks that were not taken yet, the oldest first. The last one may get further batches.
     chunks: VecDeque<Packed>,
 }
 
@@ -181,7 +185,7 @@ pub fn packed_bytes(batch: &RecordBatch) -> usize {
             DataType::Binary => padded((rows + 1) * 4) + padded(text_range(column).len()),
             other => padded(rows.saturating_mul(width(other))),
         };
-        // The longest type takes 5 bytes.
+        // At most 5 bytes for the type, 4 for the number of NULLs, and 4 for the length of each of three buffers.
         5 + 4 + 3 * 4 + validity + values
     };
     padded(12) + ALIGN + batch.columns().iter().map(of_column).sum::<usize>()
@@ -195,7 +199,7 @@ fn width(of: &DataType) -> usize {
     }
 }
 
-/// Returns the range of the values of a column of text or bytes in their buffer.
+/// Returns the range of bytes in the buffer of values that the rows of a column of text or bytes use.
 fn text_range(column: &ArrayRef) -> std::ops::Range<usize> {
     let offsets = match column.data_type() {
         DataType::Utf8 => column.as_string::<i32>().value_offsets(),
@@ -314,7 +318,7 @@ pub fn unpack(chunk: Buffer) -> Result<Vec<(u32, RecordBatch)>, WireError> {
     unpack_few(chunk, usize::MAX)
 }
 
-/// Header of a column.
+/// Header of a column of a packed batch. `lengths` has the bytes of each buffer.
 struct ColumnHeader {
     of: Type,
     null_count: u32,

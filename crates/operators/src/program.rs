@@ -153,7 +153,8 @@ impl Program {
         &self.steps
     }
 
-    /// Returns the types of the columns that the program produces, without hidden ones.
+    /// Returns the types of the columns that the program produces. The hidden columns that partial groups have behind
+    /// them, for the exact merge of sums, are not among them.
     pub fn output(&self) -> &[Type] {
         self.steps.last().map_or(&self.input, |step| &step.output)
     }
@@ -181,7 +182,7 @@ impl Program {
                 Operator::Filter(_) | Operator::Top { .. } | Operator::Limit(_) => {}
             }
         }
-        // The rows leave with all columns.
+        // Without a projection or grouping, the output has all columns of the input.
         vec![true; self.input.len()]
     }
 
@@ -210,7 +211,7 @@ impl Program {
 }
 
 impl Operator {
-    /// Returns the operator with each column number replaced by `moved` of it.
+    /// Returns the operator with each column number `n` replaced by `moved(n)`.
     fn over(self, moved: &impl Fn(u16) -> u16) -> Operator {
         let each = |instruction| match instruction {
             Instruction::Column(column) => Instruction::Column(moved(column)),
@@ -262,7 +263,7 @@ pub fn partial_type(function: AggregateFunction, column: Option<Type>) -> Result
     }
 }
 
-/// Checks that no column is twice among the keys: it would be held twice and change nothing.
+/// Checks that no column is twice among the keys: the second one would be held as well and change nothing.
 fn each_once(keys: impl Iterator<Item = u16>) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     let twice = |key: u16| {

@@ -140,7 +140,8 @@ proptest! {
     }
 }
 
-/// Made by another program, which was written from the specification.
+/// Bytes of the filters that the next test expects, in hexadecimal. Another program, which was written from the
+/// specification, made them.
 const FILTER: &str = "0000244000110000000000000000000000000000000000000000000000000000\
      0000000000000000000000000000000000000000000000000000000000000000";
 const FILTER_OF_NUMBERS: &str = "0000000000000000000000000000000000000000000000000481000000009000\
@@ -475,7 +476,8 @@ fn queries_answer_the_same_by_keys_and_by_a_filter_with_keys_behind_it() {
     assert_ne!(by_filter.near, plan.near);
     assert_eq!(answer(&by_filter), expected);
     assert_eq!(by_filter.columns, plan.columns);
-    // A second lookup is impossible if the keys do not leave, behind a grouping, for an anti-join, and with a limit.
+    // A filter needs a second lookup, by exact keys in the merged rows. There is none if the output lacks the keys,
+    // behind a grouping, for an anti-join, or with a limit.
     let none = [
         query().semi_join(on("key", "0"), &other.schema(), &[]).select([("row".to_owned(), col("row"))]),
         query().semi_join(on("key", "0"), &other.schema(), &[]).distinct(),

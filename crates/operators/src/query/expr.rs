@@ -411,7 +411,7 @@ fn common_integer(left: Type, right: Type) -> Type {
     }
 }
 
-/// Returns the literal in the type that it has by itself.
+/// Returns the literal in the type that it takes if no operand beside it has a type. `None` if no type holds it.
 fn natural(literal: &Literal) -> Option<Scalar> {
     let first_of = |types: &[Type]| types.iter().find_map(|of| exactly(literal, *of));
     match literal {
@@ -456,7 +456,8 @@ fn exactly(literal: &Literal, of: Type) -> Option<Scalar> {
     scalar.is_valid().then_some(scalar)
 }
 
-/// Converts a value of a given type to another type of its kind: decimals, timestamps of one kind of zone, or bytes.
+/// Converts a value of a given type to another type of its kind: between decimals, between timestamps that both have a
+/// time zone or both have none, or from bytes to bytes of fixed width. `None` for other pairs, and if digits are lost.
 fn same_kind(scalar: &Scalar, of: Type) -> Option<Value> {
     let is_kind = match (scalar.of, of) {
         (Type::Timestamp { is_zoned: one, .. }, Type::Timestamp { is_zoned: other, .. }) => one == other,

@@ -81,9 +81,11 @@ pub struct Query {
     finish: Option<Vec<Operator>>,
     /// Columns after the last step.
     columns: Vec<(String, Type)>,
-    /// Keys of the semi-joins. A semi-join has the position of its keys here.
+    /// Keys of the semi-joins. The number of a semi-join is the position of its keys here.
     key_sets: Vec<Arc<KeySet>>,
+    /// Error of the first step that failed. `None` if none did.
     failed: Option<QueryError>,
+    /// Most groups that a run beside the data holds at a time.
     groups: u32,
 }
 
@@ -96,7 +98,7 @@ pub struct Plan {
     pub finish: Program,
     /// Columns of the result.
     pub columns: Vec<(String, Type)>,
-    /// Keys of the semi-joins of both programs. A semi-join has the position of its keys here.
+    /// Keys of the semi-joins of both programs. The number of a semi-join is the position of its keys here.
     pub key_sets: Vec<Arc<KeySet>>,
 }
 
@@ -144,7 +146,8 @@ impl Plan {
     }
 }
 
-/// Column of a result among the keys and partial values of a grouping.
+/// Source of a column of a grouping's result: a column of the grouping's output (keys, then partial values), or a mean
+/// of two of them.
 enum ResultColumn {
     Value(u16),
     Mean { sum: u16, count: u16 },
@@ -380,7 +383,7 @@ impl Query {
                 Agg::Max(expr) => (&[AggregateFunction::Max], Some(expr)),
                 Agg::Avg(expr) => (&[AggregateFunction::Sum, AggregateFunction::Count], Some(expr)),
             };
-            // Each expression is one column, however often it is used.
+            // Each expression is one column of the grouping's input, however many aggregates use it.
             let column = over.map(|expr| match inputs.iter().position(|(_, known)| *known == expr) {
                 Some(at) => at as u16,
                 None => {

@@ -101,7 +101,7 @@ pub(super) fn columns_of(batch: &RecordBatch, types: &[Type]) -> Result<Vec<Arra
             return Err(Stopped::Columns(what));
         }
     }
-    // The time zone only says how to show an instant, and is known to the client alone.
+    // Programs know no time zones: a zone only says how the client shows an instant.
     let unzoned = |(column, of): (&ArrayRef, &Type)| match (column.data_type(), of) {
         (DataType::Timestamp(..), Type::Timestamp { .. }) => with_type(column, *of),
         _ => column.clone(),
@@ -169,7 +169,7 @@ fn lengths(offsets: &[i32]) -> Vec<u64> {
     offsets.windows(2).map(|pair| u64::from(pair[1].abs_diff(pair[0]))).collect()
 }
 
-/// Converts an error of an Arrow kernel that earlier checks have ruled out.
+/// Converts an error of an Arrow kernel. It is not expected, because earlier checks have ruled such errors out.
 pub(super) fn unexpected(error: arrow_schema::ArrowError) -> Stopped {
     Stopped::Columns(error.to_string())
 }
@@ -223,7 +223,7 @@ pub(super) fn repeated(scalar: &Scalar, rows: usize) -> ArrayRef {
     }
 }
 
-/// Integer that stands for -0.0. The integer of 0.0 is 0.
+/// Integer of -0.0 in [`ordered_f64`]. The integer of 0.0 is 0.
 const ORDERED_NEGATIVE_ZERO: i64 = -1;
 
 /// Returns an integer for a float. The integers have the total order of IEEE 754.

@@ -13,8 +13,8 @@ pub struct Bounds {
     /// Bytes of the columns of one batch, when it is pushed and after every operator. At most 1 GiB, because offsets
     /// of text have 32 bits.
     pub batch_bytes_max: usize,
-    /// Bytes of the groups, or of the rows of a top, that are held. Further groups leave as partial groups. A top
-    /// that exceeds the limit stops the run.
+    /// Bytes that are held, of the groups or of the rows of a top (the first rows in an order). Further groups leave
+    /// as partial groups. A top that exceeds the limit stops the run.
     pub held_bytes_max: usize,
     /// Steps of the whole run, or since the last [`super::Run::refill`]. A step is counted for each row and
     /// instruction, each row and key or aggregate, each byte that a pattern or a cast reads, and each 8 bytes of text
@@ -22,7 +22,7 @@ pub struct Bounds {
     pub steps_max: u64,
 }
 
-/// Greatest value of the limits in bytes. Greater ones are lowered to it.
+/// Greatest permitted value of the limits in bytes. Greater ones are lowered to it.
 pub const BATCH_BYTES_MAX: usize = 1 << 30;
 
 impl Default for Bounds {
@@ -38,7 +38,7 @@ impl Default for Bounds {
     }
 }
 
-/// Reason why a run or a merge stopped. It must not be used any more.
+/// Reason why a run or a merge stopped. The run or merge must not be used any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// A value does not fit its type.
@@ -57,7 +57,8 @@ pub enum Stopped {
         /// The limit.
         max: u64,
     },
-    /// A batch has other columns than the program, or than its partial results.
+    /// A batch has other columns than the program reads, or a batch of partial results has other columns than the
+    /// program makes.
     Columns(String),
 }
 
@@ -77,7 +78,7 @@ impl fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
-/// Counter of steps.
+/// Counter of the steps of a run, which are its units of work ([`Bounds::steps_max`]).
 #[derive(Debug)]
 pub(super) struct Steps {
     taken: u64,
@@ -89,7 +90,7 @@ impl Steps {
         Steps { taken: 0, max }
     }
 
-    /// Sets the counter to zero.
+    /// Sets the counter to zero, so that the run may take `max` steps again.
     pub(super) fn refill(&mut self) {
         self.taken = 0;
     }

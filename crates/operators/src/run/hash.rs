@@ -8,7 +8,7 @@
 /// end within 32.
 pub(super) const PROBES_MAX: usize = 128;
 
-/// Returns a number spread over 64 bits.
+/// Returns `value` mixed with a secret seed and spread over 64 bits.
 #[inline]
 pub(super) fn fold(value: u64, seed: u64) -> u64 {
     let product =
@@ -16,7 +16,7 @@ pub(super) fn fold(value: u64, seed: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Derives a further 64-bit secret. It does not reveal `value` to anyone without the rest of the seed.
+/// Derives a further 64-bit secret from a secret `value`, which is meant to be hard to compute back.
 pub(super) fn mixed(value: u64) -> u64 {
     fold(value.wrapping_add(0x9e37_79b9_7f4a_7c15), value.rotate_left(32) ^ 0x2545_f491_4f6c_dd1d)
 }
@@ -38,8 +38,8 @@ pub(super) fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
 /// Number that marks a free slot of [`Table`].
 const EMPTY: u32 = u32::MAX;
 
-/// Hash table from keys of 64 bits to numbers. If the keys are themselves hashes, the caller distinguishes equal
-/// ones.
+/// Hash table from keys of 64 bits to numbers. The keys may be hashes of longer keys. [`Table::find`] then asks its
+/// caller which of the entries with an equal hash is the wanted one.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Vec<(u64, u32)>,

@@ -14,11 +14,13 @@ use arrow_array::{Array, RecordBatch};
 /// Merge of partial results of any number of runs, in any order. Call [`Merge::push`] for each batch, then
 /// [`Merge::finish`].
 pub struct Merge {
-    /// Types of the columns that runs produce, with the hidden ones.
+    /// Types of the columns that runs produce: those of the result, then hidden ones with what sums need to merge
+    /// exactly.
     types: Vec<Type>,
     held: Held,
 }
 
+/// Merged rows so far, by the program's last operator. `Limit` has the number of rows that are still wanted.
 enum Held {
     Rows(Vec<RecordBatch>),
     Limit(Vec<RecordBatch>, u64),
@@ -27,7 +29,7 @@ enum Held {
 }
 
 impl Merge {
-    /// Starts a merge of runs of this program. The seed must be random and its own, not that of a run.
+    /// Starts a merge of runs of this program. The seed must be random, and not the seed of a run.
     ///
     /// # Errors
     /// None for a checked program.

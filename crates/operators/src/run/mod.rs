@@ -2,10 +2,10 @@
 //!
 //! The idea: a [`Prepared`] is a program with its patterns compiled, made once. A [`Run`] takes the batches of one
 //! share of a table, for example the row groups on one node. Its output is partial: a group may occur again in the
-//! output of another run, and a top covers only the rows of its own run. A [`Merge`] of all outputs gives the result.
-//! The result is the same however the rows were divided and in whatever order the outputs came. Only sums of floats
-//! may differ, by a rounding of what compensated summation leaves out. Rows that are neither grouped nor sorted come
-//! in the order in which their batches are pushed.
+//! output of another run, and a top (the first rows in an order) covers only the rows of its own run. A [`Merge`] of
+//! all outputs gives the result. The result is the same however the rows were divided and in whatever order the
+//! outputs came. Only sums of floats may differ, by a rounding of what compensated summation leaves out. Rows that are
+//! neither grouped nor sorted come in the order in which their batches are pushed.
 
 mod batch;
 mod bounds;
@@ -92,8 +92,8 @@ impl Prepared {
         &self.program
     }
 
-    /// Returns the bytes of memory that it takes, at most about 33 MiB: its patterns, and what their searches cache
-    /// on one thread.
+    /// Returns the bytes of memory that the prepared program takes, at most about 33 MiB: its patterns, and what their
+    /// searches cache on one thread.
     pub fn held_bytes(&self) -> usize {
         size_of::<Prepared>() + self.steps.iter().flatten().map(Compiled::held_bytes).sum::<usize>()
     }
@@ -123,7 +123,7 @@ pub struct Run {
     end: End,
 }
 
-/// State of the last operator.
+/// State of the last operator. `Limit` has the number of rows that may still be output.
 enum End {
     Rows,
     Limit(u64),

@@ -25,8 +25,8 @@ fn both(left: &dyn Array, right: &dyn Array) -> Option<NullBuffer> {
     NullBuffer::union(left.nulls(), right.nulls())
 }
 
-/// Computes a column from two. An error names the row's values that have no result. Of decimals, a column of one row
-/// may stand for as many rows as the other has.
+/// Computes a column from two. An error names the two values of a row that have no result. A column of decimals with
+/// one row may stand for as many rows as the other column has.
 pub(super) fn binary(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, String> {
     match left.data_type() {
         DataType::Int8 => whole::<Int8Type>(binary, left, right),
@@ -146,7 +146,8 @@ fn decimal(binary: Binary, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef
     Ok(Arc::new(result.with_data_type(of)))
 }
 
-/// Computes decimals without checks. `None` if the magnitudes do not exclude an overflow, which is rare.
+/// Computes decimals without checks. `None` if the magnitudes are so great that a result could overflow, which is
+/// rare.
 fn unchecked(binary: Binary, left: &[i128], right: &[i128]) -> Option<Vec<i128>> {
     let (left_bits, right_bits) = (bits(left), bits(right));
     match binary {
@@ -166,14 +167,14 @@ fn unchecked(binary: Binary, left: &[i128], right: &[i128]) -> Option<Vec<i128>>
     }
 }
 
-/// Returns the bits of the greatest magnitude, where that of a negative value counts one less. No magnitude exceeds
-/// two to this power.
+/// Returns the number of bits of the greatest magnitude. No magnitude exceeds two to the power of this number. The
+/// magnitude of a negative value is taken as one less than it is.
 pub(super) fn bits(values: &[i128]) -> u32 {
     u128::BITS - ones(values).leading_zeros()
 }
 
-/// Returns the OR of the magnitudes of the values, where that of a negative value counts one less.
-/// [`farpool_kernels::ones`] does the same for 64 bits.
+/// Returns the OR of the magnitudes of the values, where that of a negative value is taken as one less than it is.
+/// [`farpool_kernels::ones`] does the same for values of 64 bits.
 pub(in crate::run) fn ones(values: &[i128]) -> u128 {
     values.iter().fold(0, |ones, value| ones | (*value ^ (*value >> 127)) as u128)
 }

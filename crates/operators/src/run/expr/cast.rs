@@ -88,7 +88,8 @@ pub(super) fn cast(column: &ArrayRef, from: Type, to: Type) -> Result<ArrayRef, 
     }
 }
 
-/// Casts decimals to at least as many digits behind the point. `None` if a value could get too long, which is rare.
+/// Casts decimals to at least as many digits behind the point. `None` if a value could exceed the target type, which
+/// is rare.
 fn longer(column: &ArrayRef, from: Type, to: Type) -> Option<ArrayRef> {
     let column = column.as_primitive::<Decimal128Type>();
     let factor = 10i128.checked_pow(u32::from(scale(to).checked_sub(scale(from))?))?;
@@ -150,7 +151,8 @@ pub fn as_float(value: i128, from: Type) -> f64 {
 }
 
 /// Converts a whole number, time or decimal to units of another type, as a cast does. A greater number never gives a
-/// smaller one, except as booleans. `None` if 128 bits are too few. The result may still not fit the type.
+/// smaller one, unless the other type is boolean. `None` if 128 bits are too few. The result may still not fit the
+/// type.
 pub fn rescaled(value: i128, from: Type, to: Type) -> Option<i128> {
     let is_time = |of| matches!(of, Type::Date | Type::Timestamp { .. });
     if is_time(from) {

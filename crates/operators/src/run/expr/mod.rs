@@ -33,14 +33,20 @@ pub(super) struct Compiled {
     of: Type,
 }
 
+/// Step of a compiled expression, which pushes a value on the stack.
 #[derive(Debug)]
 enum Action {
+    /// Column of the operator's input, by its number.
     Column(usize),
+    /// Single value for all rows, as an array of one row.
     Literal(ArrayRef),
     /// Result of an earlier expression of the same operator, by its number.
     Made(usize),
+    /// Test of the top value against a list.
     InList(List),
+    /// Test of the top value against LIKE or a regular expression.
     Pattern(Pattern),
+    /// Any instruction that needs no preparation.
     Other(Instruction),
 }
 
@@ -51,14 +57,16 @@ struct List {
     has_null: bool,
 }
 
+/// Values of a list in the form in which they are compared.
 #[derive(Debug)]
 enum Values {
+    /// Values of up to 8 bytes as integers of the same order.
     Ordered(Vec<i64>),
     Decimal(Vec<i128>),
     Bytes(Vec<Vec<u8>>),
 }
 
-/// Column on the stack, or a single value for all rows.
+/// Value on the stack: a column, or one value for all rows.
 #[derive(Clone)]
 struct Operand {
     array: ArrayRef,
@@ -66,8 +74,8 @@ struct Operand {
 }
 
 impl Compiled {
-    /// Prepares the literals, lists and patterns of an expression. `patterns` counts down the patterns that are still
-    /// permitted.
+    /// Prepares the literals, lists and patterns of an expression. `patterns` is the number of LIKE and regular
+    /// expressions that the program may still have; each one lowers it.
     pub(super) fn new(expression: &Expression, patterns: &mut usize) -> Result<Compiled, String> {
         let mut count = || {
             *patterns = patterns.checked_sub(1).ok_or("more than 32 patterns in one program")?;
@@ -93,7 +101,7 @@ impl Compiled {
         Ok(Compiled { actions, of: expression.of() })
     }
 
-    /// Returns the bytes that the patterns take.
+    /// Returns the bytes of memory that the compiled patterns take.
     pub(super) fn held_bytes(&self) -> usize {
         let of =
             |action: &Action| if let Action::Pattern(pattern) = action { pattern.held_bytes() } else { 0 };
@@ -235,7 +243,9 @@ impl Compiled {
 /// Limits of an evaluation.
 pub(super) struct Limits<'a> {
     pub(super) steps: &'a mut Steps,
+    /// Most bytes of one column.
     pub(super) bytes_max: usize,
+    /// Number of the operator in the program, for errors.
     pub(super) operator: usize,
 }
 

@@ -21,14 +21,16 @@ const PATTERN_STATES_BYTES_MAX: usize = 512 << 10;
 const NEST_MAX: u32 = 64;
 /// Bytes of a text from which on skipping ahead may be faster than reading each byte.
 const LONG_BYTES: usize = 128;
-/// Least number of short texts in a row that an automaton is started for, if there are long texts among them.
+/// Least number of consecutive short texts that are searched by the automaton at once, in a column that has long texts
+/// too. Fewer are searched one by one.
 const SHORT_RUN_MIN: usize = 8;
 
-/// Compiled pattern.
+/// Compiled pattern: the same language as a `regex` and, if 16 states suffice, as an automaton.
 #[derive(Debug)]
 pub(super) struct Pattern {
     regex: Regex,
     automaton: Option<Automaton>,
+    /// Search of long texts, if there is an automaton.
     ahead: Ahead,
 }
 

@@ -4,11 +4,11 @@
 //! each row which line it belongs to, and [`Accumulator::add`] adds the values of a block of rows to their lines. As
 //! long as there is room, that is all.
 //!
-//! When a run has no more room, all lines leave as partial values and the sheets start empty. [`Accumulator::merge`]
-//! takes partial values in elsewhere, in any order, so nothing is lost. For that a sum needs more than its visible
-//! value: a decimal sum its carries beyond 38 digits, a float sum the part that rounding left out. These travel in a
-//! hidden column behind the aggregates. A mean has no accumulator, because a mean of means would be wrong: it is a
-//! sum and a count until all is merged.
+//! When a run has no more room, all lines are output as partial values and the sheets start empty.
+//! [`Accumulator::merge`] takes partial values in elsewhere, in any order, so nothing is lost. For that a sum needs
+//! more than its visible value: a decimal sum its carries beyond 38 digits, a float sum the part that rounding left
+//! out. These travel in a hidden column behind the aggregates. A mean has no accumulator, because a mean of means
+//! would be wrong: it is a sum and a count until all is merged.
 
 use crate::limits::DECIMAL_DIGITS_MAX;
 use crate::program::AggregateFunction;

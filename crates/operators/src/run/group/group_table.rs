@@ -30,19 +30,19 @@ use std::hint::black_box;
 const PROBES_MAX: usize = 16;
 /// Slots of an empty table.
 const SLOTS_MIN: usize = 1_024;
-/// One of this many rows without a slot evicts a group.
+/// One of this many rows without a slot evicts a held group and takes its slot.
 const EVICT_ONE_IN: usize = 16;
-/// Slots that are visited to find a group to evict.
+/// Most slots that are visited to find a group to evict.
 const VICTIMS_MAX: usize = 64;
 /// Tables of up to `SPARSE_BYTES` use one slot in sixteen, those of up to `LOOSE_BYTES` one in four, larger ones one
 /// in two.
 const SPARSE_BYTES: usize = 256 << 10;
 const LOOSE_BYTES: usize = 8 << 20;
-/// Bytes up to which a table of bounded size has more slots than twice its groups.
+/// Most bytes of a table of bounded size that gets more slots than twice its groups, to be faster.
 const BOUNDED_BYTES: usize = 1 << 20;
-/// Bytes from which on the slots of a block are read once in advance, in the loops that use no kernel.
+/// Bytes of a table from which on the slots of a block are read once in advance, in the loops that use no kernel.
 const NEAR_BYTES: usize = 8 << 20;
-/// Bytes up to which sums are added to copies of the table in turn. With so few groups, rows of one group would
+/// Most bytes of a table for which sums are added to copies of it in turn. With so few groups, rows of one group would
 /// otherwise wait for each other's stores.
 const COPIED_BYTES: usize = 16 << 10;
 /// Words of padding behind each copy. The CPU compares loads and stores by the low bits of their addresses, so the
@@ -61,7 +61,7 @@ pub(super) type Places = [u32; BLOCK_ROWS];
 pub(super) struct Room {
     /// Groups at most.
     pub(super) groups_max: usize,
-    /// Bytes of slots at most. Two buckets are always permitted.
+    /// Bytes of slots at most. Two buckets are permitted even if they take more.
     pub(super) bytes_max: usize,
     /// True if all keys must be held, because nothing may leave: in a merge.
     pub(super) holds_all: bool,
@@ -70,6 +70,7 @@ pub(super) struct Room {
 /// Group table. The word at a place is the first of a slot; the others follow [`LANES`] words apart.
 #[derive(Debug)]
 pub(super) struct GroupTable<const K: usize> {
+    /// Slots of all buckets, and behind them the spare slots of a block.
     words: Vec<u64>,
     /// Words before the first bucket, so that it begins on a cache line.
     before: usize,
@@ -88,6 +89,7 @@ pub(super) struct GroupTable<const K: usize> {
     hasher: SecretHasher,
     seed: u64,
     held: usize,
+    /// Most groups that may be held.
     held_max: usize,
     room: Room,
     /// Sums that are not yet added to the table: [`COPIES`] copies of its words. All zero after
@@ -236,8 +238,9 @@ impl<const K: usize> GroupTable<K> {
         ((hash as usize >> self.stride.trailing_zeros()) & (self.buckets - 1), hash as usize % LANES)
     }
 
-    /// Finds or makes the places of up to [`BLOCK_ROWS`] keys. They stay valid until the next call. The buckets of
-    /// `ahead`, the keys that probably come next, are prefetched.
+    /// Finds or makes the places of up to [`BLOCK_ROWS`] keys. They stay valid until the next call. `ahead` are the
+    /// keys that probably come next: kernels prefetch their buckets if the table is too large for the second-level
+    /// cache.
     pub(super) fn find<T: Key<K>>(&mut self, keys: &[T], ahead: &[T], places: &mut Places) {
         if self.held > self.used_max(self.buckets) && self.buckets < self.buckets_max {
             self.grow();
@@ -384,8 +387,8 @@ impl<const K: usize> GroupTable<K> {
         stranger_count.min(BLOCK_ROWS)
     }
 
-    /// Looks up each key in the one slot where it most likely is. Writes the rows that did not match to `others` and
-    /// returns their number.
+    /// Looks up each key in the one slot where it most likely is, with a branch for each row if `BRANCHES`. Writes the
+    /// rows that did not match to `others` and returns their number.
     fn look<T: Key<K>, const BRANCHES: bool>(
         &self,
         keys: &[T],
@@ -626,7 +629,8 @@ impl<const K: usize> GroupTable<K> {
     }
 
     /// Moves the groups to a table of this many buckets. If the number of buckets grew, the seed stays, and groups
-    /// move in the order of memory. Otherwise, and whenever a key finds no slot, a new seed is chosen.
+    /// move in the order of memory. Otherwise, and whenever a key finds no slot, a new seed is chosen. Every fourth
+    /// try doubles the buckets.
     fn rebuild(&mut self, buckets: usize) {
         let places = self.places();
         let (masks, before, is_grown) = (self.masks, self.before, buckets > self.buckets);

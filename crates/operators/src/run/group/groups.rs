@@ -1,4 +1,4 @@
-//! General groups: any keys, any aggregates.
+//! General groups: the groups of a GROUP BY with any keys and any aggregates.
 //!
 //! The idea: a block of rows first gets the group number of each row; then each aggregate goes through the block
 //! once. A single key of up to 8 bytes is looked up by its value. Any other set of keys is turned into comparable
@@ -18,15 +18,15 @@ use arrow_row::{RowConverter, Rows as KeyRows, SortField};
 /// Rows of a block. Their group numbers stay in the first-level cache until all aggregates have been through the
 /// block.
 const BLOCK_ROWS: usize = 2_048;
-/// Most groups of one batch that leaves.
+/// Most groups of one batch of partial or final groups.
 pub(super) const LEAVING_GROUPS_MAX: usize = 65_536;
-/// Most key bytes of one batch that leaves.
+/// Most key bytes of one batch of partial or final groups.
 const LEAVING_BYTES_MAX: usize = 256 << 20;
 
-/// Batches that are collected before they are joined to one, if they have fewer rows than this on average. Without
-/// joining, a bound of a few groups would send a batch for nearly every row.
+/// Output batches that are collected before they are joined to one, if they have fewer rows than this on average.
+/// Without joining, a table of a few groups would send a batch for nearly every row.
 const SMALL_BATCHES_MAX: usize = 256;
-/// Steps that each emptying of the table costs, however few groups it holds.
+/// Steps (units of work that a run is limited to) for each emptying of the table, however few groups it holds.
 const LEAVING_STEPS: usize = 1_024;
 
 /// General groups of a run or a merge.
@@ -42,18 +42,14 @@ pub(in crate::run) struct Groups {
     bytes_max: usize,
 }
 
+/// Keys of the groups, in the order of group numbers.
 enum Keys {
     /// No key columns: one group for all rows.
     None,
-    Ordered {
-        keys: Vec<i64>,
-        null: Option<u32>,
-    },
-    Rows {
-        converter: RowConverter,
-        bytes: Vec<u8>,
-        ends: Vec<usize>,
-    },
+    /// One column of values of up to 8 bytes: the keys as integers, and the number of the group whose key is NULL.
+    Ordered { keys: Vec<i64>, null: Option<u32> },
+    /// Any other columns: keys as comparable bytes, and the end of each key in `bytes`.
+    Rows { converter: RowConverter, bytes: Vec<u8>, ends: Vec<usize> },
 }
 
 /// Keys of a batch, in the form in which they are looked up.
@@ -66,9 +62,11 @@ enum Probe {
 /// Result of looking up the group of a row.
 #[derive(PartialEq)]
 enum Placed {
+    /// The row has this group.
     Yes(u32),
     /// The row has this group, but the table must be laid out anew before the next row.
     Last(u32),
+    /// The row needs a new group, and there is no room for one.
     Full,
     /// There was no further row.
     None,
@@ -125,7 +123,8 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Takes rows. Partial groups that have to leave are appended to `leaving`.
+    /// Adds rows to their groups. If there is no room for a new group, all groups are appended to `leaving` as partial
+    /// groups.
     pub(super) fn push(
         &mut self,
         rows: &Rows,
@@ -239,7 +238,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Appends all groups to `leaving` as partial groups, and is empty then.
+    /// Appends all groups to `leaving` as partial groups. Afterwards no group is held.
     pub(super) fn leave(&mut self, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
         let order: Vec<u32> = (0..self.count as u32).collect();
         for slice in self.slices(&order) {

@@ -1,5 +1,6 @@
-//! Groups of a run or of a merge. Word groups ([`word_groups`]) hold keys and accumulators of fixed width and are the
-//! faster way; general groups ([`groups`]) hold any. Both give the same results.
+//! Groups of a GROUP BY: those of a run (over one share of a table) or of a merge (of the partial groups of all runs).
+//! Word groups ([`word_groups`]) have keys and accumulators of fixed width and are the faster way. General groups
+//! ([`groups`]) have any. Both give the same results.
 
 mod accumulators;
 mod group_table;
@@ -31,7 +32,7 @@ pub(super) enum Grouping {
 const MERGE_WORDS_MAX: usize = u32::MAX as usize / 8;
 
 impl Grouping {
-    /// Makes the groups of a run. It never holds more than these groups and bytes.
+    /// Makes the groups of a run, which holds at most `groups_max` groups and `bytes_max` bytes at a time.
     ///
     /// # Errors
     /// None for a checked program.
@@ -77,7 +78,7 @@ impl Grouping {
         Ok(Grouping::either(words, general))
     }
 
-    /// Takes rows. Partial groups that have to leave are appended to `leaving`.
+    /// Adds rows to their groups. Groups for which there is no room are appended to `leaving` as partial groups.
     ///
     /// # Errors
     /// Steps that have run out, or a dictionary that expands beyond its bound.
@@ -134,7 +135,7 @@ impl Grouping {
         general.merge(columns)
     }
 
-    /// Appends all groups to `leaving` as partial groups, and is empty then.
+    /// Appends all groups to `leaving` as partial groups. Afterwards no group is held.
     ///
     /// # Errors
     /// None.

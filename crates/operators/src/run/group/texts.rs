@@ -24,6 +24,7 @@ pub(super) struct Texts {
     bytes: Vec<u8>,
     /// End of each text in `bytes`.
     ends: Vec<usize>,
+    /// Most bytes of the texts and the table together.
     bytes_max: usize,
 }
 
@@ -40,7 +41,7 @@ impl Texts {
     }
 
     /// Returns the number of each row's text. `None` if a new text finds no room. A row that is NULL gets the number
-    /// of the text below its NULL bit.
+    /// of the text that its column stores for it.
     pub(super) fn numbers(&mut self, column: &ArrayRef) -> Option<Vec<i64>> {
         match column.data_type() {
             DataType::Dictionary(..) => {

@@ -6,10 +6,10 @@
 //! addition is checked. Instead, before a block of rows is added, [`WordAccumulators::exceeds`] adds an upper bound of
 //! the values' magnitudes to a bound of all sums so far.
 //!
-//! The bad case is a NULL, or a bound that leaves 63 bits. Then the accumulators are widened, once: sums to 128 bits,
-//! those of decimals with their carries, and a word in front has a bit for each aggregate that has seen a value. Wide
-//! accumulators are not the rule because they double the bytes of a slot, and so halve the groups that a cache holds,
-//! for values that rarely need it.
+//! The bad case is a NULL, or a sum that could exceed 63 bits. Then the accumulators are widened, once: sums to 128
+//! bits, those of decimals with their carries, and a word in front has a bit for each aggregate that has seen a value.
+//! Wide accumulators are not the rule because they double the bytes of a slot, and so halve the groups that a cache
+//! holds, for values that rarely need it.
 
 use super::accumulators::{Accumulator, add_decimal, add_float};
 use super::group_table::{BLOCK_ROWS, LANES};
@@ -29,8 +29,10 @@ use farpool_kernels::update;
 /// Layout of the aggregates of a group in words.
 #[derive(Debug)]
 pub(super) struct WordAccumulators {
+    /// Aggregates in the order of the output.
     items: Vec<Item>,
     is_wide: bool,
+    /// Words of all accumulators of one group.
     words: usize,
 }
 
@@ -40,12 +42,13 @@ struct Item {
     /// Column and its type. `None` counts rows.
     column: Option<(usize, Type)>,
     kind: Kind,
-    /// Number of its first word.
+    /// Position of its first word among the accumulator words of a group.
     word: usize,
     /// Upper bound of the magnitude of every sum, as long as sums are 64 bits wide.
     magnitude: u64,
 }
 
+/// Kind of an accumulator. `Best` is a least or greatest value in one word, `WideBest` a least or greatest decimal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Count,
@@ -217,14 +220,15 @@ impl WordAccumulators {
         self.items.iter().zip(columns).map(input).collect()
     }
 
-    /// Reports whether accumulators must be widened because this batch has NULLs.
+    /// Reports whether accumulators must be widened because this batch has NULLs: narrow ones cannot tell whether a
+    /// group has seen a value.
     pub(super) fn lacks(&self, inputs: &[Input]) -> bool {
         let lacks = |(item, input): (&Item, &Input)| item.kind != Kind::Count && input.nulls.is_some();
         !self.is_wide && self.items.iter().zip(inputs).any(lacks)
     }
 
-    /// Reports whether accumulators must be widened because a sum could leave 64 bits with this block of rows. If
-    /// not, the block counts as added.
+    /// Reports whether accumulators must be widened because a sum could leave 64 bits with this block of rows. If not,
+    /// the bounds of the sums are raised by the block, which the caller must then add.
     pub(super) fn exceeds(&mut self, inputs: &[Input], start: usize, rows: usize) -> bool {
         if self.is_wide {
             return false;
@@ -419,8 +423,8 @@ impl WordAccumulators {
         Ok(())
     }
 
-    /// Returns accumulators of general groups with the values of these words. `word(n)` returns the nth accumulator
-    /// word of each group.
+    /// Returns accumulators of general groups with the values of word accumulators. `word(n)` returns the nth
+    /// accumulator word of each group.
     pub(super) fn restored(&self, word: impl Fn(usize) -> Vec<u64>) -> Vec<Accumulator> {
         let seen = self.is_wide.then(|| word(0));
         let restored = |(number, item): (usize, &Item)| {

@@ -1,4 +1,4 @@
-//! Word groups: groups whose keys and accumulators are words. Most groups are.
+//! Word groups: groups of a GROUP BY whose keys and accumulators are 64-bit words. Most groups are.
 //!
 //! The idea: keys that fit two words ([`WordKeyLayout`]) and accumulators of fixed width ([`WordAccumulators`]) lie
 //! side by side in one table ([`GroupTable`]). A row then costs one probe and one addition.
@@ -20,14 +20,14 @@ use crate::run::bounds::{BATCH_BYTES_MAX, Steps, Stopped, bounded};
 use crate::types::Type;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 
-/// Limit of the groups of a batch that leaves, if the table may hold fewer. Without it, a bound of a few groups would
-/// make a batch for nearly every row.
+/// Least value of the limit of groups in one output batch. The limit is otherwise the number of groups that the table
+/// may hold: with a table of a few groups, nearly every row would make a batch.
 const LEAVING_GROUPS_MIN: usize = 256;
 
-/// Bounds of the number of rows after which a full table is judged by how many of them left. Within the bounds it is
-/// four rows per group that the table may hold.
+/// Bounds of the number of rows after which a full table is judged by the share of them that left as partial groups,
+/// for lack of a slot. Within the bounds it is four rows per group that the table may hold.
 const JUDGED_ROWS: std::ops::RangeInclusive<usize> = 256..=65_536;
-/// Share of the byte limit that texts of keys may take: one in four.
+/// Divisor of the byte limit: texts of keys may take one part in this many.
 const TEXT_SHARE: usize = 4;
 /// Rows that bypass a full table for each judged row, if more than three in four of the judged rows left. At worst
 /// this lets a third more groups leave (docs/decisions/0016-grouping.md).
@@ -36,17 +36,20 @@ const PASSING: usize = 15;
 /// Word groups of a run or a merge.
 pub(in crate::run) struct WordGroups {
     key_columns: Vec<usize>,
+    /// Layout of the keys in words.
     packing: WordKeyLayout,
+    /// Layout of the accumulators in words.
     tally: WordAccumulators,
     table: Table,
     room: Room,
     seed: u64,
-    /// Rows since the table was judged last, and how many of them left.
+    /// Rows since a full table was judged last, and how many of them left as partial groups for lack of a slot.
     judged: (usize, usize),
     /// Rows that are still to bypass the table, because lookups reduced too little.
     passing: usize,
 }
 
+/// Table of the groups, by the words of a key: one or two.
 enum Table {
     Short(Box<GroupTable<1>>),
     Long(Box<GroupTable<2>>),
@@ -82,8 +85,8 @@ impl WordGroups {
         })
     }
 
-    /// Takes rows. Partial groups that have to leave are appended to `leaving`. Returns false, with no row taken, if
-    /// the keys do not fit.
+    /// Adds rows to their groups. Groups for which there is no room are appended to `leaving` as partial groups.
+    /// Returns false, with no row taken, if the keys do not fit.
     pub(super) fn push(
         &mut self,
         rows: &Rows,
@@ -91,7 +94,8 @@ impl WordGroups {
         leaving: &mut Vec<RecordBatch>,
     ) -> Result<bool, Stopped> {
         let mut columns = rows.columns.clone();
-        // Dictionaries hold texts, and of the aggregates only a count takes texts.
+        // Expands dictionaries. They have texts as values, and only a count takes texts here, so few columns are
+        // expanded.
         for column in self.tally.columns() {
             columns[column] = plain(&columns[column], BATCH_BYTES_MAX)?;
         }
@@ -209,7 +213,8 @@ impl WordGroups {
         Ok(())
     }
 
-    /// Changes the layout of keys or accumulators and moves the groups over. In a run all groups leave first.
+    /// Changes the layout of keys or accumulators and moves the groups over. In a run all groups are output first, so
+    /// only a merge moves any.
     fn change(
         &mut self,
         leaving: &mut Vec<RecordBatch>,
@@ -278,7 +283,7 @@ impl WordGroups {
         batch_of(columns, rows)
     }
 
-    /// Appends all groups to `leaving` as partial groups, and is empty then.
+    /// Appends all groups to `leaving` as partial groups. Afterwards no group is held.
     pub(super) fn leave(&mut self, leaving: &mut Vec<RecordBatch>) -> Result<(), Stopped> {
         let places = match &self.table {
             Table::Short(slots) => slots.places(),

@@ -25,6 +25,7 @@ pub(super) struct WordKeyLayout {
     fields: Vec<Field>,
     /// Bits of all fields together.
     bits: u32,
+    /// True if each field has a bit for NULL.
     has_nulls: bool,
 }
 
@@ -33,6 +34,7 @@ struct Field {
     of: Type,
     /// Least value of the type, which is subtracted from each value.
     least: i64,
+    /// Bits of the number, without the bit for NULL.
     bits: u32,
     /// Bits below this field.
     below: u32,
@@ -130,8 +132,8 @@ impl WordKeyLayout {
         self.fields.len() == 1
     }
 
-    /// Packs these key columns, for which [`WordKeyLayout::lacks`] must be false. `None` if new texts exceed their
-    /// bytes; then groups have none of the texts that were added.
+    /// Packs these key columns, for which [`WordKeyLayout::lacks`] must be false. `None` if new texts take more bytes
+    /// than permitted. No group then uses the texts that this call has added.
     pub(super) fn pack(&mut self, columns: &[ArrayRef]) -> Option<WordKeys> {
         let numbers = |(field, column): (&mut Field, &ArrayRef)| match &mut field.texts {
             Some(texts) => texts.numbers(column).map(Numbers::Own),

@@ -1,7 +1,8 @@
-//! Keys of another table that rows are compared with: in the types of this table, each once, without NULL.
+//! Set of the keys of a semi-join: values of another table that the rows of a filtered table are compared with. Each
+//! key is held once, in the types of the filtered table, without NULL.
 //!
-//! The idea: a key without an equal value in this table's type can match no row, so it is left out. The other keys
-//! compare by their bytes. NULL equals nothing.
+//! The idea: a key without an equal value in the filtered table's type can match no row, so it is left out. The other
+//! keys compare by their bytes. NULL equals nothing.
 
 use super::bloom::{Bloom, KeyColumn, Keyed};
 use super::keys::Keys;
@@ -38,6 +39,7 @@ pub struct KeySet {
     numbers: Option<Vec<i64>>,
     /// Least and greatest value of each column. `None` without keys.
     ends: Vec<Option<(Value, Value)>>,
+    /// Lookup table of the exact keys. It is made when it is first needed.
     table: OnceLock<Arc<LookupTable>>,
 }
 

@@ -1,4 +1,4 @@
-//! Exact keys of another table, each once.
+//! Exact keys of another table, for semi-joins. Each key is held once.
 //!
 //! The idea: whole numbers that lie close together become a bitmap, and a lookup reads one bit. Other numbers lie in
 //! buckets of four that are compared without a branch, because a branch mispredicts often when about half of the rows
@@ -16,9 +16,10 @@ use farpool_kernels::zeroed;
 
 /// Most keys of one set.
 const KEYS_MAX: u64 = 1 << 28;
-/// Bits per number up to which numbers become a bitmap. It is smaller than buckets then.
+/// Most bits of a bitmap per number: one bit for each integer from the least number to the greatest. A bitmap within
+/// this limit is smaller than buckets.
 const BITS_OF_A_KEY: u64 = 64;
-/// Bits up to which numbers always become a bitmap, however few they are: 8 KiB.
+/// Bits of a bitmap up to which numbers always become one, however few they are: 8 KiB.
 const BITS_ALWAYS: u64 = 1 << 16;
 /// Words of a table that the near caches hold.
 const NEAR_WORDS: usize = 64 << 10;
@@ -42,9 +43,14 @@ pub struct Keys {
     held: Held,
 }
 
+/// Keys in the form in which they are searched.
 #[derive(Debug)]
 enum Held {
-    Bits { least: i64, words: Vec<u64> },
+    /// Bitmap of numbers: bit `n` stands for `least + n`.
+    Bits {
+        least: i64,
+        words: Vec<u64>,
+    },
     Buckets(Buckets),
     Rows(RowTable),
 }
@@ -163,7 +169,7 @@ impl Keys {
     }
 }
 
-/// Makes a bitmap or buckets of the numbers, whichever takes less memory.
+/// Makes a bitmap of the numbers if it is smaller than buckets or takes at most 8 KiB, and buckets otherwise.
 fn of_numbers(numbers: &[i64], seed: u64) -> Held {
     let (Some(least), Some(most)) = (numbers.iter().min(), numbers.iter().max()) else {
         return Held::Bits { least: 0, words: Vec::new() };
@@ -291,8 +297,8 @@ struct RowTable {
 }
 
 impl RowTable {
-    /// Makes a table for this many rows of this many bytes together. It never grows, because it would exist twice
-    /// meanwhile.
+    /// Makes a table for this many rows of this many bytes together. It never grows: while it did, memory would hold
+    /// the old slots and the new ones.
     fn new(rows: u64, bytes: u64, seed: u64) -> RowTable {
         RowTable {
             seed,

@@ -30,7 +30,7 @@ const COLUMN_BYTES: u64 = 512;
 /// Bytes of text or bytes that are compared in one step.
 const BYTES_OF_A_STEP: usize = 8;
 
-/// Lookups of a request, by number.
+/// Lookups of a request. Semi-joins name them by their positions here.
 pub type Lookups = Vec<Arc<LookupTable>>;
 
 /// Lookup of a semi-join, ready to be searched.
