@@ -64,7 +64,7 @@ impl Admin {
         let order = Request::Drain(DrainNode { node: name, drain, stop });
         let ask = || brokers.dial(&host, deadline())?.call(&order, deadline());
         let mut answer = ask();
-        // One of the brokers leads; try each.
+        // One of the brokers leads and the others refuse the order, so it is sent to each in turn.
         for _ in 1..brokers.count() {
             if brokers.heard(&answer) {
                 answer = ask();
@@ -89,7 +89,7 @@ impl Admin {
             return;
         }
         let stop = self.random.one_in(2);
-        // Noted before sending: the order may arrive although its answer is lost.
+        // Recorded as drained before the order is sent: the order may arrive although its answer is lost.
         world(|world| world.parties.drained.insert(node));
         let ordered = self.order(node, true, stop).is_ok();
         world(|world| {

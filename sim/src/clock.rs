@@ -2,11 +2,11 @@
 
 use farpool_wire::MonoNs;
 
-/// Rate of a clock without drift.
+/// Ticks of a clock without drift in each [`RATE_TRUE`] ns of true time. So a clock of this rate shows true time.
 pub(crate) const RATE_TRUE: u64 = 4096;
 
-/// Clock that showed `host_base` at the true time `true_base`, and has since advanced `rate` ticks for each
-/// [`RATE_TRUE`] nanoseconds.
+/// Clock of a simulated machine. At the true time `true_base`, in ns, it showed `host_base`; since then it has advanced
+/// by `rate` ticks for each [`RATE_TRUE`] nanoseconds. While it is stopped it shows `host_base`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     true_base: u64,

@@ -75,12 +75,12 @@ impl Coroutine {
     }
 }
 
-/// Reports whether a coroutine runs that may pause.
+/// Reports whether the caller runs inside a coroutine, so that [`pause`] may be called.
 pub(crate) fn may_pause() -> bool {
     !WAY_OUT.get().is_null()
 }
 
-/// Suspends the running coroutine. Panics outside of one.
+/// Suspends the running coroutine until it is resumed. Panics if no coroutine runs.
 pub(crate) fn pause() {
     let way_out = WAY_OUT.get();
     assert!(!way_out.is_null(), "only a coroutine can pause");

@@ -12,13 +12,13 @@ use farpool_broker::stores::StoreError;
 use std::collections::BTreeMap;
 
 const MS: u64 = 1_000_000;
-/// Time that a broker waits for an answer of the cluster, in ns.
+/// Time that a broker waits for an answer of the cluster that elects the leader, in ns.
 const PATIENCE_NS: u64 = 3_000 * MS;
 
-/// The cluster's keys and leases that concern the election.
+/// Keys and leases of the simulated etcd cluster that concern the election of the leading broker.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
-    /// Lease of the leader's key. `None` if there is no such key.
+    /// Lease that the leader's key is bound to. `None` if there is no such key, so nobody leads.
     key: Option<u64>,
     /// End of each lease, in ns of the world's time.
     leases: BTreeMap<u64, u64>,
@@ -29,7 +29,7 @@ pub(crate) struct Cluster {
     isolated: Vec<MachineId>,
 }
 
-/// Faults of a cluster.
+/// Faults of the cluster that elects the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// All leases end at once.
@@ -71,7 +71,8 @@ impl Cluster {
     }
 }
 
-/// Spends the time that a request to the cluster and its answer take. Fails if there is no answer.
+/// Spends the time that a request to the cluster and its answer take. Fails after [`PATIENCE_NS`] if the cluster is
+/// stalled or does not answer this process's machine.
 pub(crate) fn ask(process: ProcessId) -> Result<(), StoreError> {
     rest(world(|world| world.random.skewed(20_000, world.plan.commit_ns_max)));
     let wait = |world: &mut World| {

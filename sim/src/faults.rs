@@ -22,7 +22,7 @@ use crate::store::Mishap;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Chore {
     NextFault,
-    /// Replays a request that was answered.
+    /// Replays the request of this number, which was answered before and waits in the world's list of replays.
     AskAgain(u64),
     /// Ends a process. Its machine keeps running.
     Kill(ProcessId),
@@ -35,20 +35,21 @@ pub(crate) enum Chore {
     Thaw(ProcessId),
     Wake(MachineId),
     Boot(MachineId),
-    /// Ends the fault of a full disk of the broker.
+    /// Ends the fault in which the broker's disk is full.
     DiskHasSpace,
     LocalDiskWorks(MachineId),
-    /// Lets a node use all its memory again.
+    /// Ends the memory pressure on the host of this node, which may use all its memory again.
     MemoryIsBack(usize),
-    /// Ends the older of two brokers.
+    /// Ends this broker, the older of two that run over one disk.
     EndOlder(ProcessId),
-    /// Leads a machine to the older of two brokers, although it may have spoken with the newer one.
+    /// Makes connections of a machine to the pool's address reach the older of two brokers, although the machine may
+    /// have spoken with the newer one already.
     Mislead(MachineId),
-    /// Lets the cluster that elects the leader answer a machine again.
+    /// Makes the cluster that elects the leader answer this machine again.
     MendCluster(MachineId),
-    /// Leads a machine to the newer broker again.
+    /// Makes connections of a machine to the pool's address reach the newer broker again.
     Lead(MachineId),
-    /// Ends the faults of this world.
+    /// Ends all faults and repairs the pool; the phase in which the pool recovers begins.
     Heal,
     /// Begins the next phase.
     Begin(Phase),
@@ -110,7 +111,7 @@ pub(crate) fn carry_out(chore: Chore) {
         Chore::MemoryIsBack(index) => world(|world| pressure::end(world, index)),
         Chore::EndOlder(process) => {
             parties::end(process, Ending::HangsUp);
-            // The newer broker may have ended first.
+            // The newer broker may have ended before the older one; then there is none left, and this starts one.
             carry_out(Chore::StartBroker(BROKER_MACHINE));
         }
         Chore::Mislead(machine) => world(|world| heads::mislead(world, machine)),
@@ -325,7 +326,7 @@ enum Fault {
     ClusterTrouble,
 }
 
-/// Reports whether a fault hits the broker, its disk, or more than one machine.
+/// Reports whether a fault hits the broker, its disk, the election, or more than one machine.
 fn is_for_everybody(fault: Fault) -> bool {
     use Fault::*;
     matches!(fault, BrokerDies | BrokerFreezes | DiskFull | CommitMishap | TwoHeads | ClusterTrouble)
@@ -539,8 +540,8 @@ fn befall_clock(world: &mut World, fault: Fault) {
             world.chore_in(ns, Chore::Wake(machine));
         }
         Fault::ClockSteps => {
-            // A real clock that counts suspended time steps when the machine wakes up, so everybody runs right after
-            // the step.
+            // A real clock that counts the time of a suspension steps at the moment that the machine wakes up. So the
+            // oracle is told that the processes of this machine have run without a stop only since the step.
             world.machines[machine].clock.step(now, ns);
             for process in world.alive_on(machine) {
                 tell_oracle_it_runs(world, process);

@@ -13,12 +13,12 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Host of a simulated process. Once the process is dead, every call fails at once, and its clock shows a time past
-/// every deadline.
+/// Host of a simulated process: its clock, sleep, connections and random numbers. Once the process is dead, every call
+/// fails at once, and its clock shows a time past every deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimHost(pub(crate) ProcessId);
 
-/// Time that a dead process reads: past every deadline, yet small enough to add to.
+/// Time that the clock of a dead process shows, in ns: past every deadline, yet small enough to add to.
 const NEVER_AGAIN: MonoNs = MonoNs(1 << 62);
 
 impl SimHost {
@@ -43,7 +43,7 @@ impl SimHost {
                 Asked::Connected(_, ns) | Asked::Refused(ns) => MonoNs(self.now().0 + ns),
                 Asked::Lost => deadline.min(self.now().plus_ms(again_ms)),
             };
-            // Owned from here on, so that giving up closes the connection.
+            // Owned by a `SimStream` from here on, so that the connection is closed if this function gives up.
             let stream = match asked {
                 Asked::Connected(conn, _) => Some(SimStream { host: self, conn }),
                 _ => None,

@@ -10,16 +10,16 @@ use farpool_wire::mutants::{Mutant, choose};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Search that found its mistake.
+/// Try that found its mistake.
 #[derive(Clone, Debug)]
 pub struct Catch {
-    /// Number of worlds that it took.
+    /// Number of worlds that were run, including the one in which the mistake was caught.
     pub worlds: u64,
-    /// Real time that it took on one CPU.
+    /// Real time that the worlds took on one CPU.
     pub took: Duration,
     /// Seed of the world in which the mistake was caught.
     pub seed: u64,
-    /// Name of the check that failed.
+    /// Name of the invariant that the mistake broke.
     pub invariant: String,
 }
 
@@ -34,7 +34,8 @@ pub struct Hunted {
     pub tries: u32,
 }
 
-/// Hunts for mistakes on several threads. Each try ends after `limit` at the latest.
+/// Hunts for mistakes on several threads, `tries` times for each. Each try ends after `limit` of real time at the
+/// latest.
 pub fn hunt(
     mutants: &[Mutant],
     tries: u32,

@@ -5,8 +5,8 @@
 //! meanwhile. The world is in a thread-local cell, so a process's [`Host`](crate::host::SimHost) reaches it from
 //! anywhere.
 //!
-//! Killing a process unwinds the stacks of its tasks, newest first, when its host is dead already. Whatever its
-//! destructors try (close messages on its links, waits) fails at once and reaches nobody.
+//! Killing a process unwinds the stacks of its tasks, newest first, after its host has been marked dead. So all I/O
+//! that their destructors try (close messages on links, waits) fails at once and reaches nobody.
 //!
 //! Invariant: the cell is never borrowed while a task runs or is unwound.
 
@@ -55,11 +55,11 @@ pub(crate) fn take_world() -> Option<World> {
     WORLD.take()
 }
 
-/// Number of a process. Numbers are not reused.
+/// Number of a process in its world. Numbers are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ProcessId(pub(crate) u32);
 
-/// Number of a machine.
+/// Number of a machine: its index in [`World::machines`].
 pub(crate) type MachineId = usize;
 
 /// Handle of a task: its slot in the table of tasks, and a serial number, because slots are reused.
@@ -72,11 +72,11 @@ pub(crate) struct TaskId {
 #[derive(Debug)]
 pub(crate) struct MachineState {
     pub(crate) clock: Clock,
-    /// Number of the boot. A crash changes it.
+    /// Random number that names the boot, as Linux's `boot_id` does. A crash of the machine changes it.
     pub(crate) boot: u128,
     /// False while the machine is off: nothing on it runs or answers.
     pub(crate) is_up: bool,
-    /// True if the local disk refuses every access.
+    /// True while the machine's local disk refuses every access.
     pub(crate) disk_is_broken: bool,
     /// True while the machine sleeps: nothing runs, but processes and connections are still there when it wakes.
     pub(crate) is_asleep: bool,
@@ -87,20 +87,23 @@ pub(crate) struct Process {
     pub(crate) name: String,
     pub(crate) machine: MachineId,
     pub(crate) is_alive: bool,
-    /// Identity in its certificate. `None` in a pool without certificates.
+    /// Identity in the process's certificate. `None` in a pool without certificates.
     pub(crate) identity: Option<Identity>,
     /// True while it is stopped by a signal: nothing runs, but its connections stay open.
     pub(crate) is_frozen: bool,
     tasks: Vec<TaskId>,
 }
 
-/// Conditions that end the pause of a task. The first one that holds ends it.
+/// Conditions that end the pause of a task, as soon as one of them holds.
 #[derive(Debug)]
 pub(crate) struct Wait {
     /// Deadline on the clock of the task's machine.
     pub(crate) until: MonoNs,
+    /// Event of the process, and the count of its signals that the task has seen. The wait ends when there are more.
     pub(crate) event: Option<(HostEvent, u64)>,
+    /// Connection. The wait ends when bytes for this process arrive on it.
     pub(crate) conn: Option<ConnId>,
+    /// Task. The wait ends when this task has ended.
     pub(crate) task: Option<TaskId>,
 }
 
@@ -109,9 +112,9 @@ struct Task {
     process: ProcessId,
     coroutine: Option<Coroutine>,
     wait: Option<Wait>,
-    /// True if the queue holds a `Run` of the task, or will when its process thaws.
+    /// True if the task is scheduled: a `Run` of it is in the queue, or will be when its stopped process runs again.
     is_called: bool,
-    /// True time of the earliest timer of the task in the queue, in ns.
+    /// Time of the earliest timer of the task in the queue, in ns of the world's time.
     timer_at: u64,
 }
 
@@ -174,7 +177,7 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     pub(crate) tally: Tally,
     pub(crate) parties: crate::parties::Parties,
-    /// Processes whose state may have changed since the oracle last checked.
+    /// Processes whose state may have changed since the oracle last looked at it.
     pub(crate) touched: Vec<ProcessId>,
     pub(crate) steps: u64,
 }
@@ -184,7 +187,7 @@ impl World {
         let mut random = Random::new(seed);
         let ties = random.fork(1);
         World {
-            // It is not 0, which the real code takes for "never".
+            // The world's time does not start at 0, which the real code takes for "never".
             now: 1_000_000_000,
             queue: BinaryHeap::new(),
             next_serial: 0,
@@ -231,7 +234,7 @@ impl World {
         Some(entry.event)
     }
 
-    /// Notes an event for the hash of the run and for the report.
+    /// Adds an event to the trace: to the hash that tells two runs apart, and to the last events that a report shows.
     pub(crate) fn note(&mut self, who: ProcessId, what: &'static str, numbers: [u64; 3]) {
         self.note_text(who, what, numbers, None);
     }
@@ -368,7 +371,8 @@ impl World {
         }
     }
 
-    /// Handles the timer of a task: schedules the task if its deadline has come, and sets a new timer if not.
+    /// Handles the timer of a task: schedules the task if its deadline has come on its machine's clock, and sets a new
+    /// timer if not.
     fn timer(&mut self, id: TaskId) {
         let now = self.now;
         let Some(task) = self.task(id) else { return };
@@ -413,7 +417,7 @@ impl World {
         true
     }
 
-    /// Returns the process of the running task.
+    /// Returns the process of the running task. `None` if no task runs.
     pub(crate) fn running_process(&mut self) -> Option<ProcessId> {
         let id = self.running?;
         self.task(id).map(|task| task.process)
@@ -466,8 +470,8 @@ impl World {
     }
 }
 
-/// Pauses the running task until its process's event is signalled or another condition of `wait` holds. Returns at
-/// once if the process is dead or being unwound.
+/// Pauses the running task until one of the conditions of `wait` holds. Returns at once if the process is dead, or if
+/// the caller cannot pause: it is no task, or its stack is being unwound.
 pub(crate) fn wait(process: ProcessId, wait: Wait) {
     if !coroutine::may_pause() || std::thread::panicking() {
         return;
@@ -501,7 +505,7 @@ fn run(id: TaskId) {
         let task = world.task(id)?;
         let process = task.process;
         if !world.runs(process) {
-            // It stays scheduled, and runs when its process does.
+            // The task stays scheduled: it runs when its stopped process runs again.
             return None;
         }
         let task = world.task(id)?;
@@ -545,7 +549,7 @@ fn run(id: TaskId) {
     }
 }
 
-/// Kills a process: unwinds its tasks, newest first. Nothing that they do meanwhile reaches anybody.
+/// Kills a process: unwinds the stacks of its tasks, newest first. Whatever their destructors send reaches nobody.
 pub(crate) fn kill(process: ProcessId) {
     let coroutines = world(|world| {
         if !world.is_alive(process) {

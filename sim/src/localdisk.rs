@@ -1,12 +1,12 @@
-//! Local disk of a client's machine: an unnamed file for each local copy, which is lost with the process that made
-//! it.
+//! Local disk of a client's machine. It holds an unnamed file for each local copy of a far file; the file is lost when
+//! the process that made it ends.
 
 use crate::kernel::{ProcessId, rest, world};
 use farpool_host::DiskFile;
 use farpool_lock::Mutex;
 use std::io;
 
-/// Unnamed file of one process.
+/// Unnamed file of one process on its machine's local disk.
 #[derive(Debug)]
 pub(crate) struct SimFile {
     process: ProcessId,

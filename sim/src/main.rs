@@ -69,7 +69,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Hunts for mistakes, and prints a table in Markdown. Exit code 1: at least one was not found.
+/// Hunts for the deliberate mistakes that are compiled in, and prints a table in Markdown. Returns exit code 1 if at
+/// least one mistake was not found.
 #[cfg(feature = "mutants")]
 fn hunt(args: &Args, tries: u32) -> ExitCode {
     use farpool_wire::mutants::Mutant;

@@ -6,8 +6,8 @@
 //! write to it after the region has moved to another file.
 //!
 //! This module does not decide which accesses are admitted. It reports to the oracle what the code under test cannot
-//! see: a copy that ran at another epoch than it was admitted at, an epoch that went back, a region that was opened
-//! dirty.
+//! see: a copy that ran at another epoch (generation of the region) than the one it was admitted at, an epoch that went
+//! back, a region that was opened before it was wiped.
 
 use crate::kernel::{rest, world};
 use crate::profile::Theme;
@@ -27,7 +27,7 @@ const PAGE_BYTES: usize = 4096;
 const WORD_STRIDE_BYTES: u64 = 64;
 const DRAIN_NS: u64 = 50_000;
 
-/// Sparse bytes: only pages that were written take memory.
+/// Sparse bytes: a page takes memory only once it has been written.
 #[derive(Debug, Default)]
 struct Pages(Vec<Option<Box<[u8; PAGE_BYTES]>>>);
 
@@ -86,7 +86,8 @@ impl Pages {
 #[derive(Debug)]
 struct File {
     pages: Mutex<Pages>,
-    /// Epoch that the file serves: epoch * 2, plus 1 if the region is sealed; 0 once it serves none.
+    /// Fence word of the epoch that the file belongs to: epoch * 2, plus 1 if the region is sealed; 0 once it belongs
+    /// to none.
     serves: AtomicU64,
 }
 
@@ -106,13 +107,14 @@ enum GateState {
 #[derive(Debug)]
 struct Region {
     state: GateState,
-    /// Epoch and handles that it was opened with. They are kept until a close has drained the gate.
+    /// Epoch, writing handle and reading handle that the region was opened with. They are kept until a close has
+    /// drained the gate.
     opened: Option<(Epoch, Option<Handle>, Option<Handle>)>,
     in_flight: u32,
     dirty_bytes: u64,
     backing: Backing,
-    /// Count of changes that may happen only while the gate is drained. If it changes during a copy, that is a
-    /// violation.
+    /// Number of changes that may be made only while the gate is drained, such as wiping or moving the memory. A count
+    /// that grows during a copy is a violation.
     changes: u64,
 }
 
@@ -125,13 +127,13 @@ pub(crate) struct SimMemory {
     region_bytes: u64,
     regions: Vec<Mutex<Region>>,
     words: Arc<Words>,
-    /// Number of requests for fresh memory that the system will still refuse.
+    /// Number of the next requests for fresh memory that the simulated operating system refuses.
     refusals: AtomicU64,
     /// 1 if a gate has changed since the oracle last checked.
     changed: AtomicU64,
 }
 
-/// State of a gate, for the oracle.
+/// State of a region's gate (which admits copies), for the oracle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateView {
     pub(crate) epoch: Epoch,
@@ -144,19 +146,19 @@ fn violated(invariant: &'static str, what: impl FnOnce() -> String) {
     world(|world| world.oracle.violated(invariant, what()));
 }
 
-/// Lets other tasks run now and then in the middle of an operation, perhaps for long.
+/// Pauses the running task now and then in the middle of an operation, perhaps for long, so that other tasks run.
 fn interrupted() {
     interrupted_for(u64::MAX);
 }
 
-/// Does the same as [`interrupted`] for code inside a gate, which must not be held for long: real-time threads of the
-/// node wait for it.
+/// Does the same as [`interrupted`], for 20 ms at most. For code inside a gate, which must not stay there for long:
+/// real-time threads of the node wait until it has left.
 fn interrupted_inside() {
     interrupted_for(20_000_000);
 }
 
-/// Does the same as [`interrupted`] for a client between two checks of a fence word. It may be interrupted for as long
-/// as its machine likes.
+/// Does the same as [`interrupted`] for a client between two checks of a fence word. Now and then the pause is as long
+/// as a lease may live: nothing limits how long a client's machine stops it.
 fn interrupted_in_mapping() {
     let ns = world(|world| {
         let plan = &world.plan;
@@ -206,7 +208,7 @@ impl SimMemory {
         }
     }
 
-    /// Refuses the next `times` requests for fresh memory.
+    /// Makes the next `times` requests for fresh memory fail.
     pub(crate) fn refuse(&self, times: u64) {
         self.refusals.store(times, Ordering::Relaxed);
     }
@@ -227,7 +229,7 @@ impl SimMemory {
         }
     }
 
-    /// Copies bytes of a region without any check, for the oracle.
+    /// Copies bytes of a region to `into` without any check of rights, for the oracle.
     pub(crate) fn peek(&self, region: u32, offset: u64, into: &mut [u8]) -> Option<()> {
         let region = self.regions.get(region as usize)?.lock();
         match &region.backing {
@@ -284,8 +286,8 @@ impl SimMemory {
         Ok(())
     }
 
-    /// Replaces the memory behind a closed gate by a fresh file. Copies the pages of the first `keep_bytes` bytes to
-    /// it; the rest is zero.
+    /// Replaces the memory behind a closed gate by a fresh memory file that clients can map. Copies the pages of the
+    /// first `keep_bytes` bytes to it; later bytes are zero.
     fn move_to_file(&self, region: &mut Region, keep_bytes: usize, access: SharedAccess) {
         let pages = match &region.backing {
             Backing::Anonymous(pages) => pages.copied(keep_bytes),
@@ -299,7 +301,7 @@ impl SimMemory {
     }
 }
 
-/// Frees the pages of a file that the region has left. A zombie may still have it mapped.
+/// Frees the pages of a memory file that the region has left. A client without a lease may still have it mapped.
 fn leave_file(backing: &Backing) {
     if let Backing::Shared(file, _) = backing {
         file.pages.lock().clear();
@@ -527,7 +529,7 @@ impl Entered<'_> {
         Ok(())
     }
 
-    /// Locks the region for one half of a copy. Reports a violation if the region changed since the gate was entered.
+    /// Locks the region for one half of a copy. Reports a violation if the region changed since its gate was entered.
     fn region(&self) -> MutexGuard<'_, Region> {
         let region = self.memory.regions[self.index.0 as usize].lock();
         if region.changes != self.changes {
@@ -593,7 +595,7 @@ struct Mapping {
     file: Arc<File>,
     is_writable: bool,
     region_bytes: u64,
-    /// Epoch that it was handed out at, for the oracle.
+    /// Epoch at which the region was handed out to the client, for the oracle.
     epoch: Epoch,
     index: RegionIndex,
 }

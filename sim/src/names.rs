@@ -1,9 +1,9 @@
 //! History of each published name: its values, and when they changed.
 //!
-//! The idea: the disk is the truth. Whenever a record reaches the disk, the book compares the bytes in the nodes'
-//! memory with the known contents, and notes which one the name has from then on. A client that opens a name must
-//! find a value that the name had at some moment of the opening. A client that was told that a name was published or
-//! dropped must find this in the book (I5).
+//! The idea: the broker's disk decides. Whenever a record reaches that disk, the book compares the bytes in the nodes'
+//! memory with the known contents, and notes which one the name has from then on. A client that opens a name must find
+//! a value that the name had at some moment of the opening. A client that got the answer that a name was published or
+//! dropped must find this in the book (invariant I5 of `spec/lease.md`).
 
 use crate::kernel::World;
 use crate::store::Disk;
@@ -12,31 +12,33 @@ use farpool_wire::{Epoch, Incarnation, RegionIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Region of a node's life, at an epoch.
+/// Region of one life of a node, at one epoch.
 pub(crate) type Place = (Incarnation, RegionIndex, Epoch);
 
-/// Value of a name.
+/// Value of a published name at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Value {
     /// There is no such name.
     Nothing,
-    /// It has the content of this number.
+    /// The name's bytes are the content of this number in the [`NameBook`].
     Content(u64),
-    /// A node with its bytes was gone when it was published, so its content is unknown.
+    /// A node that held some of its bytes was gone when the name was published, so its content is unknown.
     Unknown,
 }
 
-/// Contents that were published, and the history of each name.
+/// Contents that clients gave to files which they published, and the history of each name.
 #[derive(Debug, Default)]
 pub(crate) struct NameBook {
     /// Values of each name with the times at which they began, in ns, in order.
     names: BTreeMap<String, Vec<(u64, Value)>>,
+    /// Contents by number.
     contents: Vec<Arc<Vec<u8>>>,
+    /// Numbers of the contents of each length in bytes.
     by_length: BTreeMap<usize, Vec<u64>>,
 }
 
 impl NameBook {
-    /// Adds a content that is about to be published. Returns its number.
+    /// Adds the content of a file that is about to be published. Returns the content's number.
     pub(crate) fn add_content(&mut self, bytes: Vec<u8>) -> u64 {
         let number = self.contents.len() as u64;
         self.by_length.entry(bytes.len()).or_default().push(number);
@@ -48,8 +50,8 @@ impl NameBook {
         Arc::clone(&self.contents[number as usize])
     }
 
-    /// Returns the contents among these values that have this length. If one of them is unknown, returns all of this
-    /// length.
+    /// Returns those of these values that are contents of this length. If one of the values is [`Value::Unknown`],
+    /// returns all known contents of this length.
     pub(crate) fn contents(&self, values: &BTreeSet<Value>, length: usize) -> Vec<Arc<Vec<u8>>> {
         if values.contains(&Value::Unknown) {
             let all = self.by_length.get(&length).into_iter().flatten();
@@ -66,7 +68,7 @@ impl NameBook {
         self.names.entry(name.to_owned()).or_default().push((now, value));
     }
 
-    /// Returns every value that the name has had since a time.
+    /// Returns every value that the name has had since the time `from`, in ns, including the one it had at that time.
     pub(crate) fn since(&self, name: &str, from: u64) -> BTreeSet<Value> {
         let Some(history) = self.names.get(name) else { return BTreeSet::from([Value::Nothing]) };
         let later = history.iter().filter(|(at, _)| *at >= from).map(|(_, value)| *value);
@@ -75,14 +77,15 @@ impl NameBook {
         later.chain([before]).collect()
     }
 
-    /// Returns every name that ever existed.
+    /// Returns every name that was ever published, dropped ones too.
     pub(crate) fn all(&self) -> Vec<String> {
         self.names.keys().cloned().collect()
     }
 }
 
 impl World {
-    /// Notes the effect of a record on the disk.
+    /// Adds the effect of a record, which has just reached the broker's disk, to the history of the names it changes.
+    /// Records that change no name have none.
     pub(crate) fn recorded(&mut self, record: &StateChange) {
         let now = self.now();
         match record {
@@ -95,12 +98,12 @@ impl World {
         }
     }
 
-    /// Returns which content the bytes of a named file are.
+    /// Returns the content that a named file's bytes in the nodes' memory are. Unknown if a node is gone.
     fn value_of(&self, named: &NamedFile) -> Value {
         let Some(bytes) = self.bytes_of(named) else { return Value::Unknown };
         let candidates = self.parties.names.by_length.get(&bytes.len()).into_iter().flatten();
         let mut found = candidates.filter(|number| *self.parties.names.contents[**number as usize] == bytes);
-        // Bytes that are no known content are reported when a client reads them.
+        // Bytes that are no known content also count as unknown: the violation is reported when a client reads them.
         found.next().map_or(Value::Unknown, |number| Value::Content(*number))
     }
 
@@ -116,7 +119,7 @@ impl World {
         Some(bytes)
     }
 
-    /// Reports whether all nodes that hold a name's bytes are alive.
+    /// Reports whether all nodes that hold a name's bytes are in the same life as when they got them.
     pub(crate) fn is_whole(&self, name: &str, disk: &Disk) -> bool {
         let ended = &self.parties.ended;
         disk.with_durable(|durable| {
@@ -125,7 +128,7 @@ impl World {
         })
     }
 
-    /// Returns the regions of a node's life that belong to names, according to the disk.
+    /// Returns the regions of a node's life that belong to published names, according to the broker's disk.
     pub(crate) fn named_in(&self, incarnation: Incarnation) -> Vec<(RegionIndex, Epoch)> {
         self.parties.disk.with_durable(|durable| {
             let extents = durable.names.values().flat_map(|named| &named.extents);
@@ -135,7 +138,7 @@ impl World {
     }
 }
 
-/// Returns all regions that belong to names, according to a disk.
+/// Returns all regions that belong to published names, according to the records on the broker's disk.
 pub(crate) fn places(durable: &Durable) -> BTreeSet<Place> {
     let extents = durable.names.values().flat_map(|named| &named.extents);
     extents.map(|extent| (extent.incarnation, extent.region, extent.epoch)).collect()

@@ -28,14 +28,17 @@ pub(crate) const CALLER: usize = 0;
 /// Index of the server's end.
 const SERVER: usize = 1;
 
+/// Payload of a [`Segment`].
 enum Content {
+    /// Bytes, and memory that the sender lets the receiver map (a file descriptor sent with them in reality).
     Bytes(Vec<u8>, Option<Mapped>),
-    /// The sender sends no more.
+    /// The sender sends no more (TCP FIN).
     End,
     /// The sender does not know this connection (TCP RST).
     Reset,
 }
 
+/// Piece of a connection's stream under way, which arrives at the time `due`, in ns of the world's time.
 struct Segment {
     due: u64,
     content: Content,
@@ -44,6 +47,7 @@ struct Segment {
 #[derive(Default)]
 struct Direction {
     under_way: VecDeque<Segment>,
+    /// Time at which the last segment sent so far arrives. Later ones arrive after it.
     last_due: u64,
     /// True if everything sent in this direction is lost, without notice to either end.
     is_dead: bool,
@@ -51,10 +55,13 @@ struct Direction {
 
 struct End {
     process: ProcessId,
-    /// True until its process closes it.
+    /// True until the process of this end closes the connection.
     is_held: bool,
+    /// True once the peer has closed its end, and all its bytes have arrived.
     has_end: bool,
+    /// True once this end has learnt that the connection is broken.
     is_reset: bool,
+    /// Bytes that have arrived. The first `read` of them have been read.
     inbox: Vec<u8>,
     read: usize,
     beside: Option<Mapped>,
@@ -80,7 +87,7 @@ struct Listener {
 pub(crate) struct Path {
     /// Time until which nothing passes, in ns of the world's time.
     pub(crate) blocked_until: u64,
-    /// Extra delay in ns.
+    /// Extra delay of every transfer, in ns.
     pub(crate) slow_ns: u64,
     /// End of the congestion, in ns of the world's time. Until then some transfers are delayed by twice
     /// `congested_ns`, some by once, most by a little.
@@ -98,13 +105,13 @@ pub(crate) struct Net {
     /// Machine of each address.
     addresses: BTreeMap<String, MachineId>,
     paths: BTreeMap<(MachineId, MachineId), Path>,
-    /// Machines that still reach the older of two listeners at one address.
+    /// Machines whose connections to an address reach the oldest process that listens there, not the newest.
     pub(crate) misled: Vec<MachineId>,
 }
 
 /// Result of asking for a connection.
 pub(crate) enum Asked {
-    /// It will be established after this many ns.
+    /// The connection will be established after this many ns.
     Connected(ConnId, u64),
     /// Nobody listens there. The caller learns so after this many ns.
     Refused(u64),
@@ -151,7 +158,7 @@ impl Net {
         self.misled.clear();
     }
 
-    /// Returns the open connections between machines, for faults to choose from.
+    /// Returns the connections between machines that both ends hold open, for faults to choose from.
     pub(crate) fn open(&self) -> Vec<ConnId> {
         let is_open = |conn: &&Option<Conn>| {
             conn.as_ref().is_some_and(|conn| conn.ends.iter().all(|end| end.is_held) && !conn.is_local)
@@ -204,7 +211,8 @@ impl World {
         self.random.range(low, high) + path.slow_ns + congested_ns + bytes as u64 * self.plan.byte_ns
     }
 
-    /// Returns the time until which nothing passes between two machines; 0 if the path is not blocked.
+    /// Returns the time until which nothing passes from one machine to another, in ns of the world's time; 0 if the
+    /// path was never blocked.
     fn blocked_until(&self, from: MachineId, to: MachineId) -> u64 {
         self.net.paths.get(&(from, to)).map_or(0, |path| path.blocked_until)
     }
@@ -236,7 +244,7 @@ impl World {
         if !self.is_reachable(there) || blocked > self.now() {
             return Asked::Lost;
         }
-        // A local socket shows only the user.
+        // A local socket shows no certificate, only the user of the process.
         let identity = self.process(caller).identity.clone().filter(|_| !is_local);
         let round = self.journey(here, there, 0) + self.journey(there, here, 0);
         self.net.next_serial += 1;
@@ -276,7 +284,7 @@ impl World {
         Asked::Connected(id, round)
     }
 
-    /// Sends from one end of a connection.
+    /// Sends content from one end of a connection. It arrives later, or never.
     fn send(&mut self, id: ConnId, from_end: usize, content: Content) {
         let now = self.now();
         let Some(conn) = self.net.conn(id) else { return };
@@ -298,7 +306,7 @@ impl World {
         self.at(due, Event::Deliver(id, from_end));
     }
 
-    /// Delivers the next bytes of a direction.
+    /// Delivers the segment that is due in one direction of a connection, if there is one.
     pub(crate) fn deliver(&mut self, id: ConnId, from_end: usize) {
         let now = self.now();
         let Some(conn) = self.net.conn(id) else { return };
@@ -451,7 +459,7 @@ impl World {
                 Mappable::Simulated(mapped) => beside = Some(mapped),
                 Mappable::Files { .. } => is_over = true,
             },
-            // There is no tenant process to hand the connection to.
+            // A simulated node has no process that runs a tenant's functions and to which it could hand the connection.
             Next::HandOver(_) | Next::HangUp => is_over = true,
         }
         self.send(id, SERVER, Content::Bytes(bytes, beside));
@@ -510,7 +518,8 @@ impl World {
         }
     }
 
-    /// Copies bytes to the client end of a connection. Reports how many were copied, or why none were.
+    /// Passes bytes that have arrived at the client end to `copy`, which returns how many it took. Returns the state of
+    /// the end if there are none.
     pub(crate) fn read(&mut self, id: ConnId, mut copy: impl FnMut(&[u8]) -> usize) -> Read {
         let Some(conn) = self.net.conn(id) else { return Read::Reset };
         let end = &mut conn.ends[CALLER];
@@ -536,7 +545,7 @@ impl World {
         })
     }
 
-    /// Takes the mapped memory that came with bytes already read.
+    /// Takes the mapped memory that arrived with bytes that the client end has read. `None` if none came.
     pub(crate) fn take_beside(&mut self, id: ConnId) -> Option<Mapped> {
         self.net.conn(id)?.ends[CALLER].beside.take()
     }

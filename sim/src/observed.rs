@@ -9,7 +9,7 @@ use farpool_wire::data::Span;
 use farpool_wire::{Incarnation, NodeId, Refusal, Reply, Request};
 use std::sync::Arc;
 
-/// Node under observation.
+/// Node whose requests and answers the oracle sees.
 pub(crate) struct ObservedNode {
     pub(crate) process: ProcessId,
     pub(crate) node: NodeId,
@@ -40,7 +40,7 @@ impl ObservedNode {
         });
     }
 
-    /// Answers a request, whether it is the first one or a replay.
+    /// Answers a request, be it a client's or a replay of one.
     pub(crate) fn answer(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         let known = world(|world| world.oracle.node_called(self.incarnation, &request));
         let asked = request.clone();
@@ -83,7 +83,7 @@ impl Service for ObservedNode {
     }
 }
 
-/// Broker under observation.
+/// Broker whose requests and answers the oracle sees.
 pub(crate) struct ObservedBroker {
     pub(crate) process: ProcessId,
     service: Arc<dyn Service>,
@@ -94,7 +94,7 @@ impl ObservedBroker {
         ObservedBroker { process, service }
     }
 
-    /// Answers a request, whether it is the first one or a replay.
+    /// Answers a request, be it a client's or a replay of one.
     pub(crate) fn answer(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         let asked = request.clone();
         world(|world| world.oracle.broker_called(&asked));

@@ -23,11 +23,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Violation {
     /// Name of the invariant, such as `I5`.
     pub invariant: &'static str,
-    /// Description of the finding.
+    /// Description of the finding, for the report.
     pub what: String,
 }
 
-/// Right to a region, as a node granted it.
+/// Right to a region that a node has granted: whoever shows this handle at this epoch may use the region.
 #[derive(Clone, Copy, Debug)]
 struct Right {
     epoch: Epoch,
@@ -36,7 +36,8 @@ struct Right {
     is_writable: bool,
 }
 
-/// State of a node's knowledge of its broker, at the moment that it began a request.
+/// State of a node's knowledge of its broker at the moment that the node began to handle a request: the highest term,
+/// and the broker's clock in ms, that it has certainly received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Known {
     term: Term,
@@ -48,19 +49,22 @@ struct NodeView {
     node: NodeId,
     /// Newest right granted for each region.
     rights: BTreeMap<RegionIndex, Right>,
+    /// Handles that this life of the node has granted, to notice one that is granted twice.
     handles: BTreeSet<u128>,
     /// Time of the last sign of life of each session, on the node's clock.
     signs: BTreeMap<SessionId, MonoNs>,
     /// Number of requests in progress of each session. While there are any, the state of its regions may be changing.
     calls: BTreeMap<SessionId, u32>,
+    /// Tickets that this life of the node has redeemed.
     redeemed: BTreeSet<(Term, TicketId)>,
-    /// Highest term that the node has certainly seen.
+    /// Highest broker's term that the node has certainly received.
     term: Term,
-    /// Term and broker's clock of a ruling that the broker has sent. `None` once the node has certainly received it.
+    /// Term and broker's clock of a ruling (the answer to the node's report) that the broker has sent. `None` once the
+    /// node has certainly received it.
     sent_ruling: Option<(Term, u64)>,
     /// Broker's clock in ms, in the last ruling of this term that the node has certainly received.
     broker_ms: u64,
-    /// Time on the node's clock since which it has run without being stopped.
+    /// Time on the node's clock since which the node has run without a stop of its process or machine.
     runs_since: MonoNs,
 }
 
@@ -78,11 +82,12 @@ pub(crate) struct Oracle {
     grace_ms: u64,
     tick_ms: u64,
     nodes: BTreeMap<Incarnation, NodeView>,
-    /// Regions that a name has released since the disk was last opened.
+    /// Regions that a name has released since a broker last opened the disk.
     let_go: BTreeSet<Place>,
 }
 
-/// Delay in ms that I6 permits beyond TTL and grace.
+/// Least delay in ms, beyond TTL and grace, within which a node must have ended a silent session's leases (invariant
+/// I6).
 const LATE_MS: u64 = 1_000;
 
 impl Oracle {
@@ -114,8 +119,8 @@ impl Oracle {
         }
     }
 
-    /// Returns the permitted delay in ms. It depends on the node's tick, because a node checks its leases once a
-    /// tick.
+    /// Returns the delay that I6 permits beyond TTL and grace, in ms. It grows with the node's tick (the interval at
+    /// which it checks its leases).
     fn late_ms(&self) -> u64 {
         LATE_MS.max(2 * self.tick_ms + 500)
     }
@@ -127,11 +132,11 @@ impl Oracle {
     }
 
     pub(crate) fn node_ends(&mut self, incarnation: Incarnation) {
-        // Its memory is gone. The entry stays, so that a second node of this incarnation is noticed.
+        // Its memory is gone. Its entry stays, empty, so that a second node of this incarnation is noticed.
         self.nodes.insert(incarnation, NodeView::default());
     }
 
-    /// Notes that a node, or its machine, runs again after a stop.
+    /// Notes that a node runs again after its process or machine was stopped.
     pub(crate) fn node_runs_again(&mut self, incarnation: Incarnation, clock: MonoNs) {
         if let Some(view) = self.nodes.get_mut(&incarnation) {
             view.runs_since = clock;
@@ -144,12 +149,13 @@ impl Oracle {
         Some((right.epoch, Handle(right.handle)))
     }
 
-    /// Notes that a broker has opened the disk. It need not know which regions its predecessors released.
+    /// Notes that a broker has opened the disk. It need not know which regions earlier brokers' names released.
     pub(crate) fn disk_opened(&mut self) {
         self.let_go.clear();
     }
 
-    /// Checks I5: a broker never gives a name a region that a name has released.
+    /// Checks I5: a broker never gives a name a region that a name has released. `before` and `after` are the regions
+    /// that belong to names before and after a record was written.
     pub(crate) fn names_changed(&mut self, before: &BTreeSet<Place>, after: &BTreeSet<Place>) {
         let again = after.difference(before).find(|place| self.let_go.contains(*place)).copied();
         self.check(again.is_none(), "I5", || {
@@ -158,13 +164,13 @@ impl Oracle {
         self.let_go.extend(before.difference(after));
     }
 
-    /// Checks I1: no node logs a contradiction between its leases and gates.
+    /// Checks I1 in a node's log: no line reports a contradiction between its leases and its gates.
     pub(crate) fn said(&mut self, line: &str) {
         let disagree = line.contains("the gate of region") || line.contains("was not clean");
         self.check(!disagree, "I1", || format!("leases and gates disagree: {line}"));
     }
 
-    /// Notes the start of a request. Returns what the node knows of its broker at that moment.
+    /// Notes that a node has begun to handle a request. Returns the node's knowledge of its broker at that moment.
     pub(crate) fn node_called(&mut self, incarnation: Incarnation, request: &Request) -> Known {
         let Some(view) = self.nodes.get_mut(&incarnation) else { return Known::default() };
         if let Some(session) = session_of(request) {
@@ -241,7 +247,8 @@ impl Oracle {
         });
     }
 
-    /// Checks I2 and I4: epochs of a region only grow, and no handle is granted twice.
+    /// Checks I2 and I4 for a right that a node has granted: epochs of a region only grow, and no handle is granted
+    /// twice.
     fn right_is_new(
         &mut self,
         incarnation: Incarnation,
@@ -252,7 +259,7 @@ impl Oracle {
         is_writable: bool,
     ) {
         let Some(view) = self.nodes.get_mut(&incarnation) else { return };
-        // A repeated request to seal gets the same answer.
+        // A request to seal that is sent twice gets the same handle twice.
         let is_repeated = !is_writable
             && view.rights.get(&region).is_some_and(|right| right.epoch == epoch && right.handle == handle);
         let is_fresh = (view.handles.insert(handle) || is_repeated) && handle != 0;
@@ -285,7 +292,7 @@ impl Oracle {
         let sign =
             right.and_then(|right| right.session).and_then(|session| view.signs.get(&session)).copied();
         let Some(right) = right else {
-            // The answer with the right may still be on its way, but then nobody can have the handle.
+            // The answer with a right may still be on its way, but then nobody can have its handle yet.
             self.violated(
                 "I1",
                 format!("an operation on region {} was admitted before any lease", span.region),
@@ -370,7 +377,7 @@ impl Oracle {
         named: &[(RegionIndex, Epoch)],
     ) {
         self.invariant_i5_what_names_have_is_kept(incarnation, service.memory(), named);
-        // While the node changes them, they need not agree.
+        // While the node handles a request that changes its leases, they need not agree with the gates.
         let Some(leases) = service.try_leases() else { return };
         let inventory = leases.inventory(Traffic::default(), 0);
         let suspended: BTreeSet<SessionId> = inventory
@@ -409,7 +416,7 @@ impl Oracle {
         }
     }
 
-    /// Checks I5: the bytes of a name stay until the name releases them.
+    /// Checks I5: the bytes of a published name stay in the node's memory until the name releases them.
     fn invariant_i5_what_names_have_is_kept(
         &mut self,
         incarnation: Incarnation,
@@ -424,7 +431,8 @@ impl Oracle {
         }
     }
 
-    /// Checks that a session that is not silent any more is admitted again, at all its regions.
+    /// Checks that a gate is suspended exactly if its session is: a session that has been heard again is admitted to
+    /// all its regions.
     fn invariant_gates_are_suspended_as_sessions_are(
         &mut self,
         incarnation: Incarnation,
@@ -435,7 +443,7 @@ impl Oracle {
     ) {
         let Some(view) = self.nodes.get(&incarnation) else { return };
         let is_in = gate.is_open || gate.is_suspended;
-        // The regions of a request in progress are opened one after the other.
+        // A request in progress opens its regions one after the other, so they may differ meanwhile.
         if is_in && !view.calls.contains_key(&session) {
             self.check(gate.is_suspended == is_suspended, "suspension", || {
                 format!("session {session} is suspended: {is_suspended}; its region {region}: {gate:?}")
@@ -468,7 +476,7 @@ impl Oracle {
                 self.check(!is_in, "I1", || format!("region {region} has no owner but is open: {gate:?}"))
             }
             Some((epoch, RegionOwner::Session(_))) => {
-                // Closed while it is being prepared.
+                // The gate is still closed, at an older epoch, while the region is being prepared for its session.
                 let agrees = if is_in {
                     gate.epoch == *epoch && gate.write_handle.is_some()
                 } else {

@@ -27,7 +27,7 @@ use farpool_wire::{Incarnation, Name, NodeId, Text};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Address of the pool, whichever broker serves there.
+/// Address of the pool, at which the first broker or its successor listens.
 const BROKER: &str = "10.0.0.1:7700";
 /// Address of the second of two brokers that elect a leader.
 const STANDING: &str = "10.0.0.2:7700";
@@ -53,7 +53,7 @@ pub(crate) enum Phase {
 pub(crate) struct BrokerLife {
     pub(crate) process: ProcessId,
     pub(crate) machine: MachineId,
-    /// Number of the opening of the disk that its store made.
+    /// Number of the opening of the disk by this broker's store, by which older brokers are told from newer ones.
     pub(crate) opening: u64,
     /// Service of the broker. `None` until it has begun its term.
     pub(crate) service: Option<Arc<dyn Service>>,
@@ -76,47 +76,48 @@ pub(crate) struct ClientPlace {
     pub(crate) machine: MachineId,
     pub(crate) process: Option<ProcessId>,
     pub(crate) lives: u64,
-    /// True once it has seen every name that must exist. For the last phases.
+    /// True once the client has seen every published name that must exist. Set in the phases without faults.
     pub(crate) has_seen_names: bool,
-    /// True once it has written and read a file in the last phase.
+    /// True once the client has written and read a file in the last phase.
     pub(crate) has_written: bool,
-    /// Last error that kept it from this.
+    /// Last error that kept the client from seeing all names or from writing.
     pub(crate) trouble: String,
 }
 
-/// Processes of a world, and what is known about them.
+/// Processes of a world, and the state of the world that they share.
 #[derive(Default)]
 pub(crate) struct Parties {
     pub(crate) disk: Disk,
     pub(crate) cluster: Cluster,
-    /// Brokers, oldest first. There are two while the pool has two heads, or if two elect a leader.
+    /// Brokers that run, oldest first. There are two while two run over one disk, or if two elect a leader.
     pub(crate) brokers: Vec<BrokerLife>,
-    /// Time at which the last deposed broker ended.
+    /// Time at which the last deposed broker (one that had lost the disk to a newer one) ended, in ns. `None` if there
+    /// was none.
     pub(crate) deposed_until: Option<u64>,
     pub(crate) nodes: Vec<NodePlace>,
     pub(crate) clients: Vec<ClientPlace>,
     pub(crate) admin: Option<ProcessId>,
     pub(crate) phase: Phase,
     pub(crate) names: NameBook,
-    /// Requests that will be replayed.
+    /// Requests that are scheduled to be sent once more.
     pub(crate) again: UnderWay,
-    /// Number of the next content. It makes every content unique.
+    /// Number that goes into the next bytes that are written, so that all contents differ.
     pub(crate) next_stamp: u64,
-    /// Number of the next write in a storm.
+    /// Number of the next write by concurrent tasks of one client (`workload::storm`).
     pub(crate) next_unit: u32,
-    /// Number of tenants whose names are all dropped, in the last phase.
+    /// Number of tenants whose names are all dropped; counted in the last phase.
     pub(crate) names_cleared: usize,
-    /// Nodes that the administrator ordered to be drained, and has not taken back.
+    /// Nodes that the administrator ordered to be drained, and has not taken back into use.
     pub(crate) drained: BTreeSet<usize>,
-    /// True once all nodes are in use again, in the last phases.
+    /// True once all nodes are in use again; set in the phases without faults.
     pub(crate) all_in_use: bool,
-    /// Lives of nodes that have ended.
+    /// Lives of nodes that have ended, whose memory is gone.
     pub(crate) ended: Vec<Incarnation>,
 }
 
 impl World {
-    /// Reports whether a deposed broker has lived at or after a time. Such a broker may have answered with an old
-    /// state.
+    /// Reports whether a broker that had lost the disk to a newer one was alive at the time `since` (in ns) or later.
+    /// Such a broker may have answered with an old state.
     pub(crate) fn had_deposed_broker(&self, since: u64) -> bool {
         let openings = self.parties.disk.openings();
         let lives = self.parties.brokers.iter().any(|life| (1..openings).contains(&life.opening));
@@ -126,7 +127,7 @@ impl World {
     /// Creates the machines.
     pub(crate) fn set_up(&mut self) {
         let plan = self.plan.clone();
-        // The last machine is the administrator's.
+        // Two machines are for brokers, the last one is the administrator's.
         let count = 3 + plan.nodes + plan.clients;
         for _ in 0..count {
             let rate = match plan.drifting_clocks {
@@ -194,8 +195,8 @@ fn start_standing(machine: MachineId) {
     world(|world| world.spawn(process, Box::new(begin)));
 }
 
-/// Starts a broker over the disk of the world. A broker that had the disk open loses it. In a world with an election,
-/// starts a broker that takes part in it.
+/// Starts a broker that opens the world's disk, on which every earlier broker thereby loses its access. In a world with
+/// an election, starts one that takes part in the election instead.
 pub(crate) fn start_broker(machine: MachineId) {
     if world(|world| world.plan.stands) {
         return start_standing(machine);
@@ -232,7 +233,7 @@ pub(crate) fn start_broker(machine: MachineId) {
     world(|world| world.spawn(process, Box::new(begin)));
 }
 
-/// Starts a node under its name, in a new life.
+/// Starts a node in a new life, under the same name as before.
 pub(crate) fn start_node(index: usize) {
     let name = Name::new(format!("node{index}")).expect("it is a name");
     let node = ticket::node_id(&name);
@@ -302,7 +303,7 @@ pub(crate) fn start_admin() {
     });
 }
 
-/// Ends a process.
+/// Ends a process, and notes what is lost with it. Its peers notice as `ending` says.
 pub(crate) fn end(process: ProcessId, ending: Ending) {
     let ended = world(|world| {
         if !world.is_alive(process) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 const MS: u64 = 1_000_000;
 
-/// Limits a node to part of its memory, or none. A later chore lifts the limit.
+/// Limits a node to part of its regions, or none, as a host does that needs the memory. A later chore lifts the limit.
 pub(crate) fn begin(world: &mut World, process: ProcessId) {
     let mut lives = world.parties.nodes.iter().map(|place| place.life.as_ref());
     let Some(index) = lives.position(|life| life.is_some_and(|life| life.process == process)) else { return };
@@ -28,7 +28,8 @@ pub(crate) fn end(world: &mut World, index: usize) {
     limit(world, index, all, None);
 }
 
-/// Limits a node to so many regions. With `evacuate_ms`, files may be moved off within this time.
+/// Limits a node to `regions` regions. With `evacuate_ms`, the node gives clients this many ms to move their files to
+/// other nodes; without, it takes regions away at once.
 fn limit(world: &mut World, index: usize, regions: u32, evacuate_ms: Option<u64>) {
     let Some(life) = &world.parties.nodes[index].life else { return };
     let (process, service) = (life.process, Arc::clone(&life.service));

@@ -1,4 +1,4 @@
-//! Plan of a world, drawn from its seed: how many processes it has, its timeouts, and its faults.
+//! Plan of a simulated world, drawn from its seed: how many processes it has, its timeouts, and its faults.
 
 use crate::random::Random;
 use farpool_broker::{BrokerSettings, LeaseSettings, Quotas};
@@ -6,7 +6,7 @@ use farpool_wire::TENANT_LOCAL;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use std::str::FromStr;
 
-/// Severity of a world.
+/// Severity of the faults of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Profile {
     /// No faults at all: no operation may fail.
@@ -44,14 +44,14 @@ impl FromStr for Profile {
     }
 }
 
-/// Machines that faults may hit.
+/// Machines that the faults of a world may hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Theme {
     /// All machines.
     Everybody,
-    /// One node and its paths to others, and nothing else: no protected file may suffer from that.
+    /// One node and its paths to others, and nothing else: all protected files must stay readable and writable.
     OneNode(usize),
-    /// Clients and their paths to others: nodes and broker must keep their promises exactly.
+    /// Clients and their paths to others: nodes and broker must then work without any failure.
     Clients,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Plan {
     pub(crate) profile: Profile,
     pub(crate) theme: Theme,
     pub(crate) settings: LeaseSettings,
-    /// True if connections show certificates.
+    /// True if the peers of connections show certificates.
     pub(crate) has_identities: bool,
     /// Tenants; clients are assigned to them in turn.
     pub(crate) tenants: Vec<&'static str>,
@@ -74,6 +74,7 @@ pub(crate) struct Plan {
     pub(crate) regions_of_node: Vec<u32>,
     /// Node on whose machine a client runs, for each client. `None` if the client has a machine of its own.
     pub(crate) client_with_node: Vec<Option<usize>>,
+    /// Time between two ticks of a node, in ms. In a tick it checks its leases.
     pub(crate) tick_ms: u64,
     pub(crate) renew_ms_max: u64,
     pub(crate) repair_bytes_per_second: u64,
@@ -88,14 +89,17 @@ pub(crate) struct Plan {
     /// Latency of one direction: least and most.
     pub(crate) latency_ns: (u64, u64),
     pub(crate) byte_ns: u64,
+    /// Longest delay between the moment at which a task may run and the one at which it does.
     pub(crate) schedule_ns_max: u64,
+    /// Probability of a pause at each point where a memory operation may be interrupted, in millionths.
     pub(crate) interrupts_per_million: u32,
+    /// Longest of these pauses.
     pub(crate) interrupt_ns_max: u64,
     pub(crate) commit_ns_max: u64,
     pub(crate) drifting_clocks: bool,
-    /// True if requests are replayed.
+    /// True if requests that were answered are sent once more, later.
     pub(crate) asks_again: bool,
-    /// True if two brokers elect a leader.
+    /// True if the world has two brokers that elect a leader; false for one broker.
     pub(crate) stands: bool,
     /// Time after which a leader without a sign of life is replaced, in ms.
     pub(crate) lead_ms: u64,
@@ -123,8 +127,8 @@ impl Plan {
             1 => Theme::Clients,
             _ => Theme::Everybody,
         };
-        // A session renews its leases at the nodes one after the other: a node that hangs must not cost it those at
-        // other nodes.
+        // A session renews its leases at one node after the other. If one node hangs, the leases at the next nodes must
+        // not end meanwhile, so they live for 3 s at least.
         let is_strict = matches!(theme, Theme::OneNode(_));
         let lease_ttl_ms = random.skewed(if is_strict { 3_000 } else { 300 }, 600_000) as u32;
         let grace_ms =
@@ -151,7 +155,8 @@ impl Plan {
         };
         let still = profile == Profile::Still;
         let regions_of_node: Vec<u32> = (0..nodes).map(|_| random.range(3, 12) as u32).collect();
-        // Worlds in which quotas hold exactly have certificates more often, so that quotas are checked.
+        // Where quotas can be checked exactly, certificates are more frequent: a world without them has only one
+        // tenant.
         let is_exact = theme == Theme::Clients || still;
         let has_identities = random.one_in(2) || is_exact && random.one_in(2);
         let tenants = match (has_identities, random.one_in(2)) {
@@ -186,7 +191,8 @@ impl Plan {
             tick_ms: (u64::from(lease_ttl_ms) / 64).clamp(50, 5_000),
             renew_ms_max: match random.below(4) {
                 0 => 250.max(u64::from(lease_ttl_ms) / 40),
-                // A node is trusted again while earlier requests to it are still in flight.
+                // Renewals as frequent as this make a node trusted again while earlier requests to it are still in
+                // flight.
                 1 | 2 => (request_timeout_ms / 8).max(u64::from(lease_ttl_ms) / 100).max(25),
                 _ => 600_000,
             },
@@ -221,7 +227,7 @@ impl Plan {
         self.tenants[client % self.tenants.len()]
     }
 
-    /// Returns the sum of TTL and grace.
+    /// Returns the time in ns after which a silent session's leases have ended: the sum of TTL and grace.
     pub(crate) fn life_ns(&self) -> u64 {
         (u64::from(self.settings.lease_ttl_ms) + u64::from(self.settings.grace_ms)) * 1_000_000
     }

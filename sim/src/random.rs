@@ -9,7 +9,7 @@ impl Random {
         Random(seed)
     }
 
-    /// Makes another generator. Different values of `stream` give different sequences.
+    /// Makes another generator, seeded from this one. Different values of `stream` give different sequences.
     pub(crate) fn fork(&mut self, stream: u64) -> Random {
         Random(self.draw() ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }

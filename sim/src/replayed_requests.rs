@@ -34,8 +34,8 @@ pub(crate) struct UnderWay {
     next: u64,
 }
 
-/// Returns how many of a million requests of a kind are replayed. It is 0 for requests that change nothing. It is
-/// also 0 for requests that would take resources which their sender would then not know of.
+/// Returns how many of a million requests of a kind are replayed: none of the requests that change nothing, and none of
+/// those whose replay would take resources that the sender would not know of.
 fn per_million(request: &Request) -> u32 {
     match request {
         Request::Lease(_) | Request::Seal(_) | Request::Publish(_) => 60_000,
@@ -47,7 +47,7 @@ fn per_million(request: &Request) -> u32 {
     }
 }
 
-/// Returns the same peer on another connection.
+/// Returns the same peer as if it had opened another connection.
 fn anew(peer: &Peer) -> Peer {
     Peer { connection: 0, ..peer.clone() }
 }
@@ -69,17 +69,17 @@ impl World {
         self.chore_in(after, Chore::AskAgain(number));
     }
 
-    /// Schedules perhaps a replay of a request that a broker answered.
+    /// Schedules, by chance, a replay of a request that a broker answered.
     pub(crate) fn broker_was_asked(&mut self, peer: &Peer, request: &Request) {
         self.comes_again(per_million(request), || Replayed::OfBroker(anew(peer), request.clone()));
     }
 
-    /// Schedules perhaps a replay of a request that a node answered.
+    /// Schedules, by chance, a replay of a request that a node answered.
     pub(crate) fn node_was_asked(&mut self, node: NodeId, peer: &Peer, request: &Request) {
         self.comes_again(per_million(request), || Replayed::OfNode(node, anew(peer), request.clone()));
     }
 
-    /// Schedules perhaps a replay of an operation that a node admitted.
+    /// Schedules, by chance, a replay of a read or write that a node admitted.
     pub(crate) fn node_let_in(&mut self, incarnation: Incarnation, span: &Span, intent: Intent) {
         self.comes_again(OPERATIONS_PER_MILLION, || Replayed::OnBytes(incarnation, *span, intent));
     }
@@ -105,7 +105,8 @@ impl World {
     }
 }
 
-/// Replays a request or operation. Called by its chore.
+/// Replays the request or operation of this number, unless the faults are over. The chore that was scheduled for it
+/// calls this.
 pub(crate) fn ask(number: u64) {
     world(|world| {
         let Some(again) = world.parties.again.waiting.remove(&number) else { return };
@@ -141,8 +142,8 @@ pub(crate) fn ask(number: u64) {
 }
 
 impl World {
-    /// Returns a small part of the span under a right that has ended. If the right of the span is still valid, uses a
-    /// random handle instead; if the region has a newer epoch, may show the old handle with that epoch.
+    /// Returns 16 bytes of the span, to be accessed under a handle that is not valid: the span's own if its right has
+    /// ended, else a random one. If the region has a newer epoch, may combine the old handle with that epoch.
     fn without_right(&mut self, incarnation: Incarnation, span: Span) -> Span {
         let span = Span { bytes: 16, offset: span.offset & !15, ..span };
         let Some((epoch, handle)) = self.oracle.right_of(incarnation, span.region) else { return span };

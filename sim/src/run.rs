@@ -57,7 +57,7 @@ fn run_traced(seed: u64, profile: Profile, plan: Plan, trace: Trace) -> WorldOut
     }
     parties::start_admin();
     (0..nodes).for_each(parties::start_node);
-    // Clients start when the pool is up.
+    // Clients start one simulated second later, when broker and nodes are up.
     (0..clients).for_each(|index| world(|world| world.chore_in(1_000_000_000, Chore::StartClient(index))));
     go_on_until_the_end();
     world(World::everybody).into_iter().for_each(kernel::kill);
@@ -101,7 +101,7 @@ fn go_on_until_the_end() {
     }
 }
 
-/// Shows the oracle the nodes whose state may have changed.
+/// Shows the oracle the nodes whose state may have changed since it last looked.
 fn look() {
     let nodes = world(|world| {
         world.steps += 1;
@@ -135,13 +135,14 @@ impl World {
         2 * self.plan.life_ns() + 5_000_000_000
     }
 
-    /// Returns the time in ns that a phase may take.
+    /// Returns the time in ns that a phase may take. A longer one is a violation.
     fn time_for(&self, phase: Phase) -> u64 {
         let patience_ns = (self.plan.request_timeout_ms + self.plan.broker_patience_ms) * 1_000_000;
         match phase {
             Phase::Faulty => u64::MAX,
             Phase::Mending => self.mending_ns() * 2,
-            // A region is returned after four renewals without use, and a session renews three times per TTL.
+            // The 6 lives: a region is returned after four renewals without use, and a session renews three times per
+            // TTL.
             Phase::Proving => 6 * self.plan.life_ns() + 20 * patience_ns + 120_000_000_000,
             Phase::Clearing => 6 * self.plan.life_ns() + 20 * patience_ns + 60_000_000_000,
         }
@@ -174,7 +175,7 @@ impl World {
             && self.parties.all_in_use
     }
 
-    /// Reports a phase that took longer than it may.
+    /// Reports a phase that took longer than it may, with the clients or the region that held it up.
     fn late(&mut self, phase: Phase) {
         let places = self.parties.clients.iter().enumerate();
         let is_late = |place: &ClientPlace| match phase {
@@ -197,7 +198,7 @@ impl World {
         }
     }
 
-    /// Returns a description of a region that is in use or not clean. `None` if there is none.
+    /// Returns a description of a region that is still in use or not wiped. `None` if there is none.
     fn held(&self) -> Option<String> {
         for (index, place) in self.parties.nodes.iter().enumerate() {
             let Some(life) = &place.life else { return Some(format!("node{index} is not there")) };

@@ -17,7 +17,7 @@ use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::mutant;
 use std::sync::Arc;
 
-/// Fault of the next commit.
+/// Fault that the next commit to the disk will have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mishap {
     /// An error, and nothing is written.
@@ -33,7 +33,7 @@ pub(crate) enum Mishap {
 #[derive(Debug, Default)]
 struct Content {
     durable: Durable,
-    /// Number of the last opening. Only the store that made it may write.
+    /// Number of times that the disk was opened. Only the store of the last opening may write.
     opening: u64,
     is_full: bool,
     mishap: Option<Mishap>,
@@ -48,7 +48,7 @@ impl Disk {
         self.0.lock()
     }
 
-    /// Opens the disk, and ends all earlier stores.
+    /// Opens the disk. All stores that were opened earlier lose their access.
     pub(crate) fn open(&self) -> SimStore {
         let mut content = self.content();
         content.opening += 1;
@@ -82,14 +82,14 @@ pub(crate) struct SimStore {
 }
 
 impl SimStore {
-    /// Returns the number of this opening.
+    /// Returns the number of the opening of the disk that this store made.
     pub(crate) fn opening(&self) -> u64 {
         self.opening
     }
 
     fn failed(what: &str) -> StoreError {
         world(|world| {
-            // A broker that takes part in an election gives up its lead by itself.
+            // A broker that takes part in an election gives up its lead by itself, so only others are restarted.
             if let Some(process) = world.running_process().filter(|_| !world.plan.stands) {
                 let soon = world.random.range(100_000_000, 3_000_000_000);
                 world.chore_in(soon, Chore::RestartFailedBroker(process));
@@ -98,7 +98,8 @@ impl SimStore {
         StoreError(what.to_owned())
     }
 
-    /// Ends the running process. Does not return if the process is being ended already.
+    /// Ends the process of the running task. Schedules it for now, and waits in vain until it happens; returns only if
+    /// the process is being ended already.
     fn die() {
         world(|world| {
             if let Some(process) = world.running_process() {
@@ -115,7 +116,7 @@ impl Store for SimStore {
     }
 
     fn commit(&mut self, records: &[StateChange]) -> Result<(), StoreError> {
-        // A commit takes a while.
+        // A commit takes a while, as on a real disk.
         let takes = world(|world| world.random.skewed(20_000, world.plan.commit_ns_max));
         rest(takes);
         if let Some(process) = world(|world| world.running_process().filter(|_| world.plan.stands)) {

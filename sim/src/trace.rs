@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 /// Number of events kept for a report.
 const LAST: usize = 50;
 
-/// One event. It becomes text only when somebody reads it.
+/// Event of a run. It becomes text only when it is printed.
 #[derive(Clone, Debug)]
 pub(crate) struct Happened {
     pub(crate) at: u64,
     pub(crate) who: u32,
     pub(crate) what: &'static str,
     pub(crate) numbers: [u64; 3],
-    /// Details that numbers cannot express. Frequent events have none.
+    /// Details that numbers cannot express. `None` for frequent events, which have none.
     pub(crate) text: Option<Box<str>>,
 }
 
@@ -35,7 +35,7 @@ impl Trace {
         Trace { is_printed: true, ..Trace::new() }
     }
 
-    /// FNV-1a over words: tells two runs apart, and is cheap.
+    /// Adds a word to the hash, by FNV-1a over words: it is cheap, and tells two runs apart.
     fn mix(&mut self, word: u64) {
         self.hash = (self.hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
         self.hash ^= self.hash >> 29;

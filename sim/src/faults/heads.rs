@@ -1,4 +1,4 @@
-//! Faults of whoever leads: two brokers over one disk, and trouble in the cluster that elects the leader.
+//! Faults of the leading broker: two brokers that run over one disk, and trouble in the cluster that elects the leader.
 
 use super::{Chore, Fault, MS, word};
 use crate::electorate::Trouble;
@@ -6,7 +6,7 @@ use crate::kernel::{MachineId, World, world};
 use crate::net::CALLER;
 use crate::parties::{self, BROKER_MACHINE, Phase, SPARE_MACHINE};
 
-/// Starts a second broker over the disk of the first, which seems dead but is not.
+/// Starts a second broker over the disk of the first, as after a failover in which the first only seemed to be dead.
 pub(super) fn two_heads() {
     let older = world(|world| {
         let [life] = &world.parties.brokers[..] else { return None };
@@ -30,7 +30,7 @@ pub(super) fn two_heads() {
         }
         let ns = world.random.range(life_ns / 8, 3 * life_ns).max(100 * MS);
         world.chore_in(ns, Chore::EndOlder(process));
-        // Some nodes return to the older broker after they have spoken with the newer.
+        // Some nodes return to the older broker after they have spoken with the newer one.
         for node in 0..world.parties.nodes.len() {
             for _ in 0..world.random.below(4) {
                 let machine = world.parties.nodes[node].machine;
@@ -46,7 +46,7 @@ pub(super) fn two_heads() {
     }
 }
 
-/// Lets the cluster that elects the leader do something that etcd may do.
+/// Causes one fault in the cluster that elects the leader. Each is something that a real etcd cluster may do.
 pub(super) fn cluster_trouble(world: &mut World) {
     if !world.plan.stands {
         return;
@@ -68,7 +68,7 @@ pub(super) fn cluster_trouble(world: &mut World) {
     world.parties.cluster.befall(now, lasts_ns, trouble);
 }
 
-/// Leads a machine to the older of two brokers, and cuts its present connections to the broker.
+/// Makes connections of a machine to the pool's address reach the older of two brokers, and cuts those it has.
 pub(super) fn mislead(world: &mut World, machine: MachineId) {
     if world.parties.brokers.len() < 2 || world.parties.phase != Phase::Faulty {
         return;

@@ -24,12 +24,13 @@ pub(super) fn befall_connection(world: &mut World, fault: Fault) {
     world.note(caller, word(fault), [way as u64, 0, 0]);
     match fault {
         Fault::Disconnect => match world.random.below(3) {
-            // Both ends learn of it; bytes in flight are lost.
+            // Both ends see the connection reset; bytes in flight are lost.
             0 => {
                 world.reset_end(conn, CALLER);
                 world.reset_end(conn, 1 - CALLER);
             }
-            // One end learns of it. The other may wait for ever, and bytes sent to it still arrive.
+            // One end sees the connection reset. The other may wait for ever, and bytes that are sent to it still
+            // arrive.
             _ => world.reset_end(conn, way),
         },
         Fault::StallConnection => {
@@ -75,8 +76,8 @@ pub(super) fn befall_path(world: &mut World, fault: Fault) {
     }
 }
 
-/// Congests the path between a process and a node for as long as a few of its requests may take. Requests, or
-/// answers, overtake each other, and some come too late.
+/// Congests the path between a process and a node, in one direction, for as long as a few of its requests may take.
+/// Requests (or answers) then overtake each other, and some come after the request has timed out.
 pub(crate) fn congest(world: &mut World, process: ProcessId) {
     let here = world.process(process).machine;
     let node = world.random.below(world.parties.nodes.len() as u64) as usize;
@@ -92,6 +93,6 @@ pub(crate) fn congest(world: &mut World, process: ProcessId) {
     world.tally.fault("congestion");
     world.note(process, "congestion", [from as u64, to as u64, (until - world.now()) / MS]);
     let path = world.net.path(from, to);
-    // Close to the timeout: some arrive just in time, some just too late.
+    // The delay is close to the timeout of requests: some messages arrive just in time, some just too late.
     (path.congested_until, path.congested_ns) = (until, timeout_ns * 3 / 4);
 }

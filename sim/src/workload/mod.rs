@@ -33,23 +33,23 @@ struct Known {
     file: FarFile,
     bytes: Vec<u8>,
     protection: Protection,
-    /// Ranges that a failed batch on an encrypted file may or may not have written: each of its runs of pages
-    /// succeeds or fails by itself.
+    /// Ranges that a failed batch of writes to an encrypted file may or may not have written: each of its runs of
+    /// adjacent pages succeeds or fails by itself.
     unsure: RangeSet,
     /// Length up to which the file was written. Memory for these bytes is allocated.
     placed: u64,
-    /// True if a write has failed. Part of its range may be unreadable until it is rewritten.
+    /// True if a write has failed. Part of the range of that write may be unreadable until it is rewritten.
     has_failed: bool,
 }
 
-/// Promise about the next operation on a file, made just before it.
+/// Expectation of the next operation on a file, made just before the operation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Promise {
     /// True if the operation may fail only for want of memory.
     must_succeed: bool,
 }
 
-/// Open published file, and the contents that it may have.
+/// Published file that the client has open, and the contents that its name had while it was opened.
 struct Seen {
     file: FarFile,
     name: String,
@@ -91,7 +91,7 @@ pub(crate) fn run(process: ProcessId, index: usize) {
     while world(|world| world.parties.phase) < Phase::Clearing {
         rest(100 * MS);
     }
-    // One client of each tenant drops the names.
+    // One client of each tenant drops the tenant's names.
     if index < world(|world| world.plan.tenants.len()) {
         client.until_it_works(Client::clear_names);
         world(|world| world.parties.names_cleared += 1);
@@ -101,7 +101,7 @@ pub(crate) fn run(process: ProcessId, index: usize) {
     world(|world| world.parties.clients[index].has_written = true);
 }
 
-/// Returns bytes that occur nowhere else.
+/// Returns `count` bytes that contain the world's next number, so that no two calls return the same.
 fn stamped(count: usize) -> Vec<u8> {
     let stamp = world(|world| {
         world.parties.next_stamp += 1;
@@ -134,7 +134,8 @@ fn first_difference(found: &[u8], expected: &[u8]) -> String {
     )
 }
 
-/// Counts an operation. In a world without faults, an operation may fail only for want of memory.
+/// Counts an operation and its error. In a world without faults, an error other than want of memory is a violation.
+/// Returns the result if there is one.
 fn note_outcome<T>(process: ProcessId, kind: &'static str, result: Result<T, Error>) -> Option<T> {
     world(|world| {
         world.tally.operation(kind, result.is_ok());
@@ -148,7 +149,7 @@ fn note_outcome<T>(process: ProcessId, kind: &'static str, result: Result<T, Err
         let permitted = [ErrorKind::Exhausted, ErrorKind::NotFound, ErrorKind::Exists, ErrorKind::Invalid];
         let is_still = world.plan.profile == Profile::Still && !world.plan.drains;
         let is_still = is_still && world.parties.phase == Phase::Faulty;
-        // The storm's client has left the pool, or the world is ending.
+        // The pool that a storm's tasks use was closed by the client, or the world is ending.
         let is_left =
             kind.ends_with("in a storm") && [ErrorKind::Closed, ErrorKind::Lost].contains(&error.kind());
         let is_small = permitted.contains(&error.kind()) || is_left || is_replaced(kind, error);
@@ -235,7 +236,8 @@ impl Client {
         }
     }
 
-    /// Starts tasks that work on files of their own beside this one for a while.
+    /// Starts tasks that write and read files of their own at once for a while, beside this client's operations. Starts
+    /// none while earlier ones still run.
     fn begin_storm(&mut self) {
         if self.storm.as_ref().is_none_or(Storm::is_over) {
             let pool = self.pool();
@@ -284,15 +286,15 @@ impl Client {
         }
     }
 
-    /// Returns the promise that a file's protection makes for the next operation on it.
+    /// Returns the expectation that a file's protection permits of the next operation on it.
     fn promise(&self, name: &str) -> Promise {
         let theme = world(|world| world.plan.theme);
         let Some(known) = self.files.get(name) else { return Promise::default() };
         let must_succeed = match known.protection {
             Protection::None => false,
-            // A copy is on the local disk of this machine, unless that has been broken.
+            // The copy is on the local disk of this machine. Once that was broken in this world, nothing is promised.
             Protection::Local => !world(|world| world.tally.faults.contains_key("local disk broken")),
-            // Both copies exist, and only one node ever fails.
+            // Both copies exist on different nodes, and faults hit only one node of this world.
             Protection::Mirror => {
                 matches!(theme, Theme::OneNode(_)) && self.pool().stats().unprotected_bytes == 0
             }
@@ -300,7 +302,7 @@ impl Client {
         Promise { must_succeed }
     }
 
-    /// Checks I7: a protected file does not suffer from the failure of a node.
+    /// Checks I7: an operation on a protected file does not fail because a node does.
     fn keep(&self, name: &str, promise: Promise, kind: &str, error: Option<&Error>) {
         let Some(error) = error else { return };
         world(|world| {
@@ -308,7 +310,7 @@ impl Client {
             let is_alive = world.is_alive(self.process);
             let is_old = error.kind() == ErrorKind::Poisoned && self.files[name].has_failed;
             let is_small = error.kind() == ErrorKind::Exhausted || is_old;
-            // The disk may have broken during the operation.
+            // The local disk may have broken during the operation.
             let has_disk = !world.tally.faults.contains_key("local disk broken");
             let is_promised =
                 promise.must_succeed && (has_disk || self.files[name].protection != Protection::Local);
@@ -328,7 +330,8 @@ impl Client {
         if names.is_empty() { None } else { Some((*self.random.pick(&names)).clone()) }
     }
 
-    /// Draws a range to write: mostly a small one, now and then more than a gate admits at once.
+    /// Draws a range to write, as an offset and a number of bytes: mostly 8 KiB at most, now and then more than a node
+    /// copies in one go.
     fn range(&mut self, length: u64) -> (u64, usize) {
         let most = if self.random.one_in(12) { 700 << 10 } else { 8 << 10 };
         let count = self.random.skewed(1, most);
@@ -356,7 +359,7 @@ impl Client {
         let mut promise = self.promise(&name);
         let last = ranges.iter().map(|(offset, from)| offset + from.len() as u64).fold(0, u64::max);
         if last > self.files[&name].placed && self.files[&name].protection == Protection::Mirror {
-            // New memory may be found for one copy only, and on the node that fails.
+            // New memory for one of the two copies may be had only on the node that fails, so nothing is promised.
             promise = Promise::default();
         }
         let result = self.files[&name].file.write_batch(&asked);
@@ -382,7 +385,7 @@ impl Client {
             || found == end
             || known.file.is_encrypted() && (length..=end).contains(&found)
         {
-            // Old bytes stay, or cannot be read until they are rewritten.
+            // A byte of the range is now the old one, the new one, or unreadable until it is rewritten.
             known.bytes.resize(found as usize, 0);
             known.has_failed = true;
             if known.file.is_encrypted() && ranges.len() > 1 {
@@ -480,7 +483,8 @@ impl Client {
         self.outcome("list", result);
     }
 
-    /// Deletes the private files. Leaves the pool if memory was reserved, which releases it.
+    /// Deletes the private files. Leaves the pool if the client had reserved memory, because that is how a reservation
+    /// ends.
     fn put_away(&mut self) {
         while self.storm.as_ref().is_some_and(|storm| !storm.is_over()) {
             rest(100 * MS);
@@ -499,8 +503,8 @@ impl Client {
     }
 }
 
-/// Reports whether an operation failed because the name was published anew or dropped meanwhile. That is neither a
-/// violation nor a success.
+/// Reports whether an operation on a published name failed because the name was published anew or dropped meanwhile.
+/// That is neither a violation nor a success.
 fn is_replaced(kind: &str, error: &Error) -> bool {
     let of_name = ["read published", "publish", "open", "rename", "drop"].contains(&kind);
     of_name

@@ -6,7 +6,8 @@ use farpool_files::{CreateOptions, Error, ErrorKind, Pool};
 use farpool_wire::FileClass;
 
 impl Client {
-    /// Retries an attempt until it succeeds. If it never does, the world ends with a violation.
+    /// Retries an attempt until it succeeds, and connects first if need be. If it never does, the phase takes too long,
+    /// which is a violation.
     pub(super) fn until_it_works(&mut self, attempt: fn(&mut Client, &Pool) -> Result<(), Error>) {
         loop {
             let result = match self.pool.clone() {
@@ -42,7 +43,7 @@ impl Client {
         pool.delete("own/proof")
     }
 
-    /// Proves I5: names that were published and not dropped can be opened, and read if their nodes are alive.
+    /// Proves I5: names that were published and not dropped can be opened, and read if the nodes with their bytes live.
     pub(super) fn prove_names(&mut self, pool: &Pool) -> Result<(), Error> {
         for name in self.own_names() {
             if pool.has_private(&name) {

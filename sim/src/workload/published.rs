@@ -1,5 +1,5 @@
 //! Operations of clients on published files: publish, open, read, drop, rename. Each answer is compared with the
-//! history of the disk.
+//! history of the names on the broker's disk.
 
 use super::{Client, Seen, first_difference, stamped, violated};
 use crate::kernel::world;
@@ -17,7 +17,7 @@ impl Client {
     pub(super) fn publish(&mut self) {
         let name = self.any_name();
         let if_taken = if self.random.one_in(4) { IfTaken::Refuse } else { IfTaken::Replace };
-        // Long enough to be unique.
+        // At least 32 bytes, so that the contents are unique.
         let bytes = stamped(self.random.skewed(32, 200 << 10) as usize);
         let pool = self.pool();
         let created = pool.create(&name, FileClass::Pinned, CreateOptions::default());
@@ -50,9 +50,9 @@ impl Client {
         }
     }
 
-    /// Checks I5: a name had this value at some moment since `from`, because a client was told so. One
-    /// exception: a client that loses the answer to a drop and retries takes it for done if there is no such name,
-    /// and the answer of a deposed broker may be outdated.
+    /// Checks I5 after a client was told that a name has this value (or none, if it was dropped): it had the value at
+    /// some moment since `from`. One exception: the answer "there is no such name" is not checked if a deposed broker
+    /// may have given it, since its state may be outdated.
     fn must_have_been(&self, name: &str, from: u64, value: Value) {
         world(|world| {
             let values = world.parties.names.since(name, from);
@@ -69,7 +69,8 @@ impl Client {
         world(|world| world.now())
     }
 
-    /// Returns the values that a client may have seen since a time. A deposed broker may have shown older ones.
+    /// Returns the values of a name that a client may have seen since the time `from`. These are all it ever had if a
+    /// deposed broker, which may show old ones, was alive.
     pub(super) fn values_since(&self, name: &str, from: u64) -> BTreeSet<Value> {
         world(|world| {
             let is_doubtful = world.had_deposed_broker(from);

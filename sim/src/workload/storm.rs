@@ -1,10 +1,10 @@
 //! Storm: several tasks of one client write and read the same few files at once, in overlapping ranges.
 //!
-//! The idea: every eight bytes hold the number of their write and their own offset, so every read can be checked
-//! against what the library promises. It never returns bytes that were not written there, nor bytes that a later
-//! write had replaced before the read began. When all tasks have ended, the contents are those that some order of the
-//! writes leaves, whichever copy is read. Meanwhile the client's other tasks continue, and other files are created in
-//! memory that earlier files have left.
+//! The idea: every eight bytes hold the number of the write that wrote them and their own offset, so every read can be
+//! checked against the library's promises. A read never returns bytes that were not written there, nor bytes that a
+//! later write had replaced before the read began. When all tasks have ended, the contents are those that some order of
+//! the writes leaves, whichever copy is read. Meanwhile the client's other tasks continue, and files are created in
+//! memory that deleted files have left.
 
 use super::{note_outcome, violated};
 use crate::faults;
@@ -19,13 +19,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Size of a unit in bytes: the number of its write, and its position.
+/// Size of a unit in bytes: 4 for the number of its write, 4 for its position.
 const UNIT_BYTES: u64 = 8;
-/// Alignment of offsets and lengths in bytes. Half a copy then holds whole units.
+/// Alignment of offsets and lengths in bytes, two units. A copy that was interrupted half-way then holds whole units.
 const ALIGN_BYTES: u64 = 16;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// One write. Times are moments of the storm, which count its operations.
+/// One write. Its times are values of [`State::moment`], which counts the storm's operations.
 struct Written {
     range: Range<u64>,
     begun: u64,
@@ -55,7 +55,8 @@ struct State {
     running: u32,
 }
 
-/// Storm over a few files of one client. It ends by itself when its tasks have done their share.
+/// Storm over a few files of one client. It ends by itself when each task has done 8 to 32 operations, or when the
+/// faults are over.
 #[derive(Clone)]
 pub(super) struct Storm {
     process: ProcessId,
@@ -63,7 +64,7 @@ pub(super) struct Storm {
     state: Rc<RefCell<State>>,
 }
 
-/// Adjacent units of one write, or zeros (number 0).
+/// Number of a write, and the range in which only its units lie. Number 0 stands for zeros, which nobody wrote.
 type Run = (u32, Range<u64>);
 
 fn next_number() -> u32 {
@@ -81,7 +82,8 @@ fn units(number: u32, range: &Range<u64>) -> Vec<u8> {
     bytes
 }
 
-/// Splits bytes into runs of the same write. Fails if a unit belongs to no write or to another offset.
+/// Splits the bytes at `offset` of a file into runs of the same write. Fails if a unit holds the offset of another
+/// place.
 fn runs(offset: u64, bytes: &[u8]) -> Result<Vec<Run>, String> {
     let mut runs: Vec<Run> = Vec::new();
     for (index, unit) in bytes.as_chunks::<8>().0.iter().enumerate() {
@@ -104,7 +106,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Target {
-    /// Checks what a read has returned that began at a moment.
+    /// Checks the bytes that a read has returned. `begun` is the moment at which the read began.
     fn check(&self, begun: u64, runs: &[Run]) -> Result<(), String> {
         for (number, range) in runs {
             let found = self.writes.get(number);
@@ -125,7 +127,8 @@ impl Target {
         Ok(())
     }
 
-    /// Checks that some order of the writes leaves these runs.
+    /// Checks that some order of the writes leaves the file with these runs: the order that the runs and the writes'
+    /// times demand has no cycle.
     fn check_order(&self, runs: &[Run]) -> Result<(), String> {
         let mut before: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (number, write) in self.writes.iter().filter(|(_, write)| write.has_succeeded_before(u64::MAX)) {
@@ -155,7 +158,7 @@ impl Target {
     }
 }
 
-/// Begins a storm over new files. Returns `None` if they cannot be made.
+/// Begins a storm over new files. Returns `None` if no file can be created.
 pub(super) fn begin(process: ProcessId, pool: &Pool, random: &mut Random) -> Option<Storm> {
     let state = State { targets: Vec::new(), moment: 0, running: 0 };
     let storm = Storm { process, pool: pool.clone(), state: Rc::new(RefCell::new(state)) };
@@ -189,7 +192,7 @@ impl Storm {
         self.state.borrow().running == 0
     }
 
-    /// Runs one task of the storm. The last task checks what is left.
+    /// Runs one task of the storm. The task that ends last checks the contents of all files.
     fn blow(&self, mut random: Random) {
         for _ in 0..random.range(8, 32) {
             if world(|world| world.parties.phase) != Phase::Faulty {
@@ -204,7 +207,7 @@ impl Storm {
                 14..19 => self.come_and_go(&mut random),
                 _ => rest(random.skewed(10_000, 500_000_000)),
             }
-            // Makes the storm last as long as a few requests that time out.
+            // Sometimes rests so that the storm lasts as long as a few requests that time out.
             if random.one_in(6) {
                 rest(random.below(world(|world| world.plan.request_timeout_ms * 1_000_000)));
             }
@@ -214,7 +217,7 @@ impl Storm {
             self.look_at_what_is_left(&mut random);
             let targets = std::mem::take(&mut self.state.borrow_mut().targets);
             for target in targets {
-                // The handle must be closed before the file is deleted.
+                // The task's own handle must be closed before the file can be deleted.
                 drop(target.file);
                 let _ = self.pool.delete(&target.name);
             }
@@ -234,7 +237,7 @@ impl Storm {
         state.moment
     }
 
-    /// Draws a range from few places, so that ranges overlap.
+    /// Draws a range at one of few places, so that the ranges of tasks overlap.
     fn range(random: &mut Random) -> Range<u64> {
         let most = if random.one_in(8) { 100 << 10 } else { 8 << 10 };
         let bytes = random.skewed(ALIGN_BYTES, most) & !(ALIGN_BYTES - 1);
@@ -266,7 +269,7 @@ impl Storm {
         }
     }
 
-    /// Reads a range and checks it against the writes. Returns what was read; `None` if the read failed.
+    /// Reads a range of the file `which` and checks it against the writes. Returns its runs; `None` if the read failed.
     fn compare(&self, which: usize, file: &FarFile, range: Range<u64>) -> Option<Vec<Run>> {
         let begun = self.moment();
         let mut bytes = vec![0xEE; (range.end - range.start) as usize];
@@ -289,7 +292,7 @@ impl Storm {
         }
     }
 
-    /// Creates, uses and deletes a file. It takes memory that others have left, and leaves it to others.
+    /// Creates, uses and deletes a file. It gets memory that deleted files have left, and leaves its own to later ones.
     fn come_and_go(&self, random: &mut Random) {
         let name = format!("storm/{}", next_number());
         let protection = *random.pick(&[Protection::None, Protection::Mirror]);
@@ -315,7 +318,8 @@ impl Storm {
         let _ = self.pool.delete(&name);
     }
 
-    /// Checks the contents after the last task, once with each node unreachable, so that every copy is read.
+    /// Checks the contents of all files after the last task has ended. Reads files with two copies repeatedly, each
+    /// time with another node unreachable, so that every copy is read.
     fn look_at_what_is_left(&self, random: &mut Random) {
         const PART_BYTES: u64 = 64 << 10;
         let count = self.state.borrow().targets.len();
@@ -350,7 +354,8 @@ impl Storm {
         }
     }
 
-    /// Returns the nodes to hide, one after the other: first none, then those that may fail in this world.
+    /// Returns the nodes to make unreachable, one after the other: first `None` for no node, then sometimes those that
+    /// faults may hit in this world.
     fn nodes_to_hide(&self, random: &mut Random) -> Vec<Option<usize>> {
         let (nodes, theme, is_faulty) = world(|world| {
             let is_faulty = world.plan.fault_every_ns > 0 && world.parties.phase == Phase::Faulty;
@@ -366,7 +371,7 @@ impl Storm {
         std::iter::once(None).chain(hidden).collect()
     }
 
-    /// Blocks the path between this client and a node for as long as a request may take.
+    /// Blocks the path between this client and a node, both ways, for as long as a request may take.
     fn hide(&self, node: usize) {
         world(|world| {
             let here = world.process(self.process).machine;
