@@ -1,5 +1,5 @@
-//! Tests of bad input: each kind is refused with an error that names the value and what is permitted, and no data is
-//! lost.
+//! Tests of bad input: each kind is refused with an error that names the bad value and the permitted ones, and no data
+//! is lost.
 
 use crate::processes::{Process, binary};
 use crate::programs::{PATIENCE, ended, output};
@@ -14,13 +14,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-/// Runs the command. Returns its exit code and its standard error.
+/// Runs the `farpool` command with these arguments. Returns its exit code and its standard error.
 fn farpool(args: &[&str]) -> (Option<i32>, String) {
     let output = output(Command::new(binary()).args(args));
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Asserts that the command fails with this code, and that its message has all these parts.
+/// Asserts that the `farpool` command fails with this exit code, and that its message contains all these parts.
 fn fails(args: &[&str], code: i32, parts: &[&str]) {
     let (found, said) = farpool(args);
     assert_eq!(found, Some(code), "{args:?} said {said}");
@@ -122,7 +122,7 @@ fn command_file_that_never_ends_is_refused_with_the_bytes_that_are_permitted() {
         std::os::unix::fs::symlink("/dev/zero", &link).expect("a link");
         link.display().to_string()
     };
-    // The limit of 4 GiB protects this machine if the command reads without a bound.
+    // The limit of 4 GiB of address space protects this machine if the command reads without a bound.
     let refuses = |args: &[&str], bytes: &str| {
         let limited = "ulimit -v 4194304; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");
@@ -176,12 +176,12 @@ fn command_status_of_a_closed_pipe_is_no_error() {
     assert_eq!(ended.code(), Some(0));
 }
 
-/// Returns what a node answers to raw bytes, until it closes the connection.
+/// Sends raw bytes to a node. Returns all that the node answers until it closes the connection.
 fn answer(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("connected");
     stream.write_all(bytes).expect("sent");
     let mut answer = Vec::new();
-    // The node may also close the connection with a reset.
+    // The read fails if the node closes the connection with a reset; what came before is kept.
     let _ = stream.read_to_end(&mut answer);
     answer
 }
@@ -209,7 +209,7 @@ fn node_given_bytes_that_are_no_frame_hangs_up_and_serves_on() {
     let mut torn = Header::request(Opcode::Read, 1, &[0; 40]).encode();
     torn[9] ^= 1;
     assert_eq!(rejection(&answer(&address, &torn)), Code::Malformed);
-    // A frame before the greeting is refused too.
+    // A request before the greeting (`Hello`) is refused too.
     let early = Header::request(Opcode::Status, 1, &[]);
     assert_eq!(rejection(&answer(&address, &early.encode())), Code::Malformed);
     let mut link = pool.link(Transport::Tcp);

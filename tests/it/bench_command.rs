@@ -5,7 +5,7 @@ use crate::programs::output;
 use serde_json::Value;
 use std::process::Command;
 
-/// Runs the benchmark for two clients. Returns its results.
+/// Runs `farpool bench io` for two clients, with further flags. Returns its results as JSON.
 fn bench(more: &[&str]) -> Value {
     let fixed = ["bench", "io", "--size", "16MiB", "--seconds", "0.01", "--rounds", "1", "--json"];
     let fixed = fixed.into_iter().chain(["--clients", "2", "--depths", "1,16"]);
@@ -16,7 +16,7 @@ fn bench(more: &[&str]) -> Value {
 
 #[test]
 fn bench_of_equal_seeds_does_equal_work_whoever_is_measured() {
-    // An operation over a link of 500 us can never be faster than that.
+    // The emulated link has a latency of 500 us, so no operation over it can be faster than that.
     let first = bench(&["--access", "8k-read,8k-write", "--shape", "500,10"]);
     let points = first["points"].as_array().expect("points");
     assert_eq!(points.len(), 2 * 2 * 4, "two accesses at two depths for memcpy, shm, tcp, and tcp emulated");
@@ -26,7 +26,7 @@ fn bench_of_equal_seeds_does_equal_work_whoever_is_measured() {
         assert!(!is_emulated || point["p50_us"].as_f64() >= Some(500.0), "{point}");
         assert_eq!(point["server_cpu_us"].is_null(), point["target"] == "memcpy", "{point}");
     }
-    // The work is the same when other targets are measured.
+    // The operations are the same when another target, a file in tmpfs, is measured beside far memory.
     let again = bench(&["--access", "8k-read,8k-write", "--beside", "tmpfs"]);
     assert_eq!(first["work"], again["work"]);
     let other = bench(&["--access", "8k-read,8k-write", "--seed", "2"]);
@@ -52,7 +52,7 @@ fn bench_of_a_cache_reads_every_byte_right_and_says_where_it_was_found() {
     }
 }
 
-// The benchmark itself fails if the program did other work than far memory.
+// The benchmark itself fails if the program beside far memory did other operations than far memory did.
 #[test]
 fn bench_beside_a_program_has_it_do_the_same_work_and_counts_its_cpu_time() {
     let found = bench(&["--access", "8k-read,8k-write", "--beside", "tokio"]);

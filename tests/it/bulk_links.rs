@@ -90,7 +90,7 @@ fn bulk_links_beyond_what_is_permitted_are_refused() {
     }
 }
 
-/// Each of 6 connections in turn has the most bytes to transfer.
+/// The reads are so large that each of the 6 connections in turn has the most bytes to transfer.
 #[test]
 fn reads_of_mixed_sizes_give_every_read_its_own_bytes() {
     for (links, encrypted) in [(1, false), (5, false), (5, true)] {

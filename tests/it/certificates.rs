@@ -14,7 +14,7 @@ pub struct Ca {
     pub pem: String,
 }
 
-/// Properties of a certificate to issue.
+/// Names and validity of a certificate to issue.
 pub struct Wish<'n> {
     pub names: &'n [&'n str],
     /// Start and end of its validity, in days from now.
@@ -33,7 +33,7 @@ impl Ca {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.distinguished_name = DistinguishedName::new();
-        // All test CAs have the same name, so only the signature tells them apart.
+        // All test CAs have the same name, so that only their keys tell them apart.
         params.distinguished_name.push(DnType::CommonName, "Farpool test CA");
         let pem = params.self_signed(&key).expect("signed").pem();
         Ca { issuer: Issuer::new(params, key), pem }
@@ -54,7 +54,7 @@ impl Ca {
         Issued { cert, key: key.serialize_pem() }
     }
 
-    /// Issues a certificate for this identity that is valid today.
+    /// Issues a certificate for this identity, valid from yesterday to tomorrow, as the settings of a TLS peer.
     pub fn tls(&self, identity: &Identity) -> Tls {
         let Issued { cert, key } = self.issue(&Wish { names: &[&identity.dns_name()], days: (-1, 1) });
         Tls::from_pem(&self.pem, &cert, &key).expect("a good certificate")

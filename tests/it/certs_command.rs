@@ -16,14 +16,14 @@ fn certs(args: &[&str]) -> Output {
     output(Command::new(binary()).arg("certs").args(args))
 }
 
-/// Runs the command, which must succeed. Returns its standard output.
+/// Runs `farpool certs`, which must succeed. Returns its standard output.
 fn done(args: &[&str]) -> String {
     let output = certs(args);
     assert!(output.status.success(), "{args:?} said {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Runs the command, which must fail with this code. Returns its message.
+/// Runs `farpool certs`, which must fail with this exit code. Returns its message.
 fn fails(args: &[&str], code: i32) -> String {
     let output = certs(args);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -31,7 +31,7 @@ fn fails(args: &[&str], code: i32) -> String {
     said
 }
 
-/// Returns every file of a folder, with its contents.
+/// Returns the name and contents of every file in a folder.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
     entries
@@ -118,7 +118,7 @@ fn certs_arguments_without_meaning_are_refused() {
     assert!(contents(parent.path()).is_empty());
 }
 
-/// Starts a broker and a node with certificates of a folder.
+/// Starts a broker and a node with the certificates in the folder `dir`.
 fn pool_of(dir: &str) -> (Process, Process) {
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--certs", dir]);
     let node = Process::start(&[
@@ -199,7 +199,7 @@ fn node_certificate_of_another_folder_is_refused_by_the_pool() {
     assert!(said.contains("broker.farpool") && said.contains(&their), "{said}");
 }
 
-/// Repeats a check until it succeeds. The last failure is shown if it never does.
+/// Repeats a check until it succeeds. Panics with the last failure if it never does.
 fn eventually<T>(what: &str, check: impl Fn() -> Result<T, String>) -> T {
     let begun = Instant::now();
     loop {
@@ -223,8 +223,8 @@ fn replace(folder: &Path, file: &str, text: &[u8]) {
     std::fs::rename(&beside, folder.join(file)).expect("replaced");
 }
 
-/// The new certificates are of another CA, and the client at the end trusts only that one. So the servers use the new
-/// ones.
+/// The new certificates are of another CA, and the client at the end trusts only that CA. It can connect only if the
+/// servers use the new certificates.
 #[test]
 fn certificates_are_renewed_under_load_without_a_restart_or_a_failure() {
     let (ours, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
@@ -247,7 +247,7 @@ fn certificates_are_renewed_under_load_without_a_restart_or_a_failure() {
             }
         });
         let read = |folder: &Path, file: &str| std::fs::read(folder.join(file)).expect("there");
-        // Everybody trusts both CAs before anybody has a certificate of the new one.
+        // All parties trust both CAs before any has a certificate of the new CA, so no connection fails meanwhile.
         let both = [read(ours.path(), "ca.pem"), read(other.path(), "ca.pem")].concat();
         replace(ours.path(), "ca.pem", &both);
         for stem in ["broker", "node-n1"] {

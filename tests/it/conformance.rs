@@ -8,7 +8,7 @@ use farpool_transport::{Link, LinkError, ReadOp, Transport, WriteOp, wait_writab
 use farpool_wire::limits::IO_BYTES_MAX;
 use farpool_wire::{Code, Handle, MonoNs};
 
-/// Transport under test.
+/// Transport under test, with or without TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Tcp,
@@ -87,7 +87,7 @@ fn link_batches_of_any_size_do_what_single_operations_would() {
     over_each_transport(|pool, link, way| {
         let grants = pool.session().lease(pool, link, 2).expect("leases");
         let mut random = Random(11);
-        // The sizes include more operations, and more bytes, than one frame can hold.
+        // Some batches have more operations, and some more bytes, than one frame (message on the wire) can hold.
         let sizes = [(600, 100), (9, 300_000), (1, 0), (40, 64 << 10), (30, MIB - 1)];
         for (number, (count, bytes)) in sizes.into_iter().cycle().take(2 * sizes.len()).enumerate() {
             let ops: Vec<(usize, u64)> =

@@ -1,5 +1,6 @@
-//! Tests of damaged catalogs: a broker with a damaged catalog never serves the bytes of one file under the name of
-//! another, because the nodes check them; and `farpool broker` reports a damaged store.
+//! Tests of damaged catalogs (the broker's list of published files and where they lie). A broker with a damaged catalog
+//! never serves the bytes of one file under the name of another, because the nodes check them. `farpool broker` reports
+//! a damaged store.
 
 use crate::processes::{Process, binary, until};
 use crate::programs::{PATIENCE, output, reserved_address};
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Store that outlives its broker. Tests may damage it.
+/// Broker's store that outlives its broker, and that tests may damage.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<MemoryStore>>);
 
@@ -54,7 +55,8 @@ fn read(pool: &Pool, name: &str) -> Result<Vec<u8>, farpool::Error> {
     Ok(bytes)
 }
 
-/// Single bits were flipped in a store. Sometimes `x/00014` then returned the bytes of `x/00015`.
+/// Regression: single bits of a broker's store were flipped, and sometimes `x/00014` then returned the bytes of
+/// `x/00015`.
 #[test]
 fn bytes_of_one_name_are_not_read_under_another_whatever_the_catalog_says() {
     let store = Kept::default();
@@ -119,7 +121,7 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("it is not damaged"), "{said}");
 
-    // One name is lost: every copy of its record has a flipped bit.
+    // The name "name 7" is lost: every copy of its record in the store's file has a flipped bit.
     let mut bytes = std::fs::read(&path).expect("read");
     let wanted = b"names/name 7";
     let places: Vec<usize> =
@@ -147,14 +149,14 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
             _ => assert_eq!(read(&pool, &name).expect("its record was whole"), b"bytes"),
         }
     }
-    // The session is proved with the key, whose record was intact.
+    // The session is still valid: the key that proves it is in another record, which was intact.
     publish(&pool, "name 7", b"again");
     assert_eq!(read(&pool, "name 7").expect("published again"), b"again");
     drop(donor);
 }
 
-/// Follows the advice of the message about a damaged store: put a copy back. Nodes that had seen later terms used to
-/// refuse all tickets of an earlier one.
+/// The message about a damaged store advises to put a copy of the file back, and the test does so. Regression: nodes
+/// that had seen later terms (lives of the broker) than the copy's refused all tickets of the broker.
 #[test]
 fn copy_of_a_store_that_is_put_back_serves_on_where_nodes_have_seen_later_terms() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -176,7 +178,7 @@ fn copy_of_a_store_that_is_put_back_serves_on_where_nodes_have_seen_later_terms(
         until(&pool, PATIENCE, "the node is back", |status| {
             status.term > before && status.nodes.iter().any(|node| node.alive)
         });
-        // A session that ends is used: one that lives could still publish what it has sealed.
+        // A session that has ended published it: a living session could still publish the regions it has sealed.
         publish(&connect(&url, TransportChoice::Tcp), &format!("later {round}"), b"later");
     }
     let file = pool.open("later 2").expect("opened");
@@ -187,7 +189,7 @@ fn copy_of_a_store_that_is_put_back_serves_on_where_nodes_have_seen_later_terms(
     assert_eq!(read(&pool, "kept").expect("in the copy"), b"bytes");
     assert_eq!(read(&pool, "later 0").expect_err("not in the copy").kind(), ErrorKind::NotFound);
     publish(&pool, "later 2", b"other");
-    // The bytes that the file was opened with are gone. The new file of this name has other bytes.
+    // The bytes that the file was opened with are gone with the newer store. The new file of this name has other bytes.
     let mut into = [0; 5];
     until(&pool, PATIENCE, "the former file is gone", |_| file.read_at(0, &mut into.clone()).is_err());
     file.read_at(0, &mut into).expect_err("it is gone");

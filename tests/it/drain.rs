@@ -21,14 +21,14 @@ const FILE_BYTES: u64 = 4 * MIB;
 
 fn node(number: u32, url: &str) -> Process {
     let (name, label) = (format!("n{number}"), format!("rack-{number}"));
-    // Two nodes have room for everything that sessions lease ahead of use. Sessions keep such leases longer than a
-    // client of a full pool waits.
+    // While one of three nodes is drained, the other two have room for all memory that sessions lease ahead of use.
+    // In a full pool, sessions keep such leases longer than a client waits for memory.
     let own = ["node", "--name", &name, "--host-label", &label, "--memory", "1GiB", "--region-size", "1MiB"];
-    // Prefaulting would take the two CPUs of a small machine from the clients.
+    // Prefaulting would take CPU time from the clients, and locking memory from other tests.
     Process::start(&[&own[..], &["--no-prefault", "--no-lock", "--broker", url]].concat())
 }
 
-/// State that all clients share.
+/// State that all loading threads share.
 #[derive(Default)]
 struct Load {
     is_over: AtomicBool,
@@ -38,7 +38,7 @@ struct Load {
     failures: Mutex<Vec<String>>,
 }
 
-/// Result of an operation: a message if it failed or returned wrong bytes.
+/// Result of an operation: an error message if it failed or returned wrong bytes.
 type Outcome = Result<(), String>;
 
 fn failed(what: &str) -> impl Fn(Error) -> String + '_ {
@@ -46,7 +46,7 @@ fn failed(what: &str) -> impl Fn(Error) -> String + '_ {
 }
 
 impl Load {
-    /// Repeats operations until the load is over or one of them fails.
+    /// Repeats an operation until the load is over or the operation fails.
     fn keep_up(&self, kind: &str, mut operation: impl FnMut() -> Outcome) {
         while !self.is_over.load(Ordering::Relaxed) {
             if let Err(failure) = operation() {
@@ -67,13 +67,13 @@ impl Load {
 fn connect(url: &str, transport: TransportChoice, protection: Protection) -> Pool {
     let protection = Some(protection);
     // If the answer to a lease comes after the timeout, the lease stays the session's until it expires, and the drain
-    // would wait for that (spec/lease.md). The timeout is therefore the longest permitted one.
+    // waits for that, as spec/lease.md says. The timeout is therefore the longest permitted one.
     let request_timeout_ms = PATIENCE.as_millis() as u64;
     let options = PoolOptions { transport, protection, request_timeout_ms, ..PoolOptions::default() };
     Pool::connect_with(url, options).expect("a session")
 }
 
-/// File, and its expected contents.
+/// Far file, and its expected contents.
 struct Modelled {
     file: FarFile,
     model: Vec<u8>,
@@ -113,7 +113,7 @@ impl Modelled {
     }
 }
 
-/// Writes and reads a file. Now and then deletes it and begins another.
+/// Writes and reads a file repeatedly. Now and then deletes it and begins another.
 fn use_a_file(load: &Load, kind: &str, pool: &Pool, class: FileClass, seed: u64) {
     let mut random = Random(seed);
     let mut number = 0;
@@ -137,7 +137,7 @@ fn use_a_file(load: &Load, kind: &str, pool: &Pool, class: FileClass, seed: u64)
             }
         }
     });
-    // A moved file has lost no bytes.
+    // The last file was perhaps moved to another node, and must have lost no bytes thereby.
     if let Some(file) = current
         && let Err(failure) = file.read_at(0, file.model.len())
     {
@@ -166,7 +166,7 @@ fn publish_and_drop(load: &Load, kind: &str, writer: &Pool, reader: &Pool, seed:
     });
 }
 
-/// Reads a published file that was opened once.
+/// Reads ranges of a published file repeatedly, which was opened before the nodes were drained.
 fn read_published(load: &Load, kind: &str, file: &Modelled, seed: u64) {
     let mut random = Random(seed);
     load.keep_up(kind, || file.read(&mut random));
@@ -187,16 +187,15 @@ fn drain(url: &str, name: &str, more: &[&str]) -> (serde_json::Value, String) {
 
 #[test]
 fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
-    // Lowers the priority of this thread, and of all threads and processes that it starts, in favour of other tests,
-    // which have leases of 300 ms to renew.
+    // The test's threads and processes get a lower priority than other tests, which have leases of 300 ms to renew.
     rustix::process::nice(10).expect("whoever wants less gets it");
-    // No client may lose a lease because this machine gave it no CPU time. No lease has to expire here.
+    // Leases of 60 s: no client may lose one because this machine gave it no CPU time, and none has to expire here.
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", "60s"]);
     let url = broker.ready.clone();
     let mut nodes: BTreeMap<u32, Process> = (1..=3).map(|number| (number, node(number, &url))).collect();
     let observer = connect(&url, TransportChoice::Tcp, Protection::None);
 
-    // The file has at least one region, of 1 MiB, on each node.
+    // The file of 12 MiB has at least one region, of 1 MiB, on each of the three nodes.
     let mut shared = Modelled::create(&observer, "shared", FileClass::Pinned).expect("created");
     shared.model = Random(1).bytes(12 * MIB as usize);
     shared.file.write_at(0, &shared.model).expect("a write");
@@ -210,7 +209,7 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
         let file = pool.open("shared").expect("opened");
         (pool, Modelled { file, model: shared.model.clone() })
     };
-    // These sessions make no requests until their node has ended.
+    // These sessions make no requests until the node that they read from has been drained and has ended.
     let rare = transports.map(open_shared);
     let look_again = || {
         rare.iter().for_each(|(_, file)| file.read_at(0, file.model.len()).expect("right bytes"));
@@ -266,8 +265,8 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
     println!("{:?}", load.done.lock());
 }
 
-/// Drains a node while a function runs there that never ends, and then calls `then` with the other node. Returns the
-/// error of the function's call, and the command's JSON and messages.
+/// Drains a node while a function runs there that ends only by its `deadline`. Calls `then` with the other node during
+/// the drain. Returns the error of the function's call, and the command's JSON and messages.
 fn drain_under_a_call(
     deadline: Duration,
     wait: &str,
@@ -278,7 +277,7 @@ fn drain_under_a_call(
     let first = node(1, &url);
     let pool = connect(&url, TransportChoice::Tcp, Protection::None);
     let file = pool.create("round", FileClass::Pinned, CreateOptions::default()).expect("created");
-    // A linked list of one node that points to itself.
+    // A linked list of one element that points to itself, so that the function which walks it never ends.
     file.write_at(0, &[0; 4096]).expect("a write");
     pool.publish("round", IfTaken::Refuse).expect("published");
     let second = node(2, &url);
@@ -310,7 +309,7 @@ fn until_it_walks(pool: &Pool, node: &str) {
 
 #[test]
 fn drain_waits_for_calls_of_functions_that_end_in_time() {
-    // If its output is not a terminal, the command reports every 5 seconds what it waits for.
+    // If its output is not a terminal, `farpool drain` reports every 5 seconds what it still waits for.
     let (error, figures, said) = drain_under_a_call(Duration::from_secs(30), "60s", |_, _| ());
     assert_eq!(error.how_it_ended().map(|ended| ended.outcome), Some(function::Outcome::Deadline), "{error}");
     assert!(error.to_string().contains("node n1"), "it was left alone: {error}");

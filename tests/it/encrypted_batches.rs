@@ -1,5 +1,6 @@
-//! Tests of batches and queues on encrypted files, against real nodes with a meddler in between: they need as few
-//! requests as those on plain files, and return every page as it was written.
+//! Tests of batches and queues on encrypted files, against real nodes. A meddler between client and nodes counts and
+//! delays requests and damages answers. Batches need as few requests as those on plain files, and return every page as
+//! it was written.
 
 use crate::protected_files::Cluster;
 use crate::random::Random;
@@ -21,22 +22,24 @@ pub(crate) const MIB: usize = 1 << 20;
 const BULK: usize = 128 << 10;
 const NEVER: usize = usize::MAX;
 
-/// Meddler between a session and its nodes, which counts, delays and damages.
+/// Meddler between a session and its nodes: it counts requests, delays them, and damages answers.
 pub(crate) struct Meddler {
-    /// Number of requests to read, and to write.
+    /// Number of requests to read.
     reads: AtomicU64,
+    /// Number of requests to write.
     writes: AtomicU64,
-    /// Index of the page of the next answer in which a bit is flipped.
+    /// Number of a page within the next answer to a read, in which a bit is then flipped.
     spoiled: AtomicUsize,
-    /// True if reads are sent only when their answer is awaited.
+    /// True if the meddler sends reads to the node only when the client waits for their answer.
     sends_late: AtomicBool,
-    /// Node that does not answer writes.
+    /// Address of the node whose writes get no answer. `None` if all nodes answer.
     silent: Mutex<Option<String>>,
-    /// Node that accepts no write until a write was sent to another node.
+    /// Address of the node to which no write is passed on before another node has got one. `None` if there is no such
+    /// node.
     takes_last: Mutex<Option<String>>,
-    /// True if large answers are held back.
+    /// True if answers of [`BULK`] bytes or more are held back.
     holds_bulk: (Mutex<bool>, Condvar),
-    /// Number of connections that carried large reads.
+    /// Number of connections over which such large reads were made.
     bulk_links: AtomicU64,
 }
 
@@ -54,7 +57,7 @@ impl Meddler {
         })
     }
 
-    /// Returns the number of requests to read and to write that `run` makes.
+    /// Returns the number of requests to read, and to write, that are made while `run` runs.
     fn count(&self, run: impl FnOnce()) -> (u64, u64) {
         let read = || (self.reads.load(Ordering::Relaxed), self.writes.load(Ordering::Relaxed));
         let before = read();
@@ -72,7 +75,7 @@ impl Meddler {
         self.bulk_links.load(Ordering::Relaxed)
     }
 
-    /// Reports whether an answer of this size is held back now.
+    /// Reports whether an answer of this many bytes is held back now.
     fn holds(&self, bytes: Option<&usize>) -> bool {
         bytes.is_some_and(|bytes| *bytes >= BULK) && *self.holds_bulk.0.lock()
     }
@@ -92,7 +95,7 @@ struct MeddledLink {
     link: Box<dyn Link>,
     to: String,
     meddler: Arc<Meddler>,
-    /// Bytes of each read in progress.
+    /// Lengths in bytes of the reads that were asked for and not yet taken, oldest first.
     asked: VecDeque<usize>,
     is_bulk: bool,
 }
@@ -217,7 +220,7 @@ fn filled(pool: &Pool, protection: Protection, bytes: usize, seed: u64) -> (FarF
     (file, bytes)
 }
 
-/// Starts a node, with a file of 64 pages on it.
+/// Starts a node, and connects through a meddler with a file of 64 pages. Returns them with the file's contents.
 fn one_node() -> (Cluster, Arc<Meddler>, Pool, FarFile, Vec<u8>) {
     let (cluster, meddler) = (Cluster::new(1), Meddler::new());
     let pool = connect(&cluster, &meddler, TransportChoice::Tcp);
@@ -276,8 +279,8 @@ fn batches_of_encrypted_files_hold_what_was_written_last() {
     }
 }
 
-/// Regression: pages were transferred one by one. A batch of 64 took 64 round trips, and twice as many for parts of
-/// pages.
+/// Regression: pages were transferred one by one. A batch of 64 took 64 round trips, and twice as many if it wrote
+/// parts of pages.
 #[test]
 fn batch_of_an_encrypted_file_is_one_request_to_each_node() {
     let (cluster, meddler) = (Cluster::new(2), Meddler::new());
@@ -357,7 +360,8 @@ fn reads_of_a_queue_of_an_encrypted_file_share_requests() {
     assert_eq!(reads, 2, "16 pages each");
 }
 
-/// The session must not wait for the read, because only this thread can complete it.
+/// The read stays in progress until this thread takes its answer, so a write that waited for the read would wait for
+/// ever.
 #[test]
 fn read_of_a_queue_that_is_not_taken_back_holds_off_no_write() {
     let (_cluster, meddler, pool, file, bytes) = one_node();
@@ -370,7 +374,8 @@ fn read_of_a_queue_that_is_not_taken_back_holds_off_no_write() {
     let done = queue.wait().expect("under way");
     done.result.expect("read");
     assert!(done.bytes == bytes[..100] || done.bytes == fresh, "as it was, or as it is");
-    // The write arrives at the node before the read, which was begun first. That is not reported as forgery.
+    // The write arrives at the node before the read, although the read was begun first. The read then finds a newer
+    // page than its client knew, which is no forgery.
     meddler.sends_late.store(true, Ordering::Relaxed);
     queue.read(2, &file, 50, vec![0; 100]);
     queue.flush();
@@ -382,7 +387,7 @@ fn read_of_a_queue_that_is_not_taken_back_holds_off_no_write() {
     assert!(done.bytes == fresh[50..150], "as it is now");
 }
 
-/// Regression: the second copy was sent only after the node of the first had received all of it.
+/// Regression: the copy for the second node was sent only after the first node had received all of its copy.
 #[test]
 fn write_of_a_mirror_is_sent_to_whichever_node_takes_it() {
     for slow in [0, 1] {
@@ -397,7 +402,8 @@ fn write_of_a_mirror_is_sent_to_whichever_node_takes_it() {
     }
 }
 
-/// Regression: ranges were written one by one. Those before the failed one were written, later ones not even tried.
+/// Regression: the ranges of a batch were written one by one, and the first that failed ended the batch. The ranges
+/// before it were written, later ones not even tried.
 #[test]
 fn batch_of_an_encrypted_file_that_misses_a_node_has_what_the_other_took() {
     let (cluster, meddler) = (Cluster::new(2), Meddler::new());

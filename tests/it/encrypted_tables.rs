@@ -1,5 +1,5 @@
-//! Tests of encrypted far tables: queries return the same rows wherever they run, and fail with another key or after
-//! a change of any byte.
+//! Tests of encrypted far tables: queries return the same rows wherever they run. They fail with another key, or after
+//! a change of any byte of the table's file.
 
 use crate::protected_files::Cluster;
 use arrow_array::cast::AsArray;
@@ -21,7 +21,7 @@ fn key() -> TableKey {
     TableKey::new(KEY)
 }
 
-/// Returns a batch of numbers, texts with few and with many distinct values, and floats with nulls.
+/// Returns a batch of four columns: numbers, texts with few and with many distinct values, and floats with nulls.
 fn batch() -> RecordBatch {
     let numbers = 0..ROWS;
     let shop: StringArray =
@@ -134,7 +134,7 @@ fn wrong_and_missing_keys_name_the_table_and_nothing_is_read() {
     assert!(!message.contains("sixteen"), "{message}");
     let (wrong, message) = kind(pool.table_with_key("plain", &key()));
     assert!(wrong == ErrorKind::Invalid && message.contains("not encrypted"), "{message}");
-    // Columns and the number of rows are visible without the key, but no values.
+    // The schema and the number of rows are visible without the key. Values, and statistics of them, are not.
     let closed = pool.table("secret").expect("what it says of itself");
     assert_eq!((closed.rows(), closed.schema().fields().len()), (ROWS as u64, 4));
     let statistics = |group: &farpool::table::RowGroup| group.columns.iter().any(|c| c.statistics.is_some());
@@ -172,7 +172,7 @@ fn no_value_or_bound_lies_in_an_encrypted_file() {
         assert!(holds(&bytes_of(pool, "plain"), value), "{value:?}");
         assert!(!holds(&bytes_of(pool, "secret"), value), "{value:?}");
     }
-    // When the table is put again, none of its ciphertext is the same.
+    // When the same table is put again with the same key, none of its ciphertext is the same.
     let before = bytes_of(pool, "secret");
     put(pool, "secret", Some(key()));
     let group = pool.table("secret").expect("a table").row_groups()[0].clone();
@@ -220,7 +220,7 @@ fn changed_and_swapped_buffers_and_footers_are_refused_in_all_modes() {
                 );
             }
         }
-        // The footer is changed too, with correct checksums: the first row group gets one more null.
+        // The footer is changed too, with correct checksums: it says that the first row group has one more null.
         let mut bytes = bytes.clone();
         let trailer = bytes.len() - 32;
         let start = u64::from_le_bytes(bytes[trailer..][..8].try_into().expect("8 bytes")) as usize;
@@ -235,7 +235,7 @@ fn changed_and_swapped_buffers_and_footers_are_refused_in_all_modes() {
     }
 }
 
-/// Computes CRC32C bit by bit.
+/// Computes the checksum CRC32C bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & 0u32.wrapping_sub(crc & 1)))
@@ -266,7 +266,7 @@ fn lost_node_leaves_an_error_and_never_a_wrong_answer_and_the_table_is_put_again
             &PutOptions { key: Some(key()), replace: true, ..PutOptions::default() },
         )
     });
-    // The new table has another salt. A reader that opened the old one must get an error.
+    // The table of this name was replaced by one with another salt. A reader that opened the old one must get an error.
     let (_, message) = kind(table.run(&plan, Placement::Split));
     assert!(message.contains("secret"), "{message}");
     let table = pool.table_with_key("secret", &key()).expect("built anew");

@@ -1,4 +1,4 @@
-//! Real etcd clusters for tests: members can be stopped, continued and killed, and they can be isolated.
+//! Real etcd clusters for tests. Members can be stopped, continued and killed, and proxies can isolate them.
 
 use crate::certificates::{Ca, Issued, Wish};
 use crate::programs::{PATIENCE, reserved_address};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Returns the path of etcd: `FARPOOL_ETCD`, or Debian's `etcd-server`.
+/// Returns the path of the etcd program, which `FARPOOL_ETCD` names.
 fn program() -> String {
     std::env::var("FARPOOL_ETCD")
         .expect("FARPOOL_ETCD names an etcd program: run `make test`, or install etcd-server")
@@ -24,7 +24,7 @@ struct Member {
     process: Option<Child>,
 }
 
-/// Cluster on this machine. Dropping this value ends it.
+/// Cluster of etcd members on this machine. Dropping this value ends it.
 pub struct Cluster {
     members: Vec<Member>,
     folder: tempfile::TempDir,
@@ -62,7 +62,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a member that was killed, with the data that it had stored.
+    /// Starts a member again that was killed, with the data that it had stored.
     pub fn start_member(&mut self, index: usize) {
         let all: Vec<String> =
             self.members.iter().map(|member| format!("{}=http://{}", member.name, member.peers)).collect();
@@ -95,7 +95,7 @@ impl Cluster {
         member.process = Some(process);
     }
 
-    /// Waits until every running member accepts a write.
+    /// Waits until every member that runs accepts a write.
     pub fn await_writes(&self) {
         let begun = Instant::now();
         for member in self.members.iter().filter(|member| member.process.is_some()) {
@@ -160,7 +160,7 @@ impl Cluster {
         answer.matches("\"ID\":").count()
     }
 
-    /// Ends the lead of the current leader, as an operator could, or etcd itself ahead of time.
+    /// Ends the lead of the broker that leads, as an operator could, or etcd itself ahead of time: deletes its key.
     pub fn revoke_lead(&self, prefix: &str) {
         self.delete(&format!("{prefix}/leader"));
     }
@@ -224,7 +224,8 @@ fn encoded(text: &str) -> String {
     text.as_bytes().chunks(3).map(group).collect()
 }
 
-/// Proxy to a server. While the server is isolated, it drops all bytes in both directions without closing connections.
+/// Proxy to a server. While the server is isolated, the proxy drops all bytes in both directions without closing
+/// connections.
 pub struct Way {
     pub address: SocketAddr,
     is_isolated: Arc<AtomicBool>,
@@ -249,7 +250,7 @@ impl Way {
                     std::thread::spawn(move || {
                         let mut bytes = [0; 64 << 10];
                         while let Ok(count @ 1..) = from.read(&mut bytes) {
-                            // Bytes that arrive meanwhile are lost, as if the cable were pulled.
+                            // Bytes that arrive while the server is isolated are lost, as if the cable were pulled.
                             if !isolated.load(Ordering::Relaxed) && to.write_all(&bytes[..count]).is_err() {
                                 break;
                             }
@@ -266,7 +267,7 @@ impl Way {
         self.is_isolated.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the isolation for new connections. Old connections are closed.
+    /// Ends the isolation for new connections. Closes all connections that were there before.
     pub fn mend(&self) {
         for stream in self.streams.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);

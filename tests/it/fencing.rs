@@ -1,4 +1,5 @@
-//! Tests of fencing: a client with an old epoch is refused on every operation, however often it tries (I1, I2).
+//! Tests of fencing: a client with an old epoch (of a region that it leased earlier) is refused on every operation,
+//! however often it tries (invariants I1 and I2 of spec/lease.md).
 
 use crate::raw_client::*;
 use farpool_broker::LeaseSettings;
@@ -8,7 +9,8 @@ use farpool_wire::{Code, Reply, Request};
 
 const TRIES: u32 = 10_000;
 
-/// Tries one operation with an old right; `kind` selects which. Returns true if the node refused it correctly.
+/// Tries one operation with the right to a region that was released; `kind` selects the operation. Returns true if the
+/// node refused it with the correct code.
 fn try_old_right(zombie: &RawSession, link: &mut dyn Link, old: &Grant, kind: u32) -> bool {
     let deadline = soon();
     let stale = |code| matches!(code, Code::StaleEpoch);
@@ -30,11 +32,11 @@ fn try_old_right(zombie: &RawSession, link: &mut dyn Link, old: &Grant, kind: u3
         4 => {
             let attach = Attach { region: old.region, epoch: old.epoch, handle: old.handle };
             let code = refused(link.call(&Request::Attach(attach), deadline));
-            // A connection that does not prove locality cannot map anything.
+            // Only a transport which proves that the client is on the node's host lets it map a region.
             stale(code) || link.transport() != Transport::Shm && code == Code::NotShared
         }
-        // The node knows the zombie's session, because it holds another region. These requests are therefore refused
-        // by the region itself.
+        // The node knows the session of the old client (the zombie), because it holds another region. So not the
+        // session but the old epoch is the reason of these refusals.
         5 => stale(refused(zombie.seal(link, std::slice::from_ref(old)))),
         _ => match zombie.release(link, std::slice::from_ref(old)) {
             Ok(Reply::Release(released)) => released.regions == 0,
@@ -51,7 +53,7 @@ fn old_epoch_is_refused_on_every_operation_ten_thousand_times() {
         let mut zombie_link = pool.link(transport);
         let mut grants = zombie.lease(&pool, &mut *zombie_link, 2).expect("leases");
         let (old, _kept) = (grants.remove(0), grants.remove(0));
-        // The write goes over this link, so that with shared memory the zombie has the region mapped.
+        // The write goes over this link, so that with shared memory the old client has the region mapped.
         write(&mut *zombie_link, &old, 0, b"mine").expect("a write");
         zombie.release(&mut *zombie_link, std::slice::from_ref(&old)).expect("a release");
 
@@ -90,7 +92,8 @@ fn old_epoch_racing_with_its_release_never_shows_anothers_bytes() {
             let reader_grant = grant.clone();
             let expected = pattern.clone();
             let reader = std::thread::spawn(move || {
-                // Reads until it is refused. Every answer must be complete and of this epoch.
+                // Reads until it is refused. Every answer must be complete and hold the bytes of the reader's own
+                // lease.
                 let mut answers = 0u32;
                 loop {
                     match read(&mut *reader_link, &reader_grant, 0, 256 << 10) {
@@ -101,7 +104,7 @@ fn old_epoch_racing_with_its_release_never_shows_anothers_bytes() {
                 }
             });
             session.release(&mut *link, std::slice::from_ref(&grant)).expect("a release");
-            // The reader must never see the bytes of the next owner.
+            // The next owner writes other bytes, which the reader must never see.
             let next_session = pool.session();
             let next = next_session.lease_patiently(&pool, &mut *link, 1).remove(0);
             write(&mut *link, &next, 0, &vec![1; 256 << 10]).expect("a write");

@@ -1,5 +1,5 @@
-//! Tests of the file API against an array of bytes. Files are created, deleted and truncated, so that extents are
-//! reused.
+//! Tests of the file API against an array of bytes as the model. Files are created, deleted and truncated, so that
+//! later files get the memory of earlier ones.
 
 use crate::random::Random;
 use farpool::{
@@ -135,7 +135,7 @@ fn pool_full_in_the_middle_of_a_file_is_an_error_and_what_was_written_stays() {
     let mut back = vec![0; written as usize];
     assert_eq!(file.read_at(0, &mut back).expect("a read"), written as usize);
     assert!(back.iter().all(|byte| *byte == 7));
-    // Freed memory can be used again.
+    // Memory of a file that was deleted can be used by another file.
     pool.delete("growing").expect("deleted");
     let again = pool.create("again", FileClass::Scratch, CreateOptions::default()).expect("created");
     again.write_at(0, &block).expect("a write");
@@ -161,7 +161,7 @@ fn files_on_two_nodes_are_striped_over_both() {
     let file = pool.create("striped", FileClass::Scratch, CreateOptions::default()).expect("created");
     file.write_at(0, &vec![1; 8 << 20]).expect("a write");
     let mut left = 100;
-    // A node reports its counts at least twice a second.
+    // A node reports its counts of bytes at least twice a second, so the test polls them.
     let written = loop {
         let written: Vec<u64> =
             pool.status().expect("a status").nodes.iter().map(|node| node.traffic.write_bytes).collect();

@@ -1,5 +1,5 @@
-//! Tests of delayed operations: a read or write is held back on its way, as by a node that stalls, and carried out
-//! later. It must never touch the bytes of another file, nor undo a later operation.
+//! Tests of delayed operations. A gate in the client holds a read or write back on its way, as a node that stalls
+//! would, and lets it go on later. It must then never touch the bytes of another file, nor undo a later operation.
 
 use crate::programs::PATIENCE;
 use farpool::{CreateOptions, FarFile, FileClass, Pool, PoolOptions, Protection, TransportChoice};
@@ -26,20 +26,22 @@ enum Kind {
     Truncate,
 }
 
+// State of a [`Gate`]. Destinations are addresses of nodes, or `disk`.
 #[derive(Default)]
 struct Way {
     /// Next operation to hold back: its kind and, if not `None`, its destination.
     wanted: Option<(Kind, Option<String>)>,
     /// True if the operation that is held back must fail in the end.
     fails: bool,
+    /// Destination of the next write that must fail. `None` if none must.
     fails_at: Option<String>,
-    /// Destination of the operation that is held back.
+    /// Destination of the operation that is held back. `None` if none is.
     held: Option<String>,
-    /// Destination that does not answer requests.
+    /// Destination whose requests get no answer. `None` if all do.
     silent: Option<String>,
 }
 
-/// Gate that can hold operations back.
+/// Gate that all reads and writes of a client pass, and that can hold one of them back.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<Way>, Condvar)>);
 
@@ -56,7 +58,7 @@ impl Gate {
         self.way().wanted = Some((Kind::Write, Some(whom.to_owned())));
     }
 
-    /// Lets the next write to this destination fail.
+    /// Makes the next write to this destination fail.
     fn fail_next_write_to(&self, whom: &str) {
         self.way().fails_at = Some(whom.to_owned());
     }
@@ -72,18 +74,18 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Releases the operation that is held back, and lets it fail.
+    /// Releases the operation that is held back, but makes it fail.
     fn let_fail(&self) {
         self.way().fails = true;
         self.let_go();
     }
 
-    /// Lets requests to this destination go unanswered from now on, and to no other.
+    /// Leaves requests to this destination unanswered from now on. With `None`, all destinations answer again.
     fn silence(&self, whom: Option<&str>) {
         self.way().silent = whom.map(str::to_owned);
     }
 
-    /// Waits while the operation is held back. Returns false if it must fail.
+    /// Holds the calling operation back if it is the wanted one. Returns false if the operation must fail.
     fn pass(&self, kind: Kind, to: &str) -> bool {
         let mut way = self.way();
         let is_wanted = |(wanted, at): &(Kind, Option<String>)| {
@@ -104,7 +106,7 @@ impl Gate {
     }
 }
 
-/// Host whose connections and disk files pass the gate.
+/// Client's host whose connections and disk files pass the gate.
 struct Gated(Gate, Arc<dyn Dialer>);
 
 struct GatedLink {
@@ -176,7 +178,7 @@ impl DiskFile for GatedDisk {
     }
 }
 
-/// Pool of nodes in this process, each with a host label of its own, and a session whose host has a gate.
+/// Pool of nodes in this process, each with a host label of its own, and a session whose operations pass a gate.
 struct World {
     pool: Pool,
     gate: Gate,
@@ -197,7 +199,7 @@ impl World {
             let mut options = NodeOptions::new(name, 16 * MIB, broker.address().to_string());
             options.region_bytes = MIB;
             options.host_label = Some(Name::new(format!("rack-{number}")).expect("a label"));
-            // It keeps its memory, however little the other tests of this machine leave.
+            // The node keeps its memory, however little the other tests of this machine leave free.
             options.pressure.source = None;
             let node = Node::start(options).expect("a node");
             assert!(node.wait_joined(PATIENCE), "the node joins");
@@ -222,9 +224,9 @@ impl World {
         self.pool.create(name, FileClass::Scratch, options).expect("created")
     }
 
-    /// Silences a node until its copy of `file` is dropped. Then the node answers again, and another mirrored file is
-    /// created with a copy on it, which is returned. `mends` is true if repairs of `file` are not held back. In that
-    /// case a repair must have failed first, so that it does not take the freed memory before the other file.
+    /// Leaves a node's requests unanswered until the session drops its copy of `file`. Then the node answers again, and
+    /// this returns another mirrored file with a copy on that node. `mends` is true if repairs of `file` are possible.
+    /// In that case waits first until a repair has failed, so that none takes the memory that the other file shall get.
     fn stall_past(&self, node: &str, file: &FarFile, mends: bool) -> FarFile {
         self.gate.silence(Some(node));
         let asked = self.pool.stats().broker_calls;
@@ -250,7 +252,7 @@ impl World {
         other.expect("a file")
     }
 
-    /// Loses every node but one, after everything has a second copy.
+    /// Ends every node but this one, as soon as all files have two copies.
     fn keep_only(&mut self, node: &str) {
         until("everything is kept twice", || self.pool.stats().unprotected_bytes == 0);
         self.nodes.retain(|other| other.address().to_string() == node);
@@ -272,8 +274,9 @@ fn whole(file: &FarFile) -> Vec<u8> {
     bytes
 }
 
-/// Regression: thread A's write waited in the connection to a stalled node. Thread B's write dropped that copy. The
-/// node answered again, and the memory was given to another file. Then A's write arrived and changed that file.
+/// Regression: thread A's write waited in the connection to a stalled node. Thread B's write to the same file timed out
+/// there, and the session dropped the copy on that node. The node answered again, and the copy's memory was given to
+/// another file. Then A's write arrived and changed that file.
 #[test]
 fn write_held_back_until_its_copy_was_dropped_never_reaches_another_file() {
     let mut world = World::new(2);
@@ -294,7 +297,8 @@ fn write_held_back_until_its_copy_was_dropped_never_reaches_another_file() {
     assert!(found[8 * KIB..12 * KIB].iter().all(|byte| *byte == 3), "the write that came after it");
 }
 
-/// Regression: the same race with a read returned bytes of another file.
+/// Regression: a read waited in the connection to a stalled node until its copy was dropped and the memory given to
+/// another file. It returned bytes of that file.
 #[test]
 fn read_held_back_until_its_copy_was_dropped_never_shows_another_file() {
     let world = World::new(2);
@@ -311,8 +315,8 @@ fn read_held_back_until_its_copy_was_dropped_never_shows_another_file() {
     assert!(found.iter().all(|byte| matches!(byte, 1 | 3)), "what was in the file before or after");
 }
 
-/// Regression: of two concurrent writes, each missed another copy and had that copy dropped. Both were acknowledged,
-/// and no complete copy was left.
+/// Regression: two concurrent writes each failed at another of the two copies, and each had the copy dropped at which
+/// it had failed. Both were acknowledged, and no complete copy was left.
 #[test]
 fn writes_that_miss_one_copy_each_are_not_both_acknowledged() {
     let world = World::new(2);
@@ -334,8 +338,8 @@ fn writes_that_miss_one_copy_each_are_not_both_acknowledged() {
     assert!(found.iter().all(|byte| *byte == 3));
 }
 
-/// Regression: truncating a file truncated its local copy after others could write again. Their bytes were cut off
-/// too, and read as zeros once the node was lost.
+/// Regression: truncating a file truncated its copy on the local disk after other threads could write again. What they
+/// wrote was cut off too, and read as zeros once the node was lost.
 #[test]
 fn truncate_of_a_local_copy_never_takes_what_was_written_after_it() {
     let mut world = World::new(1);
@@ -349,7 +353,7 @@ fn truncate_of_a_local_copy_never_takes_what_was_written_after_it() {
             file.write_at(0, &[2; 128 * KIB]).expect("a write");
             file.write_at(256 * KIB as u64, &[3; 64 * KIB]).expect("a write");
         });
-        // Gives the writer time to go first, if it may.
+        // Gives the writing thread time to overtake the truncation, in case the lock fails to prevent it.
         let give_up = Instant::now() + Duration::from_millis(300);
         while !(writer.is_finished() && world.pool.stats().disk_bytes_written >= 320 * KIB as u64)
             && Instant::now() < give_up
@@ -364,8 +368,8 @@ fn truncate_of_a_local_copy_never_takes_what_was_written_after_it() {
     assert!(found[256 * KIB..].iter().all(|byte| *byte == 3));
 }
 
-/// Regression: regions were forgotten when their release went to a node that did not answer. Nobody could lease them
-/// until the session ended.
+/// Regression: when a release got no answer from a node, the session forgot the released regions. Nobody could lease
+/// them until the session ended.
 #[test]
 fn release_that_a_stalled_node_did_not_hear_is_said_again() {
     let world = World::new(2);

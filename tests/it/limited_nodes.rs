@@ -1,4 +1,4 @@
-//! Tests of nodes with limits of bandwidth and CPU time, and clients that want more.
+//! Tests of nodes with limits of bandwidth and CPU time, whose clients ask for more.
 
 use crate::on_time::on_time;
 use crate::programs::PATIENCE;
@@ -18,22 +18,22 @@ fn limited_node(limits: Limits) -> OneNode {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let store = Box::new(MemoryStore::default());
     let exposure = Exposure::default();
-    // The lease is long, because nobody renews it.
+    // Leases live for 10 minutes, because the tests renew none.
     let settings = LeaseSettings { lease_ttl_ms: 600_000, ..LeaseSettings::default() };
     let broker = Broker::start(loopback, &exposure, settings, store).expect("a broker");
     let mut options =
         NodeOptions::new(Name::new(NODE).expect("a name"), 4 * MIB, broker.address().to_string());
     options.region_bytes = MIB;
     options.limits = limits;
-    // It keeps its memory, however little the other tests of this machine leave.
+    // The node keeps its memory, however little the other tests of this machine leave free.
     options.pressure.source = None;
     let node = Node::start(options).expect("a node");
     assert!(node.wait_joined(PATIENCE), "the node joins");
     OneNode { node, broker, exposure }
 }
 
-/// The test checks an upper bound, so a slow machine cannot break it: the bytes moved in a time are at most those of
-/// the limit, plus a burst, plus one operation in each of the node's slots (one slot per CPU).
+/// The test checks only an upper bound, which a slow machine cannot break. The bytes moved in a time are at most those
+/// of the limit, plus a burst, plus one operation in each of the node's slots (as many as it has CPUs).
 #[test]
 fn node_with_a_bandwidth_limit_moves_no_more_than_it_permits() {
     const LIMIT: u64 = 20_000_000;
@@ -84,17 +84,17 @@ fn node_with_limits_serves_over_tcp_and_offers_no_shared_memory() {
     }
 }
 
-/// One client uses four connections without pausing and asks for 32 pages at a time. Seven others ask for one page at
-/// a time. All share the node's limit, which is independent of the number of CPUs. The test ends after a number of
-/// pages, not after a time.
+/// One client has four connections with 32 pages (of 8 KiB) asked for on each, without a pause. Seven others have one
+/// page each. All share the node's limit, so the result does not depend on the number of CPUs. The test ends after a
+/// number of pages, not after a time.
 #[test]
 fn node_with_a_limit_serves_seven_clients_at_depth_1_as_well_as_one_at_depth_128() {
-    // Time between two pages for each client: at first for a limit of 10 MB/s. `on_time` retries with a lower limit
-    // if this machine is late.
+    // Time from one page to the next of each client, at first for a limit of 10 MB/s. If this machine is late,
+    // `on_time` retries with a longer time, which is a lower limit.
     on_time(Duration::from_micros(6_500), serve_eight_clients);
 }
 
-/// Checks that a node serves a page to each of eight clients every `turn`.
+/// Checks that a node serves each of eight clients a page every `turn`, although one of them asks for more.
 fn serve_eight_clients(turn: Duration) {
     const PAGES: u64 = 2_400;
     const PAGE: usize = 8 << 10;
@@ -137,8 +137,8 @@ fn serve_eight_clients(turn: Duration) {
     }
 }
 
-/// Clients of a limited node may owe it a quarter of an hour of its bandwidth. The node must not wait for that when
-/// it stops.
+/// Clients have asked for what takes a quarter of an hour at this limit. The node must not wait that long when it
+/// stops.
 #[test]
 fn node_with_limits_stops_although_clients_wait_for_them() {
     let pool = limited_node(Limits { bytes_per_second: Some(1_000_000), cpu_milli: None });
@@ -150,7 +150,7 @@ fn node_with_limits_stops_although_clients_wait_for_them() {
             let (grants, begun) = (&grants, begun.clone());
             scope.spawn(move || {
                 begun.send(()).expect("somebody waits");
-                // Reads until the node is gone.
+                // Reads again and again, until the node is gone.
                 while read(&mut **link, &grants[0], 0, MIB as usize).is_ok() {}
             });
         }

@@ -36,5 +36,5 @@ mod tickets;
 mod tls;
 mod zombies;
 
-// Lets the test modules name these as `crate::..`.
+// Lets the test modules name these three as `crate::..`.
 use farpool_tests::{canary, programs, random};

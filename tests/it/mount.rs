@@ -18,7 +18,7 @@ use std::time::Instant;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Pool of one node, and a folder that is mounted over.
+/// Pool of one node, and a scratch folder in it that is mounted at a path.
 struct Stage {
     mount: Option<Process>,
     at: PathBuf,
@@ -57,7 +57,7 @@ impl Stage {
         Pool::connect_with(&self.broker.ready, PoolOptions::default()).expect("a session")
     }
 
-    /// Ends the mount, as Ctrl-C does.
+    /// Ends the mount by SIGTERM, whereupon it unmounts and exits.
     fn end(&mut self) {
         let mount = self.mount.take().expect("it runs");
         mount.signal(Signal::TERM);
@@ -73,7 +73,7 @@ impl Drop for Stage {
     }
 }
 
-/// Returns the types of the file systems mounted over a folder, the topmost last.
+/// Returns the types of all file systems that are mounted at a path, the topmost last.
 fn mounted_at(at: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mounts").expect("readable");
     let of = |line: &str| {
@@ -88,7 +88,7 @@ fn succeeds(command: &mut Command) {
     assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Unmounts everything that is mounted over a folder.
+/// Unmounts everything that is mounted at a path.
 fn detach(at: &Path) {
     for _ in mounted_at(at) {
         output(Command::new("umount").arg("--lazy").arg(at));
@@ -166,7 +166,7 @@ fn scratch_folder_keeps_names_links_and_rights_and_the_contents_of_what_is_open(
     assert_eq!((told.nlink(), told.mode() & 0o7777, told.len()), (2, 0o640, 6));
     let names: Vec<_> = fs::read_dir(&at).expect("listed").map(|one| one.expect("one").file_name()).collect();
     assert_eq!(names, ["c", "g", "s"]);
-    // A deleted file lives while it is open. Then its memory returns to the pool.
+    // A deleted file lives on while it is open. Once it is closed, its memory returns to the pool.
     let open = stage.file("open");
     open.write_all_at(&vec![9; 8 * MIB as usize], 0).expect("written");
     forget(&open);
@@ -191,7 +191,7 @@ fn quota_of_a_scratch_folder_is_told_as_a_full_disk_and_room_is_had_again() {
         let file = stage.file("big");
         let written = file.write_all_at(&vec![1; 6 * MIB as usize], 0).and_then(|()| file.sync_all());
         assert_eq!(errno(&written.expect_err("over the quota")), Some(Errno::NOSPC), "{more:?}");
-        // Bytes that were refused must not read as zeros.
+        // Bytes of a write that was refused must not read as zeros.
         let _ = file.sync_all();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("forgotten");
         let mut back = vec![0; 6 * MIB as usize];
@@ -223,7 +223,8 @@ fn scratch_folder_whose_node_died_answers_an_error_and_never_other_bytes_and_tak
     let killed = Instant::now();
     let error = loop {
         match file.read_exact_at(&mut back, 0) {
-            // Mapped memory outlives its node until the session notices the loss.
+            // Memory that the mount has mapped outlives its node, and stays readable until the session notices the
+            // loss.
             Ok(()) => assert!(back.iter().all(|byte| *byte == 7) && killed.elapsed() < PATIENCE),
             Err(error) => break error,
         }
@@ -309,7 +310,7 @@ fn folder_whose_mounts_were_killed_is_mounted_over_again() {
     }
     scratch.end();
     assert_eq!(mounted_at(&scratch.at), [""; 0]);
-    // A folder that is mounted over itself can be mounted again as well.
+    // A folder over which its own cache was mounted can be mounted again after the mount was killed.
     let mut kept = Kept::over_itself();
     fs::write(kept.at.join("f"), b"stays").expect("written");
     kept.mount.take().expect("it runs").kill();
@@ -321,13 +322,14 @@ fn folder_whose_mounts_were_killed_is_mounted_over_again() {
 
 #[test]
 fn block_of_which_the_kernel_holds_half_is_read_short_once_its_mount_was_killed_and_never_wrong() {
-    // PostgreSQL reported "read only 4096 of 8192 bytes" when its mount was killed.
+    // PostgreSQL reported "read only 4096 of 8192 bytes" when its mount was killed: the kernel had half of the block
+    // cached.
     let mut stage = Stage::new(&[]);
     let block = Random(3).bytes(8192);
     let file = stage.file("f");
     file.write_all_at(&block, 0).expect("written");
     forget(&file);
-    // Reads one page, without read-ahead.
+    // The kernel is asked not to read ahead, so that only one page gets into its cache.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).expect("told");
     file.read_exact_at(&mut [0; 4096], 0).expect("read");
     stage.mount.take().expect("it runs").kill();
@@ -342,7 +344,7 @@ fn block_of_which_the_kernel_holds_half_is_read_short_once_its_mount_was_killed_
 fn dead_mount_of_another_program_is_named_and_left_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("letters");
-    // The mount ends when the shell that holds its descriptor ends.
+    // The foreign mount ends when the shell that holds its descriptor ends.
     let options = "fd=9,rootmode=40000,user_id=0,group_id=0";
     let mount = format!("exec 9<>/dev/fuse && mount -i -t fuse.other -o {options} other {path}");
     succeeds(Command::new("sh").args(["-c", &mount]));
@@ -369,7 +371,7 @@ fn volume_that_is_mounted_over_itself_stays_when_somebody_unmounts_the_mount() {
     assert_eq!(fs::read(kept.at.join("f")).expect("read"), b"of the volume");
 }
 
-/// Pool of one node, a folder of this machine, and a mount of that folder with a cache.
+/// Pool of one node, a folder of this machine, and a mount that shows that folder with a cache in the pool.
 struct Kept {
     mount: Option<Process>,
     at: PathBuf,
@@ -570,7 +572,8 @@ fn access_control_lists_of_a_kept_folder_count_and_are_passed_on_to_what_is_made
     let reads = |path: PathBuf, user| output(Command::new("cat").arg(path).uid(user).gid(user)).stdout;
     assert_eq!(reads(kept.at.join("f"), 4_321), b"for one");
     assert_eq!(reads(kept.at.join("f"), 4_322), b"");
-    // The group bits of the mode are the mask. Without the list, every member of the group could read the file.
+    // The group bits of the mode are the mask of the access control list. Without the list, every member of the group
+    // could read the file.
     assert_eq!(fs::metadata(kept.at.join("f")).expect("stat").mode() & 0o777, 0o640);
 
     set(kept.folder.clone(), "system.posix_acl_default", &list(6));
@@ -631,7 +634,7 @@ fn file_of_a_kept_folder_is_truncated_when_it_is_opened_for_reading_alone() {
     kept.end();
 }
 
-/// Starts a scratch mount through `env` with an option, and with a standard error that nobody reads.
+/// Starts a scratch mount through the program `env` with this option, and with a standard error whose reader is gone.
 fn unheard_mount(env: &str) -> (Process, tempfile::TempDir, [Process; 2]) {
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
     let size = ["--memory", "16MiB", "--region-size", "1MiB", "--no-reserve"];
@@ -654,7 +657,7 @@ fn scratch_folder_goes_on_when_nobody_hears_what_it_has_to_say_and_ends_with_its
     }
     fs::write(folder.path().join("f"), b"fits").expect("written");
     assert_eq!(fs::read(folder.path().join("f")).expect("read"), b"fits");
-    // The terminal closes, which ends the mount.
+    // SIGHUP is sent when a terminal is closed. It ends the mount.
     mount.signal(Signal::HUP);
     assert!(mount.ends_within(PATIENCE).success());
     assert!(fs::read_dir(folder.path()).expect("unmounted").next().is_none());

@@ -1,4 +1,4 @@
-//! Tests of errors caused by a node: they name the node, its host, the time, and what to do. They never show its id.
+//! Tests of errors caused by a node: they name the node, its host, the time, and a cure. They never show the node's id.
 
 use crate::processes::{Process, until};
 use crate::programs::{PATIENCE, reserved_address};
@@ -12,7 +12,7 @@ fn node(url: &str) -> Process {
     Process::start(&[&args[..], &["--broker", url]].concat())
 }
 
-/// Connects with a short patience for the broker, because it may be restarting.
+/// Connects, and waits only 300 ms for a broker that does not answer, because the test restarts it.
 fn connect(url: &str) -> Pool {
     let options = PoolOptions { broker_patience_ms: 300, ..PoolOptions::default() };
     Pool::connect_with(url, options).expect("a session")
@@ -66,7 +66,7 @@ fn file_whose_node_the_broker_has_not_heard_of_says_since_when_and_what_to_do() 
     let _broker = Process::start(&["broker", "--listen", &listen, "--store", &store]);
     let error = connect(&url).open("sales").map(|_| ()).expect_err("its node is not there");
     assert_says(&error, &["not connected since the broker started", "start that node", "put the table"]);
-    // A session that has used the node knows its name.
+    // A session that has used the node still knows its name.
     let error = pool.open("sales").map(|_| ()).expect_err("its node is not there");
     assert_says(&error, &["n1 on host rack-7", "not connected since the broker started"]);
 }
@@ -81,7 +81,7 @@ fn lost_node_is_named_with_its_host_and_since_when() {
     let killed = Instant::now();
     let mut into = [0; 5];
     let error = loop {
-        // Mapped memory outlives its node until the session notices the loss.
+        // Memory that the client has mapped outlives its node, and stays readable until the session notices the loss.
         match file.read_at(0, &mut into) {
             Ok(_) => assert!(killed.elapsed() < PATIENCE, "the loss is noticed"),
             Err(error) => break error,

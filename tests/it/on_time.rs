@@ -1,5 +1,5 @@
-//! Support for tests of fractions of a second, such as leases. On a busy machine a client may lose its lease because
-//! it got no CPU time, and then the test has proved nothing.
+//! Support for tests of leases and intervals of fractions of a second. On a busy machine a client may lose its lease
+//! because it got no CPU time. Then the test has proved nothing and is repeated with a longer lease.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, park_timeout, spawn};
 use std::time::{Duration, Instant};
 
-/// Longest leases or intervals to retry with. These are never missed because a machine is busy.
+/// Longest lease or interval to retry with. Even a very busy machine is not late by that much.
 const LONGEST: Duration = Duration::from_secs(240);
-/// Duration of a sleep that measures how late this machine wakes up a thread.
+/// Duration of each sleep by which a watch measures how late this machine wakes up a thread.
 const NAP: Duration = Duration::from_millis(2);
 
-/// Runs a test with leases or intervals of `shortest`. If it fails while this machine was late by a tenth of that or
-/// more, retries with four times as much, up to `LONGEST`.
+/// Runs a test with leases or intervals of `shortest`. If it fails, and this machine woke a thread late by a tenth of
+/// that or more meanwhile, retries with four times as much, up to `LONGEST`.
 pub fn on_time(shortest: Duration, test: impl Fn(Duration)) {
     let mut lasts = shortest;
     loop {
@@ -29,7 +29,7 @@ pub fn on_time(shortest: Duration, test: impl Fn(Duration)) {
     }
 }
 
-/// Thread that measures how late this machine is.
+/// Thread that measures how late this machine wakes up threads.
 pub struct Watch {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -51,7 +51,7 @@ impl Watch {
         Watch { is_over, thread }
     }
 
-    /// Stops measuring. Returns the longest delay of a wake-up.
+    /// Stops the measuring thread. Returns the longest delay of a wake-up.
     pub fn worst(self) -> Duration {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("it only looks")

@@ -1,5 +1,5 @@
-//! Tests of the library in a process that is paused at the worst moments. The moments are chosen by hand; the tests
-//! of stopped processes hit them only by chance.
+//! Tests of the library in a process whose threads are paused at the worst moments. These tests choose the moments;
+//! tests that stop processes by a signal hit them only by chance.
 
 use crate::programs::PATIENCE;
 use crate::raw_client::*;
@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 const TTL_MS: u32 = 300;
 const GRACE_MS: u32 = 100;
 
-/// Moment at which a thread can be paused.
+/// Moment in a client's thread at which the thread can be paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     /// Just before the client sends this request.
     Ask(Opcode),
     /// Just before a read or write.
     Copy,
-    /// Right after a wait.
+    /// Right after the thread has waited for something.
     Waited,
 }
 
@@ -38,10 +38,11 @@ struct Pauses {
 
 #[derive(Default)]
 struct State {
+    /// Moment at which the next thread that gets there is paused. `None` once one was.
     trap: Option<Moment>,
-    /// The thread that was paused. All other threads pause too, at their next moment.
+    /// Thread that was paused. All other threads pause too, at their next moment. `None` if all run.
     caught: Option<ThreadId>,
-    /// True if only that thread continues.
+    /// True if the caught thread continues, and only that one.
     is_let_go: bool,
 }
 
@@ -57,7 +58,7 @@ impl Pauses {
         drop(self.changed.wait_while(state, stops));
     }
 
-    /// Pauses the next thread that reaches this moment. The thread that was paused before continues, alone.
+    /// Pauses the next thread that reaches this moment. Until then the thread that was caught before continues, alone.
     fn catch(&self, moment: Moment) {
         let mut state = self.state.lock();
         state.trap = Some(moment);
@@ -65,14 +66,14 @@ impl Pauses {
         self.changed.notify_all();
     }
 
-    /// Waits until a thread is paused.
+    /// Waits until a thread is paused at the moment that was asked for.
     fn wait_caught(&self) {
         let state =
             self.changed.wait_timeout_while(self.state.lock(), PATIENCE, |state| state.trap.is_some());
         assert_eq!(state.trap, None, "nobody came there within {PATIENCE:?}");
     }
 
-    /// Lets the paused thread continue, alone.
+    /// Lets the caught thread continue, alone.
     fn let_go(&self) {
         self.state.lock().is_let_go = true;
         self.changed.notify_all();
@@ -85,7 +86,7 @@ impl Pauses {
     }
 }
 
-/// Host whose threads can be paused.
+/// Client's host whose threads can be paused.
 struct Pausing {
     machine: Arc<dyn Dialer>,
     pauses: Arc<Pauses>,
@@ -134,7 +135,7 @@ impl Link for PausingLink {
     }
 }
 
-/// Starts a pool, and a session that has written a file.
+/// Starts a pool of one node, and a session that has written a file over a host whose threads can be paused.
 fn start(regions: u32, transport: TransportChoice, grace_ms: u32) -> (OneNode, Pool, FarFile, Arc<Pauses>) {
     let settings = LeaseSettings { lease_ttl_ms: TTL_MS, grace_ms, ..LeaseSettings::default() };
     let node = one_node(regions.into(), settings);
@@ -150,7 +151,7 @@ fn start(regions: u32, transport: TransportChoice, grace_ms: u32) -> (OneNode, P
     (node, client, old, pauses)
 }
 
-/// Waits until the number of free regions that the node has reported is as wanted.
+/// Waits until the node has reported a number of free regions for which `is_so` holds.
 fn wait_until_free(pool: &OneNode, is_so: impl Fn(u32) -> bool) {
     let give_up = Instant::now() + PATIENCE;
     loop {
@@ -177,9 +178,9 @@ fn write_new(client: &Pool, name: &str) -> Result<(), Error> {
     result
 }
 
-/// Regression: a laptop slept. When it woke up, the node answered the first renewal at once that it did not know the
-/// session. The client then dropped the node, as if it had not answered during the lease. In a pool of one node the
-/// session could never lease again.
+/// Regression: a laptop slept for longer than its lease. When it woke up, the node answered the first renewal at once:
+/// it did not know the session. The client dropped the node for ever, as it does if a node has not answered during the
+/// whole lease. In a pool of one node the session could never lease again.
 #[test]
 fn client_that_slept_past_its_lease_leases_anew_at_the_node_that_told_it_so() {
     let (node, client, old, pauses) = start(4, TransportChoice::Tcp, GRACE_MS);
@@ -190,7 +191,7 @@ fn client_that_slept_past_its_lease_leases_anew_at_the_node_that_told_it_so() {
     while slept.elapsed() < Duration::from_millis(2 * u64::from(TTL_MS + GRACE_MS)) {
         std::thread::park_timeout(Duration::from_millis(5));
     }
-    // The renewing thread runs first, and finishes a round.
+    // The thread that renews leases runs first, and finishes a round.
     pauses.catch(Moment::Waited);
     pauses.wait_caught();
     pauses.go_on();
@@ -199,9 +200,9 @@ fn client_that_slept_past_its_lease_leases_anew_at_the_node_that_told_it_so() {
     write_new(&client, "new").expect("the node is there");
 }
 
-/// Regression: a thread had checked the lease, and paused before it asked for more until the lease was over. The node
-/// took the session for a new one and renewed it from then on. The client never learned that its older regions were
-/// gone, and allocated new files in them. Each of these was lost at its first write.
+/// Regression: a thread had checked its lease, and paused until that lease was over, just before it asked for more
+/// memory. The node took the session for a new one and renewed its lease from then on. So the client never learned that
+/// its older regions were gone, and allocated new files in them. Each of these files was lost at its first write.
 #[test]
 fn lease_that_ended_while_more_was_asked_for_does_not_spoil_new_files() {
     for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
@@ -217,15 +218,15 @@ fn lease_that_ended_while_more_was_asked_for_does_not_spoil_new_files() {
         pauses.go_on();
         let error = old.read_at(0, &mut [0; 16]).expect_err("its bytes are gone");
         assert_eq!(error.kind(), ErrorKind::Lost, "{transport:?}: {error}");
-        // The session held one region before the pause, which may still be used once.
+        // The session held one region before the pause. A new file may still get memory there once, and be lost.
         let failures = (0..10).filter(|number| write_new(&client, &format!("new-{number}")).is_err()).count();
         assert!(failures <= 1, "{transport:?}: {failures} of 10 new files were lost");
     }
 }
 
-/// Regression: an operation reached the node in the grace of its lease, and its thread then paused until the grace
-/// was over. The renewal was answered that the session is unknown, and the caller got a refusal. The bytes were lost,
-/// so the caller must get `Lost`.
+/// Regression: an operation was refused by the node in the grace of its lease, and its thread then paused until the
+/// grace was over, too. The renewal got the answer that the session is unknown, and the caller got the refusal as an
+/// error. But the bytes are lost, so the caller must get `Lost`.
 #[test]
 fn grace_that_ended_before_the_renewal_is_a_loss() {
     for transport in [TransportChoice::Tcp, TransportChoice::Shm] {
@@ -234,7 +235,7 @@ fn grace_that_ended_before_the_renewal_is_a_loss() {
         let result = std::thread::scope(|scope| {
             let reading = scope.spawn(|| old.read_at(0, &mut [0; 16]));
             pauses.wait_caught();
-            // A second lease begins later and ends later.
+            // A second session's lease begins after the client's, and so ends after it.
             let mut link = node.link(Transport::Tcp);
             let later = node.session().lease(&node, &mut *link, 1).expect("a lease").remove(0);
             let give_up = Instant::now() + PATIENCE;

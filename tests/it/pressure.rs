@@ -1,4 +1,4 @@
-//! Tests of memory pressure: which regions a node gives up when its host needs memory, in which order, and what
+//! Tests of memory pressure: which regions a node gives back when its host needs memory, in which order, and what
 //! clients notice.
 
 use crate::processes::until;
@@ -21,8 +21,8 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const REGIONS: u64 = 32;
 
-/// Memory of a simulated host of 64 GiB, of which half must stay available. Each value is the available memory at one
-/// sample; the last one repeats.
+/// Memory of a simulated host of 64 GiB, of which half must stay available. Each value is the number of available bytes
+/// that one sample finds; the last value repeats.
 struct Told(Mutex<VecDeque<u64>>);
 
 impl Told {
@@ -45,7 +45,7 @@ impl MemorySource for Told {
     }
 }
 
-/// Nodes of 32 regions, each on a host of its own with simulated memory.
+/// Nodes of 32 regions, each on a host of its own with simulated memory, and their broker.
 struct Hosts {
     nodes: Vec<Node>,
     told: Vec<Arc<Told>>,
@@ -118,7 +118,7 @@ fn host_that_needs_its_memory_gets_it_and_files_that_can_move_are_readable_throu
                         }
                     });
                 }
-                // 16 GiB are missing, which is more than the node has.
+                // 16 GiB are missing, which is more than the node has, so it gives back all its regions.
                 hosts.told[0].looks([16 * GIB]);
                 until(&pool, PATIENCE, "all of it goes", |status| {
                     u64::from(node(&status.nodes, "n0").counts.away) == REGIONS
@@ -140,7 +140,8 @@ fn host_that_needs_a_little_gets_what_nobody_uses_and_the_rest_stays() {
     let leased = |status: &StatusReport| node(&status.nodes, "n0").counts.leased;
     until(&pool, PATIENCE, "the lease is reported", |status| leased(status) > 0);
     let leased = leased(&pool.status().expect("a status"));
-    // One sample shows a shortage. The node gives up a little more, for it extrapolates how fast the shortage grew.
+    // One sample finds 1 MiB too little. The node gives back a little more, because it extrapolates how fast the
+    // shortage grew.
     hosts.told[0].looks([32 * GIB - MIB, 32 * GIB]);
     until(&pool, PATIENCE, "some regions go", |status| node(&status.nodes, "n0").counts.away > 0);
     let counts = &node(&pool.status().expect("a status").nodes, "n0").counts.clone();
@@ -162,7 +163,7 @@ fn emergency_takes_everything_and_copies_elsewhere_are_what_is_read() {
         u64::from(node(&status.nodes, "n0").counts.away) == REGIONS
     });
     reads(&file, &bytes);
-    // A cached file is either intact or reported as lost.
+    // A file of class `cache` is either intact or reported as lost.
     let mut found = vec![0; bytes.len()];
     match cached.read_at(0, &mut found) {
         Ok(_) => assert!(found == bytes),

@@ -1,4 +1,4 @@
-//! Tests with real processes that end abruptly, as in a crash.
+//! Tests with real processes that end abruptly, as in a crash; and support to start such processes.
 
 use crate::on_time::on_time;
 use crate::programs::{self, PATIENCE, reserved_address};
@@ -15,17 +15,18 @@ pub fn binary() -> String {
     std::env::var("FARPOOL_BIN").expect("FARPOOL_BIN names the farpool binary: run `make test`")
 }
 
-/// A farpool process. Dropping this value kills it.
+/// Process of the `farpool` command. Dropping this value kills it.
 pub struct Process {
     child: Child,
-    /// Command line, for messages.
+    /// Command line, for error messages.
     what: String,
+    /// Rest of the line `ready ..` that the process printed when it was up: for a broker, its URL.
     pub ready: String,
 }
 
 impl Process {
-    /// Starts the program. A node keeps its memory, however little the other tests of this machine leave, unless the
-    /// arguments say how much it leaves to the host: a test counts on all of it.
+    /// Starts the `farpool` command. A node, whose tests count on all its memory, is started with a flag that it keeps
+    /// its memory however little other tests leave to the host; unless its arguments say how much to leave.
     pub fn start(args: &[&str]) -> Process {
         let mut command = Command::new(binary());
         command.args(args);
@@ -36,7 +37,7 @@ impl Process {
         Process::begin(&mut command)
     }
 
-    /// Starts a command that also sets the program's environment.
+    /// Starts a prepared command, which may also set the environment, and waits for its first line.
     pub fn begin(command: &mut Command) -> Process {
         let what = format!("{command:?}");
         let child = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
@@ -62,7 +63,8 @@ impl Process {
         let begun = Instant::now();
         let stands = |thread: std::io::Result<std::fs::DirEntry>| {
             let said = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
-            // The thread's name is in brackets and may contain any character.
+            // The thread's name in `stat` is in brackets and may contain any character; the state follows the last
+            // bracket.
             said.is_ok_and(|said| said.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')))
         };
         let tasks = format!("/proc/{}/task", self.id());
@@ -104,7 +106,7 @@ fn connect(url: &str, transport: TransportChoice) -> Pool {
     Pool::connect_with(url, options).expect("a session")
 }
 
-/// Polls the pool's status until it is as wanted. Panics after `patience`.
+/// Polls the pool's status until `is_so` holds for it. Panics after `patience`.
 pub fn until(pool: &Pool, patience: Duration, what: &str, is_so: impl Fn(&StatusReport) -> bool) {
     let start = Instant::now();
     loop {
@@ -129,7 +131,8 @@ fn node_killed_is_named_in_the_error_and_the_rest_of_the_pool_serves_on() {
         let mut into = vec![0; 8 * MIB as usize];
         let error = loop {
             match file.read_at(0, &mut into) {
-                // Mapped memory outlives its node until the session notices the loss.
+                // Memory that the client has mapped outlives its node, and stays readable until the session notices the
+                // loss.
                 Ok(_) => {
                     assert!(killed.elapsed() < PATIENCE, "{transport:?}: the loss is noticed")
                 }
@@ -175,7 +178,7 @@ fn node_started_again_under_its_name_never_shows_bytes_of_its_former_life() {
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     pool.delete("old").expect("deleted");
     let give_up = Instant::now() + PATIENCE;
-    // Its new life joins the pool some time later.
+    // The new life of the node joins the pool some time later.
     loop {
         let new = pool.create("new", FileClass::Scratch, CreateOptions::default()).expect("created");
         match new.write_at(0, b"after") {
@@ -203,7 +206,7 @@ fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() 
     file.write_at(0, &vec![1; MIB as usize]).expect("a write");
 
     broker.kill();
-    // Waits longer than a lease. The node renews it without the broker.
+    // Waits longer than a lease lives. Renewals go to the node, which extends the lease without the broker.
     let killed = Instant::now();
     let mut back = vec![0; MIB as usize];
     while killed.elapsed() < Duration::from_millis(2_200) {
@@ -219,7 +222,7 @@ fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() 
     let mut found = vec![0; opened.length() as usize];
     opened.read_at(0, &mut found).expect("a read");
     assert_eq!(found, b"survives the broker");
-    // The session is still valid and can lease more.
+    // The session is still valid at the new life of the broker, and can lease more memory.
     file.write_at(MIB, &vec![2; 4 * MIB as usize]).expect("more is leased from the new life of the broker");
     assert!(pool.status().expect("a status").term.0 >= 2);
 }
@@ -249,7 +252,7 @@ fn those_who_need_memory_without_a_broker_wait_for_it_once_and_not_one_after_the
         let took = begun.elapsed();
         assert!(took >= patience && took < 30 * patience, "sixty writes took {took:?}");
         let _again = self::broker(&store, &address);
-        // The write succeeds as soon as the node has joined the broker.
+        // The write succeeds as soon as the node has joined the new broker.
         let until = Instant::now() + PATIENCE;
         while let Err(error) = files[0].write_at(0, b"far") {
             assert!(Instant::now() < until, "{error}");
@@ -260,7 +263,7 @@ fn those_who_need_memory_without_a_broker_wait_for_it_once_and_not_one_after_the
     });
 }
 
-/// The next test runs this in a process of its own: it holds far memory until it is killed.
+/// The next test runs this function in a process of its own, which holds far memory until it is killed.
 #[test]
 fn client_process_of_the_next_test() {
     let Ok(url) = std::env::var("FARPOOL_TEST_HOLD") else { return };
@@ -290,7 +293,7 @@ fn client_killed_mid_write_frees_its_regions_within_ttl_grace_and_a_second() {
         until(&observer, PATIENCE, "the client holds regions", |status| leased(status) >= 4);
         client.kill().expect("killed");
         client.wait().expect("gone");
-        // The simulator checks how soon.
+        // Only that the regions become free is checked here; the simulator checks how soon.
         until(&observer, PATIENCE, "its regions are free", |status| {
             status.nodes.iter().all(|node| node.counts.free == 32)
         });

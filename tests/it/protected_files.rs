@@ -1,4 +1,5 @@
-//! Tests of files that survive the loss of a node: whatever fails, a read returns what was written.
+//! Tests of files with two copies: they survive the loss of a node, and whatever fails, a read returns the bytes that
+//! were written.
 
 use crate::on_time::Watch;
 use crate::processes::{Process, until};
@@ -14,10 +15,10 @@ use farpool_wire::control::{NodeStatus, StatusReport};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// Number of wake-ups in one operation, each of which may be as late as this machine was at most.
+/// Number of times that an operation may have to wake a thread; each may be as late as this machine was at most.
 const WAKE_UPS: u32 = 50;
 
-/// Pool of nodes in this process, which can be lost one by one.
+/// Pool of nodes in this process, each of which can be lost.
 pub(crate) struct Cluster {
     broker: Broker,
     nodes: Vec<Node>,
@@ -43,7 +44,7 @@ impl Cluster {
         let mut options = NodeOptions::new(name, 48 * MIB, self.broker.address().to_string());
         options.region_bytes = MIB;
         options.host_label = Some(Name::new(format!("rack-{}", self.started)).expect("a label"));
-        // It keeps its memory, however little the other tests of this machine leave.
+        // The node keeps its memory, however little the other tests of this machine leave free.
         options.pressure.source = None;
         options.extension = farpool_near_data::extension(FunctionOptions::default());
         let node = Node::start(options).expect("a node");
@@ -95,7 +96,7 @@ fn create(pool: &Pool, name: &str) -> FarFile {
     pool.create(name, FileClass::Scratch, CreateOptions::default()).expect("created")
 }
 
-/// File, and its expected contents.
+/// Far file, and its expected contents.
 struct Modelled {
     file: FarFile,
     model: Vec<u8>,
@@ -171,8 +172,8 @@ fn mirror_survives_nodes_lost_one_after_another_while_it_is_used() {
             }
             files.iter().for_each(Modelled::check);
             cluster.start_node();
-            // All files must have two copies again before the next loss. Mapped memory outlives its node until the
-            // session notices the loss, and repair begins only then.
+            // All files must have two copies again before the next loss. With mapped memory, which outlives its node,
+            // the session notices the loss late, and repair begins only then; so the test waits for that first.
             until(&pool, PATIENCE, "nothing is held on lost nodes", |status| {
                 pool.stats().leased_bytes == MIB * cluster.leased_regions(status)
             });
@@ -225,7 +226,8 @@ fn local_copy_survives_every_node_and_the_file_is_used_on_without_any() {
             file.step(&mut random);
         }
         cluster.lose_node(0);
-        // If this host was paused for longer than a lease, the session holds no lease that could be lost.
+        // If this host was paused for longer than a lease lives, the session holds no lease whose loss could be
+        // counted.
         while pool.stats().nodes_lost == 0 && pool.stats().leased_bytes > 0 {
             file.step(&mut random);
         }
@@ -234,7 +236,7 @@ fn local_copy_survives_every_node_and_the_file_is_used_on_without_any() {
         }
         file.check();
         assert!(pool.stats().disk_bytes_read > 0, "{transport:?}: the disk answered");
-        // When there is a node again, the bytes return to far memory.
+        // When there is a node again, the bytes on the local disk return to far memory.
         cluster.start_node();
         let give_up = Instant::now() + PATIENCE;
         while pool.stats().repaired_bytes < file.model.len() as u64 / 2 {
@@ -246,9 +248,9 @@ fn local_copy_survives_every_node_and_the_file_is_used_on_without_any() {
     }
 }
 
-/// Regression: two writes left a hole between them in one page of an encrypted file. When the file returned to far
-/// memory from the local disk, that page was encrypted once for each write, with zeros in place of the other, and the
-/// first write read as zeros from then on.
+/// Regression: two writes had left a hole between them in one page of an encrypted file. When the file returned to far
+/// memory from the local disk, the page was encrypted and stored once for each write, with zeros in place of the other
+/// write. From then on the first write read as zeros.
 #[test]
 fn local_copy_comes_back_to_far_memory_with_every_run_of_an_encrypted_page() {
     let mut cluster = Cluster::new(1);
@@ -331,7 +333,7 @@ fn replica_that_stalls_costs_one_timeout_and_never_answers_with_old_bytes() {
             let limit = Duration::from_millis(if step == 0 { 2_500 } else { 1_500 }) + allowance;
             assert!(took < limit, "step {step} took {took:?}, not less than {limit:?}");
         }
-        // Whatever the node does now with delayed requests, no read may return old bytes.
+        // The node runs again and handles delayed requests. Whatever these do, no read may return old bytes.
         for _ in 0..200 {
             file.step(&mut random);
         }
@@ -342,8 +344,8 @@ fn replica_that_stalls_costs_one_timeout_and_never_answers_with_old_bytes() {
     }
 }
 
-/// Regression: every read of a file with a local copy waited for the stalled node until the timeout, although the
-/// disk had the bytes.
+/// Regression: every read of a file with a copy on the local disk waited for the stalled node until the timeout,
+/// although the disk had the bytes.
 #[test]
 fn local_copy_answers_at_once_while_its_node_stalls() {
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
@@ -364,7 +366,7 @@ fn local_copy_answers_at_once_while_its_node_stalls() {
     Modelled { file, model }.check();
     let took = begun.elapsed();
     let limit = Duration::from_millis(1_500) + watch.worst() * WAKE_UPS;
-    // The session still assumes that the other extents are on the node, but their reads must not wait for it.
+    // The session assumes that its other extents are still on the stalled node, but reads of them must not wait for it.
     assert!(took < limit, "it took {took:?}, not less than {limit:?}");
     node.signal(rustix::process::Signal::CONT);
 }

@@ -1,5 +1,5 @@
-//! Tests of published files: they are immutable, belong to their name, can be read by any session, and are freed when
-//! dropped.
+//! Tests of published files: they are immutable and belong to their name. Any session can read them, and their memory
+//! is freed when the name is dropped.
 
 use farpool::{
     CreateOptions, EmbeddedOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, TransportChoice,
@@ -30,7 +30,7 @@ fn whole(pool: &Pool, name: &str) -> Vec<u8> {
     found
 }
 
-/// Waits until no region of the pool is in use. Panics after a deadline.
+/// Waits until no region of the pool is leased, belongs to a name, or is being wiped. Panics after a deadline.
 pub(crate) fn nothing_held(pool: &Pool) {
     for _ in 0..500 {
         let status = pool.status().expect("a status");
@@ -69,7 +69,8 @@ fn published_name_is_refused_twice_and_replaced_when_asked_for() {
     let taken = publish(&writer, "v", b"second", IfTaken::Refuse).expect_err("taken");
     assert_eq!(taken.kind(), ErrorKind::Exists);
     assert_eq!(whole(&reader, "v"), b"first");
-    // The second version is sealed already, and may still replace the first.
+    // The file of the second version was sealed when its first publication was refused, and may still replace the
+    // first.
     writer.publish("v", IfTaken::Replace).expect("replaced");
     assert_eq!(whole(&reader, "v"), b"second");
     writer.rename("v", "w").expect("renamed");

@@ -1,5 +1,5 @@
-//! Tests of queues and asynchronous operations against real nodes: many operations from one thread return what was
-//! written, whatever happens to a node meanwhile.
+//! Tests of queues (many operations in progress from one thread) and of asynchronous operations, against real nodes:
+//! reads return the bytes that were written, whatever happens to a node meanwhile.
 
 use crate::protected_files::Cluster;
 use crate::random::Random;
@@ -24,7 +24,7 @@ fn filled(pool: &Pool, random: &mut Random) -> (FarFile, Vec<u8>) {
     (file, bytes)
 }
 
-/// Draws a range to read: mostly a small one, now and then more than one frame can hold.
+/// Draws a range to read: mostly 16 KiB at most, now and then more than one frame (message on the wire) can hold.
 fn range(random: &mut Random) -> (usize, usize) {
     let most = if random.below(20) == 0 { 3 << 20 } else { 16 << 10 };
     let count = 1 + random.below(most) as usize;
@@ -40,8 +40,8 @@ fn check(done: Completion, asked: &[(usize, usize)], bytes: &[u8]) {
     );
 }
 
-/// Keeps `depth` reads in progress until `count` have completed. Calls `meanwhile` with the number of completed
-/// reads.
+/// Makes `count` reads, with `depth` of them in progress at a time. Calls `meanwhile` after each with the number of
+/// completed reads.
 fn read_many(
     queue: &mut Queue,
     file: &FarFile,
@@ -88,7 +88,8 @@ fn reads_of_a_queue_come_back_with_what_was_written_at_any_depth() {
     }
 }
 
-/// The queue is deeper than the limit of requests in flight. Later requests must not overtake earlier ones.
+/// The queue is deeper than the limit of requests in flight. Operations beyond the limit wait, and must not overtake
+/// earlier ones.
 #[test]
 fn very_deep_queues_give_every_read_its_own_bytes() {
     let cluster = Cluster::new(1);
@@ -108,7 +109,7 @@ fn very_deep_queues_give_every_read_its_own_bytes() {
     }
 }
 
-/// Writes must complete although reads continue without a pause.
+/// Writes must complete although new reads are begun without a pause.
 #[test]
 fn writes_of_a_busy_queue_are_not_put_off_for_ever() {
     let cluster = Cluster::new(1);
@@ -173,7 +174,7 @@ fn what_a_queue_has_written_is_there() {
         let mut random = Random(4);
         let (file, mut bytes) = filled(&pool, &mut random);
         let mut queue = pool.queue();
-        // The writes do not overlap: the order of overlapping writes is not defined.
+        // The writes do not overlap, because the order of overlapping writes of a queue is not defined.
         for tag in 0..100 {
             let (at, fresh) = (tag * 100_000, random.bytes(1 + tag % 50_000));
             bytes[at..at + fresh.len()].copy_from_slice(&fresh);

@@ -1,4 +1,4 @@
-//! A pool in this process, and sessions that use it by single messages.
+//! Pool of one node in this process, and sessions that send it single messages of the tests' choice.
 
 use crate::certificates::Ca;
 use crate::programs::PATIENCE;
@@ -13,14 +13,14 @@ use farpool_wire::Name;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Name of the only node of these pools.
+/// Name of the only node of this pool.
 pub const NODE: &str = "raw";
 
-/// A broker and one node in this process. The node is dropped first.
+/// Broker and node in this process. Fields are dropped in order, so the node ends before its broker.
 pub struct OneNode {
     pub node: Node,
     pub broker: Broker,
-    /// Settings with which clients connect.
+    /// TLS settings with which clients connect.
     pub exposure: Exposure,
 }
 
@@ -28,14 +28,14 @@ pub fn one_node(regions: u64, settings: LeaseSettings) -> OneNode {
     one_node_within(regions, settings, [Exposure::default(), Exposure::default(), Exposure::default()])
 }
 
-/// Starts a pool with certificates. Returns it with the CA that issued them.
+/// Starts a pool whose peers have certificates. Returns it with the CA that issued them.
 pub fn one_tls_node(regions: u64, settings: LeaseSettings) -> (OneNode, Ca) {
     let ca = Ca::new();
     let reaches = [ca.broker(), ca.node(NODE), ca.tenant("raw-client")].map(Ca::exposure);
     (one_node_within(regions, settings, reaches), ca)
 }
 
-/// Starts a pool with the settings of the broker, the node and the clients, in this order.
+/// Starts a pool with the TLS settings of the broker, of the node and of the clients, in this order.
 pub fn one_node_within(
     regions: u64,
     settings: LeaseSettings,
@@ -48,7 +48,7 @@ pub fn one_node_within(
     let mut options = NodeOptions::new(name, regions * MIB, broker.address().to_string());
     options.region_bytes = MIB;
     options.exposure = node;
-    // It keeps its memory, however little the other tests of this machine leave.
+    // The node keeps its memory, however little the other tests of this machine leave free.
     options.pressure.source = None;
     let node = Node::start(options).expect("a node");
     assert!(node.wait_joined(PATIENCE), "the node joins");
@@ -56,7 +56,7 @@ pub fn one_node_within(
 }
 
 impl OneNode {
-    /// Connects to the node over a transport. `Sim` has a virtual clock.
+    /// Connects to the node over a transport. With `Sim`, a simulated network without faults, time is virtual.
     pub fn link(&self, transport: Transport) -> Box<dyn Link> {
         let info = self.node.info();
         match transport {

@@ -1,4 +1,4 @@
-//! Tests of permissions: a node speaks only for itself, and sessions are for tenants and administrators.
+//! Tests of permissions: a node sends reports only about itself, and only tenants and administrators open sessions.
 
 use crate::certificates::Ca;
 use crate::raw_client::*;
@@ -53,7 +53,7 @@ fn status() -> Request {
     Request::Status(Done {})
 }
 
-/// Asserts that the request is refused because of its sender, and that the link still works.
+/// Asserts that the request is refused because this sender may not make it, and that the link still works.
 fn not_permitted(link: &mut dyn Link, request: &Request) {
     match link.call(request, soon()) {
         Err(LinkError::Refused { refusal, .. }) => {
@@ -72,7 +72,7 @@ fn tenant_cannot_offer_itself_as_a_node() {
         not_permitted(&mut *link, &offer(node_id(NODE), NODE));
         not_permitted(&mut *link, &inventory(node_id(NODE)));
     }
-    // The node that the tenant tried to replace still works.
+    // The tenant's offer in the name of the node had no effect: the node still works.
     let grants = pool.session().lease(&pool, &mut *pool.link(farpool_transport::Transport::Tcp), 1);
     assert_eq!(grants.expect("a lease").len(), 1);
 }
@@ -83,7 +83,7 @@ fn node_speaks_for_itself_only_and_has_no_session() {
     let mut link = broker_link(&pool, ca.node("other"));
     not_permitted(&mut *link, &offer(node_id(NODE), NODE));
     not_permitted(&mut *link, &inventory(node_id(NODE)));
-    // A node with its own id but the name of another would be shown as the other.
+    // The broker would show a node with its own id but the name of another as that other node.
     not_permitted(&mut *link, &offer(node_id("other"), NODE));
     not_permitted(&mut *link, &open_session());
     not_permitted(&mut *link, &Request::OpenName(by_name()));

@@ -1,5 +1,5 @@
-//! Tests in virtual time: the simulated network replays from its seed, and the shaped link takes the time that it
-//! should.
+//! Tests in virtual time. The simulated network does the same for the same seed, and a shaped link (which is slowed
+//! down to a latency and bandwidth) takes as long as its shape says.
 
 use crate::raw_client::*;
 use farpool_broker::LeaseSettings;
@@ -8,7 +8,8 @@ use farpool_transport::sim::{Faults, SimNet};
 use farpool_transport::{Link, LinkError, ReadOp, WriteOp};
 use farpool_wire::control::Grant;
 
-/// Runs operations over a network with faults. Returns the result of each, with its time.
+/// Runs operations over a simulated network with faults. Returns the result of each, and the virtual time in ns at
+/// which it ended.
 fn faulty_run(pool: &OneNode, grant: &Grant, seed: u64) -> Vec<(&'static str, u64)> {
     let faults =
         Faults { delay_ns: 1_000..=90_000, lost_per_million: 60_000, disconnects_per_million: 60_000 };

@@ -1,5 +1,5 @@
-//! Tests that control characters in names and values of other users are escaped wherever they are shown, so that no
-//! terminal obeys them.
+//! Tests that control characters in other users' names and values are escaped wherever the command shows them, so that
+//! no terminal obeys them.
 
 use crate::processes::{Process, binary, until};
 use crate::programs::{PATIENCE, output};
@@ -8,11 +8,11 @@ use farpool::{Pool, PoolOptions, shown};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-/// Name with a character that names may hold: it reverses the direction of the text after it.
+/// Name with a character that is permitted in names: U+202E reverses the direction of the text after it.
 const NAME: &str = "invoice\u{202e}fdp";
 const HOST: &str = "host\u{2066}b\u{200b}";
-/// Column with escape sequences, which columns and values may hold: they clear the screen and set the terminal's
-/// title.
+/// Name of a column with escape sequences, which are permitted in columns and values: they clear the screen and set the
+/// terminal's title.
 const COLUMN: &str = "sum\x1b[2J\x1b]0;title\x07\u{9b}31m\r\nok";
 
 fn pool_with_such_names() -> (Process, Process, Pool) {

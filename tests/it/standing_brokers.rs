@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// Duration of a lead in seconds, longer than any test on a busy machine.
+/// Duration in seconds of a lead that no test outlives, even on a busy machine.
 const LASTING_SECONDS: u64 = 3_600;
 
 fn etcd(cluster: &Cluster, lasts_seconds: u64) -> Etcd {
@@ -32,7 +32,7 @@ fn etcd(cluster: &Cluster, lasts_seconds: u64) -> Etcd {
     Etcd::new(&address, None, "test").expect("no TLS").lasts_seconds(lasts_seconds)
 }
 
-/// Takes the lead as soon as there is no leader.
+/// Stands for election until it wins, which it does as soon as there is no leader.
 fn win(etcd: &Etcd) -> (Box<dyn Leadership>, Box<dyn Store>) {
     let begun = Instant::now();
     loop {
@@ -74,7 +74,7 @@ fn damaged_keys_in_etcd_are_refused_with_what_to_do() {
     for (damaged, value) in &records {
         let other =
             records.iter().find(|(key, _)| key != damaged && !key.ends_with("format")).expect("another");
-        // The value of another record, an empty value, half of the value, and no key.
+        // Each damage of the record: the value of another record, an empty value, half of the value, and no record.
         for damage in [Some(&*other.1), Some(""), Some(&value[..value.len() / 8 * 4]), None] {
             match damage {
                 Some(damage) => cluster.put(damaged, damage),
@@ -98,7 +98,7 @@ fn leader_that_lost_its_lead_writes_nothing_whatever_it_believes() {
     let (one, other) = (etcd(&cluster, LASTING_SECONDS), etcd(&cluster, LASTING_SECONDS));
     let (mut first, mut store) = win(&one);
     store.commit(&[StateChange::Term(Term(7))]).expect("it leads");
-    // The lease lives on, but the key is deleted, and created again by another broker.
+    // The leader's lease lives on, but its key is deleted, and created again by another broker.
     cluster.revoke_lead("farpool");
     let error = store.commit(&[StateChange::Term(Term(8))]).expect_err("nobody leads");
     assert!(error.to_string().contains("this broker lost the leadership"), "{error}");
@@ -126,7 +126,7 @@ fn change_of_etcds_own_leader_prolongs_the_lead_of_one_that_lives_and_of_nobody_
         let [one, other] = [(); 2].map(|()| etcd(&cluster, lasts.as_secs()));
         let (mut lead, _store) = win(&one);
         let killed = cluster.kill_leader();
-        // Nobody is answered until etcd has a leader again.
+        // No request is answered until etcd has elected another leader among its members.
         let begun = Instant::now();
         while lead.keep().is_err() || other.campaign().is_err() {
             assert!(begun.elapsed() < PATIENCE, "etcd does not answer");
@@ -207,7 +207,7 @@ impl Standing {
         self.process = Some(Process::start(&[&args[..], &["--failover-timeout", "2s"]].concat()));
     }
 
-    /// Asks only this broker whether it leads.
+    /// Reports whether this broker leads, by connecting to it alone: only the leader opens a session.
     fn leads(&self) -> bool {
         let options =
             PoolOptions { request_timeout_ms: 500, broker_patience_ms: 0, ..PoolOptions::default() };
@@ -255,7 +255,7 @@ impl Stage {
     }
 }
 
-/// Thread that reads and writes a file without a pause until it is stopped. Any failure ends it.
+/// Thread that reads and writes a file without a pause until it is told to end. It ends early if an operation fails.
 struct Load {
     is_over: Arc<AtomicBool>,
     operations: Arc<AtomicU64>,
@@ -293,7 +293,7 @@ impl Load {
     }
 }
 
-/// Checks operations that need a broker: memory is leased, and names are published, opened and dropped.
+/// Checks the operations that need a broker: memory can be leased, and names be published, opened and dropped.
 fn check_broker(pool: &Pool, round: usize) {
     let name = format!("file {round}");
     let file = pool.create(&name, FileClass::Pinned, CreateOptions::default()).expect("created");
@@ -332,7 +332,8 @@ fn brokers_killed_paused_and_isolated_in_turn_cost_no_data_operation_and_no_name
             1 => stage.brokers[leader].process.as_ref().expect("it runs").signal(Signal::CONT),
             _ => stage.brokers[leader].ways.iter().for_each(Way::mend),
         }
-        // The old leader returns as a standby. It may lead again if the new one resigns, but never beside it.
+        // The old leader returns and stands by. It may lead again after the new one has resigned, but never while that
+        // leads.
         until(&pool, PATIENCE, "both nodes have come to the new leader", |status| {
             status.nodes.len() == 2 && status.nodes.iter().all(|node| node.alive)
         });
@@ -359,7 +360,7 @@ fn etcd_members_killed_and_paused_cost_no_data_operation_and_the_pool_goes_on() 
         stage.cluster.start_member(member);
         stage.cluster.await_writes();
     }
-    // There is no leader without etcd. Existing leases still work.
+    // There is no leader without etcd. Leases that sessions hold go on working.
     (0..3).for_each(|member| stage.cluster.kill(member));
     let before = load.operations.load(Ordering::Relaxed);
     let gone = Instant::now();

@@ -1,4 +1,4 @@
-//! Tests of queries over far tables. The expected results are computed here independently.
+//! Tests of queries over far tables. Each test computes the expected result itself, without the query engine.
 
 use crate::processes::{Process, until};
 use crate::programs::PATIENCE;
@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 const ROWS: i64 = 150_000;
 
-/// Returns a batch of integers that wrap, floats with nulls, and texts with few distinct values.
+/// Returns a batch of integers that overflow when they are summed, floats with nulls, and texts with few distinct
+/// values.
 fn sales() -> RecordBatch {
     let numbers = 0..ROWS;
     let shop: StringArray =
@@ -48,7 +49,7 @@ fn tables() -> Vec<(Pool, FarTable)> {
     [TransportChoice::Tcp, TransportChoice::Shm].map(put).into()
 }
 
-/// Returns a batch with columns of each width that rows may have, and with times and decimals.
+/// Returns a batch with columns of every width that rows of fixed width may have, and with times and decimals.
 fn fixed() -> RecordBatch {
     let number = |row: i64| row * 7_919 % 1_000;
     let rows = 0..ROWS;
@@ -195,7 +196,8 @@ fn grouping_counts_sums_and_averages_what_a_filter_keeps() {
         group.0 += 1;
         group.1 += i128::from(items.value(row));
         if !prices.is_null(row) {
-            // The prices are multiples of 0.25, so their sums are exact in any order.
+            // The prices are multiples of 0.25, so their sums have no rounding errors in whichever order they are
+            // summed.
             group.2 += prices.value(row);
             group.3 += 1;
         }
@@ -248,7 +250,7 @@ fn every_row_group_is_counted_by_one_side_and_the_report_says_by_which() {
         let shipped = report(Placement::Ship);
         assert_eq!((shipped.shipped, shipped.fetched, &shipped.refusals), (groups, 0, &vec![]));
         assert_eq!((shipped.node_bytes, shipped.fetched_bytes), (ROWS as u64 * 8, 0));
-        // Each of two nodes returns a thousand groups, of 8 and 16 bytes and hidden columns.
+        // Each of two nodes returns a thousand groups: a key of 8 bytes, a sum of 16, and internal columns.
         assert!((24_000..100_000).contains(&shipped.result_bytes), "{shipped}");
         let split = report(Placement::Split);
         assert_eq!(split.shipped + split.fetched, groups, "{split}");
@@ -313,7 +315,7 @@ fn plan_of_another_table_and_values_that_do_not_fit_are_refused() {
     }
 }
 
-/// Puts integers in 40 row groups. A new plan is tried on a few of them first.
+/// Puts a table of integers in 40 row groups: enough that a plan which never ran is tried on a few of them first.
 fn many_groups(pool: &Pool) -> FarTable {
     const GROUPS: i64 = 40;
     let batch = |group: i64| {
@@ -392,7 +394,8 @@ fn steps_of_what_is_known_are_not_tried_and_their_estimates_add_up() {
     let sum = sum.expect("steps");
     assert_eq!(sum.fetch.link_bytes, 40 * 65_536 * 16);
     assert!(sum.ship.link_bytes > 0 && sum.split.time > std::time::Duration::ZERO);
-    // A plan with other literals may have another result size, so its estimate is not certain.
+    // A plan with another literal may have another result size, so the estimate from the first plan is not certain for
+    // it.
     let other = table.query().expect("known types").filter(col("key").lt(7)).plan().expect("a plan");
     assert!(!table.estimate(&other, &all).is_sure);
     assert!(table.estimate(&plan, &all).is_sure);
@@ -432,7 +435,7 @@ fn placements_are_read_by_their_names() {
 fn query_that_is_to_be_shipped_is_shipped_to_a_node_that_did_not_answer_a_moment_ago() {
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
     let node = Process::start(&["node", "--name", "one", "--memory", "64MiB", "--broker", &broker.ready]);
-    // The interval of renewals is ten seconds, so they do not discover in time that the node answers again.
+    // The session renews its leases every ten seconds, so renewals discover too late that the node answers again.
     let options =
         PoolOptions { transport: TransportChoice::Tcp, request_timeout_ms: 2_000, ..PoolOptions::default() };
     let pool = Pool::connect_with(&broker.ready, options).expect("a session");

@@ -44,7 +44,7 @@ fn put(pool: &Pool, name: &str, batches: &[RecordBatch]) {
     try_put(pool, name, batches[0].schema(), batches.iter().cloned().map(Ok)).expect("put");
 }
 
-/// Puts a table, and replaces one of the same name.
+/// Puts a table, and replaces a table of the same name. Returns an error instead of panicking.
 fn try_put(
     pool: &Pool,
     name: &str,
@@ -55,7 +55,7 @@ fn try_put(
     pool.put_table_with(name, schema, batches, &options)
 }
 
-/// Returns the rows of a table, each as text.
+/// Returns the rows of all batches, each row as text.
 fn rows(batches: impl IntoIterator<Item = RecordBatch>) -> Vec<String> {
     let mut rows = Vec::new();
     for batch in batches {
@@ -70,7 +70,7 @@ fn read(table: &FarTable) -> Vec<RecordBatch> {
     table.read(None, None).expect("a reader").collect::<Result<_, _>>().expect("batches")
 }
 
-/// Asserts that two tables have the same rows, in whatever batches.
+/// Asserts that two lists of batches have the same rows, however they are split into batches.
 fn assert_same(found: &[RecordBatch], expected: &[RecordBatch]) {
     let count = |batches: &[RecordBatch]| batches.iter().map(RecordBatch::num_rows).sum::<usize>();
     assert_eq!(count(found), count(expected));
@@ -92,7 +92,7 @@ fn kind<T>(result: Result<T, Error>) -> (ErrorKind, String) {
     (error.kind(), error.to_string())
 }
 
-/// Returns columns of every type that tables can have, with or without nulls.
+/// Returns a batch with a column of every type that tables can have, with or without nulls.
 fn every_type(rows: usize, has_nulls: bool) -> RecordBatch {
     let is_set = |row: usize| !has_nulls || row % 3 != 1;
     let nulls = || has_nulls.then(|| (0..rows).map(is_set).collect::<NullBuffer>());
@@ -189,7 +189,7 @@ fn table_of_any_number_of_rows_comes_back_in_row_groups() {
         assert_eq!((table.rows(), table.row_groups().len()), (count as u64, groups));
         assert_same(&read(&table), &[batch]);
     }
-    // Slices at odd offsets, in batches that do not fit the row groups.
+    // Slices of columns at odd offsets, whose lengths do not fit the row groups of 65,536 rows.
     let batches: Vec<RecordBatch> =
         [(3, 1), (5, 0), (7, 40_001), (13, 50_000)].map(|(from, count)| all.slice(from, count)).to_vec();
     put(&pool, "t", &batches);
@@ -301,8 +301,8 @@ fn number(value: i64) -> RecordBatch {
     table(vec![("n", Arc::new(Int64Array::from(vec![value])))])
 }
 
-/// Reads a table that was replaced or dropped. It returns its rows until the nodes free them, and then an error with
-/// this reason.
+/// Reads a table that was replaced or dropped, again and again. It returns its rows until the nodes free them, and then
+/// an error whose text contains `why`.
 fn until_gone(table: &FarTable, expected: &RecordBatch, why: &str) {
     for _ in 0..500 {
         match table.read(None, None).expect("a reader").next().expect("an item") {
@@ -346,7 +346,7 @@ fn table_that_there_is_stays_unless_it_is_to_be_replaced() {
     let (found, message) = kind(pool.put_table("t", number(2).schema(), never));
     assert_eq!(found, ErrorKind::Exists);
     assert!(message.contains("\"t\"") && message.contains("another name"), "{message}");
-    // Another session puts a table of the same name meanwhile.
+    // Another session puts a table of the same name while this one is still producing its batches.
     let other = another(&pool, TransportChoice::Tcp);
     let late = std::iter::once_with(|| {
         put(&other, "late", &[number(3)]);
@@ -418,7 +418,7 @@ fn file_that_is_no_table_is_refused_with_the_reason() {
         assert_eq!(kind, ErrorKind::Invalid);
         assert!(message.contains("is not a far table") && message.contains(why), "{message}");
     }
-    // A value does not match its checksum.
+    // One byte of a column was flipped, so that it does not match its checksum.
     let name = format!("{TABLE_PREFIX}damaged");
     let file = pool.create(&name, FileClass::Pinned, CreateOptions::default()).expect("created");
     file.write_at(0, &flipped(0)).expect("a write");

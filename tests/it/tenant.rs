@@ -1,4 +1,4 @@
-//! A pool of real processes, and a tenant that leases the regions another one held and checks their contents.
+//! Pool of real processes, and a tenant that leases the regions which another session held and checks their contents.
 
 use crate::canary::Canary;
 use crate::processes::{Process, until};
@@ -20,7 +20,7 @@ pub struct RealPool {
     /// Address of the broker.
     pub address: String,
     pub regions: u64,
-    /// Time after which a lease ends that is not renewed.
+    /// Time after which a lease ends if it is not renewed.
     pub ttl: Duration,
     _node: Process,
     _broker: Process,
@@ -57,10 +57,10 @@ impl RealPool {
         self.observer.status().expect("a status").nodes[0].clone()
     }
 
-    /// Returns the node's current counters.
+    /// Returns the node's current counters of operations and bytes, as it reports them to the broker.
     pub fn traffic(&self) -> Traffic {
         let before = self.node().traffic.refused_ops;
-        // Provokes a refusal. Once the node has reported it, it has reported everything before.
+        // Provokes a refusal. Once the node has reported that refusal, it has also reported all operations before it.
         let nobody =
             Grant { region: Default::default(), epoch: Default::default(), handle: Default::default() };
         let refusal = refused(read(&mut *self.link(Transport::Tcp), &nobody, 0, 1));
@@ -88,7 +88,7 @@ impl Lessor for RealPool {
     }
 }
 
-/// Session that leases regions, fills them, and checks that nobody else changes them.
+/// Session that leases regions, fills each with contents of its own, and checks that nobody else changes them.
 pub struct Tenant {
     session: RawSession,
     link: Box<dyn Link>,
@@ -99,21 +99,23 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Leases every region of the pool once all are free, checks that each is zero, and fills it.
+    /// Leases every region of the pool once all are free. Checks that each holds only zeros, and fills it.
     pub fn of_all(pool: &RealPool, transport: Transport, seed: u64) -> Tenant {
         Tenant::move_in(pool, transport, seed, |session, link| {
             session.lease_patiently(pool, link, pool.regions)
         })
     }
 
-    /// Leases every region except those that the broker has promised to a session that has not redeemed its ticket.
+    /// Leases and fills every region, except those that the broker has promised to a session which was stopped before
+    /// it redeemed its ticket.
     pub fn of_all_unpromised(pool: &RealPool, transport: Transport, seed: u64) -> Tenant {
         pool.wait_until_all_is_free();
         Tenant::move_in(pool, transport, seed, |session, link| {
             loop {
                 match session.lease(pool, link, pool.regions) {
-                    // An `Exhausted` from the broker says how many bytes are free; one from a node that is clearing a
-                    // region says how many regions are.
+                    // The detail of `Exhausted` is the number of free bytes if the broker refuses, but the number of
+                    // free regions if a node does that is still wiping one. So a small number is the latter, and the
+                    // request is repeated.
                     Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::Exhausted => {
                         if refusal.detail >= MIB {
                             return session.lease_patiently(pool, link, refusal.detail / MIB);
@@ -158,7 +160,8 @@ impl Tenant {
             self.renew();
         }
         match read(&mut *self.link, grant, offset, bytes) {
-            // This process did not run for longer than its lease, and is within the grace.
+            // This process did not run for longer than its lease lives, and the lease is in its grace, so it can be
+            // renewed.
             Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::LeaseExpired => {
                 self.renew();
                 read(&mut *self.link, grant, offset, bytes).expect("the tenant reads")
@@ -167,7 +170,7 @@ impl Tenant {
         }
     }
 
-    /// Checks a random range of its bytes, and renews in time.
+    /// Checks a random range of the tenant's bytes, and renews the leases in time.
     pub fn look(&mut self) {
         let (grant, _) = &self.held[self.random.below(self.held.len() as u64) as usize];
         let grant = grant.clone();
@@ -176,7 +179,7 @@ impl Tenant {
         self.check(&grant, offset, bytes as usize);
     }
 
-    /// Checks all of its bytes.
+    /// Checks all bytes of all regions that the tenant holds.
     pub fn look_at_all(&mut self) {
         let grants: Vec<Grant> = self.held.iter().map(|(grant, _)| grant.clone()).collect();
         for grant in grants {
@@ -190,7 +193,7 @@ impl Tenant {
         assert!(canary.is_at(offset, &found), "region {} has its tenant's bytes", grant.region);
     }
 
-    /// Releases some regions, chosen at random.
+    /// Releases `count` regions, chosen at random.
     pub fn give_back(&mut self, count: usize) {
         for _ in 0..count {
             let (grant, _) = self.held.swap_remove(self.random.below(self.held.len() as u64) as usize);

@@ -1,5 +1,5 @@
-//! Tests of tickets that must not be redeemed, brought over TCP to a node in a process of its own. Each is refused
-//! for a specific reason, changes nothing, and does not affect the next valid ticket.
+//! Tests of tickets that must not be redeemed. Each is brought over TCP to a node in a process of its own. The node
+//! refuses it with the code of its reason; this changes nothing, and the next valid ticket works.
 
 use crate::processes::Process;
 use crate::programs::PATIENCE;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const REGIONS: u64 = 8;
 
-/// Pool, as one client reaches it.
+/// Way to a pool as one client sees it: the broker's address, and TLS settings.
 struct Client {
     broker: String,
     exposure: Exposure,
@@ -62,8 +62,8 @@ impl Client {
         tcp::connect(&self.exposure, &info.address, &Identity::Node(info.node), soon()).expect("the node")
     }
 
-    /// Returns the node's current counts. Provokes a refusal first: once the node has reported it, it has reported
-    /// everything before.
+    /// Returns the node's current counts of regions by state. Provokes a refusal first: once the node has reported that
+    /// refusal, it has also reported everything before it.
     fn counts(&self, name: &str) -> RegionCounts {
         let before = self.node(name).traffic.refused_ops;
         let nobody =
@@ -71,11 +71,11 @@ impl Client {
         let refusal = refused(read(&mut *self.link(name), &nobody, 0, 1));
         assert!(matches!(refusal, Code::StaleEpoch | Code::WrongHandle), "{refusal:?}");
         self.until("the node reports", || self.node(name).traffic.refused_ops > before);
-        // The number of locked regions changes by itself, so it is not compared.
+        // The number of regions locked in memory changes by itself, so it is not compared.
         RegionCounts { locked: 0, ..self.node(name).counts }
     }
 
-    /// Asserts that these tickets are refused with this code, and that the node's counts have not changed.
+    /// Asserts that a node refuses these tickets with this code, and that its counts of regions do not change.
     fn is_refused(&self, name: &str, tickets: &[Ticket], code: Code) {
         let before = self.counts(name);
         let mut link = self.link(name);
@@ -85,7 +85,7 @@ impl Client {
         assert_eq!(self.counts(name), before, "a refusal costs nothing");
     }
 
-    /// Leases a region with a valid ticket, writes, reads, and releases it.
+    /// Checks that a valid ticket still works: leases a region with it, writes, reads, and releases it.
     fn good_ticket_works(&self, name: &str) {
         let before = self.counts(name);
         let (session, mut link) = (RawSession::open(self), self.link(name));
@@ -98,8 +98,8 @@ impl Client {
         self.until("all is as before", || counts() == before);
     }
 
-    /// Returns a ticket for a region of this node. The broker chooses the node, so it is asked until it chooses this
-    /// one.
+    /// Returns a ticket for a region of this node. The broker chooses the node of a ticket, so it is asked until it
+    /// chooses this one.
     fn ticket_of(&self, session: &RawSession, name: &str) -> Ticket {
         let (wanted, mut broker) = (self.node(name).info.node, self.broker_link());
         let ticket = (0..REGIONS).find_map(|_| {
@@ -122,7 +122,7 @@ fn one_node(more: &[&str]) -> (Process, Process, Client) {
     (broker, node, client)
 }
 
-/// Returns copies of the ticket, each with another bit of one number flipped.
+/// Returns `count` copies of the ticket. In each, `turn` has flipped another bit of one number.
 fn bits(ticket: &Ticket, count: u32, turn: impl Fn(&mut Ticket, u32)) -> Vec<Ticket> {
     let turned = (0..count).map(|bit| {
         let mut ticket = ticket.clone();
@@ -154,7 +154,7 @@ fn ticket_with_any_bit_turned_over_is_forged_and_the_one_it_was_made_from_is_goo
     ] {
         client.is_refused("one", &forged, Code::TicketForged);
     }
-    // This refusal does not depend on the signature: another life of the node has another key.
+    // The incarnation is checked before the signature, because another life of the node has another key.
     let other_life = bits(&good, 64, |ticket, bit| ticket.incarnation.0 ^= 1 << bit);
     client.is_refused("one", &other_life, Code::WrongIncarnation);
     client.good_ticket_works("one");
@@ -191,11 +191,11 @@ fn ticket_redeemed_twice_is_spent_whoever_brings_it() {
     let grants = redeem(&mut *link, &ticket).expect("the first time");
     write(&mut *link, &grants[0], 0, b"mine").expect("a write");
     assert_eq!(client.counts("one").leased, 1);
-    // Once over the same connection, and then over others.
+    // The spent ticket comes once over the same connection, and then over others.
     assert_eq!(refused(redeem(&mut *link, &ticket)), Code::TicketSpent);
     client.is_refused("one", &[ticket.clone(), ticket.clone()], Code::TicketSpent);
     assert_eq!(read(&mut *link, &grants[0], 0, 4).expect("it holds on"), b"mine");
-    // The ticket stays spent when its region is free again.
+    // The ticket stays spent even when its region is free again.
     session.release_all(&mut *link).expect("given back");
     client.until("it is free", || u64::from(client.node("one").counts.free) == REGIONS);
     client.is_refused("one", &[ticket], Code::TicketSpent);
@@ -244,13 +244,14 @@ fn ticket_of_a_dead_broker_is_good_until_the_node_has_heard_of_its_successor() {
 fn ticket_whose_time_is_over_is_expired() {
     let settings = LeaseSettings { ticket_ttl_ms: 300, heartbeat_ms: 100, ..LeaseSettings::default() };
     let (loopback, store) = (([127, 0, 0, 1], 0).into(), Box::new(MemoryStore::default()));
-    // This broker has shorter ticket times than that of the command, which gives every ticket 10 s.
+    // This broker runs in the test's process because it needs a shorter time to live of tickets. The command gives each
+    // ticket 10 s.
     let broker = Broker::start(loopback, &Exposure::default(), settings, store).expect("a broker");
     let url = format!("farpool://{}", broker.address());
     let (_node, client) = (node_at("one", &url, &[]), Client::plain(&url));
     let session = RawSession::open(&client);
     let ticket = client.ticket_of(&session, "one");
-    // Waits until the broker counts the ticket as expired. Asking the node earlier would redeem it.
+    // Waits until the broker counts the ticket as expired. A node that was asked earlier would redeem it.
     client.until("the ticket's time is over", || client.status().tickets_open == 0);
     client.is_refused("one", std::slice::from_ref(&ticket), Code::TicketExpired);
     client.good_ticket_works("one");
@@ -279,7 +280,7 @@ fn ticket_of_another_tenant_is_refused_and_stays_good_for_its_own() {
     // A ticket whose tenant was changed does not match its signature any more.
     let renamed = Ticket { tenant: Name::new("red").expect("a name"), ..ticket.clone() };
     red.is_refused("one", &[renamed], Code::TicketForged);
-    // Even the administrator cannot redeem the ticket of a tenant.
+    // Not even the administrator can redeem the ticket of a tenant.
     let admin = Client::of_tenant(&broker.ready, tls_of(folder.path(), "admin"));
     admin.is_refused("one", std::slice::from_ref(&ticket), Code::WrongTenant);
     red.good_ticket_works("one");

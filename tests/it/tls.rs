@@ -1,4 +1,4 @@
-//! Tests of TLS: failing handshakes and their messages on each side, hostile bytes, and bytes changed in transit.
+//! Tests of TLS: handshakes that fail and their messages on each side, hostile bytes, and bytes changed in transit.
 
 use crate::certificates::{Ca, Issued, Wish};
 use crate::on_time::Watch;
@@ -31,7 +31,7 @@ fn dial(exposure: &Exposure, address: &str, expected: &Identity) -> Result<Box<d
     tcp::connect(exposure, address, expected, soon())
 }
 
-/// Returns the reason why a peer was not trusted. Panics on any other result.
+/// Returns the reason why a dialled peer was not trusted. Panics if the result is anything else.
 fn untrusted(result: Result<Box<dyn Link>, LinkError>) -> TlsError {
     match result.map(|_| "a link") {
         Err(LinkError::Untrusted(error)) => error,
@@ -62,7 +62,7 @@ fn roots(ca: &Ca) -> RootCertStore {
 }
 
 /// Starts a foreign server: plain rustls with this certificate, which asks for no client certificate. It serves one
-/// peer.
+/// connection. Returns its address.
 fn foreign_server(issued: &Issued) -> String {
     let (chain, key) = material(issued);
     let config = tls13(ServerConfig::builder_with_provider(provider()))
@@ -74,14 +74,14 @@ fn foreign_server(issued: &Issued) -> String {
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a peer");
         let mut server = Connection::Server(ServerConnection::new(Arc::new(config)).expect("a server"));
-        // Its side of a failing handshake is ignored.
+        // The handshake may fail on the server's side too; only the client's error is tested.
         while server.is_handshaking() && server.complete_io(&mut stream).is_ok() {}
         let _ = stream.read(&mut [0; 64]);
     });
     address
 }
 
-/// Returns the TLS alert that our listener sends to a foreign client.
+/// Returns the TLS alert that a node's listener at `address` sends to a foreign client (plain rustls).
 fn alert_to(address: &str, ca: &Ca, issued: Option<&Issued>) -> AlertDescription {
     let builder = tls13(ClientConfig::builder_with_provider(provider())).with_root_certificates(roots(ca));
     let config = match issued.map(material) {
@@ -139,7 +139,7 @@ fn server_that_is_another_than_was_dialled_is_refused_and_both_are_named() {
         assert!(text.contains(&expected.dns_name()), "{text}");
         assert!(text.contains(&Identity::Node(node_id(NODE)).dns_name()), "{text}");
     }
-    // The certificate of a tenant has the same CA, but is not a broker's.
+    // The server's certificate is a tenant's, of the CA that the client trusts. It is not a broker's, so it is refused.
     let tenant = foreign_server(&ca.issue(&Wish { names: &["a.tenant.farpool"], days: (-1, 1) }));
     let error = untrusted(dial(&pool.exposure, &tenant, &Identity::Broker));
     assert_eq!(error.kind(), TlsErrorKind::WrongPeer, "{error}");
@@ -172,12 +172,12 @@ fn client_certificates_that_are_not_good_are_refused_by_their_fault() {
         (wish(&["someone.farpool"], (-1, 1)), AlertDescription::AccessDenied),
         (wish(&["*.tenant.farpool"], (-1, 1)), AlertDescription::AccessDenied),
         (wish(&[tenant, "admin.farpool"], (-1, 1)), AlertDescription::AccessDenied),
-        // The CA has the same name as ours, but the signature differs.
+        // A certificate of a CA that has the same name as the node's, but another key.
         (Some(other), AlertDescription::DecryptError),
     ] {
         assert_eq!(alert_to(&address, &ca, issued.as_ref()), alert);
     }
-    // Other clients were not affected.
+    // Other clients were not affected: a session can still be opened.
     pool.session();
 }
 
@@ -185,7 +185,7 @@ fn client_certificates_that_are_not_good_are_refused_by_their_fault() {
 fn client_that_is_refused_is_told_so_with_its_own_certificate_named() {
     let (pool, ca) = one_tls_node(1, LeaseSettings::default());
     let address = pool.node.info().address.to_string();
-    // The client trusts the node's CA as well as its own. The node trusts only its own.
+    // The client trusts two CAs, the node's and its own. The node trusts only the node's, so it refuses the client.
     let other = Ca::new();
     let issued = other.issue(&Wish { names: &["a.tenant.farpool"], days: (-1, 1) });
     let both = format!("{}{}", ca.pem, other.pem);
@@ -216,7 +216,7 @@ fn tls_client_of_a_plaintext_node_is_told_what_is_missing_there() {
         }
         other => panic!("{other:?}"),
     }
-    // A server that answers, but not in TLS.
+    // The peer is a server that answers, but not in TLS.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     let server = std::thread::spawn(move || {
@@ -229,7 +229,7 @@ fn tls_client_of_a_plaintext_node_is_told_what_is_missing_there() {
     server.join().expect("the server ends");
 }
 
-/// Loads certificate files with these contents from a folder of their own. An error names the file that is wrong.
+/// Loads the settings of a TLS peer from files with these contents. An error names the file that is wrong.
 fn load(ca: &str, cert: &str, key: &str) -> Result<Tls, TlsError> {
     let folder = tempfile::tempdir().expect("a folder");
     let files = TlsFiles::in_folder(folder.path(), "own");
@@ -291,15 +291,15 @@ fn server_started_with_anothers_certificate_is_refused() {
     assert!(error.contains(&Identity::Node(node_id("other")).dns_name()), "{error}");
 }
 
-/// Time after which a listener has given up a handshake: its deadline, and a margin.
+/// Time after which a listener has surely given up a handshake: its deadline of 5 s, and a margin.
 const HANDSHAKE_OVER: Duration = Duration::from_secs(7);
 
 #[test]
 fn peers_that_stall_a_handshake_are_disconnected_in_time_and_keep_nobody_waiting() {
     let (pool, _) = one_tls_node(1, LeaseSettings::default());
     let address = pool.node.info().address.to_string();
-    // Some peers send part of a record that promises more bytes than ever arrive. Others send change_cipher_spec
-    // records, which TLS 1.3 ignores, one at a time until they are cut off.
+    // Some peers send the begin of a record whose head promises more bytes than ever arrive. Others send
+    // change_cipher_spec records, which TLS 1.3 ignores, one at a time until the listener disconnects them.
     let promise = [22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc];
     let nothing: &[u8] = &[20, 3, 3, 0, 1, 1];
     let stalls: Vec<(&[u8], bool)> = vec![
@@ -322,7 +322,7 @@ fn peers_that_stall_a_handshake_are_disconnected_in_time_and_keep_nobody_waiting
                 let pace = if drips { Duration::from_millis(20) } else { HANDSHAKE_OVER * 10 };
                 stream.set_read_timeout(Some(pace)).expect("set");
                 let mut sent = stream.write_all(&bytes);
-                // Writes until the listener hangs up. The timeout of each read sets the pace.
+                // A dripping peer writes until the listener hangs up. The timeout of each read sets the pace.
                 while sent.is_ok() {
                     match stream.read(&mut [0; 256]) {
                         Err(error) if drips && error.kind() == ErrorKind::WouldBlock => {
@@ -337,7 +337,7 @@ fn peers_that_stall_a_handshake_are_disconnected_in_time_and_keep_nobody_waiting
             })
         })
         .collect();
-    // Other clients are served at once meanwhile.
+    // Meanwhile other clients are served at once.
     let begun = Instant::now();
     for _ in 0..10 {
         drop(pool.link(Transport::Tcp));
@@ -355,7 +355,7 @@ fn hostile_bytes_instead_of_a_handshake_end_the_connection_and_nothing_else() {
     let (pool, ca) = one_tls_node(1, LeaseSettings::default());
     let address = pool.node.info().address.to_string();
     let mut random = Random(3);
-    // Makes a valid ClientHello, which is damaged below.
+    // Makes a valid ClientHello (the first message of a handshake), which is damaged below.
     let mut hello = Vec::new();
     let config = tls13(ClientConfig::builder_with_provider(provider()))
         .with_root_certificates(roots(&ca))
@@ -379,7 +379,7 @@ fn hostile_bytes_instead_of_a_handshake_end_the_connection_and_nothing_else() {
             }
         }
         let mut stream = TcpStream::connect(&address).expect("connected");
-        // The listener may hang up before it has read everything.
+        // The listener may hang up before it has read everything, so that the write fails.
         let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
         let _ = stream.read_to_end(&mut Vec::new());
     }
@@ -429,7 +429,7 @@ fn byte_changed_on_the_way_is_an_error_wherever_it_is_and_never_taken_for_data()
     let grant = session.lease(&pool, &mut *link, 1).expect("a lease").remove(0);
     let original = vec![0x5a; 100_000];
     write(&mut *link, &grant, 0, &original).expect("a write");
-    // Small offsets hit the handshake, larger ones the data.
+    // Bits flipped at small offsets hit the handshake, at larger ones the data.
     for flip in [12, 70, 200, 700, 1_500, 3_000, 10_000, 50_000, 99_000] {
         for to_client in [true, false] {
             let address = meddler(&direct, to_client, flip);

@@ -1,9 +1,9 @@
-//! Tests of clients that are stopped (SIGSTOP) in the middle of reads and writes for twice the TTL, and continued
-//! when others have their regions. The clients are real processes of `src/bin/zombie`.
+//! Tests of zombies: clients that are stopped (SIGSTOP) in the middle of reads and writes for twice the TTL of a lease,
+//! and continued when others have their regions. They are real processes of the program in `src/bin/zombie`.
 //!
 //! Nothing that a client does with its old rights may be accepted. No session may see bytes of another. No client may
-//! be killed by what the node does with its memory. `FARPOOL_SEED=n` repeats the choices of an earlier run, as far as
-//! processes can be controlled.
+//! crash because the node revoked the memory that it had mapped. `FARPOOL_SEED=n` repeats the choices of an earlier
+//! run; the timing of the processes still differs.
 
 use crate::on_time::on_time;
 use crate::programs::{PATIENCE, ended};
@@ -18,26 +18,27 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Number of clients stopped over each transport.
+/// Number of clients that a test stops over each transport.
 const ROUNDS: u64 = 10;
-/// Number of stale operations over each transport, by a client that sends single messages.
+/// Number of operations with old rights over each transport, by clients that send single messages.
 const TRIES: u64 = 64_000;
-/// Number of operations after the stop, by each client that uses the library. Half of them are on files with a local
-/// copy.
+/// Number of operations after the stop, by each client that uses the library. Half are on files with a copy on the
+/// local disk.
 const LIBRARY_TRIES: u64 = 400;
-/// A client is stopped after at most this many operations of one of its threads.
+/// Number of operations of one of its threads after which, at the latest, a client is stopped.
 const OPS_BEFORE_STOP: u64 = 100;
-/// Shortest permitted lease.
+/// Time to live of a lease, the shortest that is permitted.
 const TTL: Duration = Duration::from_millis(300);
 
-/// Counts of what happened.
+/// Number of results of each kind that the clients report.
 type Tally = BTreeMap<String, u64>;
 
 fn times(tally: &Tally, beginning: &str) -> u64 {
     tally.iter().filter(|(what, _)| what.starts_with(beginning)).map(|(_, times)| times).sum()
 }
 
-/// Process of a client. Dropping this value kills it.
+/// Process of a client, which becomes a zombie when it is stopped for longer than its leases live. Dropping this value
+/// kills it.
 struct Zombie {
     child: Child,
     orders: ChildStdin,
@@ -59,7 +60,7 @@ impl Zombie {
         let orders = child.stdin.take().expect("piped");
         let (says, said) = channel();
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        // The thread ends with the process.
+        // The reading thread ends with the process, whose output it forwards.
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| says.send(line)));
         Zombie { child, orders, said, note }
     }
@@ -72,7 +73,7 @@ impl Zombie {
         }
     }
 
-    /// Returns the next line that begins like this. Calls `look` repeatedly while it waits.
+    /// Returns the client's next line that begins like this. Calls `look` repeatedly while it waits.
     fn line_with(&self, beginning: &str, mut look: impl FnMut()) -> String {
         let give_up = Instant::now() + PATIENCE;
         loop {
@@ -92,7 +93,8 @@ impl Zombie {
         Pid::from_child(&self.child)
     }
 
-    /// Stops the client, whatever its threads are doing, and then leaves the note.
+    /// Stops the client, whatever its threads are doing. Then writes the note by which the client will know that it was
+    /// stopped.
     fn stop(&self) {
         kill_process(self.pid(), Signal::STOP).expect("a signal");
         let (_, status) =
@@ -109,7 +111,7 @@ impl Zombie {
         self.orders.write_all(b"\n").expect("a line");
     }
 
-    /// Returns the client's counts, once it has ended by itself.
+    /// Returns the client's counts, once its process has ended by itself. Calls `look` repeatedly while it waits.
     fn end(mut self, mut look: impl FnMut()) -> Tally {
         let mut tally = Tally::new();
         loop {
@@ -136,7 +138,7 @@ impl Drop for Zombie {
     }
 }
 
-/// Returns `FARPOOL_SEED`, or a new seed for each run.
+/// Returns the seed in `FARPOOL_SEED`, or else one from the current time.
 fn seed() -> u64 {
     match std::env::var("FARPOOL_SEED") {
         Ok(seed) => seed.parse().expect("FARPOOL_SEED is a number"),
@@ -147,7 +149,7 @@ fn seed() -> u64 {
     }
 }
 
-/// Runs rounds with a seed each. Returns the sum of their counts.
+/// Runs [`ROUNDS`] rounds, each with a seed of its own. Returns the sum of their counts.
 fn rounds(name: &str, transport: Transport, round: impl Fn(&mut Random) -> Tally) -> Tally {
     let seed = seed();
     println!("{name} over {transport}: FARPOOL_SEED={seed}");
@@ -167,7 +169,8 @@ fn rounds(name: &str, transport: Transport, round: impl Fn(&mut Random) -> Tally
     total
 }
 
-/// Stops a working client at a random moment, for twice the TTL. Meanwhile a tenant uses its regions.
+/// Stops a working client at a random moment, for twice the TTL. Meanwhile another session, the tenant, leases its
+/// regions.
 fn replaced(
     zombie: &Zombie,
     ttl: Duration,
@@ -211,7 +214,8 @@ fn stop_messages(pool: &RealPool, transport: Transport, random: &mut Random) -> 
     let refused: u64 = refused.split(' ').nth(1).expect("a number").parse().expect("a number");
     let after = pool.traffic();
     tenant.look();
-    // According to the node's own counters. Over shared memory the node sees only control requests.
+    // The node's own counters are compared. Over shared memory the node sees only control requests, no reads and
+    // writes.
     assert_eq!(after.write_ops, before.write_ops, "the node let no write in");
     if transport == Transport::Tcp {
         assert!(after.refused_ops >= before.refused_ops + refused, "{before:?} {after:?} {refused}");
@@ -246,8 +250,8 @@ fn client_stopped_for_twice_its_lease_is_refused_whatever_it_tries_over_shm() {
 }
 
 fn stop_library(transport: Transport, ttl: Duration, random: &mut Random) -> Tally {
-    // A client may be stopped between getting a ticket and redeeming it. The promised regions are reserved until the
-    // ticket expires, which takes longer than a round. Each round therefore has a pool of its own.
+    // A client may be stopped after it got a ticket and before it redeemed it. The broker reserves the promised regions
+    // until the ticket expires, which takes longer than a round. Each round therefore has a pool of its own.
     let pool = RealPool::start(16, ttl);
     let zombie = Zombie::start("library", &pool, transport, random.number(), LIBRARY_TRIES);
     pool.wait_until_some_is_leased();

@@ -8,13 +8,14 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Deadline for what takes a second or two on an idle machine. On a machine where twenty threads compete for two
+/// Deadline for steps that take a second or two on an idle machine. On a machine where twenty threads competed for two
 /// CPUs, starting a process has taken minutes.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 /// Interval between two checks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Runs `work` on a thread of its own. Returns `None` if it takes too long; the thread is then left behind.
+/// Runs `work` on a thread of its own. Returns `None` if it takes longer than `patience`; the thread then goes on
+/// alone.
 fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, told) = channel();
     let worker = thread::spawn(move || done.send(work()));
@@ -55,8 +56,8 @@ pub fn output_of(child: Child, what: &str) -> Output {
     }
 }
 
-/// Returns an address that stays reserved while its server is stopped. Every test process has a loopback host of its
-/// own, derived from its process id, and takes ports in order that the system assigns to nobody.
+/// Returns an address that no other program takes while its server is stopped. Every test process has a loopback host
+/// of its own, derived from its process id. Ports are counted up in a range from which the system assigns none.
 pub fn reserved_address() -> SocketAddr {
     static PORT: AtomicU16 = AtomicU16::new(10_000);
     let [_, first, second, third] = std::process::id().to_be_bytes();

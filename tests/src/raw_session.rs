@@ -1,5 +1,5 @@
-//! Session that sends single messages, to do what the library never does: use old rights, skip a renewal, repeat a
-//! request.
+//! Session that sends single messages, to do things that the library never does: use old rights, skip a renewal, repeat
+//! a request.
 
 use crate::canary::UNREAD;
 use farpool_host::clock;
@@ -9,23 +9,23 @@ use farpool_wire::data::Span;
 use farpool_wire::{Code, FileClass, List, MonoNs, Name, Reply, Request};
 use std::time::Duration;
 
-/// Bytes of a mebibyte, which is also the region size of these tests.
+/// Bytes of one MiB, which is also the region size of these tests.
 pub const MIB: u64 = 1 << 20;
 
-/// Returns a deadline for an operation that should take no time.
+/// Returns a deadline two minutes from now, for an operation that takes milliseconds.
 pub fn soon() -> MonoNs {
     clock::now().plus_ms(120_000)
 }
 
-/// Pool, as far as a client needs it to lease.
+/// Pool in which a [`RawSession`] can lease.
 pub trait Lessor {
-    /// Connects to its broker.
+    /// Connects to the pool's broker.
     fn broker_link(&self) -> Box<dyn Link>;
 }
 
 /// Session whose messages the test chooses.
 pub struct RawSession {
-    /// Proof of the session.
+    /// Id and secret, which prove to brokers and nodes that a request is of this session.
     pub proof: SessionProof,
 }
 
@@ -51,7 +51,7 @@ impl RawSession {
         self.lease_over(&mut *pool.broker_link(), link, regions)
     }
 
-    /// Leases regions, and retries while the node is still wiping released ones.
+    /// Leases regions, and retries while the node is still wiping regions that were released.
     pub fn lease_patiently(&self, pool: &impl Lessor, link: &mut dyn Link, regions: u64) -> Vec<Grant> {
         let mut broker = pool.broker_link();
         let give_up = soon();
@@ -77,8 +77,8 @@ impl RawSession {
         redeem(link, &self.ticket(broker, regions)?)
     }
 
-    /// Returns a ticket for regions of a node. If the broker spreads them over several nodes, returns the first
-    /// ticket.
+    /// Returns a ticket for regions. If the broker spreads them over several nodes, returns only the ticket for the
+    /// first.
     pub fn ticket(&self, broker: &mut dyn Link, regions: u64) -> Result<Ticket, LinkError> {
         let request = RequestTickets {
             session: self.proof.session,
@@ -136,7 +136,7 @@ impl RawSession {
     }
 }
 
-/// Redeems a ticket.
+/// Redeems a ticket at the node of this link. Returns the leases.
 pub fn redeem(link: &mut dyn Link, ticket: &Ticket) -> Result<Vec<Grant>, LinkError> {
     let lease = Lease { ticket: ticket.clone(), shared: link.transport() == Transport::Shm };
     match link.call(&Request::Lease(lease), soon())? {
@@ -145,7 +145,7 @@ pub fn redeem(link: &mut dyn Link, ticket: &Ticket) -> Result<Vec<Grant>, LinkEr
     }
 }
 
-/// Makes a span of a range under a grant.
+/// Makes the address of a range (region, offset, length) with the right that the grant gives.
 pub fn span(grant: &Grant, offset: u64, bytes: usize) -> Span {
     Span { region: grant.region, bytes: bytes as u32, offset, epoch: grant.epoch, handle: grant.handle }
 }
@@ -162,8 +162,7 @@ pub fn write(link: &mut dyn Link, grant: &Grant, offset: u64, from: &[u8]) -> Re
     link.write(&[WriteOp { span: span(grant, offset, from.len()), from }], far_deadline(link))
 }
 
-/// Returns a deadline on the link's own clock. The clock of a simulated link starts near zero, so its deadline is
-/// infinite.
+/// Returns a deadline on the link's own clock. The clock of a simulated link is virtual, so its deadline is infinite.
 pub fn far_deadline(link: &dyn Link) -> MonoNs {
     if link.transport() == Transport::Sim { MonoNs(u64::MAX) } else { soon() }
 }

@@ -17,7 +17,7 @@ impl Client {
     pub(super) fn publish(&mut self) {
         let name = self.any_name();
         let if_taken = if self.random.one_in(4) { IfTaken::Refuse } else { IfTaken::Replace };
-        // At least 32 bytes, so that the contents are unique.
+        // The contents have 32 bytes or more, so that they are unique.
         let bytes = stamped(self.random.skewed(32, 200 << 10) as usize);
         let pool = self.pool();
         let created = pool.create(&name, FileClass::Pinned, CreateOptions::default());

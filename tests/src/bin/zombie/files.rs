@@ -1,8 +1,8 @@
-//! Memory files of the zombie's leases, kept as bare descriptors. The zombie stores and loads without checking the
-//! fence word, as a badly behaved client with a mapping would.
+//! Memory files of the regions that the zombie leased, kept as bare descriptors. The zombie stores and loads bytes
+//! without checking the fence word (by which a node revokes a mapping), as a badly behaved client with a mapping would.
 //!
-//! The descriptors are taken from the frames of an `Attach`. A system call on such a descriptor reaches the same
-//! pages as a store to a mapping.
+//! The node passes a descriptor in its answer to an `Attach`. A `pwrite` to the descriptor reaches the same pages as a
+//! store to a mapping, and returns an error where the store would be a fatal signal.
 
 use crate::messages::Holding;
 use crate::{Order, Tally};
@@ -22,10 +22,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Largest store or load in bytes.
+/// Largest number of bytes that are stored or loaded at once.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Descriptors of the memory files, each with the lease that it came from.
+/// Descriptors of memory files, each with the lease under which it was received.
 pub(crate) struct OldFiles<'a>(Vec<(File, &'a Holding)>);
 
 impl<'a> OldFiles<'a> {
@@ -49,7 +49,8 @@ impl<'a> OldFiles<'a> {
         OldFiles(files.collect())
     }
 
-    /// Waits until the zombie was stopped. Then stores and loads as long as its other threads try.
+    /// Waits until the zombie was stopped and continued. Then stores and loads for as long as the zombie's other
+    /// threads try old rights.
     pub(crate) fn use_until(self, is_over: &AtomicBool, order: &Order) -> Tally {
         let mut random = Random(!order.seed);
         let mut tally = Tally::default();
@@ -68,8 +69,8 @@ impl<'a> OldFiles<'a> {
             } else {
                 let mut found = vec![0; bytes as usize];
                 file.read_exact_at(&mut found, offset).expect("nobody may cut the file off");
-                // The pages were freed when the region was revoked. Everything in them since then was stored by this
-                // process.
+                // The node freed the pages of this file when it revoked the region. Everything in the file since then
+                // was stored by this process.
                 let is_own = holding.canary.is_harmless(offset, &found);
                 tally.add(if is_own {
                     "loaded past the fence"
@@ -82,7 +83,7 @@ impl<'a> OldFiles<'a> {
     }
 }
 
-/// Sends a request. Returns the descriptors that come with the answer.
+/// Sends a request. Returns the file descriptors that come with the answer.
 fn ask(stream: &mut RingStream, id: u64, request: &Request) -> Vec<OwnedFd> {
     let mut body = Vec::new();
     request.encode(&mut body);

@@ -1,5 +1,5 @@
-//! Zombie for `bench/chaos`: it leases in a pool of many nodes, is stopped and continued, and uses its old rights
-//! once its leases have ended by any clock.
+//! Zombie for `bench/chaos`: it leases in a pool of many nodes, and is stopped and continued. It uses its old rights
+//! once its leases have certainly ended, by the clock of every machine.
 //!
 //! It prints `leased`; after it was stopped and continued, `count NUMBER WHAT` lines and `end`.
 
@@ -10,7 +10,7 @@ use farpool_transport::{Identity, Link, LinkError, tcp};
 use farpool_wire::control::Done;
 use farpool_wire::{Code, Reply, Request};
 
-/// Operations count as stale when the lease ended at least this many ms ago.
+/// Time in ms that must have passed since the end of a lease for an operation to count as one with an old right.
 const OVER_MS: u64 = 1_000;
 const PAGE: usize = 4096;
 
@@ -32,7 +32,7 @@ pub(crate) fn run(order: &Order) -> Tally {
     println!("leased");
     while clock::now() < over {
         for grant in &grants {
-            // The node may accept this within the lease, and refuse it later.
+            // The node may accept this write while the lease lives, and refuse it later.
             let _ = write(&mut *link, grant, 0, &page);
         }
         std::thread::park_timeout(std::time::Duration::from_millis(20));
@@ -64,7 +64,7 @@ pub(crate) fn run(order: &Order) -> Tally {
                     tally.add(format!("stale {what} cut off"));
                     match connect() {
                         Ok(fresh) => link = fresh,
-                        // The node has ended, or cannot be reached.
+                        // The node's process has ended, or cannot be reached, so the operation is tried again later.
                         Err(_) => std::thread::park_timeout(std::time::Duration::from_millis(100)),
                     }
                 }

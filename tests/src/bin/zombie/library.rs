@@ -1,5 +1,5 @@
-//! Zombie that uses the library: far files, read and written by threads that know nothing of leases. Half of the
-//! files have a copy on the local disk and must not notice the stop.
+//! Zombie that uses the library: far files that threads read and write without knowing of leases. Half of the files
+//! have a copy on the local disk; operations on these must succeed although the process was stopped.
 
 use crate::{Order, Tally};
 use farpool::{
@@ -12,10 +12,10 @@ use farpool_tests::raw_session::MIB;
 use farpool_transport::Transport;
 use std::time::{Duration, Instant};
 
-/// Number of files created before the stop. Each is used by one thread.
+/// Number of files that are created before the stop. Each is used by one thread.
 const FILES: u64 = 4;
 const FILE_BYTES: u64 = 3 * MIB / 2;
-/// Length in bytes of a file written after the stop.
+/// Length in bytes of each file that is written after the stop.
 const NEW_FILE_BYTES: u64 = MIB / 2;
 /// Deadline for the first success of a new file after the stop.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -30,7 +30,8 @@ struct Worker<'a> {
     tally: Tally,
 }
 
-/// Writes files and uses them until it is stopped. Then goes on using them, and at last writes new ones.
+/// Creates files and uses them until the process was stopped and continued. Goes on using them, and at last writes new
+/// ones.
 pub(crate) fn run(order: &Order) -> Tally {
     let transport = match order.transport {
         Transport::Shm => TransportChoice::Shm,
@@ -74,7 +75,7 @@ impl Worker<'_> {
                 println!("op");
             }
             let result = match self.random.below(16) {
-                // Makes the session lease and release regions.
+                // Creates and deletes a file, which makes the session lease and release regions.
                 0 if self.number == 1 => {
                     churn += 1;
                     self.churn(churn)
@@ -100,7 +101,8 @@ impl Worker<'_> {
         result
     }
 
-    /// Uses the old files. Each operation must fail as lost, unless the file has a local copy.
+    /// Uses the files from before the stop. Each operation must fail as lost, unless the file has a copy on the local
+    /// disk.
     fn go_on(&mut self) {
         for _ in 0..self.order.tries / FILES {
             match (self.operate(), self.file.protection()) {
@@ -115,7 +117,7 @@ impl Worker<'_> {
         self.pool.delete(&self.file.name()).expect("an old file can be deleted");
     }
 
-    /// Writes new files. They must work, at the latest when the session has noticed its loss.
+    /// Writes new files. From the moment at which the session has noticed the loss of its leases, they must work.
     fn write_anew(&mut self) {
         let give_up = Instant::now() + PATIENCE;
         for number in 0.. {
@@ -144,9 +146,9 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Reads or writes one range or several of the existing contents.
+    /// Reads the file's contents, or writes the same contents again, in one range or several.
     fn operate(&mut self) -> Result<(), Error> {
-        // No more than one request can hold, so that an error concerns all of it.
+        // No more bytes than one request can hold, so that an error concerns all of them.
         let (count, longest) = match self.random.below(16) {
             0 => (1, MIB),
             1..5 => (2 + self.random.below(7), 16 << 10),

@@ -1,9 +1,10 @@
-//! Client that `it/zombies.rs` stops in the middle of reads and writes, and continues when its leases have long ended
-//! and others have its regions. It then uses what it has left (epochs, handles, mappings, descriptors) and counts the
-//! results.
+//! Zombie: a client that `it/zombies.rs` stops in the middle of reads and writes, and continues when its leases have
+//! long ended and others have its regions. It then uses everything it still has (epochs, handles, mappings,
+//! descriptors) and counts the results.
 //!
-//! The idea: its starter leaves a note while it is stopped. An operation that began before the note and ended after
-//! it was in flight. One that began after the note is stale, whatever the clocks of the threads say.
+//! The idea: the test leaves a note in a file while the process is stopped. An operation that began before there was a
+//! note and ended after it was in flight. One that began when the note was there is stale, whatever the clocks of the
+//! threads say.
 //!
 //! It prints one line each: `holds REGION EPOCH`; `op`, repeatedly, until it is stopped; `refused NUMBER` when it has
 //! tried everything without a lease, of which NUMBER were reads and writes. It then waits for a line on standard
@@ -26,17 +27,17 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Arguments: `messages|library|ghost tcp|shm BROKER NOTE REGIONS SEED TRIES`. A ghost has ms of grace in place of
-/// the seed, and no note.
+/// Arguments, in the order `messages|library|ghost tcp|shm BROKER NOTE REGIONS SEED TRIES`. A ghost has ms of grace in
+/// place of the seed, and no note.
 struct Order {
     transport: Transport,
     /// Addresses of the broker, `host:port`, separated by commas.
     broker: String,
     note: Note,
-    /// Number of regions of the node.
+    /// Number of regions that the pool's node has.
     regions: u64,
     seed: u64,
-    /// Number of stale operations to try.
+    /// Number of operations with old rights to try.
     tries: u64,
 }
 
@@ -44,7 +45,7 @@ impl Lessor for Order {
     fn broker_link(&self) -> Box<dyn Link> {
         let connect = |address: &str| tcp::connect(&exposure(), address, &Identity::Broker, soon());
         let give_up = clock::now().plus_ms(60_000);
-        // Only one of several brokers leads; try all until one answers.
+        // Only one of several brokers leads and answers; all are tried in turn.
         loop {
             for address in self.broker.split(',') {
                 let Ok(mut link) = connect(address) else { continue };
@@ -63,7 +64,7 @@ fn exposure() -> Exposure {
     Exposure { tls: None, plaintext: std::env::var_os("ZOMBIE_PLAINTEXT").is_some() }
 }
 
-/// File that the starter writes to while this process is stopped.
+/// File to which the test writes while this process is stopped.
 struct Note(File);
 
 impl Note {
@@ -73,7 +74,7 @@ impl Note {
     }
 }
 
-/// Counts of what happened.
+/// Number of results of each kind.
 #[derive(Default)]
 struct Tally(BTreeMap<String, u64>);
 

@@ -1,5 +1,5 @@
-//! Zombie that sends single messages: it leases, is stopped, uses its old rights in every request that takes any, and
-//! leases again.
+//! Zombie that sends single messages: it leases regions and is stopped. Then it uses its old rights in every kind of
+//! request that takes any, and leases again.
 
 use crate::files::OldFiles;
 use crate::worker::{WORKERS, Worker};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interval of renewals of its second lease.
+/// Interval between renewals of the second lease.
 const RENEW: Duration = Duration::from_millis(50);
 
 /// Region that was leased, and the bytes written there.
@@ -23,11 +23,11 @@ pub(crate) struct Holding {
     pub(crate) canary: Canary,
 }
 
-/// State that its threads share.
+/// State that the zombie's threads share.
 pub(crate) struct Client<'a> {
     pub(crate) order: &'a Order,
     pub(crate) session: RawSession,
-    /// Regions of the first leases.
+    /// Regions of the lease from before the stop.
     pub(crate) held: Vec<Holding>,
     node: NodeInfo,
     space: Arc<ShmSpace>,
@@ -48,7 +48,7 @@ impl Client<'_> {
         }
     }
 
-    /// Fills a newly leased region, which must be all zeros.
+    /// Reads a newly leased region, which must be all zeros, and fills it.
     fn move_in(&self, link: &mut dyn Link, grant: Grant, tally: &mut Tally) -> Holding {
         let fresh = read(link, &grant, 0, MIB as usize).expect("a read of a fresh region");
         if fresh.iter().any(|byte| *byte != 0) {
@@ -60,7 +60,7 @@ impl Client<'_> {
         Holding { grant, canary }
     }
 
-    /// Renews its leases. Returns the time until which they are valid at least, on its own clock.
+    /// Renews the session's leases. Returns the time until which they are valid at least, on this process's clock.
     pub(crate) fn renew(&self, link: &mut dyn Link) -> Instant {
         let asked = Instant::now();
         match self.session.renew(link) {
@@ -70,8 +70,8 @@ impl Client<'_> {
     }
 }
 
-/// Leases all regions and uses them until it is stopped. Then goes on without a lease, and at last leases one region
-/// again.
+/// Leases all regions and uses them until the process was stopped and continued. Goes on without a lease, and at last
+/// leases one region again.
 pub(crate) fn run(order: &Order) -> Tally {
     let Ok(Reply::Status(status)) = order.broker_link().call(&Request::Status(Done {}), soon()) else {
         panic!("a status is answered by a status");

@@ -12,21 +12,21 @@ use farpool_wire::{Code, Epoch, RegionIndex, Reply, Request};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Number of workers.
+/// Number of threads that perform operations.
 pub(crate) const WORKERS: u64 = 4;
 
-/// Range of a region that the zombie leases or has leased.
+/// Range of a region that the zombie leases, or leased before it was stopped.
 struct Range<'a> {
     holding: &'a Holding,
     span: Span,
 }
 
-/// Operation with its result.
+/// Operation that was performed, with its result.
 struct Done {
     what: &'static str,
     result: Result<(), LinkError>,
-    /// True if every byte that came back is the zombie's own. After a failed read, bytes that belong to nobody are
-    /// allowed too.
+    /// True if every byte that came back is the zombie's own. After a failed read, bytes that belong to no session
+    /// (zeros, say) are allowed too.
     bytes_are_own: bool,
 }
 
@@ -35,10 +35,11 @@ pub(crate) struct Worker<'a> {
     number: u64,
     link: Box<dyn Link>,
     random: Random,
+    /// True once the zombie was stopped, so that its first leases have ended.
     is_stale: bool,
-    /// Epochs that refusals have revealed.
+    /// Newer epochs of regions, which refusals have revealed.
     learned: BTreeMap<RegionIndex, Epoch>,
-    /// Number of reads and writes refused while it had no lease.
+    /// Number of reads and writes that were refused while the zombie had no lease.
     pub(crate) data_refused: u64,
     pub(crate) tally: Tally,
 }
@@ -57,7 +58,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Rewrites and reads the existing contents until the note is there.
+    /// Writes and reads the contents of the leased regions again and again, until the note shows that the process was
+    /// stopped.
     pub(crate) fn work_until_stopped(&mut self, leased_until: Instant) {
         while !self.client.order.note.is_left() {
             if self.number == 0 {
@@ -98,8 +100,8 @@ impl<'a> Worker<'a> {
         self.link = self.client.link();
     }
 
-    /// Tries this worker's share of everything that the first leases once permitted. Half of all tries are made with
-    /// no lease at all, the other half with a second lease of one region.
+    /// Tries this worker's share of everything that the first leases permitted. Half of all tries are made with no
+    /// lease at all (`second` is `None`), the other half with a second lease of one region.
     pub(crate) fn try_old_rights(&mut self, second: Option<&Holding>) {
         self.is_stale = true;
         for number in 0..self.client.order.tries / (2 * WORKERS) {
@@ -112,7 +114,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Uses the second lease, which must work.
+    /// Reads and writes the region of the second lease, which must work.
     fn use_second(&mut self, second: &Holding) {
         let range = || Range { holding: second, span: whole(&second.grant) };
         let read = read_ranges(&mut *self.link, "read", &[range()]);
@@ -140,7 +142,7 @@ impl<'a> Worker<'a> {
             55..65 => self.try_data(stale, Self::read_batch),
             65..75 => self.try_data(stale, Self::write_batch),
             75..85 => self.try_learned(second),
-            // Only shared memory can be attached.
+            // Regions can be attached (mapped) only over shared memory; over other transports, tries a write instead.
             85..90 if self.client.order.transport != Transport::Shm => self.try_data(stale, Self::write),
             85..90 => self.try_attach(),
             _ => match second {
@@ -150,7 +152,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Sends control requests after the node has forgotten the session.
+    /// Sends control requests with old rights when the node has forgotten the session.
     fn try_control(&mut self) {
         let (old, session) = (self.some_grants(), &self.client.session);
         let (what, result) = match self.random.below(4) {
@@ -162,7 +164,8 @@ impl<'a> Worker<'a> {
         self.judge(what, &[Code::UnknownSession], result);
     }
 
-    /// Sends control requests while the node knows the session again, so that the region itself refuses them.
+    /// Sends control requests with old rights while the node knows the session by its second lease. So it is the
+    /// region's epoch for which they are refused.
     fn try_control_with_lease(&mut self, second: &Holding) {
         let (old, session) = (self.some_grants(), &self.client.session);
         match self.random.below(4) {
@@ -190,12 +193,14 @@ impl<'a> Worker<'a> {
         self.judge(done.what, refused, done.result);
     }
 
-    /// Tries an epoch learned from a refusal. Epochs are not secret, but the handle does not match.
+    /// Tries the newer epoch of a region, learned from a refusal. Epochs are not secret, but the old handle does not
+    /// match.
     fn try_learned(&mut self, second: Option<&Holding>) {
         let range = self.range();
         let region = range.span.region;
         let learned = self.learned.get(&region).copied();
-        // It may use a region that it leases again: over shared memory a mapping needs no handle.
+        // A region that the zombie leases again is left out: over shared memory a mapping needs no handle, so it would
+        // work.
         let is_own = |epoch| second.is_some_and(|own| own.grant.region == region && own.grant.epoch == epoch);
         let Some(epoch) = learned.filter(|epoch| !is_own(*epoch)) else {
             return self.try_data(&[Code::StaleEpoch], Self::read);
@@ -219,12 +224,13 @@ impl<'a> Worker<'a> {
         self.judge("attach", &[Code::StaleEpoch], result);
     }
 
-    /// Tries a batch that begins in its own region and goes on in a former one. Only the first part may succeed.
+    /// Tries a batch that begins in the region of the second lease and goes on in an old one. Only the first part may
+    /// succeed.
     fn try_mixed(&mut self, second: &Holding) {
         let own = Range { holding: second, span: Span { bytes: 512, ..whole(&second.grant) } };
         let old = self.range();
         let reads = self.random.below(2) == 0;
-        // If this process could not renew in time, its own part is refused as well.
+        // If this process could not renew the second lease in time, that part is refused as well.
         self.try_data(&[Code::StaleEpoch, Code::LeaseExpired], |worker| {
             let done = if reads {
                 read_ranges(&mut *worker.link, "read batch with one old range", &[own, old])
@@ -262,8 +268,8 @@ impl<'a> Worker<'a> {
         self.client.held.iter().skip(first).take(count).map(|holding| holding.grant.clone()).collect()
     }
 
-    /// Draws a range of any region: mostly small after the stop; often large before it, so that the stop comes in the
-    /// middle.
+    /// Draws a range of any region. After the stop most are small. Before it many are large, so that the stop comes in
+    /// the middle of a transfer.
     fn range(&mut self) -> Range<'a> {
         let longest = match self.random.below(if self.is_stale { 32 } else { 4 }) {
             0 => MIB,
@@ -275,7 +281,7 @@ impl<'a> Worker<'a> {
 
     fn range_up_to(&mut self, longest: u64) -> Range<'a> {
         let holding = self.some_holding();
-        // A range has 8 bytes or more, so that another's bytes cannot equal its own by chance.
+        // A range has 8 bytes or more, so that another session's bytes cannot equal the zombie's by chance.
         let bytes = 8 + self.random.below(longest - 7);
         let offset = self.random.below(MIB - bytes + 1);
         Range { holding, span: Span { bytes: bytes as u32, offset, ..whole(&holding.grant) } }
@@ -348,7 +354,7 @@ fn read_ranges(link: &mut dyn Link, what: &'static str, ranges: &[Range<'_>]) ->
     Done { what, result, bytes_are_own }
 }
 
-/// Writes the existing contents, so that any number of threads may do so.
+/// Writes the contents that the ranges hold already, so that any number of threads may write at once.
 fn write_ranges(link: &mut dyn Link, what: &'static str, ranges: &[Range<'_>]) -> Done {
     let from = |range: &Range<'_>| range.span.bytes as usize;
     let ops: Vec<WriteOp<'_>> = ranges
