@@ -1,17 +1,18 @@
-//! `NodeLeases` decides about the regions of one node: it turns tickets into leases, raises epochs, seals,
-//! expires and takes back.
+//! `NodeLeases` decides about the regions (blocks of memory of one size) of one node: it turns tickets, the broker's
+//! signed promises, into leases, raises epochs, seals regions, expires leases and takes regions back. A region's epoch
+//! is a counter that each access must name.
 //!
-//! The idea: a region is always in exactly one state. An open epoch ends only through `Close`, which raises the
-//! epoch and waits until no copy under the old one is running. Whatever a delayed message, a late client or a
+//! The idea: a region is always in exactly one state. An open epoch ends only through `Close`, which raises the epoch
+//! and waits until no copy of bytes under the old epoch is running. Whatever a delayed message, a late client or a
 //! second broker asks for afterwards carries an old epoch and is refused.
 //!
-//! This module never touches a byte. It returns [`Action`]s, which say in order what must happen to the gates
-//! and the memory, and the node calls `scrubbed` when a region is clean. A reply leaves only after its actions
-//! are carried out.
+//! This module never touches a byte. It returns [`Action`]s, which say in order what must happen to the memory and to
+//! the gates that admit or refuse accesses, and the node calls `scrubbed` when a region is clean. A reply leaves only
+//! after its actions are carried out.
 //!
-//! Invariants: I1 (one writable epoch per region: a writable `Open` follows `Close` and a scrub, never another
-//! `Open`), I2 (epochs only grow), I4 (only scrubbed regions are granted), I6 (a silent session owns nothing
-//! after TTL + grace).
+//! Invariants, by their numbers in spec/lease.md: I1 (one writable epoch per region: a writable `Open` follows `Close`
+//! and a scrub, never another `Open`), I2 (epochs only grow), I4 (only scrubbed regions are granted), I6 (a silent
+//! session owns nothing after TTL + grace).
 
 mod sealing;
 mod withdrawal;
@@ -27,7 +28,8 @@ use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Refusal, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Order to change a gate or memory. The node carries actions out in the order given.
+/// Order to change a region's memory, or its gate, which admits or refuses accesses. The node carries actions out in
+/// the order given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Order to admit operations of one epoch.
@@ -43,7 +45,7 @@ pub enum Action {
     },
     /// Order to refuse everybody until `Resume`; the bytes stay.
     Suspend(RegionIndex),
-    /// Order to admit the same epoch and handle again.
+    /// Counterpart of `Suspend`: the order to admit the same epoch and handle again.
     Resume(RegionIndex),
     /// Order to refuse everybody for good: to set the epoch, then to wait until no copy is running.
     Close {
@@ -58,17 +60,21 @@ pub enum Action {
     GiveBack(RegionIndex),
 }
 
+/// State of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// Zeroed, so it may be granted.
     Free,
+    /// Leased to this session.
     Leased(SessionId),
-    /// Sealed, and no name has it yet. The read handle is kept so that a repeated `seal` gets the same answer.
-    Sealing {
-        session: SessionId,
-        handle: Handle,
-    },
+    /// Made immutable by this session, and owned by no name (published file) yet. The read handle is kept so that a
+    /// repeated `seal` gets the same answer.
+    Sealing { session: SessionId, handle: Handle },
+    /// Sealed by a session that has ended or released it. The broker has not ruled yet if a name owns it.
     Orphan,
+    /// Owned by this published file.
     Named(FileId),
+    /// Being zeroed, or being made mappable by clients of this host.
     Cleaning,
     /// Has no memory: its pages went back to the host.
     Away,
@@ -95,10 +101,12 @@ struct Session {
     regions: BTreeSet<RegionIndex>,
 }
 
-/// Broker's clock as last received in a ruling.
+/// Broker's clock as the last ruling (the broker's answer to a report of this node) showed it.
 #[derive(Clone, Copy, Debug)]
 struct BrokerClock {
+    /// Time of the broker's clock, in ms since the broker's start.
     broker_ms: u64,
+    /// This node's time at which it sent the report that the ruling answers.
     heard: MonoNs,
 }
 
@@ -131,7 +139,9 @@ pub struct NodeLeases {
     ticket_key: TicketKey,
     lease_ttl_ms: u32,
     grace_ms: u32,
+    /// Highest term (number of a broker's life) that the node has heard of.
     term: Term,
+    /// `None` until a ruling of this term has come.
     clock: Option<BrokerClock>,
     regions: Vec<Region>,
     free: BTreeSet<RegionIndex>,
@@ -158,7 +168,8 @@ pub struct NodeLeases {
     firm_max: u32,
 }
 
-/// Takes the next region to grant out of the free ones. Prefers memory of the kind that was asked for.
+/// Takes the next region to grant out of the free ones. Prefers memory that a client on this host can map at once if
+/// `shared`, and memory that it cannot map otherwise.
 fn pick(
     free: &mut BTreeSet<RegionIndex>,
     mappable: &mut BTreeSet<RegionIndex>,
@@ -174,7 +185,8 @@ fn pick(
 }
 
 impl NodeLeases {
-    /// Returns the rules for `region_count` regions. None of them is clean yet: report each with [`Self::scrubbed`].
+    /// Returns the rules for `region_count` regions. None of them counts as clean yet: report each that is zero with
+    /// [`Self::scrubbed`].
     pub fn new(node: NodeId, incarnation: Incarnation, ticket_key: TicketKey, region_count: u32) -> Self {
         let times = LeaseSettings::default();
         NodeLeases {
@@ -209,8 +221,8 @@ impl NodeLeases {
         }
     }
 
-    /// Sets how many regions may be pinned, sealed or named at a time. Such regions cannot be moved and stay
-    /// except in an emergency.
+    /// Sets how many regions may be pinned, sealed or named at a time. Such regions cannot be moved to another node,
+    /// and the node takes them back only in an emergency of its host's memory.
     pub fn set_firm_max(&mut self, regions: u32) {
         self.firm_max = regions;
     }
@@ -220,7 +232,8 @@ impl NodeLeases {
         self.incarnation
     }
 
-    /// Takes over the lease times of a broker that accepted the node's offer. Ignores a broker of an older term.
+    /// Takes over the lease times of a broker that accepted the node's offer of memory. Ignores a broker of an older
+    /// term (earlier life).
     pub fn offered(&mut self, offered: &Offered) {
         if offered.term >= self.term {
             self.enter_term(offered.term);
@@ -229,8 +242,8 @@ impl NodeLeases {
         }
     }
 
-    /// Notes that a region is zeroed. It may be granted from now on, unless there is a surplus: then the
-    /// returned action gives its pages back.
+    /// Notes that a region is zeroed. It may be granted from now on, unless more regions have memory than the node's
+    /// limit permits: then the returned action gives its pages back to the host.
     #[must_use]
     pub fn scrubbed(&mut self, region: RegionIndex) -> Option<Action> {
         let goes = self.surplus() > 0;
@@ -258,10 +271,10 @@ impl NodeLeases {
         self.draining && self.stops && self.regions.iter().all(is_idle)
     }
 
-    /// Takes a free region out, so that its memory can be made mappable ahead of a lease that wants that.
-    /// Returns `None` if half of the free regions are mappable already, or if the node drains or has a surplus.
-    /// The caller gives the region back with [`Self::made_mappable`], or with [`Self::scrubbed`] if it could
-    /// not be made mappable.
+    /// Takes a free region out, so that its memory can be made mappable ahead of a lease that wants that. Returns
+    /// `None` if half of the free regions are mappable already, if the node drains, or if more regions have memory than
+    /// its limit permits. The caller gives the region back with [`Self::made_mappable`], or with [`Self::scrubbed`] if
+    /// it could not be made mappable.
     pub fn take_to_make_mappable(&mut self) -> Option<RegionIndex> {
         if self.draining || self.surplus() > 0 || 2 * self.mappable.len() >= self.free.len() {
             return None;
@@ -274,8 +287,9 @@ impl NodeLeases {
         Some(region)
     }
 
-    /// Notes that the memory of a region can be mapped, so the region may be granted. If there is a surplus,
-    /// returns the action that wipes it instead, after which it leaves.
+    /// Notes that clients of this host can map the memory of a region, so the region may be granted. If more regions
+    /// have memory than the limit permits, returns the order to wipe the region instead, after which its pages go to
+    /// the host.
     #[must_use]
     pub fn made_mappable(&mut self, region: RegionIndex) -> Option<Action> {
         if self.surplus() > 0 {
@@ -300,7 +314,8 @@ impl NodeLeases {
         actions: &mut Vec<Action>,
     ) -> Result<Leased, Refusal> {
         let ticket = &lease.ticket;
-        // Checked before the signature: each life has its own key, so a ticket of an old life would look forged.
+        // Checked before the signature: each life of the node has its own key, so a ticket of an old life would look
+        // forged.
         if ticket.node == self.node && ticket.incarnation != self.incarnation {
             return Err(Refusal::new(Code::WrongIncarnation, self.incarnation.0));
         }
@@ -326,13 +341,13 @@ impl NodeLeases {
             return Err(Refusal::new(Code::LimitReached, SPENT_TICKETS_MAX as u64));
         }
         if self.draining {
-            // Spent all the same: the tenant can use its quota elsewhere before the ticket's time is over.
+            // The refused ticket counts as spent, so that its tenant can use this part of its quota elsewhere at once.
             self.spent.insert(ticket.id, ticket.not_after_ms);
             return Err(Refusal::new(Code::Draining, 0));
         }
         let wanted = ticket.region_count as usize;
         if wanted == 0 || wanted > LEASE_REGIONS_MAX || wanted > self.free.len() {
-            // Spent all the same: the broker can promise these regions to others before the ticket's time is over.
+            // The refused ticket counts as spent, so that the broker can promise these regions to others at once.
             self.spent.insert(ticket.id, ticket.not_after_ms);
             return Err(Refusal::new(Code::Exhausted, self.free.len() as u64));
         }
@@ -360,7 +375,7 @@ impl NodeLeases {
         if session.tenant != ticket.tenant {
             return Err(Refusal::new(Code::WrongTenant, 0));
         }
-        // Leasing counts as a renewal; otherwise the new region would outlive a suspended session.
+        // Leasing renews the session's other leases too. Otherwise the new region would be open in a suspended session.
         if session.suspended {
             session.suspended = false;
             actions.extend(session.regions.iter().map(|region| Action::Resume(*region)));
@@ -410,8 +425,8 @@ impl NodeLeases {
     /// Takes back the regions that a session releases. Skips a region that is not its own or is at another
     /// epoch: a repeated release must not fail.
     ///
-    /// A sealed region becomes an orphan instead. The broker may have accepted a publication of it
-    /// without the session knowing, so the broker decides whether it is freed.
+    /// A sealed (immutable) region becomes an orphan, a region without a session, instead. The broker may have accepted
+    /// a publication of it without the session knowing, so the broker decides if it is freed.
     pub fn release(
         &mut self,
         asker: Option<&Name>,
@@ -468,8 +483,8 @@ impl NodeLeases {
         self.sessions.get(&session).is_some_and(|session| session.suspended)
     }
 
-    /// Applies the passing of time: suspends expired sessions, takes back what sessions hold after their grace, and
-    /// takes back `scratch` that was not moved in time.
+    /// Applies the passing of time: suspends the regions of expired sessions, takes back the regions of sessions whose
+    /// grace is over too, and takes back `scratch` regions that their holders were asked to move and did not in time.
     pub fn tick(&mut self, now: MonoNs, actions: &mut Vec<Action>) {
         let grace_ms = u64::from(self.grace_ms);
         let mut gone = Vec::new();
@@ -522,8 +537,8 @@ impl NodeLeases {
             .min()
     }
 
-    /// Returns the report for the broker: every region that has an owner, counts of the others, and the spent
-    /// tickets.
+    /// Returns the report for the broker: every region that has an owner, the number of other regions in each state,
+    /// and the spent tickets.
     pub fn inventory(&self, traffic: Traffic, locked: u32) -> Inventory {
         let mut counts = RegionCounts { locked, ..RegionCounts::default() };
         counts.sessions = self.sessions.values().filter(|session| !session.regions.is_empty()).count() as u32;
@@ -622,8 +637,8 @@ impl NodeLeases {
         actions.push(Action::Scrub(region));
     }
 
-    /// Begins a new term if this one is higher. A new life of the broker has another clock, and tickets of
-    /// earlier lives are refused by their term, so both are forgotten.
+    /// Begins a new term (life of the broker) if this one is higher. Forgets the broker's clock, which starts anew with
+    /// each life, and the spent tickets, because tickets of earlier terms are refused anyway.
     fn enter_term(&mut self, term: Term) {
         if term > self.term {
             self.term = term;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub const LEASE_TTL_MS_MIN: u32 = 300;
 /// Longest lease, in ms. It bounds how long a crashed client keeps regions from others.
 pub const LEASE_TTL_MS_MAX: u32 = 600_000;
-/// Longest grace, in ms.
+/// Longest grace, in ms: the time for which an expired lease keeps its bytes.
 pub const GRACE_MS_MAX: u32 = 600_000;
 
 /// Times of leases, tickets and reports.
@@ -91,8 +91,8 @@ impl Quotas {
     /// Returns a sentence for every quota that is out of range. Empty if none is.
     pub fn mistakes(&self) -> Vec<String> {
         let mut found = Vec::new();
-        // A smaller quota would not hold the smallest region. A tenant that may hold nothing gets no
-        // certificate instead.
+        // A smaller quota would not hold one region of the smallest size. An operator who wants a tenant to hold
+        // nothing gives it no certificate.
         let is_small = |bytes: u64| bytes < REGION_BYTES_MIN;
         if let Some(bytes) = self.default_bytes.filter(|bytes| is_small(*bytes)) {
             found

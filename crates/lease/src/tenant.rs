@@ -1,7 +1,7 @@
 //! Tenants: the owners of sessions, files and regions.
 //!
-//! The idea: a tenant is a name that a connection proves. Nodes count regions by tenant, and the broker
-//! compares the counts with its quotas. Files of other tenants do not exist for whoever asks.
+//! The idea: a tenant is a name that a connection proves. Nodes count regions by tenant, and the broker compares the
+//! counts with its quotas. To a tenant that asks, another tenant's file looks as if it did not exist.
 
 use farpool_wire::control::TenantUse;
 use farpool_wire::ids::{TENANT_ADMIN, TENANT_LOCAL};
@@ -24,7 +24,7 @@ pub fn oversees(tenant: &Name) -> bool {
     is_admin(tenant) || **tenant == *TENANT_LOCAL
 }
 
-/// Index of a tenant in [`TenantCounts`]. It is good as long as the tenant has a region.
+/// Index of a tenant in [`TenantCounts`]. It is good as long as the tenant has a region on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TenantIndex(u16);
 

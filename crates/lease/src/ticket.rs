@@ -1,10 +1,11 @@
-//! Tickets. They are signed, so that a client cannot make its own, and timed, so that the bytes of a forgotten
-//! one become free.
+//! Tickets: promises of a node's regions to a session, made by the broker. They are signed, so that a client cannot
+//! make its own, and timed, so that the regions of a forgotten one become free.
 //!
-//! The node makes the key for one life and tells it to the broker. So a ticket proves that the broker granted
-//! it for this life of the node. Its time is that of the broker's clock, which the node knows
-//! from rulings. The node's view of that clock is ahead by at most the journey of its own report, so a ticket
-//! may be refused that much too early.
+//! The node makes the signing key for one life (one run of its process) and tells it to the broker. So a ticket proves
+//! that the broker granted it for this life of the node. A ticket's time is that of the broker's clock, which the node
+//! knows from rulings, the answers to its reports. The node takes the time in a ruling as that at which it sent its
+//! report. Its view of the clock is therefore ahead by at most the journey of the report, and a ticket may be refused
+//! that much too early.
 
 use farpool_wire::Name;
 use farpool_wire::codec::Field;

@@ -1,6 +1,7 @@
 //! One broker over three nodes and four clients of three tenants, under random schedules. Messages are lost, delayed,
 //! repeated and overtake each other. The broker, nodes and clients crash. Names are published, replaced, renamed and
-//! dropped. After every step I1, I2, I4 and I6 are checked at each node (in `arbiter`), and I5 here.
+//! dropped. After every step invariants I1, I2, I4 and I6 of leases are checked at each node (by `arbiter`, which words
+//! them), and here I5: a published name keeps its bytes.
 //!
 //! Two rules are those of the running system. A node has one question to the broker under way at a time, and
 //! forgets its answer when it connects anew. A client does not publish regions for which its own, conservative
@@ -57,7 +58,7 @@ struct RangeLock {
     id: u64,
     from: Address,
     to: Address,
-    /// Connection of a node's question, named by the offer that it began with; 0 for other messages.
+    /// Connection of a node's question, numbered by the id of the offer that opened it; 0 for other messages.
     connection: u64,
     said: Said,
 }
@@ -68,7 +69,7 @@ struct Node {
     joined: Option<u64>,
     /// Id of the question under way and the time it was asked at.
     waiting: Option<(u64, u64)>,
-    /// Connection over which it asks the broker; see `RangeLock`.
+    /// Connection over which it asks the broker, numbered by the id of the offer that opened it.
     connection: u64,
     /// Life of the broker that was asked last.
     asked_life: u64,
@@ -338,7 +339,7 @@ impl World<'_> {
         self.promised.insert(publish.name.clone(), promised);
     }
 
-    /// Checks that a name is refused as not there only to those who do not see it.
+    /// Checks a refusal. `NoSuchName` may not come for a name whose file the asker may see.
     fn check_refusal(&mut self, asker: &Name, request: &Request, refusal: &Refusal) {
         if matches!(request, Request::Offer(_)) && refusal.code == Code::WrongIncarnation {
             self.tally.add("second life waits");
@@ -403,7 +404,7 @@ impl World<'_> {
         let (now_ms, life) = (self.now_ms, self.broker_life);
         let node = &mut self.nodes[index];
         if node.asked_life != life {
-            // The node's connection has ended with that life.
+            // The node's connection has ended with the life of the broker that was asked last.
             (node.waiting, node.joined) = (None, None);
         }
         if let Some((_, since_ms)) = node.waiting {
@@ -495,8 +496,8 @@ impl World<'_> {
         self.invariant_i5_what_was_promised_is_kept();
     }
 
-    /// I5: the names acknowledged are the names in the store. Their bytes on nodes that live are sealed,
-    /// readable and those of their publisher: not granted and not wiped, whoever else has crashed.
+    /// I5: the names that the broker has acknowledged are the names in the store. Their bytes on nodes that live are
+    /// sealed, readable and those of their publisher: not granted and not wiped, whoever else has crashed.
     fn invariant_i5_what_was_promised_is_kept(&self) {
         let stored: Vec<(&Name, &NamedFile)> = self.durable.names.iter().collect();
         let promised: Vec<(&Name, &NamedFile)> =
@@ -527,7 +528,7 @@ impl World<'_> {
         }
     }
 
-    /// Reports every node without a loss and carries out every wipe.
+    /// Has every node report to the broker, with no message lost, and carries out every wipe.
     fn settle(&mut self) {
         for index in 0..NODES {
             let now = self.node_now(index);

@@ -1,5 +1,5 @@
-//! Messages that come late, twice or after a restart, and the damage that each of them once could do. Each was
-//! found by the random schedules, or they were extended to find it.
+//! Messages that come late, twice or after a restart, and the damage that each of them once could do. The random
+//! schedules of the other tests found each case, or were extended afterwards so that they find it.
 
 use farpool_lease::broker::Durable;
 use farpool_lease::ticket::{secret_digest, sign};
@@ -110,8 +110,9 @@ fn publish_of_what_the_node_does_not_show_as_sealed_is_refused() {
     assert!(publish(&mut broker, &proof, "view", &[extent(2)]).is_ok());
 }
 
-/// A client stalls between seal and publish. Its region is freed, leased, sealed and published by another. Its
-/// publication then replaced the owner in the catalog's index, and the node was ordered to drop the other's file.
+/// A client stalls between seal and publish. Its region is freed, leased, sealed and published by another client. When
+/// the first client's publication came then, it replaced the owner in the catalog's index, and the node was ordered to
+/// drop the other client's file.
 #[test]
 fn publish_of_an_older_epoch_leaves_the_present_owner_alone() {
     let (mut broker, proof) = broker();
@@ -125,7 +126,8 @@ fn publish_of_an_older_epoch_leaves_the_present_owner_alone() {
     assert!(ruling.drop.is_empty() && ruling.adopt.is_empty());
 }
 
-/// The node had been ordered to free the orphan. A publication that came after that was acknowledged all the same.
+/// The node had been ordered to free an orphan, a sealed region without a session. A publication of it that came after
+/// that was acknowledged all the same.
 #[test]
 fn publish_of_an_orphan_that_was_ruled_away_is_refused() {
     let (mut broker, proof) = broker();

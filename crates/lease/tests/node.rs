@@ -59,7 +59,8 @@ impl World<'_> {
         (session, secret)
     }
 
-    /// Returns who asks for a session: its tenant, `None` for a connection that proves none, or another tenant.
+    /// Returns the tenant that asks for a session: the session's own, `None` for a connection that proves none, or
+    /// another.
     fn asker(&mut self, session: SessionId) -> Option<Name> {
         match self.random.below(20) {
             0 => Some(tenant_of(SessionId(session.0 + 1))),

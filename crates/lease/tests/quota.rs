@@ -137,7 +137,7 @@ impl World<'_> {
                         node.arbiter.offered(&offered);
                         UnderWay::Nothing
                     }
-                    // The broker heard of the node's former life a moment ago.
+                    // The broker heard of the node's former life a moment ago, so it refuses this one for now.
                     Err(_) => UnderWay::Disconnected,
                 }
             }

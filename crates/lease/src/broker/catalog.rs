@@ -24,8 +24,9 @@ fn taken(tenant: &Name, has: &NamedFile) -> Refusal {
 }
 
 impl BrokerLeases {
-    /// Gives sealed extents to a name, in one transaction that frees what the name had before. If the file was moved,
-    /// the new extents replace its old ones; extents that did not move are named in the request once more.
+    /// Gives sealed extents (ranges of immutable regions) to a name, in one transaction that frees what the name had
+    /// before. If the request says that the file was moved to other regions, the new extents replace its old ones;
+    /// extents that did not move are named in the request once more.
     pub fn publish(
         &mut self,
         now: MonoNs,
@@ -80,8 +81,8 @@ impl BrokerLeases {
         Ok(Published { file })
     }
 
-    /// Checks that these extents may become a file's: each is either one that `moved` has already, or one that
-    /// nobody has. Returns the regions of the latter.
+    /// Checks that these extents may become a file's: each is either one that `moved`, the file before it was moved,
+    /// has already, or one that nobody has. Returns the regions that nobody has.
     fn check_extents(
         &self,
         publish: &Publish,
@@ -141,7 +142,7 @@ impl BrokerLeases {
                 _ => return Err(Refusal::new(Code::NotReported, extent.node.0)),
             }
         }
-        // A file that moves keeps its length.
+        // A file that is moved to other regions keeps its length.
         if let Some(file) = moved
             && file.bytes() != bytes
         {
@@ -150,7 +151,7 @@ impl BrokerLeases {
         Ok(epochs.into_keys().collect())
     }
 
-    /// Returns where the bytes of a name are.
+    /// Returns where the bytes of the file with this name are: its extents, and the nodes that hold them.
     pub fn open_name(&self, tenant: &Name, name: &Name) -> Result<Opened, Refusal> {
         let file = self.seen(tenant, name)?;
         let mut nodes: BTreeMap<NodeId, NodeInfo> = BTreeMap::new();

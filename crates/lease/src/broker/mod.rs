@@ -7,7 +7,8 @@
 //! An answer never leaves before its records are durable. Each method returns the records, and the caller
 //! commits them first. If that fails, the caller throws this value away and starts again from the store.
 //!
-//! Invariants: I5 (a published name survives), and the broker's half of I6 (regions that nobody owns are dropped).
+//! Invariants, by their numbers in spec/lease.md: I5 (a published name survives), and the broker's half of I6 (it
+//! orders the nodes to free regions that nobody owns).
 
 mod catalog;
 mod news;
@@ -29,11 +30,11 @@ use news::ToldNodes;
 use nodes::Node;
 use std::collections::BTreeMap;
 
-/// Factor from a term to its first file id. Terms are above the milliseconds since 1970 at the broker's start, so
-/// there are this many ids for each ms.
+/// File ids per term (life of the broker): the first id of a term is the term times this number. Terms are above the
+/// milliseconds since 1970 at the broker's start, so there are this many ids for each ms.
 const FILES_OF_A_TERM: u64 = 1 << 20;
 
-/// Limit of the changes that are kept until somebody takes them.
+/// Changes of the pool that are kept until [`BrokerLeases::take_news`] returns them. Later ones are dropped.
 const NEWS_MAX: usize = 4096;
 
 /// Owner of a named region.
@@ -76,6 +77,7 @@ pub struct BrokerLeases {
     given_up: BTreeMap<RegionKey, Epoch>,
     /// Changes that [`Self::take_news`] has not returned yet.
     news: Vec<News>,
+    /// State of each node as the news reported it last.
     told_nodes: ToldNodes,
 }
 
@@ -116,7 +118,7 @@ impl BrokerLeases {
         }
         broker
             .persist(StateChange::Term(Term(broker.durable.term.0 + u64::from(!mutant!(TermKept)))), records);
-        // No earlier life has given an id as high, even if the store has forgotten them.
+        // No earlier life of the broker has given a file id as high, even if the store has forgotten the ids it gave.
         let first = broker.durable.term.0.checked_mul(FILES_OF_A_TERM).unwrap_or(0);
         broker.durable.next_file = broker.durable.next_file.max(FileId(first));
         broker
@@ -154,7 +156,7 @@ impl BrokerLeases {
         })
     }
 
-    /// Notes that a session lives.
+    /// Notes that a session lives, and returns the number of hosts on which it can get leases now.
     pub fn keep_session(
         &mut self,
         now: MonoNs,
@@ -236,7 +238,7 @@ impl BrokerLeases {
         });
         self.forget_ended_nodes(now);
         self.note_nodes(now);
-        // Whoever takes no news wants none.
+        // A caller that never takes the news wants none, so what exceeds the limit is dropped.
         self.news.truncate(NEWS_MAX);
     }
 

@@ -62,7 +62,7 @@ pub struct LostFiles {
     pub first: Vec<Name>,
 }
 
-/// State of the nodes that was last made news of.
+/// Nodes as the news reported them last.
 pub(super) type ToldNodes = BTreeMap<NodeId, ToldNode>;
 
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ impl BrokerLeases {
         std::mem::take(&mut self.news)
     }
 
-    /// Notes what has changed with the nodes.
+    /// Adds news of each node that has joined, fallen silent, come back, started again or ended since the last call.
     pub(super) fn note_nodes(&mut self, now: MonoNs) {
         let mut told = ToldNodes::new();
         for (id, node) in &self.nodes {

@@ -21,16 +21,18 @@ pub(super) struct Node {
     pub(super) since: MonoNs,
     /// Time of the node's last message.
     pub(super) heard: MonoNs,
+    /// Last report of the node. `None` until one has come over its present connection.
     pub(super) inventory: Option<Inventory>,
-    /// Regions that the last inventory showed as sealed without a name, and the sessions that sealed them.
+    /// Regions that the last inventory (report) showed as sealed without a name, and the sessions that sealed them.
     pub(super) sealed: BTreeMap<RegionIndex, (Epoch, SessionId)>,
     /// Broker's clock in the last answer to an inventory over this connection, in ms. The node makes its next
     /// inventory after that time.
     ruled_ms: Option<u64>,
     /// Tickets for the node's regions that it may still redeem, or may have redeemed without the broker knowing yet.
     tickets: BTreeMap<TicketId, OpenTicket>,
-    /// Number of regions of all these tickets.
+    /// Number of regions that `tickets` promise in sum.
     promised: u64,
+    /// Regions that each tenant has on the node.
     shares: BTreeMap<Name, Share>,
     /// Order to drain the node or to use it again, if one was given in this life of the broker.
     told: Option<DrainOrder>,
@@ -50,12 +52,12 @@ struct OpenTicket {
     not_after_ms: u64,
 }
 
-/// Regions of one node that a tenant has; or bytes of the pool.
+/// Amount of memory that a tenant has: regions in the field `shares` of [`Node`], bytes in the results of all methods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Leased, sealed or named, as the node reported last.
+    /// Memory that is leased, sealed or named, as the node reported last.
     pub(super) held: u64,
-    /// Promised by tickets.
+    /// Memory promised by tickets that no report has accounted for yet.
     pub(super) promised: u64,
 }
 
@@ -85,7 +87,8 @@ impl Node {
         (self.told, self.since) = (before.told, before.since);
     }
 
-    /// Reports whether the node is being emptied. A broker without an order in this life believes the node.
+    /// Reports whether the node is being emptied. If this life of the broker was given no order about the node, the
+    /// node's own report decides.
     pub(super) fn is_draining(&self) -> bool {
         let says_so = || self.inventory.as_ref().is_some_and(|inventory| inventory.draining);
         self.told.map_or_else(says_so, |told| told.drain)
@@ -124,9 +127,9 @@ impl Node {
         }
     }
 
-    /// Counts the tickets that can still be redeemed.
+    /// Counts the tickets that can still be redeemed at this time of the broker's clock, in ms.
     pub(super) fn open_tickets(&self, clock: u64) -> usize {
-        // Most tickets are open, so this counts the others, which are the oldest.
+        // Most tickets are open, so this counts the expired ones, which have the lowest ids.
         self.tickets.len() - self.tickets.values().take_while(|open| open.not_after_ms < clock).count()
     }
 
@@ -277,7 +280,7 @@ impl BrokerLeases {
         Ok(Ruling {
             term: self.durable.term,
             broker_now_ms,
-            // Neither is longer than the inventory, which has the same limit.
+            // Neither list is longer than the inventory's, which has the same limit.
             adopt: List::new(adopt).unwrap_or_default(),
             drop: List::new(drop).unwrap_or_default(),
             drain,
@@ -327,8 +330,9 @@ impl BrokerLeases {
         node.inventory.is_some() && now.ms_since(node.heard) <= silence_ms
     }
 
-    /// Reports whether the regions of the node count for quotas. A silent node may only be cut off and serve
-    /// on. If it is silent for longer than a session may be, it has most likely ended, and its leases with it.
+    /// Reports whether the regions of the node count for quotas. A node that is silent may be cut off from the broker
+    /// only and still serve its clients, so it counts. If it is silent for longer than a session may be, it has most
+    /// likely ended, and its leases with it.
     fn is_counted(&self, now: MonoNs, node: &Node) -> bool {
         let times = &self.settings.lease;
         let silence_ms = self.silence_ms().max(times.node_silence_ms.into());

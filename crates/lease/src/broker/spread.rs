@@ -29,7 +29,7 @@ impl Candidate<'_> {
         (self.free - self.taken) * self.region_bytes
     }
 
-    /// Takes up to this many bytes, rounded down to whole regions. Returns the bytes taken.
+    /// Takes up to this many bytes of the node's free regions, rounded down to whole regions. Returns the bytes taken.
     fn take_at_most(&mut self, bytes: u64) -> u64 {
         let regions = (bytes / self.region_bytes).min(self.free - self.taken);
         self.taken += regions;
@@ -41,8 +41,8 @@ fn left_bytes(nodes: &[Candidate<'_>]) -> u64 {
     nodes.iter().map(Candidate::left_bytes).sum()
 }
 
-/// Takes at least this many bytes, and less than one region more. Returns the bytes that are missing: 0, unless
-/// all free regions were taken.
+/// Takes at least this many bytes of the candidates' free regions, and less than one region more. Returns the bytes
+/// that are missing: 0, unless all free regions were taken.
 pub(super) fn spread(candidates: &mut [Candidate<'_>], bytes: u64) -> u64 {
     candidates.sort_by_key(|node| (Reverse(node.near), node.label, Reverse(node.left_bytes()), node.node));
     let mut missing = bytes;

@@ -1,8 +1,9 @@
 //! Sealed regions: the end of writing, and what the broker rules about them.
 //!
-//! The idea: a session seals the regions of a file that it publishes. Each gets a new epoch, which can only be read. A
-//! sealed region belongs to the session until the broker says which name owns it. The broker's rulings say that again
-//! after each inventory, so that a lost answer needs no repetition by the session.
+//! The idea: a session seals the regions of a file that it publishes. Each gets a new epoch (the counter that accesses
+//! must name), at which it can only be read. A sealed region belongs to the session until the broker says which name
+//! owns it. The broker says that in its ruling, the answer to each inventory (report) of the node, so that a lost
+//! answer needs no repetition by the session.
 //!
 //! Invariants: those of [`NodeLeases`]; a ruling touches a region only at the very epoch that it names.
 

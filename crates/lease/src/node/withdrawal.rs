@@ -1,10 +1,10 @@
 //! Giving regions back to the host, and taking them again.
 //!
-//! The idea: a limit says how many regions of a node may have memory. When it is lowered, regions go in the
-//! order of how little their loss hurts: free regions, regions that are being wiped, `cache`, then `scratch`,
-//! and in an emergency everything else. Holders of scratch learn of it with their next renewal and can move their
-//! bytes elsewhere; what they have not moved by a deadline is taken back. A region that has gone is `Away`:
-//! nobody can lease it, and it has no pages.
+//! The idea: a limit says how many regions of a node may have memory. When it is lowered, regions go in the order of
+//! how little their loss hurts: free regions, regions that are being wiped, those leased for files of class `cache`
+//! (whose loss is a cache miss), those of class `scratch` (temporary data), and in an emergency everything else.
+//! Holders of scratch learn of it with their next renewal and can move their bytes elsewhere; what they have not moved
+//! by a deadline is taken back. A region that has gone is `Away`: nobody can lease it, and it has no pages.
 //!
 //! Never here: how many regions go, and when. The node decides that by the free memory of its host.
 //!
@@ -81,7 +81,8 @@ impl NodeLeases {
         self.recall(now, actions);
     }
 
-    /// Withdraws free regions, which go at once.
+    /// Withdraws free regions while too many have memory. A mappable one is wiped first; the pages of others go at
+    /// once.
     fn withdraw_free(&mut self, actions: &mut Vec<Action>) {
         while self.unmet() > 0 {
             let Some(region) = self.free.pop_last() else { break };
@@ -101,7 +102,7 @@ impl NodeLeases {
         }
     }
 
-    /// Takes back regions that pass the test, as far as regions must still go.
+    /// Takes back regions that pass the test, until no more regions have to go.
     fn take_back_where(&mut self, is_one: impl Fn(&Region) -> bool, actions: &mut Vec<Action>) {
         let all = (0..self.regions.len() as u32).map(RegionIndex);
         let found = all.filter(|region| is_one(&self.regions[region.0 as usize]));
