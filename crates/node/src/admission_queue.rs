@@ -1,5 +1,6 @@
 //! Admission queue of a node: every connection passes it before it moves data. The node has as many slots as CPUs. If
-//! more connections want to enter than there are slots, [`Rounds`] decides who has to wait and who is next.
+//! more connections want to enter than there are slots, [`Rounds`] decides who has to wait and who is next. It charges
+//! work to clients: one that had more than its share owes the difference.
 //!
 //! One atomic word holds the number of connections inside (low half) and waiting (high half). When the node is idle,
 //! one atomic addition lets a connection in and another lets it out: no lock, and nobody is charged, because nobody
@@ -17,8 +18,9 @@
 //! step is retried. If it leaves after that, it sees somebody waiting, takes the lock, which is free only once the
 //! waiter's ticket is queued, and gives the slot away.
 //!
-//! A node with limits counts each morsel of work under the lock. One of the threads that wait for the token buckets
-//! watches the clock for all of them.
+//! A node with limits counts each morsel of work (all that a connection does between entering and leaving) under the
+//! lock. Threads also wait while the token buckets, which hold the work that the limits still permit, are empty. One of
+//! these threads watches the clock for all of them.
 
 use crate::fair::{self, Member, Rounds, Ticket};
 use crate::limits::{BURST_NS, Bucket};
@@ -34,8 +36,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// One waiting thread, in the word.
+/// Amount that one waiting thread adds to the word, whose low half counts the connections inside.
 const WAITING: u64 = 1 << 32;
+/// Mask of the low half of the word.
 const INSIDE: u64 = WAITING - 1;
 
 /// Key of a client: connections with the same identity and client number count as one client. A connection without a
@@ -58,10 +61,10 @@ impl ClientKey {
     }
 }
 
-/// Slot in which a waiting thread finds its grant.
+/// Place where a waiting thread finds its permission to enter.
 #[derive(Debug)]
 struct Seat {
-    /// Reserved cost plus one; 0 while the thread waits.
+    /// Cost in ns that was reserved for the thread's work, plus one; 0 while the thread waits.
     granted: AtomicU64,
     thread: Thread,
 }
@@ -76,7 +79,7 @@ struct Queue {
     buckets: [Option<Bucket>; 2],
     /// Ticket of the thread that watches the clock for all that wait for a bucket.
     keeper: Option<Ticket>,
-    /// Time at which that thread wakes next.
+    /// Time at which the keeper wakes next.
     alarm: MonoNs,
 }
 
@@ -86,8 +89,8 @@ pub struct AdmissionQueue {
     word: AtomicU64,
     slots: u64,
     is_limited: bool,
-    /// True if bytes, and if CPU time, count as cost. With one limit only the limited resource counts, because it is
-    /// the scarce one. Otherwise both count.
+    /// Two flags: bytes count as cost, and CPU time counts as cost. With one limit only the limited resource counts,
+    /// because it is the scarce one. Otherwise both count.
     counts: [bool; 2],
     may_spin: bool,
     queue: Mutex<Queue>,
@@ -145,7 +148,7 @@ impl AdmissionQueue {
         self.word.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).is_ok()
     }
 
-    /// Enters, and waits if it has to. Returns the reserved cost.
+    /// Enters, and waits if it has to. Returns the cost in ns that was reserved for the work; 0 if none was.
     fn enter_in_turn(&self, member: Member) -> u64 {
         let mut queue = self.queue.lock();
         loop {
@@ -213,9 +216,9 @@ impl AdmissionQueue {
         Some(Duration::from_nanos(left))
     }
 
-    /// Wakes the thread that watches the clock if the buckets will permit work before it would wake. Otherwise tokens
-    /// would gather while all wait and be spent in a burst, and a client that asks for one thing at a time would come
-    /// too late for its next visit.
+    /// Wakes the thread that watches the clock if the buckets will permit work before it would wake. If it slept on,
+    /// tokens would gather while all wait and then be spent in a burst, in which a client with one request at a time is
+    /// too late for its next turn.
     fn set_alarm(&self, queue: &Queue, left_ns: u64) {
         let is_late = queue.alarm.0 > self.host.now().0.saturating_add(left_ns);
         if left_ns > 0
@@ -226,8 +229,8 @@ impl AdmissionQueue {
         }
     }
 
-    /// Passes the watch of the clock to another thread, if the caller had it or was about to take it. The woken thread
-    /// may be admitted before it wakes; it then wakes the next one.
+    /// Passes the watch of the clock to another thread, if the caller had it or was about to take it. That thread may
+    /// be admitted before it runs; it then passes the watch on.
     fn hand_over_clock(&self, queue: &mut Queue, ticket: Ticket) {
         if queue.keeper.is_none_or(|keeper| keeper == ticket) {
             queue.keeper = None;
@@ -262,7 +265,8 @@ impl AdmissionQueue {
         }
     }
 
-    /// Leaves. Charges the morsel if somebody waits or a limit counts it.
+    /// Lets a connection out. Charges its morsel (the work since it entered) to the client if somebody waits or a limit
+    /// counts it.
     fn leave(&self, member: Member, usage: &Usage) {
         if !self.is_limited && usage.reserved == 0 {
             let before = self.word.fetch_sub(1, Ordering::AcqRel);

@@ -1,8 +1,8 @@
 //! Check of the rights of one data operation: a pure function of the request and the region's fence (its epoch, and the
 //! handles that may read or write).
 //!
-//! The caller has entered the region's gate, and nobody changes the fence before the caller has left. The fence
-//! therefore stays valid until the copy is over.
+//! The caller has entered the region's gate (it is counted as using the region), and nobody changes the fence before
+//! the caller has left. The fence therefore stays valid until the copy is over.
 
 use farpool_region::Fence;
 use farpool_transport::Intent;

@@ -333,8 +333,8 @@ pub fn keep_reserve<M: Memory>(
     }
 }
 
-/// Limits the number of regions that have memory: see [`farpool_lease::NodeLeases::limit`]. Called by one thread at a
-/// time.
+/// Limits the number of regions that have memory; `withdrawal` says which kinds of regions may be taken back for that.
+/// See [`farpool_lease::NodeLeases::limit`]. Called by one thread at a time.
 pub fn keep_regions<M: Memory>(node: &NodeService<M>, regions: u32, withdrawal: Withdrawal) {
     let mut actions = Vec::new();
     let mut leases = node.leases();

@@ -11,14 +11,15 @@ use farpool_wire::{Code, Opcode, Refusal, Reply, Request};
 use std::io;
 use std::sync::Arc;
 
-/// Answers requests for a node. Called from many threads at once, but never while bytes are read or written. The
-/// default of each request refuses it as unsupported.
+/// Answers control requests for a node. Called from many threads at once. Reads and writes of regions never come here.
+/// The default of each request refuses it as unsupported.
 pub trait Extension: Send + Sync + 'static {
     /// Answers a control request that is not about leases.
     fn call(&self, _peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         Err(Refusal::new(Code::Unsupported, request.opcode() as u64))
     }
-    /// Turns a connection into a call lane; see [`farpool_transport::Service::open_lane`].
+    /// Turns a connection into a call lane: hands it to the process that runs a tenant's functions. See
+    /// [`farpool_transport::Service::open_lane`].
     fn open_lane(&self, _peer: &Peer, _open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::OpenLane as u64))
     }

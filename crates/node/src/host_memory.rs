@@ -7,7 +7,7 @@ use crate::pressure::{BoundedMemory, Sample};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Source of memory samples.
+/// Source of samples of the memory that is left on a host.
 pub trait MemorySource: Send + Sync {
     /// Takes a sample. An error means that nothing is known this time.
     fn sample(&self) -> io::Result<Sample>;
@@ -100,7 +100,8 @@ impl MemorySource for HostMemory {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let mut spaces = vec![BoundedMemory { total_bytes, available_bytes }];
-        // A limit that appears or vanishes shifts the order for one sample; one computed slope is then wrong.
+        // If a group's limit appears or vanishes, the groups after it have other places in this sample than in the one
+        // before, and the rates of change that are computed from the two are wrong once.
         spaces.extend(self.groups.iter().filter_map(|group| group.space(total_bytes)));
         let stalls = std::fs::read_to_string(self.root.join("proc/pressure/memory")).ok();
         let stalled = |text: &str, kind: &str| {

@@ -1,9 +1,10 @@
 //! Limits of a node's work per second, in bytes or in ns of CPU time. Pure: the caller passes the time.
 //!
-//! A token bucket fills with time, up to a burst. Its tokens are taken when a morsel of work ends, because only then is
-//! its size known. The level may therefore fall below zero, and nobody begins a morsel until it is above zero again. An
-//! idle node keeps at most a burst of tokens. Over any span of time a node spends at most what the span brings in, a
-//! burst, and one morsel in each slot.
+//! A token bucket fills with time, up to a burst. Its tokens are taken when a morsel of work (all that a connection
+//! does between two admissions) ends, because only then is its size known. The level may therefore fall below zero, and
+//! nobody begins a morsel until it is above zero again. An idle node keeps at most a burst of tokens. Over any span of
+//! time a node spends at most what the span brings in, a burst, and one morsel in each slot (place to work; a node has
+//! one for each CPU).
 
 use farpool_wire::MonoNs;
 

@@ -13,27 +13,28 @@ use farpool_wire::MonoNs;
 /// Time in ns over which a fall of the available memory is extrapolated: half a second. It covers several samples and
 /// the time it takes to return memory, so that returning begins before the reserve is used.
 const AHEAD_NS: u64 = 500_000_000;
-/// Percentage of a space below which its available memory is an emergency, in which everything is returned.
+/// Percentage of a space (limited memory: the host's or a control group's). If less of it is available, that is an
+/// emergency, in which the node returns all memory.
 const EMERGENCY_SHARE: u64 = 3;
-/// Share of the time during which all tasks wait for memory that makes an emergency, if little memory is left.
+/// Share of the time. If all tasks waited for memory for more than this, and little is left, that is an emergency.
 const FULL_SHARE: f64 = 0.2;
-/// Share of the time during which some tasks wait for memory that makes the node return memory, if little is left.
+/// Share of the time. If some tasks waited for memory for more than this, and little is left, the node returns memory.
 const SOME_SHARE: f64 = 0.1;
-/// Least time in ns over which waiting is measured.
+/// Least time in ns over which the waiting of tasks for memory is measured.
 const STALL_INTERVAL_NS: u64 = 1_000_000_000;
-/// Divisor: 1/64 of a space is returned because of waiting alone.
+/// Divisor: at least 1/64 of a space is returned if tasks wait for memory and little is left.
 const STALL_STEP: u64 = 64;
 /// Time in ns without shortage after which memory is taken back.
 const QUIET_NS: u64 = 60_000_000_000;
 /// Interval in ns between two steps of taking memory back.
 const GROW_EVERY_NS: u64 = 1_000_000_000;
-/// Divisor: at most 1/64 of a space is taken back per step.
+/// Divisor: at most 1/64 of a space is taken back from the host per step.
 const GROW_STEP: u64 = 64;
-/// Least default reserve in bytes. The default is a tenth of a space, at least this, and at most a quarter of the
-/// space.
+/// Least default reserve in bytes: what stays available to others. The default is a tenth of a space, at least this,
+/// and at most a quarter of the space.
 const RESERVE_BYTES: u64 = 2 << 30;
 
-/// Limited memory: the host's, or a control group's.
+/// Space: limited memory, of the host or of a control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundedMemory {
     /// Total bytes.
@@ -52,7 +53,7 @@ impl BoundedMemory {
 /// Sample of the host's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// All spaces that limit this process, always in the same order.
+    /// All spaces that limit this process, in the same order in each sample.
     pub spaces: Vec<BoundedMemory>,
     /// Microseconds that some, and all, of the host's tasks have waited for memory since its start. `None` if the host
     /// does not report it.
@@ -88,10 +89,14 @@ struct Before {
 /// State of the decisions about memory pressure.
 #[derive(Clone, Debug)]
 pub struct Pressure {
+    /// Reserve in bytes that was configured; `None` for the default of each space.
     reserve_bytes: Option<u64>,
     before: Option<Before>,
+    /// Last times that tasks had waited for memory in sum (some, all; in µs), and when they were read.
     stalled: Option<(MonoNs, (u64, u64))>,
+    /// Time since which no space has been short; `None` while one is.
     quiet_since: Option<MonoNs>,
+    /// Time at which memory was last taken back.
     grown: MonoNs,
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct Chores {
 
 /// A node's leases and memory, without listeners and threads.
 ///
-/// It implements [`Service`]: connection threads call it, many at once. Data operations take no lock of this type; they
+/// It implements [`Service`]: connection threads call it, many at once. Data operations take none of its locks; they
 /// enter the gate of each region and check the rights there. Control messages take the lease lock, decide, and carry
 /// the effects out to the gates before they release it and reply. Slow work (zeroing, moving bytes of an extent that is
 /// made immutable) runs without the lease lock; the set `moving` keeps its regions from being wiped or granted
