@@ -1,8 +1,9 @@
 //! Several brokers, of which one leads.
 //!
 //! The idea: the store decides which broker leads, whatever the brokers themselves believe. The winner of an election
-//! gets a store that accepts writes only until somebody else wins, and begins a new term in it. Nodes refuse tickets of
-//! older terms. Two brokers that both believe to lead can therefore do no harm.
+//! gets a store that accepts writes only until somebody else wins, and begins a new term in it. The term is a number
+//! that only grows, and nodes refuse tickets of older terms. Two brokers that both believe to lead can therefore do no
+//! harm.
 //!
 //! Times matter for liveness only. A leader that could not send a heartbeat for so long that another may have won stops
 //! answering. Its peers then go on to the next broker.
@@ -55,6 +56,7 @@ pub struct Standby {
 
 struct Leading {
     service: Arc<BrokerService>,
+    /// Time from which on the broker answers nothing, unless a heartbeat has moved it.
     until: MonoNs,
 }
 

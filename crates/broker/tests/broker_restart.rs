@@ -1,4 +1,5 @@
-//! A broker with a store in a file stops and starts again, while it is asked over loopback (invariant I5).
+//! A broker with a store in a file stops and starts again, while it is asked over loopback (invariant I5: a published
+//! name survives a crash of the broker).
 
 use farpool_broker::stores::RedbStore;
 use farpool_broker::{Broker, LeaseSettings};

@@ -56,7 +56,7 @@ fn commit_names(store: &mut RedbStore, rounds: std::ops::Range<u64>) -> Durable 
     load(store)
 }
 
-/// File to be damaged, its contents, and the same file some commits earlier.
+/// File to be damaged: its bytes, those of some commits before, and the state of the last commit.
 struct Subject {
     what: &'static str,
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! File of a store on disk: a front page of our own, followed by the data of redb.
+//! File of a store on disk: a front page of our own, followed by the data of redb, an embedded database.
 //!
 //! The idea: redb keeps the last two commits in its file. If the few bytes that tell them apart are damaged, it may
 //! take the older one for the last. The front page therefore has the number of the last commit as well, written and
@@ -255,7 +255,7 @@ impl StorageBackend for Behind {
     }
 }
 
-/// Converts an offset in redb's part to one in the file. A damaged file may ask for any offset.
+/// Converts an offset in redb's part to one in the file. A damaged file may make redb ask for any offset.
 fn within(offset: u64) -> io::Result<u64> {
     let beyond =
         || io::Error::new(io::ErrorKind::InvalidInput, "the offset is beyond the end of the largest file");
@@ -273,8 +273,10 @@ pub(super) struct View {
 struct ViewState {
     /// Length of the view in bytes.
     bytes: u64,
-    /// Bytes at the front of the file that the view shows. Behind them it shows zeros, until these are written.
+    /// Bytes at the start of redb's part that the view shows as they are in the file. It shows zeros after them, except
+    /// where something was written to the view.
     behind_bytes: u64,
+    /// Pages that were written to the view, by their numbers.
     pages: BTreeMap<u64, Vec<u8>>,
 }
 

@@ -9,9 +9,9 @@
 //!
 //! A value: `FPr1`, number of the commit (8 bytes), key (2 bytes of length, then UTF-8), payload (4 bytes of length,
 //! then the payload), CRC32C of all that (4 bytes); integers are little-endian. Keys and payloads: `meta/term` and
-//! `meta/next_file` 8 bytes each, `meta/key` 32 bytes, `meta/sum` how many others there are (8 bytes) and the sum of
-//! their digests (16 bytes), `names/NAME` a published file in the form of the wire. The digest of a value is the first
-//! 16 bytes of the SHA-256 of it.
+//! `meta/next_file` 8 bytes each, `meta/key` 32 bytes, `meta/sum` the number of all other values (8 bytes) and the sum
+//! of their digests (16 bytes), `names/NAME` a published file in the form of the wire. The digest of a value is the
+//! first 16 bytes of the SHA-256 of it.
 
 use super::{StoreError, decode_file, encode_file};
 use farpool_lease::broker::{Durable, StateChange};

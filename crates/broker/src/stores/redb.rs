@@ -3,8 +3,8 @@
 //! The idea: redb trusts its file. One flipped byte may produce another name, another file, or a panic. A file is
 //! therefore verified as a whole before it is used: the front page ([`StoreFile`]), redb's own checksums of all pages,
 //! and the checksum of each record with the sum over all of them ([`Reading`]). That happens on a view that does not
-//! change the file. A panic inside redb is caught and becomes an error. Commits have two phases, so that a damaged page
-//! is never mistaken for a commit that a crash interrupted, and rolled back.
+//! change the file. A panic inside redb is caught and becomes an error. Commits have two phases: with one phase, redb
+//! could mistake a damaged page for a commit that a crash interrupted, and roll it back.
 //!
 //! All of [`super::records`] are in one table, `records`. A file of another format is refused and never converted
 //! silently. No table is ever renamed and no savepoint made, because those are the parts of redb in which corruption
