@@ -238,8 +238,9 @@ impl Connection<'_> {
         }
     }
 
-    /// Answers a whole frame through buffers. If the frame moves data, waits until the node admits the connection, of
-    /// which only some may move data at a time. Other frames are answered without that, because they may take long.
+    /// Answers a whole frame through buffers. If the frame moves data, first waits until the node admits the
+    /// connection, because only some connections may move data at a time. Other frames are answered without admission,
+    /// because they may take long.
     fn answer_whole(&mut self, header: &Header) -> Next {
         let Connection { stream, service, conversation, input, out } = self;
         if !is_data(header) && header.opcode != Opcode::NextChunk {

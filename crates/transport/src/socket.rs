@@ -41,8 +41,7 @@ pub trait Stream: Send {
         true
     }
 
-    /// Notes that the awaited bytes have come, although they were received past this stream. The next wait starts to
-    /// spin anew.
+    /// Notes that the awaited bytes have come, although not by [`Self::read`]. The next wait starts to spin anew.
     fn heard(&mut self) {}
 
     /// Sends bytes that `write` has accepted and buffered. Returns `WouldBlock` while some remain.
@@ -60,8 +59,8 @@ pub trait Stream: Send {
         !self.is_encrypted()
     }
 
-    /// Returns the socket, if bytes may be sent and received past this stream. `None` if the stream has to see all
-    /// bytes.
+    /// Returns the socket, if bytes may be sent and received over it directly, without `read` and `write` of this
+    /// stream. `None` if the stream has to see all bytes.
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -54,7 +54,7 @@ pub struct TlsStream {
     encryption: Option<Encryption>,
     /// Decrypts incoming bytes. `None` if the kernel does.
     decryption: Option<Decryption>,
-    /// Records in each direction. An upper bound if the kernel makes the records.
+    /// Numbers of records sent and received. Upper bounds if the kernel makes the records.
     sent_records: u64,
     received_records: u64,
     /// Description of our certificate, for the error if the peer rejects it.
