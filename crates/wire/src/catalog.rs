@@ -9,8 +9,9 @@ use sha2::{Digest, Sha256};
 wire_struct! {
     /// Extent of a published file: a run of its bytes in one region.
     ///
-    /// Its handle is bound to the name of the file ([`NamedExtent::bind`]). The node knows the handle as it was made.
-    /// So extents that are stored under a wrong name give no right to the bytes, and the node refuses to read them.
+    /// Its handle is bound to the name of the file: [`NamedExtent::bind`] combines it with a hash of the name. The node
+    /// knows the handle only as it was before that. So extents that are stored under a wrong name give no right to the
+    /// bytes, and the node refuses to read them.
     NamedExtent {
         /// Node that holds the bytes.
         node: NodeId,

@@ -144,8 +144,8 @@ pub fn decode_write_table(
         Some(count) => u64::from_le_bytes(*count).min(BATCH_OPS_MAX as u64 + 1) as usize,
         None => return Ok(None),
     };
-    // It cannot overflow: the count is limited above. One above the limit is refused by `take_spans`, which reads it
-    // first.
+    // It cannot overflow, because `count` was capped. A count above the limit is refused by `take_spans`, which reads
+    // it first.
     let count_bytes = if operations == Operations::Batch { 8 } else { 0 };
     let table = count_bytes + if count > BATCH_OPS_MAX { 0 } else { count * SPAN_BYTES };
     let Some(table_bytes) = begun.get(..table) else { return Ok(None) };

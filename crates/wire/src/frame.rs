@@ -57,7 +57,7 @@ opcodes! {
     Drain = 26,
     /// Node to broker: offers its memory.
     Offer = 32,
-    /// Node to broker: reports owned regions, counts of the others, and spent tickets.
+    /// Node to broker: reports owned regions, the number of other regions in each state, and spent tickets.
     Inventory = 33,
     /// Client to node: turns a ticket into leases.
     Lease = 48,
@@ -79,17 +79,17 @@ opcodes! {
     WriteBatch = 67,
     /// Client to node: opens a scan, which runs a program over row groups.
     OpenScan = 80,
-    /// Client to node: asks for the next chunk of a scan.
+    /// Client to node: asks for the next chunk of a scan's results.
     NextChunk = 81,
-    /// Client to node: takes row groups out of the scan.
+    /// Client to node: takes row groups out of the scan, to process them itself.
     ClaimGroups = 82,
     /// Client to node: ends a scan.
     CloseScan = 83,
-    /// Client to node: sends the next bytes of a lookup, which semi-joins of scans use.
+    /// Client to node: sends the next bytes of a lookup, the keys or a Bloom filter for semi-joins of scans.
     PutLookup = 84,
     /// Client to node: ends a lookup.
     DropLookup = 85,
-    /// Client to node: makes this connection a lane, for calls of functions over a window.
+    /// Client to node: makes this connection a lane, for calls of functions over a window (range of a file).
     OpenLane = 96,
     /// Client to node, on a lane: asks for the number of a function that the node has.
     UseFunction = 97,

@@ -5,7 +5,7 @@ use crate::ids::*;
 use crate::limits::*;
 
 wire_struct! {
-    /// Range of a sealed region, and its position in a window.
+    /// Range of a sealed region, and its position in a window (the range of a file that functions see).
     LanePart {
         /// Region of the node.
         region: RegionIndex,
@@ -13,7 +13,7 @@ wire_struct! {
         epoch: Epoch,
         /// Right to read the region.
         handle: Handle,
-        /// First byte in the region: a multiple of 4,096, unless resident functions are called.
+        /// First byte in the region: a multiple of 4,096, unless resident functions (built into the node) are called.
         offset: u64,
         /// Bytes of the range.
         bytes: u64,
@@ -128,7 +128,7 @@ wire_struct! {
 wire_struct! {
     /// Request that tells where the columns of the window's table are, for the calls that follow on this lane.
     PutColumns {
-        /// Positions of the columns, in the form of a call record.
+        /// Positions of the columns, in the form of the record that a function is called with (`spec/function.md`).
         columns: Bytes<FUNCTION_COLUMNS_BYTES_MAX>,
     }
 }
@@ -186,7 +186,7 @@ outcomes! {
     /// Wish to continue at another node; the output is the state. Detail: the byte of the window where it wants to
     /// continue.
     Hop = 2,
-    /// Wish for bytes that lie elsewhere, to be answered by a `Supply`; detail: the first byte of their block.
+    /// Wish for bytes that lie on another node, to be answered by a `Supply`; detail: the first byte of their block.
     Away = 3,
     /// Load or store outside of all memory; detail: the address.
     OutOfBounds = 4,
@@ -214,7 +214,7 @@ outcomes! {
     Died = 15,
     /// Return value that is not permitted; detail: that value.
     Contract = 16,
-    /// Bytes from elsewhere that nobody could supply; detail: the first byte of their block.
+    /// Bytes of another node that nobody could supply; detail: the first byte of their block.
     NotSupplied = 17,
 }
 
@@ -263,7 +263,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Request that brings bytes which a call needs from elsewhere.
+    /// Request that brings bytes of another node which a call needs.
     Supply {
         /// First byte of the block.
         at: u64,

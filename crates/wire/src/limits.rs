@@ -1,4 +1,5 @@
-//! Limits of every count and size that may appear in a frame (invariant I10).
+//! Limits of every count and size that may appear in a frame. They keep invariant I10: no bytes of a peer cause a
+//! panic, an allocation without a bound, or an endless loop.
 
 /// Oldest protocol version that this code speaks.
 pub const VERSION_MIN: u8 = 1;
@@ -56,7 +57,7 @@ pub const SCAN_GROUPS_MAX: usize = 4_096;
 pub const SCAN_KEY_BYTES: usize = 16;
 /// Most bytes of the columns of one row group that a scan reads.
 pub const SCAN_GROUP_BYTES_MAX: usize = 64 << 20;
-/// Most lookups of a scan.
+/// Most lookups (sets of keys, or Bloom filters of them, for semi-joins) of a scan.
 pub const SCAN_LOOKUPS_MAX: usize = 16;
 /// Most bytes of a lookup.
 pub const LOOKUP_BYTES_MAX: usize = 16 << 20;

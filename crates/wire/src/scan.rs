@@ -145,7 +145,7 @@ impl Default for ScanSeals {
     }
 }
 
-/// Kind of a lookup, which semi-joins use.
+/// Kind of a lookup: the form of the keys with which a semi-join of a scan compares rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupKind {
     /// Bloom filter of the keys.
