@@ -171,7 +171,7 @@ struct Window {
 
 const WINDOW_NS: u64 = 10_000_000_000;
 const WRITTEN_MAX: u32 = 20;
-/// Limit of what is remembered. Beyond it, windows that are over are forgotten.
+/// Limit of the pairs of kind and node that are remembered. Beyond it, those whose 10 s are over are forgotten.
 const KINDS_MAX: usize = 1024;
 
 impl EventLimit {
@@ -180,7 +180,8 @@ impl EventLimit {
         EventLimit { seen: BTreeMap::new() }
     }
 
-    /// Decides whether an event is written. Returns the number of similar events that were not written before it.
+    /// Returns the number of similar events that were suppressed before this one. `None` if this one must not be
+    /// written.
     pub(crate) fn admit(&mut self, now: MonoNs, event: &Event) -> Option<u64> {
         let is_over = |window: &Window| now.0.saturating_sub(window.begun.0) >= WINDOW_NS;
         if self.seen.len() >= KINDS_MAX {

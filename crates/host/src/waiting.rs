@@ -23,7 +23,7 @@
 //!   shows if spinning pays.
 //! - *Never trying again* would keep two parked sides parked: each waits long because the other parks. Trials spin up
 //!   to `2 B`, for enough waits that the other side learns to spin, and then this one. Trials that fail are made ever
-//!   more rarely, down to a hundredth of the time. They come sooner when waits have become short.
+//!   more rarely, until they take a hundredth of the time. They come sooner when waits have become short.
 //! - *As many spinners as there are waits* would keep the other side from answering. A process has fewer spinners than
 //!   CPUs. It has none while its conversations need more CPUs than there are: one for each conversation, and two if its
 //!   peer is on this host.
@@ -115,7 +115,7 @@ pub fn spin_budget_ns() -> u64 {
 /// Measures the median one-way wake-up between two threads on different CPUs that had time to fall idle.
 ///
 /// The threads are pinned. Otherwise the kernel puts a pair that wait for each other on one CPU, where a wake-up costs
-/// a tenth. A time learnt there would always be too short for an answer.
+/// a tenth as much. A time measured there would be too short for a peer on another CPU.
 fn measured_wake_ns() -> Option<u64> {
     const ROUNDS: usize = 15;
     const IDLE: Duration = Duration::from_micros(200);
@@ -208,13 +208,15 @@ impl Drop for Seat {
 /// times are passed in.
 #[derive(Clone, Debug)]
 pub struct Rule {
+    /// Cost of parking in ns, a wake-up and an answer; 0 if spinning is never worthwhile.
     park_ns: u64,
     /// Share of the spun waits that were over within `park_ns`, in 65536ths.
     hits: u64,
     /// Mean of the spun waits in ns, each counted as `park_ns` at most.
     spun: u64,
     is_spinning: bool,
-    /// Number of waits left in the present trial. 0 if there is none.
+    /// Number of waits left in the present trial, a series of waits that are spun to see if that pays now. 0 if there
+    /// is none.
     trial: u32,
     /// Number of waits until the next trial.
     until_trial: u32,
@@ -226,11 +228,13 @@ pub struct Rule {
     were_long: bool,
 }
 
+/// The whole, as a share in 65536ths.
 const ONE: u64 = 65_536;
 /// Weight of a new wait in the means: a sixteenth.
 const GAIN: u64 = 16;
 /// Waits of a trial. One side needs about twelve to change its choice, and both sides must, one after the other.
 const TRIAL_WAITS: u32 = 40;
+/// Bounds of the number of waits between two trials.
 const PUT_OFF_MIN: u32 = 32;
 const PUT_OFF_MAX: u32 = 8_192;
 /// Divisor of the time until the next trial, once waits have become short.
@@ -299,7 +303,7 @@ impl Rule {
             return;
         }
         if pays {
-            // The first trial after a later switch to parking comes soon as long as spinning pays.
+            // As long as spinning pays, the first trial after a later switch to parking is set to come soon.
             self.put_off = if self.is_spinning { PUT_OFF_MIN } else { self.put_off };
         } else {
             self.put_off = (2 * self.put_off).min(PUT_OFF_MAX);
