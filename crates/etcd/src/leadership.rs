@@ -9,7 +9,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for etcd when resigning. If the cluster is back by then, the others need not wait until the
+/// Longest wait for etcd when resigning. If the cluster answers by then, the other brokers need not wait until the
 /// lease ends.
 const RESIGNING: Duration = Duration::from_secs(3);
 

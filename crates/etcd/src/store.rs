@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 const FORMAT: &str = "2";
 /// Key of the version, without the prefix.
 const FORMAT_KEY: &str = "meta/format";
-/// Prefixes of the other keys.
+/// Prefixes of all keys except the leader's.
 const PREFIXES: [&str; 2] = ["meta/", NAMES];
 /// Keys that are read at once.
 const PAGE: usize = 64;

@@ -39,7 +39,7 @@ pub(crate) struct Suspicion {
     seen: Option<(Sight, Instant)>,
 }
 
-/// Values seen at one look.
+/// Values that one look at the leader's key has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sight {
     /// Revision at which the key was last written.
