@@ -100,7 +100,7 @@ impl DiskCopy {
         Error::new(ErrorKind::Lost, message)
     }
 
-    /// Frees the disk space behind a length.
+    /// Cuts the file on disk off at a length, which frees the space after it.
     pub(crate) fn truncate(&self, bytes: u64) {
         self.failed().0.remove(bytes..u64::MAX);
         // An error leaves too many bytes on disk. They are never read, because the file's map knows what was written.

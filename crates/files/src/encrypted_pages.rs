@@ -58,7 +58,8 @@ pub(crate) struct EncryptedRead {
     /// Segments in order, without gaps.
     pub(crate) segments: Vec<Segment<Arc<LeasedRegion>>>,
     tags: Vec<Vec<Option<PageTag>>>,
-    /// Value of [`FileMap::version`] for these pages when the read began.
+    /// Value of [`FileMap::version`] for these pages when the read began. It changes when a write to one of them
+    /// begins.
     version: u64,
 }
 

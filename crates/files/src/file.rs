@@ -99,8 +99,10 @@ pub(crate) struct FileInner {
     /// Copy on the local disk, for local protection.
     pub(crate) disk: Option<Arc<DiskCopy>>,
     state: Mutex<FileState>,
-    /// Value of [`FileMap::layout`] for readers without the lock. Stored before the lock is released.
+    /// Value of [`FileMap::layout`], which changes when bytes move or go, for readers without the lock. Stored before
+    /// the lock is released.
     layout: AtomicU64,
+    /// List of the bytes that are mapped in this process, for reads and writes without a request.
     pub(crate) direct: Direct,
     /// Event that is signalled when an operation ends and others wait.
     ended: HostEvent,

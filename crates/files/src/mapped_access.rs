@@ -17,7 +17,8 @@
 //!
 //! Never here: an error returned to the caller, a request to a node, a write to an encrypted or mirrored file.
 //!
-//! Invariants: I3 and I7, as in `read` and `write`.
+//! Invariants: I3 (a read returns bytes that this file wrote, or an error) and I7 (from a copy that has all writes), as
+//! in `read` and `write`.
 
 use crate::file::{FileInner, RangeLock, ReadRange, WriteRange, hull};
 use crate::mapped_runs::{List, Run, mapped};

@@ -59,7 +59,7 @@ pub struct LeasedRegion {
     /// True if the region is leased to this session. False if it belongs to a published name and may be read while the
     /// name has it.
     pub(crate) is_leased: bool,
-    /// Set when the node has revoked the region.
+    /// True once the node has revoked the region.
     pub(crate) is_taken: AtomicBool,
 }
 
@@ -320,7 +320,7 @@ impl NodeLinks {
 }
 
 impl LeasedRegion {
-    /// Reports whether the region may be used without a request. As `Session::check_lease`, without the renewal.
+    /// Reports whether the region may be used without a request. It is `Session::check_lease` without the renewal.
     pub(crate) fn is_ours(&self, now: MonoNs) -> bool {
         self.check_usable().is_ok() && (!self.is_leased || now < self.node.leased_until())
     }

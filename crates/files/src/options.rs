@@ -91,7 +91,7 @@ pub struct PoolOptions {
     /// Certificates of this session and authorities it trusts; every TCP connection then uses TLS. Made by
     /// [`Tls::load`]. Default: none, and connections stay on this machine.
     pub tls: Option<Tls>,
-    /// Permits connections beyond this machine without encryption or authentication. Default: refused.
+    /// True if connections beyond this machine are permitted without encryption or authentication. Default: false.
     pub plaintext: bool,
     /// Longest pause between two renewals of the leases, in ms. A lost node is noticed within it. Renewals are sent at
     /// least three times per lease time. Default 250 ms; 20 ms to 10 min.

@@ -291,7 +291,8 @@ impl Session {
         let published =
             self.broker.ask(&Request::Publish(publish)).and_then(|reply| answer_of!(reply, Publish));
         if let Err(error) = published {
-            // The name was dropped or replaced meanwhile, so nothing needs to be moved.
+            // If the name was dropped meanwhile, nothing needs to be moved. Any other error goes to the caller, for
+            // example if the name has another file by now.
             self.leases.release(&all.into_values().collect::<Vec<_>>(), self.base.options.request_timeout_ms);
             return match error.kind() {
                 ErrorKind::NotFound => Ok(0),

@@ -51,7 +51,7 @@ pub(crate) const BULK_BYTES_MIN: usize = 128 << 10;
 /// looked at.
 const SMALL_FIRST_MAX: u32 = 16;
 
-/// Connections that a read uses.
+/// Kind of the connection that a read uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
     Small,
@@ -452,7 +452,7 @@ struct Group {
 /// Bytes of reads that are carried out together, at most. All of them share the deadline of one request.
 const TOGETHER_BYTES_MAX: u64 = 8 << 20;
 /// Largest distance from the first to the last byte of reads of one encrypted file that are carried out together, as a
-/// multiple of the bytes read. Nobody can write anywhere between them meanwhile.
+/// multiple of the bytes read. It is limited because nobody can write anywhere between them meanwhile.
 const ENCRYPTED_HULL_MAX: u64 = 4;
 
 impl Group {

@@ -37,13 +37,13 @@ pub struct Session {
     pub(crate) repair: Arc<Repair>,
     pub(crate) leases: Leases,
     pub(crate) rebuilding: Rebuilding,
-    /// Failure domains whose nodes can grant leases, as the broker last reported.
+    /// Number of failure domains whose nodes can grant leases, as the broker last reported.
     hosts: AtomicU32,
     /// Key that encrypts the pages of encrypted files. Made with the first such file.
     page_key: OnceLock<Arc<PageKey>>,
     /// Writes that wait for the local disk.
     pub(crate) behind: Arc<WriteBehind>,
-    /// Keeps the pool of receive buffers alive, so that replies are received into used buffers.
+    /// Handle that keeps the pool of receive buffers in use, so that replies are received into memory used before.
     pub(crate) recv_buffers: RecvBufferPool,
     kept: Kept,
 }

@@ -1,8 +1,8 @@
 //! Writing a far file, to every copy of its extents.
 //!
-//! The idea: a write is acknowledged when every copy that the map still lists has it. If a node did not take the write,
-//! its copy is dropped from the map first, for good. No later read can then return its old bytes. A node that stalls
-//! costs its writers one timeout and not the whole query.
+//! The idea: a write is acknowledged when every copy that the file's map still lists has it. If a node did not take the
+//! write, its copy is dropped from the map first, for good. No later read can then return its old bytes. A node that
+//! stalls costs its writers one timeout and not the whole query.
 
 use crate::encrypted_pages::{page_runs, within};
 use crate::error::{Error, ErrorKind};

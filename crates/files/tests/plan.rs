@@ -177,8 +177,8 @@ fn file_map_quarantined_extent_is_neither_written_nor_recycled() {
     assert_eq!(recycled.into_keys().collect::<Vec<_>>(), [0, 2]);
 }
 
-/// A copy under way had bytes from before a truncation and was accepted as one of the bytes written since, because the
-/// new extent had been written as often as the old one.
+/// A copy that was being made held bytes from before a truncation. It was accepted as a copy of the bytes written
+/// since, because the new extent had been written as often as the old one.
 #[test]
 fn copy_made_before_its_extent_was_truncated_and_written_anew_is_not_taken_in() {
     let allocation = |region: u32| Allocation { region, offset: 0, bytes: EXTENT_BYTES_MIN as u32 };

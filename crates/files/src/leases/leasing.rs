@@ -15,8 +15,8 @@ use farpool_wire::{Code, FileClass, Incarnation, List, MonoNs, Name, Refusal, Re
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Bytes leased ahead: a quarter of what is held, within these bounds. Few requests to the broker, and little taken
-/// without need.
+/// Bounds of the bytes that are leased ahead of need: a quarter of what is held, within these. Leasing ahead saves
+/// requests to the broker; the bounds keep the session from taking much that it may not need.
 const AHEAD_BYTES_MIN: u64 = 128 << 20;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
 /// Number of tries to lease from a full pool. A node may be wiping regions that were just released.

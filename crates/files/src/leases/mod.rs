@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes leased or sealed by one request, at most. So many are made ready well within a request's timeout.
+/// Bytes leased or sealed by one request, at most. A node makes so many ready well within a request's timeout.
 const STEP_BYTES: u64 = 512 << 20;
 
 /// Effort to get memory.
@@ -45,7 +45,9 @@ pub(crate) enum Patience {
 #[derive(Default)]
 struct Held {
     allocator: Allocator<u64>,
+    /// Regions by their numbers in this session.
     regions: BTreeMap<u64, Arc<LeasedRegion>>,
+    /// Number of renewals for which each region has held no extent.
     idle_for: BTreeMap<u64, u32>,
     next_id: u64,
     /// Bytes of scratch regions that stay leased even if they are idle.

@@ -30,7 +30,7 @@ pub struct FileMap<R> {
     next_copy: u64,
     /// Version of the extent that was written last.
     version: u64,
-    /// Value of [`FileMap::layout`].
+    /// Value of [`FileMap::layout`]: changes when bytes cannot be read any more from where they were.
     layout: u64,
 }
 
@@ -386,7 +386,7 @@ impl<R: Clone> FileMap<R> {
             Some(extent) => {
                 let id = copy.id;
                 extent.copies.push(copy);
-                // A fast path that took the old copy for the only one must not write to that one alone.
+                // A mapped write that took the old copy for the only one must not go on writing to that one alone.
                 self.layout += 1;
                 Ok(id)
             }

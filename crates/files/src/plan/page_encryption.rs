@@ -7,8 +7,8 @@
 //! another tag, and the donor supplies no tag at all. The location (incarnation of the node, region, epoch, page) is
 //! authenticated too, which catches our own mistakes with the table.
 //!
-//! Never in this module: I/O, a clock, randomness (the bytes of the key are an argument), or an allocation for each
-//! run.
+//! Never in this module: I/O, a clock, randomness (the bytes of the key are an argument), or a memory allocation for
+//! each run of pages.
 //!
 //! Invariants: no nonce is used twice under a key, whatever the threads do; if a run cannot be decrypted as a whole,
 //! the caller's buffer holds zeros; only pages that this client encrypted are decrypted.
