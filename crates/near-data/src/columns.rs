@@ -127,11 +127,11 @@ struct Reading<'r, M> {
 
 /// A buffer of a row group.
 struct BufferAt {
-    /// Range of the buffer, with its tag if it is encrypted.
+    /// Range of the buffer, with its authentication tag if it is encrypted.
     span: Span,
-    /// Position for which it was encrypted.
+    /// Position in the table for which the buffer was encrypted. Decryption fails for another one.
     place: BufferPlace,
-    /// True if it is used in place when nobody can change it.
+    /// True if the buffer is used without a copy when nobody can change its region.
     in_place: bool,
 }
 
@@ -140,7 +140,7 @@ impl<M: Memory> Reading<'_, M> {
         Refusal::new(Code::BadColumns, self.index.into())
     }
 
-    /// Returns the range of a buffer, with its tag if it is encrypted.
+    /// Returns the range of a buffer, with its authentication tag if it is encrypted.
     fn span(&self, buffer: &ScanBuffer) -> Option<Span> {
         let region = self.groups.regions.get(self.group.region as usize)?;
         let tag = if self.groups.decryption.is_some() { TAG_BYTES as u32 } else { 0 };
@@ -244,7 +244,7 @@ impl<M: Memory> Reading<'_, M> {
     }
 }
 
-/// Reports whether a row group's counts and sizes fit these column types. Its position is checked later.
+/// Reports whether a row group's counts and sizes fit these column types. Its position in the region is checked later.
 fn fits(group: &ScanGroup, regions: usize, input: &[Type]) -> bool {
     let buffers = |(column, of): (&ScanColumn, &Type)| {
         let is_text = matches!(of, Type::Text | Type::Bytes);
@@ -252,7 +252,7 @@ fn fits(group: &ScanGroup, regions: usize, input: &[Type]) -> bool {
             (ColumnLayout::Plain, false) => 1,
             (ColumnLayout::Plain, true) => 2,
             (ColumnLayout::Dictionary, true) => 3,
-            // The rows, and the column's position in each.
+            // Two buffers describe the column: the rows, and its position in each row.
             (ColumnLayout::Rows, false) => 2,
             (ColumnLayout::Dictionary, false) | (ColumnLayout::Rows, true) => return false,
         };
@@ -275,7 +275,7 @@ fn are_rows(group: &ScanGroup) -> Option<bool> {
     group.columns.iter().all(is_alike).then_some(first.is_some())
 }
 
-/// Returns the rows that contain a column, and the bytes of each row.
+/// Returns the rows that contain a column, and the bytes of each row. `None` if the column does not lie in rows.
 fn rows_of(column: &ScanColumn) -> Option<(&ScanBuffer, u32)> {
     match &column.buffers[..] {
         [rows, place] if column.layout == ColumnLayout::Rows && column.null_count == 0 => {
@@ -285,7 +285,7 @@ fn rows_of(column: &ScanColumn) -> Option<(&ScanBuffer, u32)> {
     }
 }
 
-/// Reports whether values are whole bytes and every byte pattern is a value.
+/// Reports whether values of a type have a fixed width in whole bytes, and every byte pattern is a valid value.
 fn is_fixed(of: &DataType) -> bool {
     of.primitive_width().is_some() || matches!(of, DataType::FixedSizeBinary(_))
 }

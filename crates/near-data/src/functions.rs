@@ -29,7 +29,7 @@ use std::sync::{Arc, Weak};
 pub struct FunctionOptions {
     /// Functions built into the node.
     pub resident: Arc<[Arc<dyn Resident>]>,
-    /// Options of the sandbox processes that run clients' own functions. Default: none run.
+    /// Options of the sandbox processes that run clients' own functions. `None`, the default, if the node runs none.
     pub sandboxes: Option<SandboxOptions>,
 }
 
@@ -42,14 +42,14 @@ impl Default for FunctionOptions {
 /// State of the functions that a node runs: its sandbox processes, and the calls of resident functions.
 pub(crate) struct Functions {
     resident: Arc<[Arc<dyn Resident>]>,
-    /// Call lanes of resident functions, each with its caller.
+    /// Call lanes (connections on which functions are called) of resident functions, each with its caller.
     lanes: Mutex<Vec<(String, Weak<ResidentNow>)>>,
     sandboxes: Option<Sandboxes>,
 }
 
 impl Functions {
-    /// Starts the sandbox processes, if there are any. Missing confinement is logged once it is known, from a thread of
-    /// its own: nobody has to wait until a sandbox process has started.
+    /// Starts the sandbox processes, if the options have any. If this machine cannot confine them fully, that is
+    /// logged once it is known, from a thread of its own: nobody has to wait until a sandbox process has started.
     pub(crate) fn start(options: FunctionOptions) -> io::Result<Functions> {
         let sandboxes = options.sandboxes.clone().map(Sandboxes::start).transpose().map_err(|error| {
             let why = format!("cannot start the sandbox program that runs functions: {error}");
@@ -59,7 +59,7 @@ impl Functions {
             let say = move || match options.confinement() {
                 Ok(confinement) if confinement.is_whole() => {}
                 Ok(confinement) => eprintln!("farpool: {confinement}"),
-                // The caller of a function gets the error.
+                // Not fatal for the node: a client that calls a function gets the error.
                 Err(error) => eprintln!("farpool node: clients' own functions cannot be run: {error}"),
             };
             std::thread::Builder::new().name("farpool-confine".into()).spawn(say)?;
@@ -73,7 +73,8 @@ impl Functions {
         lanes
     }
 
-    /// Records a call lane of resident functions; the result shows its current call.
+    /// Records a call lane of resident functions (those built into the node). The result shows the lane's current
+    /// call.
     fn lane_of(&self, caller: String) -> Arc<ResidentNow> {
         let now = Arc::new(ResidentNow::default());
         self.lanes().push((caller, Arc::downgrade(&now)));
@@ -93,7 +94,7 @@ impl Functions {
     }
 }
 
-/// Right to read a region of a window.
+/// Right to read a region of a window. Whoever shows the handle may read the region at this epoch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Right {
     epoch: Epoch,
@@ -104,6 +105,7 @@ fn bad(part: usize) -> Refusal {
     Refusal::new(Code::BadWindow, part as u64)
 }
 
+/// Refusal of a window as a whole. [`bad`] refuses one part of it.
 const BAD_WINDOW: Refusal = Refusal { code: Code::BadWindow, detail: u64::MAX };
 
 impl<M: Memory> NearData<M> {
@@ -126,7 +128,7 @@ impl<M: Memory> NearData<M> {
             let window = self.handed_out(open, &rights)?;
             (sandboxes.heap_bytes(), sandboxes.lane(&owner(peer), window)?)
         };
-        // The epochs are still the same, so memory and descriptors are those that were requested.
+        // Checked again: if the epochs are still the same, memory and descriptors are those that were requested.
         self.rights(&open.parts)?;
         Ok((LaneOpened { heap_bytes }, successor))
     }
@@ -169,7 +171,8 @@ impl<M: Memory> NearData<M> {
             };
             places.insert(*region, files.len() as u32);
             files.push(file);
-            // Fence word of an open region: see `farpool_region`.
+            // The fence word of a region that is in use is its epoch times 2; any other word means that it may not be
+            // read now.
             fences.push(FenceAt { offset: shared.attached.word_offset, word: right.epoch.0 << 1 });
             words.get_or_insert((fence_words, shared.attached.words_bytes));
         }
@@ -204,7 +207,7 @@ impl<M: Memory> NearData<M> {
             let epoch = part.epoch;
             let reach: ReadPart = Box::new(move || {
                 let slice = memory.sealed(region, offset, bytes)?;
-                // Checked after the memory is held: it then belongs to that epoch and to no later one (I4).
+                // Checked after the memory is held: it then belongs to that epoch and to no later one (invariant I4).
                 let fence = memory.enter(region).ok()?.fence();
                 (fence.epoch == epoch).then(|| Box::new(slice) as NodeBytes)
             });
@@ -223,7 +226,8 @@ impl<M: Memory> NearData<M> {
         Ok(Box::new(ResidentLane { functions: Arc::clone(&self.functions.resident), window, now }))
     }
 
-    /// Returns the calls that have not ended. Only the administrator sees those of others.
+    /// Returns the calls that have not ended. The administrator sees all of them, and so does a peer without an
+    /// identity, because there is no TLS then. Others see their own.
     pub(crate) fn running_calls(&self, peer: &Peer) -> RunningCalls {
         let asker = owner(peer).caller;
         let sees_all = matches!(peer.identity, None | Some(Identity::Admin));
@@ -247,8 +251,8 @@ fn name_of(text: &str) -> Option<Name> {
     Name::new(if shown.is_empty() { "unnamed".to_owned() } else { shown }).ok()
 }
 
-/// Returns the owner of a peer's functions: its identity, or without TLS its client number. All processes of this
-/// machine are one tenant.
+/// Returns the owner of a peer's functions: its identity, or without TLS its client number, or the number of its
+/// connection. All peers without an identity are one tenant.
 fn owner(peer: &Peer) -> Owner {
     let caller = match &peer.identity {
         Some(identity) => identity.to_string(),

@@ -24,7 +24,7 @@ use farpool_wire::control::{LaneOpened, OpenLane};
 use farpool_wire::{Code, Refusal, Reply, Request};
 use std::sync::Arc;
 
-/// Extension of a node, over its host and its memory.
+/// Extension of a node, over its host (clock and log) and its memory.
 pub(crate) struct NearData<M> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) memory: Arc<M>,

@@ -36,6 +36,7 @@ const IDLE_MS: u64 = 60_000;
 pub(crate) struct LookupTables {
     /// Lookups by their ids.
     open: Mutex<BTreeMap<u128, Arc<Brought>>>,
+    /// Memory charged for all lookups.
     taken: Arc<Mutex<Taken>>,
 }
 
@@ -47,24 +48,29 @@ struct Taken {
     of_client: BTreeMap<ClientKey, u64>,
 }
 
-/// One lookup that a client sends.
+/// One lookup that a client sends, in parts of its bytes.
 struct Brought {
+    /// Id of the connection that sends the lookup and with which it ends.
     connection: u64,
     kind: LookupKind,
+    /// Number of bytes that the client has announced for all parts.
     bytes: u32,
     state: Mutex<State>,
     /// Time of the last use.
     used: Mutex<MonoNs>,
-    /// Memory charged for the lookup. The last field: it is given back after the memory is freed.
+    /// Memory charged for the lookup. Fields are dropped in order, so the last field is given back after the memory is
+    /// freed.
     charge: Arc<Charge>,
 }
 
 enum State {
+    /// Bytes that have arrived so far.
     Coming(MutableBuffer),
     /// All bytes have arrived, and the table is being made.
     Making,
+    /// Table that scans can use.
     Whole(Arc<LookupTable>),
-    /// The bytes were invalid, or a part was.
+    /// The bytes or a part were invalid.
     Bad,
 }
 
@@ -142,11 +148,11 @@ impl LookupTables {
         charge.set(bytes).map(|()| charge)
     }
 
-    /// Ends the lookups that nobody uses.
+    /// Ends the lookups that nobody has used for [`IDLE_MS`].
     pub(crate) fn tidy(&self, now: MonoNs) {
         let is_over = |_: &u128, brought: &mut Arc<Brought>| {
             let mut used = brought.used.lock();
-            // A scan holds the other reference.
+            // If a scan uses the lookup, it holds the second reference to the charge.
             if Arc::strong_count(&brought.charge) > 1 {
                 *used = now;
             }
@@ -215,7 +221,7 @@ impl<M: Memory> NearData<M> {
             (before, all)
         };
         if let Some(all) = all {
-            // Made without the lock, for which scans that name the lookup wait.
+            // The table is made without the lock. Scans that name the lookup would wait for the lock meanwhile.
             let made =
                 fresh_handle(&*self.host).and_then(|seed| brought.make(all.into(), seed.0 as u64, before));
             let (state, refused) = match made {

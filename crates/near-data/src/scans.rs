@@ -26,10 +26,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Limits of the scans open at a time: of all clients, and of one. Further ones are refused.
+/// Limits of the scans that are open at a time: those of all clients, and those of one. Further scans are refused.
 const SCANS_MAX: usize = 64;
 const CLIENT_SCANS_MAX: usize = 16;
-/// Limits of the programs that are kept ready: their number and their bytes.
+/// Limits of the compiled programs that are kept for later scans: their number and their bytes.
 const PROGRAMS_MAX: usize = 64;
 const PROGRAM_BYTES_MAX: usize = 128 << 20;
 /// Limit of the bytes of the programs of open scans.
@@ -40,13 +40,15 @@ const QUARANTINED_MAX: usize = 256;
 const QUARANTINE_MS: u64 = 600_000;
 /// Milliseconds without a request after which a scan ends.
 const IDLE_MS: u64 = 60_000;
-/// Limit of the bytes of groups, or of top rows, that a scan holds. Further groups leave as partial results.
+/// Limit of the bytes of groups, or of top rows, that a scan holds. Further groups are output early, as partial
+/// results.
 const HELD_BYTES_MAX: usize = 32 << 20;
 /// Limit of the work of a program over one row group: some tenths of a second. [`Bounds::steps_max`] says what counts
 /// as a step, such as one instruction for one row. A program that exceeds the limit is stopped and quarantined, and its
 /// scan ends with `ProgramStopped`.
 const GROUP_STEPS_MAX: u64 = 1 << 28;
-/// Bytes of a batch of rows. Results of this size are packed, sent and unpacked while they are in the CPU cache.
+/// Most bytes of a chunk, which is one reply with results. Results of this size are packed, sent and unpacked while
+/// they are in the CPU cache.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Nanoseconds after which a step of a scan takes no further row group, because others wait to be admitted.
 const STEP_NS: u64 = 5_000_000;
@@ -67,7 +69,7 @@ struct Table {
     open: BTreeMap<u128, Arc<Scan>>,
     /// Programs kept ready. The most recently used is at the back.
     ready: VecDeque<Arc<Prepared>>,
-    /// Encoded programs, and the time until which they are not run.
+    /// Programs that were stopped, encoded, each with the time until which it is not run.
     quarantined: VecDeque<(Vec<u8>, MonoNs)>,
 }
 
@@ -90,7 +92,9 @@ struct Scan {
 
 /// Row groups that nobody has taken yet.
 struct Cursor {
+    /// Index of the next row group that the node takes from the front.
     next: u32,
+    /// Index behind the last row group that the client has not claimed.
     end: u32,
     /// Time of the last request.
     used: MonoNs,
@@ -101,16 +105,16 @@ struct Work {
     /// Running program. `None` once it has finished.
     run: Option<Run>,
     packer: BatchPacker,
-    /// Row groups over which the program was run.
+    /// Number of row groups, from the front, over which the program was run.
     done: u32,
-    /// Encrypted replies made so far.
+    /// Number of encrypted replies made so far.
     chunks: u64,
     /// Buffers of an earlier row group, for reuse.
     spare: Vec<Buffer>,
 }
 
 impl Table {
-    /// Removes scans that nobody uses and returns them.
+    /// Ends quarantines that are over. Removes the scans that nobody uses and returns them.
     fn tidy(&mut self, now: MonoNs) -> Vec<Arc<Scan>> {
         self.quarantined.retain(|(_, until)| now < *until);
         self.take(|scan| now >= scan.cursor.lock().used.plus_ms(IDLE_MS))
@@ -129,7 +133,7 @@ impl Table {
         self.quarantined.push_back((program.to_vec(), now.plus_ms(QUARANTINE_MS)));
     }
 
-    /// Returns a program that is kept ready or that an open scan runs.
+    /// Returns the compiled form of a program, if it is kept ready or if an open scan runs it.
     fn ready(&mut self, program: &Program) -> Option<Arc<Prepared>> {
         let is_it = |ready: &Arc<Prepared>| **ready.program() == *program;
         let Some(at) = self.ready.iter().position(is_it) else {
@@ -237,7 +241,7 @@ impl<M: Memory> NearData<M> {
         Ok(Reply::OpenScan(ScanOpened { scan: id, is_known }))
     }
 
-    /// Returns the prepared program, and true if it was prepared before.
+    /// Returns the compiled program, and true if it was compiled before.
     fn prepared(&self, bytes: &[u8]) -> Result<(Arc<Prepared>, bool), Refusal> {
         let now = self.host.now();
         let is_stopped = |(program, until): &(Vec<u8>, MonoNs)| program == bytes && now < *until;
@@ -306,8 +310,8 @@ impl<M: Memory> NearData<M> {
         drop(over);
     }
 
-    /// Runs one step of a scan. Only the connection that opened the scan may ask, because others would only wait for
-    /// each other.
+    /// Runs one step of a scan. Only the connection that opened the scan may ask: requests of two connections would
+    /// only wait for each other.
     pub(crate) fn next_chunk(&self, connection: u64, id: Handle) -> Result<Reply, Refusal> {
         let scan = self.scan(id)?;
         if scan.connection != connection {
@@ -320,7 +324,7 @@ impl<M: Memory> NearData<M> {
         let chunk = match stepped {
             Ok(Ok((read_bytes, leaving))) => {
                 let is_last = work.run.is_none() && work.packer.is_empty();
-                // The connection fills in how long it waited.
+                // The thread of the connection fills in how long the request waited to be admitted.
                 let (done, busy_ns, waited_ns) = (work.done, 0, 0);
                 let batches = Payload::default();
                 let chunk = Chunk { is_last, done, read_bytes, busy_ns, waited_ns, batches };
@@ -430,7 +434,7 @@ enum End {
 }
 
 impl End {
-    /// Error for a row that is larger than a batch may be.
+    /// Returns the error for a row that is larger than a chunk may be.
     fn too_large() -> End {
         End::Refused(Refusal::new(Code::LimitReached, CHUNK_BYTES as u64))
     }
