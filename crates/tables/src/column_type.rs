@@ -196,7 +196,8 @@ pub(crate) fn take_type(from: &mut Cursor<'_>) -> Result<DataType, WireError> {
     })
 }
 
-/// Appends a value of a column of this type, in as many bytes as the type has.
+/// Appends a value of a column of this type. Numbers take as many bytes as the type has. Text has its length before
+/// it.
 pub(crate) fn put_value(of: &DataType, value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Boolean(value) => value.put(out),
@@ -245,7 +246,7 @@ pub(crate) fn take_value(of: &DataType, from: &mut Cursor<'_>) -> Result<Value, 
             }
             Value::Bytes(from.bytes(bytes)?.to_vec())
         }
-        // These are Int64 and timestamps.
+        // The remaining types are Int64 and timestamps.
         _ => Value::Integer(u64::take(from)?.cast_signed().into()),
     })
 }

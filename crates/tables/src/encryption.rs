@@ -29,7 +29,7 @@ impl ScanKeys {
     ///
     /// Errors: [`ErrorKind::Refused`] if somebody could.
     pub(crate) fn check_way(&self, session: &Session, node: &NodeLinks) -> Result<(), Error> {
-        // A shared link is memory of this machine; its bytes leave it nowhere.
+        // A shared link is memory of this machine, so its bytes never leave the machine.
         let is_safe = node.is_shared() || session.options().tls.is_some() || is_loopback(&node.info.address);
         match is_safe || (self.table.is_none() && !self.encrypt_answers) {
             true => Ok(()),
@@ -58,7 +58,7 @@ impl ScanKeys {
         };
         let (mut answers, mut cipher) = (Vec::new(), None);
         if self.encrypt_answers {
-            // Each scan has a key of its own, because the number of a chunk is its nonce.
+            // Each scan has a key of its own, because the number of a chunk (one reply with results) is its nonce.
             let mut random = ScanKey([0; _]);
             let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
             session.host().random(&mut random.0).map_err(no_random)?;

@@ -68,6 +68,7 @@ pub struct FarTable {
     footer: Arc<Footer>,
     /// Key of the table if it is encrypted and was opened with its key.
     pub(crate) decryption: Option<Arc<TableDecryption>>,
+    /// True if nodes encrypt the results that they send.
     pub(crate) encrypt_answers: bool,
     /// Trace id of its queries. With [`TraceId::NONE`] each query draws its own.
     pub(crate) trace: TraceId,
@@ -296,8 +297,8 @@ impl FarTable {
         Ok(TableReader { table: self.clone(), schema, shared })
     }
 
-    /// Adds the table to the error of a read. If the table was dropped or replaced meanwhile, returns that as the
-    /// error.
+    /// Adds the table's name to the error of a read. If the table was dropped or replaced meanwhile, returns that as
+    /// the error instead.
     fn cause_of(&self, error: Error) -> Error {
         let error = error.during(format_args!("reading far table {:?}", self.name));
         if error.kind() != ErrorKind::Lost {

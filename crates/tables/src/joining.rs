@@ -62,6 +62,7 @@ pub(crate) struct Joining {
     /// The plan that is shipped. If a filter replaces keys, its program passes rows too many and its finish removes
     /// them.
     pub(crate) plan: Plan,
+    /// Method of each semi-join, by its number.
     pub(crate) joins: Vec<SemiJoin>,
 }
 

@@ -40,13 +40,17 @@ pub struct EncodedGroup {
 /// [`RowGroupEncoder::finish`]; both hand over row groups as they become full.
 #[derive(Debug)]
 pub struct RowGroupEncoder {
+    /// Columns of the batches, in the types in which they are given.
     given: SchemaRef,
+    /// Columns in the types that the table stores.
     schema: SchemaRef,
     /// Positions of columns in the row layout; `None` in the column layout.
     places: Option<RowLayout>,
+    /// Most bytes of a row group.
     bytes_max: usize,
     /// Bytes left free behind each buffer for its tag; 0 if the table is not encrypted.
     tag_bytes: usize,
+    /// Batches that are not in a row group yet, of `rows` rows together.
     batches: Vec<RecordBatch>,
     rows: usize,
 }
@@ -59,7 +63,7 @@ impl RowGroupEncoder {
     /// Makes a packer for batches of this schema. A row group has at most `bytes_max` bytes, the size of a region.
     pub fn new(schema: SchemaRef, bytes_max: u64) -> Result<RowGroupEncoder, Error> {
         let stored = Arc::new(stored_schema(&schema)?);
-        // Offsets of text are `i32`, and so are offsets within a group.
+        // Offsets of text have 31 bits, so no row group has 2 GiB or more.
         let bytes_max = bytes_max.min(i32::MAX as u64) as usize / GROUP_ALIGN * GROUP_ALIGN;
         let (places, batches) = (None, Vec::new());
         Ok(RowGroupEncoder {

@@ -56,7 +56,7 @@ pub use column_type::stored_schema;
 /// Prefix of the names of published files that are far tables. The trailer of a file decides whether it is one.
 pub const TABLE_PREFIX: &str = "tables/";
 
-/// Largest number of rows of a row group, which is the unit that is read, skipped and run.
+/// Largest number of rows of a row group. A row group is read, skipped or run over as a whole.
 pub const GROUP_ROWS_MAX: usize = 65_536;
 /// Alignment of buffers in bytes, in the file and in its region.
 pub const BUFFER_ALIGN: usize = 64;

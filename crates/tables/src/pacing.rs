@@ -36,7 +36,7 @@ pub(crate) struct Pace {
     groups: u32,
     /// Row groups that the node has run the program over.
     done: u32,
-    /// Time from the opening of the scan to its last chunk, in ns.
+    /// Time from the opening of the scan to its last chunk (reply with results) so far, in ns.
     elapsed_ns: u64,
     /// Time that the node waited for the client, in ns. It and `recent_ns`, the time in all, decay by
     /// [`HALF_LIFE_NS`].
@@ -52,7 +52,8 @@ pub(crate) struct Pace {
 
 /// Time in ns after which an observation counts half.
 const HALF_LIFE_NS: f64 = 4e6;
-/// Share of a node's time, 0 to 1. A node that waits longer for the client is limited by the link, not by its CPU.
+/// Share of a node's time that it may wait for the client, 0 to 1. A node that waits longer is limited by the link,
+/// not by its CPU.
 const WAITED_MAX: f64 = 0.1;
 /// Smallest gain, as a share of the node's speed, that is worth fetching. A row group that is fetched at the end can
 /// delay the query, so a smaller gain is not worth the risk.
@@ -60,13 +61,14 @@ const GAIN_MIN: f64 = 0.05;
 /// Ratio of times per row group. If the node takes this many times as long as fetching, the client claims all that is
 /// left.
 const SLOW_MIN: f64 = 4.0;
-/// Ratio of bytes. Results that are this many times as large as their columns count as larger. If every row passes,
-/// results are as large as the columns plus their headers, and the node sends them sooner because it has read the
-/// columns already.
+/// Ratio of bytes of results to bytes of the columns that they came from. Results above this ratio count as larger
+/// than the columns. If every row passes, results are as large as the columns plus their headers, and the node sends
+/// them sooner because it has read the columns already.
 const LARGER_RATIO: f64 = 1.125;
 /// Number of row groups after which the time for one row group is known.
 const SEEN_MIN: u32 = 2;
-/// Number of row groups. A shorter scan is over before anything is known about it.
+/// Least row groups of a scan in which the client fetches its first row group at once. In a shorter scan it waits
+/// until the node has done one.
 const MANY: u32 = 16;
 
 /// Decision about the next row group from the back of a scan.
@@ -99,7 +101,7 @@ pub(crate) struct Fetching {
     pub(crate) is_shared: bool,
 }
 
-/// Observation that comes with a chunk of a scan.
+/// Observation that comes with a chunk of a scan, which is one reply with results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkSeen {
     /// Row groups that the node has done since the scan was opened.

@@ -96,16 +96,23 @@ const LOAD_MIN: f64 = 0.15;
 pub(crate) struct Placing<'t> {
     table: &'t FarTable,
     observed: Arc<Observed>,
+    /// Numbers of the table's columns that the program reads.
     columns: Vec<usize>,
     key: ProgramKey,
+    /// Cost of the program that is assumed as long as nothing is known.
     prior: Cost,
+    /// Bytes of keys and filters that are sent to each node.
     sent_bytes: f64,
+    /// True if nodes can do their part of the query.
     may_ship: bool,
+    /// True if the program stops after a number of rows, whichever they are.
     is_limited: bool,
-    /// Average bytes of a row that leaves the program.
+    /// Average bytes of a row of the program's output.
     row_bytes: f64,
     machine: ClientCpus,
+    /// Rows of the row groups of the query.
     rows: f64,
+    /// Bytes of the columns that the program reads in these row groups.
     bytes: f64,
 }
 
@@ -351,7 +358,7 @@ impl<'t> Placing<'t> {
             node: ran.node,
             client: ran.client,
             unpacked: if unpacked.bytes > RESULTS_MIN { unpacked } else { Measured::default() },
-            // A query with a limit stops early, so what it left does not tell what the program leaves.
+            // A query with a limit stops early, so the size of its output says nothing about the program.
             left: left.filter(|_| !self.is_limited),
         };
         self.observed.learned().note(self.key, &self.prior, &step, self.machine, &actual);
@@ -424,7 +431,7 @@ fn run_ns(program: &Program) -> f64 {
     program.operators().iter().map(of).sum::<f64>().max(prior::PASS_NS / 2.0)
 }
 
-/// Returns the assumed size of what a program leaves.
+/// Returns the assumed size of a program's output.
 fn leaves(
     of: &[&RowGroup],
     program: &Program,

@@ -13,7 +13,8 @@ use farpool_files::{Error, ErrorKind, IfTaken, Pool};
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// Options of [`put_table`]. By default a table has columns, is not encrypted, and does not replace another table.
+/// Options of [`put_table`]. By default a table is stored column by column, is not encrypted, and does not replace
+/// another table.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
     /// Layout of the rows.

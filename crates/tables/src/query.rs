@@ -158,7 +158,8 @@ impl FarTable {
     }
 }
 
-/// Outcome of the trial, and the placement of the remaining row groups.
+/// Outcome of the trial (a few row groups that are shipped first, to measure the query), and the placement of the
+/// remaining row groups.
 struct Tried {
     /// Placement of the remaining row groups.
     way: Way,
@@ -176,7 +177,7 @@ struct Tried {
 struct Merged {
     batches: Vec<RecordBatch>,
     report: Report,
-    /// Rows that the client's own run of the program left, before merging.
+    /// Rows that the client's own run of the program output, before merging.
     left_rows: u64,
     /// Time to merge, in ns.
     ns: u64,
@@ -202,7 +203,7 @@ struct Local {
     /// The run, `None` until there are rows for it: building the hash tables of its keys takes time.
     run: Option<Run>,
     merge: Merge,
-    /// Batches that the program has left, each with the row group that it came from.
+    /// Batches that the program has output, each with the row group that it came from.
     left: Vec<(usize, RecordBatch)>,
 }
 
@@ -263,7 +264,7 @@ struct Ahead {
     together: u64,
 }
 
-/// State of a query while it runs: its parts, what they have left, and the report.
+/// State of a query while it runs: its parts, their output, and the report.
 struct Work<'t> {
     table: &'t FarTable,
     scope: Scope,
@@ -271,7 +272,8 @@ struct Work<'t> {
     local: Local,
     /// Number of the first row of each row group of the table.
     positions: Vec<u64>,
-    /// Batches of the shares that are complete, each with the row group that it came from.
+    /// Batches of the complete shares, each with the row group that it came from. A share is what one scan covers: row
+    /// groups of one node.
     shipped: Vec<(usize, RecordBatch)>,
     /// True if the complete shares have enough rows for the query's limit.
     is_enough: bool,
@@ -541,8 +543,8 @@ impl<'t> Work<'t> {
         }
     }
 
-    /// Uses the results of the shares that are complete. Fetches the row groups of the others now, unless there are
-    /// enough rows.
+    /// Uses the results of the shares that are complete. Fetches the row groups of the other shares now, unless there
+    /// are enough rows.
     fn commit(&mut self, shipping: &Shipping, claimed: &BTreeSet<usize>) -> Result<(), Error> {
         let outcomes: Vec<_> = (0..shipping.shares.len()).map(|share| shipping.take_over(share)).collect();
         let is_enough = self.local.is_done() || shipping.is_enough(&outcomes);
@@ -569,7 +571,8 @@ impl<'t> Work<'t> {
                     self.report.refusals.push((share.node.info.name.to_string(), error.to_string()));
                     undone.extend(unclaimed());
                 }
-                // The answer to a claim was lost, so neither side has run those row groups.
+                // Some row groups were run by neither side: the answer to a claim was lost, or the share has no
+                // outcome.
                 _ => undone.extend(unclaimed()),
             }
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 pub(crate) struct Scope {
     /// The program that runs over each row group. Its column numbers count within `columns`.
     pub(crate) program: Arc<Program>,
+    /// Numbers of the table's columns that the program reads, in ascending order.
     pub(crate) columns: Vec<usize>,
     /// Row groups in ascending order, without those whose statistics show that no row passes.
     pub(crate) groups: Vec<usize>,

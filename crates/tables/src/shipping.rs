@@ -39,10 +39,13 @@ const OPEN_BYTES_MAX: usize = 256 << 10;
 /// Row groups of one node that one scan covers.
 pub(crate) struct Share {
     pub(crate) node: Arc<NodeLinks>,
+    /// Regions that hold the row groups.
     regions: Vec<Arc<LeasedRegion>>,
     /// Numbers of the row groups in the table.
     pub(crate) groups: Vec<usize>,
+    /// Row groups as the request describes them to the node, in the order of `groups`.
     described: Vec<ScanGroup>,
+    /// Bytes of `described` in the request.
     bytes: usize,
 }
 
@@ -63,7 +66,7 @@ pub(crate) struct Shipped {
     pub(crate) seen: ScanSeen,
 }
 
-/// Times of a scan that the report does not have.
+/// Times of a scan that [`Report`](crate::Report) does not have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ScanSeen {
     /// Time from the request that opens the scan to its answer, in ns.
@@ -105,11 +108,13 @@ pub(crate) struct Shipping {
     pub(crate) uploaded: AtomicU64,
     pub(crate) shares: Vec<Share>,
     progress: Mutex<Vec<Progress>>,
+    /// Event that wakes the query's thread when a state has changed or a chunk has arrived.
     pub(crate) changed: HostEvent,
     /// True while the client fetches row groups itself.
     pub(crate) is_fetching: AtomicBool,
     /// Number of rows that are enough, whichever they are; `None` if the query needs all rows.
     rows_wanted: Option<u64>,
+    /// Number of rows that have arrived, of all shares. Counted only if `rows_wanted` is set.
     rows: AtomicU64,
     /// True if no further rows are needed.
     is_stopped: AtomicBool,
@@ -560,7 +565,8 @@ fn decrypted(chunk: Chunk, number: u64, cipher: Option<&ChunkCipher>) -> Result<
     Ok(Chunk { batches: Payload::new(batches).map_err(LinkError::Protocol)?, ..chunk })
 }
 
-/// Receives the answers to the requests that are still under way after a scan has ended. They are refusals.
+/// Receives the answers to the requests that are still under way after a scan has ended. They are refusals, or further
+/// chunks of a scan that was stopped, and are dropped.
 fn settle(
     link: &mut dyn Link,
     next: &Request,

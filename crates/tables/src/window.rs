@@ -15,7 +15,9 @@ use std::ops::Range;
 /// The columns of a table that a function can find, in the order in which they were asked for.
 struct TableColumns {
     table: FarTable,
+    /// Numbers of the columns in the table.
     indexes: Vec<usize>,
+    /// Positions of the columns in a row. `None` if the table is not in the row layout.
     places: Option<RowLayout>,
 }
 
