@@ -21,15 +21,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Largest number of idle lanes that are kept for one node and kind of function.
+/// Largest number of idle call lanes that are kept for one node and kind of function. A lane is a connection on which
+/// functions are called.
 const IDLE_LANES_MAX: usize = 8;
-/// Number of new lanes of one call that may break before the call fails.
+/// Number of new call lanes of one call that may break before the call fails.
 const BROKEN_LANES_MAX: u32 = 2;
 /// Largest number of blocks that one call may load from elsewhere: 64 GiB, some of them more than once.
 const SUPPLIED_MAX: u32 = 1 << 20;
 /// Bytes after which a fetch is long enough to measure the rate.
 const MEASURED_BYTES_MIN: u64 = 1 << 20;
-/// Largest number of hops of a call.
+/// Largest number of hops of a call. A function hops when it asks to go on at the node that holds another byte.
 const HOPS_MAX: u32 = 1 << 20;
 
 /// Options of a [`Caller`].
@@ -117,13 +118,18 @@ pub struct Caller {
     pub(crate) here: Arc<LocalSandboxes>,
     pub(crate) observed: Arc<Observed>,
     file: FarFile,
+    /// Range of the file that is the window, in bytes.
     range: Range<u64>,
     output_bytes: u32,
+    /// Columns that functions find in the window. `None` if the window is not a table.
     columns: Option<Box<dyn Columns>>,
     /// Ranges of the table's row groups in the window; empty if the window is not a table.
     pub(crate) groups: Vec<Range<u64>>,
+    /// Nodes that hold the bytes of the window.
     pub(crate) places: Mutex<Arc<Locations>>,
+    /// Open lanes that no call uses.
     idle: Mutex<BTreeMap<LaneKey, Vec<OpenLane>>>,
+    /// Bytes of the window that were fetched for calls on the client. Empty until the first such call.
     fetched: OnceLock<Fetched>,
     /// Number of calls so far.
     pub(crate) calls: AtomicU64,
@@ -178,9 +184,13 @@ struct Call<'c> {
     args: &'c [u8],
     fresh: bool,
     deadline_ms: u32,
+    /// Row groups that the function sees.
     lists: GroupSelection,
+    /// State that the function passed on at its last hop. `None` before the first hop.
     state: Option<Vec<u8>>,
+    /// Number of blocks of 64 KiB that were supplied to the function from elsewhere.
     supplied: u32,
+    /// Time that the function itself ran so far, in ns.
     ran_ns: u64,
 }
 
@@ -484,8 +494,8 @@ impl Caller {
         }
     }
 
-    /// Runs a call at one place until it ends or hops, on a lane of its own. A lane whose connection has died is
-    /// replaced.
+    /// Runs a call at one place until it ends or hops to another node. No other call uses its lane meanwhile. A lane
+    /// whose connection has died is replaced.
     fn call_at(
         &self,
         places: &Locations,
@@ -511,7 +521,7 @@ impl Caller {
                     broken_lanes += u32::from(!was_idle)
                 }
                 Ok(result) => {
-                    // Lanes of a process that has ended are dropped.
+                    // A lane of a process that has ended is not kept.
                     if !matches!(result.0.outcome, Outcome::Died | Outcome::Deadline) {
                         self.keep(key, lane);
                     }

@@ -56,7 +56,8 @@ pub struct EachPlan {
     pub ship: Duration,
     /// Time of a call on the client over all row groups. `None` if the function cannot run there.
     pub fetch: Option<Duration>,
-    /// Time of calls at nodes and on the client together. `None` if the function cannot run on the client.
+    /// Time of calls at nodes and on the client together. `None` if the function cannot run on the client, or if the
+    /// table has only one row group.
     pub split: Option<Duration>,
     /// The chosen placement: [`Way::Ship`], [`Way::Fetch`] or [`Way::Split`].
     pub choice: Way,
@@ -172,7 +173,7 @@ impl Caller {
         Call {
             window_bytes: self.window_bytes() as f64,
             is_fetched: self.is_fetched(),
-            // A caller with so many calls is expected to make as many again.
+            // A caller that has made so many calls is expected to make as many again.
             expected_calls: self.calls.load(Ordering::Relaxed).max(1) as f64,
             link: learned.link(node.info.node.0, distance(&self.session, node)),
             brought_ns: learned.brought_ns(node.info.node.0),

@@ -44,7 +44,8 @@ pub fn sandbox_program() -> Option<PathBuf> {
     beside.filter(|file| file.is_file()).or_else(|| located(PROGRAM.into()))
 }
 
-/// Returns a path as it is. Of a bare name, returns the first file of that name in the folders of `PATH`.
+/// Returns a path with folders as it is. For a bare name, returns the first file of that name in the folders of
+/// `PATH`.
 fn located(named: PathBuf) -> Option<PathBuf> {
     if named.components().count() > 1 {
         return Some(named);

@@ -13,8 +13,8 @@
 //!
 //! Contract: `spec/function.md`.
 //!
-//! Never in this crate: running code that was sent (a sandbox process does), or types of columns ([`Columns`] has
-//! them).
+//! Never in this crate: running code that was sent (a sandbox process does), or types of columns (whoever implements
+//! [`Columns`] has them).
 #![forbid(unsafe_code)]
 
 mod calling;
