@@ -20,7 +20,7 @@
 //!
 //! A lost node never causes a wrong answer: reads of the bytes that it held return [`ErrorKind::Lost`] from then on.
 //!
-//! Never in this crate: anything that these crates could do themselves.
+//! Never in this crate: anything that one of these crates could do itself.
 #![forbid(unsafe_code)]
 
 mod embedded;
