@@ -118,8 +118,8 @@ pub enum Distance {
     Network,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
 /// Learned rates of the link to one node.
+#[derive(Clone, Copy, Debug, Default)]
 struct SeenLink {
     /// Nanoseconds for each byte of columns that came over the link.
     columns: Average,
@@ -139,16 +139,16 @@ struct SeenLink {
 
 /// Learned costs of the programs of one key. Averages are empty until something was measured.
 #[derive(Clone, Copy, Debug, Default)]
-/// Nanoseconds at a node for each byte read.
 struct Seen {
-    /// Nanoseconds at the client for each byte read.
+    /// Nanoseconds at a node for each byte read.
     node: Average,
-    /// Nanoseconds at the client to decode each byte of results.
+    /// Nanoseconds at the client for each byte read.
     client: Average,
-    /// Nanoseconds at the client to merge each byte of partial results.
+    /// Nanoseconds at the client to decode each byte of results.
     unpack: Average,
-    /// Bytes of output for each byte read.
+    /// Nanoseconds at the client to merge each byte of partial results.
     merge: Average,
+    /// Bytes of output for each byte read.
     ratio: Average,
     /// Rows that a scan read, and the size of outputs that was estimated from that scan. `None` before the first scan.
     left: Option<(f64, OutputSize)>,
