@@ -242,7 +242,8 @@ impl Caller {
     }
 }
 
-/// Number of calls. All calls up to it are measured, then one in this many.
+/// Number of first calls of a caller that are all measured. Of later calls whose placement is forced, one in this many
+/// is measured.
 const FEW_CALLS: u64 = 16;
 /// Ratio of times. A split must take less than this share of the better single placement to be chosen.
 const SPLIT_WORTH: f64 = 0.9;

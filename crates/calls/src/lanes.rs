@@ -125,7 +125,7 @@ impl OpenLane {
     }
 }
 
-/// The request of the same name.
+/// Request that opens a lane. It has the same name as [`OpenLane`].
 type OpenLaneMessage = farpool_wire::control::OpenLane;
 
 /// Makes the error for a reply of another kind than the request.

@@ -13,7 +13,7 @@ use farpool_wire::{List, Name, WireError};
 /// Prefix of the names of stored functions.
 const PREFIX: &str = "functions/";
 const MAGIC: [u8; 8] = *b"FPFUNC01";
-/// Largest size of a head in bytes: an entry name and a signature.
+/// Largest size in bytes of a head, which precedes the function in its file: an entry name and a signature.
 const HEAD_BYTES_MAX: u64 = 1024;
 
 /// Entry of a list of stored functions.

@@ -40,7 +40,7 @@ pub(crate) struct LookupTables {
     taken: Arc<Mutex<Taken>>,
 }
 
-/// Used part of the budget.
+/// Used part of the budget, which is the memory that all lookups of a node may take.
 #[derive(Default)]
 struct Taken {
     bytes: u64,

@@ -50,7 +50,8 @@ const GROUP_STEPS_MAX: u64 = 1 << 28;
 /// Most bytes of a chunk, which is one reply with results. Results of this size are packed, sent and unpacked while
 /// they are in the CPU cache.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Nanoseconds after which a step of a scan takes no further row group, because others wait to be admitted.
+/// Nanoseconds after which a step of a scan takes no further row group, because requests of others wait to be
+/// admitted.
 const STEP_NS: u64 = 5_000_000;
 /// Bytes after which a step without results replies all the same, so that the client knows that the node is alive.
 const STEP_BYTES: u64 = 1 << 20;
@@ -67,7 +68,7 @@ pub(crate) struct Scans {
 struct Table {
     /// Scans by their ids.
     open: BTreeMap<u128, Arc<Scan>>,
-    /// Programs kept ready. The most recently used is at the back.
+    /// Compiled programs that are kept for later scans. The most recently used is at the back.
     ready: VecDeque<Arc<Prepared>>,
     /// Programs that were stopped, encoded, each with the time until which it is not run.
     quarantined: VecDeque<(Vec<u8>, MonoNs)>,

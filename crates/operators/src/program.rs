@@ -41,7 +41,8 @@ pub struct SortKey {
     pub nulls_first: bool,
 }
 
-/// Kind of lookup that a semi-join uses. The lookups themselves come with each request and have numbers there.
+/// Kind of lookup that a semi-join uses. The lookups themselves come with each request to run the program, in a list.
+/// A semi-join names one by its number in that list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinLookup {
     /// A Bloom filter: some rows without a match pass too.
@@ -70,7 +71,8 @@ pub enum Operator {
     },
     /// Grouping: one row for each combination of keys, with the keys and then the aggregates as partial values. A
     /// grouping without aggregates is DISTINCT; one without keys makes one row of all rows. NULL is a key like any
-    /// other. If more than `groups` groups come, some leave early as partial groups, and the receiver merges them.
+    /// other. If there are more than `groups` groups, some are output early, as partial groups that the receiver
+    /// merges.
     Group {
         /// Key columns of the input.
         keys: Vec<u16>,

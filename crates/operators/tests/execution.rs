@@ -146,7 +146,7 @@ proptest! {
                     prop_assert_eq!(found.len(), wanted.len());
                 }
             }
-            // Rows of runs come in the order of their batches, because they leave at once.
+            // Rows come in the order of their batches, because each push outputs its rows at once.
             _ => same(&found, &wanted, &program)?,
         }
     }

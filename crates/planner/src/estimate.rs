@@ -76,7 +76,7 @@ pub struct Cost {
     pub unpack_ns: f64,
     /// Nanoseconds at the client to merge each byte of partial results, after all have arrived.
     pub merge_ns: f64,
-    /// Bytes that the program outputs.
+    /// Size of the program's output, as a function of its input.
     pub leaves: OutputSize,
     /// Actual time over estimated time of each placement, by the index of [`Way`]. 1 if the estimate is right.
     pub factors: [f64; 3],

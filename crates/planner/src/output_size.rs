@@ -41,7 +41,8 @@ impl OutputSize {
         }
     }
 
-    /// Returns the same kind of output, fitted to one observation: `left` bytes came out of `bytes` and `rows`.
+    /// Returns the same kind of output, fitted to one observation: `bytes` bytes and `rows` rows of input gave `left`
+    /// bytes.
     pub fn seen(self, bytes: f64, rows: f64, left: f64) -> OutputSize {
         match self {
             OutputSize::Share(_) => OutputSize::Share(left / bytes.max(1.0)),

@@ -163,7 +163,8 @@ impl FarTable {
         &self.footer.schema
     }
 
-    /// Returns the row groups: their rows and statistics, and the offset of each buffer in the file.
+    /// Returns the row groups: their rows and statistics, the offset of each group in the file, and the offsets of its
+    /// buffers in the group.
     pub fn row_groups(&self) -> &[RowGroup] {
         &self.footer.groups
     }

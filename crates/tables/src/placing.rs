@@ -74,18 +74,18 @@ pub(crate) struct Ran {
 /// Bytes of one probe of a link's rate, and number of probes, of which the median counts (ADR 0020).
 const PROBE_BYTES: u64 = 256 << 10;
 const PROBES: u64 = 3;
-/// Bytes of columns. A node that holds fewer for the query is not probed.
+/// Least bytes of columns that a node must hold for the query, for its link to be probed.
 const PROBED_BYTES_MIN: f64 = (8 << 20) as f64;
-/// Number of row groups (ADR 0020). A query over fewer has no trial.
+/// Least row groups of a query that has a trial, which is a few row groups that are run first (ADR 0020).
 const TRIAL_MIN: usize = 16;
 /// Divisor of the number of row groups (ADR 0020): the trial runs one in this many.
 const TRIAL_SHARE: usize = 16;
-/// Bytes of keys and filters. If more must be sent to nodes, the query has no trial.
+/// Most bytes of keys and filters that must be sent to nodes for a query that has a trial.
 const SENT_MAX: f64 = (256 << 10) as f64;
-/// Bytes of results from which their rate is learnt.
+/// Least bytes of results from which the rate of a link, or of decoding, is learnt.
 const RESULTS_MIN: u64 = 1 << 20;
-/// Shares of a scan's time. If the node waited for more than `WAITED_MIN` of it and the client for more than
-/// `BLOCKED_MIN`, the link is what limited the scan.
+/// Shares of a scan's time, 0 to 1. If the node waited for the client or the link for more than `WAITED_MIN` of it,
+/// and the client waited for results for more than `BLOCKED_MIN`, the link is what limited the scan.
 const WAITED_MIN: f64 = 0.5;
 const BLOCKED_MIN: f64 = 0.7;
 /// Shortest scan in ns, and smallest share of its time spent on other work, from which the load of a node is learnt.
@@ -368,7 +368,7 @@ impl<'t> Placing<'t> {
         bytes as f64 / self.bytes.max(1.0) * self.rows
     }
 
-    /// Reports to the planner how long merging took and how many bytes left the program on the client.
+    /// Reports to the planner how long merging took, and the bytes that the client's own run of the program output.
     pub(crate) fn learn_merge(&self, report: &Report, left_rows: u64, ns: u64) {
         let left = left_rows as f64 * self.row_bytes;
         let bytes = report.result_bytes + left as u64;

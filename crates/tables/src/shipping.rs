@@ -79,7 +79,7 @@ pub(crate) struct ScanSeen {
     pub(crate) waited_ns: u64,
 }
 
-/// State of a share.
+/// State of a share, which is row groups of one node that one scan covers.
 pub(crate) enum Progress {
     /// Its scan has not been opened.
     Waiting,

@@ -110,7 +110,7 @@ fn random_keys_pass_over_groups_in_which_none_of_them_is() {
     assert!(apart > 4_000, "{apart} groups were passed over");
 }
 
-/// Checks that the property test above has skipped enough groups to mean something.
+/// Checks that `no_row_of_a_skipped_group_passes` has skipped enough groups to mean something.
 #[test]
 fn random_filters_pass_over_groups_of_which_no_row_passes() {
     no_row_of_a_skipped_group_passes();

@@ -9,7 +9,7 @@ use arrow_array::*;
 use arrow_schema::{DataType, Field, Schema, TimeUnit as ArrowUnit};
 use std::sync::Arc;
 
-/// Returns the Arrow type of a column that leaves a program. A timestamp with a zone is in UTC.
+/// Returns the Arrow type of a column of a program's output. A timestamp with a zone is in UTC.
 pub fn data_type(of: Type) -> DataType {
     match of {
         Type::Boolean => DataType::Boolean,

@@ -13,8 +13,8 @@ pub struct Bounds {
     /// Bytes of the columns of one batch, when it is pushed and after every operator. At most 1 GiB, because offsets
     /// of text have 32 bits.
     pub batch_bytes_max: usize,
-    /// Bytes that are held, of the groups or of the rows of a top (the first rows in an order). Further groups leave
-    /// as partial groups. A top that exceeds the limit stops the run.
+    /// Bytes that are held, of the groups or of the rows of a top (the first rows in an order). Groups beyond the
+    /// limit are output early, as partial groups. A top that exceeds the limit stops the run.
     pub held_bytes_max: usize,
     /// Steps of the whole run, or since the last [`super::Run::refill`]. A step is counted for each row and
     /// instruction, each row and key or aggregate, each byte that a pattern or a cast reads, and each 8 bytes of text

@@ -8,7 +8,7 @@ const LEARNT_BYTES: usize = (32 << 20) - (64 << 10);
 
 /// Makes the allocator keep freed blocks for the next batch, instead of returning them to the system.
 ///
-/// Each batch that leaves consists of a few new columns, and frees those of the batch before it. glibc's malloc
+/// Each batch of output consists of a few new columns, and frees those of the batch before it. glibc's malloc
 /// returns free memory at the end of its heap to the system from 128 KiB on. Each page of the next batch then costs a
 /// page fault: a selection of half the rows ran at a fifth of its speed. glibc raises that limit to twice the largest
 /// block that was ever freed. So one large block is freed here once, without touching its pages. Other allocators are

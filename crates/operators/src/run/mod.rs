@@ -176,8 +176,8 @@ impl Run {
         self.steps.refill();
     }
 
-    /// Runs the program over a batch. `position` is the row number of the batch's first row in the table. Returns
-    /// what leaves at once: rows, or partial groups that found no room.
+    /// Runs the program over a batch. `position` is the row number of the batch's first row in the table. Returns the
+    /// output that is ready at once: rows, or partial groups that found no room.
     ///
     /// # Errors
     /// A batch with other columns or beyond the bounds, a value that does not fit, or steps that have run out. The

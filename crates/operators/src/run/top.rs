@@ -14,7 +14,7 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::SortOptions;
 use std::sync::Arc;
 
-/// First rows so far.
+/// First rows in an order, of the rows that were pushed so far.
 pub(super) struct Top {
     keys: Vec<usize>,
     converter: RowConverter,

@@ -102,7 +102,7 @@ fn over_bytes(class: &Hir) -> Option<Hir> {
 /// rest of the text is not read.
 fn smallest(dfa: &DFA<Vec<u32>>) -> Option<Automaton> {
     let start = dfa.start_state_forward(&Input::new("").anchored(Anchored::No)).ok()?;
-    // State 0 is the match.
+    // State 0 means that the pattern was found.
     let mut numbers: BTreeMap<StateID, usize> = BTreeMap::from([(start, 1)]);
     let mut found = vec![start];
     let mut steps = vec![[0usize; 256]];

@@ -401,7 +401,8 @@ impl Accumulator {
         Ok(())
     }
 
-    /// Returns the type of the hidden column of the partial values, if there is one.
+    /// Returns the type of the hidden column of the partial values, which carries what an exact merge of a sum needs.
+    /// `None` if the aggregate needs none.
     pub(super) fn hidden(&self) -> Option<Type> {
         match self.state {
             State::Decimal { .. } => Some(Type::Int64),

@@ -63,7 +63,7 @@ pub(super) struct Room {
     pub(super) groups_max: usize,
     /// Bytes of slots at most. Two buckets are permitted even if they take more.
     pub(super) bytes_max: usize,
-    /// True if all keys must be held, because nothing may leave: in a merge.
+    /// True in a merge: all keys must be held. The table of a run outputs groups early instead.
     pub(super) holds_all: bool,
 }
 
@@ -491,7 +491,7 @@ impl<const K: usize> GroupTable<K> {
         masked.iter().chain(&self.initial).enumerate().for_each(|(word, value)| slot[word * LANES] = *value);
     }
 
-    /// Returns a spare slot for a row. Each row gets its own, because spare slots leave before the next block.
+    /// Returns a spare slot for a row. Each row gets its own, because spare slots are output before the next block.
     fn spare(&mut self, masked: [u64; K]) -> usize {
         let place = self.spare_place(self.spares);
         self.spares += 1;
@@ -514,7 +514,7 @@ impl<const K: usize> GroupTable<K> {
         self.room.holds_all && self.held + BLOCK_ROWS > self.held_max
     }
 
-    /// Reports whether the table takes no more groups, so that rows of new keys have to leave.
+    /// Reports whether the table takes no more groups, so that rows of new keys are output as partial groups.
     pub(super) fn is_bounded(&self) -> bool {
         !self.room.holds_all && self.held >= self.held_max
     }
@@ -524,8 +524,8 @@ impl<const K: usize> GroupTable<K> {
         self.held_max
     }
 
-    /// Appends the words of the spare slots to `leaving`, slot by slot. Some of them first change places with a
-    /// group, which leaves instead.
+    /// Appends the words of the spare slots to `leaving`, slot by slot. Some of them first change places with a held
+    /// group, whose words are appended instead.
     pub(super) fn leave_spares(&mut self, leaving: &mut Vec<u64>) {
         for number in 0..self.spares {
             let place = self.spare_place(number);
@@ -539,8 +539,8 @@ impl<const K: usize> GroupTable<K> {
     }
 
     /// Exchanges a spare slot with a group. If the evicted group was in another bucket, its slot is free then, and
-    /// probes that end there no longer find keys beyond it. Such a key gets a second group and both leave as partial
-    /// groups, to be merged.
+    /// probes that end there no longer find keys beyond it. Such a key gets a second group, and both are output as
+    /// partial groups, to be merged.
     fn evict(&mut self, spare: usize) {
         let masked = self.key_at(spare);
         let (bucket, lane) = self.home(masked);

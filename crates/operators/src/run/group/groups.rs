@@ -281,7 +281,7 @@ impl Groups {
         Ok(batches)
     }
 
-    /// Returns the types of the hidden columns, which come after the aggregates.
+    /// Returns the types of the hidden columns, which come after the aggregates: what sums need to merge exactly.
     pub(super) fn hidden(&self) -> Vec<Type> {
         self.aggregates.iter().filter_map(|(accumulator, _)| accumulator.hidden()).collect()
     }

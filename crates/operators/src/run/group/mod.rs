@@ -157,7 +157,7 @@ impl Grouping {
         }
     }
 
-    /// Returns the types of the hidden columns, which come after the aggregates.
+    /// Returns the types of the hidden columns, which come after the aggregates: what sums need to merge exactly.
     pub(super) fn hidden(&self) -> Vec<Type> {
         match self {
             Grouping::Words(groups, _) => groups.hidden(),

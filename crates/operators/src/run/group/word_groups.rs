@@ -24,13 +24,13 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 /// may hold: with a table of a few groups, nearly every row would make a batch.
 const LEAVING_GROUPS_MIN: usize = 256;
 
-/// Bounds of the number of rows after which a full table is judged by the share of them that left as partial groups,
-/// for lack of a slot. Within the bounds it is four rows per group that the table may hold.
+/// Bounds of the number of rows after which a full table is judged by the share of these rows that were output as
+/// partial groups, for lack of a slot. Within the bounds it is four rows per group that the table may hold.
 const JUDGED_ROWS: std::ops::RangeInclusive<usize> = 256..=65_536;
 /// Divisor of the byte limit: texts of keys may take one part in this many.
 const TEXT_SHARE: usize = 4;
-/// Rows that bypass a full table for each judged row, if more than three in four of the judged rows left. At worst
-/// this lets a third more groups leave (docs/decisions/0016-grouping.md).
+/// Rows that bypass a full table for each judged row, if more than three in four of the judged rows were output for
+/// lack of a slot. At worst this outputs a third more groups (docs/decisions/0016-grouping.md).
 const PASSING: usize = 15;
 
 /// Word groups of a run or a merge.
@@ -43,7 +43,7 @@ pub(in crate::run) struct WordGroups {
     table: Table,
     room: Room,
     seed: u64,
-    /// Rows since a full table was judged last, and how many of them left as partial groups for lack of a slot.
+    /// Rows since a full table was judged last, and how many of them were output as partial groups for lack of a slot.
     judged: (usize, usize),
     /// Rows that are still to bypass the table, because lookups reduced too little.
     passing: usize,
@@ -360,7 +360,7 @@ impl WordGroups {
         }
     }
 
-    /// Returns the types of the hidden columns, which come after the aggregates.
+    /// Returns the types of the hidden columns, which come after the aggregates: what sums need to merge exactly.
     pub(super) fn hidden(&self) -> Vec<Type> {
         self.tally.restored(|_| Vec::new()).iter().filter_map(|accumulator| accumulator.hidden()).collect()
     }

@@ -170,7 +170,7 @@ impl WordKeyLayout {
         Some(WordKeys::One(Numbers::Own(keys)))
     }
 
-    /// Drops the texts of keys, after all groups have left.
+    /// Drops the texts of keys, after all groups were output.
     pub(super) fn clear(&mut self) {
         self.fields.iter_mut().filter_map(|field| field.texts.as_mut()).for_each(Texts::clear);
     }

@@ -123,7 +123,8 @@ impl KeySet {
         self.numbers.as_deref()
     }
 
-    /// Returns the exact lookup table of the keys. It is made once; nobody else should know the seed.
+    /// Returns the exact lookup table of the keys. It is made once, at the first call. Whoever sends the rows must not
+    /// know the seed.
     ///
     /// # Errors
     /// More than 1 GiB of keys.

@@ -6,7 +6,7 @@ fn slots(groups_max: usize, holds_all: bool) -> GroupTable<1> {
     GroupTable::new(vec![0], Room { groups_max, bytes_max: 1 << 20, holds_all }, 7)
 }
 
-/// Counts the rows of each key, and returns the counts that left the table because their key had no slot.
+/// Counts the rows of each key, and returns the counts that were output early because their key had no slot.
 fn count(slots: &mut GroupTable<1>, keys: &[i64]) -> Vec<(i64, u64)> {
     let (mut places, mut leaving) = ([0; BLOCK_ROWS], Vec::new());
     for (block, keys) in keys.chunks(BLOCK_ROWS).enumerate() {
