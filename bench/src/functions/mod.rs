@@ -1,5 +1,5 @@
 //! `farpool bench functions`: the cost of a call of a function that runs at a memory node, beyond an empty round trip;
-//! and the number of page reads that such a call is worth (paper 001, tables 1 and 2).
+//! and the number of page reads that such a call is worth (paper 001, "Move your code, not your data", tables 1 and 2).
 //!
 //! The functions walk or scan a linked list in far memory. Every kind of call takes turns with an empty round trip over
 //! the same transport, waiting mode and library. The difference of the medians is the cost of the call. Every output is

@@ -30,7 +30,8 @@ pub(super) const WALK: &str = r#"(module (memory (export "memory") 1)
     (i64.store (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $at))
     (i64.store offset=8 (i32.wrap_i64 (i64.load offset=40 (local.get $call))) (local.get $sum))
     (i64.const 16))"#;
-/// Number of native functions whose first call is measured. Each stays loaded in the process that runs it.
+/// Number of native functions whose first call is measured. Each is loaded for that call and stays loaded in the
+/// process that runs it.
 pub(super) const NATIVES: u64 = 50;
 /// Names of the functions that scan the values of the list in the order of their offsets.
 pub(super) const SCANS: [&str; 2] = ["filter_sum", "sum"];

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 /// Figures of one measured combination of system, kind of access, depth and number of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
-    /// Quantiles of the time of an operation, in us. Of a batch, if the system gets several operations in one call.
+    /// Quantiles of the time of an operation, in us. They are times of a whole batch if the system gets several
+    /// operations in one call.
     pub(crate) p50_us: f64,
     pub(crate) p90_us: f64,
     pub(crate) p99_us: f64,

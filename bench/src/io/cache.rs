@@ -1,5 +1,5 @@
 //! `farpool bench cache`: random reads of a file four times the size of local memory, from a disk and through a cache
-//! in far memory (paper 000, section 3.1).
+//! in far memory (paper 000, "Accelerating Relational Databases by Leveraging Remote Memory and RDMA", section 3.1).
 //!
 //! There is one cache for each transport to far memory. A first pass over the file fills the caches. Then the same
 //! random reads go in turns to the file, by direct I/O, and to each cache. Every byte that is read is compared with the

@@ -59,7 +59,7 @@ const COLUMNS: [&str; 8] = ["a", "b", "g16", "g256", "g4096", "g65536", "g100000
 const GROUPS: [u64; 5] = [16, 256, 4_096, 65_536, 1_000_000];
 /// Percentages of rows that the selections keep.
 const KEPT: [u64; 7] = [1, 5, 10, 25, 50, 75, 100];
-/// Table 3 of paper 001: percentage of rows that are kept, and number of groups.
+/// Table 3 of paper 001 ("Move your code, not your data"): percentage of rows that are kept, and number of groups.
 const PAPER: [(u64, u64); 7] =
     [(25, 1), (25, 1_000), (25, 250_000), (4, 1), (4, 1_000), (4, 250_000), (4, 2_500_000)];
 const TABLE: &str = "bench-place";

@@ -1,4 +1,5 @@
-//! An object store behind a cache of blocks in near and far memory (paper 000, section 3.1).
+//! An object store behind a cache of blocks in near and far memory (paper 000, "Accelerating Relational Databases by
+//! Leveraging Remote Memory and RDMA", section 3.1).
 //!
 //! The idea: the store says which version of an object it has, by an entity tag or by time and size. The blocks of one
 //! version never change, so a cached block of the right version is always correct. The only question is whether the
@@ -26,17 +27,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Objects whose version is remembered, at most. Beyond that some are forgotten and asked for again.
+/// Number of objects whose version is remembered, at most. If there are more, some are forgotten, and the store is
+/// asked for their version again.
 const KNOWN_MAX: usize = 1 << 16;
-/// Size in bytes of one request to the store, at most: adjacent missing blocks are read together. Streams use the same
-/// size.
+/// Size in bytes of one request to the store, at most. Adjacent missing blocks are read together up to this size, and
+/// streams are read in steps of this size.
 const RUN_BYTES: u64 = 4 << 20;
-/// Requests that run at the same time, for missing blocks and for streams.
+/// Number of requests that run at the same time for one read, for missing blocks or for a stream.
 const RUNS_AHEAD: usize = 2;
-/// Times that a read starts over because its object changed, before it goes to the store without the cache.
+/// Number of times that a read starts over because its object changed. After that, it goes to the store without the
+/// cache.
 const ATTEMPTS: usize = 3;
 
-/// Version of an object, as the store last reported it.
+/// Version of an object, as the store last reported it (at the time `since`).
 #[derive(Clone, Debug)]
 struct Known {
     meta: ObjectMeta,
@@ -46,7 +49,8 @@ struct Known {
 
 /// Reports whether two descriptions are of the same version of an object.
 fn is_same(one: &ObjectMeta, other: &ObjectMeta) -> bool {
-    // Listings leave out versions, and their times may be coarser or finer than those of the objects.
+    // Listings leave out versions, so a missing version counts as equal. Their times may be coarser or finer than those
+    // of the objects.
     let is_version_same = match (&one.version, &other.version) {
         (Some(one), Some(other)) => one == other,
         _ => true,
@@ -75,9 +79,9 @@ impl CachedStore {
         CachedStore { store, cache: cache.clone(), known: Arc::default(), max_age, settling: None }
     }
 
-    /// Returns a copy for a store that distinguishes versions by modification time and may be read while it is written
-    /// to, such as a folder. Blocks of an object are cached only once its last change is older than `after`. After each
-    /// read the store is asked again whether the object is still the same.
+    /// Returns a copy for a store, such as a folder, that distinguishes versions only by modification time and may be
+    /// read while it is written to. Blocks of an object are cached only once its last change is older than `after`.
+    /// After each read from the store, it is asked whether the object is still the same.
     pub fn settling(self, after: Duration) -> CachedStore {
         CachedStore { settling: Some(after), ..self }
     }
@@ -104,7 +108,7 @@ impl CachedStore {
             return before.clone();
         }
         if known.len() >= KNOWN_MAX {
-            // Any of them will do: those that are read again are soon known again.
+            // It does not matter which are forgotten: those that are read again are soon known again.
             let some: Vec<Path> = known.keys().take(KNOWN_MAX / 16).cloned().collect();
             some.iter().for_each(|one| drop(known.remove(one)));
         }
@@ -122,7 +126,7 @@ impl CachedStore {
         }
     }
 
-    /// Reads ranges of one version. All must lie within the object.
+    /// Reads ranges of one version of an object. All ranges must lie within the object.
     async fn ranges(&self, known: &Known, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let size = self.cache.block_bytes() as u64;
         let mut blocks: BTreeMap<u64, Option<Bytes>> = BTreeMap::new();
@@ -130,7 +134,7 @@ impl CachedStore {
             blocks.extend((range.start / size..range.end.div_ceil(size)).map(|block| (block, None)));
         }
         let (cache, version) = (self.cache.clone(), known.version);
-        // A read from far memory may block.
+        // A read from far memory may block, so it runs on a thread for that.
         let is_settled = self.is_settled(&known.meta);
         let found = tokio::task::spawn_blocking(move || {
             if is_settled {
@@ -151,7 +155,7 @@ impl CachedStore {
         while let Some((run, bytes)) = read.try_next().await? {
             for (at, block) in run.enumerate() {
                 let from = at * size as usize;
-                // The copy lets the rest of the run be freed: a slice would keep all of it in memory.
+                // The block is copied: a slice would keep all bytes that were read with it in memory.
                 let bytes = Bytes::copy_from_slice(&bytes[from..bytes.len().min(from + size as usize)]);
                 if is_settled {
                     self.cache.put(version, block, bytes.clone());
@@ -162,7 +166,8 @@ impl CachedStore {
         ranges.iter().map(|range| bytes_of_range(&blocks, range, size)).collect()
     }
 
-    /// Reads a range of one version from the store. The error is `Precondition` if the object changed.
+    /// Reads a range of one version of an object from the store. The error is `Precondition` if the object changed
+    /// since.
     async fn fetch(&self, known: &Known, range: Range<u64>) -> Result<Bytes> {
         let wanted = range.end - range.start;
         let options = GetOptions {
@@ -185,12 +190,12 @@ impl CachedStore {
         Ok(bytes)
     }
 
-    /// Reads ranges, and starts over with the new version if the object changed.
+    /// Reads ranges of an object, and starts over with the new version if the object changed meanwhile.
     async fn read(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         for _ in 0..ATTEMPTS {
             let known = self.current(location).await?;
             if ranges.iter().any(|range| range.end > known.meta.size || range.start > range.end) {
-                // The store itself returns the right error.
+                // The store itself returns the right error for a range beyond the object.
                 break;
             }
             match self.ranges(&known, ranges).await {
@@ -201,7 +206,7 @@ impl CachedStore {
         self.store.get_ranges(location, ranges).await
     }
 
-    /// Streams a range of one version, `RUN_BYTES` or a little more at a time.
+    /// Streams a range of one version of an object, `RUN_BYTES` or a little more at a time.
     fn stream(&self, known: Known, range: Range<u64>) -> BoxStream<'static, Result<Bytes>> {
         let step = RUN_BYTES.next_multiple_of(self.cache.block_bytes() as u64);
         let store = self.clone();
@@ -315,7 +320,7 @@ impl ObjectStore for CachedStore {
             };
             let (Ok(range), Ok(())) = (range, options.check_preconditions(&known.meta)) else { break };
             let mut stream = self.stream(known.clone(), range.clone()).peekable();
-            // The stream has returned nothing yet, so it can be replaced.
+            // The stream has returned nothing to the caller yet, so another can take its place.
             if let Some(Err(object_store::Error::Precondition { .. })) = Pin::new(&mut stream).peek().await {
                 self.forget(location);
                 continue;
@@ -327,7 +332,7 @@ impl ObjectStore for CachedStore {
                 payload: GetResultPayload::Stream(stream.boxed()),
             });
         }
-        // The store itself returns the right error.
+        // The object kept changing, or the range is invalid. The store answers without the cache.
         self.store.get_opts(location, options).await
     }
 
@@ -338,7 +343,7 @@ impl ObjectStore for CachedStore {
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         let (before, after) = (self.clone(), self.clone());
         let locations = locations.inspect_ok(move |location| before.forget(location)).boxed();
-        // Another reader may have noted the object while it was being deleted.
+        // The version is forgotten once more after the deletion: another reader may have asked for it meanwhile.
         self.store.delete_stream(locations).inspect_ok(move |location| after.forget(location)).boxed()
     }
 

@@ -51,7 +51,7 @@ impl TableProvider for FarTableProvider {
         Some(statistics::of_table(&self.table, &all))
     }
 
-    // Filters are pushed down later, from the physical plan: by then DataFusion has simplified them.
+    // Filters are pushed down later, from the physical plan, when DataFusion has simplified them.
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
         Ok(vec![TableProviderFilterPushDown::Unsupported; filters.len()])
     }

@@ -1,4 +1,4 @@
-//! Reports on the scans of far tables in a plan, before and after it ran, as text and as JSON.
+//! Reports on the scans of far tables in a plan, before and after it has run, as text and as JSON.
 
 use crate::outcome::Sum;
 use crate::source::FarSource;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::sync::Arc;
 
-/// Writes the estimates that EXPLAIN shows before the scan ran.
+/// Writes the estimates of a scan that EXPLAIN shows, which are made before the scan runs.
 pub(crate) fn outlook(
     source: &FarSource,
     form: DisplayFormatType,
@@ -42,7 +42,8 @@ pub fn each_scan(plan: &Arc<dyn ExecutionPlan>, show: &mut dyn FnMut(&FarSource)
     }
 }
 
-/// Returns a JSON object for each scan of a far table in the plan, in preorder: what it is and, if it ran, what it did.
+/// Returns a JSON object for each scan of a far table in the plan, in preorder. It describes the scan and, if it has
+/// run, the work that it did.
 pub fn scans(plan: &Arc<dyn ExecutionPlan>) -> Vec<Value> {
     let mut found = Vec::new();
     each_scan(plan, &mut |source| found.push(scan(source)));

@@ -28,7 +28,7 @@ pub fn extremes() -> [Arc<AggregateUDF>; 2] {
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Extreme {
     datafusion: Arc<AggregateUDF>,
-    /// Result of comparing a new value with the kept one that makes the new value replace it.
+    /// Result of comparing a new value with the extreme so far that makes the new value replace it.
     better: Ordering,
 }
 

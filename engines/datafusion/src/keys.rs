@@ -1,9 +1,9 @@
 //! Collects the keys of a join's build side, so that the scan on the probe side can run a semi-join beside the data.
 //!
-//! The idea: DataFusion's dynamic filter for a large build side is its hash table, which cannot be sent to a node.
-//! Instead the keys are noted as the build rows pass. Once all have passed, each step of the scan sends the keys and
-//! gets only rows with a partner. This drops only rows that the join would drop too. If the keys are too many, or not
-//! all of them were seen, the scan returns all rows.
+//! The idea: DataFusion's dynamic filter for a large build side is the hash table of the join, which cannot be sent to
+//! a node. Instead the keys are noted as the build side's rows pass. Once all have passed, each step of the scan sends
+//! the keys to the nodes and gets only rows with a partner. The rows left out are some that the join would drop too. If
+//! the keys are too many, or not all of them were noted, the scan returns all rows.
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -22,14 +22,14 @@ use futures::StreamExt;
 use std::fmt;
 use std::sync::Arc;
 
-/// Rows of keys, at most. Beyond that no keys are used.
+/// Limit for the rows of keys that are collected. If there are more, the scan gets no keys.
 const ROWS_MAX: usize = 1 << 21;
-/// Bytes held by the collected keys, at most. Beyond that no keys are used.
+/// Limit for the bytes of the collected keys. If they take more, the scan gets no keys.
 const BYTES_MAX: usize = 32 << 20;
-/// The keys are used if they are at most 1/`SHARE` of the rows that are looked up.
+/// Inverse of the share of the scan's rows that the keys may be at most. With more keys, the lookup would not pay.
 const SHARE: u64 = 4;
 
-/// Keys of a build side, collected by all its partitions.
+/// Keys of a build side, collected from all its partitions.
 #[derive(Debug)]
 pub(crate) struct JoinKeys {
     schema: SchemaRef,
@@ -41,14 +41,14 @@ struct Noted {
     batches: Vec<RecordBatch>,
     rows: usize,
     bytes: usize,
-    /// Partitions that started.
+    /// Number of times that a partition of the build side started.
     begun: usize,
-    /// Partitions that ended.
+    /// Number of times that a partition of the build side ended.
     ended: usize,
     partitions: usize,
-    /// True if the keys cannot be used: there were too many, or some were missed.
+    /// True if the keys cannot be used: there were too many, or some were not noted.
     is_off: bool,
-    /// Built on first use, from `batches`.
+    /// Set of the keys, made from `batches` on first use.
     set: Option<Arc<KeySet>>,
 }
 
@@ -67,7 +67,8 @@ impl JoinKeys {
         JoinKeys { schema, noted: Mutex::new(noted) }
     }
 
-    /// Notes that a partition starts. If the plan runs a second time the keys may differ, so they are dropped.
+    /// Notes that a partition starts. If one starts again, the plan runs a second time and its keys may differ, so all
+    /// are dropped.
     fn begin(&self) {
         let mut noted = self.noted.lock();
         noted.begun += 1;
@@ -92,7 +93,8 @@ impl JoinKeys {
         self.noted.lock().ended += 1;
     }
 
-    /// Returns the keys as these types; `None` if they are incomplete, or too many for a scan of this many rows.
+    /// Returns the keys as a set of values of these types. `None` if keys are missing, or too many for a scan of this
+    /// many rows.
     pub(crate) fn set(&self, types: &[Type], rows: u64) -> Option<Arc<KeySet>> {
         let mut noted = self.noted.lock();
         if noted.is_off || noted.ended != noted.partitions || noted.rows as u64 > rows / SHARE {
@@ -200,7 +202,7 @@ impl ExecutionPlan for CollectKeys {
                 columns.and_then(|columns| Ok(RecordBatch::try_new(Arc::clone(&into.schema), columns)?));
             match noted {
                 Ok(keys) => into.note(keys),
-                // The join evaluates the same keys and reports the error.
+                // The join evaluates the same keys, and will report the error.
                 Err(_) => into.noted.lock().give_up(),
             }
         });

@@ -1,8 +1,8 @@
 //! Memory pool of a session. It works around two bugs of DataFusion 55 with spilling.
 //!
 //! `RepartitionExec` of DataFusion 55 can deadlock once it spills (apache/datafusion#24883, fixed after 55.2). This
-//! pool therefore never refuses it memory. What it holds is still counted, and its own gate bounds it as long as all
-//! its readers read.
+//! pool therefore never refuses that operator memory. The memory is still counted. The operator's own gate bounds it,
+//! as long as all readers of its output read.
 //!
 //! `NestedLoopJoinExec` of DataFusion 55.2 returns wrong rows once it spills its build side (apache/datafusion#22641,
 //! #24676, #24745, fixed after 55.2). This pool turns the error that would make it spill into one that it does not

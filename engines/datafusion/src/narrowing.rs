@@ -19,11 +19,11 @@ use farpool::operators::run::type_of;
 use farpool::operators::{Comparison, Instruction, KeySet, Scalar, Type, Value};
 use std::sync::Arc;
 
-/// Values of a list that are compared one by one, at most. Longer lists become a key set.
+/// Number of values of an IN list that are compared one by one, at most. A longer list becomes a key set.
 const LIST_VALUES: usize = 16;
 
-/// Returns the filters that exclude rows without a join partner, over columns of `schema`: the dynamic filters as of
-/// now, and `joins`, whose keys were collected as they passed.
+/// Returns the conditions that exclude rows without a join partner, over columns of `schema`: those that the dynamic
+/// filters have now, and the key sets `joins`, which were collected from build sides.
 pub(crate) fn narrowing(
     filters: &[Arc<dyn PhysicalExpr>],
     joins: Vec<(Vec<u16>, Arc<KeySet>)>,
@@ -37,7 +37,7 @@ pub(crate) fn narrowing(
     }
     let mut narrowing = Narrowing { filters: known.filters, joins };
     for keys in known.keys {
-        // The same keys may have been collected already.
+        // The same keys may have been collected from the build side already.
         let is_known = |(places, _): &(Vec<u16>, Arc<KeySet>)| {
             places.iter().copied().map(usize::from).eq(keys.columns.iter().copied())
         };
@@ -49,15 +49,15 @@ pub(crate) fn narrowing(
     narrowing
 }
 
-/// Key values that a row must have one of, in these columns.
+/// Key values: a row must have one of them in these columns.
 #[derive(Clone, Debug)]
 struct Keys {
     columns: Vec<usize>,
-    /// Arrays of values, a list for each column.
+    /// Values of the keys: for each column, a list of arrays.
     values: Vec<Vec<ArrayRef>>,
 }
 
-/// Conditions that all rows with a partner satisfy.
+/// Conditions that are known to hold for all rows with a join partner.
 #[derive(Clone, Debug, Default)]
 struct Known {
     filters: Vec<Vec<Instruction>>,
@@ -71,8 +71,8 @@ impl Known {
         self
     }
 
-    /// Combines conditions of which at least one side holds. Keys are kept only if both sides have them for the same
-    /// columns.
+    /// Combines the conditions of two filters, at least one of which holds. Keys are kept only if both have them for
+    /// the same columns.
     fn or(self, other: Known) -> Known {
         let all = |filters: Vec<Vec<Instruction>>| {
             filters.into_iter().reduce(|mut all, one| {
@@ -102,8 +102,8 @@ impl Known {
     }
 }
 
-/// Translates an expression. Returns `None` if it excludes no row, or cannot be translated. An empty [`Known`] excludes
-/// no row either.
+/// Translates an expression to conditions. Returns `None` if the expression excludes no row, or cannot be translated.
+/// An empty [`Known`] excludes no row either.
 fn read(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Option<Known> {
     if let Some(dynamic) = expr.downcast_ref::<DynamicFilterPhysicalExpr>() {
         return read(&dynamic.current().ok()?, schema);

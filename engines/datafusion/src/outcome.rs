@@ -16,7 +16,7 @@ pub struct ScanReports {
 pub struct Sum {
     /// Number of steps.
     pub steps: usize,
-    /// Merged report. Numbers are added; other fields are those of the last step.
+    /// Merged report of the steps. Its numbers are sums; its other fields are those of the last step.
     pub report: Report,
     /// Number of steps by placement: fetched, shipped, split.
     pub ways: BTreeMap<&'static str, usize>,

@@ -1,4 +1,4 @@
-//! Steps that a scan runs beside the data, and the program made of them.
+//! Steps that a scan runs beside the data, in memory nodes, and the program made of them.
 //!
 //! Pure: no I/O, no clock.
 
@@ -7,8 +7,8 @@ use farpool::operators::{
 };
 use std::sync::Arc;
 
-/// Groups that a node holds at the same time. Beyond that it sends partial results of the same group more than once,
-/// and they are merged here.
+/// Number of groups that a node holds at the same time. If there are more, the node sends several partial results of a
+/// group, and they are merged in this process.
 const GROUPS: u32 = 65_536;
 
 /// Output column of a scan, as an expression over columns of the table.
@@ -18,10 +18,10 @@ pub(crate) struct Output {
     pub(crate) code: Vec<Instruction>,
 }
 
-/// Last step, applied to rows that pass the filters.
+/// Last step of a scan, applied to the rows that pass its filters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ending {
-    /// Returns the rows: all of them, or any this many.
+    /// Returns the rows: all of them, or any `Some(n)` of them.
     Rows(Option<u64>),
     /// Groups by the first `keys` columns and computes the aggregates of the others. Without aggregates it returns
     /// distinct rows.
@@ -30,10 +30,10 @@ pub(crate) enum Ending {
     Top { keys: Vec<SortKey>, rows: u32 },
 }
 
-/// Property of an output column that holds for all rows.
+/// Output column of a scan whose values follow from a property that all rows have. `place` is its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
-    /// It equals an earlier column.
+    /// It equals the output column with the index `of`.
     Copy { of: usize, place: usize },
     /// It has the same value in all rows.
     Constant { place: usize },
@@ -49,13 +49,13 @@ pub(crate) struct Narrowing {
 }
 
 impl Narrowing {
-    /// Returns the bytes of the key sets, which each step sends to each node.
+    /// Returns the bytes of the key sets, which each step of the scan sends to each node.
     pub(crate) fn key_bytes(&self) -> u64 {
         self.joins.iter().map(|(_, set)| set.travel_bytes() as u64).sum()
     }
 }
 
-/// Steps of a scan, in this order: filters, output columns, last step.
+/// Pipeline of a scan. Its steps, in this order: filters, output columns, last step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pipeline {
     pub(crate) filters: Vec<Vec<Instruction>>,
@@ -64,11 +64,12 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Compiles the pipeline to a program over a table with columns of these types. Errors say why that is impossible.
+    /// Compiles the pipeline to a program over a table whose columns have these types. The error says why that is
+    /// impossible.
     pub(crate) fn plan(&self, table: &[Type], narrowing: &Narrowing) -> Result<Plan, String> {
         let mut near = Vec::new();
         let filters = self.filters.iter().chain(&narrowing.filters);
-        // One combined filter looks at each row once.
+        // The filters are combined to one, so that each row is looked at once.
         let filter = filters.cloned().reduce(|mut all, one| {
             all.extend(one);
             all.push(Instruction::And);
@@ -107,8 +108,8 @@ impl Pipeline {
         Ok(Plan { near, finish, columns, key_sets })
     }
 
-    /// Reads a pipeline back from a program, if the program has the form that [`Pipeline::plan`] makes. Output columns
-    /// get these names.
+    /// Makes a pipeline from a program, if the program has the form that [`Pipeline::plan`] makes. `names` are the
+    /// names of its output columns.
     pub(crate) fn of(program: &Program, names: &[String]) -> Result<Pipeline, String> {
         let mut filters = Vec::new();
         let mut columns: Option<Vec<Vec<Instruction>>> = None;
@@ -133,7 +134,7 @@ impl Pipeline {
         Ok(Pipeline { filters, outputs, ending })
     }
 
-    /// Returns the output columns that are copies of others or constant.
+    /// Returns the output columns that are copies of other output columns, or constant.
     pub(crate) fn leaving(&self) -> Vec<Leaving> {
         let count = match &self.ending {
             // Only the keys are output as they are; the aggregates follow.
@@ -152,7 +153,7 @@ impl Pipeline {
         outputs.iter().enumerate().filter_map(known).collect()
     }
 
-    /// Reports whether the output is exactly the columns of the table, in order.
+    /// Reports whether the output columns are exactly the columns of the table, in order.
     fn is_whole(&self, columns: usize) -> bool {
         let stays = |(place, output): (usize, &Output)| matches!(output.code[..], [Instruction::Column(of)] if usize::from(of) == place);
         self.outputs.len() == columns && self.outputs.iter().enumerate().all(stays)

@@ -9,8 +9,8 @@
 //! the placement `auto`, a grouping is moved only if the planner expects that to be faster than fetching the rows and
 //! grouping them on all threads here.
 //!
-//! The rule must come before the last filter push-down, because dynamic filters keep references into the plan as it is
-//! at that time.
+//! The rule must come before the last filter push-down, because that creates dynamic filters, which keep references
+//! into the plan as it is at that time.
 
 use crate::options::Options;
 use crate::source::{FarSource, Merges};
@@ -48,7 +48,7 @@ const OTHER_KEY_NS: u64 = 30;
 const AGGREGATE_NS: u64 = 8;
 /// Cost of an aggregate, in ns, with more than [`NEAR_GROUPS`] groups.
 const FAR_AGGREGATE_NS: u64 = 33;
-/// Number of groups that the CPU caches hold, at most.
+/// Number of groups, at most, whose states the CPU caches hold.
 const NEAR_GROUPS: u64 = 1 << 16;
 
 /// Optimizer rule that moves partial aggregations, DISTINCT and top-k into scans of far tables.
@@ -87,11 +87,11 @@ impl PhysicalOptimizerRule for ShipToScans {
     }
 }
 
-/// Far scan below an operator, and the projections between them, the topmost first.
+/// Scan of a far table below an operator, and the projections between them, the topmost first.
 struct ScanBelow<'p> {
     source: &'p FarSource,
     projections: Vec<&'p ProjectionExprs>,
-    /// True if a filter lies between the operator and the scan.
+    /// True if a filter lies between the operator and the scan, so the scan returns more rows than the operator gets.
     is_filtered: bool,
 }
 
@@ -139,7 +139,7 @@ fn reach(plan: &Arc<dyn ExecutionPlan>) -> Option<ScanBelow<'_>> {
     }
 }
 
-/// Returns the plan with `why` noted in its far scan.
+/// Returns the plan with the reason `why` noted in its scan of a far table, where EXPLAIN shows it.
 fn noting(plan: &Arc<dyn ExecutionPlan>, why: &str) -> Result<Arc<dyn ExecutionPlan>> {
     let note = |plan: Arc<dyn ExecutionPlan>| {
         let source = plan
@@ -174,7 +174,7 @@ impl ScanBelow<'_> {
         self.source.over_table(&expr).map_err(|error| error.to_string())
     }
 
-    /// Checks that the scan returns all rows of the table unfiltered and ungrouped. The error begins with `what`.
+    /// Checks that the scan has no limit, grouping, or top-k, and no filter above it. The error begins with `what`.
     fn check(&self, what: &str) -> std::result::Result<(), String> {
         match () {
             () if self.source.is_ended() => {
@@ -218,7 +218,7 @@ fn ship_aggregate(aggregate: &AggregateExec, reached: &ScanBelow<'_>, config: &C
             [expr] => Some(reached.over_table(expr)?),
             _ => return Err(format!("{what}: {} has several arguments", function.name())),
         };
-        // Equal expressions share one column.
+        // Equal expressions, in several aggregates, share one input column.
         let column = over.map(|over| {
             let known = inputs[keys..].iter().position(|(_, known)| known.as_ref() == over.as_ref());
             if known.is_none() {
@@ -242,8 +242,8 @@ fn ship_aggregate(aggregate: &AggregateExec, reached: &ScanBelow<'_>, config: &C
     merged(aggregate, scan).map(Some).map_err(failed)
 }
 
-/// Checks that the scan makes the groups faster than DataFusion would make them here, on all its threads. The error
-/// says why not.
+/// Checks that the scan is expected to make the groups faster than DataFusion would make them here, on all its threads.
+/// The error says why not.
 fn check_worth(
     groups: &FarSource,
     keys: usize,
@@ -292,8 +292,8 @@ fn partial_schema(aggregate: &AggregateExec) -> Result<SchemaRef> {
     Ok(partial.schema())
 }
 
-/// Returns the operator that merges the partial states of an aggregate which one node did as a whole. It returns as
-/// many partitions as that aggregate.
+/// Returns the operator that merges the partial states of an aggregate that one operator computed as a whole in the
+/// original plan. It returns as many partitions as that operator.
 fn merged(aggregate: &AggregateExec, scan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let group = aggregate.group_expr().as_final();
     let partitions = aggregate.cache().partitioning.partition_count();
@@ -315,7 +315,7 @@ fn merged(aggregate: &AggregateExec, scan: Arc<dyn ExecutionPlan>) -> Result<Arc
     Ok(Arc::new(merging.with_limit_options(aggregate.limit_options())))
 }
 
-/// Returns the partial values of an aggregate, in the order of DataFusion's state columns.
+/// Returns the functions whose values are the state columns of an aggregate in DataFusion, in that order.
 fn functions(aggregate: &AggregateFunctionExpr) -> std::result::Result<&'static [AggregateFunction], String> {
     if aggregate.is_distinct() {
         return Err(format!("{} has DISTINCT", aggregate.name()));
@@ -354,7 +354,7 @@ fn ship_top(sort: &SortExec, reached: &ScanBelow<'_>) -> Shipped {
             .downcast_ref::<Column>()
             .ok_or_else(|| format!("top-k: its sort key {} is not a column", by.expr))?;
         let column = column.index() as u16;
-        // A column that is a sort key already cannot break its own ties.
+        // A column that is a sort key already cannot decide between rows that are equal in it, so it is left out.
         if keys.iter().all(|known| known.column != column) {
             keys.push(SortKey {
                 column,

@@ -35,10 +35,10 @@ const BEFORE: &str = "EnsureCooperative";
 /// push-down of filters.
 const BEHIND: &str = "SanityCheckPlan";
 
-/// Memory consumers named in an out-of-memory error.
+/// Number of memory consumers that an out-of-memory error names.
 const CONSUMERS_NAMED: NonZeroUsize = NonZeroUsize::new(5).unwrap();
 
-/// Batches queued for a table that is being put.
+/// Number of batches that wait, at most, to be put into a new far table. The query that makes them then waits.
 const AHEAD: usize = 4;
 
 /// DataFusion session with the far tables of a pool by their names, and any other tables registered in it.
@@ -54,7 +54,7 @@ impl FarSession {
         FarSession::within(pool, options, runtime(None, None)?)
     }
 
-    /// Opens a session with the memory limit and temporary files of this runtime; see [`runtime`].
+    /// Opens a session with the memory limit and temporary files of this runtime environment, which [`runtime`] makes.
     pub fn within(pool: &Pool, options: Options, runtime: Arc<RuntimeEnv>) -> Result<FarSession> {
         let builder = builder(SessionConfig::new(), options).with_runtime_env(runtime);
         Ok(FarSession::over(pool, builder.with_default_features().build()))
@@ -152,7 +152,7 @@ impl FarSession {
                 .map_err(external)
         });
         while let Some(batch) = rows.next().await {
-            // The receiver is gone; the result of the put below says why.
+            // The receiving task has ended; its result, which is awaited below, says why.
             if send.send(batch).await.is_err() {
                 break;
             }

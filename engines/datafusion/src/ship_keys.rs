@@ -1,4 +1,5 @@
-//! The optimizer rule that lets scans look rows up in the keys of a join.
+//! Optimizer rule that makes scans of far tables look their rows up in the keys of a join, so that nodes return only
+//! rows with a join partner.
 
 use crate::keys::{CollectKeys, JoinKeys};
 use crate::source::FarSource;
@@ -46,7 +47,8 @@ fn ship_keys(
     plan: &Arc<dyn ExecutionPlan>,
 ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     let unchanged = Transformed::no(Arc::clone(plan));
-    // If NULL equals NULL, or one NULL decides about all rows, rows with NULL keys must not be dropped.
+    // If NULL equals NULL, or one NULL decides about all rows (`NOT IN`), rows with NULL keys must not be left out by
+    // the scan.
     let is_plain = join.null_equality() == NullEquality::NullEqualsNothing && !join.null_aware;
     let made = join.dynamic_expressions_produced();
     let id = made.first().filter(|_| is_plain).and_then(|filter| filter.expression_id());

@@ -25,8 +25,8 @@ use farpool::{FarTable, Placement, shown};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Least number of row groups for each partition: a scan gets fewer partitions if there are not enough. A
-/// session can set another number as an extension of its configuration.
+/// Least number of row groups for each partition of a scan. A scan of few row groups gets fewer partitions than
+/// DataFusion wants. A session can set another number as an extension of its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupsEach(pub usize);
 
@@ -36,7 +36,7 @@ impl Default for GroupsEach {
     }
 }
 
-/// Operator above the scan, which decides whether a step that is moved in may be divided among several scans.
+/// Operator above the scan. It decides whether a step that is moved into the scan may be divided among several scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merges {
     /// It merges the rows of several partitions.
@@ -45,14 +45,15 @@ pub(crate) enum Merges {
     One,
 }
 
-/// Column that leaves the scan: DataFusion's expression over columns of the table.
+/// Output column of the scan, as DataFusion's expression over columns of the table.
 #[derive(Clone, Debug)]
 struct Said {
     name: String,
     expr: Arc<dyn PhysicalExpr>,
 }
 
-/// Scan of a far table in a plan of DataFusion: its columns, its row groups, what runs beside the data, and counters.
+/// Scan of a far table in a plan of DataFusion: its columns, its row groups, the steps that run beside the data, and
+/// counters.
 ///
 /// A `FarSource` is immutable. DataFusion's planner and the optimizer rules of this crate make changed copies:
 /// `over_groups` (other row groups), `placed` (another placement), `noting` (a reason why an operator was not pushed
@@ -63,7 +64,7 @@ pub struct FarSource {
     table: FarTable,
     /// The types of all columns of the table.
     types: Arc<[Type]>,
-    /// Columns that leave the scan, with the names and types that DataFusion expects.
+    /// Output columns of the scan, with the names and types that DataFusion expects.
     schema: SchemaRef,
     said: Vec<Said>,
     pipeline: Pipeline,
@@ -71,7 +72,7 @@ pub struct FarSource {
     filters: Vec<String>,
     /// Dynamic filters, over columns of the table. They may change while the query runs.
     dynamic: Vec<Arc<dyn PhysicalExpr>>,
-    /// Semi-joins: columns of the table, and the join keys to look them up in.
+    /// Semi-joins: columns of the table, and the join keys in which their values are looked up.
     joins: Vec<(Vec<usize>, Arc<JoinKeys>)>,
     /// Operators that could not be pushed down, each with the reason.
     stays: Vec<String>,
@@ -80,20 +81,20 @@ pub struct FarSource {
     partitions: usize,
     /// True if the operator above merges the results of several partitions, so the scan may be divided into several.
     is_divisible: bool,
-    /// Placement of the steps; `None` means that of the session.
+    /// Placement of the steps. `None` if the session's placement applies.
     placement: Option<Placement>,
     metrics: ExecutionPlanMetricsSet,
     outcome: Arc<ScanReports>,
 }
 
-/// Estimate of what a scan takes and returns.
+/// Estimate of the time that a scan takes and of the rows that it returns.
 pub(crate) struct Expected {
     pub(crate) time: Duration,
-    /// Rows that the scan returns, without the effect of dynamic filters.
+    /// Number of rows that the scan returns, without the effect of dynamic filters.
     pub(crate) rows: u64,
 }
 
-/// Guess of the size in bytes of a value without a fixed width.
+/// Bytes that a value without a fixed width is assumed to have.
 const TEXT_BYTES: usize = 16;
 
 impl FarSource {
@@ -160,7 +161,7 @@ impl FarSource {
         &self.groups
     }
 
-    /// Returns the row groups of the scan that statistics do not rule out.
+    /// Returns the row groups of the scan except those in which, by their statistics, no row can pass its filters.
     pub fn groups_that_may_pass(&self) -> Vec<usize> {
         let Ok(plan) = self.plan(&Narrowing::default()) else { return self.groups.to_vec() };
         let may_pass = self.table.groups_that_may_pass(&plan);
@@ -184,7 +185,7 @@ impl FarSource {
         FarSource { placement: Some(placement), ..self.clone() }
     }
 
-    /// Returns the placement of the steps; `None` means that of the session.
+    /// Returns the placement of the steps. `None` if the session's placement applies.
     pub fn placement(&self) -> Option<Placement> {
         self.placement
     }
@@ -194,8 +195,8 @@ impl FarSource {
         FarSource { groups: groups.into_iter().collect(), outcome: Arc::default(), ..self.clone() }
     }
 
-    /// Returns what another process needs to run the scan: the encoded program over all columns of the table, and the
-    /// columns that leave. Dynamic filters are left out: they save work, and never change the answer.
+    /// Returns the data that another process needs to run the scan: the encoded program over all columns of the table,
+    /// and the schema of the output columns. Dynamic filters are left out: they save work, and never change the answer.
     pub fn program(&self) -> Result<(Vec<u8>, SchemaRef)> {
         let plan = self.plan(&Narrowing::default()).map_err(|why| internal_datafusion_err!("{why}"))?;
         let bytes = plan.near.encode().map_err(|error| plan_datafusion_err!("{error}"))?;
@@ -242,7 +243,7 @@ impl FarSource {
         Ok(source)
     }
 
-    /// Returns the counters of the runs of this scan.
+    /// Returns the counters that all runs of this scan add to.
     pub fn outcome(&self) -> &Arc<ScanReports> {
         &self.outcome
     }
@@ -267,7 +268,8 @@ impl FarSource {
         let all = self.table.estimate(&self.plan(&Narrowing::default())?, &self.groups);
         let widths = self.schema.fields().iter().map(|field| field.data_type().primitive_width());
         let row_bytes: usize = widths.map(|width| width.unwrap_or(TEXT_BYTES)).sum();
-        // The rows are the same whether nodes or the client make them.
+        // The rows are the same whether nodes or the client compute them. The bytes that a shipped scan sends over the
+        // link are its rows.
         let rows = (all.ship.link_bytes / row_bytes.max(1) as u64).min(self.table.rows());
         Ok(Expected { time: all.of(all.choice).time, rows })
     }
@@ -296,8 +298,8 @@ impl FarSource {
         }
     }
 
-    /// Returns the output columns that hold the count of a mean. A count is nullable only there: DataFusion's other
-    /// counts are never NULL.
+    /// Returns the indices of the output columns that hold the count part of a mean's partial state. Only these counts
+    /// are nullable: DataFusion's other counts are never NULL.
     pub(crate) fn counts_of_means(&self) -> Vec<usize> {
         let Ending::Groups { keys, aggregates } = &self.pipeline.ending else { return Vec::new() };
         let is_of_mean = |(place, aggregate): &(usize, &Aggregate)| {
@@ -312,7 +314,7 @@ impl FarSource {
         matches!(self.pipeline.ending, Ending::Rows(_))
     }
 
-    /// Returns the filters and keys that are known now to exclude rows without a join partner.
+    /// Returns the conditions, and the key sets of joins, that are known by now to exclude rows without a join partner.
     pub(crate) fn narrowing(&self) -> Narrowing {
         let keys = |(places, keys): &(Vec<usize>, Arc<JoinKeys>)| {
             let types =
@@ -345,7 +347,7 @@ impl FarSource {
             Some(column) => {
                 let said = self.said.get(column.index());
                 let said = said.ok_or_else(|| internal_datafusion_err!("no column {column}"))?;
-                // The replacement is over the table already, so it is not rewritten again.
+                // The replacement is an expression over the table already, so it is not rewritten again.
                 Ok(Transformed::new(Arc::clone(&said.expr), true, TreeNodeRecursion::Jump))
             }
         };
@@ -360,7 +362,7 @@ impl FarSource {
         said.iter().map(output).collect()
     }
 
-    /// Returns a copy with other output columns, or why they cannot be computed beside the data.
+    /// Returns a copy with other output columns. The error says why they cannot be computed beside the data.
     fn with_said(&self, said: Vec<Said>, schema: SchemaRef) -> std::result::Result<FarSource, String> {
         let mut source = FarSource { schema, ..self.clone() };
         source.pipeline.outputs = source.outputs(&said)?;

@@ -30,25 +30,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-/// Bytes of an extent; the last one of a file may be smaller.
+/// Bytes of an extent: the unit in which a file is written. The last extent of a file may be smaller.
 const EXTENT_BYTES: usize = 128 << 10;
 /// Extents in flight at the same time, over all files.
 const UNDER_WAY_MAX: usize = 64;
-/// Buffers kept for later extents, at most.
+/// Number of buffers kept for later extents, at most.
 const FREE_MAX: usize = UNDER_WAY_MAX;
-/// Bytes of one read, unless a single extent is larger.
+/// Limit for the bytes of one read. A single extent that is larger is still read at once.
 const READ_BYTES: usize = 512 << 10;
-/// Reads that a reader keeps in flight.
+/// Number of reads that a reader keeps in flight.
 const READS_AHEAD: usize = 2;
 
-/// Storage of an extent. Its offset is that of the file in both places.
+/// Storage of an extent. The extent has the same offset in the far file and in the local file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Far,
     Disk,
 }
 
-/// Range of a file that was written completely, with its CRC-32C.
+/// Range of a temporary file that was written completely, with its CRC-32C.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     offset: u64,
@@ -57,7 +57,7 @@ struct Extent {
     place: Place,
 }
 
-/// Totals over the files made so far, including deleted ones.
+/// Totals over all files made so far, including deleted ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spilled {
     /// Files that were made.
@@ -91,14 +91,14 @@ struct Counters {
 pub struct FarTempFiles {
     pool: Pool,
     protection: Option<Protection>,
-    /// Separate queues, so that reads do not wait behind writes.
+    /// Queue of writes. Reads have a queue of their own, so that they do not wait behind writes.
     writes: AsyncQueue,
     reads: AsyncQueue,
     counters: Arc<Counters>,
     leaving: Arc<Mutex<Leaving>>,
 }
 
-/// Extents being written, the oldest first, and buffers for reuse.
+/// Extents that are being written, the oldest first (each with its file and offset), and buffers for reuse.
 #[derive(Default)]
 struct Leaving {
     extents: VecDeque<(Arc<Shared>, u64, Operation)>,
@@ -109,8 +109,8 @@ struct Leaving {
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl FarTempFiles {
-    /// Makes a factory for this pool. Files are protected as given; `None` means the session's own protection. It fails
-    /// if the threads of the queues cannot be started.
+    /// Makes a factory of temporary files in this pool. `protection` is that of the files; `None` means the session's.
+    /// Fails if the threads of the queues cannot be started.
     pub fn new(pool: &Pool, protection: Option<Protection>) -> Result<FarTempFiles> {
         let queue = || pool.async_queue().map_err(external);
         let (writes, reads) = (queue()?, queue()?);
@@ -124,7 +124,7 @@ impl FarTempFiles {
         })
     }
 
-    /// Waits for the oldest extent in flight, of whichever file. Returns false if there is none.
+    /// Waits until the oldest extent in flight, of whichever file, is written. Returns false if none is in flight.
     fn settle_oldest(&self) -> bool {
         let Some((shared, offset, write)) = self.leaving.lock().extents.pop_front() else { return false };
         let mut bytes = shared.settle(offset, write.wait());
@@ -165,7 +165,7 @@ impl TempFileFactory for FarTempFiles {
     }
 }
 
-/// State shared by the writer and the readers of a file. The file is deleted when the last of them is dropped.
+/// State of one file, shared by its writer and readers. The file is deleted when the last of them is dropped.
 struct Shared {
     files: FarTempFiles,
     file: FarFile,
@@ -177,11 +177,11 @@ struct Shared {
 struct State {
     /// Extents that were written, by offset.
     extents: Vec<Extent>,
-    /// Extents in flight.
+    /// Number of extents of this file in flight.
     under_way: usize,
-    /// Error of an extent that was not written. The whole file is unusable then.
+    /// Error of an extent that could not be written, which makes the whole file unusable. `None` if there was none.
     failed: Option<String>,
-    /// File for the extents that the pool had no room for.
+    /// Local file for the extents for which the pool had no room. `None` if there were none.
     disk: Option<Arc<File>>,
 }
 
@@ -190,7 +190,7 @@ impl Shared {
         self.state.lock().extents.iter().map(|extent| extent.bytes as u64).sum()
     }
 
-    /// Returns the file on the local disk. It is created on first use, and has no name.
+    /// Returns the file on the local disk, which is created on first use and has no name.
     fn disk(&self) -> io::Result<Arc<File>> {
         let mut state = self.state.lock();
         let disk = match &state.disk {
@@ -201,8 +201,8 @@ impl Shared {
         Ok(disk)
     }
 
-    /// Records the result of a write, and returns its buffer. If the pool was full, the extent is written to the local
-    /// disk.
+    /// Records the result of writing an extent, and returns its buffer. If the pool was full, writes the extent to the
+    /// local disk.
     fn settle(&self, offset: u64, done: Completion) -> Vec<u8> {
         let failed = match done.result {
             Ok(()) => {
@@ -248,7 +248,7 @@ impl Shared {
                 }
             }
             if !self.files.settle_oldest() {
-                // Another thread waits for the last ones and will notify this one.
+                // Another thread waits for the last extents of this file, and will notify this thread.
                 drop(self.settled.wait_while(self.state.lock(), |state| state.under_way > 0));
             }
         }
@@ -312,7 +312,7 @@ impl Writer {
         }
         let (offset, bytes) = (self.offset, std::mem::take(&mut self.staged));
         self.offset += bytes.len() as u64;
-        // Once one extent went to the disk, the rest does too: the pool is full.
+        // Once one extent went to the local disk because the pool was full, all later extents of the file go there too.
         let is_full = self.shared.state.lock().disk.is_some();
         if is_full {
             self.shared.drain()?;
@@ -363,7 +363,7 @@ impl Write for Writer {
         Ok(count)
     }
 
-    /// Waits until all written bytes can be read. Some readers read a file that is still being written.
+    /// Waits until all written bytes can be read, because some readers read a file that is still being written.
     fn flush(&mut self) -> io::Result<()> {
         self.send()?;
         self.shared.drain()
@@ -378,8 +378,8 @@ impl SpillWriter for Writer {
 
 type Reading = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + Send>>;
 
-/// Streams the extents of a file in order, reading ahead. At the end of the file it ends, and continues if more extents
-/// were written since.
+/// Stream of the extents of a file in order, which reads ahead. It ends at the last extent that was written; polled
+/// again, it continues with extents that were written since.
 struct Reader {
     shared: Arc<Shared>,
     /// Offset of the next extent to read.
@@ -388,8 +388,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes the next extents that are adjacent and in the same place. An extent after a gap waits until the gap is
-    /// filled.
+    /// Takes the next extents that are adjacent and in the same storage, up to the bytes of one read. Stops before a
+    /// gap, until the extent that fills it is written.
     fn next_extents(&mut self) -> io::Result<Vec<Extent>> {
         let state = self.shared.state.lock();
         self.shared.check(&state)?;

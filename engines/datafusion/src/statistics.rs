@@ -17,8 +17,8 @@ pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
         let chunks = || groups.iter().filter_map(|group| group.columns.get(*place));
         let nulls: usize = chunks().map(|chunk| chunk.null_count as usize).sum();
         let mut ends: Option<(ScalarValue, ScalarValue)> = None;
-        // If the bounds of one row group are unknown, those of the table are too. A row group with only NULLs needs
-        // none.
+        // If the bounds of one row group are unknown, those of the table are unknown too. A row group with only NULLs
+        // needs no bounds.
         let mut is_known = true;
         let mut is_exact = true;
         for (chunk, group) in chunks().zip(groups) {
@@ -33,7 +33,7 @@ pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
                 is_known = false;
                 break;
             };
-            // The footer does not say which of both zeros the bound is.
+            // The footer does not distinguish -0.0 and 0.0, so a bound that is zero is not exact.
             is_exact &= !is_zero(&min) && !is_zero(&max);
             ends = Some(match ends {
                 None => (min, max),

@@ -1,9 +1,9 @@
 //! Execution of a scan: steps of a few row groups each, which the partitions take from one queue.
 //!
 //! The idea: each step is a query of its own over its row groups. That has three uses. The memory of a scan is bounded.
-//! A dynamic filter that changes meanwhile narrows all later steps. And the planner chooses the placement of each step
-//! anew, from the times that the last ones took. While DataFusion works on the batches of one step, the next steps
-//! already run.
+//! A dynamic filter that changes while the scan runs excludes rows of all later steps. And the planner chooses the
+//! placement of each step anew, from the times that the last steps took. While DataFusion works on the batches of one
+//! step, the next steps already run.
 //!
 //! A scan with a limit begins with one row group and stops early. Groupings and top-k need all rows at once, so they
 //! are a single step.
@@ -27,19 +27,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Row groups of the first step. It is small, so that the planner soon knows what the scan costs.
+/// Number of row groups of the first step. It is small, so that the planner soon knows the cost of the scan.
 const FIRST: usize = 2;
-/// Row groups of a step, at most. Steps double from [`FIRST`] up to this.
+/// Number of row groups of a step, at most. Each step has twice as many as the one before, from [`FIRST`] up to this.
 const STEP: usize = 16;
-/// Bytes of columns of a step, at most. A single larger row group is still a step.
+/// Limit for the bytes of columns that a step reads. A single row group that is larger is still a step.
 const STEP_BYTES: u64 = 32 << 20;
-/// Bytes of columns read for each byte of join keys sent, if there are so many: each step sends the keys again, so a
-/// step with many keys becomes larger.
+/// Bytes of columns that a step reads, at least, for each byte of join keys that it sends (unless fewer are left). Each
+/// step sends all keys again, so a step with many keys is made larger.
 const KEYS_SHARE: u64 = 100;
 /// Percentage of rows found in the join keys above which the scan stops looking rows up. The lookup costs time at the
 /// nodes, and the join drops the other rows anyway.
 const FOUND_MAX: u64 = 75;
-/// Steps in flight for each partition, beside the one whose batches are being used.
+/// Number of steps in flight for each partition, beside the step whose batches are being consumed.
 const AHEAD: usize = 2;
 
 /// Queue of the steps of one execution, shared by its partitions.
@@ -48,19 +48,23 @@ pub(crate) struct Steps {
     source: FarSource,
     placement: Placement,
     left: Mutex<Left>,
-    /// Rows still to return. [`u64::MAX`] without a limit.
+    /// Number of rows still to return. [`u64::MAX`] for a scan without a limit.
     wanted: AtomicU64,
     /// True if no more steps are taken: after an error, or after the single step of a grouping or top-k.
     is_over: AtomicBool,
-    /// True if looking rows up in join keys drops too few of them.
+    /// True once looking rows up in join keys has turned out to exclude too few of them, so that it is not done any
+    /// more.
     finds_most: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Left {
+    /// Row groups that no step has taken yet.
     groups: VecDeque<usize>,
+    /// Number of row groups of the next step.
     step: usize,
-    /// Watchers of the dynamic filters, and the filters as of their last change. `None` before the first step.
+    /// Watchers that tell whether a dynamic filter has changed, and the conditions as of the last change. `None` before
+    /// the first step.
     tracking: Option<(Vec<DynamicFilterTracking>, Arc<Narrowing>)>,
 }
 
@@ -105,8 +109,8 @@ impl Steps {
         if self.is_over.load(Ordering::Acquire) || self.wanted.load(Ordering::Acquire) == 0 {
             left.groups.clear();
         }
-        // Groupings and top-k are one step. Without row groups there is still a step, as aggregates of zero rows yield
-        // a row.
+        // Groupings and top-k are a single step. It is taken even if there are no row groups, because an aggregate of
+        // zero rows yields a row.
         if !self.source.is_rows() {
             if self.is_over.swap(true, Ordering::AcqRel) {
                 return None;
@@ -129,7 +133,7 @@ impl Steps {
         (!groups.is_empty()).then_some(Step { groups, narrowing })
     }
 
-    /// Streams the rows of a partition.
+    /// Streams the rows of those steps that this partition takes from the queue.
     pub(crate) fn stream(self: Arc<Self>, partition: usize) -> SendableRecordBatchStream {
         let schema = Arc::clone(self.source.schema());
         let counters = Counters::new(&self.source, partition);
@@ -188,7 +192,7 @@ impl Steps {
 }
 
 impl Left {
-    /// Returns the dynamic filters, translated again if one has changed.
+    /// Returns the conditions of the dynamic filters, which are translated again if one of the filters has changed.
     fn narrowing(&mut self, source: &FarSource) -> Arc<Narrowing> {
         let filters = source.dynamic_filters();
         if let Some((tracking, known)) = &mut self.tracking {
@@ -206,9 +210,9 @@ impl Left {
     }
 }
 
-/// Converts a batch to the types that DataFusion expects: near-data sums are wider, and timestamps lack the name of
-/// their time zone. In the columns `counts_of_means` a count of 0 becomes NULL, as in DataFusion's own partial means,
-/// which otherwise divide by 0.
+/// Converts a batch to the types that DataFusion expects: sums of near-data programs are wider, and their timestamps
+/// lack the name of the time zone. In the columns `counts_of_means` (the count part of means) a count of 0 becomes
+/// NULL, as in DataFusion's own partial means, because the final mean would divide by 0.
 fn as_schema(batch: &RecordBatch, schema: &SchemaRef, counts_of_means: &[usize]) -> Result<RecordBatch> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let column = |(place, column): (usize, &ArrayRef)| -> Result<ArrayRef> {

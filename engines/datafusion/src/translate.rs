@@ -81,7 +81,8 @@ fn push(expr: &Arc<dyn PhysicalExpr>, schema: &Schema, code: &mut Vec<Instructio
     }
     if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
         let of = push(negative.arg(), schema, code)?;
-        // The least integer has no negative, and the two engines differ on it, so integers are refused.
+        // The least integer has no negative. DataFusion and near-data programs treat that case differently, so negation
+        // of integers is refused.
         return match of.arithmetic() {
             Some(Arithmetic::Float | Arithmetic::Decimal) => {
                 code.push(Instruction::Negate);
@@ -142,7 +143,8 @@ fn text(expr: &Arc<dyn PhysicalExpr>) -> Option<String> {
     }
 }
 
-/// Reports whether a cast gives the same value in both engines and cannot fail: `to` must hold every value of `from`.
+/// Reports whether a cast gives the same value in DataFusion and in near-data programs and cannot fail: `to` must hold
+/// every value of `from`.
 fn casts_alike(from: Type, to: Type) -> bool {
     let digits = |of: Type| match of {
         Type::Int8 | Type::UInt8 => Some(3),
@@ -254,7 +256,8 @@ fn push_binary(binary: &BinaryExpr, schema: &Schema, code: &mut Vec<Instruction>
     Ok(of)
 }
 
-/// Converts both sides to one type: decimals get the finer of both scales.
+/// Converts both sides of an operation to one type: decimals of different scales get the larger number of decimal
+/// places.
 fn alike(left: Translated, right: Translated) -> Option<(Translated, Translated)> {
     let of = match (left.of, right.of) {
         (of, other) if of == other => return Some((left, right)),
@@ -268,7 +271,7 @@ fn alike(left: Translated, right: Translated) -> Option<(Translated, Translated)
     let to = |side: Translated| {
         let mut code = side.code;
         match &mut code[..] {
-            // A literal is converted now, so that rows need no cast.
+            // A literal is converted now, so that no cast is needed for each row.
             [Instruction::Literal(scalar)] => *scalar = rescaled(scalar, of)?,
             _ if side.of == of => {}
             _ => code.push(Instruction::Cast(of)),
@@ -311,7 +314,7 @@ fn push_list(list: &InListExpr, schema: &Schema, code: &mut Vec<Instruction>) ->
         let value = item.downcast_ref::<Literal>().map(Literal::value);
         matches!(value, Some(ScalarValue::Float32(Some(0.0)) | ScalarValue::Float64(Some(0.0))))
     };
-    // DataFusion's IN distinguishes the zeros; near-data programs do not.
+    // DataFusion's IN distinguishes -0.0 from 0.0; near-data programs do not.
     if list.list().iter().any(has_zero) {
         return Err(not_known(list));
     }

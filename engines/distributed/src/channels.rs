@@ -1,4 +1,4 @@
-//! Connections to workers, and errors that name the worker.
+//! Connections to workers (processes on other machines that run parts of queries), and errors that name the worker.
 //!
 //! The idea: if a worker dies or hangs, the query must fail with the worker's name within seconds. Therefore
 //! connections are probed while a request is in flight, and errors get the address of the worker.
@@ -27,7 +27,7 @@ use url::{Host, Url};
 const CONNECT: Duration = Duration::from_secs(5);
 /// Interval between probes of a connection, and time limit for the answer to one.
 const PROBE: Duration = Duration::from_secs(5);
-/// Connections kept for reuse, at most. Beyond that all are dropped and opened again.
+/// Number of connections that are kept for reuse. If there are more, all are dropped and opened again when needed.
 const CHANNELS_MAX: usize = 1_024;
 
 /// Policy for connections to other machines. They are neither encrypted nor authenticated.
@@ -109,8 +109,8 @@ pub(crate) struct Named {
     channel: Box<dyn WorkerChannel>,
 }
 
-/// Adds the worker's address to an error. A transport error means that the worker is lost; other errors come from the
-/// worker.
+/// Adds the worker's address to an error. A transport error means that the worker is lost; any other error was reported
+/// by the worker.
 fn naming(url: &Url, error: DataFusionError) -> DataFusionError {
     let status = match &error {
         DataFusionError::External(inner) => inner.downcast_ref::<tonic::Status>(),

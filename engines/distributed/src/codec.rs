@@ -25,7 +25,7 @@ impl ScanCodec {
     }
 }
 
-/// Returns the far scan that `plan` is; `None` if it is another operator.
+/// Returns `plan` as a scan of a far table. `None` if it is another operator.
 pub(crate) fn source_of(plan: &dyn ExecutionPlan) -> Option<&FarSource> {
     plan.downcast_ref::<DataSourceExec>()?.data_source().downcast_ref::<FarSource>()
 }

@@ -1,12 +1,13 @@
 //! Assigns row groups of a table to workers.
 //!
 //! The idea: a row group goes to a worker near the memory node that holds it. If several workers are near, or none, it
-//! goes to the one with the fewest bytes so far. The assignment is computed twice: once to decide how many tasks a
-//! query is worth, and once to make the tasks. It depends only on its arguments, so both results agree.
+//! goes to the one of them, or of all, to which the fewest bytes were assigned so far. The assignment is computed
+//! twice: once to decide into how many tasks a query is divided, and once to make the tasks. It depends only on its
+//! arguments, so both results agree.
 //!
 //! Pure: no I/O, no clock, no randomness.
 
-/// Row groups for each task, at least. For fewer, another worker is not worth the overhead.
+/// Least number of row groups for each task. Another worker is not worth the overhead for fewer.
 const GROUPS_EACH: usize = 2;
 
 /// Row group to assign.
@@ -15,7 +16,7 @@ pub(crate) struct Group {
     /// Index of the row group in the table.
     pub(crate) number: usize,
     pub(crate) bytes: u64,
-    /// Indices of the workers near it.
+    /// Indices of the workers near the memory node that holds it.
     pub(crate) near: Vec<usize>,
 }
 
@@ -28,14 +29,14 @@ pub(crate) struct Share {
     pub(crate) groups: Vec<usize>,
 }
 
-/// Returns how many workers these row groups are worth, at least 1.
+/// Returns the number of workers among which it pays to divide these row groups, at least 1.
 pub(crate) fn worth(groups: &[Group], workers: usize) -> usize {
     let tasks = workers.min(groups.len() / GROUPS_EACH).max(1);
     divide(groups, workers, tasks).iter().filter(|share| !share.groups.is_empty()).count().max(1)
 }
 
-/// Divides row groups into tasks, for the workers that have the most bytes near them. Without workers there is one
-/// share, with worker index 0.
+/// Divides row groups into tasks, one each for the workers that have the most bytes near them. Without workers there is
+/// one share of all row groups, with worker index 0.
 pub(crate) fn divide(groups: &[Group], workers: usize, tasks: usize) -> Vec<Share> {
     let everybody: Vec<usize> = (0..workers.max(1)).collect();
     let wanted = spread(groups, &everybody);
@@ -60,7 +61,7 @@ struct Load {
     groups: Vec<usize>,
 }
 
-/// Spreads row groups over these workers. The result is in the order of `seats`.
+/// Assigns row groups to these workers. The result has the load of each worker, in the order of `seats`.
 fn spread(groups: &[Group], seats: &[usize]) -> Vec<Load> {
     let mut loads = vec![Load::default(); seats.len()];
     let mut put = |group: &Group, among: &[usize]| {
@@ -74,7 +75,7 @@ fn spread(groups: &[Group], seats: &[usize]) -> Vec<Load> {
     let near = |group: &Group| -> Vec<usize> {
         everybody.iter().copied().filter(|seat| group.near.contains(&seats[*seat])).collect()
     };
-    // Row groups near some worker come first; the others then even out the loads.
+    // Row groups that are near some worker are assigned first; those near none then even out the loads.
     for group in groups {
         let near = near(group);
         if !near.is_empty() {
@@ -87,8 +88,9 @@ fn spread(groups: &[Group], seats: &[usize]) -> Vec<Load> {
     loads
 }
 
-/// Assigns a worker to each task. `near_bytes` has for each task the bytes near each worker. Tasks with the most bytes
-/// near a worker choose first, and no worker gets more than the average rounded up. `workers` must be at least 1.
+/// Assigns a worker to each task. `near_bytes` has for each task the bytes near each worker. The task with the most
+/// bytes near any worker chooses its worker first. No worker gets more tasks than the average rounded up. `workers`
+/// must be at least 1.
 pub(crate) fn route(near_bytes: &[Vec<u64>], workers: usize) -> Vec<usize> {
     let tasks = near_bytes.len();
     let most = tasks.div_ceil(workers.max(1));

@@ -6,7 +6,7 @@ use datafusion_distributed::{DistributedExec, DistributedMetricsFormat, explain_
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time to wait for the metrics of the workers. They arrive after the last row; those of a lost worker never do.
+/// Time to wait for the metrics of the workers, which arrive after the last row. Those of a lost worker never arrive.
 const METRICS: Duration = Duration::from_secs(2);
 
 /// Describes the stages and tasks of a query that has run. Returns `None` if it ran in this process only, or if a

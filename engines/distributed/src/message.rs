@@ -1,7 +1,7 @@
 //! Encoded scan, to be sent to another process.
 //!
-//! The idea: a scan is sent as the program that nodes would be sent, with the columns that leave it. The receiver
-//! checks all of it. The row groups must exist, and the table must be the one that the query was planned for.
+//! The idea: a scan is sent as the program that memory nodes would get, with the columns of its output. The receiver
+//! checks all of it. The row groups must exist, and the table must be the one for which the query was planned.
 //!
 //! Pure: no I/O.
 
@@ -41,7 +41,7 @@ pub(crate) struct Identity {
     pub(crate) rows: u64,
     pub(crate) row_groups: u64,
     pub(crate) bytes: u64,
-    /// Digest of its columns and of the checksums of all buffers.
+    /// Digest of the table's columns and of the checksums of all its buffers.
     pub(crate) digest: u64,
 }
 
@@ -104,7 +104,7 @@ impl Identity {
     }
 }
 
-/// FNV-1a. It distinguishes tables, but does not protect against deliberate collisions.
+/// Digest by FNV-1a. It tells tables apart, but does not protect against deliberate collisions.
 struct Digest(u64);
 
 impl Default for Digest {

@@ -1,5 +1,5 @@
-//! Handlers that datafusion-distributed calls while it divides a plan: how many tasks a scan is worth, what each task
-//! reads, and which worker runs it.
+//! Handlers that datafusion-distributed calls while it divides a plan: how many tasks a scan is worth, which row groups
+//! each task reads, and which worker runs it.
 
 use crate::codec::source_of;
 use crate::dividing::{Group, divide, route, worth};
@@ -17,13 +17,13 @@ use datafusion_distributed::{
 use farpool_datafusion::{FarSource, Options};
 use std::sync::Arc;
 
-/// Answers for scans of far tables. For other operators it returns `None`, and the defaults apply.
+/// Handlers for scans of far tables. For other operators they return `None`, and the defaults apply.
 #[derive(Clone)]
 pub(crate) struct Placing {
     pub(crate) workers: Arc<Workers>,
 }
 
-/// Returns the row groups that a scan has to read, with the workers near each.
+/// Returns the row groups that a scan has to read, with the workers near the memory node of each.
 fn groups(source: &FarSource, workers: &[Live]) -> Vec<Group> {
     let group = |number: usize| {
         let node = source.table().place(number).map(|place| place.node);
@@ -42,7 +42,7 @@ impl DesiredTaskCountHandler for Placing {
         event: DesiredTaskCountEvent<'_>,
     ) -> Option<Result<DesiredTaskCountEventResponse>> {
         let source = source_of(event.plan.as_ref())?;
-        // The operator above takes the scan for the whole result.
+        // The operator above may take one task's rows for the whole result, so the scan stays a single task.
         if !source.is_divisible() {
             return Some(Ok(DesiredTaskCountEventResponse::maximum(1)));
         }

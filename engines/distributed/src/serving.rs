@@ -23,8 +23,8 @@ const PROBE: Duration = Duration::from_secs(10);
 /// Largest message to a worker in bytes. Plans are the largest messages.
 const PLAN_BYTES_MAX: usize = 64 << 20;
 
-/// Serves plans that arrive at this listener until `stop` completes; running queries then fail as their connections
-/// close. `near` names the memory nodes of the same host.
+/// Serves plans that clients send over connections to this listener, until `stop` completes. Queries that still run
+/// then fail, because their connections close. `near` are the names of the memory nodes on the same host.
 ///
 /// Connections are neither encrypted nor authenticated. Anyone who reaches the listener may run plans over all tables
 /// of the pool that are not encrypted. Plans that read anything else, or write, are refused.

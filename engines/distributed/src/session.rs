@@ -23,9 +23,9 @@ use farpool::Pool;
 use farpool_datafusion::{FarSession, GroupsEach, Options, Plans, builder_for};
 use std::sync::Arc;
 
-/// Limit in bytes on rows that arrived from a worker and were not consumed yet: no limit. One connection carries
-/// several streams, and is not read while more than the limit is buffered. An operator that merges sorted streams waits
-/// for one of them while the others fill the buffer, so any limit could deadlock.
+/// Limit in bytes on rows of one worker that arrived and were not consumed yet: no limit. One connection carries
+/// several streams, and would not be read while more bytes than the limit are buffered. An operator that merges sorted
+/// streams waits for one of them while the other streams fill the buffer, so any limit could deadlock.
 const BUFFER_BYTES: usize = usize::MAX;
 
 /// Opens a session over the far tables of a pool, whose queries are divided among these workers. [`Workers::refresh`]
@@ -35,7 +35,7 @@ const BUFFER_BYTES: usize = usize::MAX;
 /// files), if part of its plan cannot be encoded, or if it is not worth more than one worker.
 pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<FarSession> {
     let config = SessionConfig::new();
-    // A plan for several partitions merges their results, so it can be divided into several tasks.
+    // A plan for one partition could not be divided into tasks. A plan for several partitions merges their results.
     let partitions = config.target_partitions().max(2);
     let config = config.with_target_partitions(partitions).with_extension(Arc::new(GroupsEach(1)));
     let codec = ScanCodec::new(pool);
@@ -50,7 +50,7 @@ pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<
         .with_distributed_desired_task_count_handler(placing.clone())
         .with_distributed_scale_up_leaf_node_handler(placing.clone())
         .with_distributed_route_tasks_handler(placing)
-        // Each task gets a part of every scan of a UNION, so that all its row groups can be near.
+        // Each task gets a part of every scan of a UNION, so that all row groups of the task can be near its worker.
         .with_distributed_children_isolator_unions(false)?
         .with_distributed_worker_connection_buffer_budget_bytes(BUFFER_BYTES)?;
     let distributed = builder.query_planner().take();
@@ -60,7 +60,7 @@ pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<
     Ok(FarSession::over(pool, state))
 }
 
-/// Plans a query for this process, then has the plan divided if it can be sent.
+/// Planner that plans a query for this process, and then has the plan divided into tasks if it can be sent to workers.
 #[derive(Debug)]
 struct Planner {
     distributed: Arc<dyn QueryPlanner + Send + Sync>,
@@ -85,7 +85,7 @@ impl QueryPlanner for Planner {
 
 impl Planner {
     fn travels(&self, plan: &Arc<dyn ExecutionPlan>) -> bool {
-        // It must be known before the plan is divided: otherwise workers would wait for a plan that cannot be sent.
+        // This must be known before the plan is divided: otherwise workers would wait for a plan that cannot be sent.
         let is_sendable = || {
             let converter = DeduplicatingProtoConverter::default();
             physical_plan_to_bytes_with_proto_converter(Arc::clone(plan), &self.codec, &converter).is_ok()

@@ -1,4 +1,4 @@
-//! Open far tables, for scans that were received.
+//! Far tables that a worker keeps open for the scans that it receives.
 
 use crate::message::Identity;
 use datafusion::common::{DataFusionError, Result, plan_err};
@@ -12,7 +12,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 /// Tables kept open, at most.
 const OPEN_MAX: usize = 256;
 
-/// Tables of a pool. Clones share the open ones.
+/// Far tables of a pool by name. Clones share those that are open.
 #[derive(Clone)]
 pub(crate) struct Tables {
     pool: Pool,
@@ -30,7 +30,7 @@ impl Tables {
         Tables { pool, open: Arc::default() }
     }
 
-    /// Returns the table of this name and identity. Blocks if it is not open.
+    /// Returns the table of this name and identity. Blocks the thread while it opens the table, if it is not open.
     ///
     /// Errors: there is no table of this name, or it is not the one that the query was planned for.
     pub(crate) fn table(&self, name: &str, wanted: Identity) -> Result<FarTable> {
@@ -65,8 +65,8 @@ fn words(of: Identity) -> String {
     format!("{rows} rows in {row_groups} row groups, {bytes} bytes, digest {digest:016x}")
 }
 
-/// Runs work that blocks. Plans are decoded on a thread that answers requests; on a multi-threaded runtime its other
-/// tasks move to another thread meanwhile.
+/// Runs work that blocks the thread. Plans are decoded on a thread that also answers requests; on a multi-threaded
+/// runtime, other tasks of that thread move to another one meanwhile.
 fn blocking<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),

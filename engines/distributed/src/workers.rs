@@ -11,15 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
 
-/// Time limit for a worker to answer whether it is available.
+/// Time limit for a worker to answer that it is available.
 const ANSWER: Duration = Duration::from_secs(3);
-/// Memory nodes near a worker, at most.
+/// Number of memory nodes near one worker, at most.
 const NEAR_MAX: usize = 512;
 /// Longest description that a worker may send, in bytes.
 const INFO_BYTES_MAX: usize = 256 << 10;
-/// Assigned tasks that are remembered, at most.
+/// Number of assigned tasks that are remembered for [`Workers::assigned`], at most.
 const ASSIGNED_MAX: usize = 4_096;
-/// Start of the description that a worker sends; a version follows, then the nodes near it.
+/// Start of the description that a worker sends. The version follows, then the names of the memory nodes near the
+/// worker.
 const SPEAKS: &str = "farpool-distributed ";
 const NEAR: &str = "; near ";
 
@@ -28,7 +29,7 @@ const NEAR: &str = "; near ";
 pub struct WorkerAddress {
     /// Address, `http://HOST:PORT`.
     pub url: Url,
-    /// Names of memory nodes on the same host; `None` means those that the worker reports.
+    /// Names of memory nodes on the same host. `None` if those apply that the worker reports.
     pub near: Option<Vec<String>>,
 }
 
@@ -54,7 +55,7 @@ impl FromStr for WorkerAddress {
     }
 }
 
-/// Task that was assigned to a worker.
+/// Task that was assigned to a worker, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assigned {
     /// Far table that it scans.
@@ -63,7 +64,7 @@ pub struct Assigned {
     pub task: usize,
     /// Row groups that it reads.
     pub groups: Vec<usize>,
-    /// Number of these row groups whose memory node is near the worker.
+    /// Number of these row groups that lie on a memory node near the worker.
     pub near: usize,
     /// Address of the worker.
     pub worker: Url,
@@ -87,7 +88,8 @@ impl fmt::Display for LeftOut {
 /// Workers of a session. Threads may share it; its locks are held for moments only.
 pub struct Workers {
     known: Vec<WorkerAddress>,
-    /// Workers that answered the last [`Workers::refresh`], with the nodes near them. Queries are planned for these.
+    /// Workers that answered the last [`Workers::refresh`], with the memory nodes near them. Queries are planned for
+    /// these workers.
     live: RwLock<Vec<Live>>,
     channels: Channels,
     assigned: Mutex<Vec<Assigned>>,
@@ -153,7 +155,7 @@ impl Workers {
         Ok(worker.near.clone().unwrap_or(told))
     }
 
-    /// Returns the workers that answered the last time.
+    /// Returns the workers that answered the last [`Workers::refresh`].
     pub fn live(&self) -> Vec<Url> {
         self.live_now().into_iter().map(|worker| worker.url).collect()
     }
@@ -175,7 +177,7 @@ impl Workers {
         }
     }
 
-    /// Returns the tasks with far scans that were assigned since the last [`Workers::refresh`].
+    /// Returns the tasks with scans of far tables that were assigned since the last [`Workers::refresh`].
     pub fn assigned(&self) -> Vec<Assigned> {
         self.assigned.lock().clone()
     }

@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 
 /// Limit for the bytes that the kernel reads or writes by one request.
 const TRANSFER_BYTES: u32 = 1 << 20;
-/// Limit for the background requests (writes and read-ahead) that the kernel has outstanding at once.
+/// Limit for the background requests (writes and read-ahead) that the kernel may have outstanding at once.
 const UNDER_WAY: u16 = 64;
 const GENERATION: Generation = Generation(0);
 const NO_ATTRIBUTES: Errno = Errno::NOSYS;

@@ -65,9 +65,9 @@ struct Node {
     /// Descriptor of the node, opened with `O_PATH`. It stays valid if the node is renamed.
     place: OwnedFd,
     kept: CachedFile,
-    /// Identity (times of change and length) of the file when it was last opened. The kernel's cached pages are from
+    /// Identity (times of change and length) of the file when it was last opened; the kernel's cached pages are from
     /// that version of the file. `None` if the file had changed so recently that another change might get the same
-    /// times.
+    /// times, so that the pages cannot be trusted.
     opened: Mutex<Option<FileIdentity>>,
 }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Time to wait until the threads that served an unmounted folder have ended. If they still run after it, the mount
 /// counts as in use.
 const ENDING: Duration = Duration::from_secs(5);
-/// Interval between two checks whether these threads have ended.
+/// Interval between two checks that the threads which served an unmounted folder have ended.
 const LOOK: Duration = Duration::from_millis(2);
 /// Limit for the dead mounts (their process has ended) on top of each other at one folder that are detached.
 const DEAD_MAX: usize = 64;

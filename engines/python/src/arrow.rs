@@ -1,7 +1,7 @@
 //! Arrow streams in PyCapsules: the Arrow PyCapsule interface, which passes tables between libraries of one process
 //! without a copy.
 //!
-//! The C data interface consists of raw pointers, so the library that hands a stream over must be trusted.
+//! The C data interface consists of raw pointers, so the library that hands a stream over is trusted.
 #![allow(unsafe_code)]
 
 use crate::errors;

@@ -34,8 +34,8 @@ impl Source {
         if self.0.len_bytes() == 0 {
             return &[];
         }
-        // SAFETY: the export held by `self` keeps this contiguous block of `len_bytes` in place and alive;
-        // any bytes are valid `u8`s; see the module on other threads.
+        // SAFETY: the export held by `self` keeps this contiguous block of `len_bytes` in place and alive; any bytes
+        // are valid `u8`s. The caller lets no other thread write to the buffer meanwhile.
         unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 }
@@ -53,8 +53,9 @@ impl Target {
         if self.0.len_bytes() == 0 {
             return &mut [];
         }
-        // SAFETY: as for `Source::bytes`, and the buffer was checked to be writable; `&mut self` makes this
-        // the only slice made from this export.
+        // SAFETY: the export held by `self` keeps this contiguous block of `len_bytes` in place and alive, and the
+        // buffer was checked to be writable. `&mut self` makes this the only slice made from this export. The caller
+        // lets no other thread use the buffer meanwhile.
         unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 }

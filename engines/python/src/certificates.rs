@@ -1,11 +1,11 @@
-//! Arguments of `connect` that name certificates.
+//! Arguments of `farpool.connect` that name certificates.
 
 use crate::errors;
 use farpool::{Tls, TlsFiles};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
-/// Loads the certificates that the arguments name; `None` if they name none.
+/// Loads the certificates that the arguments name. `None` if they name none.
 pub(crate) fn tls(
     py: Python<'_>,
     [ca, cert, key]: [Option<PathBuf>; 3],

@@ -82,7 +82,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         function: kind("FunctionError", "A shipped function failed; the text says how and where.", None)?,
         error,
     };
-    // It fails only if it was set before, and the module is initialised once in a process.
+    // Setting the types fails only if they were set before, and the module is initialised once in a process.
     let _ = KINDS.set(py, kinds);
     Ok(())
 }

@@ -12,17 +12,18 @@ use pyo3::types::PyBytes;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Name of the program in which a session runs functions on this machine. It cannot be searched for beside the running
-/// executable: the interpreter of a virtual environment is often a link into another folder.
+/// Name of the program in which a session runs functions on this machine. Other programs search for it beside the
+/// running executable. That does not work here: the interpreter of a virtual environment is often a link into another
+/// folder.
 const SANDBOX: &str = "farpool-sandbox";
-/// Environment variable with the path of that program. It takes precedence.
+/// Environment variable with the path of the sandbox program. It takes precedence over the program that was installed.
 const SANDBOX_VARIABLE: &str = "FARPOOL_SANDBOX";
-/// Path of the program that was installed with this package, looked up once.
+/// Path of the sandbox program that was installed with this package, looked up once.
 static INSTALLED: PyOnceLock<Option<PathBuf>> = PyOnceLock::new();
 
-/// Returns the path of the sandbox program that was installed with this package. Returns `None` if the environment
-/// variable names one, or if the package was installed without a list of its files: then it is searched for as other
-/// programs do.
+/// Returns the path of the sandbox program that was installed with this package. `None` if the environment variable
+/// names one, or if the package was installed without a list of its files. The program is then searched for as other
+/// programs do it.
 pub(crate) fn installed_sandbox(py: Python<'_>) -> Option<PathBuf> {
     if std::env::var_os(SANDBOX_VARIABLE).is_some() {
         return None;
@@ -157,7 +158,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) fresh: bool,
 }
 
-/// Returns the function, looked up by its name if a name was given.
+/// Returns the function that a call names: the argument itself, or the function stored in the pool under that name.
 fn find(py: Python<'_>, pool: &Pool, function: &Bound<'_, PyAny>) -> PyResult<Function> {
     if let Ok(function) = function.cast::<PyFunction>() {
         return Ok(function.get().0.clone());
@@ -172,7 +173,7 @@ fn find(py: Python<'_>, pool: &Pool, function: &Bound<'_, PyAny>) -> PyResult<Fu
     found.map_err(|error| errors::of(py, &error))
 }
 
-/// Implements `Pool.run`: returns one `Called` for a file, and a list of them for a table.
+/// Implements `Pool.run`: returns one `Called` if `on` is a file, and a list of them if it is a table.
 pub(crate) fn run<'py>(
     py: Python<'py>,
     pool: &Pool,

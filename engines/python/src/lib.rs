@@ -24,14 +24,14 @@ mod units;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of forks between the first process and this one.
+/// Number of forks between the process that imported the module and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Runs in the child after each fork. Registered with `os.register_at_fork`.
+/// Called by Python in the child after each fork (`os.register_at_fork`).
 #[pyfunction]
 fn _after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);

@@ -97,7 +97,7 @@ fn moment(value: &Bound<'_, PyAny>, datetime: &Bound<'_, PyModule>) -> PyResult<
 fn decimal(value: &Bound<'_, PyAny>) -> Option<Literal> {
     let parts = value.call_method0("as_tuple").ok()?;
     let sign: u8 = parts.getattr("sign").ok()?.extract().ok()?;
-    // The exponent of NaN and infinity is a text, so this returns `None`.
+    // The exponent of NaN and of infinity is a text in Python, so this returns `None` for them.
     let exponent: i32 = parts.getattr("exponent").ok()?.extract().ok()?;
     let digits = parts.getattr("digits").ok()?.cast_into::<PyTuple>().ok()?;
     let mut number: i128 = 0;
@@ -115,7 +115,7 @@ fn decimal(value: &Bound<'_, PyAny>) -> Option<Literal> {
     scalar.is_valid().then_some(Literal::Scalar(scalar))
 }
 
-/// Parses the name of a type, either ours or Arrow's. Any object whose `str` is such a name will do.
+/// Parses the name of a type, either farpool's or Arrow's. The value may be any object whose `str` is such a name.
 pub(crate) fn type_of(value: &Bound<'_, PyAny>) -> PyResult<Type> {
     let text = value.str()?.to_string();
     named(text.trim()).filter(|of| of.is_valid()).ok_or_else(|| {

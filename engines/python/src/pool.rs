@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A session with a pool. Closing it gives back all memory that no published file holds.
 #[pyclass(name = "Pool", module = "farpool", frozen, weakref)]
 pub(crate) struct PyPool {
-    /// Never dropped automatically: in a forked child it is the session of another process.
+    /// Session. It is never dropped automatically, because in a forked child it is the session of the parent process.
     pool: ManuallyDrop<Pool>,
     /// Functions passed to `rebuild_with`. They are kept here and not in the session, so that Python's garbage
     /// collector sees the reference cycle if a function holds its own pool.
@@ -37,7 +37,8 @@ impl Drop for PyPool {
         if self.forks == forks() {
             self.pool.close();
         }
-        // The session is closed or belongs to the parent process, so not dropping the rest leaks nothing that matters.
+        // The session is closed, or belongs to the parent process. So the memory that it leaks by not being dropped
+        // does not matter.
     }
 }
 

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::Duration;
 
-/// Returns a report as a dictionary. Its numbers are zero if no step has run.
+/// Returns the report of a query as a dictionary. `None` for a query that has not run yet makes all numbers zero.
 pub(crate) fn told<'py>(py: Python<'py>, report: Option<&Report>, rows: u64) -> PyResult<Bound<'py, PyDict>> {
     let told = PyDict::new(py);
     told.set_item("placement", report.map(|report| report.placement.name()))?;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub(crate) struct PyScan {
     table: FarTable,
     query: Query,
-    /// Sort order that the client applies to the whole result, and the number of rows to keep.
+    /// Sort order of the whole result, which the client applies, and the number of rows to keep. `None` without a sort.
     order: Option<(Vec<By>, Option<u64>)>,
     forks: u64,
 }
@@ -48,7 +48,7 @@ fn expressions(list: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> 
     Ok(all)
 }
 
-/// Returns each expression with its name. Aggregates are refused.
+/// Returns each expression with its name. Aggregates are an error, which names the operation `what`.
 fn values(py: Python<'_>, list: Vec<PyExpr>, what: &str) -> PyResult<Vec<(String, Expr)>> {
     list.into_iter().map(|one| Ok((one.name.clone(), one.value(py, what)?))).collect()
 }
@@ -154,7 +154,7 @@ impl PyScan {
         self.query.clone().plan().map_err(|error| errors::invalid(py, error.to_string()))
     }
 
-    /// Returns the rows that have a partner in another table; the rows that have none if `is_anti`.
+    /// Returns a query for the rows that have a partner in another table, or those that have none if `is_anti`.
     fn joined(
         &self,
         other: &Bound<'_, PyAny>,
@@ -176,7 +176,7 @@ impl PyScan {
             Err(_) => {
                 let stream = arrow::stream_of(other)?;
                 let schema = stream.schema();
-                // Only the key columns are kept. A missing column is reported by the step below.
+                // Only the key columns are kept. A missing column is reported by the step that is added below.
                 let mut places: Vec<usize> =
                     on.iter().filter_map(|(_, name)| schema.index_of(name).ok()).collect();
                 places.sort_unstable();
@@ -187,7 +187,7 @@ impl PyScan {
                     Ok::<_, ArrowError>((schema.project(&places)?, batches))
                 };
                 let read = if on.iter().all(|(_, name)| schema.index_of(name).is_ok()) {
-                    // Not detached from the interpreter: the library that makes the batches may need the GIL.
+                    // The interpreter's lock (the GIL) is kept, because the library that makes the batches may need it.
                     read().map(|(schema, batches)| (Arc::new(schema), batches))
                 } else {
                     Ok((Arc::clone(&schema), Vec::new()))
@@ -256,7 +256,8 @@ impl PyScan {
         self.step(py, |query| query.group_by(keys, aggregates))
     }
 
-    /// Runs the query. Returns the report and the sorted rows. It blocks, so the caller must not hold the GIL.
+    /// Runs the query. Returns the report and the rows, sorted if the query sorts. It blocks, so the caller must not
+    /// hold the GIL.
     pub(crate) fn answer(
         &self,
         plan: &Plan,

@@ -1,9 +1,10 @@
 //! `farpool.Stream`: the rows of a query, as they arrive.
 //!
 //! The idea: a query without grouping or sort can be run on some row groups at a time, so its result needs memory for
-//! two steps and not for the whole table. A thread runs the next step while the reader takes the rows of the last one.
-//! If the reader is slow, the thread waits, and no more than one step is ahead. If the reader stops, the query ends
-//! with the current step. A query that needs all rows before it returns one (a grouping or a top-k) is a single step.
+//! two such steps and not for the whole table. A thread runs the next step while the reader takes the rows of the last
+//! one. If the reader is slow, the thread waits, and no more than one step is ahead. If the reader stops, the query
+//! ends with the current step. A query that needs all rows before it returns one (a grouping or a top-k) is a single
+//! step.
 //!
 //! Never in this module: a use of the interpreter in that thread, or an early end of the rows without an error.
 
@@ -23,13 +24,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Row groups of the first step. It is small, so that the first rows arrive soon, and little work is wasted if the
-/// reader wants only a few.
+/// Number of row groups of the first step. It is small, so that the first rows arrive soon, and little work is wasted
+/// if the reader wants only a few.
 const FIRST_GROUPS: usize = 2;
-/// Row groups of a step, at most. Steps double from [`FIRST_GROUPS`] up to this.
+/// Number of row groups of a step, at most. Each step has twice as many as the one before, from [`FIRST_GROUPS`] up to
+/// this.
 const STEP_GROUPS: usize = 16;
 
-/// Sum over all steps so far.
+/// Merged report and number of rows of all steps so far.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     report: Option<Report>,
@@ -57,7 +59,7 @@ enum Sent {
 enum Course {
     /// A single step.
     Whole,
-    /// Several steps, until this many rows were returned; `None` means no limit.
+    /// Several steps, until this many rows were returned. `None` for all rows.
     Steps(Option<u64>),
 }
 
@@ -69,14 +71,15 @@ fn course(plan: &Plan, is_ordered: bool) -> Course {
     }
     match near.last() {
         Some(Operator::Group { .. } | Operator::Top { .. }) => Course::Whole,
-        // A step after the limit may drop rows, so the limit cannot be applied to each step.
+        // An operation that the client applies after the limit may drop rows, so the limit cannot be applied to each
+        // step alone.
         Some(Operator::Limit(_)) if !plan.finish.operators().is_empty() => Course::Whole,
         Some(Operator::Limit(rows)) => Course::Steps(Some(*rows)),
         _ => Course::Steps(None),
     }
 }
 
-/// Runs the steps while the reader takes rows. Runs on its own thread.
+/// Runs the steps of a query one after another, on a thread of its own, while the reader takes rows.
 fn run(scan: &PyScan, plan: &Plan, placement: Placement, done: &Mutex<Done>, sender: &SyncSender<Sent>) {
     let note = |report: &Report, batches: &[RecordBatch]| {
         let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
@@ -121,7 +124,7 @@ fn run(scan: &PyScan, plan: &Plan, placement: Placement, done: &Mutex<Done>, sen
         }
         note(&answer.report, &answer.batches);
         if sender.send(Sent::Batches(answer.batches)).is_err() {
-            // The reader was dropped.
+            // The reader was dropped, so no more rows are needed.
             return;
         }
         if left == Some(0) {
@@ -179,7 +182,7 @@ impl RecordBatchReader for Steps {
 #[pyclass(name = "Stream", module = "farpool", frozen)]
 pub(crate) struct PyStream {
     schema: SchemaRef,
-    /// Query to run; `None` once the rows are being read.
+    /// Query to run. `None` once its rows are being read.
     query: Mutex<Option<(PyScan, Plan, Placement)>>,
     done: Arc<Mutex<Done>>,
 }

@@ -19,7 +19,7 @@ const VERSION_MIN: c_int = 3_037_000;
 pub(crate) struct Api(&'static ApiRoutines);
 
 impl Api {
-    /// Takes SQLite's table of functions; `None` if the pointer is null.
+    /// Takes SQLite's table of functions. `None` if the pointer is null.
     ///
     /// # Safety
     ///
@@ -78,7 +78,7 @@ fn c_text(text: &str) -> CString {
 pub(crate) struct Filename(NonNull<c_char>);
 
 impl Filename {
-    /// Takes a name; `None` if the pointer is null.
+    /// Takes the name of a file. `None` if the pointer is null.
     ///
     /// # Safety
     ///

@@ -10,8 +10,8 @@ use std::ops::Range;
 
 /// Bytes of a block.
 const BLOCK_BYTES: u64 = 64 << 10;
-/// Limit for the blocks that the buffer of one file holds. It is several times 16, because a sort merges from 16 places
-/// of a file at the same time.
+/// Number of blocks that the buffer of one file holds, at most. It is several times 16, because a sort merges from 16
+/// places of a file at the same time.
 const BLOCKS: usize = 64;
 /// Number of blocks that are fetched together when a file is read in order.
 const AHEAD: u64 = 2;
@@ -39,7 +39,8 @@ struct Block {
     asked: u64,
 }
 
-/// File with its buffer. Written bytes may be in the buffer only. A failed operation loses none of them.
+/// File of which recently used blocks are in a buffer, and all others in the store. Written bytes may be in the buffer
+/// only; a failed operation loses none of them.
 pub(crate) struct Buffered<S> {
     store: S,
     blocks: HashMap<u64, Block>,
@@ -247,7 +248,7 @@ mod tests {
                 match step {
                     Step::Write(at, length, byte) => {
                         let bytes: Vec<u8> = (0..length).map(|i| byte.wrapping_add(i as u8)).collect();
-                        // A write that failed may have written a part, so it is repeated without failures.
+                        // A write that failed may have changed a part of the file, so it is repeated without failures.
                         if file.write(at, &bytes).is_err() {
                             *file.store.fails.borrow_mut() = false;
                             file.write(at, &bytes).expect("written");

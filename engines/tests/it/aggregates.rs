@@ -10,7 +10,7 @@ use farpool::Placement;
 use farpool::operators::query::{Agg, Expr, col, lit};
 use std::sync::Arc;
 
-/// Two full row groups and part of a third.
+/// Number of rows: two full row groups (of 65,536 rows) and part of a third.
 const ROWS: i64 = 140_000;
 /// Columns that have sums.
 const NUMBERS: [&str; 6] = ["tiny", "whole", "positive", "exact", "narrow", "wide"];
@@ -75,7 +75,7 @@ fn facts() -> RecordBatch {
     .expect("a batch")
 }
 
-/// Returns tables and filters, as SQL and as a condition of the library.
+/// Returns tables and filters. Each filter is given as SQL and as a condition for queries of the library.
 fn sources() -> [(&'static str, &'static str, Option<Expr>); 4] {
     [
         ("facts", "", None),
@@ -104,7 +104,8 @@ async fn shipped_aggregates_are_those_of_datafusion_over_nothing_and_over_null()
                 let all = ["count(*)", "count(#)", "min(#)", "max(#)"];
                 let sums: &[&str] = if NUMBERS.contains(&column) { &["sum(#)", "avg(#)"] } else { &[] };
                 let together = [&all, sums].concat().join(", ");
-                // These run alone as well: beside others, DataFusion may compute them from the others' results.
+                // These aggregates run alone as well. If others are computed beside them, DataFusion may derive their
+                // results from those of the others.
                 let distinct: &[&str] = if keys.len() == 2 { &[] } else { &["count(DISTINCT #)"] };
                 let alone = distinct.iter().chain(sums.get(1)).copied();
                 for list in alone.chain([together.as_str()]) {

@@ -1,9 +1,9 @@
-//! TPC-H and queries over the table `hits`, on far tables made from the Parquet files that DuckDB answered for, in
-//! every placement.
+//! TPC-H, and queries over the table `hits`, on far tables. They are made from the Parquet files over which DuckDB gave
+//! the expected answers, and queried in every placement.
 //!
-//! The idea: exact values must be equal, and inexact ones as close as their types permit. Sums of floats may differ by
-//! the order of additions. Where one engine returns a decimal and the other a float, the decimal may be truncated after
-//! its last digit.
+//! The idea: exact values must be equal to DuckDB's, and inexact ones as close as their types permit. Sums of floats
+//! may differ by the order of additions. Where one engine returns a decimal and the other a float, the decimal may have
+//! been truncated after its last digit.
 
 use crate::pools::{embedded, files, put, reference, session_in, stem};
 use crate::{PLACEMENTS, canonical};
@@ -17,10 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// Largest permitted relative difference of two float sums. Sums in different orders differ by rounding.
+/// Largest permitted relative difference of two sums of floats, which differ by rounding if they were added in
+/// different orders.
 const TOLERANCE: f64 = 1e-9;
 
-/// Rows as text, and the exactness of each column.
+/// Rows of an answer as text, and the exactness with which the values of each column are compared.
 pub struct Answer {
     pub rows: Vec<Vec<String>>,
     pub columns: Vec<Exactness>,
@@ -50,7 +51,7 @@ impl Answer {
         Ok(Answer { rows: canonical::rows(batches)?, columns })
     }
 
-    /// Returns the first difference from the wanted answer.
+    /// Describes the first difference from the wanted answer. `None` if the answers agree.
     pub fn difference(&self, wanted: &Answer) -> Option<String> {
         let shape = |of: &Answer| (of.rows.len(), of.columns.len());
         if shape(self) != shape(wanted) {
@@ -121,7 +122,7 @@ pub async fn answer_of(frame: DataFrame) -> Result<Answer, String> {
     Answer::of(&schema, &batches)
 }
 
-/// Queries in a part of the reference folder.
+/// Queries in a part of the reference folder, which `reference.py` made, with DuckDB's answers.
 pub struct Queries {
     part: &'static str,
     folder: PathBuf,

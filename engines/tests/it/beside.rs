@@ -10,7 +10,7 @@ use farpool::{EmbeddedOptions, Pool};
 use farpool_datafusion::{FarSession, GroupsEach, Options};
 use std::sync::Arc;
 
-/// Partitions of a scan, and of a table in memory.
+/// Number of partitions (parallel streams) of a scan, and of a table in memory.
 const PARTITIONS: usize = 3;
 
 /// Order in which rows are compared.
@@ -30,11 +30,11 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Puts these tables by their names. Each scan has a partition for each row group, up to three.
+    /// Puts these tables into a new pool by their names. Each scan has a partition for each row group, up to three.
     pub fn of(tables: &[(&str, &RecordBatch)]) -> Beside {
         let mut options = EmbeddedOptions::new(256 << 20);
         options.node_count = 2;
-        // A busy machine may not run a node for a while.
+        // The timeout is long, because a busy machine may not run a node's threads for a while.
         options.pool.request_timeout_ms = 120_000;
         let pool = Pool::embedded(options).expect("an embedded pool");
         let config = SessionConfig::new().with_target_partitions(PARTITIONS);
@@ -90,7 +90,7 @@ async fn answer(context: &SessionContext, sql: &str, order: Rows) -> Result<Vec<
     lines(&batches, order)
 }
 
-/// Returns rows as text. Floats are followed by their bits.
+/// Returns rows as text. A float's text is followed by its bits, so that NaNs and zeros are distinguished.
 pub fn lines(batches: &[RecordBatch], order: Rows) -> Result<Vec<String>, String> {
     let mut lines = Vec::new();
     for batch in batches {
@@ -115,7 +115,7 @@ pub fn lines(batches: &[RecordBatch], order: Rows) -> Result<Vec<String>, String
     Ok(lines)
 }
 
-/// Returns the first row that differs.
+/// Describes the first row that differs. `None` if the rows are equal.
 pub fn difference(found: &[String], wanted: &[String]) -> Option<String> {
     if found.len() != wanted.len() {
         return Some(format!("{} rows, not {}", found.len(), wanted.len()));
@@ -125,7 +125,7 @@ pub fn difference(found: &[String], wanted: &[String]) -> Option<String> {
     Some(format!("row {row}: {found}, not {wanted}"))
 }
 
-/// Fails if there are faults. Shows the first of them and their number.
+/// Fails if there are faults (lines that describe wrong answers). Shows the first of them and their number.
 pub fn assert_none(faults: &[String]) {
     let shown = &faults[..faults.len().min(12)];
     assert!(faults.is_empty(), "{} faults, of which the first:\n{}", faults.len(), shown.join("\n"));

@@ -1,4 +1,4 @@
-//! Local files read through a cache in far memory: the bytes are the same, whatever happens to files, nodes and the
+//! Local files read through a cache in far memory: the bytes are the file's, whatever happens to files, nodes and the
 //! cache.
 
 use crate::pools::Cluster;
@@ -20,7 +20,7 @@ fn cache(pool: &Pool, near_bytes: u64) -> BlockCache {
         block_bytes: BLOCK,
         near_bytes,
         far_bytes: 8 << 20,
-        // The test must not depend on the speed of this machine.
+        // The cache waits a minute for far memory, so that the test does not depend on the speed of this machine.
         patience: Duration::from_secs(60),
     };
     BlockCache::new(&options, Some(pool)).expect("a cache")

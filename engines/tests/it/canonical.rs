@@ -75,7 +75,7 @@ fn column(array: &ArrayRef) -> Result<Vec<String>, String> {
         DataType::UInt16 => digits!(UInt16Type),
         DataType::UInt32 => digits!(UInt32Type),
         DataType::UInt64 => digits!(UInt64Type),
-        // Not widened to f64, which would have more digits.
+        // An f32 is not widened to f64, whose shortest text has more digits.
         DataType::Float32 => {
             each(array.as_primitive::<Float32Type>(), |value| float_text(&format!("{value:e}")))
         }

@@ -1,5 +1,5 @@
-//! Queries over two worker processes: they give the rows of a single session, and tasks go where the row groups are.
-//! Workers are also killed, stopped, and sent plans that they must refuse.
+//! Queries that are divided among two worker processes. They must return the rows of a single session, and tasks go to
+//! the worker near their row groups. Workers are also killed, stopped, and sent plans that they must refuse.
 
 use crate::answers::Queries;
 use crate::plans::{lines, sales};
@@ -28,7 +28,7 @@ const ITEMS: i64 = 300_000;
 
 const NODES: [&str; 2] = ["one", "two"];
 
-/// Two nodes, a worker near each, a session that uses both workers and one that uses none.
+/// Two nodes, a worker near each of them, a session that divides queries among both workers and one that uses none.
 struct Bench {
     cluster: Cluster,
     processes: Vec<Process>,
@@ -56,7 +56,7 @@ impl Bench {
         Bench { cluster, processes, workers, far, near }
     }
 
-    /// Starts with tables whose row groups are on both nodes.
+    /// Starts a bench with tables whose row groups lie on both nodes.
     fn with_tables() -> Bench {
         let bench = Bench::start("256MiB");
         let items = RecordBatch::try_from_iter([
@@ -120,7 +120,7 @@ async fn queries_over_two_workers_have_the_rows_of_one_session() {
                 bench.workers.assigned().into_iter().map(|task| task.worker).collect();
             assert_eq!(took_part.len(), 2, "{placement}: both work on {sql}");
         }
-        // Any 100,000 rows are correct.
+        // Any 100,000 rows are correct, because the query has no order.
         let some = soon(rows(&bench.far, "SELECT id FROM sales WHERE item > 3 LIMIT 100000")).await;
         let ids: BTreeSet<String> = some.expect("rows").into_iter().collect();
         assert_eq!(ids.len(), 100_000, "{placement}: as many rows as the limit, each once");
@@ -204,8 +204,8 @@ async fn a_worker_that_is_killed_while_a_query_runs_is_an_error_by_name_or_no_lo
     let mut lost = 0;
     for round in 0..9 {
         let sql = queries[round % queries.len()];
-        // A small buffer keeps workers busy with rows of the first query, so that one is killed at work. The other
-        // queries merge or join streams and could deadlock with a bounded buffer.
+        // A small buffer keeps workers busy with rows of the first query, so that one is killed while it works. The
+        // other queries merge or join streams, and could deadlock with a bounded buffer.
         let budget = if round % queries.len() == 0 { 1 << 16 } else { usize::MAX };
         let set = format!("SET distributed.worker_connection_buffer_budget_bytes = {budget}");
         rows(&bench.far, &set).await.expect("set");
@@ -236,7 +236,7 @@ async fn a_worker_that_is_killed_while_a_query_runs_is_an_error_by_name_or_no_lo
                 lost += 1;
             }
         }
-        // The other worker runs the query alone.
+        // The worker that is left runs the whole query.
         assert_eq!(soon(bench.workers.refresh()).await.len(), 1);
         assert!(soon(rows(&bench.far, sql)).await.expect("rows") == wanted, "round {round}: alone");
         let listen = bench.url(victim).rsplit('/').next().expect("an address");
@@ -302,7 +302,7 @@ async fn a_query_that_reads_local_tables_stays_in_its_process() {
     assert_eq!(bench.workers.assigned(), []);
 }
 
-/// Acts as a foreign session that sends arbitrary plans to a worker.
+/// The test acts as a foreign session, which sends arbitrary plans to a worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_refuses_plans_that_read_its_files() {
     struct Both(Vec<WorkerAddress>);

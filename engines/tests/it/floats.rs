@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch
 use std::sync::Arc;
 
 const ROWS: i64 = 140_000;
-/// Number of groups. Each has a few of the values below.
+/// Number of groups. Each has a few of the values that [`values`] returns.
 const GROUPS: i64 = 19;
 
 /// Returns values that engines treat differently, and some ordinary ones.
@@ -48,7 +48,7 @@ fn narrow(value: f64) -> f32 {
 fn table() -> RecordBatch {
     let rows = || 0..ROWS;
     let wide: Float64Array = rows().map(value).collect();
-    // Offset from the other column, so that many pairs of both occur.
+    // The rows of this column are shifted against the other column, so that many pairs of values occur.
     let thin: Float32Array = rows().map(|row| value(row * 3 + 1).map(narrow)).collect();
     RecordBatch::try_from_iter_with_nullable([
         ("id", Arc::new(Int64Array::from_iter_values(rows())) as ArrayRef, true),
@@ -156,8 +156,8 @@ async fn comparisons_and_joins_are_those_of_datafusion() {
     assert_none(&faults);
 }
 
-/// The wanted values are computed here. DataFusion's own depend on the order of the rows, because it compares by `<`,
-/// where NaN is neither less nor greater than other values.
+/// The expected values are computed here. Those of DataFusion depend on the order of the rows, because it compares by
+/// `<`, where NaN is neither less nor greater than other values.
 #[tokio::test(flavor = "multi_thread")]
 async fn extremes_of_groups_are_those_of_the_total_order() {
     let beside = beside();
@@ -178,7 +178,7 @@ async fn extremes_of_groups_are_those_of_the_total_order() {
     let mut faults = Vec::new();
     for sql in [
         "SELECT k, min(f), max(f) FROM t GROUP BY k",
-        // DataFusion computes this key, so it also does the grouping.
+        // DataFusion computes this key itself, so the scan cannot group by it and DataFusion does the grouping too.
         "SELECT k % 19, min(f), max(f) FROM t GROUP BY k % 19",
     ] {
         faults.extend(beside.faults_beside(sql, Rows::InAnyOrder, &wanted).await);

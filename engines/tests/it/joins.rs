@@ -1,5 +1,5 @@
-//! Joins whose build side does not fit into memory: with temporary files in far memory they give the same rows as with
-//! enough memory.
+//! Joins whose build side does not fit into the memory limit: with temporary files in far memory they return the same
+//! rows as without a limit.
 
 use crate::plans::lines;
 use crate::pools::{Cluster, soon};
@@ -95,7 +95,7 @@ impl Tables {
             let mut parts: Vec<Vec<RecordBatch>> = vec![Vec::new(); partitions];
             batches.iter().enumerate().for_each(|(at, batch)| parts[at % partitions].push(batch.clone()));
             let table = MemTable::try_new(batches[0].schema(), parts).expect("a table");
-            // The tables are in this process's memory, so that only the join is tested.
+            // The tables are in this process's memory, and not far tables, so that only the join is tested.
             let name = format!("datafusion.public.{name}");
             let catalog = Arc::new(datafusion::catalog::MemoryCatalogProvider::new());
             if session.context().catalog("datafusion").is_none() {
@@ -131,7 +131,7 @@ impl Tables {
     }
 }
 
-/// Returns queries with all join types that DataFusion has a hash join for.
+/// Returns queries of all join types for which DataFusion has a hash join.
 fn queries(on: &str, condition: &str) -> Vec<String> {
     let condition = if condition.is_empty() { String::new() } else { format!(" AND {condition}") };
     let joins = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"]
@@ -249,7 +249,7 @@ async fn numbers_that_differ_are_joined_by_the_kernel_with_the_same_rows() {
         };
         (0..rows).step_by(8_000).map(batch).collect()
     };
-    // Unique keys; some rows of both sides have no partner, and some keys are NULL.
+    // Keys are unique. Some rows of both sides have no partner, and some keys are NULL.
     let build = batches(500_000, |row| (row % 50 > 0).then_some(row * 3 - 100_000));
     let probe = batches(700_000, |row| (row % 70 > 0).then_some(row * 7 % 2_000_003 - 200_000));
     let sides = [build, probe];
@@ -299,7 +299,7 @@ async fn node_lost_under_a_join_that_spilled_is_an_error_by_name_or_no_loss() {
     let lost = soon(async {
         let running = tables.run(sql);
         let losing = async {
-            // The node is killed once a part was spilled.
+            // The node is killed once 1 MiB has been spilled.
             while tables.files.spilled().since(before).far_bytes < MIB as u64 {
                 tokio::task::yield_now().await;
             }

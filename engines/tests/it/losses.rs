@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const GROUP_ROWS: i64 = 65_536;
-/// Row groups of the table: enough that no scan has read all of them when its first rows arrive.
+/// Number of row groups of the table: enough that no scan has read all of them when its first rows arrive.
 const GROUPS: i64 = 160;
 
 fn numbers() -> Vec<RecordBatch> {
@@ -46,7 +46,7 @@ async fn rows(session: &FarSession, sql: &str) -> Result<Vec<String>, DataFusion
     Ok(lines(&session.context().sql(sql).await?.collect().await?))
 }
 
-/// Runs a query, and kills node "two" after its first rows. Returns the rows.
+/// Runs a query, and kills node "two" after the query's first rows. Returns all rows.
 async fn rows_of_loss(
     cluster: &mut Cluster,
     session: &FarSession,
@@ -61,8 +61,8 @@ async fn rows_of_loss(
     Ok(lines(&taken))
 }
 
-/// The first query returns half of all rows, from the start of the scan on. The second returns a few groups, after the
-/// scan ends.
+/// The first query returns half of all rows, from the start of the scan on. The second returns a few groups, once the
+/// scan has ended.
 const QUERIES: [&str; 2] = [
     "SELECT id, part FROM numbers WHERE part < 500",
     "SELECT part, count(*), sum(id) FROM numbers WHERE part < 300 GROUP BY part",
@@ -85,7 +85,7 @@ async fn node_lost_while_a_scan_runs_is_an_error_by_name_or_no_loss() {
                 caught += 1;
             }
         }
-        // Later queries fail too.
+        // Later queries over the same table fail too.
         for sql in QUERIES {
             let why =
                 soon(rows(&session, sql)).await.expect_err("half of the table is gone").strip_backtrace();
@@ -172,7 +172,7 @@ async fn query_whose_spill_loses_a_node_or_the_broker_has_what_its_protection_pr
             Ok((found, _)) => assert!(found == wanted, "{at}: {} rows, not {}", found.len(), wanted.len()),
             Err(error) => {
                 let why = error.strip_backtrace();
-                // A local copy needs no node, and leased memory needs no broker. Only new leases do.
+                // A local copy needs no node, and memory that is leased already needs no broker; only new leases do.
                 assert!((protection, victim) != (Protection::Local, Victim::NodeTwo), "{at}: {why}");
                 assert!(
                     why.contains("two") || why.contains("broker") || why.contains("lease"),
@@ -190,7 +190,7 @@ fn peer_of_another_version_is_refused_by_both_numbers() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("farpool://{}", listener.local_addr().expect("an address"));
     let newer = std::thread::spawn(move || {
-        // Each connection is answered with a version that does not exist yet, until the command exits.
+        // Each connection is answered with a version of the protocol that does not exist yet, until the command exits.
         for stream in listener.incoming() {
             let mut stream = stream.expect("a connection");
             let mut header = [0; HEADER_BYTES];

@@ -1,4 +1,4 @@
-//! Which steps of a query are pushed down, which stay and why, and that the rows are the same.
+//! Tests which steps of a query are pushed down and which stay in DataFusion, and why. The rows must be the same.
 
 use crate::PLACEMENTS;
 use arrow::array::{
@@ -44,7 +44,7 @@ pub fn sales() -> RecordBatch {
 pub struct Bench {
     pub pool: Pool,
     pub far: FarSession,
-    /// Session with the same rows in memory, in which DataFusion does everything.
+    /// Session with the same rows in memory, in which DataFusion executes all steps.
     near: FarSession,
 }
 
@@ -55,7 +55,7 @@ pub fn bench() -> Bench {
     let batch = sales();
     pool.put_table("sales", batch.schema(), [batch.clone()]).expect("put");
     let far = FarSession::new(&pool, Options::default()).expect("a session");
-    // This session uses another pool, so no far table has the same names.
+    // This session uses another pool, which is empty, so that no far table has the name of a table in memory.
     let empty = Pool::embedded(EmbeddedOptions::new(64 << 20)).expect("an embedded pool");
     let near = FarSession::new(&empty, Options::default()).expect("a session");
     let few = RecordBatch::try_from_iter([
@@ -81,7 +81,7 @@ pub fn bench() -> Bench {
     Bench { pool, far, near }
 }
 
-/// Returns the rows as sorted text, and the reports of the scans.
+/// Returns the rows as sorted text, and the reports of the query's scans.
 async fn run(session: &FarSession, sql: &str) -> Result<(Vec<String>, Vec<Value>), String> {
     let said = |error: datafusion::error::DataFusionError| error.strip_backtrace();
     let frame = session.context().sql(sql).await.map_err(said)?;
@@ -118,8 +118,8 @@ pub fn texts(scan: &Value, what: &str) -> Vec<String> {
     list.iter().map(|text| text.as_str().expect("text").to_owned()).collect()
 }
 
-/// Runs a query in all placements, and compares each with DataFusion alone. Returns the last report of the scan of
-/// `sales`.
+/// Runs a query in all placements, and compares the rows of each with those of DataFusion alone. Returns the report of
+/// the scan of `sales` in the last one.
 async fn shown(bench: &Bench, sql: &str) -> Value {
     let (wanted, _) = run(&bench.near, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
     let mut last = Value::Null;
@@ -178,7 +178,7 @@ async fn conditions_that_are_not_known_there_stay_and_the_scan_says_why() {
         let scan = shown(&bench, &format!("SELECT id FROM sales WHERE id < 90000 AND {condition}")).await;
         let stays = texts(&scan, "not_shipped");
         assert!(stays.iter().any(|line| line.contains(why)), "{condition}: {stays:?}");
-        // The rest of the condition is pushed down all the same.
+        // Other parts of the condition are pushed down all the same.
         assert!(texts(&scan, "beside_the_data").iter().any(|step| step.contains("filter")), "{condition}");
     }
 }
@@ -204,7 +204,7 @@ async fn groupings_are_shipped_and_few_rows_leave() {
         let scan = shown(&bench, sql).await;
         let steps = texts(&scan, "beside_the_data");
         match sql.contains('%') {
-            // Integer arithmetic stays in DataFusion, and so does a grouping by its result.
+            // Integer arithmetic stays in DataFusion, and so does a grouping by the result of it.
             true => assert!(!texts(&scan, "not_shipped").is_empty(), "{sql}: {steps:?}"),
             false => assert!(steps.iter().any(|step| is_grouping(step)), "{sql}: {steps:?}"),
         }
@@ -286,7 +286,7 @@ async fn rows_without_a_partner_among_many_keys_do_not_leave() {
 #[tokio::test(flavor = "multi_thread")]
 async fn filter_of_a_top_above_narrows_the_scan_while_it_runs() {
     let bench = bench();
-    // The sort key is computed here, so the top-k itself cannot be pushed down.
+    // The sort key is computed in DataFusion, so the top-k itself cannot be pushed down.
     let sql = "SELECT sales.id FROM sales JOIN few ON sales.item = few.item + 0 ORDER BY sales.id LIMIT 3";
     shown(&bench, sql).await;
     place(&bench.far, "ship").await;

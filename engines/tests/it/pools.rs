@@ -14,17 +14,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Region size in bytes: large enough for a full row group of any table here, so that row groups have 65,536 rows.
+/// Region size in bytes: large enough for a full row group of any table here. Smaller regions would limit row groups to
+/// fewer than 65,536 rows.
 const REGION_BYTES: u64 = 16 << 20;
-/// Memory in bytes that tables take at least: some regions for each table, on every node.
+/// Least memory in bytes of a pool for tables: some regions for each table, on every node.
 const MEMORY_BYTES_MIN: u64 = 1 << 30;
-/// Memory for each byte of a Parquet file, which is compressed.
+/// Bytes of memory that a pool has for each byte of a Parquet file, which is compressed.
 const MEMORY_PER_FILE_BYTE: u64 = 6;
 /// Environment variable with the path of the `farpool` binary.
 const FARPOOL: &str = "FARPOOL_BIN";
 /// Environment variable with the path of the `farpool-sql` binary.
 pub const FARPOOL_SQL: &str = "FARPOOL_SQL_BIN";
-/// Time limit of a query. None takes that long unless it hangs.
+/// Time limit of a query. No query takes that long unless it hangs.
 const PATIENCE_WITH_QUERIES: Duration = Duration::from_secs(120);
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -59,7 +60,7 @@ fn memory_bytes(tables: &[PathBuf]) -> u64 {
     MEMORY_BYTES_MIN + file_bytes * MEMORY_PER_FILE_BYTE
 }
 
-/// Returns that memory for each of two nodes, as a command-line argument.
+/// Returns half of [`memory_bytes`], for each of two nodes, as a command-line argument.
 pub fn memory_of_each(tables: &[PathBuf]) -> String {
     format!("{}MiB", memory_bytes(tables).div_ceil(2 << 20))
 }
@@ -87,7 +88,7 @@ pub fn put(pool: &Pool, tables: &[PathBuf]) {
     }
 }
 
-/// Makes a session with this placement.
+/// Makes a session whose queries run in this placement.
 pub fn session_in(pool: &Pool, placement: &str, runtime: &Runtime) -> FarSession {
     let session = FarSession::new(pool, Options::default()).expect("a session");
     let set = format!("SET farpool.placement = '{placement}'");
@@ -108,7 +109,7 @@ impl Cluster {
     pub fn start(memory: &str) -> Cluster {
         let broker = Process::start(FARPOOL, &["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
         let node = |name| {
-            // Whatever memory the other tests of this machine leave, a node keeps its own.
+            // Each node keeps its memory, however little the other tests of this machine leave.
             let to =
                 ["--broker", &broker.ready, "--region-size", "16MiB", "--memory", memory, "--no-reserve"];
             Process::start(FARPOOL, &[&["node", "--name", name], &to[..]].concat())
@@ -128,7 +129,7 @@ impl Cluster {
         Cluster { pool, nodes, broker }
     }
 
-    /// Opens another session, whose temporary files have this protection.
+    /// Opens another session with the cluster, whose temporary files have this protection.
     pub fn connect(&self, protection: Protection) -> Pool {
         let options = PoolOptions {
             transport: TransportChoice::Tcp,
@@ -153,10 +154,10 @@ pub async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE_WITH_QUERIES, work).await.expect("an answer or an error, and no hang")
 }
 
-/// Process that reports when it is ready.
+/// Process that prints a line when it is ready.
 pub struct Process {
     child: Child,
-    /// Address that it reported.
+    /// Address that the process printed in that line.
     pub ready: String,
 }
 

@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray}
 use std::sync::Arc;
 
 const ROWS: i64 = 70_000;
-/// Number of generated statements. Each depends on its number only.
+/// Number of generated statements. Each depends on nothing but its number, so a failure can be repeated.
 const STATEMENTS: u64 = 150;
 /// Names of the table's columns. Subqueries rename columns to one another's names.
 const NAMES: [&str; 4] = ["g", "h", "word", "price"];
@@ -46,8 +46,8 @@ struct Named {
     is_float: bool,
 }
 
-/// Returns a random list of columns of a relation, under distinct names: those of the table, so that columns swap
-/// names, and new ones.
+/// Returns a random list of columns of a relation, under distinct names. Some names are those of other columns of the
+/// table, so that columns swap names.
 fn projected(random: &mut Random, from: &[Named], level: u64) -> (Vec<String>, Vec<Named>) {
     let names = NAMES.iter().map(|name| (*name).to_owned()).chain([format!("x{level}"), format!("y{level}")]);
     let names = shuffled(random, names.collect());
@@ -97,15 +97,15 @@ fn statement(number: u64) -> (String, Rows) {
         _ => String::new(),
     };
     match random.below(4) {
-        // Ordered by all columns: rows in a tie are equal.
+        // The rows are ordered by all columns, so rows in a tie are equal.
         0 => {
             let order = order(random, outputs);
             (format!("SELECT DISTINCT {} FROM {from}{order}{limit}", list.join(", ")), Rows::AsTheyCome)
         }
-        // Ordered by the columns that the subquery renamed.
+        // The rows are ordered by the columns that the subquery renamed.
         1 => {
             let sources = list.iter().filter_map(|one| one.rsplit_once(" AS "));
-            // DataFusion does not recognise a computed expression there.
+            // DataFusion does not recognise a computed expression in ORDER BY under DISTINCT, so those are left out.
             let sources: Vec<_> =
                 sources.map(|(of, _)| of.to_owned()).filter(|of| !of.contains('+')).collect();
             let order = if sources.is_empty() { String::new() } else { order(random, sources) };
@@ -123,7 +123,7 @@ fn statement(number: u64) -> (String, Rows) {
             (sql, Rows::AsTheyCome)
         }
         _ => {
-            // Each row occurs thousands of times, so any of the equal ones may be returned.
+            // Each row occurs thousands of times, so the limit may return any of the equal rows.
             let order = order(random, outputs);
             (format!("SELECT {} FROM {from}{order} LIMIT 2000", list.join(", ")), Rows::AsTheyCome)
         }

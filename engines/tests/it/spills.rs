@@ -1,4 +1,5 @@
-//! Operators that spill: with temporary files in far memory they give the same rows as with enough memory.
+//! Operators whose rows do not fit into the memory limit and spill: with temporary files in far memory they return the
+//! same rows as without a limit.
 
 use crate::joins::{Keys, MIB, Random, Tables, pool, rows};
 use crate::plans::lines;
@@ -12,14 +13,14 @@ use datafusion::physical_plan::{ExecutionPlan, collect};
 use farpool_datafusion::{FarTempFiles, Spilled, runtime, spills};
 use std::sync::Arc;
 
-/// Operator, the statements that make it spill, and a query.
+/// Operator to test, the statements that prepare the session for it, and a query in which it spills.
 struct Case {
     operator: &'static str,
     before: &'static [&'static str],
     sql: &'static str,
 }
 
-// The default reservation of a sort for its merge is larger than the memory limit.
+// DataFusion's default reservation of a sort for its merge is larger than the memory limit of these tests.
 const SMALL_MERGES: &[&str] = &["SET datafusion.execution.sort_spill_reservation_bytes = 65536"];
 
 /// Operators of DataFusion that spill. Hash joins are tested in `joins`. Repartitionings and nested-loop joins never
@@ -50,7 +51,7 @@ async fn every_operator_that_spills_has_the_rows_of_memory_enough() {
     for (number, case) in CASES.iter().enumerate() {
         let mut random = Random(number as u64);
         let sides = [0, 200_000].map(|count| rows(&mut random, count, Keys::Even { keys: 150_000 }, 2_000));
-        // Sorts of several partitions would compete for memory that they cannot spill.
+        // Several partitions of a sort would compete for the memory of their merges, which cannot be spilled.
         let partitions: &[usize] = if case.operator == "SortExec" { &[1] } else { &[1, 3] };
         for &partitions in partitions {
             let wanted = Tables::new(&pool, None, partitions, &sides);
@@ -75,8 +76,8 @@ async fn every_operator_that_spills_has_the_rows_of_memory_enough() {
     assert_eq!(pool.list_private("datafusion/").len(), 0, "temporary files are deleted");
 }
 
-// The join is built by hand: planned from SQL, sorts and repartitionings would compete with it for memory, and it would
-// sometimes get none.
+// The plan of this join is built by hand. In one planned from SQL, sorts and repartitionings would compete with the
+// join for memory, and it would sometimes get none.
 #[tokio::test(flavor = "multi_thread")]
 async fn join_by_merging_has_the_rows_of_memory_enough_where_the_rows_of_one_key_do_not_fit() {
     let pool = pool(64 * MIB);
@@ -101,7 +102,7 @@ async fn join_by_merging_has_the_rows_of_memory_enough_where_the_rows_of_one_key
         JoinType::RightSemi,
         JoinType::RightAnti,
     ] {
-        // The side with many rows is once the buffered one and once the streamed one.
+        // The side with many rows of one key is once the buffered side of the join and once the streamed one.
         for [left, right] in [[&inputs[0], &inputs[1]], [&inputs[1], &inputs[0]]] {
             let mut found = Vec::new();
             for memory in [None, Some(MIB)] {

@@ -1,5 +1,5 @@
-//! Plans as Substrait. Plans of other producers give the values of their own engines, plans of SQL are pushed down as
-//! the SQL is, and bytes that are no plan give an error that names the fault.
+//! Plans as Substrait. Plans of other producers return the values of their own engines. Plans made from SQL have the
+//! same steps pushed down as the SQL itself. Bytes that are no plan give an error that names the fault.
 //!
 //! `substrait/make.py` wrote the plans of other producers, and the answers to them.
 
@@ -39,7 +39,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// Plans whose result differs from that of their producer's engine, with the reason. There are no others.
+/// Plans whose result differs from that of their producer's engine, with the reason. All other plans must agree.
 const KNOWN: [(&str, &str, Known); 7] = [
     // ibis writes no arguments for a variadic function.
     ("ibis", "coalesce", Known::Error("coalesce must have at least one argument")),
@@ -74,7 +74,7 @@ fn answer_in(path: &Path) -> (Answer, bool) {
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     let kind = |kind: &Value| match kind.as_str() {
         Some("float") => Exactness::Float,
-        // The scale matters only when a decimal is compared with a float.
+        // The scale has no effect here: it matters only if a decimal is compared with a float.
         Some("decimal") => Exactness::Decimal { scale: 0 },
         _ => Exactness::Text,
     };
@@ -141,7 +141,7 @@ fn tpch_by_its_plans_has_the_answers_of_duckdb() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// Runs a plan. Returns its rows, and for each scan the steps that were pushed down and those that were not.
+/// Runs a plan. Returns, for each scan, the steps that were pushed down and those that were not; and the rows.
 async fn shipped(session: &FarSession, plan: LogicalPlan) -> (Vec<[Vec<String>; 2]>, Vec<String>) {
     let frame = session.execute(plan).await.expect("a plan");
     let task = Arc::new(frame.task_ctx());
@@ -419,7 +419,7 @@ async fn the_deepest_and_widest_plans_that_are_permitted_run() {
     assert_eq!(run(root(Some(rel(RelType::Set(set))), &["item", "name"])).await.len(), 3_600);
     let set = SetRel { inputs: vec![few; 400], op: SetOp::MinusPrimary as i32, ..SetRel::default() };
     assert_eq!(run(root(Some(rel(RelType::Set(set))), &["item", "name"])).await.len(), 0);
-    // ANDs and ORs must be written flat; nested ones would exceed the nesting limit.
+    // ANDs and ORs must be written as flat calls; nested ones would exceed the limit of nesting.
     let conditions: Vec<String> = (0..300).map(|at| format!("item + id <> {at}")).collect();
     let sql = format!("SELECT count(*) FROM sales WHERE id < 1000 AND {}", conditions.join(" AND "));
     let wanted = lines(&far.context().sql(&sql).await.expect("a query").collect().await.expect("rows"));
@@ -427,8 +427,8 @@ async fn the_deepest_and_widest_plans_that_are_permitted_run() {
     assert_eq!(lines(&far.execute(plan).await.expect("a plan").collect().await.expect("rows")), wanted);
 }
 
-/// Plans with some bytes changed, cut off or repeated must be read or refused. A plan that is read must be planned or
-/// refused.
+/// Plans with some bytes changed, cut off or repeated must be read or refused, without a panic. A plan that is read
+/// must be planned or refused.
 #[test]
 fn bytes_that_were_changed_are_read_or_refused() {
     let tables = files(&folder("tables"), "arrow");
@@ -488,7 +488,7 @@ fn the_command_writes_a_plan_and_runs_one() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("it starts");
-        // A command that refuses its arguments does not read its input.
+        // The write fails if the command refuses its arguments, because it then ends before it reads its input.
         let _ = child.stdin.take().expect("piped").write_all(input);
         let output = programs::output_of(child, &format!("farpool sql {args:?}"));
         (output.status.code(), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// Least number of queries. Fewer mean that files are missing.
+/// Least number of queries in all files of the suite. Fewer mean that files are missing.
 const QUERIES_MIN: usize = 500;
-/// Faults shown, at most.
+/// Number of faults that are shown, at most.
 const SHOWN_MAX: usize = 20;
 
 #[derive(Debug)]
@@ -49,12 +49,12 @@ impl DB for FarTables {
     }
 }
 
-/// Compares rows exactly. The default comparison of sqllogictest would fold blanks.
+/// Compares rows exactly. The default comparison of sqllogictest would treat several blanks as one.
 fn is_answer(_: Normalizer, actual: &[Vec<String>], expected: &[String]) -> bool {
     actual.len() == expected.len() && actual.iter().zip(expected).all(|(row, line)| row.join("\t") == *line)
 }
 
-/// Runs all files, and fails with the faults of all of them.
+/// Runs all files of the suite in this placement, and fails with the faults of all of them.
 fn run_suite(pool: &Pool, placement: &str) {
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
     let session = session_in(pool, placement, &runtime);

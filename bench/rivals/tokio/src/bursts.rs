@@ -122,7 +122,7 @@ struct Burst {
 struct Client {
     connection: Connection,
     file: File,
-    /// Bursts with lower numbers were stopped.
+    /// Number below which the numbers of all stopped bursts (lists of operations) are.
     stopped: Arc<AtomicU64>,
     burst: Burst,
 }

@@ -1,8 +1,9 @@
 //! Minimum and maximum of the build side's keys, as a filter for scans on the probe side.
 //!
 //! The idea: the filter only saves work. A row outside the bounds has no partner, and a row inside may still have none,
-//! so a weaker filter gives the same answer. Therefore no scan waits for it. The filter passes everything until all
-//! partitions of the build side have ended. If one of them never ends, it stays that way.
+//! so a weaker filter gives the same answer. Therefore no scan waits for the bounds. The filter passes everything until
+//! all partitions (parallel streams) of the build side have ended. If one of them never ends, the filter passes
+//! everything for ever.
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::common::{Result, ScalarValue};
@@ -13,7 +14,7 @@ use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
 use farpool_lock::Mutex;
 use std::sync::Arc;
 
-/// Bounds of all partitions, and the dynamic filter that they are published in.
+/// Bounds over all partitions of the build side, and the dynamic filter in which they are published.
 #[derive(Debug)]
 pub(crate) struct Bounds {
     filter: PhysicalExprRef,
@@ -24,9 +25,9 @@ pub(crate) struct Bounds {
 
 #[derive(Debug)]
 struct Known {
-    /// Minimum and maximum of each key; `None` if the key has no values or no bounds are kept for it.
+    /// Minimum and maximum of each key so far. `None` if the key has had no values, or is of a type without bounds.
     keys: Vec<Option<(ScalarValue, ScalarValue)>>,
-    /// Partitions that have not ended.
+    /// Number of partitions of the build side that have not ended.
     partitions: usize,
 }
 
@@ -79,11 +80,10 @@ fn and(left: PhysicalExprRef, right: PhysicalExprRef) -> PhysicalExprRef {
     Arc::new(BinaryExpr::new(left, Operator::And, right)) as Arc<dyn PhysicalExpr>
 }
 
-/// Bounds of one partition.
+/// Bounds of one partition of the build side.
 pub(crate) struct PartitionBounds {
     all: Arc<Bounds>,
-    /// Accumulators of each key; `None` for types whose bounds are not usable as a filter, such as floats because of
-    /// NaN.
+    /// Accumulators of each key. `None` for types whose bounds cannot be a filter, such as floats because of NaN.
     keys: Vec<Option<(MinAccumulator, MaxAccumulator)>>,
 }
 

@@ -13,7 +13,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 use std::mem::take;
 use std::sync::Arc;
 
-/// Longest value in bytes that an Arrow view holds itself, without a separate buffer.
+/// Longest value in bytes that an Arrow view array stores within the view, without a separate buffer.
 const INLINE_BYTES: u32 = 12;
 
 /// Assigns rows to buckets by the hash of their keys. Each level uses another hash, so a bucket can be divided again.
@@ -26,8 +26,8 @@ pub(crate) struct BucketHash {
 
 impl BucketHash {
     pub(crate) fn new(keys: Vec<PhysicalExprRef>, buckets: usize, level: u32) -> BucketHash {
-        // The seed differs from those that DataFusion repartitions and joins by. With the same hash, all rows of one of
-        // its partitions could fall into few buckets.
+        // The seed differs from those by which DataFusion repartitions and joins. With an equal seed, all rows of one
+        // of DataFusion's partitions could fall into few buckets.
         let hash = RandomState::with_seed(0x6661_7270_6f6f_6c00 + u64::from(level));
         BucketHash { keys, buckets, hash }
     }
@@ -41,24 +41,25 @@ impl BucketHash {
     fn buckets_of(&self, batch: &RecordBatch) -> Result<Vec<u16>> {
         let mut hashes = vec![0; batch.num_rows()];
         create_hashes(&self.keys(batch)?, &self.hash, &mut hashes)?;
-        // The upper 32 bits of the hash, scaled to the number of buckets.
+        // The bucket is the upper 32 bits of the hash, scaled to the number of buckets.
         Ok(hashes.iter().map(|hash| (((hash >> 32) * self.buckets as u64) >> 32) as u16).collect())
     }
 }
 
-/// Batches that are divided together, so that each bucket gets more than a few rows at a time.
+/// Batches that are collected and then divided into buckets together, so that each bucket gets more than a few rows at
+/// a time.
 pub(crate) struct Block {
     hash: BucketHash,
     batches: Vec<RecordBatch>,
     bytes: usize,
     bytes_max: usize,
-    /// Reservation for the batches, and the same again for the copy that dividing makes.
+    /// Reservation of memory for the batches, and for the copy of them that dividing makes.
     _held: MemoryReservation,
 }
 
 impl Block {
-    /// Makes a block of `bytes_max` bytes. The memory is reserved even if the pool has none left, because a join cannot
-    /// proceed without a block.
+    /// Makes a block that is full at `bytes_max` bytes. Its memory is reserved even if the memory pool has none left,
+    /// because a join cannot proceed without a block.
     pub(crate) fn new(hash: BucketHash, bytes_max: usize, held: &MemoryReservation) -> Block {
         let held = held.new_empty();
         held.grow(2 * bytes_max);
@@ -69,7 +70,7 @@ impl Block {
         self.hash.buckets
     }
 
-    /// Adds rows. Returns true if the block is full and must be divided.
+    /// Adds rows. Returns true if the block is full, so that [`Block::distribute`] must divide it.
     pub(crate) fn push(&mut self, batch: RecordBatch) -> bool {
         self.bytes += bytes_of(&batch);
         self.batches.push(batch);
@@ -77,7 +78,8 @@ impl Block {
     }
 
     /// Divides the block and returns the rows of each bucket that has any. The buckets for which `is_one` is true are
-    /// returned together, with `None` as their number. All returned batches share memory; see [`alone`].
+    /// returned as one batch, with `None` as their number. All returned batches share memory, so one that is kept must
+    /// be copied by [`alone`].
     pub(crate) fn distribute(
         &mut self,
         is_one: impl Fn(usize) -> bool,
@@ -87,7 +89,7 @@ impl Block {
         let Some(first) = batches.first() else { return Ok(Vec::new()) };
         let block = concat_batches(&first.schema(), &batches)?;
         drop(batches);
-        // Rows of the merged buckets come last.
+        // Rows of the buckets that are returned as one batch come last.
         let one = self.hash.buckets;
         let bins: Vec<usize> = (0..one).map(|bucket| if is_one(bucket) { one } else { bucket }).collect();
         let buckets = self.hash.buckets_of(&block)?;
@@ -116,7 +118,7 @@ impl Block {
 pub(crate) fn alone(batch: &RecordBatch) -> Result<RecordBatch> {
     let all = UInt32Array::from_iter_values(0..batch.num_rows() as u32);
     let batch = take_record_batch(batch, &all)?;
-    // A view array would keep the buffers of all values; `gc` copies only its own.
+    // A view array would keep the buffers of all rows; `gc` copies only the values of its own rows.
     let columns = batch.columns().iter().map(|column| match column.data_type() {
         DataType::Utf8View => Arc::new(column.as_string_view().gc()) as ArrayRef,
         DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
@@ -125,7 +127,7 @@ pub(crate) fn alone(batch: &RecordBatch) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(batch.schema(), columns.collect())?)
 }
 
-/// Returns the bytes that the rows of a batch take, without other rows in the same buffers.
+/// Returns the bytes that the rows of a batch take, without those of other rows in the same buffers.
 pub(crate) fn bytes_of(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(bytes_of_column).sum()
 }
@@ -139,7 +141,7 @@ fn bytes_of_column(column: &ArrayRef) -> usize {
         DataType::BinaryView => long(BinaryViewArray::lengths(column.as_binary_view())),
         _ => 0,
     };
-    // Types that cannot tell the size of a slice count with all of their buffers.
+    // Arrays of types that cannot tell the size of a slice count with all of their buffers.
     let own = column.to_data().get_slice_memory_size().unwrap_or_else(|_| column.get_array_memory_size());
     own + beyond
 }

@@ -1,5 +1,5 @@
-//! The buckets of both sides of a join. Buckets of the build side stay in memory while there is room; the others are in
-//! files.
+//! Buckets of both sides of a join: parts of their rows, by a hash of the keys. Buckets of the build side stay in
+//! memory while there is room; the other buckets go to files.
 
 use super::bucket_hash::{Block, alone, bytes_of};
 use datafusion::arrow::array::RecordBatch;
@@ -11,7 +11,7 @@ use datafusion::physical_plan::stream::{EmptyRecordBatchStream, RecordBatchStrea
 use std::mem::take;
 use std::sync::Arc;
 
-/// Upper limit of the bytes that DataFusion's hash table takes for a row: 16 buckets of 17 bytes for 7 rows, and a link
+/// Upper limit of the bytes that DataFusion's hash table takes for a row: 16 slots of 17 bytes for 7 rows, and a link
 /// of 4 bytes.
 const TABLE_BYTES_PER_ROW: usize = 43;
 
@@ -25,7 +25,7 @@ pub(crate) fn needed_of(batch: &RecordBatch) -> usize {
     needed(batch.num_rows(), bytes_of(batch))
 }
 
-/// Factory of the spill files of one side, and their description.
+/// Factory of the spill files of one side of a join, and the name that describes them.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) manager: SpillManager,
@@ -63,7 +63,7 @@ impl Growing {
     }
 }
 
-/// Bucket that was written completely. `file` is `None` if it has no rows.
+/// Bucket of one side that was written completely. `file` is `None` if the bucket has no rows.
 #[derive(Clone, Default)]
 pub(crate) struct Bucket {
     file: Option<Arc<dyn SpillFile>>,
@@ -86,7 +86,7 @@ impl Bucket {
     }
 }
 
-/// Build side while it is divided.
+/// Build side while its rows are divided into buckets.
 pub(crate) struct BuildBuckets {
     block: Block,
     files: Files,
@@ -96,7 +96,7 @@ pub(crate) struct BuildBuckets {
 #[derive(Default)]
 struct BuildBucket {
     near: Vec<RecordBatch>,
-    /// Bytes reserved for `near`.
+    /// Bytes of memory that are reserved for the rows in `near`.
     near_bytes: usize,
     file: Option<Growing>,
 }
@@ -118,7 +118,7 @@ impl BuildBuckets {
         BuildBuckets { block, files, buckets }
     }
 
-    /// Adds rows. `held` grows by what stays in memory.
+    /// Adds rows of the build side. `held`, the join's reservation, grows by the memory of rows that stay in memory.
     pub(crate) fn push(&mut self, batch: RecordBatch, held: &MemoryReservation) -> Result<()> {
         match self.block.push(batch) {
             true => self.distribute(held),
@@ -156,7 +156,7 @@ impl BuildBuckets {
         }
     }
 
-    /// Ends the build side. Returns the rows in memory and the spilled buckets.
+    /// Ends the build side. Returns its rows that stayed in memory, and its buckets that spilled.
     pub(crate) fn finish(mut self, held: &MemoryReservation) -> Result<SpilledBuild> {
         self.distribute(held)?;
         let mut build = SpilledBuild { near: Vec::new(), buckets: Vec::new() };
@@ -168,18 +168,19 @@ impl BuildBuckets {
     }
 }
 
-/// Build side, of which some buckets have spilled.
+/// Build side of which some buckets have spilled. `near` are the rows of all other buckets.
 pub(crate) struct SpilledBuild {
     pub(crate) near: Vec<RecordBatch>,
     /// Spilled buckets by number; `None` for buckets in memory.
     pub(crate) buckets: Vec<Option<Bucket>>,
 }
 
-/// Probe side while it is divided. Rows whose build bucket is in memory are returned at once; the others go to files.
+/// Probe side while its rows are divided into buckets. Rows whose bucket of the build side is in memory are returned at
+/// once; the other rows go to files.
 pub(crate) struct ProbeBuckets {
     block: Block,
     files: Files,
-    /// True for each bucket whose rows go to files.
+    /// True for each bucket whose rows go to files, because its build side spilled.
     is_far: Vec<bool>,
     buckets: Vec<Option<Growing>>,
 }
@@ -190,7 +191,7 @@ impl ProbeBuckets {
         ProbeBuckets { block, files, is_far, buckets }
     }
 
-    /// Adds rows. Returns rows to join now, if there are any.
+    /// Adds rows of the probe side. Returns rows that can be joined now, if there are any.
     pub(crate) fn push(&mut self, batch: RecordBatch) -> Result<Option<RecordBatch>> {
         if !self.is_far.contains(&true) {
             return Ok(Some(batch));
@@ -201,7 +202,7 @@ impl ProbeBuckets {
         }
     }
 
-    /// Divides the block. Returns rows to join now, if there are any.
+    /// Divides the rows collected so far. Returns rows that can be joined now, if there are any.
     pub(crate) fn distribute(&mut self) -> Result<Option<RecordBatch>> {
         let mut near = None;
         for (bucket, rows) in self.block.distribute(|bucket| !self.is_far[bucket])? {

@@ -1,19 +1,19 @@
 //! A hash join that spills when its build side does not fit into memory.
 //!
 //! The idea: DataFusion's hash join needs its whole build side in memory, and fails when the memory pool has no more.
-//! This one collects the build side too. While all of it fits, nothing else happens. When it does not fit, both sides
-//! are divided into buckets by a hash of their keys ([`bucket_hash`]), which puts rows with equal keys into the same
-//! bucket. Buckets of the build side stay in memory while there is room, and the largest spill first ([`buckets`]).
-//! Rows of the probe side whose bucket is in memory are joined at once; the others go to files. At the end the spilled
-//! buckets are joined one after another ([`pairs`]).
+//! This join collects the build side too, and joins it like that one while all of it fits. When it does not fit, both
+//! sides are divided into buckets by a hash of their keys ([`bucket_hash`]), which puts rows with equal keys into the
+//! same bucket. Buckets of the build side stay in memory while there is room, and the largest spill first
+//! ([`buckets`]). Rows of the probe side whose bucket is in memory are joined at once; the other rows go to files. At
+//! the end the spilled buckets are joined one after another ([`pairs`]).
 //!
 //! Each of these joins is run by DataFusion, so all join types, conditions and NULLs behave as they do there. The one
 //! exception is the most frequent case, numbers that are unique on the build side, which a kernel of our own joins
 //! ([`word_join`]). Temporary files are those of the session. They lie in far memory if
 //! [`FarTempFiles`](crate::FarTempFiles) makes them.
 //!
-//! Paper 002 asks the same question in general: which share of a join's data should lie in the near tier. Here the far
-//! tier is wherever the files are.
+//! Paper 002 ("Hash Joins Meet CXL") asks in general which share of a join's data should lie in the near memory tier.
+//! Here near is the memory of this process, and far is wherever the files lie.
 //!
 //! Buckets are not partitions: in this module, a *partition* is one of the parallel streams of a plan of DataFusion,
 //! and each partition of the join has buckets of its own.
@@ -63,33 +63,34 @@ const BUCKETS_MIN: usize = 8;
 const BUCKETS_MAX: usize = 128;
 /// Number of buckets if the size of the build side is unknown.
 const BUCKETS_UNKNOWN: usize = 32;
-/// A bucket should take at most 1/`SHARE` of the memory that a partition may use: buckets differ in size, and other
-/// operators need memory too.
+/// Inverse of the share that a bucket should take at most of the memory which a partition may use. Buckets differ in
+/// size, and other operators need memory too.
 const SHARE: usize = 4;
-/// Bytes that are divided at once, at least.
+/// Least number of bytes that a partition collects before it divides them into buckets.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
-/// Bytes that are divided at once, at most.
+/// Largest number of bytes that a partition collects before it divides them into buckets.
 const BLOCK_BYTES_MAX: usize = 8 << 20;
-/// All partitions together divide 1/`BLOCK_SHARE` of the memory pool's limit at once, within the least and the most for
-/// each.
+/// Inverse of the share of the memory pool's limit that all partitions together collect before they divide it into
+/// buckets. The bounds above apply to each partition.
 const BLOCK_SHARE: usize = 16;
 
-/// Hash join that can spill. It wraps DataFusion's [`HashJoinExec`], and runs that one unchanged if memory has no
-/// limit.
+/// Hash join that can spill. It wraps DataFusion's [`HashJoinExec`], and runs that one unchanged if the memory pool has
+/// no limit.
 #[derive(Debug)]
 pub struct FarHashJoinExec {
     join: Arc<HashJoinExec>,
     metrics: ExecutionPlanMetricsSet,
     bounds: OnceLock<Option<Arc<Bounds>>>,
-    /// Build side that all partitions share; unused in partitioned mode.
+    /// Build side that all partitions share. It is unused in partitioned mode, in which each partition has its own.
     collected: OnceLock<Collecting>,
 }
 
 /// Build side that all partitions of the probe side share.
 enum Collected {
-    /// It fits into memory. The join tracks which build rows were matched, for all partitions together.
+    /// It fits into memory. The wrapped join tracks which of its rows were matched, for all partitions together.
     Near(HashJoinExec, Arc<MemoryReservation>),
-    /// It spilled. The first partition to arrive takes it and joins the whole probe side; the others return no rows.
+    /// It spilled. The first partition to arrive takes it and joins the whole probe side; the other partitions return
+    /// no rows.
     Spilled(Mutex<Option<(SpilledBuild, MemoryReservation)>>),
 }
 
@@ -116,7 +117,8 @@ impl FarHashJoinExec {
         FarHashJoinExec { join, metrics, bounds, collected }
     }
 
-    /// Returns the bounds of the build keys, if a scan on the probe side waits for them.
+    /// Returns the bounds of the build side's keys. `None` if no scan on the probe side has a dynamic filter of this
+    /// join.
     fn bounds(&self) -> Option<&Arc<Bounds>> {
         let made = || {
             let filter = self.join.dynamic_expressions_produced().pop()?;
@@ -131,7 +133,7 @@ impl FarHashJoinExec {
         self.bounds.get_or_init(made).as_ref()
     }
 
-    /// Returns the number of buckets to divide a build side into, if each partition may keep `near_bytes` in memory.
+    /// Returns the number of buckets to divide a build side into if each partition may keep `near_bytes` in memory.
     fn buckets(&self, near_bytes: usize) -> usize {
         let left = self.join.left();
         let known = StatisticsContext::new().compute(left.as_ref(), &StatisticsArgs::new());
@@ -229,7 +231,7 @@ impl FarHashJoinExec {
     }
 }
 
-/// Reads the build side: whole while it fits into memory, then divided into buckets.
+/// Reads the build side: collects it in memory while all of it fits, and then divides it into buckets.
 async fn build_side(
     joining: &pairs::Joining,
     mut rows: SendableRecordBatchStream,
@@ -270,7 +272,7 @@ async fn build_side(
 impl DisplayAs for FarHashJoinExec {
     fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if form != DisplayFormatType::TreeRender {
-            // The name printed next is that of the wrapped join.
+            // The wrapped join prints its name next, so the whole name is `FarHashJoinExec`.
             f.write_str("Far")?;
         }
         self.join.fmt_as(form, f)

@@ -29,11 +29,11 @@ use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 use std::fmt;
 use std::sync::Arc;
 
-/// Times that rows are divided, at most.
+/// Number of times that the rows of a bucket are divided, at most.
 const LEVELS_MAX: u32 = 4;
-/// Dividing was useless if one bucket has more than this fraction of the rows: the bucket is then joined in passes.
+/// Share of the rows above which one bucket makes their division useless. Such a bucket is then joined in passes.
 const MOST_ROWS: (usize, usize) = (9, 10);
-/// Bytes of the smallest pass, taken even if the memory pool refuses it: without it the join could not finish.
+/// Bytes of a pass that is read even if the memory pool refuses the memory: the join could not finish otherwise.
 const PASS_BYTES_MIN: usize = 256 << 10;
 
 pub(crate) type Rows = BoxStream<'static, Result<RecordBatch>>;
@@ -41,28 +41,28 @@ pub(crate) type Rows = BoxStream<'static, Result<RecordBatch>>;
 /// Settings and resources that all buckets of one join share.
 pub(crate) struct Joining {
     pub(crate) join: Arc<HashJoinExec>,
-    /// Farpool's own kernel; `None` if this join is not of the kind that the kernel does.
+    /// Farpool's own kernel. `None` if the kernel cannot do this kind of join.
     pub(crate) words: Option<WordJoin>,
-    /// Metric: buckets that the kernel joined.
+    /// Metric of EXPLAIN ANALYZE: number of buckets that the kernel joined.
     pub(crate) by_kernel: Count,
-    /// Context to run DataFusion's join in. Its memory has no limit, because this operator has already reserved what
-    /// the bucket takes.
+    /// Context to run DataFusion's join in. Its memory has no limit, because this operator has already reserved the
+    /// memory that a bucket takes.
     pub(crate) unbounded: Arc<TaskContext>,
-    /// Reservation of the operator; others are split off from it.
+    /// Reservation of memory of this operator, from which those of buckets are split off.
     pub(crate) held: MemoryReservation,
     pub(crate) build_files: Files,
     pub(crate) probe_files: Files,
-    /// Buckets that rows are divided into.
+    /// Number of buckets that rows are divided into.
     pub(crate) buckets: usize,
-    /// Bytes that are divided at once.
+    /// Number of bytes of rows that are divided at once.
     pub(crate) block_bytes: usize,
 }
 
-/// The same bucket of both sides.
+/// Bucket of both sides that spilled: rows that are joined with each other only.
 struct Pair {
     build: Bucket,
     probe: Bucket,
-    /// Times that it was divided.
+    /// Number of times that its rows were divided.
     level: u32,
     /// True if the last division left almost all rows in this bucket, so that another is useless.
     is_stuck: bool,
@@ -83,12 +83,13 @@ impl Joining {
         self.join.on().iter().map(|pair| Arc::clone(side(pair))).collect()
     }
 
-    /// Returns the bucket hash for the build side at this level.
+    /// Returns the hash that divides the build side into buckets. Each level, the number of divisions before, has
+    /// another hash.
     pub(crate) fn build_hash(&self, level: u32) -> BucketHash {
         BucketHash::new(self.keys(|(build, _)| build), self.buckets, level)
     }
 
-    /// Returns an empty block for this bucket hash.
+    /// Returns an empty block, whose rows will be divided by this hash.
     pub(crate) fn block(&self, hash: BucketHash) -> Block {
         Block::new(hash, self.block_bytes, &self.held)
     }
@@ -97,7 +98,8 @@ impl Joining {
         BucketHash::new(self.keys(|(_, probe)| probe), self.buckets, level)
     }
 
-    /// Joins two streams. `held` is the memory reserved for the build side, and is kept until the rows have been read.
+    /// Joins two streams. `held` is the reservation of the build side's memory, and is kept until all rows have been
+    /// read.
     fn run(
         self: &Arc<Joining>,
         build: SendableRecordBatchStream,
@@ -150,7 +152,7 @@ impl Joining {
         plan.execute(0, Arc::clone(&self.unbounded))
     }
 
-    /// Returns a join of one build side with all partitions of the probe side.
+    /// Returns a join of one build side with all partitions of the probe side, each of which executes it.
     pub(crate) fn for_all(
         &self,
         batches: Vec<RecordBatch>,
@@ -168,7 +170,7 @@ impl Joining {
         self.join.builder().reset_state().with_fetch(None).with_new_children(children)?.build()
     }
 
-    /// Returns the context without a memory limit.
+    /// Returns the context for joins by DataFusion whose memory has no limit.
     pub(crate) fn unbounded(&self) -> Arc<TaskContext> {
         Arc::clone(&self.unbounded)
     }
@@ -183,7 +185,7 @@ impl Joining {
         self.run(stream_of(&self.build_files, batches), probe, false, held)
     }
 
-    /// Joins a build side that spilled with the probe side: first the buckets in memory, then those in files.
+    /// Joins a build side that spilled with the probe side: first its buckets in memory, then those in files.
     pub(crate) fn spilled(
         self: Arc<Joining>,
         build: SpilledBuild,
@@ -206,15 +208,15 @@ impl Joining {
         Ok(near.chain(far.try_flatten()).boxed())
     }
 
-    /// Joins the buckets in files. Called after the buckets in memory have been joined.
+    /// Joins the buckets in files, after those in memory have been joined.
     async fn far(
         self: Arc<Joining>,
         probing: Arc<tokio::sync::Mutex<Probing>>,
         builds: Vec<Option<Bucket>>,
     ) -> Result<Rows> {
         let mut probing = probing.lock().await;
-        // A join with an empty build side may not have read the probe side. The rows for the files must still be
-        // written.
+        // DataFusion's join may skip the probe side if its build side in memory is empty. The probe rows of the buckets
+        // in files must still be written.
         while probing.next().await?.is_some() {}
         let probes = match probing.buckets.take() {
             Some(buckets) => buckets.finish()?,
@@ -227,7 +229,7 @@ impl Joining {
         Ok(self.pairs(pairs.collect()))
     }
 
-    /// Joins pairs one after another. The files of the next pair are opened, and read ahead, while one is joined.
+    /// Joins pairs one after another. While one is joined, the files of the next one are opened and read ahead.
     fn pairs(self: &Arc<Joining>, pairs: Vec<Pair>) -> Rows {
         let ahead = Ahead { joining: Arc::clone(self), pairs: pairs.into_iter(), next: None };
         stream::try_unfold(ahead, Ahead::rows).try_flatten().boxed()
@@ -286,8 +288,8 @@ impl Joining {
         Ok(self.pairs(pairs.collect()))
     }
 
-    /// Joins a pair in passes over one side, each with all of the other. That side is the one whose rows can be
-    /// decided by each pass alone, which depends on the join type.
+    /// Joins a pair in passes: each joins part of one side with all of the other side. The first is the side whose rows
+    /// can be decided by one pass alone, which depends on the join type.
     fn in_passes(self: Arc<Joining>, pair: Pair, held: MemoryReservation) -> Result<Rows> {
         let is_swapped = match self.join.join_type() {
             JoinType::Inner
@@ -347,7 +349,7 @@ impl Joining {
     }
 }
 
-/// Pairs that are still to be joined. The next one is already opened.
+/// Pairs that are still to be joined. `next` is opened already.
 struct Ahead {
     joining: Arc<Joining>,
     pairs: std::vec::IntoIter<Pair>,
@@ -359,7 +361,7 @@ impl Ahead {
         self.pairs.next().map(|pair| self.joining.open(pair)).transpose()
     }
 
-    /// Starts the join of the next pair. Returns its rows and the pairs after it.
+    /// Starts the join of the next pair. Returns its rows, and the pairs that remain.
     async fn rows(mut self) -> Result<Option<(Rows, Ahead)>> {
         let now = match self.next.take() {
             None => self.open()?,
@@ -372,7 +374,7 @@ impl Ahead {
     }
 }
 
-/// Returns `rows` as a stream that keeps the reservation until it is dropped.
+/// Returns `rows` as a stream that keeps the reservation of memory until it is dropped.
 pub(crate) fn holding(
     rows: impl Stream<Item = Result<RecordBatch>> + Send + 'static,
     held: Arc<MemoryReservation>,
@@ -414,7 +416,7 @@ struct Probing {
 }
 
 impl Probing {
-    /// Returns rows whose bucket is in memory; writes the others to files. `None` at the end.
+    /// Returns probe rows whose bucket is in memory, and writes those of other buckets to files. `None` at the end.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         let (Some(rows), Some(buckets)) = (&mut self.rows, &mut self.buckets) else { return Ok(None) };
         while let Some(batch) = rows.next().await {
@@ -427,7 +429,7 @@ impl Probing {
     }
 }
 
-/// Returns a plan that returns this stream, once.
+/// Returns a plan whose only output is this stream. It can be executed once.
 fn given(rows: SendableRecordBatchStream) -> Result<Arc<dyn ExecutionPlan>> {
     let schema = rows.schema();
     let given = Given { schema: Arc::clone(&schema), rows: Mutex::new(Some(rows)) };

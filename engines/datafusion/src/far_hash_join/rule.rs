@@ -44,8 +44,9 @@ impl PhysicalOptimizerRule for SpillHashJoins {
     }
 }
 
-/// Reports whether a join may be replaced. Its output order must not matter, because spilling changes it. And it must
-/// be possible to join each bucket alone: in `NOT IN`, a NULL in one bucket decides about the rows of all buckets.
+/// Reports whether a join may be replaced by one that can spill. Two conditions: the join has no output order, which
+/// spilling would change, and each bucket of rows can be joined alone. In `NOT IN` it cannot, because a NULL in one
+/// bucket decides about the rows of all buckets.
 fn can_spill(join: &HashJoinExec) -> bool {
     join.properties().output_ordering().is_none() && !join.null_aware
 }

@@ -1,8 +1,8 @@
 //! Inner joins by integer keys that are unique on the build side, run by farpool's own kernel.
 //!
 //! The idea: most joins look up numbers in a table that has each number once. Each probe row then finds at most one
-//! build row, so a batch yields no more rows than it has. The kernel looks up a whole batch at once and prefetches
-//! memory. DataFusion joins everything else.
+//! build row, so joining a batch yields no more rows than the batch has. The kernel looks up a whole batch at once and
+//! prefetches memory. DataFusion runs all other joins.
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::compute::take;
@@ -16,8 +16,8 @@ use farpool_join::{HugePages, JoinError, Settings};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-/// Smallest build side in rows for which the kernel is used. Below that, the memory it asks for (some chunks of 2 MiB)
-/// is not worth it.
+/// Smallest build side in rows for which the kernel is used. For fewer rows it is not worth the memory that it takes
+/// (some chunks of 2 MiB).
 const ROWS_MIN: usize = 1 << 15;
 
 /// Kernel of a join, with its keys and output columns.
@@ -27,14 +27,14 @@ pub(crate) struct WordJoin {
     settings: Settings,
     build_keys: Vec<PhysicalExprRef>,
     probe_keys: Vec<PhysicalExprRef>,
-    /// Output columns: numbers of the build side's columns first, then the probe side's.
+    /// Indices of the output columns: those of the build side's columns first, then those of the probe side's.
     columns: Vec<usize>,
     build_columns: usize,
     schema: SchemaRef,
 }
 
 impl WordJoin {
-    /// Returns `None` if the kernel cannot do such a join, judging by the plan alone.
+    /// Makes the kernel of a join. Returns `None` if the plan shows that the kernel cannot do this join.
     pub(crate) fn new(join: &HashJoinExec) -> Option<WordJoin> {
         let left = join.left().schema();
         let is_word = |key: &PhysicalExprRef| {
@@ -59,7 +59,8 @@ impl WordJoin {
         })
     }
 
-    /// Builds a hash table of the build side. Returns `None` if it has too few rows, or if a key occurs twice.
+    /// Builds a hash table of the build side. Returns `None` if the side has fewer rows than `ROWS_MIN`, or a key
+    /// twice.
     pub(crate) fn lookup(&self, build: &RecordBatch) -> Result<Option<BuildLookup<'_>>> {
         if build.num_rows() < ROWS_MIN {
             return Ok(None);
@@ -76,7 +77,7 @@ impl WordJoin {
     ) -> Result<RecordBatch> {
         let pairs = lookup.pairs(&keys(&self.probe_keys, probe)?).map_err(refused)?;
         let (builds, probes) = pairs.into_parts();
-        // If each probe row found one partner in order, the probe columns can be used as they are.
+        // If each probe row found one partner, in order, the probe side's columns can be used as they are.
         let are_all =
             probes.len() == probe.num_rows() && (0..).eq(probes.values().iter().copied().take(probes.len()));
         let columns = self.columns.iter().map(|column| match column.checked_sub(self.build_columns) {

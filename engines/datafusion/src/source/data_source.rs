@@ -79,15 +79,15 @@ impl DataSource for FarSource {
         Partitioning::UnknownPartitioning(self.partitions)
     }
 
-    /// Reports which output columns are equal or constant. A projection reported this before the scan took it over, and
-    /// the planner relies on it since.
+    /// Reports which output columns are equal or constant. If a projection defined these columns before the scan took
+    /// it over, it reported the same, and the planner relies on it.
     fn eq_properties(&self) -> EquivalenceProperties {
         let mut known = EquivalenceProperties::new(Arc::clone(&self.schema));
         let column = |place: usize| -> Arc<dyn PhysicalExpr> {
             Arc::new(Column::new(self.schema.field(place).name(), place))
         };
         for leaves in self.pipeline.leaving() {
-            // It cannot fail: both columns are of this schema.
+            // The call cannot fail, since both columns are of this schema.
             let _ = match leaves {
                 Leaving::Copy { of, place } => known.add_equal_conditions(column(of), column(place)),
                 Leaving::Constant { place } => {
@@ -109,7 +109,8 @@ impl DataSource for FarSource {
                     ..Statistics::new_unknown(&self.schema)
                 },
             };
-        // A program from another process has a pipeline, but no `filters` to show.
+        // The scan may be decoded from another process's program: then its pipeline has filters, but their texts in
+        // `filters` are missing.
         let is_filtered = !self.filters.is_empty() || !self.pipeline.filters.is_empty();
         let is_all = self.groups.len() == self.table.row_groups().len();
         let is_exact =
@@ -167,7 +168,8 @@ impl DataSource for FarSource {
         };
         let said: Vec<Said> = projection.iter().map(over).collect::<Result<_>>()?;
         let schema = Arc::new(projection.project_schema(&self.schema)?);
-        // A projection is computed beside the data only if its result is no wider than the columns that it reads.
+        // A projection is computed beside the data only if its result is no wider than the columns that it is computed
+        // from.
         let places = said.iter().flat_map(|said| collect_columns(&said.expr));
         let places: std::collections::BTreeSet<usize> = places.map(|column| column.index()).collect();
         let table = self.table.schema();
@@ -214,7 +216,7 @@ impl DataSource for FarSource {
 }
 
 impl FarSource {
-    /// Estimates the bytes of an output row.
+    /// Estimates the bytes of an output row with these columns.
     fn width(&self, exprs: &[Said], schema: &Schema) -> usize {
         let width = |said: &Said| {
             let of = said.expr.data_type(schema).ok();
@@ -226,12 +228,14 @@ impl FarSource {
     /// Takes a filter over the scan's output, if it can run beside the data.
     fn take_filter(&mut self, filter: &Arc<dyn PhysicalExpr>) -> Result<PushedDown> {
         if self.is_ended() {
-            // A filter after a limit or a grouping applies to other rows.
+            // A filter above a limit or a grouping applies to the result of that step, and the scan applies filters
+            // before it.
             return Ok(PushedDown::No);
         }
         let over = self.over_table(filter)?;
         if holds_dynamic(&over) {
-            // The operator that made the filter does not need the scan to apply it: it only saves work.
+            // The answer is No because the operator that made the filter need not rely on it: a dynamic filter only
+            // saves work.
             self.dynamic.push(over);
             return Ok(PushedDown::No);
         }

@@ -39,9 +39,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Longest column name in bytes that is kept. Longer ones are replaced by short ones.
+/// Longest name of a column in bytes that is kept. A longer name is replaced by a short one.
 const NAME_BYTES_MAX: usize = 256;
-/// Nesting depth of exclusive ors, at most. DataFusion reads each as two copies of both its sides.
+/// Nesting depth of exclusive ors, at most: DataFusion reads each as an expression with two copies of both its sides.
 const XOR_NESTING_MAX: usize = 4;
 /// Fields of dates and times that Substrait and `date_part` both define as whole numbers.
 const PARTS: [&str; 7] = ["YEAR", "QUARTER", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"];
@@ -51,7 +51,7 @@ pub(super) struct Checked<'a> {
     extensions: &'a Extensions,
     state: &'a SessionState,
     relations: AtomicUsize,
-    /// Nesting depth of the exclusive or being read.
+    /// Number of exclusive ors around the expression that is being read.
     xors: AtomicUsize,
 }
 
@@ -99,8 +99,8 @@ impl Checked<'_> {
     }
 }
 
-/// Divides as floats if both sides are whole numbers and the producer declares a float result: ibis writes `/` so,
-/// without a cast.
+/// Makes a division one of floats if both sides are whole numbers and the producer declares a float result. The
+/// producer ibis writes its `/` like that, without a cast.
 fn as_declared(read: Expr, function: &ScalarFunction, input: &DFSchema) -> Result<Expr> {
     let declared = function.output_type.as_ref().and_then(|declared| declared.kind.as_ref());
     let is_whole = |side: &Expr| side.get_type(input).map(|of| of.is_integer());
@@ -138,7 +138,7 @@ fn check_sorts<'s>(of: &str, sorts: impl IntoIterator<Item = &'s SortField>) -> 
     }
 }
 
-/// Returns the relation if the output columns that its message selects exist.
+/// Returns the relation, if the output columns that its message selects exist in it.
 fn left(of: &str, common: Option<&RelCommon>, plan: LogicalPlan) -> Result<LogicalPlan> {
     let columns = plan.schema().fields().len();
     let emit = match common.and_then(|common| common.emit_kind.as_ref()) {
@@ -175,7 +175,7 @@ fn with_short_names(plan: LogicalPlan) -> Result<LogicalPlan> {
     LogicalPlanBuilder::from(plan).project(columns)?.build()
 }
 
-/// Checks that pushing filters below projections makes no expression larger than [`PLAN_EXPANSION_MAX`].
+/// Checks that no expression becomes larger than [`PLAN_EXPANSION_MAX`] when filters are pushed below projections.
 pub(super) fn check_expansion(plan: &LogicalPlan) -> Result<()> {
     parts_of(plan).map(|_| ())
 }
@@ -202,7 +202,7 @@ fn parts_of(plan: &LogicalPlan) -> Result<Vec<u64>> {
             };
             projection.expr.iter().map(count).collect::<Result<_>>()?
         }
-        // Other relations pass columns through, or compute new ones that are not expanded.
+        // Other relations pass their input's columns on, or compute new ones that are not replaced by expressions.
         (_, below) => {
             let through: Vec<u64> = below.iter().flatten().copied().collect();
             if through.len() == columns { through } else { vec![1; columns] }
@@ -352,7 +352,8 @@ impl SubstraitConsumer for Checked<'_> {
     }
 
     async fn consume_if_then(&self, case: &IfThen, input: &DFSchema) -> Result<Expr> {
-        // The first clause may lack a result: it then holds the value to compare with.
+        // The first clause may lack a result: then it holds the value with which the conditions of the others are
+        // compared.
         let clauses = case.ifs.iter().enumerate();
         if clauses.into_iter().any(|(at, clause)| clause.r#if.is_none() || (at > 0 && clause.then.is_none()))
         {

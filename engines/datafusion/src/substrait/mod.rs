@@ -23,18 +23,18 @@ use prost::Message;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes of a plan, at most. A hostile plan takes up to two hundred times as much memory when it is read. A list of a
-/// hundred thousand values fits.
+/// Bytes of a plan, at most. Reading a hostile plan takes up to two hundred times as much memory. A list of a hundred
+/// thousand values fits.
 pub const PLAN_BYTES_MAX: usize = 4 << 20;
-/// Nesting depth of messages, at most. It is the limit of Protocol Buffers' readers. It permits about 45 stacked
-/// relations, or function calls 30 deep.
+/// Nesting depth of messages, at most, which is the limit of Protocol Buffers' readers. It permits about 45 stacked
+/// relations, or function calls nested 30 deep.
 pub const PLAN_NESTING_MAX: usize = 100;
 /// Relations of a plan, at most. Nested set operations are flattened, so this many may be stacked.
 pub const PLAN_RELATIONS_MAX: usize = 1_000;
 /// Columns of a relation, at most.
 pub const PLAN_COLUMNS_MAX: usize = 16_384;
-/// Nodes of an expression, at most, after each column of a lower projection is replaced by its expression. Pushing
-/// filters down does that.
+/// Number of nodes of an expression, at most, after each reference to a column of a lower projection is replaced by
+/// that column's expression. Pushing filters down makes such expressions.
 pub const PLAN_EXPANSION_MAX: u64 = 1_000_000;
 
 /// Stack of the thread that reads a plan, in bytes: enough for the deepest plan. Untouched pages take no memory.
@@ -95,7 +95,7 @@ async fn on_deep_stack<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Sen
     let (send, receive) = tokio::sync::oneshot::channel();
     let run = move || {
         let done = catch_unwind(AssertUnwindSafe(work));
-        // The receiver may have been dropped.
+        // The receiver may have been dropped, which is no error.
         let _ = send.send(done.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))));
     };
     let thread = std::thread::Builder::new().name("farpool plan".into()).stack_size(STACK_BYTES);
@@ -120,7 +120,7 @@ fn named(error: DataFusionError) -> DataFusionError {
     }
 }
 
-/// Cuts off DataFusion's backtrace, if the message has one.
+/// Returns the message without DataFusion's backtrace, if it has one.
 fn first_line(said: &str) -> &str {
     said.split(DataFusionError::BACK_TRACE_SEP).next().unwrap_or(said).trim_end()
 }

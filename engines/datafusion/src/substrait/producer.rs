@@ -41,7 +41,7 @@ pub(super) fn plan(state: &SessionState, plan: &LogicalPlan) -> Result<Plan> {
         relations: vec![PlanRel { rel_type: Some(plan_rel::RelType::Root(root)) }],
         ..Plan::default()
     };
-    // Their order comes from a hash map; sorting makes it deterministic.
+    // The extensions come from a hash map; sorting them makes their order deterministic.
     message.extensions.sort_by_cached_key(Message::encode_to_vec);
     Ok(message)
 }

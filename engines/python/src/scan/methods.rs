@@ -174,7 +174,7 @@ impl PyScan {
     fn limit(&self, py: Python<'_>, rows: u64) -> PyResult<PyScan> {
         match &self.order {
             None => self.step(py, |query| query.limit(rows)),
-            // Memory nodes do not hold so many rows of a top-k: the client sorts all rows.
+            // Memory nodes do not keep so many rows of a top-k, so the client sorts all rows instead.
             Some((by, None)) if rows == 0 || rows > u64::from(TOP_ROWS_MAX) => {
                 Ok(PyScan { order: Some((by.clone(), Some(rows))), ..self.clone() })
             }
