@@ -185,7 +185,8 @@ pub fn packed_bytes(batch: &RecordBatch) -> usize {
             DataType::Binary => padded((rows + 1) * 4) + padded(text_range(column).len()),
             other => padded(rows.saturating_mul(width(other))),
         };
-        // At most 5 bytes for the type, 4 for the number of NULLs, and 4 for the length of each of three buffers.
+        // The header of a column: at most 5 bytes for the type, 4 for the number of NULLs, and 4 for each of three
+        // lengths of buffers.
         5 + 4 + 3 * 4 + validity + values
     };
     padded(12) + ALIGN + batch.columns().iter().map(of_column).sum::<usize>()

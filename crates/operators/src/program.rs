@@ -184,7 +184,7 @@ impl Program {
                 Operator::Filter(_) | Operator::Top { .. } | Operator::Limit(_) => {}
             }
         }
-        // Without a projection or grouping, the output has all columns of the input.
+        // There is no projection or grouping, so the output has all columns of the input.
         vec![true; self.input.len()]
     }
 
