@@ -86,7 +86,7 @@ static void *memory(uint64_t bytes)
 	return at;
 }
 
-/* One side: an endpoint, its completion queue, and its registered memory. */
+/* Client or server: an endpoint, its completion queue, and its registered memory. */
 struct end {
 	struct fi_info *info;
 	struct fid_fabric *fabric;
@@ -210,7 +210,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static char line[256];
 static bool has_line;
-/* Number of the first burst that is not stopped. */
+/* Number of the first burst (list of operations) that is not stopped. */
 static atomic_uint_fast64_t stopped;
 
 static void *hear(void *unused)
@@ -280,7 +280,7 @@ struct client {
 	uint64_t start;
 	uint64_t bytes;
 	int file;
-	/* Burst that was prepared last. */
+	/* Burst (list of reads or of writes) that was prepared last. */
 	bool is_write;
 	uint64_t block;
 	uint64_t count;

@@ -32,7 +32,8 @@ static int add(struct set *set, uint32_t vertex) {
     return 1;
 }
 
-/* Heapsort: in place, without recursion, and O(n log n) in the worst case. */
+/* Restores the heap below one entry, for a heapsort: in place, without recursion, and O(n log n) in the
+ * worst case. */
 static void sift(farpool_u32_there *heap, uint32_t at, uint32_t count) {
     uint32_t moved = heap[at];
     for (uint32_t child; (child = 2 * at + 1) < count; at = child) {

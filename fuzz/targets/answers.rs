@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 
-/// Stream that delivers the script in reads of at most `piece` bytes, and accepts all writes.
+/// Stream that delivers the bytes of the fuzzer's script in reads of at most `piece` bytes, and accepts all writes.
 struct Script {
     bytes: Vec<u8>,
     taken: usize,
@@ -40,7 +40,7 @@ impl Stream for Script {
     }
 }
 
-/// Operation that the link asks for, drawn from the input.
+/// Operation that the test asks the link for, drawn from the fuzzer's input.
 #[derive(Clone, Copy)]
 struct Asked {
     is_read: bool,
@@ -70,7 +70,7 @@ impl Asked {
     }
 }
 
-/// Appends an answer to the script. `how` chooses what is wrong with it.
+/// Appends an answer to the script. `how` chooses the defect of the answer.
 fn put_answer(asked: Asked, id: u64, how: u8, rest: &mut &[u8], out: &mut Vec<u8>) {
     let mut take = |most: usize| {
         let (front, behind) = rest.split_at(most.min(rest.len()));
@@ -97,15 +97,15 @@ fn put_answer(asked: Asked, id: u64, how: u8, rest: &mut &[u8], out: &mut Vec<u8
     out.extend(body);
 }
 
-/// Returns the frame at the beginning of `bytes`; `None` if there is none.
+/// Returns the frame (header and body) at the beginning of `bytes`. `None` if there is no whole one.
 fn frame(bytes: &[u8]) -> Option<(Header, &[u8])> {
     let header = Header::decode(bytes.first_chunk::<HEADER_BYTES>()?).ok()?;
     let body = bytes[HEADER_BYTES..].get(..header.body_bytes as usize)?;
     Some((header, body))
 }
 
-// Two bytes configure the stream. Then follows each operation: kind, number of ranges, bytes of a range, how it is
-// answered.
+// Layout of the input: two bytes configure the stream. Four bytes for each operation follow: its kind, number of
+// ranges, bytes of a range, and the defect of its answer.
 fuzz_target!(|input: &[u8]| {
     let [piece, flags, rest @ ..] = input else { return };
     let mut bytes = Vec::new();
@@ -121,7 +121,7 @@ fuzz_target!(|input: &[u8]| {
             ranges: 1 + usize::from(*ranges) % 4,
             range_bytes: 1 + usize::from(*range_bytes) % 32,
         };
-        // The greeting has id 1.
+        // The greeting has id 1, so the first operation has id 2.
         let id = 2 + operations.len() as u64;
         put_answer(asked, id, *how, &mut rest, &mut bytes);
         // The second number is how many operations are asked for ahead of their answers.

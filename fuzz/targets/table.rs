@@ -4,11 +4,11 @@
 use farpool_tables::Footer;
 use libfuzzer_sys::fuzz_target;
 
-/// Offset of the footer in the file, in bytes. Everything before it may be row groups.
+/// Offset of the footer in the file, in bytes. It is so large that all row groups fit before it.
 const FOOTER_OFFSET: u64 = 1 << 34;
 
 fuzz_target!(|input: &[u8]| {
-    // The footer of an encrypted table has another form, and its statistics are bytes of their own.
+    // The footer of an encrypted table has another form: its statistics are a separate range of bytes.
     if let Ok(mut footer) = Footer::take_encrypted(input, FOOTER_OFFSET) {
         let mut again = Vec::new();
         footer.put(&mut again);

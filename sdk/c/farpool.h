@@ -25,8 +25,8 @@
 #define FARPOOL_STAYS UINT64_MAX
 #define FARPOOL_STATE_BYTES_MAX 65536
 
-/* Range of the window that is in memory here. A load from any other byte first fetches it over the
- * network. */
+/* Range of the window that is in the memory of the machine on which the function runs. A load from any
+ * other byte first fetches it over the network. */
 struct farpool_part {
     uint64_t first;
     uint64_t bytes;
@@ -34,9 +34,9 @@ struct farpool_part {
 
 /* Call record, 152 bytes. Addresses are those that the function loads from. `window`, `args`, `output`,
  * `columns`, `parts` and `state` are addresses; `columns` is 0 if the file is not a far table, and
- * `state` is 0 if no call hopped to this one. Each is followed by its size: `parts` in entries, all others
- * in bytes. `flags` has FARPOOL_GOES_ON if another call hopped to this one. The function may write only
- * the output and `hop`, which is FARPOOL_STAYS at first. */
+ * `state` is 0 if no call hopped to this one (farpool_hop). Each is followed by its size: `parts` in
+ * entries, all others in bytes. `flags` has FARPOOL_GOES_ON if another call hopped to this one. The
+ * function may write only the output and `hop`, which is FARPOOL_STAYS at first. */
 struct farpool_call {
     uint32_t version;
     uint32_t flags;
@@ -145,7 +145,7 @@ static inline int64_t farpool_i64(const struct farpool_call *call, uint64_t byte
     return (int64_t)farpool_u64(call, byte);
 }
 
-/* Returns the part that contains a byte of the window, or 0 if the byte is not in memory here. */
+/* Returns the part that contains a byte of the window, or 0 if the byte is not in this machine's memory. */
 static inline const struct farpool_part *farpool_part_of(const struct farpool_call *call, uint64_t byte) {
     const struct farpool_part *part = (const struct farpool_part *)farpool_at(call->parts);
     uint64_t low = 0, high = call->part_count;
@@ -159,8 +159,8 @@ static inline const struct farpool_part *farpool_part_of(const struct farpool_ca
     return low && byte - part[low - 1].first < part[low - 1].bytes ? &part[low - 1] : 0;
 }
 
-/* Reports whether a range of the window is in memory here, so that reading it needs no network round
- * trip. */
+/* Reports whether a range of the window is in the memory of this machine, so that reading it needs no
+ * network round trip. */
 static inline int farpool_is_here(const struct farpool_call *call, uint64_t byte, uint64_t bytes) {
     const struct farpool_part *part;
     while (bytes) {
@@ -191,8 +191,8 @@ static inline int farpool_args(const struct farpool_call *call, void *to, uint64
     return 1;
 }
 
-/* Copies the state left by the call that hopped to this one. Returns 0 if no call did, or if its state
- * has another size; else 1. */
+/* Copies the state left by the call that hopped to this one (farpool_hop) to `to`. Returns 0 if no call
+ * did, or if its state has another size; else 1. */
 static inline int farpool_state(const struct farpool_call *call, void *to, uint64_t bytes) {
     if (!(call->flags & FARPOOL_GOES_ON) || call->state_bytes != bytes) return 0;
     farpool_copy(to, farpool_at(call->state), bytes);

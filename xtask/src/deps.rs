@@ -1,10 +1,10 @@
 //! `cargo xtask deps`: the dependencies among the workspace's crates must be exactly those of the table in
-//! ARCHITECTURE.md, and no crate may need a package that the table forbids it. Development dependencies are not
-//! checked.
+//! ARCHITECTURE.md, and no crate may need a package (crate of others) that the table forbids it. Development
+//! dependencies are not checked.
 //!
-//! The table is between two comments and has three columns: a crate; the crates that it depends on (`-`: none, `any`:
-//! not checked, for tests and benchmarks); and the external packages that it may not need, directly or indirectly
-//! (`-`: not checked). `arrow` stands for `arrow`, `arrow-array`, and so on.
+//! The table is between two marking comments and has three columns: a crate; the crates of the workspace that it
+//! depends on (`-`: none, `any`: not checked, for tests and benchmarks); and the packages that it may not need,
+//! directly or indirectly (`-`: not checked). `arrow` stands for `arrow`, `arrow-array`, and so on.
 
 use crate::metadata::{self, Graph, Package};
 use crate::{Findings, read};
@@ -70,7 +70,7 @@ fn parse(text: &str) -> Result<Table, String> {
     Ok(table)
 }
 
-/// Returns the names in a cell. `-` means none.
+/// Returns the names in a cell of the table. `-` means none.
 fn names(cell: &str) -> Option<BTreeSet<String>> {
     let listed = cell.split(',').filter(|_| cell != "-");
     let names: BTreeSet<String> = listed.map(|one| one.trim().trim_matches('`').to_owned()).collect();
@@ -109,12 +109,12 @@ fn compare(table: &Table, members: &[Package]) -> Vec<String> {
     findings
 }
 
-/// Reports whether a word of the third column stands for a package.
+/// Reports whether a word of the table's third column stands for a package.
 fn is_of(package: &str, word: &str) -> bool {
     package.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// Names the words that stand for no package, since they would forbid nothing.
+/// Names the words of the table's third column that stand for no package, since they would forbid nothing.
 fn check_words(table: &Table, graph: &Graph) -> Vec<String> {
     let words: BTreeSet<&String> = table.values().flat_map(|row| &row.refused).collect();
     let unknown = words.into_iter().filter(|word| !graph.keys().any(|package| is_of(package, word)));

@@ -82,7 +82,8 @@ fn check_source(package: &Package) -> Option<String> {
     (source != REGISTRY).then(|| format!("{name} {version} comes from {source}; only crates.io is permitted"))
 }
 
-/// Checks that each crate has one version, except for those in `skip`, and that all of `skip` is still needed.
+/// Checks that each package is used in one version, except for those in `skip`, and that every entry of `skip` is still
+/// needed.
 fn check_versions(rules: &Rules, packages: &[Package]) -> Vec<String> {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for package in packages {

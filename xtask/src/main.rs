@@ -1,5 +1,6 @@
-//! `cargo xtask CHECK`: checks that no compiler makes. There is one module per check. It returns its findings as
-//! sentences, which are printed here. Exit code 0: no findings; 1: findings, or a check could not be made.
+//! `cargo xtask CHECK`: checks of the repository that no compiler makes. There is one module for each check. It returns
+//! its findings as sentences, which are printed here. Exit code 0: no findings; 1: findings, or a check could not be
+//! made.
 #![forbid(unsafe_code)]
 
 mod deps;
@@ -72,8 +73,8 @@ fn usage() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Builds and runs the simulator. It is not a dependency, because then this crate would have to compile it for every
-/// check.
+/// Builds and runs the simulator. The simulator is not a dependency of this crate, because it would then be compiled
+/// for every check.
 fn simulate(args: &[String]) -> ExitCode {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

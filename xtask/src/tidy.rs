@@ -1,5 +1,5 @@
 //! `cargo xtask tidy`: house rules on files, names and the specification. Every rule covers all files that git tracks
-//! or would add, in every folder. The places that do not keep a rule yet are counted in `ratchets`.
+//! or would add, in every folder. Violations of a rule that are tolerated for now are counted in `ratchets`.
 
 mod comments;
 mod modules;
@@ -102,7 +102,8 @@ const SPECS: [(&str, &str, &[&str]); 4] = [
     ("spec/function.md", "crates/functions", &["src/abi", "sandbox/src/module"]),
     ("spec/table.md", "crates/tables/src", &["column_type", "footer", "layout", "lib", "statistics"]),
 ];
-/// Folders of a particular machine. Each is split in two, so that this list is not a finding itself.
+/// Absolute paths of folders that only some machines have. Each is written in two parts, so that this list is not a
+/// finding itself.
 const MACHINE_PATHS: [(&str, &str); 5] =
     [("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/wo", "rk/"), ("/mn", "t/")];
 
@@ -190,7 +191,8 @@ fn check_machine_paths(path: &str, text: &str) -> Vec<String> {
     for (number, line) in text.lines().enumerate() {
         for (front, back) in MACHINE_PATHS {
             let wanted = format!("{front}{back}");
-            // A match that follows characters of a path is the middle of one, as in `docs/work/`.
+            // A match after characters of a path is the middle of that path, as in `docs/work/`, and so no absolute
+            // path.
             let is_absolute = |at: usize| {
                 let before = line[..at].chars().next_back();
                 before.is_none_or(|c| !c.is_ascii_alphanumeric() && !"._-})~".contains(c))
@@ -312,7 +314,8 @@ fn bools(rust: &BTreeMap<&str, Vec<(&str, Tokens<'_>)>>) -> BTreeMap<String, Num
     found
 }
 
-/// Crate for those who write functions. Its types describe the same records as the host's, under the same names.
+/// Crate for authors of functions. Its public types may have the names of types of other crates, because both describe
+/// the same records.
 const SDK: &str = "farpool-function";
 
 /// Counts names of public types that two crates have, and nouns of several crates that the glossary lacks.

@@ -3,7 +3,8 @@
 use crate::value::read;
 use crate::{Columns, Failure, Output, Value, Window};
 
-/// Range of the window that is in memory here. A load from any other byte first fetches it over the network.
+/// Range of the window that is in the memory of the machine on which the function runs. A load from any other byte
+/// first fetches it over the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Offset of the first byte in the window.
@@ -23,9 +24,11 @@ pub struct CallInputs<'a> {
     pub output: &'a mut [u8],
     /// Table of columns in the encoding of `spec/function.md`; `None` if the file is not a far table.
     pub columns: Option<&'a [u8]>,
-    /// Table of parts in the encoding of `spec/function.md`: 16 bytes each.
+    /// Table of parts (ranges of the window in this machine's memory) in the encoding of `spec/function.md`: 16 bytes
+    /// each.
     pub parts: &'a [u8],
-    /// State left by the call that hopped to this one; `None` if no call did.
+    /// State from the call of this function on another node that asked to be continued here ([`Call::hop`]). `None` for
+    /// a first call.
     pub state: Option<&'a [u8]>,
 }
 
@@ -42,8 +45,8 @@ impl Default for CallInputs<'_> {
     }
 }
 
-/// One call of a function: its inputs ([`Call::args`], [`Call::window`], [`Call::columns`], [`Call::state`]) and what
-/// it leaves ([`Call::output`], [`Call::hop`]).
+/// One call of a function: its inputs ([`Call::args`], [`Call::window`], [`Call::columns`], [`Call::state`]) and its
+/// results ([`Call::output`], [`Call::hop`]).
 #[derive(Debug)]
 pub struct Call<'a> {
     window: Window<'a>,
@@ -56,7 +59,7 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Largest state that a call may leave, in bytes.
+    /// Largest state in bytes that a call may pass to the next one by [`Call::hop`].
     pub const STATE_BYTES_MAX: usize = 65_536;
 
     /// Makes a call of these inputs.
@@ -75,7 +78,7 @@ impl<'a> Call<'a> {
         read(self.args, at).ok_or(Failure::BAD_ARGUMENTS)
     }
 
-    /// Returns the window. It is a copy, and can be kept while the output is written.
+    /// Returns the window. It is a copyable handle, which can be kept while the output is written.
     pub fn window(&self) -> Window<'a> {
         self.window
     }
@@ -97,7 +100,7 @@ impl<'a> Call<'a> {
         self.window.slice_of(byte, count)
     }
 
-    /// Returns the parts of the window that are in memory here, in order and without overlap.
+    /// Returns the parts of the window that are in the memory of this machine, in order and without overlap.
     pub fn parts(&self) -> impl Iterator<Item = Part> + 'a {
         self.parts.as_chunks::<16>().0.iter().map(|part| {
             let [first, bytes] = [0, 8].map(|at| read(part, at).unwrap_or_default());
@@ -105,7 +108,8 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Reports whether a range of the window is in memory here, so that reading it needs no network round trip.
+    /// Reports whether a range of the window is in the memory of this machine, so that reading it needs no network
+    /// round trip.
     pub fn is_here(&self, byte: u64, bytes: u64) -> bool {
         let Some(end) = byte.checked_add(bytes) else { return false };
         // The range may continue in an adjacent part.
@@ -116,7 +120,8 @@ impl<'a> Call<'a> {
         reached >= end
     }
 
-    /// Returns the state left by the call that hopped to this one; `None` if no call did.
+    /// Returns the state from the call on another node that asked to be continued here ([`Call::hop`]). `None` for a
+    /// first call.
     pub fn state(&self) -> Option<&'a [u8]> {
         self.state
     }
@@ -132,8 +137,8 @@ impl<'a> Call<'a> {
     }
 
     /// Asks for the function to be called again, with the same arguments and this state, on the node that holds byte
-    /// `byte` of the window. Discards what was put to the output. Fails with [`Failure::OUTPUT_SHORT`] if the state
-    /// does not fit the output or exceeds [`Call::STATE_BYTES_MAX`].
+    /// `byte` of the window. Discards all output. Fails with [`Failure::OUTPUT_SHORT`] if the state does not fit the
+    /// output buffer, through which it is passed, or exceeds [`Call::STATE_BYTES_MAX`].
     pub fn hop(&mut self, byte: u64, state: &[u8]) -> Result<(), Failure> {
         if state.len() > Self::STATE_BYTES_MAX {
             return Err(Failure::OUTPUT_SHORT);
@@ -144,7 +149,7 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Returns the byte of the window that the function hops to; `None` if it does not hop.
+    /// Returns the byte of the window on whose node [`Call::hop`] has asked to continue. `None` if it was not called.
     pub fn hops_to(&self) -> Option<u64> {
         self.hop
     }

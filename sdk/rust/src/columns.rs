@@ -1,4 +1,4 @@
-//! Columns of a far table: the call's table of columns, and the values in the window.
+//! Columns of a far table: the table of columns that a call record has, and the values in the window.
 
 use crate::value::read;
 use crate::{Failure, Value, Window};
@@ -103,7 +103,7 @@ impl<'a> Columns<'a> {
         self.column_count
     }
 
-    /// Reports whether there are no columns.
+    /// Reports whether the far table has no columns.
     pub fn is_empty(&self) -> bool {
         self.column_count == 0
     }

@@ -1,9 +1,9 @@
-//! Entry of a call: makes a [`Call`] of a call record, and turns its result into the number to return. A home of
-//! `unsafe`.
+//! Entry of a call: makes a [`Call`] of a call record, and turns its result into the number that an exported function
+//! returns. One of the modules with `unsafe` code.
 
 use crate::{Call, CallInputs, Failure, Window};
 
-/// Flag: another call hopped to this one.
+/// Flag of a call record: a call on another node has asked to be continued by this one, and left its state.
 const GOES_ON: u32 = 1;
 
 /// Call record, laid out as in `spec/function.md`. Addresses are those that the function loads from.
@@ -96,7 +96,7 @@ unsafe fn slice<'a>(address: u64, bytes: u64) -> &'a [u8] {
     if bytes == 0 {
         return &[];
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller promises that these bytes are readable and unchanged for 'a.
     unsafe {
         core::slice::from_raw_parts(core::ptr::with_exposed_provenance(address as usize), bytes as usize)
     }
@@ -110,12 +110,12 @@ unsafe fn slice_mut<'a>(address: u64, bytes: u64) -> &'a mut [u8] {
         return &mut [];
     }
     let first = core::ptr::with_exposed_provenance_mut(address as usize);
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller promises that these bytes are writable and used by nobody else for 'a.
     unsafe { core::slice::from_raw_parts_mut(first, bytes as usize) }
 }
 
-/// Ends the call with outcome `Unreachable`. There is no message: nobody could read it, and formatting code would
-/// make up most of a module.
+/// Ends the call with outcome `Unreachable`. There is no message, because nobody could read it, and code to format it
+/// would make up most of a module.
 #[cfg(all(target_arch = "wasm32", feature = "panic", not(test)))]
 #[panic_handler]
 fn panicked(_: &core::panic::PanicInfo) -> ! {

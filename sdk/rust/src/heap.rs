@@ -1,5 +1,5 @@
-//! Bump allocator for functions on wasm32: addresses only grow, and all memory is free again when the next call
-//! begins. A home of `unsafe`.
+//! Bump allocator for functions on wasm32: addresses only grow, and all memory is free again when the next call begins.
+//! One of the modules with `unsafe` code.
 //!
 //! Only the newest allocation can be freed or grow in place. That suffices for a single vector that is being filled.
 //! Memory lost in between is regained at the next call.
@@ -12,7 +12,7 @@ use core::ptr::null_mut;
 const PAGE_BYTES: usize = 65_536;
 
 unsafe extern "C" {
-    /// Set by the linker: memory above it is used by nothing else.
+    /// Address that the linker sets: nothing else uses the memory above it.
     static __heap_base: u8;
 }
 

@@ -1,5 +1,5 @@
-//! Safe Rust interface for functions that run beside far memory: their inputs and their output, as in
-//! `spec/function.md`.
+//! Safe Rust interface for functions that run beside far memory: their inputs and their output, as `spec/function.md`
+//! specifies them.
 //!
 //! ```
 //! use farpool_function::{Call, Failure};

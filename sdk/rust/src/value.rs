@@ -1,5 +1,5 @@
-//! Types of which every bit pattern is a valid value. A home of `unsafe`: the promise is made here once, for all
-//! readers.
+//! Types of which every bit pattern is a valid value. One of the modules with `unsafe` code: that promise is made here
+//! once for each type, so that reading values needs no `unsafe` elsewhere.
 
 /// A number of fixed size that can be read from any bytes, in little-endian order.
 ///

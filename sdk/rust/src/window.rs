@@ -1,4 +1,4 @@
-//! Window of far memory that a function reads. A home of `unsafe`.
+//! Window of far memory that a function reads. One of the modules with `unsafe` code.
 //!
 //! A window can be larger than Rust's slices on wasm32 (2 GiB). It is therefore a pointer and a length, and only
 //! ranges of it become slices. Its bytes belong to a published file, so nobody writes to them. If the node revokes

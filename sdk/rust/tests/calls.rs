@@ -68,7 +68,7 @@ fn a_call_that_hops_leaves_its_state_and_the_next_one_finds_it() {
     assert_eq!((unsafe { enter(&raw mut first, body) }, first.hop), (5, 4096));
     assert_eq!(&output[..5], b"state");
     let mut second = record(&[0; 8], &[], &[], &mut output, Some(b"state"));
-    // SAFETY: as above.
+    // SAFETY: the record names arrays of this function.
     assert_eq!((unsafe { enter(&raw mut second, body) }, second.hop), (25, u64::MAX));
     assert_eq!(&output[20..25], b"state");
 }

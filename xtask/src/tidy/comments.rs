@@ -1,5 +1,5 @@
-//! How comments begin. A comment that begins with "What" or with a bare preposition is half a sentence: its reader has
-//! to find the other half in the code.
+//! Checks how comments begin. A comment that begins with "What" or with a bare preposition is half a sentence: its
+//! reader has to find the other half in the code.
 
 /// First words that make a comment a clause without a noun of its own.
 pub(super) const CLAUSES: [&str; 2] = ["What", "Whether"];
@@ -10,11 +10,11 @@ pub(super) const PREPOSITIONS: [&str; 43] = [
     "Off", "On", "Onto", "Out", "Outside", "Over", "Per", "Since", "Than", "Through", "To", "Toward",
     "Towards", "Under", "Until", "Up", "Upon", "With", "Within", "Without",
 ];
-/// Doc comment that sends its reader elsewhere.
+/// Words that begin a comment which sends its reader elsewhere.
 pub(super) const ELSEWHERE: &str = "See the module";
 
-/// Returns the lines at which comments begin, counted from 1, with what they say there. A comment begins at the first
-/// of several comment lines, and behind an empty one. Python's docstrings are comments.
+/// Returns the lines at which comments begin, counted from 1, with the text of the comment there. A comment begins at
+/// the first of several comment lines, and behind an empty one. Python's docstrings are comments.
 pub(super) fn openings<'a>(path: &str, text: &'a str) -> Vec<(usize, &'a str)> {
     let is_python = path.ends_with(".py") || path.ends_with(".pyi");
     let marks: &[&str] = match path.rsplit_once('.') {

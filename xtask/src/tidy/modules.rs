@@ -8,7 +8,7 @@
 use super::tokens::Tokens;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of re-exports that a path is followed through.
+/// Number of re-exports through which the path to an item is followed.
 const FOLLOWED_MAX: usize = 8;
 
 /// Names on the way to an item or module, from the crate's root or from the module that contains the path.
@@ -18,14 +18,14 @@ type Path<'a> = Vec<&'a str>;
 #[derive(Default)]
 struct Named<'a> {
     paths: Vec<Path<'a>>,
-    /// Names that `use` declares, with the paths that they stand for.
+    /// Names that `use` declares in this file, with the paths that they stand for.
     names: BTreeMap<&'a str, Path<'a>>,
 }
 
 struct Modules<'a>(BTreeMap<Path<'a>, Named<'a>>);
 
-/// Returns the cycles among these files of a crate's `src`, largest first: each module with its imports from the same
-/// cycle.
+/// Returns the cycles among these files of a crate's `src`, largest first. Each is a list of modules, with the imports
+/// of each from the same cycle.
 pub(super) fn circles(files: &[(&str, Tokens<'_>)]) -> Vec<Vec<(String, Vec<String>)>> {
     let modules = Modules::of(files);
     let imports: BTreeMap<_, _> = modules.0.keys().map(|module| (module, modules.imports(module))).collect();

@@ -1,10 +1,12 @@
-//! Names of public types: no two of them are equal, and a noun that names types of several crates is in the glossary.
+//! Checks names of public types: no two of them are equal, and a noun that names types of several crates is in the
+//! glossary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Document whose tables have the words of the project in their first column.
 pub(super) const GLOSSARY: &str = "docs/glossary.md";
-/// Crates whose public types end with a noun, from which on it is a word of the project.
+/// Number of crates with public types whose names end with the same noun, from which on the noun must be in the
+/// glossary.
 const CRATES_MIN: usize = 3;
 /// Keywords that declare a type.
 const DECLARES: [&str; 4] = ["struct", "enum", "trait", "type"];
@@ -22,7 +24,7 @@ pub(super) fn public_types<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     found
 }
 
-/// Returns the names that public types of several crates have, with the crates.
+/// Returns the names that public types of several crates have, each with these crates.
 pub(super) fn twins(types: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
     let mut crates: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, types) in types {

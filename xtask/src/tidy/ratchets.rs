@@ -1,19 +1,19 @@
-//! Ratchets: numbers that may only decrease. `xtask/ratchets.toml` has a section for each rule that some places do
-//! not keep yet, with the number of violations of each crate or file. A greater number is a finding. A bound that
-//! could be lowered is a finding too, so that progress is kept.
+//! Ratchets: bounds on the number of violations of a rule, which may only decrease. `xtask/ratchets.toml` has a section
+//! for each rule that some places do not keep yet, with the number of violations of each crate or file. A number above
+//! its bound is a finding. A bound that could be lowered is a finding too, so that progress is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const FILE: &str = "xtask/ratchets.toml";
-/// Most places that a finding names.
+/// Largest number of places that a finding names.
 const PLACES_MAX: usize = 20;
 
-/// Rule with a section in the file.
+/// Rule with a section in `xtask/ratchets.toml`.
 pub(super) struct Rule {
     pub(super) section: &'static str,
-    /// Noun for the things that are counted.
+    /// Noun for the things that are counted, as a finding prints it.
     pub(super) unit: &'static str,
-    /// Number that is permitted without an entry in the file.
+    /// Number of violations that a file or crate may have without an entry in `xtask/ratchets.toml`.
     pub(super) free: usize,
     /// Difference by which a bound may be too high before it must be lowered.
     pub(super) slack: usize,
@@ -23,7 +23,7 @@ pub(super) struct Rule {
 /// Violations of a rule in one file or crate.
 #[derive(Debug, Default)]
 pub(super) struct Number {
-    /// One count, or several in descending order, such as the sizes of cycles.
+    /// Number of violations; or several numbers in descending order, such as the sizes of cycles of modules.
     pub(super) parts: Vec<usize>,
     /// Places of the violations, for whoever removes them.
     pub(super) places: Vec<String>,
@@ -45,7 +45,7 @@ pub(super) struct Ratchets {
     sections: BTreeMap<String, Bounds>,
 }
 
-/// Reads the file. Fails if it has a section of no rule.
+/// Reads `xtask/ratchets.toml`. Fails if the file has a section that belongs to no rule.
 pub(super) fn parse(text: &str, rules: &[&Rule]) -> Result<Ratchets, String> {
     let table: toml::Table = text.parse().map_err(|error| format!("{FILE}: {error}"))?;
     let mut ratchets = Ratchets { without_never: BTreeSet::new(), sections: BTreeMap::new() };
@@ -76,7 +76,7 @@ fn parts(value: &toml::Value) -> Option<Vec<usize>> {
     }
 }
 
-/// Returns the sum of the squares. Joining two parts into one therefore increases it.
+/// Returns the sum of the squares of the numbers. So it increases if two cycles are joined into one.
 fn weight(parts: &[usize]) -> usize {
     parts.iter().map(|part| part * part).sum()
 }
@@ -86,7 +86,7 @@ fn spoken(parts: &[usize]) -> String {
     parts.iter().map(usize::to_string).collect::<Vec<_>>().join(" + ")
 }
 
-/// Formats a line of the file.
+/// Formats a line of `xtask/ratchets.toml`.
 fn written(key: &str, parts: &[usize]) -> String {
     let is_bare = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     let key = if is_bare { key.to_owned() } else { format!("{key:?}") };
@@ -97,8 +97,8 @@ fn written(key: &str, parts: &[usize]) -> String {
 }
 
 impl Ratchets {
-    /// Compares the numbers with their bounds. `now` has a number for each file or crate that exceeds what is
-    /// permitted anyway.
+    /// Compares the numbers of violations with their bounds. `now` has a number for each file or crate that has more
+    /// violations than [`Rule::free`].
     pub(super) fn check(&self, rule: &Rule, now: &BTreeMap<String, Number>) -> Vec<String> {
         let none = Bounds::new();
         let bounds = self.sections.get(rule.section).unwrap_or(&none);
@@ -135,8 +135,8 @@ impl Ratchets {
     }
 }
 
-/// Returns by how much a bound is too high. If there are several parts and they have changed, it must be rewritten in
-/// any case.
+/// Returns the difference by which a bound is too high. If the violations have several numbers that have changed, the
+/// bound must be rewritten in any case, so the difference is infinite.
 fn spare(parts: &[usize], bound: &[usize]) -> usize {
     match (parts, bound) {
         ([one], [most]) => most - one,

@@ -1,4 +1,4 @@
-//! Public functions that take a `bool`. A call does not show what `true` means.
+//! Finds public functions that take a `bool`: a call of them does not show the meaning of `true`.
 
 /// Returns the names of public functions that take a `bool`.
 pub(super) fn with_bools<'a>(tokens: &[&'a str]) -> Vec<&'a str> {

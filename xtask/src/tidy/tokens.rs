@@ -11,7 +11,7 @@ const TESTS_ONLY: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
 pub(super) struct Tokens<'a> {
     /// Words, `::`, and single other characters.
     pub(super) all: Vec<&'a str>,
-    /// Modules in files of their own that are compiled for tests only.
+    /// Names of modules in files of their own that are compiled for tests only.
     pub(super) test_modules: Vec<&'a str>,
 }
 
@@ -34,8 +34,8 @@ pub(super) fn tokens(text: &str) -> Tokens<'_> {
     kept
 }
 
-/// Returns the number of tokens of an item. It ends with its block or its semicolon; a field may end where the block
-/// around it ends.
+/// Returns the number of tokens of the item at the beginning of `tokens`. An item ends with its block or its semicolon;
+/// a field may end where the block around it ends.
 fn item_length(tokens: &[&str]) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate() {
@@ -82,7 +82,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Returns the length of a block comment. Block comments can be nested.
+/// Returns the length of the block comment at the beginning of a text. Block comments can be nested.
 fn comment_length(text: &str) -> usize {
     let mut depth = 0;
     let mut at = 0;
@@ -104,7 +104,7 @@ fn comment_length(text: &str) -> usize {
     text.len()
 }
 
-/// Returns the length of the literal at the beginning of a text; `None` if there is none.
+/// Returns the length of the literal at the beginning of a text. `None` if there is none.
 fn literal_length(text: &str) -> Option<usize> {
     let behind = text.trim_start_matches(['b', 'c', 'r']);
     let prefix = &text[..text.len() - behind.len()];

@@ -53,7 +53,7 @@ fn values_of(call: &Call<'_>, column: usize) -> Result<Vec<f64>, Failure> {
 }
 
 fn at_rank(values: &mut [f64], fraction: f64) -> Option<f64> {
-    // `core` has no `ceil`.
+    // The next lines round up by hand, because `core` has no `ceil`.
     let product = values.len() as f64 * fraction;
     let below = product as usize;
     let rank = if (below as f64) < product { below } else { below.saturating_sub(1) };
