@@ -45,8 +45,8 @@ impl EtcdStore {
         ))
     }
 
-    /// Reads the keys with a prefix from one on, up to a page. Returns the next key to read from. `None` if there are
-    /// no more.
+    /// Reads up to a page of the keys that begin with `prefix`, from the key `from` on. Returns the next key to read
+    /// from. `None` if there are no more.
     fn read_page(
         &self,
         prefix: &str,

@@ -20,6 +20,7 @@ pub(crate) struct Direct {
 
 #[derive(Default)]
 pub(crate) struct List {
+    /// Layout number of the file's map when the list was made.
     pub(crate) layout: u64,
     /// Mapped runs in file order.
     pub(crate) runs: Vec<Run>,

@@ -151,8 +151,9 @@ pub struct NodeLeases {
     tenants: TenantCounts,
     /// Spent tickets and the end of each, in ms of the broker's clock.
     spent: BTreeMap<TicketId, u64>,
-    /// Time of the broker's clock, in ms. Spent tickets that ended before it are no longer remembered. A late
-    /// ruling can set the clock back; without this bound it would make such a ticket good for a second lease.
+    /// Time of the broker's clock, in ms. Spent tickets that ended before it are no longer remembered. A late ruling
+    /// (the broker's answer to a report) can set the clock back; without this bound such a ticket would then be good
+    /// for a second lease.
     forgotten_before_ms: u64,
     /// True while the node is being emptied: nothing is granted, and holders are asked to leave.
     draining: bool,
@@ -164,7 +165,8 @@ pub struct NodeLeases {
     away: BTreeSet<RegionIndex>,
     /// Number of regions in state `Cleaning`: being wiped, or being made mappable.
     cleaning: usize,
-    /// Number of regions that may be firm: pinned, sealed or named.
+    /// Number of regions that may be firm (kept except in an emergency): leased for pinned files, sealed, or owned by
+    /// names.
     firm_max: u32,
 }
 
@@ -279,7 +281,7 @@ impl NodeLeases {
         if self.draining || self.surplus() > 0 || 2 * self.mappable.len() >= self.free.len() {
             return None;
         }
-        // Grants take from the front, so this takes from the back.
+        // Grants take the first free regions, so this takes one of the last.
         let region = self.free.iter().rev().find(|region| !self.mappable.contains(region)).copied()?;
         self.free.remove(&region);
         self.regions[region.0 as usize].state = State::Cleaning;
@@ -503,7 +505,7 @@ impl NodeLeases {
             }
             self.sessions.remove(&id);
         }
-        // A sealed region outlives its session until the broker says whether a name has it.
+        // A sealed region outlives its session until the broker says whether a name (published file) owns it.
         let sessions = &self.sessions;
         for entry in &mut self.regions {
             if let State::Sealing { session, .. } = entry.state
@@ -582,7 +584,7 @@ impl NodeLeases {
             draining: self.draining,
             counts,
             traffic,
-            // Both are bounded where they grow: an arena by NODE_REGIONS_MAX, `spent` in `redeem`.
+            // Neither list exceeds its limit: `redeem` bounds `spent`, and a node has at most NODE_REGIONS_MAX regions.
             spent: List::new(self.spent.keys().copied().collect()).unwrap_or_default(),
             owned: List::new(owned).unwrap_or_default(),
             tenants: self.tenants.list(),

@@ -58,8 +58,8 @@ impl LeaseSettings {
                 self.node_silence_ms, self.heartbeat_ms
             ));
         }
-        // A node extrapolates the broker's clock between two reports. If its own clock ran ahead, it would find
-        // fresh tickets void.
+        // A node extrapolates the broker's clock between two reports. If its own clock ran ahead meanwhile, tickets
+        // that last less than two intervals could be void when they arrive.
         if self.ticket_ttl_ms < 2 * self.heartbeat_ms {
             found.push(format!(
                 "a ticket expires after {} ms but nodes learn the broker's time every {} ms; use at least two such \

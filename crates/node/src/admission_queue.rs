@@ -105,7 +105,7 @@ fn thread_cpu_ns() -> u64 {
 }
 
 impl AdmissionQueue {
-    /// Makes a queue with at least one slot, within the limits.
+    /// Makes a queue with this many slots, at least one, that enforces the limits.
     pub fn new(host: Arc<dyn Host>, slots: usize, limits: &Limits) -> Arc<AdmissionQueue> {
         let now = host.now();
         let cpu = limits.cpu_milli.map(|milli| Bucket::new(u64::from(milli) * 1_000_000, now));

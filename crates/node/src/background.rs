@@ -132,7 +132,7 @@ fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
     }
 }
 
-/// Makes one more free region mappable. Reports whether there was one.
+/// Makes one more free region mappable. Returns false if there was none to take, or if it could not be made mappable.
 fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
     let Some(region) = node.leases().take_to_make_mappable() else { return false };
     match node.arena.share(region) {

@@ -102,7 +102,7 @@ pub struct Life {
     pub ticket_key: TicketKey,
 }
 
-/// Returns the session that a request about leases is of.
+/// Returns the session of a request about leases. `None` for other requests.
 fn session_of(request: &Request) -> Option<SessionId> {
     match request {
         Request::Lease(lease) => Some(lease.ticket.session),
@@ -262,7 +262,7 @@ impl<M: Memory> NodeService<M> {
                     dirty = true;
                     Ok(())
                 }
-                // It takes one system call. Nobody can be granted the region meanwhile.
+                // Returning the pages takes one system call. Nobody can be granted the region meanwhile.
                 Action::GiveBack(region) => self.arena.give_back(region),
             };
             result = result.and(self.agree(done));
@@ -353,8 +353,8 @@ impl<M: Memory> NodeService<M> {
             let next = || handles.pop().unwrap_or_default();
             let leased = leases.redeem(self.host.now(), asker, lease, next, &mut actions)?;
             self.carry_out(&actions)?;
-            // Claimed before the lock is released: afterwards the regions might be revoked, granted to others and
-            // written.
+            // The regions are claimed before the lock is released: afterwards they might be revoked, granted to others
+            // and written.
             let claimed = self.claim_moving(&leased.grants);
             (leased, claimed)
         };
@@ -400,7 +400,8 @@ impl<M: Memory> NodeService<M> {
             let mut leases = self.leases();
             let sealed = leases.seal(asker, seal, || handles.pop().unwrap_or_default(), &mut actions)?;
             let closed = self.carry_out(&actions);
-            // Claimed before the lock is released: afterwards the regions might be revoked, wiped and granted anew.
+            // The regions are claimed before the lock is released: afterwards they might be revoked, wiped and granted
+            // anew.
             let claimed = self.claim_moving(&sealed.regions);
             drop(leases);
             let is_whole = claimed.len() == sealed.regions.len();
@@ -426,7 +427,7 @@ impl<M: Memory> NodeService<M> {
         let mut moving = self.moving.lock();
         grants.iter().for_each(|grant| _ = moving.remove(&grant.region));
         drop(moving);
-        // A thread that moved nothing signals nothing, least of all to itself.
+        // A thread that claimed nothing signals nothing: it may be about to wait for this very event.
         if !grants.is_empty() {
             self.moved.signal();
         }

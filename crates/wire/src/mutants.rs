@@ -47,7 +47,7 @@ mutants! {
     RightsNotChecked,
     /// Node: an operation is admitted without the region's handle.
     HandleNotChecked,
-    /// Node: sealed bytes stay in a file that their writer may have mapped.
+    /// Node: sealed bytes stay in a memory file that their writer may have mapped.
     SealedNotMoved,
     /// Node: a region whose memory went back to the host may be granted.
     WithdrawnStaysFree,
@@ -77,7 +77,7 @@ mutants! {
     NotPoisoned,
     /// Client: a range that was never written is read from its extent.
     UnwrittenRead,
-    /// Client: bytes that a file was truncated by come back when it grows again.
+    /// Client: bytes that were cut off a file come back when it grows again.
     TruncatedBytesBack,
     /// Client: an extent is used again while a late write may still reach it.
     LateWriteForgotten,

@@ -81,7 +81,7 @@ codes! {
     NotPermitted = 27,
     /// More than the tenant's quota permits; detail: bytes that it may still get.
     OverQuota = 28,
-    /// Property of another tenant; detail: 0.
+    /// Session or ticket of another tenant; detail: 0.
     WrongTenant = 29,
     /// Node that is being emptied and grants nothing; detail: 0.
     Draining = 30,

@@ -171,7 +171,7 @@ impl BrokerLeases {
         }
     }
 
-    /// Forgets a name. Its nodes learn that they should free the bytes with their next report.
+    /// Forgets a name. Each node that holds bytes of the file learns with its next report that it should free them.
     pub fn drop_name(
         &mut self,
         tenant: &Name,
@@ -246,7 +246,7 @@ impl BrokerLeases {
         }
     }
 
-    /// Frees the regions of a name, except those in `keeps`.
+    /// Gives up the regions of a name, so that their nodes are ordered to free them. Leaves out those in `keeps`.
     fn disown(&mut self, name: &Name, keeps: &BTreeSet<RegionKey>) {
         let Some(file) = self.durable.names.get(name) else { return };
         for (place, extent) in file.places().filter(|(place, _)| !keeps.contains(place)) {

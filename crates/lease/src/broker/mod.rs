@@ -124,7 +124,7 @@ impl BrokerLeases {
         broker
     }
 
-    /// Returns the term of this life.
+    /// Returns the term, the number of this life of the broker.
     pub fn term(&self) -> Term {
         self.durable.term
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Region of a node in one of the node's lives.
 pub type RegionKey = (NodeId, Incarnation, RegionIndex);
 
-/// Change of the durable state. It must be in the store before the answer that it belongs to leaves.
+/// Change of the durable state. It must be in the store before the broker sends the answer that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateChange {
     /// Term of the broker's life. Each start takes the next one.
@@ -68,7 +68,7 @@ pub struct Durable {
 }
 
 impl Durable {
-    /// Applies a record.
+    /// Applies a change.
     pub fn apply(&mut self, record: StateChange) {
         match record {
             StateChange::Term(term) => self.term = term,

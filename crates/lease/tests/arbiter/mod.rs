@@ -111,7 +111,7 @@ impl Arbiter {
         dirty.map(|(index, _)| RegionIndex(index as u32)).collect()
     }
 
-    /// Takes over a broker's times. All lives of the broker must have the same times.
+    /// Takes over the lease times of a broker. All lives of the broker must have the same times.
     pub fn offered(&mut self, offered: &Offered) {
         self.grace_ms = offered.grace_ms;
         self.leases.offered(offered);
