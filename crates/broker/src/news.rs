@@ -3,7 +3,7 @@
 use farpool_host::Event;
 use farpool_lease::broker::{LostFiles, News};
 
-/// Returns the event for a change of the pool.
+/// Returns the log event for a change of the pool.
 pub(crate) fn event_of(news: News) -> Event {
     match news {
         News::NodeJoined { node, lost } if lost.count == 0 => {

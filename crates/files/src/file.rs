@@ -60,7 +60,7 @@ pub(crate) struct WriteRun<'r> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Phase {
     Writable,
-    /// No more writes are accepted. The regions are being sealed one after another.
+    /// No more writes are accepted. The regions are being sealed (made immutable) one after another.
     Sealing,
     /// All regions are sealed. The file has no name yet, because it was not published yet or publishing failed.
     Sealed(Vec<NamedExtent>),
@@ -129,7 +129,8 @@ impl FarFile {
         key: Option<Arc<PageKey>>,
         patience: Patience,
     ) -> Result<FarFile, Error> {
-        // A file that may be published gets regions of its own, because sealing works on whole regions.
+        // A file that may be published gets regions of its own, because sealing (making immutable) works on whole
+        // regions.
         let group = if class == FileClass::Pinned { Group::File(number) } else { Group::Class(class) };
         let disk = match protection {
             Protection::Local => {
@@ -381,8 +382,9 @@ impl<F: Deref<Target = FileInner>> Drop for RangeLock<F> {
     }
 }
 
-/// Guard of the lock of a file's state. When it is dropped, a changed layout number is stored for readers without the
-/// lock. That happens before the lock is released, and so before moved or freed bytes can be reused.
+/// Guard of the lock of a file's state. When it is dropped, the layout number, which changes when bytes move or go, is
+/// stored for readers without the lock if it changed. That happens before the lock is released, and so before moved or
+/// freed bytes can be reused.
 pub(crate) struct StateGuard<'f> {
     state: MutexGuard<'f, FileState>,
     layout: &'f AtomicU64,
@@ -495,7 +497,7 @@ impl FileInner {
         StateGuard { state, layout: &self.layout }
     }
 
-    /// Returns the layout number as of the last release of the lock.
+    /// Returns the layout number, which changes when bytes move or go, as of the last release of the lock.
     pub(crate) fn layout(&self) -> u64 {
         self.layout.load(Ordering::SeqCst)
     }

@@ -104,7 +104,7 @@ impl FileInner {
     fn repair_extent(&self, start: u64) -> Result<(), Error> {
         let around = start..start + EXTENT_BYTES_MAX;
         for _ in 0..UNLOCKED_TRIES_MAX {
-            // No write runs while the snapshot is taken, so all copies in it are in sync.
+            // No write runs while the snapshot is taken, so all copies in it have all writes.
             let look = |state: &mut FileState| Ok(state.map.snapshot(start));
             let (lock, snapshot) = self.begin(RangeLockKind::ReadWhole, &around, look)?;
             let Some(snapshot) = snapshot else { return Ok(()) };

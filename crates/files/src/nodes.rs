@@ -110,7 +110,7 @@ impl Nodes {
         self.links.lock().get(&(node, life)).is_some_and(|links| links.is_lost())
     }
 
-    /// Returns the nodes that must get no new extents: they are being drained, or `is_good` refuses them.
+    /// Returns the nodes that must get no new extents: they are being drained (emptied), or `is_good` refuses them.
     pub(crate) fn unfit(&self, is_good: impl Fn(&NodeLinks) -> bool) -> BTreeSet<NodeId> {
         let links = self.links.lock();
         let unfit = links.values().filter(|node| !node.is_lost() && (node.is_draining() || !is_good(node)));

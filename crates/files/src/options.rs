@@ -45,8 +45,8 @@ pub enum IfTaken {
 pub enum Protection {
     /// No protection: reads of bytes on a lost node fail with [`ErrorKind::Lost`].
     None,
-    /// Two copies, on nodes with different host labels. A write ends when both copies have it, or when a copy that
-    /// failed has been dropped from the file. A lost copy is made again in the background.
+    /// Two copies, on nodes with different host labels (failure domains). A write ends when both copies have it, or
+    /// when a copy that failed has been dropped from the file. A lost copy is made again in the background.
     Mirror,
     /// A copy on a disk of this machine, written in the background. The disk also takes bytes for which the pool has no
     /// room.
@@ -116,8 +116,8 @@ pub struct PoolOptions {
     /// Program that runs functions on this machine. Default: `farpool-sandbox`, as the environment's `FARPOOL_SANDBOX`
     /// names it, beside this program, or on the path.
     pub sandbox: Option<PathBuf>,
-    /// Rate at which lost copies are made again and draining nodes are left, in bytes per second. At least 1 MiB.
-    /// Default 256 MiB.
+    /// Rate at which lost copies are made again and copies are moved off nodes that are being emptied, in bytes per
+    /// second. At least 1 MiB. Default 256 MiB.
     pub repair_bytes_per_second: u64,
 }
 

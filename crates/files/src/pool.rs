@@ -307,8 +307,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Seals a pinned file of this session and publishes it under its name; see `spec/wire.md`, "Publish". Open handles
-    /// can still read it.
+    /// Seals a pinned file of this session (makes it immutable) and publishes it under its name; see `spec/wire.md`,
+    /// "Publish". Open handles can still read it.
     pub fn publish(&self, name: &str, if_taken: IfTaken) -> Result<(), Error> {
         self.inner.check()?;
         let file = self.inner.files().get(name).cloned();

@@ -1,5 +1,5 @@
-//! Published files: sealing and naming them, finding them after they moved, rebuilding them after a loss, and moving
-//! them off a node that is being drained.
+//! Published files: sealing them (making their regions immutable) and naming them, finding them after they moved,
+//! rebuilding them after a loss, and moving them off a node that is being drained (emptied).
 
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
@@ -42,8 +42,8 @@ pub fn became(file: &FarFile) -> Option<Became> {
 }
 
 impl FileInner {
-    /// Seals the file and gives it its name, in one transaction of the broker's catalog. Any number of clients may then
-    /// open and read it. It outlives this session.
+    /// Seals the file (makes its regions immutable) and gives it its name, in one transaction of the broker's catalog.
+    /// Any number of clients may then open and read it. It outlives this session.
     pub(crate) fn publish(&self, class: FileClass, if_taken: IfTaken) -> Result<(), Error> {
         let shown = self.name();
         let name =

@@ -258,7 +258,7 @@ impl Queue {
 
     /// Sends the gathered operations.
     pub fn flush(&mut self) {
-        // A lost node is not asked again. Its next life gets new connections.
+        // A lost node is not asked again. Once it has restarted, it gets new connections.
         self.connections.retain(|connection| !connection.under_way.is_empty() || !connection.node.is_lost());
         let mut requests: Vec<NodeRequest> = Vec::new();
         // New operations queue behind those that were put off, which would otherwise wait for ever.

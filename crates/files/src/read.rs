@@ -1,6 +1,6 @@
 //! Reading a far file from any copy that answers.
 //!
-//! Invariant I7: a read returns bytes that the file holds, from a copy in sync, or an error.
+//! Invariant I7: a read returns bytes that the file holds, from a copy that has all writes, or an error.
 
 use crate::encrypted_pages::EncryptedRead;
 use crate::error::{Error, ErrorKind};
@@ -199,7 +199,7 @@ impl FileInner {
     /// Plans each range: segments to fetch, and ranges that only the disk has. Nodes that failed during this read are
     /// not asked again.
     ///
-    /// Errors: the range was poisoned, or nobody has some of its bytes.
+    /// Errors: the range is poisoned (its last write failed), or nobody has some of its bytes.
     fn plan_reads(
         &self,
         ranges: &[&mut ReadRange<'_>],

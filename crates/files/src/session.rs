@@ -105,7 +105,7 @@ impl Session {
         self.base.check_open()
     }
 
-    /// Returns the value of type `T` that crates above keep with this session. Makes it on the first call.
+    /// Returns the value of type `T` that crates built on this one keep with this session. Makes it on the first call.
     pub fn kept<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         self.kept.get()
     }

@@ -51,7 +51,7 @@ impl Unlisted {
         Ok(offset)
     }
 
-    /// Seals the file and publishes it under its name.
+    /// Seals the file (makes it immutable) and publishes it under its name.
     pub fn publish(self, if_taken: IfTaken) -> Result<(), Error> {
         self.file.publish(if_taken)
     }

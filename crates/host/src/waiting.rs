@@ -303,7 +303,7 @@ impl Rule {
             return;
         }
         if pays {
-            // As long as spinning pays, the first trial after a later switch to parking is set to come soon.
+            // While spinning pays, the first trial after a later switch to parking is set to come soon.
             self.put_off = if self.is_spinning { PUT_OFF_MIN } else { self.put_off };
         } else {
             self.put_off = (2 * self.put_off).min(PUT_OFF_MAX);

@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// the order given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Order to admit operations of one epoch.
+    /// Order to admit operations that name one epoch.
     Open {
         /// Region to open.
         region: RegionIndex,
@@ -223,13 +223,14 @@ impl NodeLeases {
         }
     }
 
-    /// Sets how many regions may be pinned, sealed or named at a time. Such regions cannot be moved to another node,
-    /// and the node takes them back only in an emergency of its host's memory.
+    /// Sets how many regions may be leased for pinned files, sealed (immutable) or owned by published files at a time.
+    /// Such regions cannot be moved to another node, and the node takes them back only in an emergency of its host's
+    /// memory.
     pub fn set_firm_max(&mut self, regions: u32) {
         self.firm_max = regions;
     }
 
-    /// Returns the id of this life of the node.
+    /// Returns the incarnation of the node: the id of this life, one run of its process.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
@@ -297,7 +298,7 @@ impl NodeLeases {
         if self.surplus() > 0 {
             return Some(Action::Scrub(region));
         }
-        // There is no surplus, so `scrubbed` returns no action.
+        // No region has to go, as was just checked, so `scrubbed` returns no action.
         let _ = self.scrubbed(region);
         if self.free.contains(&region) {
             self.mappable.insert(region);
@@ -424,8 +425,8 @@ impl NodeLeases {
         Ok(Renewed { lease_ttl_ms, regions, draining })
     }
 
-    /// Takes back the regions that a session releases. Skips a region that is not its own or is at another
-    /// epoch: a repeated release must not fail.
+    /// Takes back the regions that a session releases. Skips a region that is not the session's own or is at another
+    /// epoch (fencing counter) than the request says: a repeated release must not fail.
     ///
     /// A sealed (immutable) region becomes an orphan, a region without a session, instead. The broker may have accepted
     /// a publication of it without the session knowing, so the broker decides if it is freed.
@@ -462,7 +463,7 @@ impl NodeLeases {
         Ok(Released { regions: count as u32 })
     }
 
-    /// Returns the epoch of a region; `None` if there is no such region.
+    /// Returns the epoch of a region, its fencing counter. `None` if there is no such region.
     pub fn epoch_of(&self, region: RegionIndex) -> Option<Epoch> {
         self.regions.get(region.0 as usize).map(|entry| entry.epoch)
     }
@@ -591,7 +592,7 @@ impl NodeLeases {
         }
     }
 
-    /// Counts the regions that are pinned, sealed or named.
+    /// Counts the firm regions: those leased for pinned files, sealed (immutable), or owned by published files.
     fn firm(&self) -> u32 {
         let is_firm = |region: &&Region| match region.state {
             State::Leased(_) => region.class == FileClass::Pinned,

@@ -71,7 +71,8 @@ impl LeaseSettings {
     }
 }
 
-/// Limits on what each tenant may hold: regions leased, sealed and named, and promises not redeemed yet.
+/// Limits on what each tenant may hold: regions leased, sealed (immutable) or owned by published files, and regions
+/// promised by tickets that are not redeemed yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
     /// Quota of each tenant that `by_tenant` does not name, in bytes; `None`: no limit. The administrator has

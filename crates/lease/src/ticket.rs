@@ -14,7 +14,7 @@ use farpool_wire::ids::{Secret, SessionId};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// Key that signs the tickets for one life of a node.
+/// Key that signs the tickets for one life (run of the process) of a node.
 pub type TicketKey = [u8; 32];
 
 fn keyed(key: &[u8; 32], message: &[u8]) -> Hmac<Sha256> {

@@ -548,7 +548,7 @@ impl World<'_> {
         self.invariant_i5_what_was_promised_is_kept();
     }
 
-    /// Ends draining at all nodes.
+    /// Ends the draining (emptying) of all nodes.
     fn end_draining(&mut self) {
         let admin = Name::new("admin").expect("a name");
         for index in 0..NODES {

@@ -79,7 +79,7 @@ fn publish(
     answer.map(|published| published.file).map_err(|refusal| refusal.code)
 }
 
-/// Returns an inventory that shows region 0 at this epoch with this owner.
+/// Returns an inventory (report of the node) that shows region 0 at this epoch with this owner.
 fn inventory_with(epoch: u64, owner: RegionOwner) -> Inventory {
     let mut inventory = NodeLeases::new(NODE, LIFE, KEY, 1).inventory(Traffic::default(), 0);
     let owned = OwnedRegion { region: RegionIndex(0), epoch: Epoch(epoch), owner };
@@ -87,7 +87,7 @@ fn inventory_with(epoch: u64, owner: RegionOwner) -> Inventory {
     inventory
 }
 
-/// Returns the broker's ruling on region 0 at this epoch with this owner.
+/// Returns the broker's ruling, its answer to a report of region 0 at this epoch with this owner.
 fn ruling_on(broker: &mut BrokerLeases, epoch: u64, owner: RegionOwner) -> Ruling {
     broker.inventory(START, CONNECTION, inventory_with(epoch, owner)).expect("known")
 }
@@ -294,8 +294,8 @@ fn redeem(node: &mut NodeLeases, ticket: &Ticket) -> Result<(), Code> {
     answer.map(|_| ()).map_err(|refusal| refusal.code)
 }
 
-/// A spent ticket is forgotten once it has expired. A ruling that was delayed for long then set the clock back
-/// to before that, and the ticket was good again.
+/// A spent ticket is forgotten once it has expired. A ruling (answer to a report) that was delayed for long then set
+/// the broker's clock back to before that, and the ticket was good again.
 #[test]
 fn ticket_spent_and_forgotten_stays_spent_when_a_late_ruling_sets_the_clock_back() {
     let mut node = node_with_a_region();

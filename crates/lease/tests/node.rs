@@ -30,7 +30,7 @@ struct World<'a> {
     terms_began_ms: Vec<u64>,
     next_ticket: u64,
     tickets: Vec<Ticket>,
-    /// Last order of an administrator: (drain, stop).
+    /// Last order of an administrator: (drain, stop), to empty the node and to end it then.
     told: (bool, bool),
     /// Every region at every epoch that a client was ever granted.
     told_of: Vec<RegionAt>,

@@ -47,7 +47,7 @@ enum UnderWay {
 
 struct Node {
     arbiter: Arbiter,
-    /// True if an administrator has ordered this life of the node to be drained.
+    /// True if an administrator has ordered to drain (empty) this life of the node.
     is_to_drain: bool,
     under_way: UnderWay,
     /// Number of the connection to the broker; each connection has its own.
@@ -225,7 +225,7 @@ impl World<'_> {
         let now = self.node_now(node);
         let answer = self.nodes[node].arbiter.redeem(now, None, &self.promises[at].ticket);
         let answer = answer.map_err(|refusal| refusal.code);
-        // If the regions are exhausted or the node drains, the ticket is spent for nothing.
+        // If the regions are exhausted or the node is being emptied, the ticket is spent for nothing.
         self.promises[at].spent |= matches!(&answer, Ok(_) | Err(Code::Exhausted | Code::Draining));
         self.tally.add(match answer {
             Ok(_) => "redeemed",

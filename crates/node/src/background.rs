@@ -76,7 +76,7 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms:
         if let Some(region) = untouched.pop() {
             node.chores.lock().touched += 1;
             if !node.leases().is_away(region) {
-                // A region that is in use by now is touched by its holder.
+                // A region that a session holds by now gets its pages when the session uses them.
                 let _ = node.arena.prefault(region);
             }
             // The region's memory may have been returned to the host meanwhile; the prefault would then have given it
@@ -248,8 +248,8 @@ fn report_until_disconnected<M: Memory>(
         }
         let is_news = {
             let mut chores = node.chores.lock();
-            // The node is drained only after the broker has seen that nothing is left and nothing comes. No report
-            // follows.
+            // The node counts as drained only after a report has shown the broker that it is empty and grants nothing.
+            // Its process ends then and sends no other report.
             let drained = was_draining && was_empty && may_end;
             let is_news = !chores.joined || drained != chores.drained;
             (chores.joined, chores.drained) = (true, drained);

@@ -1,5 +1,5 @@
-//! Copies of long ranges in several steps. Each step enters the region's gate anew, checks the rights anew, and moves
-//! at most `GATE_BYTES_MAX` bytes.
+//! Copies of long ranges in several steps. Each step enters the region's gate anew (is counted as using the region),
+//! checks the rights anew, and moves at most `GATE_BYTES_MAX` bytes.
 
 use crate::admit::admit;
 use crate::memory::{Inside, Memory};

@@ -32,12 +32,12 @@ use std::collections::VecDeque;
 pub const QUANTUM: i64 = 2_048;
 /// Bytes that a CPU moves per ns: 4 GB/s, about what a core moves.
 pub const BYTES_PER_NS: u64 = 4;
-/// Least cost of a morsel, in ns: the system calls around it.
+/// Least cost of a morsel (piece of work), in ns: the system calls around it.
 pub const COST_MIN: u64 = 1_000;
-/// Most cost of a morsel, in ns: an hour. It keeps sums from overflowing.
+/// Most cost of a morsel (piece of work), in ns: an hour. It keeps sums from overflowing.
 pub const COST_MAX: u64 = 3_600_000_000_000;
 
-/// Returns the cost in ns of a morsel with this many bytes and this much CPU time.
+/// Returns the cost in ns of a morsel (piece of work) that moves this many bytes and takes this much CPU time.
 pub fn cost(bytes: u64, cpu_ns: u64) -> u64 {
     (bytes / BYTES_PER_NS).max(cpu_ns).clamp(COST_MIN, COST_MAX)
 }
@@ -50,7 +50,7 @@ pub struct Member(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// Permission to begin a morsel.
+/// Permission to begin a morsel (piece of work).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Ticket of the request that may begin.
@@ -63,7 +63,7 @@ pub struct Grant {
 struct Client {
     /// Cost it may still spend; negative if it owes.
     deficit: i64,
-    /// Cost of its last morsel; 0 before the first.
+    /// Cost of its last morsel (piece of work) in ns; 0 before the first.
     last_cost: u64,
     tickets: VecDeque<Ticket>,
     /// True if the client stands in the circle.
@@ -110,7 +110,7 @@ impl Rounds {
         self.clients[member.0].deficit
     }
 
-    /// Queues a client's request to begin a morsel.
+    /// Queues a client's request to begin a morsel (piece of work).
     pub fn wait(&mut self, member: Member) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
@@ -120,8 +120,8 @@ impl Rounds {
         ticket
     }
 
-    /// Lets a client begin a morsel at once, even without a free slot, if it owes nothing and has no waiting ticket.
-    /// Returns the reserved cost, or `None` if it has to wait.
+    /// Lets a client begin a morsel (piece of work) at once, even without a free slot, if it owes nothing and has no
+    /// waiting ticket. Returns the reserved cost, or `None` if it has to wait.
     pub fn begin(&mut self, member: Member) -> Option<u64> {
         self.list(member);
         let client = &mut self.clients[member.0];
@@ -192,7 +192,8 @@ impl Rounds {
         }
     }
 
-    /// Ends a morsel: its cost replaces the reserved cost, which is 0 if the morsel began without a reservation.
+    /// Ends a morsel (piece of work): its cost replaces the reserved cost, which is 0 if it began without a
+    /// reservation.
     pub fn finish(&mut self, member: Member, reserved: u64, cost: u64) {
         let cost = cost.clamp(COST_MIN, COST_MAX);
         self.clients[member.0].last_cost = cost;

@@ -41,7 +41,7 @@ impl Bucket {
         u64::try_from(missing / i128::from(self.per_second.max(1)) + 1).unwrap_or(u64::MAX)
     }
 
-    /// Takes the tokens of a morsel that has ended.
+    /// Takes the tokens of a morsel (piece of work) that has ended.
     pub fn take(&mut self, tokens: u64) {
         self.level = self.level.saturating_sub(i128::from(tokens) * SECOND_NS);
     }

@@ -38,7 +38,7 @@ pub trait Memory: Send + Sync + 'static {
     fn suspend(&self, region: RegionIndex) -> Result<(), RegionError>;
     /// Lets the same holders in again; see [`Arena::resume`].
     fn resume(&self, region: RegionIndex) -> Result<(), RegionError>;
-    /// Ends the epoch; see [`Arena::close`].
+    /// Ends the region's epoch: refuses its holders for good; see [`Arena::close`].
     fn close(&self, region: RegionIndex, next_epoch: Epoch) -> Result<(), RegionError>;
     /// Makes a closed, clean region mappable; see [`Arena::share`].
     fn share(&self, region: RegionIndex) -> Result<(), RegionError>;

@@ -1,5 +1,5 @@
-//! The service of a node. Data operations enter the gates of their regions and take no lock. Control messages change
-//! leases under the lease lock.
+//! The service of a node. Data operations enter the gates of their regions, which count the operations inside, and take
+//! no lock. Control messages change leases under the lease lock.
 
 use crate::admission_queue::AdmissionQueue;
 use crate::admit::admit;
@@ -73,7 +73,7 @@ pub struct NodeService<M = Arena> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) arena: Arc<M>,
     /// Rules and state of the leases. The lock is held from a decision until its effects have reached the gates, and
-    /// therefore while a gate drains.
+    /// therefore also while a closing gate waits for the operations inside.
     leases: HostMutex<NodeLeases>,
     pub(crate) chores: Mutex<Chores>,
     pub(crate) chores_changed: HostEvent,
@@ -144,7 +144,8 @@ pub fn fresh_handle(host: &dyn Host) -> Result<Handle, Refusal> {
     Ok(Handle(u128::from_le_bytes(bytes) | 1))
 }
 
-/// Ignores the error of a closed gate. A region that is still being made ready for its holder has nothing to suspend.
+/// Ignores the error that a region's gate is closed: a region that is still being made ready for its holder has nothing
+/// to suspend.
 fn unless_closed(result: Result<(), RegionError>) -> Result<(), RegionError> {
     match result {
         Err(RegionError::NotOpen { .. }) => Ok(()),
@@ -327,8 +328,8 @@ impl<M: Memory> NodeService<M> {
         self.withheld.lock().contains(&region)
     }
 
-    /// Reports whether the inventory shows no region that is owned or still to be zeroed. Regions that are withheld for
-    /// ever do not count.
+    /// Reports whether the inventory (report) shows no region that is owned or still to be zeroed. Regions that are
+    /// withheld for ever do not count.
     pub(crate) fn is_empty(&self, inventory: &Inventory) -> bool {
         let withheld = self.withheld.lock().len();
         inventory.owned.is_empty() && inventory.counts.cleaning as usize <= withheld
@@ -469,7 +470,7 @@ impl<M: Memory> NodeService<M> {
         }
     }
 
-    /// Returns the reply to a seal request, if none of its regions was revoked meanwhile.
+    /// Returns the reply to a request to seal (make immutable), if none of its regions was revoked meanwhile.
     fn still_sealed(&self, sealed: Sealed) -> Result<Sealed, Refusal> {
         let leases = self.leases();
         for grant in sealed.regions.iter() {

@@ -320,7 +320,8 @@ impl Connection<'_> {
         while done < total {
             let mut has_waited = false;
             let count = patiently(stream, Interest::Readable, MonoNs(u64::MAX), |stream| {
-                // Checking whether bytes have arrived costs less than entering the gates of the regions for nothing.
+                // Checking whether bytes have arrived costs less than a call of the service that has nothing to
+                // receive.
                 if std::mem::replace(&mut has_waited, true) && !stream.is_readable() {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
@@ -395,7 +396,7 @@ fn stream_out(
     while sent < head_bytes + total {
         let (mut refused, mut has_waited) = (None, false);
         let count = patiently(stream, Interest::Writable, deadline, |stream| {
-            // Checking whether the socket is writable costs less than entering the gates of the regions for nothing.
+            // Checking whether the socket is writable costs less than a call of the service that can send nothing.
             if std::mem::replace(&mut has_waited, true) && !stream.is_writable() {
                 return Err(io::ErrorKind::WouldBlock.into());
             }

@@ -34,7 +34,7 @@ pub struct Peer {
     pub trace: TraceId,
 }
 
-/// A shared region and the node's fence words, for a local peer.
+/// A shared region and the node's fence words (numbers that show which regions may still be used), for a local peer.
 #[derive(Debug)]
 pub struct Shared {
     /// Memory to map.

@@ -15,7 +15,7 @@ wire_struct! {
     NamedExtent {
         /// Node that holds the bytes.
         node: NodeId,
-        /// Life of the node.
+        /// Life of the node: number of one run of its process.
         incarnation: Incarnation,
         /// Region of the node.
         region: RegionIndex,
@@ -40,7 +40,7 @@ impl NamedExtent {
 }
 
 wire_struct! {
-    /// Request to give sealed extents to a name, in one transaction of the catalog.
+    /// Request to give sealed extents (ranges of immutable regions) to a name, in one transaction of the catalog.
     Publish {
         /// Session that sealed the extents.
         session: SessionId,

@@ -101,7 +101,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Signed promise, for a limited time, of regions on one life of a node to one session.
+    /// Signed promise, for a limited time, of regions on one life (run of the process) of a node to one session.
     Ticket {
         /// Id of the ticket. No other ticket of the term has it.
         id: TicketId,
@@ -113,7 +113,7 @@ wire_struct! {
         secret_digest: u128,
         /// Node that redeems the ticket.
         node: NodeId,
-        /// Life of the node.
+        /// Life of the node: number of one run of its process.
         incarnation: Incarnation,
         /// Number of regions promised.
         region_count: u32,
@@ -151,7 +151,7 @@ wire_struct! {
     TenantStatus {
         /// Name of the tenant.
         tenant: Name,
-        /// Bytes of the regions that it holds: leased, sealed or named.
+        /// Bytes of the regions that it holds: leased, sealed (immutable) or owned by its published files.
         held_bytes: u64,
         /// Bytes promised to it by tickets not redeemed yet.
         promised_bytes: u64,
@@ -191,7 +191,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Leased or sealed region.
+    /// Leased or sealed (immutable) region.
     Grant {
         /// Index of the region.
         region: RegionIndex,
@@ -213,7 +213,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Request for the file descriptors of a region and of the fence words.
+    /// Request for the file descriptors of a region and of the fence words, which show which regions may still be used.
     Attach {
         /// Index of the region.
         region: RegionIndex,
@@ -257,7 +257,7 @@ wire_struct! {
         secret: Secret,
         /// True if everything that the session holds on this node goes, whatever the list says.
         whole: bool,
-        /// Regions that go.
+        /// Regions to give back, if `whole` is false.
         regions: List<RegionAt, LEASE_REGIONS_MAX>,
     }
 }

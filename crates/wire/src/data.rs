@@ -107,8 +107,8 @@ fn take_spans(
     check_io_bytes(spans)
 }
 
-/// Reads the body of a `Read` or `ReadBatch` into `spans`, whose old content goes. Returns the number of bytes asked
-/// for.
+/// Reads the body of a `Read` or `ReadBatch` into `spans`, and drops what `spans` held. Returns the number of bytes
+/// asked for.
 pub fn decode_read(body: &[u8], operations: Operations, spans: &mut Vec<Span>) -> Result<u64, WireError> {
     let mut from = Cursor::new(body);
     let total = take_spans(&mut from, operations, spans)?;
@@ -131,8 +131,8 @@ pub fn decode_write<'a>(
     Ok(payload)
 }
 
-/// Reads the table of a `Write` or `WriteBatch` whose bytes are still arriving into `spans`, whose old content goes.
-/// Returns the offset of those bytes in the body; `None` while the table is not complete.
+/// Reads the table of a `Write` or `WriteBatch` whose bytes are still arriving into `spans`, and drops what `spans`
+/// held. Returns the offset of those bytes in the body; `None` while the table is not complete.
 pub fn decode_write_table(
     begun: &[u8],
     operations: Operations,

@@ -41,7 +41,7 @@ opcodes! {
     CloseSession = 18,
     /// Client to broker: asks for tickets.
     RequestTickets = 19,
-    /// Client to broker: gives sealed extents to a name.
+    /// Client to broker: gives sealed extents (ranges of immutable regions) to a name.
     Publish = 20,
     /// Anybody to broker: asks where the bytes of a name are.
     OpenName = 21,
@@ -53,7 +53,7 @@ opcodes! {
     ListNames = 24,
     /// Anybody to broker: asks for the state of the pool.
     Status = 25,
-    /// Administrator to broker: drains a node, or uses it again.
+    /// Administrator to broker: drains (empties) a node, or uses it again.
     Drain = 26,
     /// Node to broker: offers its memory.
     Offer = 32,

@@ -190,7 +190,7 @@ outcomes! {
     Away = 3,
     /// Load or store outside of all memory; detail: the address.
     OutOfBounds = 4,
-    /// Store into the window; detail: the byte.
+    /// Store into the window, which is read-only; detail: the byte of the window.
     ReadOnly = 5,
     /// Store behind the output's end; detail: the output's capacity.
     OutputFull = 6,
@@ -206,7 +206,7 @@ outcomes! {
     Deadline = 11,
     /// Heap larger than permitted; detail: the limit in bytes.
     MemoryFull = 12,
-    /// Memory of the window taken back; detail: 0.
+    /// Memory of the window that the node has taken back; detail: 0.
     Revoked = 13,
     /// Caller gone; detail: 0.
     Cancelled = 14,

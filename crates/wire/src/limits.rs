@@ -24,7 +24,7 @@ pub const REGION_BYTES_MAX: u64 = 2 << 30;
 /// Bytes of a region if no size is given.
 pub const REGION_BYTES_DEFAULT: u64 = 64 << 20;
 
-/// Most regions of one node, in its arena and its inventory.
+/// Most regions of one node, in its memory and in its report.
 pub const NODE_REGIONS_MAX: usize = 32_768;
 /// Most regions that one ticket promises or one request names.
 pub const LEASE_REGIONS_MAX: usize = 4_096;
@@ -32,7 +32,7 @@ pub const LEASE_REGIONS_MAX: usize = 4_096;
 pub const TICKETS_MAX: usize = 256;
 /// Most nodes of one pool.
 pub const NODES_MAX: usize = 512;
-/// Most host labels that one request excludes.
+/// Most failure domains (host labels) that one request excludes.
 pub const APART_MAX: usize = 16;
 /// Most tenants of one pool that hold something at a time.
 pub const TENANTS_MAX: usize = 1_024;
@@ -66,7 +66,7 @@ pub const LOOKUP_PART_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of packed batches in one chunk of a scan.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Most ranges of regions that one window consists of.
+/// Most ranges of regions that one window (range of a file that functions see) consists of.
 pub const LANE_PARTS_MAX: usize = 16_384;
 /// Time that a node lets `OpenLane` wait for a process that runs functions, in ms.
 pub const LANE_QUEUE_MS: u64 = 10_000;

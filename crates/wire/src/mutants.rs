@@ -29,7 +29,7 @@ mutants! {
     NoWiping,
     /// Node: a ticket may be redeemed twice.
     SpentTicketTaken,
-    /// Node: a ticket of a lower term is redeemed.
+    /// Node: a ticket of a lower term (earlier life of the broker) is redeemed.
     OldTermTaken,
     /// Node: a silent session keeps its regions.
     NeverExpires,
@@ -39,37 +39,38 @@ mutants! {
     ResumeForgotten,
     /// Node: a granted region stays among the free ones.
     GrantsTwice,
-    /// Node: a sealed region is freed as soon as its session is gone.
+    /// Node: a sealed (immutable) region is freed as soon as its session is gone, although a published file may own it.
     OrphanFreed,
-    /// Node: a ruling of a lower term is followed.
+    /// Node: a ruling (answer to a report) of a broker of a lower term is followed.
     OldTermRules,
-    /// Node: an operation is admitted without the region's epoch and handle.
+    /// Node: an operation is admitted without a check of its epoch and handle.
     RightsNotChecked,
-    /// Node: an operation is admitted without the region's handle.
+    /// Node: an operation is admitted without a check of its handle.
     HandleNotChecked,
     /// Node: sealed bytes stay in a memory file that their writer may have mapped.
     SealedNotMoved,
     /// Node: a region whose memory went back to the host may be granted.
     WithdrawnStaysFree,
-    /// Node: a region that is withdrawn for the host stays open to its former holder.
+    /// Node: a region that is taken back for the host stays open to its former holder.
     WithdrawnStaysOpen,
-    /// Client on the node's host: the fence word is checked before a copy, but not after it.
+    /// Client on the node's host: the fence word (a region's epoch in shared memory) is checked before a copy, but not
+    /// after it.
     FenceNotLookedAtAgain,
-    /// Client on the node's host: the fence word is not checked.
+    /// Client on the node's host: the fence word (a region's epoch in shared memory) is not checked.
     FenceNotLookedAt,
     /// Broker: an answer leaves before its records are in the store.
     AnsweredBeforeStored,
-    /// Broker: a broker that has lost its lead goes on writing.
+    /// Broker: a broker that has lost the leadership goes on writing.
     LeadNotCompared,
-    /// Broker: a restart keeps the term.
+    /// Broker: a restart keeps the term (number of the broker's life) instead of taking a higher one.
     TermKept,
     /// Broker: a publication may name regions that the broker has ordered a node to free.
     GivenUpPublished,
-    /// Broker: a publication may name regions that no inventory has shown as sealed.
+    /// Broker: a publication may name regions that no report of a node has shown as sealed (immutable).
     UnreportedPublished,
-    /// Broker: after a restart it does not know which regions the names own.
+    /// Broker: after a restart it does not know which regions the published files own.
     OwnersForgotten,
-    /// Broker: it tells nodes to drop regions that a name owns.
+    /// Broker: it tells nodes to drop regions that a published file owns.
     NamedDropped,
     /// Broker: quotas are not checked.
     QuotaNotChecked,

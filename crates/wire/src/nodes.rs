@@ -12,7 +12,7 @@ wire_struct! {
         node: NodeId,
         /// Name of the node.
         name: Name,
-        /// Life of the node.
+        /// Life of the node: number of one run of its process.
         incarnation: Incarnation,
         /// `host:port` of the node's TCP listener.
         address: Text,
@@ -59,7 +59,7 @@ wire_struct! {
         draining: bool,
         /// Milliseconds since the broker last heard of the node.
         heard_ms_ago: u64,
-        /// Milliseconds since this life of the broker first heard of this life of the node.
+        /// Milliseconds since this life (run) of the broker first heard of this life of the node.
         present_ms: u64,
         /// Counts of the node's regions.
         counts: RegionCounts,
@@ -76,7 +76,7 @@ wire_struct! {
         free: u32,
         /// Regions owned by sessions.
         leased: u32,
-        /// Regions owned by names, or sealed without a name.
+        /// Regions owned by published files, or sealed (immutable) and not published yet.
         named: u32,
         /// Regions that are being wiped.
         cleaning: u32,
@@ -90,7 +90,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Region with an owner, in a node's inventory.
+    /// Region with an owner, in a node's report.
     OwnedRegion {
         /// Index of the region.
         region: RegionIndex,
@@ -106,9 +106,10 @@ wire_struct! {
 pub enum RegionOwner {
     /// Session that leases the region and may write.
     Session(SessionId),
-    /// Live session that sealed the region; no name has it yet, as far as the node knows.
+    /// Live session that sealed the region (made it immutable). No published file owns it yet, as far as the node
+    /// knows.
     Sealing(SessionId),
-    /// Nobody: its session, which sealed it, is gone, and no name has it as far as the node knows.
+    /// Nobody: the session that sealed it is gone, and no published file owns it, as far as the node knows.
     Orphan,
     /// Published file.
     Name(FileId),
@@ -141,11 +142,11 @@ impl Field for RegionOwner {
 }
 
 wire_struct! {
-    /// Request by which a node presents itself. Its inventory follows at once.
+    /// Request by which a node presents itself. Its inventory (report) follows at once.
     Offer {
         /// Description of the node.
         info: NodeInfo,
-        /// Key that signs and checks tickets for this life of the node.
+        /// Key that signs and checks tickets for this life (run of the process) of the node.
         ticket_key: [u8; 32],
     }
 }
@@ -159,13 +160,13 @@ wire_struct! {
         lease_ttl_ms: u32,
         /// Time for which an expired lease keeps its bytes, in ms.
         grace_ms: u32,
-        /// Interval between two inventories, in ms.
+        /// Interval between two inventories (reports), in ms.
         heartbeat_ms: u32,
     }
 }
 
 wire_struct! {
-    /// Request to drain a node, or to use it again.
+    /// Request to drain (empty) a node, or to use it again.
     DrainNode {
         /// Name of the node.
         node: Name,
@@ -181,7 +182,7 @@ wire_struct! {
     TenantUse {
         /// Name of the tenant.
         tenant: Name,
-        /// Number of its regions: leased, sealed or named.
+        /// Number of its regions: leased, sealed (immutable) or owned by its published files.
         regions: u32,
     }
 }
@@ -191,7 +192,7 @@ wire_struct! {
     Inventory {
         /// Node that reports.
         node: NodeId,
-        /// Life of the node.
+        /// Life of the node: number of one run of its process.
         incarnation: Incarnation,
         /// True if the node is being emptied.
         draining: bool,
@@ -221,7 +222,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Region at one epoch.
+    /// Region at one epoch (value of the region's fencing counter).
     RegionAt {
         /// Index of the region.
         region: RegionIndex,
@@ -237,7 +238,7 @@ wire_struct! {
         term: Term,
         /// Broker's clock, by which tickets are timed, in ms.
         broker_now_ms: u64,
-        /// Sealed regions that a name owns.
+        /// Sealed regions that a published file owns.
         adopt: List<Adoption, NODE_REGIONS_MAX>,
         /// Sealed regions that nobody owns, which the node frees.
         drop: List<RegionAt, NODE_REGIONS_MAX>,

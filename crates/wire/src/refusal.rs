@@ -25,7 +25,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Region at another epoch than the one named; detail: its epoch.
+    /// Region at another epoch (fencing counter) than the request says; detail: the region's epoch.
     StaleEpoch = 1,
     /// Handle that was not made for this region and right; detail: 0.
     WrongHandle = 2,
@@ -35,7 +35,7 @@ codes! {
     Sealed = 4,
     /// Lease that ran out and is in its grace, so it must be renewed first; detail: 0.
     LeaseExpired = 5,
-    /// Index of no region; detail: number of regions of the node.
+    /// Region index that the node does not have; detail: number of regions of the node.
     NoSuchRegion = 6,
     /// Not enough free memory; detail: what is free, in bytes from a broker, in regions from a node.
     Exhausted = 7,
@@ -45,13 +45,13 @@ codes! {
     TicketSpent = 9,
     /// Ticket with a wrong signature; detail: 0.
     TicketForged = 10,
-    /// Message for another life of this node; detail: the present incarnation.
+    /// Message for another life (run of the process) of this node; detail: the present incarnation.
     WrongIncarnation = 11,
     /// Ticket of an older term than this node has seen; detail: the term seen.
     OldTerm = 12,
     /// Session that is not known here: it never was, or it expired; detail: its id.
     UnknownSession = 13,
-    /// Secret of another session; detail: the id of the session named.
+    /// Secret of another session; detail: the id of the session that the request names.
     WrongSecret = 14,
     /// Name that is taken; detail: the file's id, or 0 if the asker may not see the file.
     NameTaken = 15,
@@ -105,7 +105,7 @@ codes! {
     NoSuchFunction = 38,
     /// Function that cannot be used; detail: a `FunctionFault`.
     BadFunction = 39,
-    /// Form of functions that are not run here; detail: the form.
+    /// Form of functions that the node does not run; detail: the form.
     NoFunctions = 40,
     /// Native function without a trusted signature; detail: number of keys that are trusted.
     NotTrusted = 41,

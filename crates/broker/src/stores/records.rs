@@ -102,7 +102,7 @@ impl Ledger {
         self.commit
     }
 
-    /// Returns the value of the sum. `None` if there was no commit.
+    /// Returns the encoded value that holds the sum over all others. `None` if there was no commit.
     pub fn sum(&self) -> Option<Vec<u8>> {
         (self.commit > 0).then(|| sum_value(self.commit, self.digests.len() as u64, self.sum))
     }

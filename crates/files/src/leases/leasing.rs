@@ -1,7 +1,7 @@
 //! Getting memory: extents in regions that the session holds, and more regions from the pool.
 //!
-//! The idea: tickets come from the broker, leases from the nodes. Regions are leased ahead of need, without taking
-//! everything. Nodes that are lost, draining or not answering are left out.
+//! The idea: tickets (promises of regions) come from the broker, leases from the nodes. Regions are leased ahead of
+//! need, without taking everything. Nodes that are lost, being emptied or not answering are left out.
 
 use super::{Growing, Leases, Patience, STEP_BYTES};
 use crate::broker::answer_of;

@@ -27,8 +27,9 @@ impl Leases {
         let suspects_until = self.base.host.now().plus_ms(2 * share_ms);
         for links in nodes {
             let holds = self.held.lock().regions.values().any(|region| Arc::ptr_eq(&region.node, &links));
-            // Nodes where nothing is held are renewed too, if something sealed may be on its way to a name there. Nodes
-            // that did not answer last time are asked so that they can be used again once they answer.
+            // Nodes where nothing is held any more are renewed too, because regions that were sealed there may be about
+            // to be published. Nodes that did not answer last time are asked so that they can be used again once they
+            // answer.
             let renews = holds || links.leased_until().0 > 0 || links.is_suspect();
             if renews && !links.is_lost() && (!links.is_suspect() || self.base.host.now() < suspects_until) {
                 let failed_before = links.is_suspect();
@@ -52,7 +53,7 @@ impl Leases {
         }
     }
 
-    /// Gives back regions that have been idle for several renewals, or that are idle on a draining node.
+    /// Gives back regions that have been idle for several renewals, or that are idle on a node that is being emptied.
     pub(crate) fn release_idle(&self, timeout_ms: u64) {
         let mut leaving = Vec::new();
         {
@@ -107,8 +108,8 @@ impl Leases {
         }
     }
 
-    /// Seals every region of a file's group. `sealed` is called with the sealed regions, by the numbers that the leased
-    /// ones had. After an error it can be called again; regions that were sealed stay sealed.
+    /// Seals every region of a file's group (makes it immutable). `sealed` is called with the sealed regions, by the
+    /// numbers that the leased ones had. After an error it can be called again; regions that were sealed stay sealed.
     pub(crate) fn seal(
         &self,
         group: Group,

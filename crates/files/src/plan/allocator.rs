@@ -2,9 +2,9 @@
 //!
 //! The idea: an extent is 1 to 16 units of 64 KiB. The number of units is a power of two, and the extent is aligned to
 //! its size. A region is therefore a bitmap, and a free place is found by a few shifts. Consecutive extents come from
-//! the nodes in turn, so a file is striped as it is written. Regions are grouped by what their loss or sealing
-//! concerns: one group for each class, and one for each file that will be published, because sealing works on whole
-//! regions.
+//! the nodes in turn, so a file is striped as it is written. Regions are grouped by the files that their loss or their
+//! sealing (making them immutable) concerns: one group for each class, and one for each file that will be published,
+//! because sealing works on whole regions.
 
 use super::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use farpool_wire::{FileClass, NodeId};

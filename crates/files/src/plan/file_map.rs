@@ -335,7 +335,7 @@ impl<R: Clone> FileMap<R> {
         self.hit(&range).iter().any(|extent| extent.copies.iter().any(|copy| copy.is_quarantined))
     }
 
-    /// Removes a copy that is not in sync, or not wanted. `None` if it is not in the map any more.
+    /// Removes a copy that is not in sync (has missed a write), or not wanted. `None` if it is not in the map any more.
     pub fn drop_copy(&mut self, id: CopyId) -> Option<ExtentCopy<R>> {
         let has = |extent: &&mut Extent<R>| extent.copies.iter().any(|copy| copy.id == id);
         let extent = self.extents.iter_mut().find(has)?;

@@ -110,7 +110,7 @@ impl BrokerLeases {
                 return Err(Refusal::new(Code::NoSuchRegion, NODE_REGIONS_MAX as u64));
             }
             let place = region_key(extent);
-            // A named region stays at its epoch until its name releases it, so any other epoch is wrong.
+            // A region that a file owns stays at its epoch until the file gives it up, so any other epoch is wrong.
             if let Some(owner) = self.owners.get(&place) {
                 if owner.epoch != extent.epoch {
                     return Err(Refusal::new(Code::StaleEpoch, owner.epoch.0));

@@ -37,7 +37,7 @@ const FILES_OF_A_TERM: u64 = 1 << 20;
 /// Changes of the pool that are kept until [`BrokerLeases::take_news`] returns them. Later ones are dropped.
 const NEWS_MAX: usize = 4096;
 
-/// Owner of a named region.
+/// Owner of a region that belongs to a published file.
 #[derive(Clone, Debug)]
 struct Owner {
     epoch: Epoch,
@@ -47,7 +47,7 @@ struct Owner {
     instead_of_admin: Option<Name>,
 }
 
-/// Session that has proved itself to this life of the broker.
+/// Session that has proved itself to this life (since the start) of the broker.
 #[derive(Clone, Debug)]
 struct Session {
     heard: MonoNs,
@@ -70,7 +70,7 @@ pub struct BrokerLeases {
     /// Time from which on `tick` looks for silent sessions again.
     tidies: MonoNs,
     next_ticket: u64,
-    /// Owners of the named regions, derived from the catalog.
+    /// Owners of the regions of published files, derived from the catalog.
     owners: BTreeMap<RegionKey, Owner>,
     /// Highest epoch at which this life of the broker freed each region: its node was ordered to free it, or will be.
     /// A publication that comes late, or a second time, must not name such bytes.
@@ -87,7 +87,8 @@ fn give_up(given_up: &mut BTreeMap<RegionKey, Epoch>, place: RegionKey, epoch: E
 }
 
 impl BrokerLeases {
-    /// Begins a new life over the contents of the store. `fresh_key` is used if the store has no key.
+    /// Begins a new life (run) of the broker over the contents of the store. `fresh_key` is used if the store has no
+    /// key.
     pub fn start(
         now: MonoNs,
         settings: impl Into<BrokerSettings>,

@@ -11,7 +11,7 @@ const NAMES_MAX: usize = 5;
 /// Change of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A node offers its memory for the first time in this life of the broker.
+    /// A node offers its memory for the first time since the broker started.
     NodeJoined {
         /// Name of the node.
         node: Name,

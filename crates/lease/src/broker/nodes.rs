@@ -10,7 +10,7 @@ use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Opcode, Refusal, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Node in one of its lives.
+/// Node in one of its lives (runs of its process).
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) info: NodeInfo,
@@ -34,11 +34,12 @@ pub(super) struct Node {
     promised: u64,
     /// Regions that each tenant has on the node.
     shares: BTreeMap<Name, Share>,
-    /// Order to drain the node or to use it again, if one was given in this life of the broker.
+    /// Order to drain (empty) the node or to use it again, if one was given in this life (since the start) of the
+    /// broker.
     told: Option<DrainOrder>,
 }
 
-/// Order of an administrator to drain a node, or to use it again.
+/// Order of an administrator to drain (empty) a node, or to use it again.
 #[derive(Clone, Copy, Debug)]
 struct DrainOrder {
     drain: bool,
@@ -55,7 +56,7 @@ struct OpenTicket {
 /// Amount of memory that a tenant has: regions in the field `shares` of [`Node`], bytes in the results of all methods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Memory that is leased, sealed or named, as the node reported last.
+    /// Memory that is leased, sealed (immutable) or owned by published files, as the node reported last.
     pub(super) held: u64,
     /// Memory promised by tickets that no report has accounted for yet.
     pub(super) promised: u64,
@@ -94,7 +95,8 @@ impl Node {
         self.told.map_or_else(says_so, |told| told.drain)
     }
 
-    /// Returns `drain` and `stop` for a ruling. The pair (false, true) means that the node's earlier orders stay.
+    /// Returns `drain` and `stop` for a ruling, the answer to a report. The pair (false, true) means that the node's
+    /// earlier orders stay.
     fn order(&self) -> (bool, bool) {
         self.told.map_or((false, self.is_draining()), |told| (told.drain, told.stop))
     }
@@ -149,8 +151,8 @@ impl Node {
         Share { held: share.held * bytes, promised: share.promised * bytes }
     }
 
-    /// Takes over what an inventory reports of tickets and tenants. `moved` has the true owner of each region
-    /// that the node counts as the administrator's.
+    /// Takes over what an inventory (the node's report) says of tickets and tenants. `moved` has the true owner of each
+    /// region that the node counts as the administrator's.
     fn count(&mut self, inventory: &Inventory, moved: &[Name]) {
         for ticket in inventory.spent.iter() {
             self.forget_ticket(*ticket);
@@ -259,7 +261,7 @@ impl BrokerLeases {
             moved.extend(named.and_then(|owner| owner.instead_of_admin.clone()));
             match (owned.owner, named.map(|owner| owner.file)) {
                 (RegionOwner::Session(_), _) => {}
-                // The session may still publish the region, unless a name had it already and has released it.
+                // The session may still publish the region, unless a published file had it before and has given it up.
                 (RegionOwner::Sealing(session), None) if self.given_up.get(&place) < Some(&owned.epoch) => {
                     node.sealed.insert(owned.region, (owned.epoch, session));
                 }
@@ -288,8 +290,8 @@ impl BrokerLeases {
         })
     }
 
-    /// Takes an administrator's order to drain a node, or to use it again. The node learns of it with its next
-    /// ruling.
+    /// Takes an administrator's order to drain (empty) a node, or to use it again. The node learns of it with the
+    /// answer to its next report.
     pub fn drain(&mut self, tenant: &Name, order: &DrainNode) -> Result<Done, Refusal> {
         if !tenant::oversees(tenant) {
             return Err(Refusal::new(Code::NotPermitted, Opcode::Drain as u64));
@@ -324,7 +326,7 @@ impl BrokerLeases {
         labels.len() as u32
     }
 
-    /// Reports whether the node has sent an inventory and has not been silent for too long.
+    /// Reports whether the node has sent an inventory (report) and has not been silent for too long.
     pub(super) fn is_alive(&self, now: MonoNs, node: &Node) -> bool {
         let silence_ms = u64::from(self.settings.lease.node_silence_ms);
         node.inventory.is_some() && now.ms_since(node.heard) <= silence_ms

@@ -1,16 +1,16 @@
-//! Durable state of a broker, which its next life starts from.
+//! Durable state of a broker, with which a broker starts again after the process has ended.
 
 use farpool_wire::control::NamedExtent;
 use farpool_wire::{FileClass, FileId, Incarnation, Name, NodeId, RegionIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Region of a node in one of the node's lives.
+/// Region of a node in one life (run of the process) of the node.
 pub type RegionKey = (NodeId, Incarnation, RegionIndex);
 
 /// Change of the durable state. It must be in the store before the broker sends the answer that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateChange {
-    /// Term of the broker's life. Each start takes the next one.
+    /// Term: number of the broker's life. Each start of a broker takes a higher one.
     Term(Term),
     /// Key from which session secrets are derived. It is made once.
     Key([u8; 32]),
@@ -27,7 +27,7 @@ pub enum StateChange {
 pub struct NamedFile {
     /// Id of the file. It stays when the file is renamed.
     pub file: FileId,
-    /// File class.
+    /// Class of the file, which says what a loss of its bytes means.
     pub class: FileClass,
     /// Tenant that owns the file.
     pub tenant: Name,
@@ -57,7 +57,7 @@ pub fn region_key(extent: &NamedExtent) -> RegionKey {
 /// Contents of a store at the start of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Durable {
-    /// Term of the last life; 0 if there was none.
+    /// Term (number of the life) of the last broker over this store; 0 if there was none.
     pub term: Term,
     /// Key for session secrets; `None` if none was made.
     pub key: Option<[u8; 32]>,

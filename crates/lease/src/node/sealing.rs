@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 impl NodeLeases {
     /// Ends writing to regions, to all of them or to none. It refuses if one is not the session's own at that epoch.
     ///
-    /// A repeated call, as after a lost answer, returns the same grants without an action, for regions that the
-    /// session has sealed at the next epoch and no name has yet.
+    /// A repeated call, as after a lost answer, returns the same grants without an action, for regions that the session
+    /// itself has sealed at the next epoch and that no published file owns yet.
     pub fn seal(
         &mut self,
         asker: Option<&Name>,

@@ -17,9 +17,9 @@ use farpool_wire::{MonoNs, RegionIndex, mutant};
 /// Kinds of regions that the node may take back to give memory to its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
-    /// Free regions and `cache`, which may be lost without notice.
+    /// Free regions, and those leased for files of class `cache`, whose bytes may be lost without notice.
     Discardable,
-    /// The same, and `scratch`, which its holders may move until this time.
+    /// The same, and regions leased for `scratch` files, whose holders may move the bytes elsewhere until this time.
     Evacuable(MonoNs),
     /// Everything, at once.
     All,

@@ -1,5 +1,5 @@
-//! A node's `NodeLeases` with a model of its gates and memory. After every step, everybody who ever held a
-//! grant tries to use it, and the invariants are checked.
+//! A node's `NodeLeases` with a model of its memory and of its gates, which admit or refuse accesses. After every step,
+//! everybody who ever held a grant tries to use it, and the invariants are checked.
 #![allow(dead_code, reason = "not every test asks everything")]
 
 use farpool_lease::NodeLeases;

@@ -27,7 +27,7 @@ const COPY_BYTES_MAX: usize = 256 << 10;
 /// Most bytes of fence words that a node may ask this process to map: one cache line for each region a node may have.
 const WORDS_BYTES_MAX: u64 = 64 * farpool_wire::limits::NODE_REGIONS_MAX as u64;
 
-/// A region that this process has mapped, at one epoch.
+/// A region that this process has mapped, for one epoch: a later lease of the region needs another mapping.
 #[derive(Debug)]
 pub struct MappedRegion {
     epoch: u64,
@@ -121,7 +121,7 @@ pub trait MemoryStream: Stream {
     /// Reads bytes, and adds the memory that came with them to `beside`.
     fn read_beside(&mut self, into: &mut [u8], beside: &mut Self::Beside) -> io::Result<usize>;
 
-    /// Maps a region, and the fence words unless `words` has them already.
+    /// Maps a region, and the node's fence words (numbers that show which regions may be used) unless `words` has them.
     fn map(
         beside: Self::Beside,
         attached: &Attached,
@@ -129,7 +129,8 @@ pub trait MemoryStream: Stream {
     ) -> Result<Mapped, LinkError>;
 }
 
-/// Maps a region from its descriptors, and the fence words unless `words` has them already.
+/// Maps a region from its descriptors, and the node's fence words (numbers that show which regions may be used) unless
+/// `words` has them already.
 pub(super) fn map_files(
     fds: Vec<OwnedFd>,
     attached: &Attached,
