@@ -89,9 +89,9 @@ pub(crate) struct ShowArgs {
 
 const CA_DAYS: u64 = 3650;
 const DAY: Duration = Duration::from_secs(86_400);
-/// Certificates are valid from this long before they are made, because the clock of another host may be behind.
+/// Time by which a certificate's validity begins before it is made, because the clock of another host may be behind.
 const CLOCKS_APART: Duration = Duration::from_secs(3_600);
-/// Longest node name that gets a certificate, in bytes. The name is used as a file name.
+/// Longest name of a node that gets a certificate, in bytes. The name is used as a file name.
 const NODE_NAME_BYTES_MAX: usize = 64;
 
 pub(crate) fn run(command: &Command) -> Outcome {
@@ -137,7 +137,7 @@ impl Authority {
         let mut params = params_of(days)?;
         let id: String =
             params.key_identifier(key).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        // The CAs of two pools need different names, or a verifier may take one for the other.
+        // The CAs of two pools need different names; else a verifier that trusts both may take one for the other.
         params.distinguished_name.push(DnType::CommonName, format!("Farpool CA {id}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -208,7 +208,7 @@ fn wanted(args: &IssueArgs) -> Result<Vec<(String, Identity)>, Failure> {
     Ok(wanted)
 }
 
-/// Limit of the names that one pattern stands for.
+/// Number of names, at most, that one pattern of `--node` stands for.
 const PATTERN_NAMES_MAX: u32 = 4096;
 
 /// Returns the names that `--node` gives. `NAME[FIRST-LAST]` stands for one name for each number.
@@ -277,8 +277,8 @@ fn authority_in(dir: &Path) -> Result<Authority, Failure> {
     Authority::of_key(&read("ca.key")?, read("ca.pem")?)
 }
 
-/// Replaces certificates and their keys. A process that reads the pair while it is replaced keeps its old one until the
-/// new pair is complete.
+/// Replaces certificates and their keys. A process that reads a certificate and its key while they are replaced keeps
+/// its old pair until the new one is complete.
 fn renew(args: &RenewArgs) -> Outcome {
     let authority = authority_in(&args.dir)?;
     let stems = if args.stems.is_empty() { stems_in(&args.dir)? } else { args.stems.clone() };
@@ -369,7 +369,8 @@ struct File {
     is_secret: bool,
 }
 
-/// Issues all certificates and verifies each as its user will, before anything is written.
+/// Issues all certificates, before any is written. Verifies each with its key and the CA, as the program that uses it
+/// will.
 fn issue_all(
     authority: &Authority,
     args: &IssueArgs,
@@ -382,7 +383,7 @@ fn issue_all(
     Ok(files)
 }
 
-/// Issues a certificate and verifies it as its user will.
+/// Issues a certificate. Verifies it with its key and the CA, as the program that uses it will.
 fn issued(
     authority: &Authority,
     dir: &Path,
@@ -400,7 +401,7 @@ fn issued(
     ])
 }
 
-/// Writes all files, or none if one of them exists already.
+/// Writes all files, or no file if one of them exists already.
 fn write_new(files: &[File]) -> Outcome {
     if let Some(file) = files.iter().find(|file| file.path.exists()) {
         return Err(Failure::Refused(format!(

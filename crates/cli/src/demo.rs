@@ -1,5 +1,5 @@
-//! `farpool demo`: starts the Python module `farpool.demo`. That module drives DuckDB, and runs this program as broker
-//! and nodes.
+//! `farpool demo`: starts the Python module `farpool.demo`. That module runs queries in DuckDB, and starts this program
+//! as a broker and nodes.
 
 use crate::{Outcome, hand_over};
 use std::process::Command;

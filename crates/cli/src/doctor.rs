@@ -38,31 +38,31 @@ enum State {
     Fails,
 }
 
-/// One line of the report.
+/// One line of the report: a check of this machine, and its result.
 #[derive(Debug)]
 struct Finding {
     check: &'static str,
     state: State,
     found: String,
-    /// Advice; empty if there is nothing to do.
+    /// Advice to the user; empty if there is nothing to do.
     advice: String,
 }
 
-/// Facts of this machine. `None`: it could not be read.
+/// Facts of this machine. A fact that could not be read is `None`.
 #[derive(Clone, Debug, Default)]
 struct Facts {
     kernel: String,
     is_root: bool,
-    /// Limit of locked memory in bytes; `u64::MAX` if there is none.
+    /// Hard limit of locked memory in bytes; `u64::MAX` if there is no limit.
     memlock_bytes: u64,
     open_files_max: u64,
-    /// Total and available bytes of the tightest space: the host or a control group.
+    /// Total and available bytes of the space with the least: the host, or a control group of this process.
     memory: Option<(u64, u64)>,
     has_swap: bool,
     cgroup: Option<&'static str>,
     has_pressure: bool,
     clock_is_set: Option<bool>,
-    /// Error of opening /dev/fuse; empty if it can be opened.
+    /// Error of opening /dev/fuse; empty if it can be opened, so that mounts work.
     fuse: Option<String>,
     has_fusermount: bool,
     /// Chosen word of /sys/kernel/mm/transparent_hugepage/enabled.
@@ -72,7 +72,7 @@ struct Facts {
     has_kernel_tls: bool,
     sandbox: Option<String>,
     sql: Option<String>,
-    /// Bytes of each NUMA node, and true if the node has CPUs.
+    /// Bytes of memory of each NUMA node, and true if the node has CPUs.
     numa: Vec<(u64, bool)>,
 }
 
@@ -119,16 +119,16 @@ impl Facts {
     }
 }
 
-/// Returns the word in brackets, which is the chosen one of a file such as `always [madvise] never`.
+/// Returns the word in brackets: the setting that applies, in a file such as `always [madvise] never`.
 fn chosen(all: &str) -> Option<String> {
     let (_, rest) = all.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word.to_owned())
 }
 
-/// Least hard limit of open files for a cached mount of a large folder.
+/// Number of open files that a cached mount of a large folder may need. A lower hard limit is reported.
 const OPEN_FILES: u64 = 65_536;
 
-/// Judges what was read.
+/// Judges the facts of this machine: returns a finding for each check.
 fn judge(facts: &Facts) -> Vec<Finding> {
     let mut all = Vec::new();
     let mut add = |check, state, found: String, advice: &str| {

@@ -189,14 +189,14 @@ struct Moving {
     bytes: u64,
 }
 
-/// Thread that moves published files. The thread is not waited for when the command times out: a file that was being
-/// moved stays where it was.
+/// Thread that moves published files off the node. The command does not wait for the thread when it times out: a file
+/// that is just being moved then stays on the node.
 struct Mover {
     go: Sender<()>,
     done: Receiver<Result<u64, farpool::Error>>,
     is_moving: bool,
     idle_since: Instant,
-    /// Error of the last attempt, or `None` if it succeeded.
+    /// Error of the last attempt to move files. `None` if it succeeded.
     failure: Option<farpool::Error>,
     moved_bytes: u64,
     moving: Arc<Mutex<Moving>>,
@@ -251,26 +251,26 @@ impl Mover {
     }
 }
 
-/// Drain of one node, as this command follows it.
+/// State of the drain of one node, as this command sees it.
 struct Drain<'a> {
     args: &'a Args,
     exposure: &'a Exposure,
     order: &'a DrainNode,
     pool: &'a Pool,
     /// Incarnation of the node when the drain began.
-    /// Term of the broker in its latest status report. Another term means that the broker restarted.
     incarnation: Incarnation,
+    /// Term of the broker in its latest status report. Another term means that the broker restarted.
     term: Term,
-    /// True if the node has reported that it is draining.
+    /// True once the node has reported that it is draining.
     has_heard: bool,
-    /// Milliseconds since the last sign of life of the node, or `None` if the broker counts the node as alive.
+    /// Milliseconds since the last sign of life of the node. `None` if the broker counts the node as alive.
     silent_ms: Option<u64>,
     at_first: Held,
     now: Held,
     mover: Mover,
-    /// Calls that are waited for: those that had begun before the drain. `None` once files may be moved.
+    /// Calls of functions that are waited for: those that had begun before the drain. `None` once files may be moved.
     calls: Option<Vec<RunningCall>>,
-    /// Calls that were still running when `--calls` was over.
+    /// Calls of functions that were still running when the time of `--calls` was over, so that moving files ended them.
     ended_calls: Vec<RunningCall>,
     bar: ProgressBar,
     begun: Instant,
@@ -329,7 +329,7 @@ impl<'a> Drain<'a> {
                 self.said = Instant::now();
                 self.say(&format!("waiting for {}", self.waits_for()));
             }
-            // Nothing wakes this thread when another process moves its data, so it polls.
+            // Nothing wakes this thread when other processes (sessions) move their data, so it polls the node's status.
             std::thread::park_timeout(LOOK);
         }
     }
@@ -369,7 +369,8 @@ impl<'a> Drain<'a> {
         self.bar.set_length(self.bar.length().unwrap_or(0).max(left));
         self.bar.set_position(self.bar.length().unwrap_or(0) - left);
         self.bar.set_message(format!("left: {}", self.waits_for()));
-        // A node that has not got the order yet may still lease a region that the broker promised.
+        // A node that has not got the order yet may still lease a region that the broker has promised, so it does not
+        // count as empty.
         let is_over = left == 0 && (self.has_heard || !node.alive) && !self.mover.is_moving;
         Ok(match (is_over, self.order.stop, node.alive) {
             (true, false, _) => Some("empty"),
@@ -384,7 +385,7 @@ impl<'a> Drain<'a> {
             return;
         }
         let since_told_ms = self.begun.elapsed().as_millis() as u64;
-        // A node of a former release does not report its calls. Its calls are not waited for.
+        // A node of an earlier release does not report its running calls, so they are not waited for.
         let mut calls =
             self.pool.running_calls(&self.args.node).map_or(Vec::new(), |told| told.calls.to_vec());
         calls.retain(|call| call.running_ms >= since_told_ms);

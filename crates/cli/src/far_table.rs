@@ -107,7 +107,8 @@ fn describe(args: &OneArgs) -> Outcome {
         })).collect::<Vec<_>>(),
     });
     let (rows, size) = (table.rows(), show_bytes(table.bytes()));
-    // The statistics of an encrypted table are readable only with its key.
+    // The statistics of an encrypted table (its bounds) are readable only with its key, which this command does not
+    // have.
     let encrypted = if table.is_encrypted() { " | encrypted" } else { "" };
     let mut text = vec![
         format!("{} | {rows} rows | {groups} row groups of {layout} | {size}{encrypted}", table.name()),

@@ -257,7 +257,8 @@ fn call(args: &RunArgs) -> Outcome {
         (None, None) => return Err(Failure::Usage("--on FILE or --table TABLE is needed".to_owned())),
     };
     let begun = Instant::now();
-    // A resident function is called once, over the whole table. It cannot be called for each node yet.
+    // A resident function (one built into the nodes) is called once, over the whole table: it cannot be called at each
+    // node.
     let called = match is_table && function.form() != FunctionForm::Resident {
         true => caller.call_each(&function, &arguments, call)?,
         false => vec![caller.call(&function, &arguments, call)?],
@@ -282,7 +283,7 @@ fn describe(called: &Called, shown: Shown) -> serde_json::Value {
     })
 }
 
-/// Summarizes a call in one line: output size, where it ran and how long.
+/// Summarizes a call in one line: size of the output, where the function ran, and for how long.
 fn told(called: &Called, took: Duration) -> String {
     let at = called.node.as_deref().map_or("here".to_owned(), |node| format!("at {node}"));
     let mut line = format!(

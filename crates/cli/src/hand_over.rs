@@ -15,8 +15,8 @@ pub(crate) struct Args {
     rest: Vec<OsString>,
 }
 
-/// Replaces this process by a program of this repository. The Makefile target `goal` builds that program. Returns only
-/// if it cannot be run.
+/// Replaces this process by a program of this repository, which the Makefile target `goal` builds. Returns only if the
+/// program cannot be run.
 pub(crate) fn run(program: &str, goal: &str, args: &Args) -> Outcome {
     become_program(Command::new(programs::own(program, goal)?).args(&args.rest))
 }

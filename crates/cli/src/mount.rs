@@ -103,7 +103,7 @@ struct MountArgs {
     over_non_empty: bool,
 }
 
-/// Interval of the check whether somebody else has unmounted the directory.
+/// Interval between two checks that nobody else has unmounted the directory.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(command: &Command) -> Outcome {
@@ -171,7 +171,8 @@ fn cache(args: &CacheArgs) -> Outcome {
     let cache = BlockCache::new(&options, Some(&pool)).map_err(Failure::failed)?;
     let max_age = Duration::from_millis(args.max_age.into());
     let options = CachedOptions { max_age, is_exclusive: args.exclusive };
-    // Each file, directory and open file of the mount takes a file descriptor of this process.
+    // Each file, directory and open file of the mount takes a file descriptor of this process, so its limit is raised
+    // to the maximum.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).map_err(Failure::failed)?;
     free(&args.at)?;
@@ -194,7 +195,7 @@ fn not_mounted(error: MountError) -> Failure {
     Failure::Failed(format!("mount {error}"))
 }
 
-/// Detaches mounts that killed processes have left on the directory.
+/// Detaches mounts on the directory whose processes were killed.
 fn free(at: &Path) -> Outcome {
     let count = detach_dead(at).map_err(not_mounted)?;
     if count > 0 {

@@ -102,11 +102,11 @@ pub(crate) struct Args {
     exposure: exposure::Args,
 }
 
-/// The permitted range of `--function-processes`.
+/// Permitted range of `--function-processes`.
 const PROCESSES: std::ops::RangeInclusive<i64> =
     *SandboxOptions::PROCESSES_RANGE.start() as i64..=*SandboxOptions::PROCESSES_RANGE.end() as i64;
 
-/// The permitted range of `--function-niceness`.
+/// Permitted range of `--function-niceness`.
 const NICENESS: std::ops::RangeInclusive<i64> =
     *SandboxOptions::NICENESS_RANGE.start() as i64..=*SandboxOptions::NICENESS_RANGE.end() as i64;
 
@@ -120,7 +120,7 @@ fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
     if args.no_functions {
         return Ok(None);
     }
-    // A sandbox program that the environment names must exist. One beside this program may be missing.
+    // If the environment names a sandbox program, it must exist. Otherwise there need not be one beside this program.
     let Some(program) = function::sandbox_program() else { return Ok(None) };
     if !program.is_file() {
         return Err(Failure::Failed(format!("the sandbox program {} does not exist", program.display())));
@@ -185,11 +185,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.pressure.reserve_bytes = args.reserve;
     options.pressure.evacuate_ms = args.evacuate.into();
     options.pressure.firm_percent = args.firm_share;
-    // The kernel should kill this process before any process of the host. Where that is not permitted, the score stays.
+    // If the host runs out of memory, the kernel should kill this process before any other. Where setting that is not
+    // permitted, the score stays as it is.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let node =
         Node::start(options).map_err(|error| Failure::Failed(format!("node {}: {error}", args.name)))?;
-    // The node is ready once clients can lease from it. Until then it reports its attempts on standard error.
+    // The node is ready once it has joined the pool, so that clients can lease from it. Until then it reports its
+    // attempts on standard error.
     while !node.wait_joined(Duration::from_millis(100)) {
         if stop.has_come() {
             return Ok(());

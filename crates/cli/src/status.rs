@@ -46,7 +46,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if !args.watch {
         return look(&pool, args);
     }
-    // The main thread waits for the end; another thread waits for the signal.
+    // The main thread waits for the end of the watch. It comes from one of two other threads: the one that shows the
+    // status, if that fails, or the one that waits for a signal.
     std::thread::scope(|scope| {
         let (ended, end) = std::sync::mpsc::channel::<Outcome>();
         let pool = &pool;

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// Returns the tier of a NUMA node: `near`, `far`, or `-` for neither.
+/// Returns the memory tier of a NUMA node: `near`, `far`, or `-` for neither.
 fn tier_of(topology: &Topology, node: &NumaNode) -> &'static str {
     match topology.tiers() {
         Some((near, _)) if near.id == node.id => "near",

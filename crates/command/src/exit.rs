@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-/// Reasons why a command did not do what was asked.
+/// Reason why a command did not do its task.
 #[derive(Debug)]
 pub enum Failure {
     /// A peer or a policy refused.
@@ -50,7 +50,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Prints the failure on standard error. Returns the exit code.
+/// Prints the failure on standard error. Returns the exit code for it.
 pub fn report(failure: &Failure) -> ExitCode {
     let code = match failure {
         Failure::NobodyReads => return ExitCode::SUCCESS,

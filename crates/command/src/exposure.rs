@@ -42,8 +42,8 @@ pub struct ClientArgs {
 }
 
 impl Args {
-    /// Loads the TLS files and returns the resulting exposure of connections. In a directory of certificates, the files of
-    /// this command are `STEM.pem` and `STEM.key`.
+    /// Loads the TLS files that the flags name, and returns the settings of this process's connections. In a directory
+    /// of certificates (`--certs`), the files of this process are `STEM.pem` and `STEM.key`.
     pub fn exposure(&self, stem: &str) -> Result<Exposure, Failure> {
         let files = match (&self.certs, &self.tls_ca, &self.tls_cert, &self.tls_key) {
             (Some(folder), ..) => Some(files_in(folder, stem)?),
@@ -51,7 +51,7 @@ impl Args {
                 let (ca, cert, key) = (ca.clone(), cert.clone(), key.clone());
                 Some(TlsFiles { ca, cert, key, crl: self.tls_crl.clone() })
             }
-            // The argument parser accepts the three flags only together.
+            // No flag names certificates. (The argument parser accepts CA, certificate and key only together.)
             _ => None,
         };
         if let Some(crl) = self.tls_crl.as_ref().filter(|crl| !crl.is_file()) {
@@ -69,10 +69,10 @@ impl Args {
 
 /// Days before the end of a certificate at which a warning is logged.
 const WARN_DAYS: [u64; 4] = [30, 7, 3, 1];
-/// Interval between two looks at the certificate.
+/// Interval between two checks of the certificate's end.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Warns of the end of the certificate for as long as this process runs. Each look also notices renewed files.
+/// Logs warnings before the certificate ends, for as long as this process runs. Each check also loads renewed files.
 fn watch_end(tls: &Tls) {
     let tls = tls.clone();
     let watch = move || {
@@ -94,11 +94,12 @@ fn watch_end(tls: &Tls) {
             std::thread::sleep(LOOK);
         }
     };
-    // If no thread can be started there are no warnings, and everything else works.
+    // If no thread can be started, there are no warnings, but connections work.
     let _ = std::thread::Builder::new().name("farpool-certificate".into()).spawn(watch);
 }
 
-/// Returns the least of [`WARN_DAYS`] that has been reached. Both times are in seconds since 1970.
+/// Returns the least of [`WARN_DAYS`] that has been reached. `None` if more days are left than the largest of them.
+/// Times are seconds since 1970.
 fn warning_due(now: u64, not_after: u64) -> Option<u64> {
     let left = not_after.saturating_sub(now);
     WARN_DAYS.into_iter().filter(|days| left <= days * 86_400).min()

@@ -2,12 +2,13 @@
 
 use std::fmt::{self, Write};
 
-/// Displays JSON in one line. Characters that are not printable become JSON escapes, which leaves the value as it was.
+/// Displays JSON in one line. Characters that are not printable are shown as JSON escapes, so the JSON value stays the
+/// same.
 pub struct JsonLine<'a, T>(pub &'a T);
 
 impl<T: fmt::Display> fmt::Display for JsonLine<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Unprintable characters occur only in strings here, where an escape is permitted.
+        // Unprintable characters occur only inside strings of this JSON, where an escape is permitted.
         for letter in self.0.to_string().chars() {
             if farpool_files::prints(letter) {
                 f.write_char(letter)?;

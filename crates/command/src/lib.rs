@@ -1,7 +1,7 @@
 //! Shared parts of Farpool's commands: flags for connections and TLS, failures and their exit codes, sizes and times,
 //! input files, tables, JSON output, the log, signals, and the search for programs.
 //!
-//! Never in this crate: what a single command does.
+//! Never in this crate: the work of a single command.
 #![forbid(unsafe_code)]
 
 pub mod exit;

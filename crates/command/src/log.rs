@@ -43,7 +43,7 @@ impl Args {
         };
         let is_terminal = std::io::stderr().is_terminal();
         let is_json = self.log_format == Format::Json || (self.log_format == Format::Auto && !is_terminal);
-        // Libraries write much that is of interest to their developers only.
+        // Events of other libraries that are less severe than warnings are of interest to their developers only.
         let events = Targets::new().with_target("farpool", level).with_default(level.min(LevelFilter::WARN));
         let layer = fmt::layer().with_writer(std::io::stderr).with_target(false);
         let events = tracing_subscriber::registry().with(events);

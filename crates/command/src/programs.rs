@@ -1,4 +1,4 @@
-//! Search for the programs that commands start or become.
+//! Search for the programs that a command starts, or replaces itself by.
 
 use crate::exit::Failure;
 use std::path::PathBuf;

@@ -11,7 +11,8 @@ pub struct Stop(Signals);
 impl Stop {
     /// Starts to catch the signals.
     pub fn catch() -> Result<Stop, Failure> {
-        // SIGHUP comes when the terminal closes. Under `nohup` it is ignored and stays so.
+        // SIGHUP is sent when the terminal closes. A process started under `nohup` ignores it, and must go on ignoring
+        // it.
         let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
         Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)).map(Stop).map_err(Failure::failed)
     }

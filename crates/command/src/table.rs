@@ -12,7 +12,7 @@ pub fn lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    // A number may have a unit. More words are a text that begins with a number.
+    // A number may be followed by a unit. A cell of more words is a text that begins with a number.
     let is_number = |cell: &str| {
         cell.starts_with(|c: char| c.is_ascii_digit() || c == '-') && cell.split(' ').count() <= 2
     };

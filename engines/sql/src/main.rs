@@ -149,7 +149,7 @@ pub(crate) struct Runner {
     /// Cache of files that are no far tables.
     cache: Option<BlockCache>,
     workers: Option<Arc<Workers>>,
-    /// Workers that were left out of the last statement, to report each only once.
+    /// Workers that were left out of the last statement. They are kept so that each is reported only once.
     left_out: Vec<LeftOut>,
     args: Args,
     out: output::Out,
@@ -243,14 +243,14 @@ fn run(args: Args) -> Result<(), Failure> {
             }
         }
     });
-    // An interrupted query may have left work behind; it is not waited for.
+    // An interrupted query may have left threads at work, which are not waited for.
     threads.shutdown_background();
     outcome?;
     runner.out.finish()
 }
 
 impl Args {
-    /// Returns the one query that was given. Used where exactly one is required.
+    /// Returns the query that was given. Called where exactly one query is required; another number is an error.
     fn query(&self) -> Result<String, Failure> {
         match (&self.command[..], &self.file) {
             ([query], _) => Ok(query.clone()),
@@ -272,7 +272,7 @@ fn read(file: &std::path::Path) -> Result<String, Failure> {
     read.map_err(|error| Failure::Usage(format!("--file {}: {error}", file.display())))
 }
 
-/// Converts an error of DataFusion: its innermost cause decides the exit code.
+/// Converts an error of DataFusion. The exit code depends on its innermost cause.
 fn failed(error: DataFusionError) -> Failure {
     match error.find_root() {
         DataFusionError::SQL(..) | DataFusionError::Plan(..) | DataFusionError::SchemaError(..) => {
@@ -295,18 +295,18 @@ pub(crate) struct Done {
     rows: usize,
     elapsed: Duration,
     plan: Arc<dyn ExecutionPlan>,
-    /// Parts of scans that ran at workers.
+    /// Tasks (parts of scans) that ran at workers.
     tasks: Vec<Assigned>,
-    /// Report of the stages, if the query ran on several machines.
+    /// Report of the stages. `None` if the query ran in this process only.
     stages: Option<String>,
-    /// Temporary files that it wrote.
+    /// Temporary files that the statement wrote, with their bytes.
     spilled: Spilled,
-    /// Counts of the file cache for this statement; `None` without a cache.
+    /// Counts of the file cache during this statement. `None` without a cache.
     cached: Option<Counts>,
 }
 
 impl Runner {
-    /// Runs statements one after another. Stops at the first that fails.
+    /// Runs statements one after another. Stops at the first one that fails.
     pub(crate) async fn statements(&mut self, text: &str) -> Result<(), Failure> {
         let statements = DFParser::parse_sql(text).map_err(failed)?;
         for statement in statements {
@@ -362,12 +362,12 @@ impl Runner {
         Ok(Done { rows, elapsed, plan, tasks, stages, spilled, cached })
     }
 
-    /// Returns the counts of the file cache over all statements.
+    /// Returns the counts of the file cache over all statements so far. `None` without a cache.
     fn cached(&self) -> Option<Counts> {
         self.cache.as_ref().map(BlockCache::counts)
     }
 
-    /// Returns the totals of temporary files over all statements.
+    /// Returns the totals of temporary files over all statements so far.
     fn spilled(&self) -> Spilled {
         self.files.as_ref().map_or_else(Spilled::default, FarTempFiles::spilled)
     }

@@ -113,10 +113,10 @@ impl Out {
         }
     }
 
-    /// Ends a result that had this many rows.
+    /// Ends a result, which had this many rows.
     pub(crate) fn end(&mut self, rows: usize) -> Result<(), Failure> {
         match self.format {
-            // A statement without a result has no columns, and no table is drawn.
+            // A statement without a result, such as SET, has no columns, and no table is drawn.
             Format::Table if !self.schema.fields().is_empty() => {
                 let shown = std::mem::take(&mut self.shown);
                 if is_plan(&self.schema) {
@@ -145,7 +145,7 @@ impl Out {
         Ok(())
     }
 
-    /// Writes what is still buffered.
+    /// Writes all output that is still buffered.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         self.to()?.flush()?;
         Ok(())
@@ -175,7 +175,7 @@ fn write_plans(to: &mut Box<dyn Write>, shown: &[RecordBatch]) -> Result<(), Fai
     Ok(())
 }
 
-/// A reader that closed the pipe is not a failure of this program.
+/// Converts an error of writing. A reader that closed the pipe is not a failure of this program.
 fn failed(error: arrow::error::ArrowError) -> Failure {
     match error {
         arrow::error::ArrowError::IoError(_, error) => error.into(),
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use arrow::array::{ArrayRef, StringArray};
 
-    /// Writer whose bytes can be read after it was dropped.
+    /// Writer whose bytes a test can read after it was dropped.
     #[derive(Clone, Default)]
     struct Kept(Arc<farpool_lock::Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! Reports, after the rows of a query, what its scans did.
+//! Reports of a query, printed after its rows: the work that its scans of far tables did.
 
 use crate::Done;
 use farpool::{shown, shown_lines};
@@ -11,7 +11,7 @@ use farpool_distributed::Assigned;
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// Prints one line: rows, time, and bytes over links.
+/// Prints one line: number of rows, time, and bytes transferred from nodes.
 pub(crate) fn line(done: &Done) -> Result<(), Failure> {
     let scans = farpool_datafusion::scans(&done.plan);
     let bytes: u64 = scans.iter().filter_map(|scan| scan["actual"]["link_bytes"].as_u64()).sum();
@@ -21,7 +21,7 @@ pub(crate) fn line(done: &Done) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the whole report as JSON.
+/// Prints the whole report of a statement as JSON.
 pub(crate) fn explain_json(done: &Done) -> Result<(), Failure> {
     let task = |task: &Assigned| {
         json!({
@@ -50,7 +50,7 @@ pub(crate) fn explain_json(done: &Done) -> Result<(), Failure> {
     Ok(writeln!(std::io::stderr(), "{}", JsonLine(&told))?)
 }
 
-/// Prints a table of the scans, and the operators that were not pushed down.
+/// Prints a table of the scans of a statement, and the operators that were not pushed down.
 pub(crate) fn explain(done: &Done) -> Result<(), Failure> {
     let mut out = std::io::stderr().lock();
     let scans = farpool_datafusion::scans(&done.plan);

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
 
-/// Time for which the version of an object in a bucket is trusted. Local files are checked before each read.
+/// Time for which the version of an object in a bucket is trusted. The version of a local file is checked before each
+/// read.
 const BUCKET_FRESH_FOR: Duration = Duration::from_secs(1);
-/// Age of its last change from which a local file is cached. A younger file may still be changing, or may change again
-/// without a new timestamp if the clock is coarse.
+/// Time since its last change from which on a local file is cached. A younger file may still be changing, or may change
+/// again without a new timestamp if the file system's clock is coarse.
 const FILES_SETTLE: Duration = Duration::from_millis(2_100);
 
 /// Registry of object stores. A bucket is opened when a query first names it, configured by the environment

@@ -1,4 +1,4 @@
-//! `farpool sql worker`: runs parts of other sessions' queries.
+//! `farpool sql worker`: a process that runs parts of other sessions' queries.
 
 use farpool::{Pool, PoolOptions};
 use farpool_command::exit::Failure;
@@ -40,7 +40,7 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Serves until SIGINT or SIGTERM.
+/// Serves plans of other sessions until SIGINT or SIGTERM.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let exposure = args.exposure.exposure()?;

@@ -62,7 +62,7 @@ pub(super) fn module_of_text(file: &Path) -> Result<Vec<u8>, Failure> {
     wat::parse_str(text).map_err(|error| failed(file, error))
 }
 
-/// Returns the compiler: `CLANG`, or the first of [`CLANGS`] that runs.
+/// Returns the name of the compiler: `CLANG`, or the first of [`CLANGS`] that can be started.
 fn compiler() -> Result<String, Failure> {
     if let Ok(named) = std::env::var("CLANG") {
         return Ok(named);
@@ -90,7 +90,7 @@ fn compile(source: &Path, output: &Path, simd: bool) -> Outcome {
     let status = status.map_err(|error| Failure::Failed(format!("{compiler}: {error}")))?;
     match status.success() {
         true => Ok(()),
-        // The compiler has printed its own errors.
+        // The compiler has printed its own errors already.
         false => Err(Failure::Failed(format!("{compiler} failed to make {}", output.display()))),
     }
 }

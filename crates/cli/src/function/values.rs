@@ -49,7 +49,7 @@ pub(crate) fn digits(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// Format of the output, for `--show`.
+/// Format of a function's output, as `--show` selects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     Hex,
@@ -80,8 +80,8 @@ pub(crate) fn shown(text: &str) -> Result<Shown, String> {
 }
 
 impl Shown {
-    /// Returns the output as numbers of this type, without a remainder of too few bytes. `None` for formats without
-    /// numbers.
+    /// Returns the output as numbers of this type. Bytes at the end that are too few for a number are left out. `None`
+    /// for formats without numbers.
     fn numbers(self, output: &[u8]) -> Option<Vec<Value>> {
         macro_rules! numbers {
             ($type:ty) => {
