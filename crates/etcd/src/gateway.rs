@@ -35,7 +35,7 @@ pub(crate) struct Gateway {
 enum Failed {
     /// Another member, or a retry, may answer.
     Again(String),
-    /// No member would answer.
+    /// The request is wrong, and would be at every member.
     Refused(String),
 }
 

@@ -31,7 +31,7 @@ impl Leadership for EtcdLeadership {
     }
 
     fn keep(&mut self) -> Result<bool, StoreError> {
-        // Every member can be tried once within the rest of the timeout.
+        // Every member can be asked once before the timeout of the leadership is over.
         let patience = Duration::from_millis(self.lasts_ms() / 3);
         let key = encoded(self.key.as_bytes());
         // The key may be gone while its lease lives, and another broker may have been elected. A leader whom nobody

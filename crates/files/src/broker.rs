@@ -92,8 +92,8 @@ impl Broker {
                 Ok(reply) => return Ok(reply),
                 Err(error) if is_not_leader(&error) => error,
                 Err(LinkError::Refused { refusal, .. }) => match (request, refusal.code) {
-                    // A broker that has just started waits for its nodes to connect and to report what they have
-                    // sealed.
+                    // A broker that has just started waits for its nodes to connect and to report which regions are
+                    // sealed (immutable).
                     (Request::OpenName(_) | Request::Publish(_), Code::NoNodes | Code::NotReported)
                         if self.base.host.now() < give_up =>
                     {

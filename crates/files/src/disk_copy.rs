@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct DiskCopy {
     file: Box<dyn DiskFile>,
     folder: String,
-    /// Writes of this file that wait or are being carried out.
+    /// Number of writes of this file that wait or are being carried out.
     behind: AtomicU64,
     /// Ranges that the disk does not have because a write failed, and the last error.
     failed: Mutex<(RangeSet, Option<String>)>,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Ciphertext of a write for one copy.
+/// Ciphertext of a write for one copy of an extent.
 pub(crate) struct EncryptedSegment<'p> {
     pub(crate) segment: &'p Segment<Arc<LeasedRegion>>,
     /// Ciphertext of the segment.
@@ -73,7 +73,7 @@ pub(crate) enum DecryptError {
 
 impl EncryptedRead {
     /// Prepares to read segments that follow each other without gaps and that nobody is writing now. `None` if a copy
-    /// has left the map.
+    /// has left the file's map.
     pub(crate) fn of(
         map: &FileMap<Arc<LeasedRegion>>,
         segments: &[Segment<Arc<LeasedRegion>>],

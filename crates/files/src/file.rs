@@ -75,7 +75,7 @@ pub(crate) struct FileState {
     range_locks: RangeLocks,
     /// Locations of dropped copies that operations begun earlier may still read or write.
     leaving: Vec<RetiredCopy>,
-    /// Operations that wait for others to end.
+    /// Number of operations that wait for others to end.
     waiting: u32,
 }
 
@@ -425,7 +425,8 @@ impl FileState {
         self.try_read(range)
     }
 
-    /// Begins to write a range if no other operation conflicts and the map still has this layout.
+    /// Begins to write a range if no other operation conflicts and the layout number of the file's map is still
+    /// `layout`.
     pub(crate) fn try_write(&mut self, range: &Range<u64>, layout: u64) -> Option<RangeLockId> {
         if self.phase != Phase::Writable || self.map.layout() != layout {
             return None;
@@ -435,7 +436,7 @@ impl FileState {
         Some(id)
     }
 
-    /// Notes that a copy has left the map. Its location is reused once no operation can be using it.
+    /// Notes that a copy has left the file's map. Its location is reused once no operation can be using it.
     pub(crate) fn leave(&mut self, copy: ExtentCopy<Arc<LeasedRegion>>) {
         let since = if mutant!(PlaceReusedAtOnce) { RangeLockId::default() } else { self.range_locks.mark() };
         self.leaving.push(RetiredCopy { copy: copy.id, allocation: copy.allocation, since });

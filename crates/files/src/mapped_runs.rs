@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// Mapped runs of a file, and when to list them again.
+/// Runs of a file's bytes that are mapped, and when to list them again.
 #[derive(Default)]
 pub(crate) struct Direct {
     pub(crate) list: RwLock<List>,

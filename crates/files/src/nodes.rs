@@ -117,7 +117,7 @@ impl Nodes {
         unfit.map(|node| node.info.node).collect()
     }
 
-    /// Returns the lives of nodes for which the broker need not grant tickets.
+    /// Returns the lives (runs) of nodes on which the broker should grant no tickets (promises of memory).
     pub(crate) fn lives_to_avoid(&self) -> Vec<Incarnation> {
         // Lost lives are left out. If the broker still reports such a life, the node was only out of reach and is
         // back.

@@ -72,8 +72,8 @@ impl FileInner {
         Ok(())
     }
 
-    /// Seals the file if that is not done yet, and returns its sealed extents. From then on its bytes do not change,
-    /// even if publishing fails; publishing may be retried.
+    /// Seals the file (makes it immutable) if that is not done yet, and returns its sealed extents. From then on its
+    /// bytes do not change, even if publishing fails; publishing may be retried.
     fn sealed_extents(&self) -> Result<Vec<NamedExtent>, Error> {
         loop {
             let holes = {

@@ -47,8 +47,8 @@ const GATHER_MAX: usize = 16;
 /// small read, so a small one behind it would be delayed. For a large read the cost of a request of its own does not
 /// matter.
 pub(crate) const BULK_BYTES_MIN: usize = 128 << 10;
-/// Replies taken from connections for small reads, at most, before one for large reads that has begun to answer is
-/// looked at.
+/// Most replies that are taken from connections for small reads before a connection for large reads that has begun to
+/// answer gets its turn.
 const SMALL_FIRST_MAX: u32 = 16;
 
 /// Kind of the connection that a read uses.
@@ -135,7 +135,7 @@ pub struct Queue {
     later: Vec<Asked>,
     done: VecDeque<Completion>,
     under_way: usize,
-    /// Replies taken from connections for small reads since one for large reads was last looked at.
+    /// Number of replies taken from connections for small reads since the last turn of those for large reads.
     small_taken: u32,
 }
 
@@ -399,7 +399,7 @@ impl Queue {
         }
     }
 
-    /// Makes a connection without requests available to others.
+    /// Makes a connection on which no request is under way available to others.
     fn leave(&self, connection: NodeConnection) {
         let deadline = self.session.request_deadline();
         let _ = connection.node.end(connection.conversation, Ok(()), deadline, Repeat::Harmful, |_| Ok(()));

@@ -22,7 +22,7 @@ pub(crate) trait Repairable: Send + Sync {
     /// Repairs what can be repaired now.
     fn repair(&self) -> Repaired;
 
-    /// Returns how many bytes the next loss would destroy.
+    /// Returns how many bytes the next loss of a node would destroy.
     fn unprotected_bytes(&self) -> u64;
 }
 
@@ -53,7 +53,7 @@ impl Repair {
         }
     }
 
-    /// Adds a file to those that are watched.
+    /// Adds a file to those that are watched for lost copies.
     pub(crate) fn keep<F: Repairable + 'static>(&self, file: &Arc<F>) {
         let file: Weak<F> = Arc::downgrade(file);
         let mut files = self.files.lock();
@@ -61,7 +61,7 @@ impl Repair {
         files.push(file);
     }
 
-    /// Returns how many bytes of all watched files the next loss would destroy.
+    /// Returns how many bytes of all watched files the next loss of a node would destroy.
     pub(crate) fn unprotected_bytes(&self) -> u64 {
         let files: Vec<Weak<dyn Repairable>> = self.files.lock().clone();
         files.iter().filter_map(Weak::upgrade).map(|file| file.unprotected_bytes()).sum()

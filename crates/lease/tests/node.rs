@@ -244,7 +244,7 @@ impl World<'_> {
             for left in leaving {
                 let is = self.arbiter.owner(left.region);
                 match left.owner {
-                    // The broker decides whether a name has the region.
+                    // The broker decides whether a published file owns the region.
                     RegionOwner::Sealing(_) => {
                         assert_eq!(is, Some((left.epoch, RegionOwner::Orphan)));
                         self.tally.add("released a sealed one");
@@ -320,7 +320,7 @@ impl World<'_> {
             let orders = [(false, false), (false, false), (false, false), (true, false), (true, true)];
             self.told = self.random.pick(&orders).expect("five");
         }
-        // A broker that was given no order in its life sends this pair.
+        // A broker that was given no order about the node since it started sends this pair.
         let order = if self.random.percent(20) { (false, true) } else { self.told };
         let told_before = (before.draining, self.arbiter.may_end());
         let ruling = Ruling {

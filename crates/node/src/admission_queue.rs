@@ -202,8 +202,8 @@ impl AdmissionQueue {
         }
     }
 
-    /// Returns how long the caller parks if it is the thread that watches the clock. `None` for all others, which park
-    /// without a timeout.
+    /// Returns how long the caller parks if it is the thread that watches the clock for all that wait. `None` for all
+    /// others, which park without a timeout.
     fn watch_clock(&self, queue: &mut Queue, ticket: Ticket) -> Option<Duration> {
         if !self.is_limited || *queue.keeper.get_or_insert(ticket) != ticket {
             return None;

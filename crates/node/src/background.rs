@@ -299,7 +299,7 @@ pub fn keep_reserve<M: Memory>(
                 pressure.forget_fall();
             }
             let now = node.host.now();
-            // Only this thread changes the limit.
+            // Only this thread changes how many regions may have memory.
             let (present, surplus) = {
                 let leases = node.leases();
                 (leases.present(), leases.surplus())

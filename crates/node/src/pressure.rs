@@ -24,9 +24,9 @@ const SOME_SHARE: f64 = 0.1;
 const STALL_INTERVAL_NS: u64 = 1_000_000_000;
 /// Divisor: at least 1/64 of a space is returned if tasks wait for memory and little is left.
 const STALL_STEP: u64 = 64;
-/// Time in ns without shortage after which memory is taken back.
+/// Time in ns without shortage after which the node takes memory back from the host.
 const QUIET_NS: u64 = 60_000_000_000;
-/// Interval in ns between two steps of taking memory back.
+/// Interval in ns between two steps of taking memory back from the host.
 const GROW_EVERY_NS: u64 = 1_000_000_000;
 /// Divisor: at most 1/64 of a space is taken back from the host per step.
 const GROW_STEP: u64 = 64;

@@ -87,7 +87,7 @@ pub struct NodeService<M = Arena> {
     moving: Mutex<BTreeSet<RegionIndex>>,
     /// Event that is signalled when regions leave `moving`.
     moved: HostEvent,
-    /// Answers the requests that are about neither leases nor bytes.
+    /// Extension that answers the requests that are about neither leases nor bytes.
     pub(crate) extension: Box<dyn Extension>,
     /// Admission queue of the connections that move data.
     admission_queue: Arc<AdmissionQueue>,

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 pub trait Admission: Send {
     /// Waits until the connection is admitted.
     fn enter(&mut self);
-    /// Leaves, and reports how many bytes were moved inside. Dropping the value inside leaves as well.
+    /// Ends the admission, and reports how many bytes were moved during it. Dropping the value ends it as well.
     fn leave(&mut self, bytes: u64);
     /// Reports whether another connection waits to be admitted.
     fn is_wanted(&self) -> bool;
@@ -69,7 +69,8 @@ impl<'c> AdmittedStream<'c> {
         self.admission.is_some()
     }
 
-    /// Enters, if the connection is outside. If it is inside and has moved enough, it leaves first to let others enter.
+    /// Waits until the connection is admitted, if it is not. If it is and has moved enough, it leaves first to let
+    /// others in.
     pub(crate) fn enter(&mut self) {
         let Some(admission) = &mut self.admission else { return };
         if self.is_inside
@@ -84,13 +85,13 @@ impl<'c> AdmittedStream<'c> {
         }
     }
 
-    /// Adds bytes that were moved inside.
+    /// Adds bytes that were moved while the connection was admitted.
     pub(crate) fn note_moved(&mut self, bytes: u64) {
         self.moved += bytes;
         self.is_sending = true;
     }
 
-    /// Leaves, if the connection is inside.
+    /// Ends the connection's admission, if it is admitted.
     pub(crate) fn leave(&mut self) {
         if let Some(admission) = self.admission.as_mut().filter(|_| self.is_inside) {
             admission.leave(self.moved);
@@ -99,7 +100,7 @@ impl<'c> AdmittedStream<'c> {
         self.is_inside = false;
     }
 
-    /// Returns the nanoseconds for which it waited for the peer since the last call.
+    /// Returns the nanoseconds for which the connection waited for the peer since the last call.
     pub(crate) fn take_waited_ns(&mut self) -> u64 {
         std::mem::take(&mut self.waited_ns)
     }

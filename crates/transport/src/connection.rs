@@ -188,7 +188,8 @@ impl Connection<'_> {
             return self.give_read(header);
         }
         if header.opcode == Opcode::Attach {
-            // Descriptors are sent with the first bytes of a call, and those must be the bytes of their own reply.
+            // Descriptors are sent with the first bytes of a write to the socket, and those must be the bytes of their
+            // own reply.
             self.flush()?;
         }
         let next = self.answer_whole(header);

@@ -51,7 +51,7 @@ wire_struct! {
         secret: Secret,
         /// Tenant of the session: that of the connection's certificate, or [`crate::TENANT_LOCAL`].
         tenant: Name,
-        /// Term of the broker.
+        /// Term of the broker: number of its life, which only grows.
         term: Term,
         /// Time without a renewal after which a lease expires, in ms.
         lease_ttl_ms: u32,
@@ -163,7 +163,7 @@ wire_struct! {
 wire_struct! {
     /// Answer to `Status`: the state of the pool.
     StatusReport {
-        /// Term of the broker.
+        /// Term of the broker: number of its life, which only grows.
         term: Term,
         /// Number of sessions that have not been silent for too long.
         sessions: u32,
@@ -195,7 +195,7 @@ wire_struct! {
     Grant {
         /// Index of the region.
         region: RegionIndex,
-        /// Epoch of the region under this lease or seal.
+        /// Epoch (fencing counter) of the region under this lease or seal.
         epoch: Epoch,
         /// Right to the region: to read and write if leased, to read if sealed.
         handle: Handle,

@@ -82,7 +82,7 @@ impl Field for FunctionForm {
 }
 
 wire_struct! {
-    /// Request for a number that stands for a function on this lane.
+    /// Request for a number that stands for a function on this lane (connection for calls).
     UseFunction {
         /// Form of the function.
         form: FunctionForm,

@@ -40,7 +40,7 @@ pub const TENANTS_MAX: usize = 1_024;
 pub const NAMED_EXTENTS_MAX: usize = 16_384;
 /// Most names in one page of a listing.
 pub const NAMES_PAGE_MAX: usize = 1_000;
-/// Most spent tickets that a node remembers until they expire.
+/// Most spent (redeemed) tickets that a node remembers until they expire.
 pub const SPENT_TICKETS_MAX: usize = 4_096;
 
 /// Most bytes of a program that a scan runs.
@@ -63,7 +63,7 @@ pub const SCAN_LOOKUPS_MAX: usize = 16;
 pub const LOOKUP_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of a lookup that one `PutLookup` carries.
 pub const LOOKUP_PART_BYTES_MAX: usize = 1 << 20;
-/// Most bytes of packed batches in one chunk of a scan.
+/// Most bytes of batches of rows in one chunk of a scan.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Most ranges of regions that one window (range of a file that functions see) consists of.

@@ -23,7 +23,7 @@ macro_rules! mutants {
 }
 
 mutants! {
-    /// Node: a region keeps its epoch when it is taken back.
+    /// Node: a region keeps its epoch (fencing counter) when it is taken back.
     EpochKeptAtClose,
     /// Node: a region is not wiped when it is given back, and not checked to be zero when it is granted.
     NoWiping,

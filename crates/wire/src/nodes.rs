@@ -154,7 +154,7 @@ wire_struct! {
 wire_struct! {
     /// Answer to `Offer`: the times that a node must keep.
     Offered {
-        /// Term of the broker.
+        /// Term of the broker: number of its life, which only grows.
         term: Term,
         /// Time without a renewal after which a lease expires, in ms.
         lease_ttl_ms: u32,
@@ -234,7 +234,7 @@ wire_struct! {
 wire_struct! {
     /// Answer to `Inventory`: the broker's decisions.
     Ruling {
-        /// Term of the broker.
+        /// Term of the broker: number of its life, which only grows.
         term: Term,
         /// Broker's clock, by which tickets are timed, in ms.
         broker_now_ms: u64,

@@ -75,7 +75,7 @@ codes! {
     NoNodes = 24,
     /// Memory that the operating system refused to the node; detail: bytes asked for.
     OutOfMemory = 25,
-    /// Region that the node has not yet reported as sealed, so ask again soon; detail: the node's id.
+    /// Region that the node has not yet reported as sealed (immutable), so ask again soon; detail: the node's id.
     NotReported = 26,
     /// Operation that this identity may not ask for; detail: the opcode.
     NotPermitted = 27,
@@ -109,7 +109,8 @@ codes! {
     NoFunctions = 40,
     /// Native function without a trusted signature; detail: number of keys that are trusted.
     NotTrusted = 41,
-    /// Window that is not valid; detail: the range, counted from 0, or 2^64 - 1 for the whole.
+    /// Window (range of a file for functions) that is not valid; detail: the range, counted from 0, or 2^64 - 1 for the
+    /// whole.
     BadWindow = 42,
     /// Sandbox process that could not be started; detail: 0.
     NoSandbox = 43,

@@ -90,7 +90,7 @@ wire_struct! {
     }
 }
 
-/// Key that a scan needs. It is wiped when it is dropped, and never printed.
+/// Key for a scan: of an encrypted table, or of the scan's chunks. It is wiped when it is dropped, and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScanKey(pub [u8; SCAN_KEY_BYTES]);
 
@@ -119,7 +119,7 @@ impl Field for ScanKey {
 wire_struct! {
     /// Key material that decrypts the buffers of an encrypted table.
     ScanOpening {
-        /// Key of this table, which is not its owner's key.
+        /// Key of this table alone, not the key of the table's owner.
         key: ScanKey,
         /// Salt of the table.
         salt: [u8; SCAN_KEY_BYTES],

@@ -19,7 +19,7 @@ use farpool_wire::{FileId, Name, Term};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-/// Key of the sum.
+/// Key of the value that holds the sum over all others.
 pub const SUM: &str = "meta/sum";
 /// Prefix of the keys of published files.
 pub const NAMES: &str = "names/";

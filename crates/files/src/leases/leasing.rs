@@ -24,8 +24,8 @@ const FULL_TRIES: u32 = 5;
 
 /// Pause in ms after a refusal, before the broker is asked again for memory with [`Patience::Brief`].
 const BRIEF_PAUSE_MS: u64 = 1_000;
-/// Time in ms after a broker did not answer for the whole patience, in which others that need memory ask only once.
-/// Otherwise they would all wait for as long, one after the other.
+/// Time in ms after a broker did not answer for the whole patience, in which other threads that need memory ask only
+/// once. Otherwise they would all wait for as long, one after the other.
 const UNREACHABLE_PAUSE_MS: u64 = 1_000;
 /// Slowest rate at which a node is expected to touch the pages of a new lease, in bytes per ms. It touches them before
 /// it answers. 400 MB/s were measured on a virtual machine whose host had to find the pages first.
@@ -147,8 +147,9 @@ impl Leases {
         }
     }
 
-    /// Leases a region of at least `bytes` bytes at a node where the group has none, so that its extents are spread
-    /// over that node too. Returns false if there is no such node; nothing else changes then.
+    /// Leases a region of at least `bytes` bytes at a node where the group (the files that share regions) has none, so
+    /// that its extents are spread over that node too. Returns false if there is no such node; nothing else changes
+    /// then.
     pub(crate) fn widen(&self, group: Group, bytes: u64) -> bool {
         let _growing = self.grow();
         let mut avoid: Vec<Incarnation> = {
@@ -159,7 +160,7 @@ impl Leases {
         self.lease_once(group, bytes, &[], Patience::Brief, &mut avoid).is_ok()
     }
 
-    /// Returns the bytes of a group's regions, and how many of them are free.
+    /// Returns the bytes of the regions that a group of files shares, and how many of them are free.
     pub(crate) fn held_by(&self, group: Group) -> (u64, u64) {
         self.held.lock().allocator.held(group)
     }
@@ -179,8 +180,8 @@ impl Leases {
         }
     }
 
-    /// Leases until a group has at least `bytes` free bytes. Leases nothing if the pool has not that many, so that a
-    /// write far behind a file's end does not take the pool and then fail.
+    /// Leases until a group of files has at least `bytes` free bytes in its regions. Leases nothing if the pool has not
+    /// that many, so that a write far behind a file's end does not take the pool and then fail.
     pub(crate) fn make_room(&self, group: Group, bytes: u64) -> Result<(), Error> {
         if self.held.lock().allocator.held(group).1 >= bytes {
             return Ok(());
@@ -193,8 +194,8 @@ impl Leases {
         self.lease_more(&mut growing, group, bytes - free, bytes - free, &[], Patience::Full)
     }
 
-    /// Leases until a group has at least `bytes` free bytes. For scratch files, the regions held then stay leased while
-    /// the session lives.
+    /// Leases until a group of files has at least `bytes` free bytes in its regions. For scratch files, the regions
+    /// held then stay leased while the session lives.
     pub(crate) fn reserve(&self, group: Group, bytes: u64) -> Result<(), Error> {
         let mut growing = self.grow();
         loop {

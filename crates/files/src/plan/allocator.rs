@@ -179,7 +179,7 @@ impl<R: Copy + Ord> Allocator<R> {
         find: impl Fn(&RegionUse) -> Option<u32>,
     ) -> Option<(R, u32)> {
         let last = self.last_node.get(&group).copied();
-        // The first region with room of each node. Then the first node after the one used last.
+        // Collects the first region with room of each node, then takes the first node after the one used last.
         let mut places: BTreeMap<NodeId, (R, u32)> = BTreeMap::new();
         for (region, usage) in &self.regions {
             if usage.group == group

@@ -130,8 +130,8 @@ impl BrokerLeases {
             if *epochs.entry(place).or_insert(extent.epoch) != extent.epoch {
                 return Err(Refusal::new(Code::StaleEpoch, extent.epoch.0));
             }
-            // Only regions that the node has reported as sealed to this life of the broker are accepted. The
-            // caller may have published the region to an earlier life, which has freed it since.
+            // Only regions that the node has reported as sealed (immutable) to this life of the broker are accepted.
+            // The caller may have published the region to an earlier life, which has freed it since.
             match node.sealed.get(&extent.region) {
                 Some((epoch, session)) if *epoch == extent.epoch => {
                     if *session != publish.session {

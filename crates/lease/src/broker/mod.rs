@@ -72,8 +72,8 @@ pub struct BrokerLeases {
     next_ticket: u64,
     /// Owners of the regions of published files, derived from the catalog.
     owners: BTreeMap<RegionKey, Owner>,
-    /// Highest epoch at which this life of the broker freed each region: its node was ordered to free it, or will be.
-    /// A publication that comes late, or a second time, must not name such bytes.
+    /// Highest epoch (fencing counter) at which this life of the broker freed each region: its node was ordered to free
+    /// it, or will be. A publication that comes late, or a second time, must not name such bytes.
     given_up: BTreeMap<RegionKey, Epoch>,
     /// Changes that [`Self::take_news`] has not returned yet.
     news: Vec<News>,

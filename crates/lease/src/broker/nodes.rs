@@ -186,9 +186,9 @@ impl Node {
 }
 
 impl BrokerLeases {
-    /// Accepts a node that presents itself over a connection, which the caller has numbered. A new incarnation
-    /// replaces the old one only when that is silent; otherwise two that both live would displace each other
-    /// for ever.
+    /// Accepts a node that presents itself over a connection, which the caller has numbered. A new incarnation (run of
+    /// the node's process) replaces the old one only when that is silent; otherwise two that both live would displace
+    /// each other for ever.
     ///
     /// An offer may be handled late, when its connection is already broken. Then an earlier life, or an earlier
     /// connection, seems to be the present one until the node offers itself again.
@@ -228,9 +228,9 @@ impl BrokerLeases {
         })
     }
 
-    /// Takes a node's report and returns the ruling: which of its sealed regions have owners, and which are
-    /// dropped. Accepts reports only over the connection of the node's last offer: a late report over an
-    /// earlier one may show regions that were freed since.
+    /// Takes a node's report and returns the ruling: which of its sealed (immutable) regions have owners, and which are
+    /// dropped. Accepts reports only over the connection of the node's last offer: a late report over an earlier one
+    /// may show regions that were freed since.
     pub fn inventory(
         &mut self,
         now: MonoNs,

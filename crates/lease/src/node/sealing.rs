@@ -64,7 +64,8 @@ impl NodeLeases {
         Ok(Sealed { regions })
     }
 
-    /// Follows the broker's ruling on sealed regions. Touches a region only if it is sealed at the very epoch named.
+    /// Follows the broker's ruling on sealed (immutable) regions, which answers a report. Touches a region only if it
+    /// is sealed at the very epoch that the ruling names.
     pub fn rule(&mut self, now: MonoNs, ruling: &Ruling, actions: &mut Vec<Action>) {
         if ruling.term < self.term && !mutant!(OldTermRules) {
             return;

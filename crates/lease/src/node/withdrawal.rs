@@ -52,9 +52,9 @@ impl NodeLeases {
         (self.surplus() as usize).saturating_sub(self.cleaning)
     }
 
-    /// Sets how many regions may have memory. If more may than before, regions that are away become free. If
-    /// fewer may, takes back as many as needed and `withdrawal` permits. If that is not enough, others go when their
-    /// holders give them back.
+    /// Sets how many regions may have memory. If more may than before, regions without memory become free. If fewer
+    /// may, takes back as many as needed and `withdrawal` permits. If that is not enough, others go when their holders
+    /// give them back.
     pub fn limit(&mut self, now: MonoNs, regions: u32, withdrawal: Withdrawal, actions: &mut Vec<Action>) {
         self.limit = regions.min(self.regions.len() as u32);
         while self.present() < self.limit {
@@ -87,7 +87,7 @@ impl NodeLeases {
         while self.unmet() > 0 {
             let Some(region) = self.free.pop_last() else { break };
             if self.mappable.remove(&region) {
-                // Its memory file must be replaced first, which wiping does.
+                // The memory file of a mappable region must be replaced first, which wiping does.
                 self.regions[region.0 as usize].state = State::Cleaning;
                 self.cleaning += 1;
                 actions.push(Action::Scrub(region));

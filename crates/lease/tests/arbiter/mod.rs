@@ -125,7 +125,8 @@ impl Arbiter {
             handles += 1;
             Handle(handles)
         };
-        // The node makes a region mappable now and then. Every second lease asks for mappable memory.
+        // The node makes a region mappable for clients of its host now and then. Every second lease asks for such
+        // memory.
         if let Some(region) = self.leases.take_to_make_mappable() {
             assert_eq!(
                 self.leases.made_mappable(region),

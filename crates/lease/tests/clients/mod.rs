@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Sealed region of a client that has no name yet.
+/// Region that a client has sealed (made immutable) and that no published file owns yet.
 #[derive(Clone, Debug)]
 pub(super) struct Sealed {
     node: usize,
@@ -10,7 +10,7 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    /// Returns the extent as the catalog has it, with its handle bound to the name.
+    /// Returns the extent as the catalog has it, with its handle combined with a hash of the name.
     fn bound_to(&self, name: &Name) -> NamedExtent {
         let mut extent = self.extent.clone();
         extent.bind(name);

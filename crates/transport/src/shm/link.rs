@@ -37,7 +37,8 @@ pub struct MappedRegion {
 }
 
 impl MappedRegion {
-    /// Checks that the fence word permits the use of this mapping: the range's epoch, not suspended.
+    /// Checks the region's fence word, by which the node shows who may use the region: it must have the range's epoch
+    /// and not be suspended.
     fn check(&self, span: &Span) -> Result<(), Refusal> {
         if mutant!(FenceNotLookedAt) {
             return Ok(());
@@ -113,7 +114,7 @@ impl ShmSpace {
     }
 }
 
-/// A stream that can also transfer the memory of a node: a Unix socket, or the simulator's stream.
+/// A stream over which a node can also hand out its memory: a Unix socket (as descriptors), or the simulator's stream.
 pub trait MemoryStream: Stream {
     /// Memory or descriptors that arrive together with bytes of the stream.
     type Beside: Default;

@@ -43,7 +43,7 @@ pub trait MappedBytes: std::fmt::Debug + Send + Sync {
 pub struct Mapped {
     /// Bytes of the region. Not writable if the client may only read it.
     pub region: Box<dyn MappedBytes>,
-    /// Fence words of the region's node. Not writable.
+    /// Fence words of the region's node, which show which regions may be used. Not writable.
     pub words: Arc<dyn MappedBytes>,
 }
 

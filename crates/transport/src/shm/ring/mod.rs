@@ -31,7 +31,8 @@ use std::sync::Arc;
 /// Bytes of each ring. The one from client to node carries small requests. The one from node to client is larger, so
 /// that the node can write the next batch of rows while the client reads one. Longer frames pass in several steps.
 const RING_BYTES: [u64; 2] = [64 << 10, 512 << 10];
-/// Bytes before the rings. They hold the words of both rings, each on a cache line of its own.
+/// Bytes before the rings. They hold the words of both rings (byte counts and parked flags), each on a cache line of
+/// its own.
 const WORDS_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
 const MEMORY_BYTES: u64 = WORDS_BYTES + RING_BYTES[0] + RING_BYTES[1];
