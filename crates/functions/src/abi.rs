@@ -8,27 +8,27 @@ use sha2::{Digest, Sha256};
 pub const VERSION: u32 = 1;
 /// Size of the call record, in bytes.
 pub const RECORD_BYTES: usize = 152;
-/// Flag of the record: the call continues one that has hopped.
+/// Flag of the record: the call continues one that has hopped (asked to be continued at another node).
 pub const GOES_ON: u32 = 1;
-/// Offset of the field *hop* in the record.
+/// Offset in the record of the field *hop*, to which a function writes the byte of the window it wants to continue at.
 pub const HOP_AT: usize = 104;
-/// Value of *hop* of a function that does not hop.
+/// Value of the field *hop* if the function does not hop to another node.
 pub const STAYS: u64 = u64::MAX;
-/// Size of an entry of the table of parts, in bytes.
+/// Size in bytes of an entry of the table of parts (the ranges of the window that lie at this node).
 pub const PART_BYTES: usize = 16;
 
 /// Address in a module at which the record and the tables behind it begin.
 pub const CALL_AT: u64 = 0x3000_0000;
-/// Address at which the output begins.
+/// Address in a module at which the area for the function's output begins.
 pub const OUTPUT_AT: u64 = 0x3100_0000;
-/// Address at which the window begins.
+/// Address in a module at which the window (the range of far memory that the function sees) begins.
 pub const WINDOW_AT: u64 = 0x4000_0000;
 /// Bytes for the record and the tables behind it.
 pub const CALL_BYTES: usize = (OUTPUT_AT - CALL_AT) as usize;
 
 const _: () = assert!(FUNCTION_OUTPUT_BYTES_MAX as u64 == WINDOW_AT - OUTPUT_AT);
 
-/// Range of a window that lies at this node.
+/// Part of a window: a range of it that lies at this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Offset in the window, in bytes.
@@ -37,7 +37,7 @@ pub struct Part {
     pub bytes: u64,
 }
 
-/// Range at an address of the function.
+/// Range of a function's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressRange {
     /// Address of the first byte or item; 0 if there is none.
@@ -49,19 +49,19 @@ pub struct AddressRange {
 /// Call record: the ranges that a function is called with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallRecord {
-    /// True if the call continues one that has hopped.
+    /// True if the call continues one that has hopped here from another node.
     pub goes_on: bool,
-    /// The window.
+    /// The window, with its size in bytes.
     pub window: AddressRange,
-    /// The arguments.
+    /// The arguments, with their size in bytes.
     pub args: AddressRange,
-    /// The output, with its capacity.
+    /// The output, with its capacity in bytes.
     pub output: AddressRange,
-    /// The table of columns.
+    /// The table of the columns that lie in the window, with its size in bytes.
     pub columns: AddressRange,
-    /// The table of parts, with the number of its entries.
+    /// The table of parts (ranges of the window that lie at this node), with the number of its entries.
     pub parts: AddressRange,
-    /// The state that the hop left.
+    /// The state that the call had output before it hopped here, with its size in bytes.
     pub state: AddressRange,
 }
 
@@ -82,7 +82,7 @@ impl CallRecord {
     }
 }
 
-/// Encodes the table of parts.
+/// Encodes the table of parts: the ranges of the window that lie at this node.
 pub fn encode_parts(parts: &[Part]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(parts.len() * PART_BYTES);
     for part in parts {
@@ -92,20 +92,22 @@ pub fn encode_parts(parts: &[Part]) -> Vec<u8> {
     bytes
 }
 
-/// Meaning of a function's return value and its *hop*.
+/// Meaning of a function's return value and of the field *hop* in its call record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returned {
-    /// The call has ended. Bytes of output.
+    /// The call has ended, with this many bytes of output.
     Output(u64),
     /// The function gave up, with a code of its own.
     GaveUp(u64),
-    /// The call continues elsewhere. Bytes of state, and the offset in the window at which it continues.
+    /// The call continues at another node. Number of bytes of state, and the offset in the window of the byte to whose
+    /// node it goes.
     Hop(u64, u64),
-    /// The value breaks the contract.
+    /// The value, which is this one, or the *hop* breaks the contract.
     Broken(i64),
 }
 
-/// Decodes what a function returned.
+/// Decodes a function's return value and its *hop*. A value of 0 or more is a number of bytes, one from -1 down to
+/// -2^31 is a code of the function's own, negated.
 pub fn returned(value: i64, hop: u64, output_capacity: u64, window_bytes: u64) -> Returned {
     let state_max = farpool_wire::limits::FUNCTION_STATE_BYTES_MAX as u64;
     match u64::try_from(value) {
@@ -135,10 +137,10 @@ pub fn signed_text(digest: &[u8; 32]) -> Vec<u8> {
     text
 }
 
-/// A column of a row group in the window.
+/// Place in the window of one column of a row group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ColumnBuffers {
-    /// Encoding: 0 plain, 1 dictionary, 2 rows.
+    /// Encoding: 0 plain, 1 dictionary, 2 rows (the values of all columns of a row lie together).
     pub encoding: u8,
     /// Number of NULL values.
     pub null_count: u64,
@@ -147,10 +149,10 @@ pub struct ColumnBuffers {
     pub buffers: [(u64, u64); 4],
 }
 
-/// A column in the table of columns.
+/// Type of a column, as the head of the table of columns contains it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Column {
-    /// Number of its type (`spec/table.md`).
+    /// Number of the column's type (`spec/table.md`).
     pub kind: u8,
     /// Precision of a decimal.
     pub precision: u8,
@@ -162,7 +164,8 @@ pub struct Column {
     pub width: u32,
 }
 
-/// Appends the head of the table of columns. The caller appends this many row groups after it.
+/// Appends the head of the table of columns: the types of the columns. The caller then appends this many row groups by
+/// [`put_row_group`].
 pub fn put_columns(columns: &[Column], row_groups: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&(columns.len() as u32).to_le_bytes());
     out.extend_from_slice(&row_groups.to_le_bytes());
@@ -173,7 +176,8 @@ pub fn put_columns(columns: &[Column], row_groups: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a row group, with one chunk for each column.
+/// Appends a row group of this many rows to a table of columns. `position` is the number in the far table of its first
+/// row, and `chunks` says where each of its columns lies.
 pub fn put_row_group(rows: u64, position: u64, chunks: &[ColumnBuffers], out: &mut Vec<u8>) {
     out.extend_from_slice(&rows.to_le_bytes());
     out.extend_from_slice(&position.to_le_bytes());

@@ -1,4 +1,5 @@
-//! Confinement of sandbox processes: which namespaces a process has, and how node and process set them up together.
+//! Confinement of sandbox processes: which namespaces a process has, and how it and the node that started it set them
+//! up together.
 //!
 //! The idea: a process creates its own namespaces before it receives anything. It cannot choose by itself whose
 //! rights it has in a new user namespace; its parent must write that. Node and process therefore exchange single bytes
@@ -23,7 +24,7 @@ pub const INSIDE_ID: u32 = 65_534;
 /// First of the ids of users and groups that each belong to one process. Distributions and systemd assign lower ids.
 const OWN_IDS: u32 = 1_900_000_000;
 
-/// Parts of the system that a process has for itself.
+/// Parts of the system that a sandbox process has for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
     /// True if it has namespaces for processes, network, IPC and capabilities, so that it cannot name another
@@ -48,7 +49,8 @@ impl Confinement {
         Ok(Confinement { namespaces: bit(0), files: bit(1), user: bit(2) })
     }
 
-    /// Reports whether the process has all the confinement that it can have.
+    /// Reports whether the process has all the confinement that it can have. A user of its own is possible only if this
+    /// program is run by root.
     pub fn is_whole(self) -> bool {
         self.namespaces && self.files && (self.user || !geteuid().is_root())
     }
@@ -101,13 +103,14 @@ pub fn hear(mut from: &UnixStream) -> io::Result<u8> {
     Ok(byte[0])
 }
 
-/// Returns the id of the user and group of this process alone. Ids of processes have at most 22 bits.
+/// Returns the id of a user and of a group that no process but the one with this id has. Ids of processes have at most
+/// 22 bits.
 pub fn own_id(process: u32) -> u32 {
     OWN_IDS + process
 }
 
-/// Confines a process that the node has started and put into its control groups: does the node's part of the
-/// exchange. Returns the confinement that the process has reached.
+/// Confines a process that this node has started and put into its control groups: does the node's part of the exchange
+/// of bytes over this socket. Returns the confinement that the process has reached.
 pub fn confine(control: &UnixStream, process: u32) -> io::Result<Confinement> {
     tell(control, 1)?;
     if hear(control)? == 1 {

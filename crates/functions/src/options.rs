@@ -22,11 +22,12 @@ pub struct SandboxOptions {
     pub cache: Option<PathBuf>,
     /// Folders of control groups. Each process is put into all of them, so their limits apply to it.
     pub groups: Vec<PathBuf>,
-    /// Largest number of processes at a time, within [`Self::PROCESSES_RANGE`].
+    /// Largest number of sandbox processes that a node has at a time, within [`Self::PROCESSES_RANGE`].
     pub processes_max: usize,
     /// Niceness of the processes, added to that of the node, within [`Self::NICENESS_RANGE`].
     pub niceness: u8,
-    /// Longest time that a caller waits for a process, in ms. Clients expect [`LANE_QUEUE_MS`] at most.
+    /// Longest time in ms that a caller waits for a process if all are in use; then it is refused. Clients expect
+    /// [`LANE_QUEUE_MS`] at most.
     pub queue_ms: u64,
 }
 
@@ -57,8 +58,8 @@ impl SandboxOptions {
     }
 }
 
-/// Creates the folder that contains the folders of all tenants. Only the node's user can enter it: the folders in it
-/// must be open to sandbox processes, which have other users.
+/// Creates the folder `tenants` in the cache of compiled code, which contains a folder for each tenant. Only the node's
+/// user can enter it, because the folders in it must be open to sandbox processes, which have other users.
 pub(crate) fn tenants(cache: &Path) -> io::Result<PathBuf> {
     let folder = cache.join("tenants");
     fs::create_dir_all(&folder)?;

@@ -34,9 +34,9 @@ pub trait Resident: Send + Sync {
 pub enum ResidentFailure {
     /// The function gave up, with a code of its own of at least 1.
     GaveUp(u32),
-    /// The call ended with this outcome and its detail.
+    /// The call ended with this outcome and its detail, a number whose meaning depends on the outcome.
     By(Outcome, u64),
-    /// The caller has left.
+    /// The caller has closed its connection, so nobody is answered.
     Left,
 }
 
@@ -44,7 +44,9 @@ pub enum ResidentFailure {
 #[derive(Debug)]
 pub struct Output {
     bytes: Vec<u8>,
+    /// Largest permitted number of bytes.
     capacity: usize,
+    /// Offset in the window of the byte at whose node the call continues; `None` if it ends here.
     hop: Option<u64>,
 }
 
@@ -58,8 +60,8 @@ impl Output {
         Ok(())
     }
 
-    /// Ends the call with a hop: what was written is the state, and the call continues where this byte of the window
-    /// lies.
+    /// Makes the call hop once the function returns: it continues at the node where this byte of the window lies, and
+    /// finds there the bytes that were put here as its state.
     pub fn hop(&mut self, byte: u64) {
         self.hop = Some(byte);
     }
@@ -67,7 +69,7 @@ impl Output {
 
 /// Bytes in memory of the node. The value keeps the memory alive.
 pub type NodeBytes = Box<dyn AsRef<[u8]>>;
-/// Function that returns the bytes of a part; `None` if the memory was revoked.
+/// Function that returns the bytes of one part of a window; `None` if the memory was revoked.
 pub type ReadPart = Box<dyn Fn() -> Option<NodeBytes> + Send>;
 
 /// Window of a call lane: the range of bytes that the functions called on one connection see as their memory.
@@ -76,24 +78,27 @@ pub struct ResidentWindow {
     pub bytes: u64,
     /// Largest size of an output, in bytes.
     pub output_bytes: u32,
-    /// Parts that lie at this node, in order, each with access to its bytes.
+    /// Parts of the window that lie at this node, in order, each with the function that returns its bytes.
     pub parts: Vec<(Part, ReadPart)>,
-    /// Function that reports whether none of the memory was revoked.
+    /// Function that reports whether no memory of the window was revoked.
     pub is_current: Box<dyn Fn() -> bool + Send>,
 }
 
 /// Arguments and window of a call of a resident function.
 pub struct ResidentCall<'c> {
     window: &'c ResidentWindow,
-    /// Bytes of the parts that this call has accessed. The call keeps them alive no longer than it runs.
+    /// Bytes of each part of the window once this call has accessed it; `None` if it was revoked. They are kept alive
+    /// no longer than the call runs.
     held: Vec<OnceCell<Option<NodeBytes>>>,
     /// Arguments of the call.
     pub args: &'c [u8],
-    /// Table of columns; empty if there is none.
+    /// Encoded table that says where columns lie in the window; empty if there is none.
     pub columns: &'c [u8],
-    /// State of the call that this one continues; `None` if it continues none.
+    /// State that the call had when it hopped here from another node; `None` if it has not hopped.
     pub state: Option<&'c [u8]>,
+    /// Time at which the call must have ended.
     until: MonoNs,
+    /// Time in ms that the caller has given the call.
     deadline_ms: u32,
     elsewhere: RefCell<Elsewhere<'c>>,
 }
@@ -103,6 +108,7 @@ struct Elsewhere<'c> {
     lane: &'c mut Lane,
     /// Header of the request that the next reply answers.
     asked: Header,
+    /// Supplied blocks, by the offset in the window of their first byte.
     pieces: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -112,7 +118,8 @@ impl ResidentCall<'_> {
         self.window.bytes
     }
 
-    /// Returns the part that contains a byte, and its index.
+    /// Returns the part of the window that contains a byte, and the part's index; `None` if the byte does not lie at
+    /// this node.
     fn part(&self, at: u64) -> Option<(usize, Part)> {
         let after = self.window.parts.partition_point(|(part, _)| part.first <= at);
         let index = after.checked_sub(1)?;
@@ -125,8 +132,8 @@ impl ResidentCall<'_> {
         self.part(at).is_some()
     }
 
-    /// Returns the contiguous bytes from `at` that lie at this node, at most `most`. `None` if `at` does not lie here,
-    /// or the memory was revoked.
+    /// Returns the contiguous bytes of the window from `at` on that lie at this node, at most `most`. `None` if `at`
+    /// lies at another node, or the memory was revoked.
     pub fn slice(&self, at: u64, most: usize) -> Option<&[u8]> {
         let (index, part) = self.part(at)?;
         let from = (at - part.first) as usize;
@@ -233,7 +240,7 @@ fn answer(lane: &mut Lane, to: &Header, called: Called, now: MonoNs) -> io::Resu
 pub struct ResidentNow {
     /// Time when the call began in ns; 0 if no call runs.
     begun_ns: AtomicU64,
-    /// Index of its function.
+    /// Index of the function that runs, among those of the node.
     function: AtomicUsize,
 }
 

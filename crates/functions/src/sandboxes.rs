@@ -37,7 +37,7 @@ use std::time::Duration;
 
 /// Interval in ms at which lanes are looked at while there are any.
 const LOOK_MS: u64 = 10;
-/// Time in ms after which a lane whose call is past its deadline is looked at a second time.
+/// Time in ms after which a call that was seen past its deadline is looked at again, before its process is killed.
 const LOOK_AGAIN_MS: u64 = 1;
 /// Time in ms after which a process without lanes is ended.
 const IDLE_MS: u64 = 10_000;
@@ -51,7 +51,7 @@ const QUEUE_LOOK_MS: u64 = 20;
 /// Largest number of callers that wait at a time. Each occupies a connection and its thread.
 const QUEUE_MAX: usize = 512;
 /// Longest time from the start of a process to its report that it is ready. The kernel creates and removes namespaces
-/// one after the other; on a machine with busy CPUs, one took 43 s. Callers give up earlier, after their queue time.
+/// one by one, which took up to 43 s on busy CPUs. Callers give up earlier ([`SandboxOptions::queue_ms`]).
 const START_PATIENCE: Duration = Duration::from_secs(300);
 /// Longest time in s that a process may take to end before it is killed.
 const END_PATIENCE_SECONDS: i64 = 10;
@@ -75,9 +75,11 @@ struct Shared {
 
 #[derive(Default)]
 struct Processes {
+    /// Processes that have an owner. [`SandboxOptions::processes_max`] limits their number.
     assigned: Vec<Assigned>,
+    /// Process in reserve, which has no owner yet; `None` until it is ready.
     spare: Option<Process>,
-    /// True if a process was started and has not reported that it is ready.
+    /// True if a process for the reserve was started and is not ready yet.
     is_starting: bool,
     /// True if a caller waits for a process to be started.
     is_wanted: bool,
@@ -91,14 +93,14 @@ struct Processes {
 }
 
 impl Processes {
-    /// Returns the process of an owner.
+    /// Returns the process of an owner; `None` if the owner has none, or it is ending.
     fn of(&self, owner: &Owner) -> Option<&Arc<Process>> {
         let is_theirs = |one: &&Assigned| one.owner == *owner && one.process.is_there();
         self.assigned.iter().find(is_theirs).map(|one| &one.process)
     }
 
-    /// Ends a process that has nothing to do, unless one is ending already: one without lanes if there is one,
-    /// otherwise the one that has been unused for the longest time.
+    /// Ends a process that has nothing to do, unless one is ending already: one without lanes (open connections) if
+    /// there is one, otherwise the one whose last call was the longest time ago.
     fn end_unused(&self, now: MonoNs) {
         if self.assigned.iter().any(|one| !one.process.is_there()) {
             return;
@@ -110,7 +112,7 @@ impl Processes {
     }
 }
 
-/// Owner of a process: whose functions it runs.
+/// Owner of a process: the caller whose functions it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The caller. A process runs functions of one caller only.
@@ -119,10 +121,10 @@ pub struct Owner {
     pub tenant: String,
 }
 
-/// A call that has not ended.
+/// A call that runs in a sandbox process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallInProgress {
-    /// Name of its function, as far as it is known.
+    /// Name of the function's entry: its first 24 bytes, as the sandbox process shows it.
     pub function: String,
     /// Caller of the function: see [`Owner::caller`].
     pub caller: String,
@@ -150,15 +152,15 @@ struct State {
     child: Child,
     /// Lanes by their slots. [`Slot::Reserved`] while the connection of a lane is being handed over.
     lanes: Vec<Slot>,
-    /// Lane because of which the process was killed, and the time in ms that its call was permitted to run.
+    /// Slot of the lane because of which the process was killed, and the time in ms that its call was permitted to run.
     killed_for: Option<(usize, u32)>,
     /// Slot and request id of a call that was past its deadline when the lanes were last looked at.
     overdue: Option<(usize, u64)>,
     /// Time since which the process has had no lanes.
     idle_since: MonoNs,
-    /// Time at which the last call on one of its lanes was seen.
+    /// Time at which a call on one of its lanes was last seen.
     called_at: MonoNs,
-    /// Id of the last request of each lane for which a function has run, by slot.
+    /// Id of the last request for which a function has run or was made ready, by the slot of its lane.
     requests: [Option<u64>; LANES_MAX],
     /// True once the process was asked to end.
     is_ending: bool,
@@ -215,7 +217,7 @@ impl Sandboxes {
         Ok(Box::new(Reserved { shared: Arc::clone(shared), process, slot, window: Some(window) }))
     }
 
-    /// Returns the calls that have not ended.
+    /// Returns the calls that run in sandbox processes.
     pub fn running(&self) -> Vec<CallInProgress> {
         let assigned = self.shared.processes.lock().assigned.clone();
         let calls = |one: &Assigned| -> Vec<CallInProgress> {
@@ -224,7 +226,7 @@ impl Sandboxes {
                 Some(CallInProgress { function, caller: one.owner.caller.clone(), since })
             };
             let state = one.process.state.lock();
-            // A slot is free already if its caller was told that the process has ended.
+            // The process of a free slot may have ended in the middle of a call, which the slot then still shows.
             (0..LANES_MAX)
                 .filter(|slot| matches!(state.lanes[*slot], Slot::Open(_)))
                 .filter_map(call)
@@ -343,7 +345,7 @@ impl Process {
         Ok(slot)
     }
 
-    /// Asks the process to end. [`Self::wait`] waits until it has.
+    /// Asks the process to end, by closing its control socket. [`Self::wait`] waits until it has ended.
     fn kill(&self) {
         // An error means that the process has ended already.
         let _ = self.control.shutdown(Shutdown::Both);
@@ -352,7 +354,7 @@ impl Process {
     /// Waits until the process and everything in it has ended. Returns the signal that ended it, or 0.
     fn wait(&self) -> u64 {
         if !self.has_ended_within(Some(&Timespec { tv_sec: END_PATIENCE_SECONDS, tv_nsec: 0 })) {
-            // The second process ends with this one.
+            // The second process, which runs the functions, ends with this one.
             let _ = self.state.lock().child.kill();
             self.has_ended_within(None);
         }
@@ -399,7 +401,7 @@ impl Process {
         }
     }
 
-    /// Ends the process because as many run as are permitted, and another caller waits for one.
+    /// Ends the process because another caller waits for one and no more are permitted.
     fn end(&self) {
         self.state.lock().is_ending = true;
         self.kill();
@@ -424,7 +426,7 @@ impl Process {
                 Activity::Running { request_id, until_ns, deadline_ms, .. }
                     if now > MonoNs(until_ns) && overdue.is_none() =>
                 {
-                    // The words may have been read while they changed, so a call must be seen past its deadline twice.
+                    // `doing` may mix the words of two calls, so a call must be seen past its deadline twice.
                     if state.overdue == Some((slot, request_id)) && state.killed_for.is_none() {
                         state.killed_for = Some((slot, deadline_ms));
                         self.kill();
@@ -452,7 +454,7 @@ impl Process {
         }
     }
 
-    /// Waits until everything in the process has ended, and tells the callers of running functions how they ended.
+    /// Ends the process, waits until everything in it has ended, and tells callers of running functions how they ended.
     fn finish_process(&self, ended: Outcome) {
         self.state.lock().is_gone = true;
         self.kill();
@@ -469,8 +471,8 @@ impl Process {
                 continue;
             }
             let (outcome, detail) = match killed_for {
-                // The compiled code is not at fault. The caller sees the connection end, and learns from the next
-                // request that the bytes are gone.
+                // The module that was compiled is not at fault. Its caller sees the connection end, and learns from its
+                // next request that the window's bytes are gone.
                 Some((of, _))
                     if of == slot && until_ns == REVOKED_NS && opcode == Opcode::PutFunction as u16 =>
                 {
@@ -478,7 +480,7 @@ impl Process {
                 }
                 Some((of, _)) if of == slot && until_ns == REVOKED_NS => (Outcome::Revoked, 0),
                 Some((of, deadline_ms)) if of == slot => (Outcome::Deadline, u64::from(deadline_ms)),
-                // The process was ended because of another lane. This caller sees its connection end, and retries.
+                // The process was ended for another lane. This lane's caller sees its connection end, and retries.
                 Some(_) => continue,
                 None if ended == Outcome::Died => (ended, signal),
                 None => (ended, 0),
@@ -489,7 +491,7 @@ impl Process {
     }
 }
 
-/// Answers a caller in place of a process that has ended.
+/// Answers the request with this id and opcode in place of a process that has ended.
 fn tell(connection: HandedOver, id: u64, opcode: u16, outcome: Outcome, detail: u64) -> io::Result<()> {
     let called = Called {
         outcome,
@@ -516,8 +518,7 @@ impl Shared {
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Reserves a slot for a lane in the owner's process. If the owner has none, queues until it is first and a
-    /// process may be added, and takes the one in reserve.
+    /// Reserves a slot for a lane in the owner's process. An owner without one queues until it gets that in reserve.
     fn reserve(&self, owner: &Owner) -> Result<(Arc<Process>, usize), Refusal> {
         let mut processes = self.processes.lock();
         if let Some(process) = processes.of(owner) {
@@ -533,7 +534,7 @@ impl Shared {
         let give_up = clock::now().plus_ms(self.options.queue_ms);
         let mut has_asked = false;
         let reserved = loop {
-            // Another connection of the same owner may have got a process meanwhile.
+            // A process may have been taken meanwhile for another connection of the same owner.
             if let Some(process) = processes.of(owner) {
                 break process.reserve().map(|slot| (Arc::clone(process), slot));
             }
@@ -587,7 +588,7 @@ impl Shared {
         Err(Refusal::new(Code::NoSandbox, 0))
     }
 
-    /// Starts a process to keep in reserve. Another thread waits for it, so that this one can go on watching.
+    /// Starts a process to keep in reserve. Another thread waits until it is ready, so that this one goes on watching.
     fn make(self: &Arc<Self>) {
         let begun = Process::spawn(&self.options).and_then(|process| {
             self.processes.lock().is_starting = true;
@@ -658,8 +659,8 @@ impl Shared {
         spare.iter().for_each(|process| process.finish_process(Outcome::Revoked));
     }
 
-    /// Ends a process in a thread of its own, so that the others are still watched. The process counts against the
-    /// limit until it has ended. Returns the thread.
+    /// Ends a process in a thread of its own, so that other processes are still watched, and returns the thread. The
+    /// process counts against the limit until it has ended.
     fn finish_process(self: &Arc<Self>, process: &Arc<Process>) -> Option<JoinHandle<()>> {
         // The process gets no new lane from now on.
         process.state.lock().is_gone = true;
@@ -681,7 +682,7 @@ impl Shared {
 }
 
 impl Process {
-    /// Sends the process its settings.
+    /// Sends the process its settings, which make it a process of this tenant for good.
     fn begin(&self, tenant: &str, options: &SandboxOptions) -> io::Result<()> {
         // A process without a folder compiles every module anew.
         let cache = options.cache.as_deref().and_then(|folder| tenant_folder(folder, tenant).ok());

@@ -40,14 +40,14 @@ pub struct Start {
     pub cache: Option<OwnedFd>,
 }
 
-/// Range of a region in a window.
+/// Place in a window of a range of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowRange {
-    /// Index of the region in the list of files.
+    /// Index of the region's file in [`LaneWindow::files`].
     pub file: u32,
-    /// Offset in the file in bytes, a multiple of a page.
+    /// Offset in that file in bytes, a multiple of a page.
     pub offset: u64,
-    /// Range in the window.
+    /// Range of the window at which these bytes of the file appear.
     pub part: Part,
 }
 
@@ -69,11 +69,11 @@ pub struct LaneWindow {
     pub output_bytes: u32,
     /// Ranges of the window that lie at this node, in order.
     pub ranges: Vec<WindowRange>,
-    /// Fence words, one for each region.
+    /// Fence words of the window's regions, with the values that they have until the node revokes the memory.
     pub fences: Vec<FenceAt>,
-    /// File of the fence words and its size in bytes; `None` without a node.
+    /// File of the node's fence words and its size in bytes; `None` in a client's own sandbox, which has no node.
     pub words: Option<(OwnedFd, u64)>,
-    /// Files of the regions.
+    /// Files with the memory of the regions.
     pub files: Vec<OwnedFd>,
 }
 
@@ -106,10 +106,10 @@ impl LaneWindow {
     }
 }
 
-/// A call lane: its connection, its memory, and its number in [`crate::status`].
+/// Message that opens a call lane: its connection, its memory, and its number in [`crate::status`].
 #[derive(Debug)]
 pub struct LaneSetup {
-    /// Number of the lane.
+    /// Number of the lane, by which it shows in [`crate::status`] what it is doing.
     pub slot: u32,
     /// Connection to the caller.
     pub connection: HandedOver,
@@ -125,7 +125,7 @@ fn take<T: Field>(from: &mut Cursor<'_>) -> io::Result<T> {
     T::take(from).map_err(|_| malformed())
 }
 
-/// Decodes a count, and refuses it if it is more than `max`.
+/// Decodes a number of items, and refuses it if it is more than `max`.
 fn count(from: &mut Cursor<'_>, max: usize) -> io::Result<usize> {
     let found = take::<u32>(from)? as usize;
     if found <= max { Ok(found) } else { Err(malformed()) }

@@ -1,4 +1,4 @@
-//! Resident functions that every node has.
+//! Standard functions: the resident functions (Rust code that is built into nodes) that every node has.
 
 use crate::resident::{Output, Resident, ResidentCall, ResidentFailure, words};
 use farpool_wire::control::Outcome;
@@ -9,14 +9,15 @@ pub fn standard() -> Arc<[Arc<dyn Resident>]> {
     Arc::new([Arc::new(Walk) as Arc<dyn Resident>, Arc::new(Checksum), Arc::new(Find)])
 }
 
-/// Error for arguments that the function does not accept.
+/// Error for arguments that a standard function does not accept: its own code 1.
 const BAD_ARGUMENTS: ResidentFailure = ResidentFailure::GaveUp(1);
-/// Bytes that are processed between two checks of the deadline.
+/// Bytes that are processed between two checks of the call's deadline.
 const STRIDE: usize = 1 << 20;
 
-/// `walk` follows a linked list through the window. A node of the list is two words: the offset of the next node in
-/// the window, and a value. Arguments: the first node, the number of steps, and 1 to hop to where a node lies or 0 to
-/// load distant nodes from here. Output: the node after the last step, and the wrapping sum of the values passed.
+/// `walk` follows a linked list through the window. An item of the list is two 64-bit words: the offset in the window
+/// of the next item, and a value. Arguments: the offset of the first item; the number of steps; 1 to hop (continue the
+/// call at the memory node where the next item lies) or 0 to load distant items from here. Output: the offset of the
+/// item after the last step, and the wrapping sum of the values that were passed.
 struct Walk;
 
 impl Resident for Walk {
@@ -49,7 +50,8 @@ impl Resident for Walk {
     }
 }
 
-/// `checksum` computes the CRC32C of a range. Arguments: first byte, number of bytes. Output: four bytes.
+/// `checksum` computes the CRC32C of a range of the window. Arguments: offset of the first byte, number of bytes.
+/// Output: the four bytes of the checksum.
 struct Checksum;
 
 impl Resident for Checksum {
@@ -68,8 +70,9 @@ impl Resident for Checksum {
     }
 }
 
-/// `find` searches a pattern. Arguments: first byte and number of bytes of the range, then the pattern. Output: the
-/// offsets in the window at which the pattern begins, in ascending order.
+/// `find` searches a range of the window for a pattern. Arguments: offset of the range's first byte, its number of
+/// bytes, then the bytes of the pattern. Output: the offsets in the window at which the pattern begins, in ascending
+/// order.
 struct Find;
 
 impl Resident for Find {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Largest number of call lanes of one process.
 pub const LANES_MAX: usize = 64;
-/// Words of one lane: one cache line.
+/// Number of 64-bit words that show what one lane is doing. They fill one cache line.
 const LANE_WORDS: usize = 8;
 /// Index of the word with the time at which the lane's call began.
 const BEGUN_AT: usize = 4;
@@ -26,9 +26,9 @@ const NAME_WORDS: usize = 3;
 const NO_REQUEST: u64 = u64::MAX;
 const BYTES: usize = LANES_MAX * LANE_WORDS * 8;
 
-/// Deadline in ns, already over, that says: the caller has left.
+/// Deadline in ns that has passed already and says: the caller has left.
 pub const LEFT_NS: u64 = 0;
-/// Deadline in ns, already over, that says: memory of the window was revoked.
+/// Deadline in ns that has passed already and says: memory of the window was revoked.
 pub const REVOKED_NS: u64 = 1;
 
 /// Activity of a lane.
@@ -40,13 +40,13 @@ pub enum Activity {
     Waiting,
     /// A function runs, or is made ready (compiled or loaded).
     Running {
-        /// Id of the request that it runs for.
+        /// Id of the request for which the function runs.
         request_id: u64,
         /// Opcode of that request.
         opcode: u16,
         /// Deadline of the function, in ns of the clock of boot time.
         until_ns: u64,
-        /// Time that the function may run, in ms.
+        /// Time in ms that the function may run, as its caller has asked.
         deadline_ms: u32,
     },
     /// The lane starts, answers, or waits for bytes of the window.
@@ -71,7 +71,7 @@ impl Status {
     pub fn new() -> io::Result<Status> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = match memfd_create("farpool-lanes", flags | MemfdFlags::NOEXEC_SEAL) {
-            // Kernels before 6.3 do not know the flag.
+            // Kernels before 6.3 do not know the flag `NOEXEC_SEAL`.
             Err(rustix::io::Errno::INVAL) => memfd_create("farpool-lanes", flags)?,
             other => other?,
         };
@@ -132,8 +132,8 @@ impl Status {
         UnderWay { status: self, lane }
     }
 
-    /// Returns the name of the function that a lane is calling, truncated to 24 bytes, and when the call began. The
-    /// other process may have written anything.
+    /// Returns the name of the function that runs on a lane, truncated to 24 bytes, and when the call began; `None` if
+    /// none runs. The sandbox process may have written anything.
     pub fn call(&self, lane: usize) -> Option<(String, MonoNs)> {
         let begun = self.word(lane, BEGUN_AT).load(Ordering::Acquire);
         if begun == 0 || self.doing(lane) == Activity::Ended {

@@ -22,10 +22,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wasmtime::{Config, Engine, InstancePre, Linker, Module, OptLevel, Store, Trap, ValType};
 
-/// Data that a module's store carries: none.
+/// Data of this program in a Wasmtime store (the state of a module's instance): none.
 pub type Data = ();
 
-/// Largest number of compiled modules that are kept in memory.
+/// Largest number of compiled modules that are kept in memory. One more displaces the one with the smallest hash.
 const MODULES_MAX: usize = 256;
 /// Largest size of compiled code that is read from a file, in bytes.
 const ARTEFACT_BYTES_MAX: u64 = 64 << 20;
@@ -38,7 +38,7 @@ const STACK_BYTES: usize = 512 << 10;
 /// A compiled module that can be called.
 #[derive(Clone)]
 pub struct Compiled {
-    /// The module, ready to be instantiated.
+    /// The module, which can be instantiated any number of times.
     pub instances: InstancePre<Data>,
     /// Method by which its functions are interrupted.
     pub interruption: Interruption,
@@ -68,11 +68,15 @@ fn keeper() -> Sender<ToKeep> {
 
 /// The Wasmtime engines of the process, one for each [`Interruption`], and the caches of compiled code.
 pub struct Engines {
+    /// Engine that compiles checks into the code ([`Interruption::Inside`]).
     inside: Engine,
+    /// Engine that compiles no checks into the code ([`Interruption::Outside`]).
     outside: Engine,
+    /// Compiled modules in memory, by the SHA-256 hash of the module.
     kept: Mutex<BTreeMap<[u8; 32], Compiled>>,
+    /// Channel to the thread that writes compiled code to files. The first module starts that thread.
     to_keep: OnceLock<Sender<ToKeep>>,
-    /// Hash of all settings that compiled code depends on, for each interruption.
+    /// Hash of all settings that compiled code depends on, for each [`Interruption`].
     settings: [u64; 2],
 }
 
@@ -118,7 +122,8 @@ impl Engines {
         Ok(engines)
     }
 
-    /// Interrupts all modules that run, so that each checks whether it may continue.
+    /// Interrupts the running modules of the engine `inside`, so that each checks whether it may continue. Modules of
+    /// the engine `outside` have no such checks, and are stopped by ending the process.
     pub fn tick(&self) {
         self.inside.increment_epoch();
     }
@@ -130,7 +135,8 @@ impl Engines {
         }
     }
 
-    /// Returns a compiled module from the caches, by its hash; `None` if neither has it.
+    /// Returns a compiled module by its hash, from memory or from a file of the folder `cache`; `None` if neither has
+    /// it.
     pub fn known(&self, hash: &[u8; 32], cache: Option<&OwnedFd>) -> Option<Compiled> {
         if let Some(kept) = self.kept.lock().get(hash) {
             return Some(kept.clone());
@@ -188,8 +194,8 @@ impl Engines {
         format!("{}-{:016x}", hex(hash), self.settings[interruption as usize])
     }
 
-    /// Tests that compiled code can load from a window and traps beside it, on which [`crate::space`] relies. It also
-    /// makes the compiler's first use happen before a caller waits.
+    /// Tests that compiled code can load from a window (a file that is mapped above the module's heap) and traps beside
+    /// it, on which [`crate::space`] relies. It also makes the compiler's first use happen before a caller waits.
     fn test_window() -> wasmtime::Result<()> {
         let window = test_window_file()?;
         let (add, load): (&[u8], u64) = (b"farpool!", u64::from_le_bytes(*b"farpool!"));
@@ -254,7 +260,8 @@ fn peek_module() -> Vec<u8> {
     [&b"\0asm\x01\0\0\0"[..]].into_iter().chain(sections).flatten().copied().collect()
 }
 
-/// Checks that the module has this entry, with the right type.
+/// Checks that the module exports a function of this name, with the type of entries: it takes an i32 and returns an
+/// i64.
 pub fn check_entry(compiled: &Compiled, entry: &str) -> Result<(), FunctionFault> {
     let export = compiled.instances.module().get_export(entry).ok_or(FunctionFault::NoEntry)?;
     let function = export.func().ok_or(FunctionFault::NoEntry)?;
@@ -265,7 +272,7 @@ pub fn check_entry(compiled: &Compiled, entry: &str) -> Result<(), FunctionFault
     if is_entry { Ok(()) } else { Err(FunctionFault::EntryType) }
 }
 
-/// Reads compiled code from a file. It is an error if its bytes are not those that were written.
+/// Reads compiled code from a file. It is an error if the code does not have the SHA-256 hash at the file's beginning.
 fn read_artefact(cache: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
     let file = openat(cache, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
     let mut bytes = Vec::new();

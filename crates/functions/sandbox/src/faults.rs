@@ -1,7 +1,8 @@
 //! Page faults of running functions: supplies missing bytes, or attributes the fault to the call that caused it.
 //!
-//! The idea: a function loads from its window like from an array, although some of it lies at other nodes. The first
-//! load of such a byte faults. The handler asks the lane's caller for the block of bytes, maps it, and the load is
+//! The idea: a function loads from its window (a range of far memory) like from an array, although some of it lies at
+//! other nodes. The first load of such a byte faults. The handler asks the caller, over the connection on which it has
+//! called the function (its lane), for the block of bytes around it. It maps the block, and the load is
 //! repeated. Loads of memory that was revoked or truncated fault too: the handler maps zeros, and the call's result
 //! is discarded. Any other fault in a module's space is recorded, and Wasmtime, whose handler is next, turns it into
 //! a trap.
@@ -17,17 +18,17 @@ use std::cell::Cell;
 use std::io;
 use std::ptr::{addr_of, addr_of_mut};
 
-/// Size of the handler's stack, in bytes. The handler sends requests on the lane, which takes buffers.
+/// Size of the handler's stack, in bytes. The handler asks the function's caller for bytes, which takes buffers.
 const STACK_BYTES: usize = 512 << 10;
 
 /// The call that runs on this thread.
 pub struct ThreadCall<'r> {
     /// Address space of the call.
     pub space: &'r AddressSpace,
-    /// True if a module runs, so that faults become traps. In native code they end the process.
+    /// True if a Wasm module runs, so that faults become traps. In native code they end the process.
     pub is_module: bool,
-    /// Obtains the block of the window that starts at this byte and stores it where `AddressSpace::map_supplied` finds
-    /// it. Returns false if it could not.
+    /// Function that obtains the block of the window that starts at this byte from the caller, and stores it where
+    /// `AddressSpace::map_supplied` finds it. It returns false if it could not.
     pub supply: &'r dyn Fn(u64) -> bool,
     /// Record of the faults, which the handler fills.
     pub noted: &'r Noted,
@@ -40,7 +41,8 @@ pub struct Noted {
     pub fault: Cell<Option<(usize, bool)>>,
     /// True if a load found that memory of the window was revoked or truncated.
     pub is_void: Cell<bool>,
-    /// First byte of a block that could not be supplied.
+    /// Offset in the window of a block that lies at another node and that the caller did not send; `None` if there was
+    /// no such block.
     pub not_supplied: Cell<Option<u64>>,
 }
 
@@ -49,7 +51,7 @@ thread_local! {
     static RUNNING: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Runs a closure as this call: faults are handled for it.
+/// Runs a closure while this thread's faults are handled as faults of this call.
 pub fn during<T>(running: &ThreadCall<'_>, run: impl FnOnce() -> T) -> T {
     struct Reset;
     impl Drop for Reset {
@@ -62,13 +64,15 @@ pub fn during<T>(running: &ThreadCall<'_>, run: impl FnOnce() -> T) -> T {
     run()
 }
 
+/// Handlers of the two signals that were installed before, which are Wasmtime's. They get the faults that this one does
+/// not resolve.
 static mut NEXT_SEGV: libc::sigaction = EMPTY;
 static mut NEXT_BUS: libc::sigaction = EMPTY;
 // SAFETY: all zeros is a valid `sigaction`, the default.
 const EMPTY: libc::sigaction = unsafe { std::mem::zeroed() };
 
-/// Installs the handler in front of Wasmtime's, which must have been installed before. It is called once, before
-/// there are lanes.
+/// Installs the fault handler in front of Wasmtime's, which must have been installed before. It is called once, before
+/// there are lanes (threads that run functions).
 pub fn install() -> io::Result<()> {
     for (signal, next) in [(libc::SIGSEGV, addr_of_mut!(NEXT_SEGV)), (libc::SIGBUS, addr_of_mut!(NEXT_BUS))] {
         // SAFETY: `sigaction` gets a handler of the right type, and a place for the previous one, which nobody reads
@@ -95,8 +99,8 @@ pub fn install() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Ends the process with the exit status of an abort. The first process of a namespace is not ended by a signal that
-/// it sends to itself.
+/// Ends the process with the exit status of an abort. The signal alone would not: the kernel ignores signals that the
+/// first process of a namespace sends to itself, unless they have a handler.
 extern "C" fn end_aborted(_signal: libc::c_int) {
     // SAFETY: it ends the process, and may be called in a signal handler.
     unsafe { libc::_exit(ABORTED) }
@@ -145,7 +149,8 @@ fn is_store(_context: *mut libc::c_void) -> bool {
     false
 }
 
-/// Handles a fault. Returns true if the instruction should be repeated.
+/// Handles a fault at this address. Returns true if the instruction should be repeated, false if the next handler
+/// should turn the fault into a trap or end the process.
 fn answer(running: &ThreadCall<'_>, signal: libc::c_int, address: usize, is_store: bool) -> bool {
     let ThreadCall { space, is_module, supply, noted } = *running;
     noted.fault.set(Some((address, is_store)));

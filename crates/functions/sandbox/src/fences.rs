@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct Fences {
     base: *const u8,
+    /// Size of the mapping in bytes; 0 if there is none.
     bytes: usize,
+    /// Fence words of the window's regions: where each lies, and the value that it has until its region is revoked.
     fences: Vec<FenceAt>,
 }
 
@@ -22,7 +24,7 @@ unsafe impl Send for Fences {}
 unsafe impl Sync for Fences {}
 
 impl Fences {
-    /// Maps the fence words.
+    /// Maps the fence words from their file, whose size in bytes comes with it. `fences` says which of them to look at.
     pub fn new(words: Option<&(OwnedFd, u64)>, fences: Vec<FenceAt>) -> io::Result<Fences> {
         let Some((file, bytes)) = words else {
             return Ok(Fences { base: std::ptr::null(), bytes: 0, fences: Vec::new() });

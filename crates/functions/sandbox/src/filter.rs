@@ -1,4 +1,4 @@
-//! Filter of system calls: which calls the process may make, and with which arguments.
+//! Filter of system calls: which calls the sandbox process may make, and with which arguments.
 //!
 //! The idea: a system call is permitted if running functions needs it and if it reaches nothing but this process and
 //! the descriptors that it was given. If a call can reach others as well, its arguments are compared. For example, a
@@ -29,7 +29,8 @@ const NOT_BY_CLONE: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PARENT
     | libc::CLONE_PIDFD
     | libc::CLONE_VFORK) as u64;
-/// Bits of the ids of clocks that belong to no process; all their other bits are 0.
+/// Bits that the id of a clock may have if the clock belongs to no process, such as the clock of real time. An id with
+/// other bits names the CPU clock of a process.
 const CLOCKS: u64 = 0xf;
 
 /// System calls that reach nothing but this process and its descriptors.
@@ -85,7 +86,7 @@ const PLAIN: [i64; 45] = [
     libc::SYS_restart_syscall,
 ];
 
-/// System calls that take file names.
+/// System calls that take file names. They fail with `ENOSYS` if the process may not name files ([`Files::None`]).
 #[cfg(target_arch = "x86_64")]
 const NAMING: [i64; 7] = [
     libc::SYS_openat,
@@ -103,7 +104,7 @@ const NAMING: [i64; 5] =
 /// Right of the process to name files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// The process may name files: its namespace or Landlock restricts it to its own.
+    /// The process may name files: its namespace or Landlock restricts it to files of its own.
     Named,
     /// The process may not name files, and uses the open ones that it was given.
     None,
@@ -120,7 +121,7 @@ pub fn apply(files: Files) -> Result<(), Box<dyn Error>> {
 fn permitted() -> Result<BpfProgram, Box<dyn Error>> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     rules.extend(PLAIN.map(|call| (call, Vec::new())));
-    // The filter that was installed first decides about these.
+    // The filter of `absent`, which was installed first, decides about these two calls and about file names.
     rules.extend([libc::SYS_clone3, libc::SYS_sched_getaffinity].map(|call| (call, Vec::new())));
     rules.extend(NAMING.map(|call| (call, Vec::new())));
     rules.extend(by_argument()?);
@@ -169,9 +170,9 @@ fn by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     // A message that opens a TCP connection could reach any address.
     let no_opening = |argument| has(argument, libc::MSG_FASTOPEN as u64, 0);
     Ok(BTreeMap::from([
-        // Limits: reading its own.
+        // Resource limits: only reading (no new value) those of this process (id 0).
         (libc::SYS_prlimit64, vec![all(vec![is(0, 0)?, is_null(2)?])?]),
-        // Time: not the clock of another process, whose id is made of the process's id.
+        // Time: not the CPU clock of another process. The id of such a clock contains the id of its process.
         (libc::SYS_clock_gettime, vec![all(vec![has(0, !CLOCKS, 0)?])?]),
         (libc::SYS_clock_nanosleep, vec![all(vec![has(0, !CLOCKS, 0)?])?]),
         // Signals: to its own threads.
@@ -188,9 +189,10 @@ fn by_argument() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     ]))
 }
 
-/// Makes these calls fail as on a kernel that does not have them. `clone3` has its arguments in memory, where no
-/// filter sees them; the C library uses `clone` instead. The C library also asks for the CPUs of a thread by an id
-/// that could be any process's, and can do without. Libraries look for system files, and can do without them too.
+/// Returns a filter that makes some calls fail as on a kernel that does not have them. `clone3` has its arguments in
+/// memory, where no filter sees them; the C library uses `clone` instead. The C library also asks for the CPUs of a
+/// thread by an id that could be that of any process, and can do without the answer. Libraries look for system files,
+/// and can do without them too.
 fn absent(files: Files) -> Result<BpfProgram, Box<dyn Error>> {
     let names_one = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, 0)?;
     let mut rules = BTreeMap::from([

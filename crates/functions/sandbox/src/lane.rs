@@ -32,10 +32,10 @@ const SEND_PATIENCE_MS: u64 = 30_000;
 const WARM_MAX: usize = 8;
 /// Largest number of functions that a lane keeps numbers for.
 const FUNCTIONS_MAX: usize = 4_096;
-/// Address of the tables behind the call record.
+/// Address in a function's space of the tables behind the call record (parts of the window, columns).
 const TABLES_AT: u64 = CALL_AT + 256;
 
-/// A function that this lane has a number for.
+/// A function to which this lane has given a number, by which its caller calls it.
 enum Function {
     Module { compiled: Compiled, entry: ModuleExport, warm: Option<Warm> },
     Native(Entry),
@@ -51,7 +51,7 @@ struct Warm {
 }
 
 impl Warm {
-    /// Drops the module and returns its space.
+    /// Drops the instance and returns its address space.
     fn into_space(self) -> Arc<AddressSpace> {
         // The module is dropped first, because it lives in the space.
         drop(self.store);
@@ -59,7 +59,7 @@ impl Warm {
     }
 }
 
-/// End of a call: the header to answer, the answer, and the time.
+/// End of a call: header of the request that is answered, the answer, and the time of the end.
 struct End {
     of: Header,
     called: Called,
@@ -80,20 +80,23 @@ struct Serving<'p> {
     functions: Vec<Function>,
     /// Entry names of `functions`, in the same order.
     names: Vec<String>,
-    /// Number of calls so far.
+    /// Number of calls of modules so far.
     calls: u64,
     /// Instance whose heap the next call must not see, and the index of its function. It is replaced after the answer
     /// was sent.
     left: Option<(usize, Warm)>,
     /// Address spaces without a module.
     spare: Vec<Arc<AddressSpace>>,
-    /// Space for native functions.
+    /// Address space for native functions; `None` before the first one is called.
     space: Option<Arc<AddressSpace>>,
+    /// Encoded table of the window's parts that lie at this node.
     parts: Vec<u8>,
+    /// Encoded table of columns that the caller has sent; empty if it has sent none.
     columns: Vec<u8>,
-    /// Offset in the window of the first byte of each block that the caller has supplied.
+    /// Blocks of the window that lie at other nodes and that the caller has sent: the offset in the window of the first
+    /// byte of each.
     supplied: RefCell<BTreeSet<u64>>,
-    /// Space with the last call's output, and the size of that output in bytes.
+    /// Address space with the last call's output, and the size of that output in bytes.
     output: Option<(Arc<AddressSpace>, usize)>,
 }
 
@@ -283,8 +286,8 @@ impl Serving<'_> {
         }
     }
 
-    /// Instantiates a module, and reuses the space of its former instance. If the lane has too many instances, drops
-    /// the one that was used least recently.
+    /// Instantiates a module, and reuses the address space of its former instance. If there is none and the lane has
+    /// [`WARM_MAX`] instances, drops the one that was used least recently and takes its space.
     fn warm_anew(
         &mut self,
         former: Option<Warm>,
@@ -336,7 +339,8 @@ impl Serving<'_> {
         Ok(Warm { store, entry, space, used: 0 })
     }
 
-    /// Writes the call record and its tables. `None` if they do not fit the call area.
+    /// Writes the call record (which tells the function where its window, arguments and output lie) and its tables.
+    /// `None` if they do not fit the call area.
     fn put_record(&self, space: &AddressSpace, base: u64, call: &CallFunction) -> Option<()> {
         let layout = space.layout();
         let mut at = TABLES_AT;
@@ -360,7 +364,7 @@ impl Serving<'_> {
         Some(())
     }
 
-    /// Runs a function that exists. `None` if the caller has left.
+    /// Calls a function that this lane has given a number. `None` if the caller has left.
     fn call(&mut self, lane: &mut Lane, of: Header, call: CallFunction) -> Option<End> {
         self.output = None;
         let index = call.number as usize;
@@ -459,7 +463,7 @@ impl Serving<'_> {
                 return false;
             };
             asked.set(header);
-            // Time spent waiting for bytes does not count against the deadline.
+            // The time that was spent waiting for the caller's bytes does not count against the deadline.
             until.set(MonoNs(until.get().0 + (clock::now().0 - paused.0)));
             begin();
             supply.at == first && self.keep_supplied(space, first, &supply.bytes)
@@ -485,7 +489,7 @@ impl Serving<'_> {
             called.output = output_piece(space, 0, bytes);
             self.output = Some((Arc::clone(space), bytes));
         }
-        // Checks the window after the output was copied and before any of it leaves.
+        // Checks that the window was not revoked, after the output was copied and before any of it leaves the process.
         if !self.watched.is_current() || noted.is_void.get() {
             self.output = None;
             called = Called { ran_ns, ..self::called(Outcome::Revoked, 0) };
@@ -493,8 +497,9 @@ impl Serving<'_> {
         Some(End { of: asked.get(), called, at })
     }
 
-    /// Stores a supplied block where `AddressSpace::map_supplied` finds it. Drops all earlier blocks if they take too
-    /// much memory.
+    /// Stores a block of the window that the caller has sent in the file from which `AddressSpace::map_supplied` maps
+    /// it. First drops all earlier blocks if together they would be larger than a heap may be. Returns false if the
+    /// block has the wrong size or cannot be stored.
     fn keep_supplied(&self, space: &AddressSpace, first: u64, bytes: &[u8]) -> bool {
         let window_bytes = space.layout().window.window_bytes;
         let wanted = window_bytes.saturating_sub(first).min(FUNCTION_PIECE_BYTES as u64);

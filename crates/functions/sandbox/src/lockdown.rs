@@ -1,6 +1,6 @@
-//! Lockdown: the rights that the process gives up before it sees anything of its tenant. It keeps the files of its
-//! cache and the system calls that running functions takes ([`crate::filter`]), and gives up other files, the
-//! network, other processes and all other system calls.
+//! Lockdown: the rights that the sandbox process gives up before it sees anything of its tenant. It keeps the files of
+//! its cache of compiled code, and the system calls that are needed to run functions ([`crate::filter`]). It gives up
+//! other files, the network, other processes and all other system calls.
 
 use crate::filter::{self, Files};
 use crate::namespaces;
@@ -16,9 +16,10 @@ use rustix::thread::set_no_new_privs;
 use std::error::Error;
 use std::os::fd::OwnedFd;
 
-/// Largest size of a file, in bytes. The bytes supplied to a window lie in a file of the window's size.
+/// Largest size of a file that the process may write, in bytes. The largest one has the size of a window (the range of
+/// far memory that functions see), and holds the bytes of it that lie at other nodes and that callers have sent.
 const FILE_BYTES_MAX: u64 = WINDOW_BYTES_MAX + FUNCTION_PIECE_BYTES as u64;
-/// Largest number of descriptors. A window has one for each of its regions.
+/// Largest number of open file descriptors. A window has one for each of its regions.
 const DESCRIPTORS_MAX: u64 = 1 << 18;
 /// Bytes of memory besides heaps: the process's own data, call areas, outputs, stacks.
 const OWN_BYTES: u64 = 8 << 30;
@@ -34,8 +35,9 @@ pub fn lower_priority(niceness: u8) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes the kernel end this process when its parent ends. If the parent has ended already, the closed socket shows
-/// it. The kernel drops this setting whenever the process changes its user, so it must be set again afterwards.
+/// Makes the kernel end this process when its parent ends. If the parent has ended already, this process notices it by
+/// the closed control socket. The kernel drops this setting whenever the process changes its user, so it must be set
+/// again afterwards.
 pub fn follow_parent() -> Result<(), Box<dyn Error>> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }

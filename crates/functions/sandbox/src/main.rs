@@ -1,8 +1,8 @@
 //! The sandbox process, which runs what clients ship: WebAssembly modules and signed shared objects.
 //!
 //! The idea: whatever runs in this process may take it over, so the process has nothing worth taking. A node starts
-//! the program with one end of a socket pair as its standard input. It hands over connections of one tenant's caller
-//! and descriptors for reading that tenant's regions, and may kill the process at any time. Before the process
+//! the program with one end of a socket pair as its standard input. The node hands over connections of one tenant's
+//! caller and descriptors for reading that tenant's regions, and may kill the process at any time. Before the process
 //! receives any of that, it gives up every right that it does not need ([`namespaces`], [`lockdown`]). Each
 //! connection is a call [`lane`] with a thread of its own, and functions run in address [`space`]s.
 //!
@@ -37,12 +37,19 @@ use watched::Lanes;
 
 /// State that all lanes of the process share.
 pub struct Process {
+    /// Compilers of Wasm modules, and their caches.
     engines: Engines,
+    /// Shared objects with native functions that were loaded.
     objects: Objects,
+    /// Largest size of a function's heap, in bytes.
     heap_bytes: u64,
+    /// Ed25519 public keys by which native functions must be signed.
     keys: Vec<[u8; 32]>,
+    /// Folder of the tenant's compiled code; `None` if nothing is cached in files.
     cache: Option<OwnedFd>,
+    /// Memory that is shared with the node, in which each lane shows what it is doing.
     status: Status,
+    /// The open lanes, for the thread that watches them.
     lanes: Lanes,
 }
 
@@ -57,8 +64,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reports whether the error means that the node has ended or does not need this process. There is nobody to report
-/// the error to.
+/// Reports whether the error means that the node has ended or does not need this process. Then there is nobody to
+/// report the error to.
 fn is_alone(error: &(dyn Error + 'static)) -> bool {
     let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     matches!(kind, Some(ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset))
@@ -99,7 +106,7 @@ fn serve(control: &UnixStream, confinement: Confinement) -> Result<(), Box<dyn E
     }
     let status = Status::of(status)?;
     let is_held_to_cache = lockdown::lock_down(cache.as_ref(), heap_bytes, confinement)?;
-    // The process could leave the cache's folder and reach other files without Landlock.
+    // If Landlock does not hold the process to the cache's folder, the process could reach other files through it.
     let cache = cache.filter(|_| is_held_to_cache);
     let object_files = match (confinement.files, is_held_to_cache) {
         (true, _) => ObjectFiles::InRoot,

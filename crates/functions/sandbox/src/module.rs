@@ -7,7 +7,7 @@ use wasmparser::{ExternalKind, Parser, Payload, Validator, WasmFeatures};
 /// Method by which a running function of a module is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Interruption {
-    /// Checks in the compiled code, which look at a counter now and then, interrupt it.
+    /// Checks in the compiled code interrupt it. They look at a counter now and then.
     Inside,
     /// The end of its process interrupts it. Modules with vectors have no checks, which would make loops over vectors
     /// five times slower (ADR 0028).
@@ -43,7 +43,8 @@ fn check_counts(bytes: &[u8]) -> Result<(), FunctionFault> {
     Ok(())
 }
 
-/// Checks a module except for its entry. Returns how its functions are interrupted.
+/// Checks everything of a module but its entry (the function that the caller names). Returns how its functions are
+/// interrupted.
 pub fn check(bytes: &[u8], heap_bytes: u64) -> Result<Interruption, FunctionFault> {
     check_counts(bytes)?;
     Validator::new_with_features(features()).validate_all(bytes).map_err(|_| FunctionFault::Invalid)?;

@@ -27,14 +27,14 @@ use std::time::{Duration, Instant};
 
 /// Mount options of the root folder, with its largest size. Loaded shared objects lie in it.
 const ROOT: &CStr = c"mode=0700,size=256m,nr_inodes=8192";
-/// Longest time to wait until threads that were joined have ended.
+/// Longest time to wait until the kernel has removed threads that were joined.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Exit status of the second process if it was aborted. As the first process of its namespace it is not ended by
 /// signals that it sends to itself.
 pub const ABORTED: i32 = 128 + libc::SIGABRT;
 
-/// Creates namespaces with the node's help, or does without them where the system refuses. The caller must be the
-/// only thread.
+/// Creates namespaces with the help of the node at the other end of `control`, or does without them where the system
+/// refuses. The caller must be the only thread.
 pub fn enter(control: &UnixStream) -> io::Result<Confinement> {
     let mut confinement = Confinement::default();
     hear(control)?;
@@ -59,7 +59,7 @@ pub fn enter(control: &UnixStream) -> io::Result<Confinement> {
     }
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
-    // Forbids other processes of the same user to trace it or to read its memory.
+    // Forbids other processes of the same user to trace this process or to read its memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     Ok(confinement)
 }
@@ -86,7 +86,7 @@ pub fn wait_alone() -> io::Result<()> {
     }
 }
 
-/// Takes on a user and its group, and leaves all other groups.
+/// Makes this thread run as the user and the group with this id, and leave all other groups.
 fn become_user(id: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
     // A node that is not run by root may be unable to let the process leave groups. They give no right to anything
@@ -138,8 +138,8 @@ pub fn split() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Waits until the second process has ended, and ends it once the node has closed its end of the socket. Returns the
-/// exit status that tells how: the number of the signal, or 0.
+/// Waits until the second process has ended or the node has closed its end of the socket, and then ends the second
+/// process. Returns the exit status for the node: the number of the signal that ended the second process, or 0.
 pub fn supervise(second: Pid, control: &UnixStream) -> io::Result<ExitCode> {
     let process = pidfd_open(second, PidfdFlags::empty())?;
     loop {
@@ -151,7 +151,7 @@ pub fn supervise(second: Pid, control: &UnixStream) -> io::Result<ExitCode> {
             Err(error) => return Err(error.into()),
         }
     }
-    // An error means that it has ended by itself.
+    // An error means that the second process has ended by itself.
     let _ = kill_process(second, Signal::KILL);
     let status = waitpid(Some(second), WaitOptions::empty())?.map(|(_, status)| status);
     let signal = status.and_then(|status| match status.exit_status() {
@@ -161,8 +161,8 @@ pub fn supervise(second: Pid, control: &UnixStream) -> io::Result<ExitCode> {
     Ok(ExitCode::from(signal.unwrap_or(0) as u8))
 }
 
-/// Redirects standard error to `/dev/null`, where standard output goes already. It is the node's, and may be a
-/// terminal or a log.
+/// Redirects standard error to `/dev/null`, where standard output goes already. Until then standard error is that of
+/// the node, which may be a terminal or a log.
 pub fn silence() -> io::Result<()> {
     // SAFETY: the process was started with both descriptors, and no Rust value owns them.
     match unsafe { libc::dup2(libc::STDOUT_FILENO, libc::STDERR_FILENO) } {

@@ -12,12 +12,13 @@ use std::ffi::{CString, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// An entry point of a loaded object.
+/// Address of an entry: a function that a loaded object exports.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry(usize);
 
 impl Entry {
-    /// Calls the entry with the record in the space's call area. The signer is responsible for what the code does.
+    /// Calls the entry with the address of the call record (where arguments, window and output lie), which the caller
+    /// has written to the space's call area. The signer is responsible for what the code does.
     pub fn call(self, space: &AddressSpace) -> i64 {
         // SAFETY: the address is that of a symbol of an object that its signer vouches for and that is never
         // unloaded. The type of entries is part of the contract that was signed. The record lies in the space's call
@@ -29,6 +30,7 @@ impl Entry {
 
 /// An object that is loaded in this process.
 struct Loaded {
+    /// Handle that `dlopen` has returned.
     handle: usize,
     /// File that `handle` was loaded from. The loader identifies objects by their files, so it stays open.
     _file: OwnedFd,
@@ -41,11 +43,12 @@ pub enum ObjectFiles {
     InRoot,
     /// Memory files, by the names that `/proc` gives their descriptors.
     InMemory,
-    /// No place: if this process could name files, it could name those of other users.
+    /// No place, so no object can be loaded: this process may not name files, because nothing would keep it from those
+    /// of other users.
     Nowhere,
 }
 
-/// Loaded objects, by their SHA-256 hash.
+/// Loaded shared objects, by their SHA-256 hash.
 pub struct Objects {
     loaded: Mutex<BTreeMap<[u8; 32], Loaded>>,
     files: ObjectFiles,
@@ -89,7 +92,7 @@ impl Objects {
     /// Initialises the signature library before a caller waits for it.
     pub fn warm_up() {
         let nobody = FunctionSignature { key: [0; 32], signature: [0; 64] };
-        // The check fails, because no key signed this. Only its first use of the library counts.
+        // The check fails, because no key signed this. Only the initialisation counts that its first use triggers.
         let _ = check_signature(&[0; 32], Some(&nobody), &[[0; 32]]);
     }
 

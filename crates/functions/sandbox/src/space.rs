@@ -28,12 +28,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const RESERVED_BYTES: usize = (4 << 30) + (4 << 30) + (64 << 10);
 const PAGE: usize = WINDOW_PAGE_BYTES as usize;
 
-/// Memory that all spaces of a lane map.
+/// Memory that all address spaces of a lane (a connection on which functions are called over one window) map.
 #[derive(Debug)]
 pub struct Layout {
-    /// The window.
+    /// The window: which files lie where in it, and the capacity of the output.
     pub window: LaneWindow,
-    /// File with the blocks from elsewhere that were supplied to this lane.
+    /// File with the supplied blocks: bytes of the window that lie at other nodes and that the caller has sent. Each
+    /// block has the same offset in it as in the window.
     pub supplied: OwnedFd,
     /// Largest size of a heap, in bytes.
     pub heap_bytes: usize,
@@ -57,14 +58,15 @@ impl Layout {
     }
 }
 
-/// Address space for one function at a time.
+/// Address space (a reservation of 4 GiB and guards) in which one function at a time runs.
 #[derive(Debug)]
 pub struct AddressSpace {
+    /// Address in this process of the module's address 0.
     base: *mut u8,
     /// Size of the accessible part of the heap, in bytes.
     heap: AtomicUsize,
     layout: Arc<Layout>,
-    /// Offset in the window of the first byte of each supplied block that is mapped.
+    /// Offset in the window of the first byte of each block that is mapped from [`Layout::supplied`].
     mapped: RefCell<Vec<u64>>,
 }
 
@@ -78,7 +80,7 @@ unsafe impl Sync for AddressSpace {}
 thread_local! {
     /// The space in which this thread instantiates its next module.
     static NEXT: Cell<Option<Arc<AddressSpace>>> = const { Cell::new(None) };
-    /// True if a heap of this thread was refused more memory since this was last reset.
+    /// True if a module on this thread was refused a larger heap since this flag was last reset.
     pub static GROWTH_REFUSED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -90,7 +92,7 @@ fn anonymous(at: *mut u8, bytes: usize, protection: ProtFlags) -> io::Result<()>
 }
 
 impl AddressSpace {
-    /// Maps a space. The pages of the window are mapped at once, so that no load has to wait for them.
+    /// Maps a space. At a node the pages of the window are mapped at once, so that no load has to wait for them.
     pub fn new(layout: Arc<Layout>) -> io::Result<AddressSpace> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
@@ -144,7 +146,7 @@ impl AddressSpace {
         &self.layout
     }
 
-    /// Copies bytes to the call area. The caller must keep them inside it.
+    /// Copies bytes to a module's address in the call area. The caller must ensure that they fit there.
     pub fn put(&self, address: u64, bytes: &[u8]) {
         let end = address.saturating_add(bytes.len() as u64);
         assert!(address >= CALL_AT && end <= OUTPUT_AT, "what a record leads to fits the call area");
@@ -153,7 +155,7 @@ impl AddressSpace {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(address), bytes.len()) };
     }
 
-    /// Returns an integer of the call area.
+    /// Returns the 64-bit integer at a module's address, which must lie in the call area.
     pub fn word(&self, address: u64) -> u64 {
         assert!(address >= CALL_AT && address + 8 <= OUTPUT_AT);
         // SAFETY: the range was just checked to lie in the call area, which is mapped as long as the space exists. The
@@ -161,7 +163,7 @@ impl AddressSpace {
         unsafe { self.at(address).cast::<u64>().read_unaligned() }
     }
 
-    /// Copies bytes of the output.
+    /// Returns a copy of a range of the output area.
     pub fn output(&self, range: Range<usize>) -> Vec<u8> {
         let capacity = self.layout.window.output_bytes as usize;
         assert!(range.start <= range.end && range.end <= capacity, "an output does not exceed its capacity");
@@ -217,7 +219,8 @@ impl AddressSpace {
         after.checked_sub(1).is_some_and(|index| byte < end(ranges[index].part))
     }
 
-    /// Maps a supplied block, except the pages of it that lie at this node.
+    /// Maps a block of the window from [`Layout::supplied`], where the caller's bytes for it were stored. Pages of it
+    /// that lie at this node are mapped already and stay.
     pub fn map_supplied(&self, first: u64) -> io::Result<()> {
         for page in (first..first + FUNCTION_PIECE_BYTES as u64).step_by(PAGE) {
             if page >= self.layout.window.window_bytes || self.is_here(page) {
@@ -246,7 +249,7 @@ impl AddressSpace {
         anonymous(self.at(WINDOW_AT + byte - byte % PAGE as u64), PAGE, ProtFlags::READ)
     }
 
-    /// Unmaps all supplied blocks.
+    /// Unmaps all blocks that [`Self::map_supplied`] has mapped.
     pub fn forget_supplied(&self) {
         for first in self.mapped.borrow_mut().drain(..) {
             for page in (first..first + FUNCTION_PIECE_BYTES as u64).step_by(PAGE) {
@@ -276,7 +279,7 @@ impl Drop for AddressSpace {
     }
 }
 
-/// Allocator that gives modules the spaces that threads offer.
+/// Allocator of linear memory for Wasmtime: gives a module the address space that its thread has offered.
 pub struct Spaces;
 
 // SAFETY: `new_memory` returns memories with 4 GiB of reserved addresses and more than the guard behind them, which
@@ -316,7 +319,7 @@ unsafe impl wasmtime::LinearMemory for Heap {
         self.bytes
     }
 
-    /// Returns the size of the whole reservation. Growing never moves the heap, and `grow_to` enforces the limit.
+    /// Returns all that 32-bit addresses reach. Growing never moves the heap, and `grow_to` enforces the heap's limit.
     fn byte_capacity(&self) -> usize {
         4 << 30
     }

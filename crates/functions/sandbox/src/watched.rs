@@ -2,9 +2,10 @@
 //! to stop the function that runs on it.
 //!
 //! The idea: a function that loops cannot look at the clock by itself, so one thread does it for all lanes,
-//! some hundred times a second while there are any. It unmaps windows that were revoked, notices callers that have
-//! left, and interrupts modules so that each checks its own deadline. Code that cannot be interrupted gets a deadline
-//! in the shared status that is over, and the node then ends the process.
+//! some hundred times a second while there are any. It unmaps windows (ranges of far memory that functions see) that
+//! the node has revoked, notices callers that have left, and interrupts modules so that each checks its own deadline.
+//! For code that cannot be interrupted, it writes a deadline that has passed into the memory that is shared with the
+//! node ([`Status`]), and the node then ends the process.
 
 use crate::engines::Engines;
 use crate::fences::Fences;
@@ -22,29 +23,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Interval at which lanes are looked at.
+/// Interval at which the watching thread looks at all open lanes.
 const LOOK: Duration = Duration::from_millis(2);
 /// Time in ns that an interrupted function has to end by itself before the node ends the process.
 const GRACE_NS: u64 = 20_000_000;
 
 /// State of a lane that the watching thread shares with the lane's own thread.
 pub struct Watched {
-    /// Number of the lane in the status.
+    /// Number of the lane in [`Status`], the memory in which lanes show the node what they are doing.
     pub slot: usize,
-    /// Memory of the lane.
+    /// Memory that functions on this lane see: the window, and the sizes of heap and output.
     pub layout: Arc<Layout>,
-    /// Fence words of the window's regions.
+    /// Words by which the node shows that it has revoked memory of the window.
     pub fences: Fences,
     /// Connection to the caller.
     pub socket: OwnedFd,
+    /// Time in ns at which the function that runs must have ended.
     until_ns: AtomicU64,
+    /// Time in ms that the caller has given this function. It is the detail of the outcome `Deadline`.
     deadline_ms: AtomicU64,
+    /// True once the caller has closed its connection.
     has_left: AtomicBool,
     /// True if the code that runs can only be stopped by ending the process.
     ends_process: AtomicBool,
 }
 
-/// Outcome and detail of a function that was interrupted.
+/// Outcome of a function that was interrupted, and its detail: the deadline in ms if it has passed, otherwise 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted(pub Outcome, pub u64);
 
@@ -64,7 +68,7 @@ impl Watched {
         Watched { slot, layout, fences, socket, until_ns, deadline_ms, has_left, ends_process }
     }
 
-    /// Sets how the next function is interrupted.
+    /// Sets how the next function is interrupted: by checks inside its code, or by the end of the process.
     pub fn set_interruption(&self, interruption: Interruption) {
         self.ends_process.store(interruption == Interruption::Outside, Ordering::Relaxed);
     }
@@ -95,7 +99,7 @@ impl Watched {
         }
     }
 
-    /// Reports whether no memory of the window was revoked.
+    /// Reports whether the node has revoked no memory of the window.
     pub fn is_current(&self) -> bool {
         self.fences.are_up() && !self.layout.is_void()
     }

@@ -100,7 +100,7 @@ fn output_of_many_pieces_that_is_larger_than_the_window_arrives_whole_wherever_i
     call(Placement::Auto);
 }
 
-/// `docs/functions.md` describes this behaviour.
+/// `docs/functions.md` promises this. A file is built anew by a hook that its client has set with `rebuild_with`.
 #[test]
 fn call_whose_node_has_ended_fails_and_is_made_again_only_where_the_file_is_built_anew() {
     let mut running = Running::start(2, sandbox());

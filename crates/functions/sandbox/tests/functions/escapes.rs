@@ -120,8 +120,11 @@ const SHOWN_MIN: usize = 40;
 /// The compiled programs, and the ways that work outside the sandbox.
 struct Built {
     _folder: tempfile::TempDir,
+    /// Shared object of `escapes.c`, with one entry function for each way.
     object: PathBuf,
+    /// Program of `escapes_outside.c`, which runs the ways outside the sandbox and is the victim process.
     outside: PathBuf,
+    /// Names of the ways that work outside the sandbox on this system.
     shown: Vec<&'static str>,
 }
 
@@ -183,7 +186,8 @@ impl Victim {
         Victim { process, asked, answers, folder, tcp, udp, sockets, target }
     }
 
-    /// Returns everything that a way could have changed, as text; without the process if it has ended.
+    /// Returns everything of the victim that a way could have changed, as text. The state of the process is missing if
+    /// the process has ended.
     fn state(&mut self) -> String {
         let mut said = String::new();
         if self.asked.write_all(b"\n").is_ok() {
@@ -307,7 +311,7 @@ fn has_namespaces() -> bool {
     has
 }
 
-/// Returns the number behind this name in a file of `/proc`; `None` if the file is gone.
+/// Returns the number behind this name in a file of `/proc`; `None` if the file is gone or does not have the name.
 fn of_status(file: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -327,7 +331,7 @@ fn sandboxes() -> Vec<PathBuf> {
     fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path())).filter(is_ours).collect()
 }
 
-/// Returns the filter modes of all threads of each sandbox process.
+/// Returns, for each sandbox process, the seccomp modes of all its threads. Mode 2 is a filter of system calls.
 fn filters() -> Vec<Vec<u64>> {
     let modes = |process: PathBuf| {
         let threads = fs::read_dir(process.join("task")).ok()?;
@@ -419,7 +423,7 @@ fn node_that_is_refused_namespaces_says_what_its_functions_run_without() {
 
 #[test]
 fn process_whose_node_ends_while_it_starts_ends_without_a_word() {
-    // The node ends before it has sent anything, and after its first byte.
+    // The bytes that the node has sent before it ends: none, or the first one.
     for said in [&[][..], &[1]] {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(said).unwrap();

@@ -40,7 +40,7 @@ static int victim(void) {
     volatile uint64_t *shared = segment < 0 ? 0 : shmat(segment, 0, 0);
     if (!shared || shared == (void *)-1) return 3;
     *shared = 1;
-    /* The kernel removes it when the last process detaches it. */
+    /* The kernel removes the segment when the last process detaches it. */
     shmctl(segment, IPC_RMID, 0);
     struct sigaction counted = {.sa_handler = count, .sa_flags = SA_RESTART};
     for (int signal = 1; signal < 32; signal++) sigaction(signal, &counted, 0);

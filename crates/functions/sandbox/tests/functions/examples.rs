@@ -68,7 +68,7 @@ const PLACEMENTS: [Placement; 4] = [Placement::Auto, Placement::Ship, Placement:
 fn output_of_300_000_bytes_over_a_window_of_4_kib_comes_whole_from_c_wherever_it_runs() {
     let running = Running::start(1, sandbox());
     let pool = running.connect(Tcp);
-    // Layout of a leaf: its kind and number of entries, 255 keys, and a value for each.
+    // Layout of a B-tree's leaf: its kind and number of entries, 255 keys, and a value for each key.
     let (entries, looked_up) = (255u64, 37_000u64);
     let mut leaf = bytes_of(&[2 | entries << 16, 0]);
     leaf.extend(bytes_of(&(0..entries).map(|entry| entry * 2).collect::<Vec<_>>()));
@@ -130,7 +130,8 @@ fn nearest_neighbours_are_the_same_with_vectors_and_without() {
     let vectors: Vec<f32> = (0..count * u64::from(dimensions)).map(|_| next()).collect();
     let bytes: Vec<u8> = vectors.iter().flat_map(|number| number.to_le_bytes()).collect();
     let caller = publish(&pool, "vectors", &bytes).caller(Default::default()).unwrap();
-    // Asks for the neighbours of the vector with this number.
+    // Arguments: offset of the first vector, number of vectors, their dimensions, the number of neighbours wanted (5),
+    // and the vector whose neighbours are wanted, which is number 1,234.
     let mut args = bytes_of(&[0, count]);
     args.extend(dimensions.to_le_bytes());
     args.extend(5u32.to_le_bytes());

@@ -19,12 +19,13 @@ fn body(text: &str) -> String {
     )
 }
 
-/// Returns an expression for the address of a byte of the window.
+/// Returns a WebAssembly expression for the address of a byte of the window.
 fn window(byte: i64) -> String {
     format!("(i32.wrap_i64 (i64.add (i64.load offset=8 (local.get $call)) (i64.const {byte})))")
 }
 
-/// Returns functions: name, text, and the outcome of a call. The window has 100,000 bytes, the output 8,192.
+/// Returns functions that do something forbidden or foolish: name, WebAssembly text, and the outcome of a call. They
+/// are called over a window of 100,000 bytes, with room for 8,192 bytes of output.
 fn cases() -> Vec<(&'static str, String, Outcome)> {
     use Outcome::*;
     let output = "(i32.wrap_i64 (i64.load offset=40 (local.get $call)))";
@@ -292,8 +293,8 @@ fn module_that_takes_too_long_to_compile_is_refused_with_the_bound_and_others_ar
     let over = AtomicBool::new(false);
     let seven = Function::wasm(module(&body("(i64.const 7)")), "f").unwrap();
     std::thread::scope(|threads| {
-        // The first caller shares a process with the hostile functions, like all functions of one session. The other
-        // does not.
+        // The caller `beside` is of the same session as the hostile functions, and shares their process. The caller
+        // `elsewhere` has a process of its own.
         for caller in [&beside, &elsewhere] {
             threads.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -346,7 +347,7 @@ fn file_dropped_under_a_running_function_ends_it_and_its_memory_is_free_again() 
         call.join().unwrap()
     });
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-    // All of the memory can be leased again.
+    // Waits until the node counts no region as owned by a name or being cleaned: all its memory can be leased again.
     let status = || pool.status().unwrap().nodes[0].counts.clone();
     let give_up = std::time::Instant::now() + PATIENCE;
     while status().named > 0 || status().cleaning > 0 {
@@ -406,7 +407,7 @@ fn function_whose_file_is_moved_is_ended_and_called_again_where_the_file_is() {
         while count("n0") > 0 || count("n1") == 0 {
             assert!(begun.elapsed() < PATIENCE, "it goes where the file is");
         }
-        // Dropping the pool ends the session.
+        // The function runs at this node now. Its call ends with the node.
         drop(other);
     });
 }
@@ -440,7 +441,8 @@ fn caller_that_leaves_ends_its_function_and_the_node_goes_on() {
                 Err(error) => assert!(std::time::Instant::now() < give_up, "opened: {error}"),
             }
         };
-        // The caller gives up long before the function ends.
+        // The function has 1 ms, and the session waits 50 ms for an answer. How the call ends does not matter: the
+        // session ends afterwards.
         let slow = CallOptions { deadline: Duration::from_millis(1), ..self::options(1) };
         let _ = calls.call(&endless, &[], slow);
     }

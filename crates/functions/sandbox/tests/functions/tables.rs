@@ -8,7 +8,8 @@ use farpool::TransportChoice::Tcp;
 use farpool::function::{CallOptions, Function};
 use std::sync::Arc;
 
-/// Function that sums an i64 column without nulls and counts the rows, over all row groups that are listed.
+/// Function that sums an i64 column without nulls and counts its rows, over all row groups in the call's table of
+/// columns.
 const SUM: &str = r#"(module (memory (export "memory") 1) (func (export "sum") (param $call i32) (result i64)
     (local $at i32) (local $groups i32) (local $rows i64) (local $all i64) (local $sum i64) (local $value i32) (local $out i32)
     (local.set $out (i32.wrap_i64 (i64.load offset=40 (local.get $call))))
