@@ -12,17 +12,20 @@ use crate::chunks::{CHUNK_LINES, ChunkSource, Purpose, take};
 use crate::memory::{CacheLine, LineMemory};
 use std::cell::{Cell, RefCell};
 
-/// Divides chunks into blocks, which one thread writes.
+/// Divider of chunks into blocks, which one thread writes.
 pub(crate) struct Arena<'m> {
     chunks: &'m dyn ChunkSource,
     purpose: Purpose,
+    /// Cache lines of a block.
     block_lines: usize,
+    /// Chunks that were taken so far.
     memories: RefCell<Vec<LineMemory<'m>>>,
+    /// Number of blocks that were returned so far.
     blocks: Cell<usize>,
 }
 
 impl<'m> Arena<'m> {
-    /// Returns an arena of blocks of `block_lines` lines: a power of two, at most the lines of a chunk.
+    /// Returns an arena of blocks of `block_lines` cache lines: a power of two, at most the lines of a chunk.
     pub(crate) fn new(chunks: &'m dyn ChunkSource, purpose: Purpose, block_lines: usize) -> Arena<'m> {
         assert!(block_lines.is_power_of_two() && block_lines <= CHUNK_LINES, "blocks of {block_lines} lines");
         Arena { chunks, purpose, block_lines, memories: RefCell::default(), blocks: Cell::new(0) }
@@ -40,7 +43,7 @@ impl<'m> Arena<'m> {
         self.blocks.set(block + 1);
         let start = memories[block / in_chunk].start();
         // SAFETY: `take` checked that a memory has the lines of a chunk. This block is a part of it that belongs to no
-        // other number, and no number is returned twice. The block lives as long as `self`: if the vector moves its
+        // other block number, and no number is used twice. The block lives as long as `self`: if the vector moves its
         // elements, the lines they point to stay in place. `finish` consumes `self`, so no block is left when `Blocks`
         // reads the lines.
         Ok(unsafe {

@@ -24,14 +24,15 @@ pub enum JoinSide {
 /// Purpose of memory that a join asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// Partitions of a side: written once from front to back, and read once.
+    /// Partitions of one side (its rows, divided by the hash of their key): written once from front to back, and read
+    /// once.
     Partition {
         /// Side of the join.
         side: JoinSide,
         /// Thread that writes the memory, counted from 0.
         worker: usize,
     },
-    /// A table: written range by range, then read at random.
+    /// A table in which rows are looked up: written range by range, then read at random.
     Table,
     /// Working memory of a thread. It should fit a cache.
     Scratch {

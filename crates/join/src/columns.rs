@@ -41,12 +41,14 @@ pub enum Algorithm {
 /// Row number that stands for "no row of the build side".
 const NONE: u64 = u64::MAX;
 
-/// Row numbers of some of the output rows.
+/// Row numbers of the output rows of a join that one thread has found.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs {
+    /// Row of the build side of each output row. Empty if the kind of join outputs only the probe side.
     build: Vec<u64>,
+    /// Row of the probe side of each output row.
     probe: Vec<u64>,
-    /// True if a row of the probe side without a partner has an entry in `build` too.
+    /// True if a row of the probe side without a partner has an entry in `build` too, which is [`NONE`].
     is_padded: bool,
 }
 
@@ -76,7 +78,8 @@ impl Pairs {
 }
 
 impl Pairs {
-    /// Returns the row numbers of build and probe side without copying. For joins that output pairs only.
+    /// Returns the row numbers of build and probe side without copying. Meant for inner joins: after a left join, the
+    /// rows of the build side contain [`NONE`] instead of NULL.
     pub fn into_parts(self) -> (UInt64Array, UInt64Array) {
         (self.build.into(), self.probe.into())
     }
@@ -146,13 +149,14 @@ pub fn join(
 #[derive(Debug)]
 pub struct BuildLookup<'m> {
     settings: Settings,
+    /// Types of the key columns of the build side. Those of each batch must be the same.
     types: Vec<DataType>,
     table: BuildTable<'m>,
 }
 
 impl<'m> BuildLookup<'m> {
     /// Makes a table of the build side. Returns `None` unless the key columns fit a word of 64 bits and all keys
-    /// differ, so that each row of the probe side finds at most one.
+    /// differ, so that each row of the probe side finds at most one row of the build side.
     ///
     /// # Errors
     /// Returns [`JoinError::Keys`] if the columns cannot be keys, and other errors if there is no memory, if there are
@@ -171,7 +175,7 @@ impl<'m> BuildLookup<'m> {
         Ok(table.is_distinct().then_some(BuildLookup { settings: *settings, types, table }))
     }
 
-    /// Looks up rows, and returns the pairs.
+    /// Looks up rows of the probe side by their key columns, and returns the pairs of rows with equal keys.
     ///
     /// # Errors
     /// Returns [`JoinError::Keys`] if the types of the columns differ from those of the build side.
@@ -226,7 +230,9 @@ fn phases<E: Equal>(
 
 /// Input of a join with a key of 64 bits for each row. The payload of a tuple is its row number.
 struct Words {
+    /// Key of each row.
     words: ScalarBuffer<i64>,
+    /// Valid where no key column of the row is NULL. No tuple is made of the other rows.
     nulls: Option<NullBuffer>,
 }
 
@@ -253,7 +259,7 @@ impl JoinInput for Words {
     }
 }
 
-/// Matches rows whose keys are equal byte by byte.
+/// Test that matches rows whose keys are equal byte by byte. The payloads of both sides are row numbers.
 struct SameRows {
     build: Rows,
     probe: Rows,
@@ -268,6 +274,7 @@ impl Equal for SameRows {
 /// Class of types whose values can be compared with each other. The number of a decimal is its scale.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Class {
+    /// Integers that are stored as, or were widened to, 64 bits with a sign.
     Whole,
     Text,
     Bytes,
@@ -372,7 +379,8 @@ fn plain(column: &ArrayRef, differs: bool) -> Result<ArrayRef, JoinError> {
         ($type:ty) => {{
             let nan = <$type as ArrowPrimitiveType>::Native::NAN;
             let zero = <$type as ArrowPrimitiveType>::Native::default();
-            // Compared, not computed: adding a zero would make a NaN quiet, but not make all NaNs one.
+            // A comparison selects the value. Adding a zero would not do: it makes NaNs quiet, but leaves their other
+            // bits different.
             let plain = |value: <$type as ArrowPrimitiveType>::Native| match (value.is_nan(), value == zero) {
                 (true, _) => nan,
                 (_, true) => zero,

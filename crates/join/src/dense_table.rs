@@ -19,29 +19,29 @@ use crate::partitioned::Partitioned;
 use crate::table::{BATCH_ROWS, Found, Hit};
 use crate::{CacheLine, Tuple, memory::words};
 
-/// Word of free slots. A build side with this payload gets a table of buckets.
+/// Word of free slots. A build side with a row of this payload gets a table of buckets instead.
 pub(crate) const FREE: i64 = 0x5bd1_9f0c_e4a6_7d23;
-/// Number of tuples between prefetching a slot and looking at it.
+/// Number of tuples that are looked up between prefetching a tuple's slot and looking at it.
 const AHEAD_ROWS: usize = 32;
-/// Most words of a table whose slots are not prefetched: 384 KiB. Prefetching makes lookups in tables of 256 KiB take
-/// half as long again.
+/// Most words of a table whose slots are not prefetched, because it lies in a cache: 384 KiB. With prefetching, lookups
+/// in tables of 256 KiB take half as long again.
 const NEAR_WORDS: usize = 3 << 14;
 const _: () = assert!(AHEAD_ROWS.is_power_of_two());
 
-/// Range of ranks that the table of a partition covers.
+/// Range of ranks (keys without the low bits that name partitions) for which the table of a partition has slots.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
     /// Rank of the first slot.
     pub(crate) base: i64,
-    /// First line of the table within its memory.
+    /// Index of the table's first cache line within its memory, where tables of other partitions may precede it.
     first: u32,
     /// Number of ranks, and index of the additional slot that is always free.
     pub(crate) ranks: u32,
 }
 
 impl Span {
-    /// Returns the range from the least to the greatest rank of a partition; `None` if its table would need more than
-    /// `lines` lines.
+    /// Returns the range from the least to the greatest rank of a partition's rows; `None` if a table for it would need
+    /// more than `lines` cache lines.
     pub(crate) fn of(build: &Partitioned<'_>, partition: usize, lines: usize) -> Option<Span> {
         let (mut least, mut most) = (i64::MAX, i64::MIN);
         for tuples in build.slices(partition) {
@@ -62,24 +62,25 @@ impl Span {
         }
     }
 
-    /// Returns the range with one rank more at both ends. Ranks of the next partition probably lie in it.
+    /// Returns the range with one rank more at both ends. The ranks of another partition of the same rows probably lie
+    /// in it.
     pub(crate) fn widened(self) -> Span {
         let base = self.base.saturating_sub(1);
         Span { base, ranks: self.ranks.saturating_add(2), ..self }
     }
 
-    /// Returns the range for a table that begins at this line.
+    /// Returns the same range, for a table that begins at this line of its memory.
     pub(crate) fn at_line(self, first: usize) -> Span {
         Span { first: first as u32, ..self }
     }
 
-    /// Returns the slot of a key of this partition. Keys outside the range get the additional slot.
+    /// Returns the slot of a key of this partition. Keys outside the range get the last slot, which is always free.
     #[inline(always)]
     pub(crate) fn place(&self, hasher: &PartitionHasher, key: i64) -> usize {
         (hasher.rank(key).wrapping_sub(self.base) as u64).min(u64::from(self.ranks)) as usize
     }
 
-    /// Returns the number of lines of the table.
+    /// Returns the number of cache lines of the table.
     pub(crate) fn lines(&self) -> usize {
         self.ranks as usize / 8 + 1
     }
@@ -95,6 +96,7 @@ fn fits(hasher: &PartitionHasher, least: i64, most: i64, lines: usize) -> bool {
 /// Result of filling the table of a partition. Only after `All` may the table be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
+    /// All rows are in the table.
     All,
     /// A rank is outside the [`Span`] of the table.
     Beyond,
@@ -104,7 +106,7 @@ pub(crate) enum Filled {
     Free,
 }
 
-/// Makes the table of a partition in `table`, which has at least as many words as the range needs.
+/// Fills `table`, which has at least as many words as the range needs, with the payloads of a partition's rows.
 pub(crate) fn fill(build: &Partitioned<'_>, partition: usize, span: &Span, table: &mut [i64]) -> Filled {
     let table = &mut table[..=span.ranks as usize];
     table.fill(FREE);
@@ -127,12 +129,14 @@ pub(crate) fn fill(build: &Partitioned<'_>, partition: usize, span: &Span, table
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DenseTable<'t> {
     hasher: PartitionHasher,
+    /// Slots of all tables, one word each: a payload, or [`FREE`].
     words: &'t [i64],
+    /// Range of ranks of each partition's table, or of the only table.
     spans: &'t [Span],
 }
 
 impl<'t> DenseTable<'t> {
-    /// Returns the tables.
+    /// Returns the tables that were filled in these lines, for lookups.
     ///
     /// # Panics
     /// Panics unless there is one span, or one for each partition.
@@ -157,8 +161,8 @@ impl<'t> DenseTable<'t> {
         self.hasher
     }
 
-    /// Looks up a batch of tuples, writes the hits to `found.hits`, and returns their number. `ask` prefetches an
-    /// address; `ahead` is the next batch.
+    /// Looks up a batch of tuples, and returns how many have a key that is in the table. Writes a hit for each of these
+    /// to `found.hits`. `ask` prefetches an address; `ahead` is the next batch, for which slots are prefetched.
     #[inline(always)]
     pub(crate) fn find(
         &self,
@@ -175,8 +179,8 @@ impl<'t> DenseTable<'t> {
         count
     }
 
-    /// Looks up a batch of tuples and returns the number of hits. Writes only the payloads of both sides, to
-    /// `found.builds` and `found.probes`.
+    /// Looks up a batch of tuples like [`Self::find`], and returns how many have a key that is in the table. For these,
+    /// only the payloads of both sides are written, to `found.builds` and `found.probes`.
     #[inline(always)]
     pub(crate) fn find_pairs(
         &self,
@@ -227,7 +231,7 @@ impl<'t> DenseTable<'t> {
             let place = std::mem::replace(&mut places[at % AHEAD_ROWS], later);
             take(at, tuple.payload, self.words[place]);
         }
-        // Slots of the first tuples of the next batch are prefetched during the last ones.
+        // While the last tuples are looked up, the slots of the first tuples of the next batch are prefetched.
         let mut ahead = ahead.iter();
         for (at, tuple) in tuples.iter().enumerate().skip(tuples.len() - behind) {
             if let Some(later) = ahead.next() {
@@ -240,7 +244,7 @@ impl<'t> DenseTable<'t> {
     /// Returns the index of a key's slot among the words of all tables.
     #[inline(always)]
     fn far_place(&self, key: i64) -> usize {
-        // A single span is used for all keys.
+        // The mask selects a single span whatever the key, and otherwise that of the key's partition.
         let partition = self.hasher.partition(key) & (self.spans.len() - 1);
         let span = &self.spans[partition];
         span.first as usize * 8 + span.place(&self.hasher, key)

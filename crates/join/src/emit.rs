@@ -96,8 +96,9 @@ fn rows_of(word: i64, rows: &[i64]) -> &[i64] {
     &rows[start..start + count]
 }
 
-/// Outputs the matches of a batch. `hits` are the tuples whose keys were found, in order. `rows` is `None` if the words
-/// of the hits are payloads; otherwise the words say where in `rows` the payloads of the key are.
+/// Outputs the matches of a batch of tuples of the probe side. `hits` are those whose keys were found, in order, each
+/// with the word of its key in the table. If `rows` is `None`, this word is the payload of the build side's row.
+/// Otherwise it says where in `rows` the payloads of all rows with the key are.
 #[inline(always)]
 pub(crate) fn emit<S: Sink, E: Equal>(
     how: JoinSpec<'_, E>,

@@ -23,7 +23,9 @@ pub(crate) const BITS_MAX: u32 = 14;
 /// Hash function under a seed, for one number of partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionHasher {
+    /// Secret that is XORed with the rank of a key. It follows from the seed.
     pub(crate) secret: u64,
+    /// Odd number by which the result is multiplied.
     pub(crate) factor: u64,
     /// Shift that turns a hash into a partition: 64 minus the number of bits.
     pub(crate) shift: u32,
@@ -51,7 +53,7 @@ impl PartitionHasher {
     /// [`BITS_MAX`].
     pub(crate) fn new(seed: u64, bits: u32) -> PartitionHasher {
         let secret = mixed(seed);
-        // Both markers have rank 0, so they are in different partitions.
+        // Both markers have rank 0, because `bits` is at least 1, so they are in different partitions.
         PartitionHasher { secret, factor: mixed(secret) | 1, shift: 64 - bits, markers: [0, 1] }
     }
 
@@ -84,7 +86,7 @@ impl PartitionHasher {
         (self.hash(key) >> self.shift) as usize
     }
 
-    /// Returns the key that free slots hold in all partitions, except in the one to which this key belongs.
+    /// Returns the key that free slots of tables hold in all partitions, except in the one to which this key belongs.
     pub(crate) fn usual_marker(&self) -> i64 {
         self.markers[0]
     }

@@ -1,4 +1,4 @@
-//! Source of chunks with one memory tier, in huge pages.
+//! Source of chunks (2 MiB of memory each) for joins on machines with one memory tier, in huge pages.
 //!
 //! Memory that a join gave back is kept for the next one, because the kernel zeroes each new page, which takes as long
 //! as partitioning rows into that page. [`HugePages::trim`] returns kept memory to the system.
@@ -23,7 +23,7 @@ impl HugePages {
         HugePages::default()
     }
 
-    /// Returns the bytes that are kept for later.
+    /// Returns the bytes that joins have given back and that are kept for later ones.
     pub fn kept_bytes(&self) -> usize {
         self.free.lock().iter().map(|mapped| mapped.chunks * CHUNK_BYTES).sum()
     }
@@ -56,7 +56,9 @@ impl ChunkSource for HugePages {
 
 /// Lent chunks. Dropping them keeps the memory for the next request.
 struct Loan<'p> {
+    /// Source that gets the memory back.
     pages: &'p HugePages,
+    /// The memory. It is `Some` until the loan is dropped.
     mapped: Option<Mapped>,
 }
 

@@ -93,8 +93,9 @@ impl Kernels {
         }
     }
 
-    /// Looks up at most [`BATCH_ROWS`](crate::table::BATCH_ROWS) tuples. Returns the hits, in the order of the tuples.
-    /// `ahead` is the next batch, prefetched if the table is large.
+    /// Looks up at most [`BATCH_ROWS`](crate::table::BATCH_ROWS) tuples. Returns the hits (tuples whose keys are in the
+    /// table), in the order of the tuples. `ahead` is the next batch, whose buckets are prefetched if the table is
+    /// large.
     pub(crate) fn find<'h>(
         self,
         view: &View<'_>,
@@ -111,8 +112,8 @@ impl Kernels {
         &found.hits[..count]
     }
 
-    /// Looks up tuples as [`Kernels::find`] does. Returns the words found and the payloads of the tuples that found
-    /// them, in order.
+    /// Looks up tuples as [`Kernels::find`] does. Returns two values for each tuple whose key is in the table: the word
+    /// that is stored with the key, and the payload of the tuple itself.
     #[inline]
     pub(crate) fn find_pairs<'h>(
         self,
@@ -130,7 +131,8 @@ impl Kernels {
         (&found.builds[..count], &found.probes[..count])
     }
 
-    /// Looks up tuples in a table indexed by rank. Otherwise like [`Kernels::find`].
+    /// Looks up tuples in a table indexed by rank (a key without the low bits that name its partition). Otherwise like
+    /// [`Kernels::find`].
     pub(crate) fn find_direct<'h>(
         self,
         direct: &DenseTable<'_>,
@@ -142,7 +144,8 @@ impl Kernels {
         &found.hits[..count]
     }
 
-    /// Looks up tuples in a table indexed by rank. Otherwise like [`Kernels::find_pairs`].
+    /// Looks up tuples in a table indexed by rank (a key without the low bits that name its partition). Otherwise like
+    /// [`Kernels::find_pairs`].
     #[inline]
     pub(crate) fn find_direct_pairs<'h>(
         self,

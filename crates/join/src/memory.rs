@@ -1,4 +1,4 @@
-//! Memory that the caller placed, as cache lines.
+//! Memory that the caller of a join has placed on a memory tier, as cache lines.
 //!
 //! The idea: [`LineMemory`] owns a range of lines, together with a value that keeps them mapped.
 //!
@@ -17,7 +17,7 @@ pub struct CacheLine(pub [i64; 8]);
 
 const _: () = assert!(size_of::<CacheLine>() == 64);
 
-/// Range of lines and the value that keeps them mapped. Dropping it gives the lines back.
+/// Range of cache lines and the value that keeps them mapped. Dropping it gives the lines back to their source.
 pub struct LineMemory<'m> {
     start: NonNull<CacheLine>,
     lines: usize,

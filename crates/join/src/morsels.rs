@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most rows of a morsel of [`RowQueue`]: a mebibyte of tuples.
+/// Most rows of a morsel (range of rows for one thread) of [`RowQueue`]: a mebibyte of tuples.
 pub const MORSEL_ROWS: usize = 1 << 16;
 
 /// Queue of the rows of an input, or of the numbers of partitions. Each is returned to one thread, once.
@@ -26,8 +26,11 @@ pub trait Morsels: Sync {
 /// Queue that returns rows from first to last.
 #[derive(Debug)]
 pub struct RowQueue {
+    /// First row of the next morsel.
     next: AtomicUsize,
+    /// Rows of the input.
     rows: usize,
+    /// Rows of a morsel.
     step: usize,
 }
 

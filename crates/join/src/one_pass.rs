@@ -37,7 +37,7 @@ pub(crate) fn buffer_lines(partitions: usize) -> usize {
     (ALL_LINES / partitions).clamp(BUFFER_LINES[0], BUFFER_LINES[1])
 }
 
-/// Free lines at which a partition continues, for one thread.
+/// Free cache lines to which one thread writes its next rows of one partition.
 #[derive(Debug, Default)]
 pub(crate) struct Place<'a>(&'a mut [CacheLine]);
 
@@ -47,7 +47,7 @@ impl<'a> Place<'a> {
         Place(lines)
     }
 
-    /// Returns the next `lines` lines. Calls `refill` for a new block if there are not as many.
+    /// Returns the next `lines` free lines. Gets a new block from `refill` if fewer are left.
     #[inline(always)]
     pub(crate) fn next(
         &mut self,
@@ -74,7 +74,7 @@ pub(crate) struct Scatter<'a> {
     pub(crate) buffers: &'a mut [CacheLine],
     /// Lines of each buffer: a power of two.
     pub(crate) lines: usize,
-    /// Position of each partition's next row in the buffers.
+    /// Index of each partition's next free slot, among the slots (four to a line) of all buffers.
     pub(crate) next: Vec<u32>,
     /// Number of rows of each partition that have left the buffers.
     pub(crate) counts: Vec<u32>,
@@ -112,8 +112,11 @@ impl<'a> Scatter<'a> {
 
 /// Identity of a thread that partitions a side.
 pub(crate) struct PartitionThread {
+    /// Side whose rows are partitioned.
     pub(crate) side: JoinSide,
+    /// Number of the thread, from 0.
     pub(crate) worker: usize,
+    /// Number of threads that partition the side.
     pub(crate) workers: usize,
 }
 
@@ -134,6 +137,7 @@ pub(crate) fn write<'m, S: JoinInput + ?Sized>(
     let purpose = Purpose::Scratch { worker };
     let mut buffers = take(chunks, purpose, chunks_for(partitions * buffer_lines(partitions)))?;
     let arena = Arena::new(chunks, Purpose::Partition { side, worker }, block_lines);
+    // Partition to which each block belongs.
     let mut owners: Vec<u16> = Vec::new();
     let mut refill = |partition: usize| {
         owners.push(partition as u16);
@@ -157,7 +161,8 @@ pub(crate) fn write<'m, S: JoinInput + ?Sized>(
     Ok((Run::of_blocks(arena.finish(), &owners, counts), handed))
 }
 
-/// Returns the number of rows of a morsel. Returns an error if it goes beyond the input.
+/// Returns the number of rows of a morsel (a range of rows). Returns an error if it goes beyond the `all` rows of the
+/// input.
 pub(crate) fn check(rows: &std::ops::Range<usize>, all: usize) -> Result<usize, JoinError> {
     match rows.start <= rows.end && rows.end <= all {
         true => Ok(rows.len()),

@@ -1,4 +1,4 @@
-//! Partition phase of a join.
+//! Partition phase of a join: divides the rows of one side by the hash of their key.
 
 use crate::chunks::{ChunkSource, JoinSide};
 use crate::hash::PartitionHasher;

@@ -1,4 +1,4 @@
-//! Input of a join after partitioning.
+//! Partitioned input of a join: its rows, divided by the hash of their key.
 
 use crate::arena::Blocks;
 use crate::hash::PartitionHasher;
@@ -8,8 +8,9 @@ use crate::{CacheLine, Tuple};
 /// Rows of an input, grouped by the partition of their key. Dropping it gives the memory back.
 #[derive(Debug)]
 pub struct Partitioned<'m> {
+    /// Function that has assigned keys to partitions.
     pub(crate) hasher: PartitionHasher,
-    /// Rows written by each thread.
+    /// Rows of all partitions that each thread has written, one run for each thread.
     runs: Vec<Run<'m>>,
     /// Memory of all partitions if they lie in one range; `None` if threads wrote blocks of their own.
     whole: Option<LineMemory<'m>>,
@@ -17,11 +18,12 @@ pub struct Partitioned<'m> {
     counts: Vec<usize>,
 }
 
-/// Rows that one thread wrote.
+/// Rows that one thread wrote, of all partitions.
 #[derive(Debug)]
 pub(crate) struct Run<'m> {
     /// Number of rows of each partition.
     counts: Vec<u32>,
+    /// Place of the rows in memory.
     laid: Laid<'m>,
 }
 
@@ -29,7 +31,7 @@ pub(crate) struct Run<'m> {
 enum Laid<'m> {
     /// Rows lie in blocks. Partition `p` has the blocks `numbers[starts[p]..starts[p + 1]]`.
     Blocks { blocks: Blocks<'m>, starts: Vec<u32>, numbers: Vec<u32> },
-    /// Rows lie in one range. Partition `p` begins at line `starts[p]`.
+    /// Rows lie in [`Partitioned::whole`]. This thread's rows of partition `p` begin at its cache line `starts[p]`.
     Whole { starts: Vec<usize> },
 }
 
@@ -52,7 +54,7 @@ impl<'m> Run<'m> {
         Run { counts, laid: Laid::Blocks { blocks, starts, numbers } }
     }
 
-    /// Returns a run whose partitions begin at these lines of one range.
+    /// Returns a run whose partitions begin at these cache lines of the one range that all threads write.
     pub(crate) fn of_whole(starts: Vec<usize>, counts: Vec<u32>) -> Run<'m> {
         Run { counts, laid: Laid::Whole { starts } }
     }

@@ -22,11 +22,12 @@ use farpool_lock::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Divisor of a thread's even share of the probe rows. A partition with more rows than the quotient, and than
-/// [`MORSEL_ROWS`], is heavy.
+/// Divisor of a thread's even share of the probe rows. A partition with more probe rows than the quotient, and than
+/// [`MORSEL_ROWS`], is heavy: all threads share its rows.
 const HEAVY_SLICES: usize = 8;
 
-/// Joins all partitions of both sides, with a sink for each thread (second phase of a partitioned hash join).
+/// Joins all partitions of both sides (second phase of a partitioned hash join). Each thread outputs to a sink of its
+/// own, and the sinks are returned.
 ///
 /// # Errors
 /// Returns an error if the sides were partitioned differently, if there are not as many sinks as threads, or if there
@@ -142,7 +143,7 @@ impl Morsels for InOrder {
     }
 }
 
-/// Table of a heavy partition, in memory of its own.
+/// Table of a heavy partition (one whose probe rows all threads share), in memory of its own.
 struct HeavyTable<'m> {
     memory: LineMemory<'m>,
     made: PartitionTable,
@@ -150,6 +151,7 @@ struct HeavyTable<'m> {
 
 /// Layout of a partition's table, which begins at the first line of its memory.
 enum PartitionTable {
+    /// Array that is indexed by rank (a key without the low bits that name its partition), over this range of ranks.
     DenseTable(Span),
     /// Buckets, and the number of lines with payloads that follow them. `None` if all keys differ and the buckets have
     /// the payloads.
@@ -174,7 +176,7 @@ impl PartitionTable {
 }
 
 /// Makes the table of a partition at the front of `memory`. Replaces `memory` if it is too small. `guess` is the range
-/// of ranks that the table probably needs.
+/// of ranks (keys without the low bits that name partitions) that the table probably needs; it is updated.
 fn make<'m>(
     settings: &Settings,
     chunks: &'m dyn ChunkSource,
@@ -206,9 +208,10 @@ fn make<'m>(
     Ok(PartitionTable::Buckets(entry, Some(lines)))
 }
 
-/// Makes a table indexed by rank in these lines; returns `None` if the ranks need more lines. Partitions of one side
-/// tend to have the same ranks. So `guess` has those of the partition before. Without it rows are read twice: to find
-/// the ranks, and to fill the table.
+/// Fills a table indexed by rank (a key without the low bits that name its partition) in these lines. Returns its range
+/// of ranks and whether it may be used; `None` if the range needs more lines. Partitions of one side tend to have the
+/// same ranks, so `guess` is the range of the partition before. Where it does not fit, rows are read twice: to find the
+/// ranks, and to fill the table.
 fn make_direct(
     build: &Partitioned<'_>,
     partition: usize,
@@ -241,7 +244,8 @@ fn reserve<'m>(
     Ok(())
 }
 
-/// Looks rows up in one table, with a sink for each thread (second phase of a non-partitioned hash join).
+/// Looks rows up in one table (second phase of a non-partitioned hash join). Each thread outputs to a sink of its own,
+/// and the sinks are returned.
 ///
 /// # Errors
 /// Returns an error if there are not as many sinks as threads, or if `morsels` does not return each row exactly once.
@@ -281,7 +285,8 @@ fn check_sinks<S>(settings: &Settings, sinks: &[S]) -> Result<(), JoinError> {
     }
 }
 
-/// Looks tuples up and outputs their matches. The tuples of `behind` come next and are prefetched meanwhile.
+/// Looks tuples up and outputs their matches. The tuples of `behind` will be looked up next; their slots or buckets are
+/// prefetched meanwhile if the table is large.
 fn look_up<S: Sink, E: Equal>(
     kernels: Kernels,
     lookup: &BuildLookup<'_>,

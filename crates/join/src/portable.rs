@@ -6,8 +6,8 @@ use crate::one_pass::Scatter;
 use crate::table::{Found, Hit, View, follow};
 use crate::{CacheLine, JoinError, Tuple};
 
-/// Appends each tuple to the buffer of its partition. Copies a full buffer to the partition's memory, and calls
-/// `refill` if that memory is used up. Portable version of `Kernels::scatter`.
+/// Appends each tuple to the buffer of its partition. Copies a full buffer to the partition's memory, and gets more
+/// memory from `refill` if that is used up. Portable version of `Kernels::scatter`.
 pub(crate) fn scatter<'a>(
     hasher: &PartitionHasher,
     tuples: &[Tuple],
@@ -56,7 +56,8 @@ pub(crate) fn insert(
     tuples.len()
 }
 
-/// Looks up tuples, writes the hits to `found.hits`, and returns their number. Portable version of `Kernels::find`.
+/// Looks up tuples, and returns how many have a key that is in the table. Writes a hit for each of these to
+/// `found.hits`: the word stored with the key, and the index of the tuple. Portable version of `Kernels::find`.
 pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usize {
     let mut count = 0;
     for (at, tuple) in tuples.iter().enumerate() {
@@ -68,8 +69,8 @@ pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usiz
     count
 }
 
-/// Looks up tuples, writes the words found to `found.builds` and the payloads of their tuples to `found.probes`, and
-/// returns their number. Portable version of `Kernels::find_pairs`.
+/// Looks up tuples, and returns how many have a key that is in the table. Writes the word stored with the key to
+/// `found.builds`, and the tuple's own payload to `found.probes`. Portable version of `Kernels::find_pairs`.
 pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], found: &mut Found) -> usize {
     let mut count = 0;
     for tuple in tuples {

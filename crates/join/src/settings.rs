@@ -29,7 +29,7 @@ pub struct Settings {
     pub bits: Option<u32>,
     /// Method of partitioning.
     pub partitioner: Partitioner,
-    /// Instructions to use.
+    /// Instruction set for the hot loops.
     pub kernels: Kernels,
 }
 
@@ -40,7 +40,7 @@ impl Settings {
         Settings { threads, seed, bits, partitioner, kernels: Kernels::best() }
     }
 
-    /// Returns the hash function for both sides, given the rows of the build side.
+    /// Returns the hash function for both sides, given the number of rows of the build side.
     ///
     /// # Errors
     /// Returns an error if a setting is out of its range, or if there are too many rows.
@@ -62,9 +62,9 @@ impl Settings {
     }
 }
 
-/// Rows of the build side in a partition, if `Settings::bits` is `None`. A partition's table then takes 128 KiB if it
-/// is indexed by rank, or 680 KiB if it has buckets. Smaller tables of buckets would be faster, but need more
-/// partitions, which costs as much.
+/// Rows of the build side that a partition should have at most, if `Settings::bits` is `None`. Its table then takes
+/// 128 KiB if it is an array indexed by key, or 680 KiB if it has buckets. Smaller tables of buckets would be faster,
+/// but need more partitions, which costs as much.
 const PARTITION_ROWS: usize = 1 << 14;
 /// Most bits of a partition's number if `Settings::bits` is `None`. The write buffers of more partitions take more of
 /// the caches than smaller tables save.

@@ -5,9 +5,9 @@
 //! fit its bucket goes to the next one of the partition. A free slot holds a key that belongs to another partition, so
 //! every key is permitted and no separate mark for free slots is needed.
 //!
-//! If all keys differ, the word is the payload. As soon as two rows have the same key, the table is built again by
-//! groups. The word then says where the payloads of all rows of the key lie, one after another. A key with a million
-//! rows takes one slot, and lookups of other keys do not walk past its rows.
+//! If all keys differ, the word is the payload of the key's row. As soon as two rows have the same key, the table is
+//! built again by groups. The word then says where the payloads of all rows of the key lie, one after another. A key
+//! with a million rows takes one slot, and lookups of other keys do not walk past its rows.
 
 use crate::chunks::{ChunkSource, Purpose, chunks_for, take};
 use crate::dense_table::{self, DenseTable, Filled, Span};
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Most tuples of a batch, which is looked up together.
 pub(crate) const BATCH_ROWS: usize = 512;
-/// Least number of lines, a quarter of a MiB, for a table's buckets to be prefetched.
+/// Least size of a table whose buckets are prefetched, in cache lines: a quarter of a MiB. Smaller ones lie in a cache.
 pub(crate) const FAR_LINES: usize = 4096;
 
 /// Match of one tuple of a batch.
@@ -38,12 +38,14 @@ pub(crate) struct Hit {
     pub(crate) at: u32,
 }
 
-/// Buffers for the matches of a batch.
+/// Buffers for the matches of a batch of tuples. A lookup fills either `hits`, or `builds` and `probes`.
 #[derive(Debug)]
 pub(crate) struct Found {
+    /// Tuples whose keys are in the table, each with the word stored with its key.
     pub(crate) hits: [Hit; BATCH_ROWS + 1],
-    /// Words found. With `probes`, for joins that need no indexes of tuples.
+    /// Words stored with the keys of matching tuples, for joins that need no indexes of tuples.
     pub(crate) builds: [i64; BATCH_ROWS + 1],
+    /// Payloads of the matching tuples, in the order of `builds`.
     pub(crate) probes: [i64; BATCH_ROWS + 1],
     /// Bucket of each tuple, for kernels that prefetch buckets.
     pub(crate) places: [u32; BATCH_ROWS],
@@ -57,21 +59,25 @@ impl Found {
     }
 }
 
-/// Buckets of a partition: a range of lines.
+/// Buckets of a partition: a range of cache lines of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
+    /// Index of the first bucket among the lines of the table.
     pub(crate) first: u32,
+    /// Number of buckets.
     pub(crate) buckets: u32,
-    /// Key that free slots hold.
+    /// Key that free slots hold. It belongs to another partition.
     pub(crate) marker: i64,
 }
 
-/// Table of all partitions, or the table of one partition, in which only tuples of that partition are looked up.
+/// Buckets in which tuples are looked up: those of all partitions, or those of one partition, in which only tuples of
+/// that partition are looked up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'t> {
     pub(crate) hasher: PartitionHasher,
+    /// Cache lines with the buckets, one bucket in each.
     pub(crate) lines: &'t [CacheLine],
-    /// Buckets of all partitions, or of one. All are within `lines`.
+    /// Range of buckets of each partition, or of the only one. All are within `lines`.
     entries: &'t [Entry],
 }
 
@@ -94,7 +100,7 @@ impl<'t> View<'t> {
         self.entries
     }
 
-    /// Returns the key that free slots hold. In a view of all partitions, one partition has another one.
+    /// Returns the key that free slots hold. In a view of all partitions, the free slots of one partition hold another.
     pub(crate) fn usual_marker(&self) -> i64 {
         match self.entries {
             [entry] => entry.marker,
@@ -114,6 +120,7 @@ impl<'t> View<'t> {
 /// Table in one of its layouts, for lookups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BuildLookup<'t> {
+    /// Array that is indexed by rank (a key without the low bits that name its partition).
     DenseTable(DenseTable<'t>),
     /// Buckets. The second part is `None` if all keys differ. Otherwise it has the payloads of all rows, by key.
     Buckets(View<'t>, Option<&'t [i64]>),
@@ -135,7 +142,8 @@ pub fn table_bytes(rows: usize) -> usize {
     buckets_for(rows) * size_of::<CacheLine>()
 }
 
-/// Makes a table whose words are payloads. Returns false if two rows of the partition have the same key.
+/// Makes a partition's table of buckets, in which each key has the payload of its row. Returns false, and leaves the
+/// table incomplete, if two rows of the partition have the same key.
 pub(crate) fn build_plain(
     kernels: Kernels,
     build: &Partitioned<'_>,
@@ -154,9 +162,9 @@ fn clear(buckets: &mut [CacheLine], marker: i64) {
     buckets.fill(CacheLine(free));
 }
 
-/// Makes a table whose words are positions of groups, where a group is the payloads of all rows with one key. `rows`
-/// has a word for each row of the partition and receives the payloads. `rows[0]` has the position `base`. `scratch`
-/// has as many words as `rows`.
+/// Makes a partition's table of buckets, in which each key has the position of a group: the payloads of all rows with
+/// this key. `rows` has a word for each row of the partition and receives the payloads. Positions count from `base`,
+/// which is that of `rows[0]`. `scratch` has as many words as `rows`.
 pub(crate) fn build_groups(
     build: &Partitioned<'_>,
     partition: usize,
@@ -229,14 +237,17 @@ fn group(buckets: &mut [CacheLine], hash: u64, key: i64, marker: i64, next: u32)
 #[derive(Debug)]
 pub struct BuildTable<'m> {
     hasher: PartitionHasher,
+    /// Memory of the tables of all partitions, one after another.
     lines: LineMemory<'m>,
     layout: Layout<'m>,
 }
 
 #[derive(Debug)]
 enum Layout<'m> {
+    /// Arrays that are indexed by rank (a key without the low bits that name its partition): the range of each.
     DenseTable(Vec<Span>),
-    /// Buckets. The second part is `None` if all keys differ. Otherwise it has the payloads of all rows, by key.
+    /// Buckets of each partition. The second part is `None` if all keys differ. Otherwise it has the payloads of all
+    /// rows, by key.
     Buckets(Vec<Entry>, Option<LineMemory<'m>>),
 }
 
@@ -294,8 +305,9 @@ impl<'m> BuildTable<'m> {
         Ok(BuildTable { hasher, lines, layout: Layout::Buckets(entries, rows) })
     }
 
-    /// Makes a table indexed by rank; returns `None` if keys are far apart or not distinct. Takes the queue `first` if
-    /// it begins to fill the table, because a queue can be used only once.
+    /// Makes a table indexed by rank (a key without the low bits that name its partition). Returns `None` if such a
+    /// table does not suit the keys: they are far apart or not distinct. Takes the queue out of `first` if it begins to
+    /// fill the table, because a queue can be used only once.
     fn direct(
         settings: &Settings,
         chunks: &'m dyn ChunkSource,
@@ -343,7 +355,8 @@ impl<'m> BuildTable<'m> {
         Ok(is_direct.into_inner().then(|| BuildTable { hasher: build.hasher, lines, layout }))
     }
 
-    /// Builds the table again by groups, and returns the payloads of the groups.
+    /// Builds the buckets in `lines` again, so that keys may have several rows. Returns the payloads of all rows, those
+    /// of one key one after another.
     fn group(
         settings: &Settings,
         chunks: &'m dyn ChunkSource,
@@ -394,9 +407,11 @@ impl<'m> BuildTable<'m> {
     }
 }
 
-/// Queue of the numbers of all partitions.
+/// Queue that returns the numbers of all partitions, one by one.
 struct Each {
+    /// Number of the next partition.
     next: AtomicUsize,
+    /// Number of partitions.
     partitions: usize,
 }
 
@@ -413,8 +428,8 @@ impl Morsels for Each {
     }
 }
 
-/// Calls `fill` once for each partition, on several threads, with the thread, the partition, and the partition's own
-/// lines. `sizes` has the number of lines of each partition.
+/// Calls `fill` once for each partition, on several threads, with the number of the thread, that of the partition, and
+/// the partition's own part of `lines`. `sizes` has the number of cache lines of each partition.
 fn fill(
     settings: &Settings,
     sizes: Vec<usize>,

@@ -13,7 +13,7 @@ use crate::table::{BATCH_ROWS, Entry, FAR_LINES, Found, Hit, View, follow};
 use crate::{CacheLine, JoinError, Tuple, portable};
 use std::arch::x86_64::*;
 
-/// Number of tuples between prefetching a bucket and looking at it.
+/// Number of tuples that are looked up between prefetching a tuple's bucket and looking at it.
 const AHEAD_ROWS: usize = 24;
 
 pub(crate) fn has_avx2() -> bool {
@@ -191,8 +191,9 @@ fn lanes(vector: __m256i) -> u32 {
     _mm256_movemask_pd(_mm256_castsi256_pd(vector)) as u32
 }
 
-/// Looks up at most [`BATCH_ROWS`] tuples, writes the hits to `found.hits`, and returns their number. The buckets for
-/// `ahead`, the next batch, are prefetched. AVX2 version of `Kernels::find`.
+/// Looks up at most [`BATCH_ROWS`] tuples, and returns how many have a key that is in the table. Writes a hit for each
+/// of these to `found.hits`: the word stored with the key, and the index of the tuple. If the table is large, the
+/// buckets for `ahead`, the next batch, are prefetched. AVX2 version of `Kernels::find`.
 pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn with_avx2(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
@@ -211,8 +212,9 @@ pub(crate) fn find(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &m
     unsafe { with_avx2(view, tuples, ahead, found) }
 }
 
-/// Looks up tuples as [`find`] does, but writes only the words found and the payloads of the tuples that found them, to
-/// `found.builds` and `found.probes`. AVX2 version of `Kernels::find_pairs`.
+/// Looks up tuples as [`find`] does, but writes other results for those whose keys are in the table: the word stored
+/// with the key to `found.builds`, and the payload of the tuple to `found.probes`. AVX2 version of
+/// `Kernels::find_pairs`.
 pub(crate) fn find_pairs(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn with_avx2(view: &View<'_>, tuples: &[Tuple], ahead: &[Tuple], found: &mut Found) -> usize {
@@ -297,7 +299,8 @@ unsafe fn look(line: *const CacheLine, key: i64, marker: i64) -> (Option<i64>, b
     }
 }
 
-/// Looks up a tuple whose bucket is full, or in whose partition free slots do not hold the usual marker.
+/// Looks up a tuple that needs more than its first bucket: that bucket is full, or the free slots of its partition hold
+/// another key than those of nearly all partitions.
 #[inline(always)]
 fn behind(view: &View<'_>, at: usize, tuple: &Tuple, take: &mut impl FnMut(usize, i64, i64, bool)) {
     match slowly(view, tuple.key) {
@@ -345,7 +348,7 @@ fn find_far(
             places[(at + AHEAD_ROWS) % BATCH_ROWS] = later;
             ask(later);
         } else if let Some(later) = ahead.next() {
-            // First tuples of the next batch.
+            // The tuples of this batch are prefetched, so the first ones of the next batch follow.
             ask(place(later.key));
         }
         let place = places[at % BATCH_ROWS];
@@ -362,9 +365,9 @@ fn find_far(
 /// partitions.
 const ODD: u32 = 1 << 31;
 
-/// Looks up tuples in a table indexed by rank (a key without the low bits that help to name its partition). Writes the
-/// words found and the payloads of their tuples to `found.builds` and `found.probes`. Takes four tuples at a time if
-/// the table fits a cache. AVX2 version of `Kernels::find_direct_pairs`.
+/// Looks up tuples in a table indexed by rank (a key without the low bits that help to name its partition). Returns how
+/// many have a key in the table. Writes their words in the table to `found.builds` and their own payloads to
+/// `found.probes`. Takes four tuples at a time if the table fits a cache. AVX2 version of `Kernels::find_direct_pairs`.
 pub(crate) fn find_direct_pairs(
     direct: &DenseTable<'_>,
     tuples: &[Tuple],
@@ -383,8 +386,8 @@ pub(crate) fn find_direct_pairs(
         );
         let (hasher, Found { builds, probes, .. }) = (direct.hasher(), found);
         let bits = hasher.bits();
-        // AVX2 has no arithmetic right shift of 64 bits. Flipping the sign bit makes all keys positive. Their ranks are
-        // then too large by a constant, which `base` includes.
+        // AVX2 has no arithmetic right shift of 64 bits. Flipping the sign bit turns keys into unsigned numbers of the
+        // same order. Their ranks are then too large by a constant, which `base` includes.
         let sign = _mm256_set1_epi64x(i64::MIN);
         let base = _mm256_set1_epi64x(span.base.wrapping_add(1 << (63 - bits)));
         let (shift, ranks) = (_mm_cvtsi32_si128(bits as i32), i64::from(span.ranks));
@@ -429,8 +432,9 @@ pub(crate) fn find_direct_pairs(
     unsafe { with_avx2(direct, tuples, ahead, found) }
 }
 
-/// Permutations of 32-bit halves that move the lanes of hits to the front, in the order of tuples. The lanes are those
-/// of tuples 0, 2, 1 and 3. The index has a bit for each lane with a hit.
+/// Permutations of the 32-bit halves of a SIMD register that move lanes with hits (keys found in the table) to the
+/// front, in the order of tuples. The four lanes are those of tuples 0, 2, 1 and 3. The index has a bit for each lane
+/// with a hit.
 #[repr(align(32))]
 struct Orders([[u32; 8]; 16]);
 

@@ -78,7 +78,7 @@ fn column(form: usize, values: &[Value]) -> ArrayRef {
     }
 }
 
-/// Returns a form with another type that may be compared with this one.
+/// Returns a form, chosen by `choice`, whose type may be compared with that of this form.
 fn other_form(form: usize, choice: usize) -> usize {
     match form {
         0..=2 => choice % 3,

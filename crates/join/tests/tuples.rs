@@ -173,7 +173,8 @@ fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
-/// Most output rows of a join. A join of many rows on many others gives their product.
+/// Most pairs that a random join may have. Both sides are halved until there are no more, because a key that has many
+/// rows on both sides has their product of pairs.
 const ROWS_MAX: u64 = 300_000;
 
 fn pairs(build: &[Tuple], outer: &[Tuple]) -> u64 {
@@ -194,7 +195,7 @@ fn join_of_tuples_gives_what_a_map_gives() {
     let result =
         runner.run(&all, |(settings, algorithm, kind, (rows, draw, outer_rows, outer_draw, seed))| {
             let mut build = tuples(rows, draw, seed);
-            // Often drawn like the build side, so that many rows match.
+            // The probe side's keys are often drawn from the distribution of the build side, so that many rows match.
             let mut outer = tuples(outer_rows, outer_draw.unwrap_or(draw), !seed);
             while pairs(&build, &outer) > ROWS_MAX {
                 build.truncate(build.len() / 2);
@@ -263,7 +264,8 @@ fn kernels_lay_partitions_out_alike() {
     }
 }
 
-/// Queue that leaves rows out or returns rows beyond the input. Its parts are the next index, and the ranges.
+/// Queue that returns these ranges, which leave rows out or go beyond the input. The number is the index of the next
+/// range.
 struct Lazy(AtomicUsize, Vec<Range<usize>>);
 
 impl Morsels for Lazy {
@@ -319,7 +321,7 @@ impl ChunkSource for Scarce {
     }
 }
 
-/// Too little memory is an error in every phase. All memory is given back.
+/// Tries each number of chunks, from none to as many as the join needs, so that memory ends in every phase once.
 #[test]
 fn memory_that_ends_is_an_error_of_every_phase() {
     let build = tuples(50_000, Draw::Even(20_000), 4);
