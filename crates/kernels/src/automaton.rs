@@ -13,7 +13,7 @@ pub const STATES_MAX: usize = 16;
 /// Result of following a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// The result for the whole string, whatever bytes follow: true if it passes.
+    /// Result for the whole string, which bytes that were not read cannot change: true if the string passes.
     ToTheEnd(bool),
     /// Number of bytes after which the automaton is in its start state again, as if it had read none of them.
     BackAtStart(usize),
@@ -24,11 +24,13 @@ pub enum Followed {
 pub struct Automaton {
     /// Next state of each state, for each byte.
     pub(crate) steps: Box<[[u8; STATES_MAX]; 256]>,
+    /// State before the first byte of a string.
     pub(crate) start: u8,
     /// 255 for each state in which a string passes if it ends there, else 0.
     pub(crate) accepting: [u8; STATES_MAX],
     /// 255 for each state that no byte leaves, else 0. The rest of a string need not be read in such a state.
     pub(crate) settled: [u8; STATES_MAX],
+    /// Tables for steps of two bytes; `None` if the automaton treats bytes in more than 16 ways.
     pub(crate) pairs: Option<Box<Pairs>>,
 }
 
@@ -90,7 +92,7 @@ impl Automaton {
         Some(Automaton { steps, start, accepting: accepts, settled, pairs })
     }
 
-    /// Reports whether a string passes.
+    /// Reports whether a string passes: the automaton is in an accepting state after its last byte.
     pub fn passes(&self, string: &[u8]) -> bool {
         let step = |state: u8, byte: &u8| self.steps[usize::from(*byte)][usize::from(state)];
         self.accepting[usize::from(string.iter().fold(self.start, step))] != 0

@@ -1,4 +1,4 @@
-//! Comparison of a column with one value.
+//! Comparison of all values of a column with one value, the literal.
 
 use crate::{portable, sealed};
 

@@ -10,8 +10,8 @@ macro_rules! values {
 }
 values!(i8 i16 i32 i64 i128 u8 u16 u32 u64 f32 f64);
 
-/// Number of rows of which fewer than one must be kept for rows to be copied one by one. Then fewer than half of the
-/// cache lines of 8-byte values hold a kept row.
+/// Rows are copied one by one if fewer than one in this many is kept. Then fewer than half of the cache lines of 8-byte
+/// values hold a kept row.
 const SPARSE_ROWS: usize = 16;
 
 /// Rows that are kept, prepared once for all columns of a batch.
@@ -24,9 +24,11 @@ pub struct Kept {
     pub(crate) words: Vec<u64>,
     /// Number of kept rows before each word. Empty if the rows are listed.
     pub(crate) before: Vec<u32>,
-    /// Numbers of the kept rows, in order. Empty unless they are few.
+    /// Numbers of the kept rows, in order. Empty unless they are few ([`SPARSE_ROWS`]).
     pub(crate) listed: Vec<u32>,
+    /// Number of rows, kept or not.
     rows: usize,
+    /// Number of kept rows.
     count: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Memory for large hash tables that are read at random.
 
-/// Bytes from which on a table gets large pages. The CPU caches the address translations of some thousand pages of 4
-/// KiB, so smaller tables gain little.
+/// Least size in bytes of a table that gets large pages. The CPU caches the address translations of some thousand pages
+/// of 4 KiB, so smaller tables gain little.
 #[cfg(target_os = "linux")]
 const LARGE_BYTES: usize = 8 << 20;
 
@@ -17,7 +17,7 @@ pub fn zeroed(words: usize) -> Vec<u64> {
     words
 }
 
-/// Asks for large pages before any page is touched. A refusal changes only the speed.
+/// Asks the system for large pages for this memory, of which no page was touched yet. A refusal changes only the speed.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn advise(words: &[u64]) {

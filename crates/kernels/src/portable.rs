@@ -46,8 +46,11 @@ pub fn gather_bits(kept: &Kept, bits: &[u64]) -> Vec<u64> {
 
 /// Vector of bits that is filled a few bits at a time.
 pub(crate) struct Packer {
+    /// Words of which all bits are filled.
     words: Vec<u64>,
+    /// Word that comes next, of which some bits may be filled.
     last: u64,
+    /// Number of filled bits of `last`, less than 64.
     filled: u32,
 }
 
@@ -63,7 +66,7 @@ impl Packer {
         let filled = self.filled + count;
         if filled >= 64 {
             self.words.push(self.last);
-            // The bits that did not fit. None are left if all 64 went into an empty word.
+            // The bits that did not fit begin the next word. There are none if all 64 went into an empty word.
             self.last = bits.checked_shr(64 - self.filled).unwrap_or(0);
         }
         self.filled = filled % 64;
@@ -146,8 +149,9 @@ pub fn hash(hasher: &SecretHasher, masked: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Looks up each key in its bucket, and returns how many were not found. Portable form of [`crate::find`], which
-/// prefetches nothing.
+/// Looks up each key in its bucket, and returns how many were not found. Stores the position of each key (of its bucket
+/// if it was not found) in `places`, and the indexes of keys that were not found in `others`. Portable form of
+/// [`crate::find`], which prefetches nothing.
 ///
 /// Unlike [`crate::find`] it does not check the lengths. Keys beyond the length of `places` are left out.
 ///
@@ -177,7 +181,8 @@ pub fn find(
     count
 }
 
-/// Second half of the portable [`crate::find_and_add`]: adds the values of all rows but those in `others`.
+/// Second half of the portable [`crate::find_and_add`]: adds the value of each row to the word that belongs to the key
+/// at its place, except for rows in `others`, whose keys were not found.
 ///
 /// # Panics
 /// If a place is beyond the words.

@@ -24,13 +24,13 @@ impl Ranges {
     #[inline]
     pub fn contain(&self, row: &Row) -> bool {
         row.iter().zip(&self.low).zip(&self.high).fold(true, |all, ((value, low), high)| {
-            // No branch for each column.
+            // There is no branch for each column, because this is `&` and not `&&`.
             all & (low <= value) & (value <= high)
         })
     }
 }
 
-/// Appends the rows that pass to `into`.
+/// Appends the rows of which every column lies in its range to `into`.
 pub fn select_rows(rows: &[Row], ranges: &Ranges, into: &mut Vec<Row>) {
     into.reserve(rows.len());
     #[cfg(target_arch = "x86_64")]
@@ -106,7 +106,7 @@ fn project_into(rows: &[u8], width: usize, columns: Range<usize>, to: &mut [u8])
     }
 }
 
-/// Rows between the one that is copied and the one that is prefetched.
+/// Distance in rows from the row that is copied to the one that is prefetched meanwhile.
 const AHEAD_ROWS: usize = 64;
 
 fn project_exactly<const BYTES: usize>(rows: &[u8], width: usize, start: usize, to: &mut [u8]) {

@@ -19,8 +19,11 @@ pub const BLOCK_ROWS: usize = 256;
 /// multiplied by a secret odd number, and the two halves of the 128-bit product are XORed.
 #[derive(Clone, Copy, Debug)]
 pub struct SecretHasher {
+    /// Secret with which each key is XORed before it is hashed or stored.
     pub(crate) mask: u64,
+    /// Secret that fills the 128-bit block of AES together with the masked key.
     pub(crate) beside: u64,
+    /// Secret round keys of AES. Without AES, the first word is the factor.
     pub(crate) rounds: [[u64; 2]; 2],
     /// True if rounds of AES are used. Never true on a CPU without the instructions.
     pub(crate) is_aes: bool,
@@ -42,7 +45,8 @@ impl SecretHasher {
         self.is_aes
     }
 
-    /// Returns a key in the form in which the table holds it. A masked key of zero looks like a free slot.
+    /// Returns a key in the form in which tables hold it, XORed with a secret. A masked key of zero looks like a free
+    /// slot, so it cannot be found in a bucket.
     #[inline(always)]
     pub fn masked(&self, key: u64) -> u64 {
         key ^ self.mask
@@ -64,7 +68,7 @@ impl SecretHasher {
 pub struct KeyTable<'t> {
     pub(crate) words: &'t [u64],
     pub(crate) hasher: &'t SecretHasher,
-    /// Mask that turns a hash into the position of a bucket.
+    /// Mask that turns a hash into the position of a bucket: the index of its first word.
     pub(crate) starts: u32,
 }
 
@@ -88,7 +92,7 @@ impl<'t> KeyTable<'t> {
         KeyTable { words, hasher, starts: all - stride as u32 }
     }
 
-    /// Returns the position of the bucket of a masked key.
+    /// Returns the position of the bucket of a masked key: the index of its first word.
     #[inline]
     pub fn start(&self, masked: u64) -> usize {
         (self.hasher.hash(masked) as u32 & self.starts) as usize
@@ -97,7 +101,8 @@ impl<'t> KeyTable<'t> {
 
 /// Looks up each key in its bucket. Returns how many keys were not found. The indexes of these are in `others`, in
 /// order, and their entries in `places` are set to the position of their bucket. The entries of all other keys are set
-/// to the position of the key. A masked key of zero is never found. The buckets of the keys in `ahead` are prefetched.
+/// to the position of the key. A masked key of zero is never found. The buckets of the keys in `ahead` are prefetched
+/// if that pays.
 ///
 /// # Panics
 /// If there are more than [`BLOCK_ROWS`] keys, or fewer places than keys.
@@ -147,8 +152,8 @@ pub struct TableShape<'t> {
     pub hasher: &'t SecretHasher,
 }
 
-/// Looks up keys like [`find`] and adds the value of each key that was found to its first word behind the bucket's
-/// keys. The sum wraps. Only the places of keys that were not found are set.
+/// Looks up keys like [`find`], and adds the value of each key that was found to the first of the words that belong to
+/// it behind the bucket's keys. The sum wraps. In `places`, only the entries of keys that were not found are of use.
 ///
 /// # Panics
 /// Like [`KeyTable::new`] and [`find`]; also if a bucket has fewer than two words per key, or there is not one value

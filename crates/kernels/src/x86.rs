@@ -14,10 +14,11 @@ use crate::{Automaton, CompareOp, Kept, Ordered, PlainNumber, Ranges, Row};
 use std::any::TypeId;
 use std::arch::x86_64::*;
 
-/// Bytes of room behind the result that `gather` needs: a kernel stores whole vectors, also if fewer rows are kept.
+/// Bytes of room that `gather` needs behind the end of its result, because it stores whole vectors, also if fewer rows
+/// are kept.
 const SLACK_BYTES: usize = 64;
-/// Bytes from a load to the memory that is prefetched meanwhile: one page, because the CPU's own prefetching stops at
-/// the end of a page.
+/// Distance in bytes from the memory that is loaded to that which is prefetched meanwhile: one page, because the CPU's
+/// own prefetching stops at the end of a page.
 const AHEAD_BYTES: usize = 4096;
 
 /// Reports whether the CPU has all instructions that these kernels use.
@@ -68,8 +69,9 @@ fn counts_before(word: u64) -> u64 {
     bytes.wrapping_mul(ONES) << 8
 }
 
-/// Makes the kernel that copies the kept rows of values of one width. A vector has `$lanes` values. `$widen` turns the
-/// bits of these rows into the mask with which `$compress` moves the kept values to the front of the vector.
+/// Makes the kernel that copies the values of the kept rows, for values of one width. A vector has `$lanes` values.
+/// `$widen` turns the bits that say which of them are kept into the mask with which `$compress` moves the kept ones to
+/// the front of the vector.
 macro_rules! kept {
     ($name:ident, $value:ty, $lanes:literal, $mask:ty, $widen:expr, $compress:ident) => {
         /// # Safety
@@ -331,10 +333,10 @@ unsafe fn rows_of_64(rows: &[Row], ranges: &Ranges, into: *mut Row) -> usize {
 
 /// Number of strings that are matched side by side.
 const LANES: usize = 8;
-/// Bytes whose places are computed at once. The place of two bytes is where the table of pairs (`Pairs::steps`) has
-/// their step. The places and the table together fit the first-level cache.
+/// Most bytes of strings for which places are computed at once. The place of two bytes is the position of their step in
+/// the table of pairs (`Pairs::steps`). The places and the table together fit the first-level cache.
 const PLACES: usize = 4096;
-/// Bytes per string whose places are computed at once, if eight strings together are longer than [`PLACES`].
+/// Bytes of each string for which places are computed at once, if eight strings together are longer than [`PLACES`].
 const LANE_PLACES: usize = 384;
 const _: () = assert!(LANES * (LANE_PLACES + 64) <= PLACES + 64 && LANE_PLACES.is_multiple_of(64));
 
@@ -380,8 +382,8 @@ fn marked(states: &[__m128i; LANES], marks: &[u8; 16]) -> u64 {
     (_mm_movemask_epi8(_mm_shuffle_epi8(marks, all)) & 0xff) as u64
 }
 
-/// Reports whether at least half of eight states are settled: no byte leaves them. The other strings are then as fast
-/// one by one.
+/// Reports whether at least half of eight states are settled: no byte leaves them. It is then as fast to follow the
+/// other strings one by one.
 #[inline]
 #[target_feature(enable = "avx2,popcnt")]
 fn is_mostly_settled(automaton: &Automaton, states: &[__m128i; LANES]) -> bool {
@@ -418,7 +420,7 @@ unsafe fn matches_pairs(
     found: &mut [u64],
 ) {
     let mut places = [0u16; PLACES + 64];
-    // Range of the bytes whose places are computed.
+    // Range of the bytes whose places (positions of their steps in the table of pairs) are in `places`.
     let (mut known, mut known_end) = (0, 0);
     let strings = offsets.len().saturating_sub(1);
     for row in (0..strings).step_by(LANES) {
@@ -487,7 +489,7 @@ unsafe fn matches_pairs(
     }
 }
 
-/// Returns the state after bytes whose places are computed.
+/// Returns the state after more bytes, whose places (positions of their steps in the table of pairs) were computed.
 ///
 /// # Safety
 /// There is a place for each byte but the last.

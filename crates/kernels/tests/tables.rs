@@ -7,8 +7,8 @@ use farpool_kernels::{
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Makes a table in which each key is in its bucket if that has a free slot, in the slot that its hash names if that
-/// is free. The words behind the keys are numbered.
+/// Makes a table that holds each key whose bucket has a free slot, in the slot that its hash names if that is free.
+/// Each word behind the keys of a bucket holds its own index.
 fn table(hasher: &SecretHasher, buckets: usize, stride: usize, keys: &[i64]) -> Vec<u64> {
     let mut words = vec![0; buckets * stride + 3];
     for start in (0..buckets * stride).step_by(stride) {
@@ -100,7 +100,7 @@ proptest! {
                 prop_assert_eq!(found as usize, at.unwrap_or(start));
             }
         }
-        // The forms with and without copies add the same.
+        // The same sums result with and without copies.
         let values: Vec<i64> = keys.iter().map(|key| key.wrapping_mul(0x1234_5678_9abc_def1)).collect();
         let mut sums = words.clone();
         for (key, value) in keys.iter().zip(&values) {

@@ -4,7 +4,7 @@ use super::{AHEAD_BYTES, has_avx512};
 use crate::{BLOCK_ROWS, COPIES, KeyTable, LANES, SecretHasher, Sums};
 use std::arch::x86_64::*;
 
-/// Rows that are hashed together: keys of a vector.
+/// Number of keys that are hashed together: those that fit a vector.
 const ROWS: usize = 8;
 
 /// Reports whether the CPU has the instructions that lookups use.
@@ -95,7 +95,8 @@ impl Secret {
         let twice = |state: __m512i| {
             _mm512_aesenc_epi128(_mm512_aesenc_epi128(state, self.rounds[0]), self.rounds[1])
         };
-        // Keys of even and of odd number, each beside the secret word; then back in order.
+        // Hashes the keys of even and those of odd number apart, each with the secret word beside it, and puts the
+        // hashes back in order.
         let even = twice(_mm512_unpacklo_epi64(masked, self.beside));
         let odd = twice(_mm512_unpackhi_epi64(masked, self.beside));
         let hashes = _mm512_unpacklo_epi64(even, odd);
@@ -103,8 +104,8 @@ impl Secret {
     }
 }
 
-/// Looks up each key in its bucket, and returns how many were not found. Form of [`crate::find`] for a table whose
-/// hasher uses AES.
+/// Looks up each key in its bucket, and returns how many were not found. Sets `places` and `others` like
+/// [`crate::find`], of which this is the form for a table whose hasher uses AES.
 pub(crate) fn find(
     table: &KeyTable<'_>,
     keys: &[i64],
@@ -132,8 +133,9 @@ pub(crate) fn find(
     }
 }
 
-/// Looks up each key in its bucket, adds its value beside it, and returns how many were not found. `starts` is the mask
-/// that turns a hash into the position of a bucket. Form of [`crate::find_and_add`] for a hasher that uses AES.
+/// Looks up each key in its bucket, adds its value to the word that belongs to it, and returns how many keys were not
+/// found. `starts` is the mask that turns a hash into the position of a bucket. Form of [`crate::find_and_add`] for a
+/// hasher that uses AES.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn find_and_add(
     words: &mut [u64],
@@ -177,8 +179,8 @@ pub(crate) fn find_and_add(
     }
 }
 
-/// Words from which on a table is not small. Small tables are sparse, so that most keys are in the slot that their hash
-/// names, which is then looked at first.
+/// Number of words from which on a table is not small. Small tables are sparse, so most of their keys are in the slot
+/// that their hash names. This slot is therefore looked at before the whole bucket, in small tables only.
 const SMALL_WORDS: u32 = 1 << 15;
 
 fn is_small(starts: u32) -> bool {
@@ -191,9 +193,9 @@ fn looked_for_first(starts: u32) -> u32 {
     if is_small(starts) { starts | (LANES as u32 - 1) } else { starts }
 }
 
-/// Looks up masked keys in the buckets at `places`. `ADD` of 1 adds values to the table, more than 1 to that many
-/// copies in turn; 0 adds nothing and sets the places instead. With `FIRST`, a place is the one slot where its key
-/// most likely is.
+/// Looks up masked keys in the buckets at `places`, and returns how many were not found. `ADD` of 1 adds values to the
+/// table, more than 1 to that many copies in turn; 0 adds nothing and sets the places instead. With `FIRST`, a place is
+/// the one slot where its key most likely is. With `AHEAD`, the buckets of the keys in `ahead` are prefetched.
 ///
 /// # Safety
 /// There are no more places than masked keys. Each place is the position of a bucket of these words or, with `FIRST`,
@@ -316,7 +318,7 @@ unsafe fn add_block(words: &mut [u64], places: &[u32], values: &[i64]) {
         unsafe {
             let vector = _mm256_loadu_si256(places.as_ptr().cast());
             if _mm256_cmpeq_epi32_mask(vector, _mm256_set1_epi32(places[0] as i32)) == u8::MAX {
-                // Additions to one group in a row would each wait for the one before.
+                // All eight values go to one word. One by one, each addition would wait for the one before.
                 let sum = _mm512_reduce_add_epi64(_mm512_loadu_si512(values.as_ptr().cast()));
                 let word = words.get_unchecked_mut(places[0] as usize);
                 *word = word.wrapping_add(sum as u64);
