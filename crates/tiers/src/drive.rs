@@ -1,4 +1,4 @@
-//! Driver of workers in real time: takes each step when it is due, on threads.
+//! Driver of workers in real time: threads that take each step of a worker's state machine when it is due.
 
 use crate::pace::StageClock;
 use crate::stage::{Morsel, Stage, StageReport, Work};
@@ -22,8 +22,8 @@ pub(crate) fn next_work(pace: &StageClock, flow: &mut WorkerState) -> Option<Mor
     }
 }
 
-/// Returns the report of a stage up to now. `drained_seconds` is the time at which the last morsel of each tier was
-/// done (near, far).
+/// Returns the report of a stage up to now. `drained_seconds` is the time, since the stage began, at which the last
+/// morsel was done that mostly reads from the near tier, and the same for the far tier.
 pub(crate) fn report(pace: &StageClock, name: &'static str, drained_seconds: [f64; 2]) -> StageReport {
     StageReport { name, seconds: pace.seconds(), traffic: pace.meter.traffic(), drained_seconds }
 }

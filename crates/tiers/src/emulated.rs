@@ -17,7 +17,9 @@ use crate::stage::{Backend, RealTime, Stage, StageReport, Work};
 pub struct Emulated {
     rates: Rates,
     workers: usize,
+    /// Morsels whose bytes a worker requests ahead, for each queue.
     in_flight_max: usize,
+    /// Latency of random accesses to single cache lines in ns, by tier (near, far).
     latency_ns: [f64; 2],
 }
 
@@ -37,7 +39,8 @@ impl Emulated {
         })
     }
 
-    /// Sets the additional latency of random accesses to single lines on either tier, in ns.
+    /// Sets the latency of random accesses to single cache lines on either tier, in ns. It comes in addition to the
+    /// time for the bytes of the lines.
     pub fn with_latency(mut self, near_ns: f64, far_ns: f64) -> Emulated {
         self.latency_ns = [near_ns, far_ns];
         self

@@ -21,27 +21,35 @@ pub(crate) type JoinOne<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
 /// Stage whose work is done by kernels that ask for rows.
 pub(crate) struct MorselFeed<'a> {
+    /// Name of the stage.
     name: &'static str,
+    /// Clock of the stage, and the times at which bytes arrive.
     pace: StageClock,
+    /// Kind of the stage's random accesses to cache lines.
     lines: Lines,
+    /// Rows of a morsel.
     morsel_rows: usize,
     /// Rows of all morsels together.
     rows: usize,
     workers: Vec<Mutex<Worker>>,
     /// Free space that the writes of the second reading fill; `None` if rows are read once.
     again: Option<Arc<FreeSpace>>,
+    /// Function that joins a finished partition; `None` if the stage has no such morsels.
     joins: Option<JoinOne<'a>>,
 }
 
 struct Worker {
+    /// State machine that says when the next morsel's bytes have arrived.
     flow: WorkerState,
     /// Morsels that the kernel got, in order. Recorded only if it will read them a second time.
     taken: Vec<Morsel>,
+    /// State machine of the second reading; `None` before that begins.
     again: Option<WorkerState>,
 }
 
 impl<'a> MorselFeed<'a> {
-    /// Begins a stage now. Each morsel has `morsel_rows` rows, and the last one maybe fewer. All together have `rows`.
+    /// Begins a stage now. Each morsel has `morsel_rows` rows, and the last one maybe fewer. All together have `rows`
+    /// rows.
     pub(crate) fn new(
         pace: StageClock,
         workers: usize,
@@ -57,7 +65,8 @@ impl<'a> MorselFeed<'a> {
         MorselFeed { name, lines, pace, morsel_rows, rows, workers, again: None, joins: None }
     }
 
-    /// Counts writes on the tiers of the chunks that the kernel took, whose free space is `room`.
+    /// Counts writes on the tiers where the kernel's output lies: on those of the chunks that it took, in proportion to
+    /// their free space `room`.
     pub(crate) fn writing_to(mut self, room: &Arc<FreeSpace>) -> MorselFeed<'a> {
         for worker in &mut self.workers {
             worker.get_mut().flow.write_to(room);
@@ -66,7 +75,7 @@ impl<'a> MorselFeed<'a> {
     }
 
     /// Expects all rows to be read twice. Writes happen only in the second reading. They count on the tiers of the
-    /// chunks that the kernel took, whose free space is `room`.
+    /// chunks that the kernel took for its output, in proportion to their free space `room`.
     pub(crate) fn reading_again(mut self, room: &Arc<FreeSpace>) -> MorselFeed<'a> {
         self.again = Some(Arc::clone(room));
         self
@@ -86,7 +95,7 @@ impl<'a> MorselFeed<'a> {
             drained.push(own.flow.drained_seconds());
             let own = &mut *own;
             for flow in [Some(&mut own.flow), own.again.as_mut()].into_iter().flatten() {
-                // A kernel that failed leaves morsels behind. They are dropped.
+                // Lets the writes end. Morsels are left only if a kernel has failed, and are dropped.
                 let _ = drive::next_work(&self.pace, flow);
             }
         }

@@ -17,8 +17,9 @@ impl FreeSpace {
         *room = [room[0].saturating_add(bytes[0]), room[1].saturating_add(bytes[1])];
     }
 
-    /// Fills as many bytes as `planned` has in all, and returns them by tier (near, far). Returns `planned` if there is
-    /// less free space than that. This happens because rows wait in buffers, so chunks are taken after they were read.
+    /// Fills as many bytes as `planned` has on both tiers together, and returns where they go, by tier (near, far).
+    /// Returns `planned` if there is less free space. This happens because rows wait in buffers, so a chunk for them is
+    /// taken some time after they were read.
     pub(crate) fn fill(&self, planned: [u64; 2]) -> [u64; 2] {
         let all = planned[0].saturating_add(planned[1]);
         let mut room = self.0.lock();

@@ -48,12 +48,13 @@ pub struct Joined<S> {
 }
 
 /// Joins two inputs. Rows outside `on.memory` count as far. If `correcting` is given and the strategy moves a share of
-/// the inputs near, that share is corrected after each side, and from join to join. If the strategy only partitions
-/// ([`Joining::Left`]), partitions are joined all the same, to check them, but that is not reported.
+/// the inputs near before it partitions them ([`Partitioning::MoveThenRun`]), that share is corrected after each side,
+/// and from join to join. If the strategy only partitions ([`Joining::Left`]), the partitions are joined all the same,
+/// to check them, but the time of that is not reported.
 ///
 /// # Errors
-/// Returns an error if `settings` or `sinks` are for another number of workers, or if memory is missing. Returns one,
-/// too, if the strategy joins batches of the probe side during partitioning, but partitions by reading twice.
+/// Returns an error if `settings` or `sinks` are for another number of workers, if memory is missing, or if the
+/// strategy joins batches of the probe side during partitioning but partitions by a method that reads inputs twice.
 pub fn join<S: Sink, E: Equal>(
     on: Tiered<'_>,
     settings: &Settings,
@@ -77,7 +78,7 @@ pub fn join<S: Sink, E: Equal>(
     }
 }
 
-/// Context that all steps of a join share.
+/// Context that all steps of a join share: backend, memory, and settings of the kernels.
 struct Common<'a> {
     tiers: &'a dyn RealTime,
     memory: &'a TierMemory,
@@ -100,7 +101,7 @@ impl Common<'_> {
         input.morsel_bytes().enumerate().map(of_morsel).collect()
     }
 
-    /// Copies the morsels whose entry in `copies` is a tier to that tier. Returns `None` if no entry is.
+    /// Copies the morsels whose entry in `copies` is a tier to that tier. Returns `None` if there is no such entry.
     fn copy(
         &self,
         name: &'static str,
@@ -186,7 +187,7 @@ fn partitioned<S: Sink, E: Equal>(
     };
     let reports = strategy.run(correcting, &mut kernels)?;
     if strategy.joining == Joining::Left {
-        // Joining the partitions shows that they are right.
+        // Joins the partitions nevertheless, so that the sinks show if they are right.
         kernels.join(batches - 1)?;
     }
     let partitioned = kernels.partitioned.iter().flatten();
@@ -200,11 +201,15 @@ fn partitioned<S: Sink, E: Equal>(
 struct Kernels<'a, S, E> {
     common: &'a Common<'a>,
     strategy: &'a PartitionedStrategy,
+    /// Rows of the build side, then those of each batch of the probe side.
     rows: &'a [(RowSet, &'a [Tuple])],
+    /// Memory for the partitions of each entry of `rows`.
     placed: &'a [ObjectMemory<'a>],
+    /// Memory for tables of single partitions.
     scratch: &'a ObjectMemory<'a>,
     /// Copies made for the side or batch that is partitioned next.
     copies: Option<Copies<'a>>,
+    /// Partitions of each entry of `rows`; `None` until they are made.
     partitioned: Vec<Option<Partitioned<'a>>>,
     how: JoinSpec<'a, E>,
     /// Sinks by worker; `None` if the sink was lost with an error.
@@ -322,9 +327,11 @@ impl<'a, S: Sink, E: Equal> Steps for Kernels<'a, S, E> {
     }
 }
 
-/// Queue with one partition.
+/// Queue that returns one partition, once.
 struct Once {
+    /// Number of the partition.
     partition: usize,
+    /// True once the partition was returned.
     is_handed: AtomicBool,
 }
 
@@ -413,8 +420,8 @@ pub enum TierError {
         /// Number of sinks.
         sinks: usize,
     },
-    /// The settings ask to join each batch of the probe side while the next one is partitioned. Only a method of
-    /// partitioning that reads its input once can do that, and this one reads it twice.
+    /// The strategy joins each batch of the probe side while the next one is partitioned. Only a method of partitioning
+    /// that reads its input once can do that, and this one reads it twice.
     Beside(Partitioning),
 }
 

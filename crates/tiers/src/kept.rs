@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 /// Version of the file format. Files of another version are ignored.
 const FORM: u64 = 1;
 
-/// Returns `$XDG_CACHE_HOME/farpool/tiers`, or `~/.cache/farpool/tiers`; `None` if neither variable is set.
+/// Returns `$XDG_CACHE_HOME/farpool/tiers` or, without that variable, `$HOME/.cache/farpool/tiers`; `None` if neither
+/// variable is set.
 pub fn folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;

@@ -6,8 +6,8 @@
 //! out in advance, lie in one run of chunks that is mixed in the same way. The tier of a row follows from its address
 //! ([`TierMemory::bytes_by_side`]).
 //!
-//! Invariant: each chunk is either in a free list or lent once. Regions live as long as a loan or a list refers to
-//! them.
+//! Invariant: each chunk is either in a free list or lent once. Regions live at least as long as a loan or a free list
+//! refers to them.
 #![allow(unsafe_code)]
 
 use crate::free_space::FreeSpace;
@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const _: () = assert!(CHUNK_BYTES == farpool_join::CHUNK_BYTES);
 
-/// Denominator to which near shares are rounded. A large one lets any prefix of a run of chunks be as evenly mixed as
-/// the whole run.
+/// Near shares are rounded to multiples of one part in this many. With so many, any prefix of a run of chunks is as
+/// evenly mixed as the whole run.
 const SHARE_STEPS: u64 = 1 << 20;
 /// Number of single chunks that are allocated at a time if none is free.
 const SLAB_CHUNKS: usize = 16;
@@ -42,23 +42,26 @@ pub fn share_in_chunks(near_share: f64, bytes: usize) -> f64 {
 /// system. One lock guards the free lists; it is not held while the kernel allocates.
 #[derive(Debug)]
 pub struct TierMemory {
+    /// NUMA nodes of the two tiers.
     nodes: Nodes,
+    /// Number of threads that touch new memory, so that its pages are present.
     threads: usize,
     pools: Mutex<Pools>,
 }
 
+/// Free lists, and all memory that was allocated.
 #[derive(Debug, Default)]
 struct Pools {
     /// Free single chunks by tier (near, far): the region, and the index of the chunk in it.
     singles: [Vec<(Arc<TieredRegion>, usize)>; 2],
-    /// Free runs: regions that are lent as a whole.
+    /// Free runs: regions that are lent as a whole, each with the ratio of its near chunks.
     runs: Vec<(Interleave, Arc<TieredRegion>)>,
     /// All regions by their start address.
     known: BTreeMap<usize, Arc<TieredRegion>>,
 }
 
 impl TierMemory {
-    /// Returns an empty store. Memory will come from these nodes and be touched by `threads` threads.
+    /// Returns memory without chunks. They will be allocated from these NUMA nodes, and touched by `threads` threads.
     pub fn new(nodes: Nodes, threads: usize) -> TierMemory {
         TierMemory { nodes, threads, pools: Mutex::default() }
     }
@@ -69,7 +72,7 @@ impl TierMemory {
         if missing == 0 { Ok(()) } else { self.make_singles(side, missing) }
     }
 
-    /// Lends memory for `rows` rows, with near chunks at this ratio. It contains whatever was there before.
+    /// Lends memory for `rows` rows, with near chunks at this ratio. Its content is undefined.
     pub fn rows(&self, interleave: Interleave, rows: usize) -> Result<LineMemory<'_>, TierRegionError> {
         self.run(interleave, (rows * size_of::<Tuple>()).div_ceil(CHUNK_BYTES))
     }
@@ -98,7 +101,7 @@ impl TierMemory {
         bytes
     }
 
-    /// Asks the kernel on which nodes the pages of all chunks lie.
+    /// Asks the kernel on which NUMA nodes the pages of all chunks lie.
     pub fn landed(&self) -> Result<Landed, TierRegionError> {
         let known: Vec<Arc<TieredRegion>> = self.pools.lock().known.values().cloned().collect();
         let mut landed = Landed::default();
@@ -114,7 +117,8 @@ impl TierMemory {
         let Pools { singles, runs, known } = &mut *pools;
         singles.iter_mut().for_each(Vec::clear);
         runs.clear();
-        // Regions still referred to are lent, at least in part. Their free chunks cannot be lent again.
+        // A region that something else still refers to is lent, at least in part. Its chunks that were free are not
+        // lent again; they return to the system with the region.
         known.retain(|_, region| Arc::strong_count(region) > 1);
     }
 
@@ -145,7 +149,7 @@ impl TierMemory {
         }
     }
 
-    /// Lends `count` consecutive chunks.
+    /// Lends `count` consecutive chunks, of which near ones have this ratio.
     pub(crate) fn run(
         &self,
         interleave: Interleave,
@@ -213,8 +217,11 @@ impl Drop for Loan<'_> {
 #[derive(Debug)]
 pub(crate) struct ObjectMemory<'m> {
     memory: &'m TierMemory,
+    /// Ratio of near chunks.
     interleave: Interleave,
+    /// Number of chunks that were taken one by one for partitions.
     taken: AtomicU64,
+    /// Bytes of taken chunks that are not written yet, by tier.
     pub(crate) room: Arc<FreeSpace>,
     /// Bytes taken so far, by tier (near, far).
     taken_bytes: [AtomicU64; 2],
@@ -237,6 +244,7 @@ impl<'m> ObjectMemory<'m> {
         self.taken_bytes.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
+    /// Counts bytes, by tier (near, far), as taken and as free to be written.
     fn deal(&self, bytes: [u64; 2]) {
         self.room.add(bytes);
         self.taken_bytes.iter().zip(bytes).for_each(|(taken_bytes, bytes)| {

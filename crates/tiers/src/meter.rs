@@ -28,7 +28,9 @@ pub(crate) enum Way {
 // Each link has cache lines of its own, because all workers write it.
 #[repr(align(128))]
 struct Link {
+    /// Time in ps until which the link is busy.
     taken_until: AtomicU64,
+    /// Time in ps that a byte takes, by direction.
     picos_per_byte: ByteCost,
 }
 
@@ -59,9 +61,11 @@ impl Link {
 
 /// Links of one tier. A transfer takes as long as on the slower of them.
 struct TierLinks {
+    /// Link with the first of the tier's two costs ([`TierRates::costs`]).
     first: Link,
-    /// Second cost of the tier; `None` if it would equal the first.
+    /// Link with the second cost; `None` if it would equal the first.
     second: Option<Link>,
+    /// Latency of a random access to a cache line.
     latency: Picos,
     /// Bytes requested so far, by direction.
     bytes: [AtomicU64; 2],
@@ -88,14 +92,17 @@ impl TierLinks {
 
 /// Links of both tiers.
 pub(crate) struct Meter {
+    /// Links of each tier (near, far).
     tiers: [TierLinks; 2],
+    /// Link with the rate of both tiers together.
     together: Link,
     /// State of the random generator; `None` without noise.
     noise: Option<AtomicU64>,
 }
 
 impl Meter {
-    /// Returns links that are free at time 0. `latency_ns` is the latency of single lines, by tier (near, far).
+    /// Returns links that are free at time 0. `latency_ns` is the latency of random accesses to single cache lines, by
+    /// tier (near, far).
     pub(crate) fn new(rates: &Rates, latency_ns: [f64; 2]) -> Meter {
         let tier = |side: TierSide, rates| TierLinks::new(rates, latency_ns[side.index()]);
         Meter {
@@ -136,7 +143,7 @@ impl Meter {
         tier.issue(now, way, bytes).max(self.together.issue(now, way, bytes))
     }
 
-    /// Returns the time at which the last of `lines` lines has arrived, if all are requested together.
+    /// Returns the time at which the last of `lines` cache lines has arrived, if all are requested together.
     pub(crate) fn lines(&self, now: Picos, side: TierSide, lines: u64, line_bytes: u64) -> Picos {
         if lines == 0 {
             return now;
@@ -144,7 +151,7 @@ impl Meter {
         self.stream(now, side, Way::Read, lines * line_bytes) + self.tiers[side.index()].latency
     }
 
-    /// Reports whether a random access to a line takes longer than its bytes.
+    /// Reports whether a random access to a cache line has a latency, beside the time of its bytes, on either tier.
     pub(crate) fn is_latent(&self) -> bool {
         self.tiers.iter().any(|tier| tier.latency > 0)
     }

@@ -50,9 +50,11 @@ impl<'m> Copies<'m> {
     }
 }
 
-/// Place for the copy of a morsel. `empty` is the memory to write, `copied` the finished copy.
+/// Place for the copy of a morsel.
 struct Slot<'t> {
+    /// Memory for the copy; `None` once a thread has taken it to write the copy.
     empty: Mutex<Option<&'t mut [Tuple]>>,
+    /// Finished copy.
     copied: OnceLock<&'t [Tuple]>,
 }
 
@@ -71,7 +73,7 @@ impl<'t> Input<'t> {
         Input { keeps: true, ..Input::new(original, copies) }
     }
 
-    /// Returns an input whose copies are made by a step of their own ([`Work`]).
+    /// Returns an input whose copies are made by a step of their own: a stage whose [`Work`] is this input.
     pub(crate) fn new(original: &'t [Tuple], copies: &'t mut Copies<'_>) -> Input<'t> {
         let Copies { chunks, to } = copies;
         let mut of_side = chunks

@@ -23,9 +23,11 @@ const LATE: Duration = Duration::from_micros(150);
 
 /// Clock of a stage that has begun, and its delivery times.
 pub struct StageClock {
+    /// Links of both tiers, which say when requested bytes are delivered.
     pub(crate) meter: Arc<Meter>,
     /// Morsels whose bytes a worker requests ahead, for each queue.
     pub(crate) in_flight_max: usize,
+    /// Instant at which the stage began: time 0 of `meter`.
     begun: Instant,
 }
 

@@ -45,7 +45,9 @@ impl Nodes {
 /// Private memory whose chunks lie near or far.
 pub struct TieredRegion {
     memory: PrivateMemory,
+    /// NUMA nodes from which the chunks of the two tiers were requested.
     nodes: Nodes,
+    /// Tier on which each chunk was requested.
     chunks: Vec<TierSide>,
 }
 
@@ -62,7 +64,7 @@ impl TieredRegion {
         let refused = |doing, errno: rustix::io::Errno| TierRegionError { doing, bytes, errno };
         let all = count.checked_mul(CHUNK_BYTES);
         let all = all.ok_or(refused("reserving", rustix::io::Errno::NOMEM))?;
-        // All pages are made present. More than the machine has would end the process.
+        // All pages will be touched. If they were more than the machine has, the kernel would kill the process.
         let info = rustix::system::sysinfo();
         if all as u128 > u128::from(info.totalram) * u128::from(info.mem_unit) {
             return Err(refused("the machine has too little memory for", rustix::io::Errno::NOMEM));
@@ -70,7 +72,7 @@ impl TieredRegion {
         let memory = PrivateMemory::reserve(all).map_err(|errno| refused("reserving", errno))?;
         let side = |chunk| if interleave.is_near(chunk) { TierSide::Near } else { TierSide::Far };
         let chunks: Vec<TierSide> = (0..count as u64).map(side).collect();
-        // Huge pages only make it faster. A kernel without them is no error.
+        // Huge pages only make accesses faster. A kernel without them is no error.
         let _ = memory.ask_for_huge_pages();
         let region = TieredRegion { memory, nodes, chunks };
         for (chunk, side) in region.chunks.iter().enumerate() {
@@ -99,7 +101,7 @@ impl TieredRegion {
         &self.chunks
     }
 
-    /// Returns the tier of the byte at `offset`. Panics if the region is shorter.
+    /// Returns the tier on which the byte at `offset` was requested. Panics if the region is shorter.
     pub fn side_of(&self, offset: usize) -> TierSide {
         self.chunks[offset / CHUNK_BYTES]
     }
@@ -124,7 +126,7 @@ impl TieredRegion {
         &self.bytes()[chunk * CHUNK_BYTES..(chunk + 1) * CHUNK_BYTES]
     }
 
-    /// Asks the kernel on which nodes the pages of each chunk lie.
+    /// Asks the kernel on which NUMA nodes the pages of each chunk really lie.
     pub fn landed(&self) -> Result<Landed, TierRegionError> {
         let mut landed = Landed { chunks: self.chunks.len(), ..Landed::default() };
         for (chunk, side) in self.chunks.iter().enumerate() {
@@ -185,7 +187,7 @@ impl fmt::Debug for TieredRegion {
 pub struct Landed {
     /// Number of chunks that were checked.
     pub chunks: usize,
-    /// Number of 4 KiB pages on each node; the node is `None` for pages that are not present.
+    /// Number of 4 KiB pages on each NUMA node; the node is `None` for pages that are not present.
     pub pages: Vec<(Option<u32>, u64)>,
     /// Chunks with pages that are not present, or not on the node of their tier.
     pub astray: Vec<Astray>,
@@ -212,7 +214,7 @@ impl Landed {
         }
     }
 
-    /// Adds the result of another region. The numbers of its chunks in `astray` stay those within that region.
+    /// Adds the result of another region. In `astray`, its chunks keep their indexes within that region.
     pub(crate) fn add(&mut self, other: Landed) {
         self.chunks += other.chunks;
         other.pages.into_iter().for_each(|(node, pages)| self.count(node, pages));
@@ -230,7 +232,9 @@ impl Landed {
 /// Error of the kernel while a region was made or looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierRegionError {
+    /// Step that failed, for the message.
     doing: &'static str,
+    /// Size of the region in bytes.
     bytes: usize,
     errno: rustix::io::Errno,
 }

@@ -71,7 +71,7 @@ impl Morsel {
         self.writing(TierSide::Near, near).writing(TierSide::Far, bytes - near.min(bytes))
     }
 
-    /// Sets the number of lines that are accessed at random, of which the share `near_share` is near.
+    /// Sets the number of cache lines that are accessed at random, of which the share `near_share` is near.
     pub fn touching(mut self, near_share: f64, lines: u32) -> Morsel {
         let near = (f64::from(lines) * near_share.clamp(0.0, 1.0)).round() as u32;
         self.lines = [near, lines - near];
@@ -162,9 +162,9 @@ pub(crate) fn evenly(first: Vec<Morsel>, second: Vec<Morsel>) -> Vec<Morsel> {
 pub struct StageReport {
     /// Name of the stage.
     pub name: &'static str,
-    /// Seconds until the last byte had arrived.
+    /// Seconds from the beginning of the stage until all work was done and all written bytes had arrived.
     pub seconds: f64,
-    /// Bytes that were moved.
+    /// Bytes that were moved on each tier.
     pub traffic: Traffic,
     /// Seconds until the last morsel that mostly reads from the near tier was done, and the same for the far tier. 0 if
     /// there is none.
@@ -172,7 +172,7 @@ pub struct StageReport {
 }
 
 impl StageReport {
-    /// Merges this report with that of the next stage. `drained_seconds` stays that of this one.
+    /// Adds the report of the next stage to this one. `drained_seconds` stays that of this one.
     pub fn then(self, next: StageReport) -> StageReport {
         let (seconds, traffic) = (self.seconds + next.seconds, self.traffic.plus(next.traffic, 1.0));
         StageReport { seconds, traffic, ..self }
@@ -187,13 +187,13 @@ pub trait Work: Sync {
 
 /// Runs stages of morsels.
 pub trait Backend {
-    /// Returns the label of its figures: `virtual`, `emulated` or `numa`.
+    /// Returns the label under which its times are shown: `virtual`, `emulated` or `numa`.
     fn label(&self) -> &'static str;
 
     /// Returns the number of workers.
     fn workers(&self) -> usize;
 
-    /// Runs one stage to its end. A virtual clock does not call `work`.
+    /// Runs one stage to its end. Calls `work` for each morsel, unless the backend only computes times.
     fn run(&self, stage: &Stage, work: &dyn Work) -> StageReport;
 
     /// Runs stages one after another.

@@ -15,7 +15,7 @@ use crate::plan::phases::NearShares;
 use crate::plan::traffic::TierSide;
 use crate::stage::{Backend, Lines, Morsel, MorselTask, NoWork, Order, Stage, StageReport, evenly};
 
-/// Bytes that a morsel reads.
+/// Bytes that a morsel (the work that a thread takes at a time) reads; the last one of an input may read fewer.
 pub const MORSEL_BYTES: u32 = 64 << 10;
 
 /// Strategy of a join, with the near share of each object.
@@ -50,6 +50,7 @@ pub struct PartitionedStrategy {
 /// Rows that are partitioned in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowSet {
+    /// The whole build side.
     Build,
     /// Batch of the probe side: its number, and the number of batches.
     Batch(usize, usize),
@@ -59,7 +60,8 @@ pub(crate) enum RowSet {
 pub(crate) trait Steps {
     type Error;
 
-    /// Copies a share of the rows near, or to the mix. Returns `None` if nothing is copied.
+    /// Copies `near_share` of the rows near, or all of them to a mix with that near share. Returns `None` if nothing is
+    /// copied.
     fn copy(&mut self, row_set: RowSet, near_share: f64) -> Result<Option<StageReport>, Self::Error>;
 
     /// Partitions the rows. `near_share` of them were copied, or are kept near while they are counted. `joins` is a
@@ -72,12 +74,12 @@ pub(crate) trait Steps {
         joins: Option<usize>,
     ) -> Result<StageReport, Self::Error>;
 
-    /// Joins the last batch.
+    /// Joins a batch of the probe side with the build side, both partitioned already, and nothing else meanwhile.
     fn join(&mut self, batch: usize) -> Result<StageReport, Self::Error>;
 }
 
 impl PartitionedStrategy {
-    /// Returns a strategy that moves nothing and writes partitions to the mix.
+    /// Returns a strategy that moves no share of the inputs and writes partitions to a mix with the near share `mixed`.
     pub fn new(partitioning: Partitioning, joining: Joining, mixed: f64) -> PartitionedStrategy {
         PartitionedStrategy {
             partitioning,
@@ -99,7 +101,8 @@ impl PartitionedStrategy {
     }
 
     /// Runs the steps on a backend without touching rows, and returns their times. `build` and `probe` are the number
-    /// of morsels of each side. `correcting` adjusts the share that is moved near, after each side.
+    /// of morsels of each side. With [`Partitioning::MoveThenRun`], `correcting` gives the share that is moved near,
+    /// and is corrected after each side.
     pub fn times(
         &self,
         backend: &dyn Backend,
@@ -192,8 +195,8 @@ impl PartitionedStrategy {
     }
 }
 
-/// Returns the rows of batch `at` if `all` rows are divided into `of` batches. Batches begin at multiples of `unit`
-/// rows.
+/// Returns the rows of batch number `at` if `all` rows are divided into `of` batches. Batches begin at multiples of
+/// `unit` rows.
 pub(crate) fn batch_of(all: usize, unit: usize, at: usize, of: usize) -> std::ops::Range<usize> {
     let units = all.div_ceil(unit);
     let start = |at: usize| all.min(units * at / of.max(1) * unit);
@@ -204,7 +207,9 @@ pub(crate) fn batch_of(all: usize, unit: usize, at: usize, of: usize) -> std::op
 struct Timing<'a> {
     strategy: &'a PartitionedStrategy,
     backend: &'a dyn Backend,
+    /// Number of morsels of the build side.
     build: u32,
+    /// Number of morsels of the probe side.
     probe: u32,
 }
 
@@ -297,7 +302,7 @@ pub struct NonPartitionedStrategy {
 /// Copying of inputs before they are read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CopyPlan {
-    /// Share that is copied near. The rest stays.
+    /// Share of each input that is copied near. The other rows stay where they lie.
     Share(f64),
     /// Near share of a mix to which everything is copied.
     Mixed(f64),
@@ -305,11 +310,12 @@ pub enum CopyPlan {
 
 /// Bytes that one lookup moves: a bucket is a cache line.
 pub const LOOKUP_BYTES: u32 = Lines::READ.bytes;
-/// Bytes of a table for each of its rows, for large tables.
+/// Bytes of a large hash table for each of its rows.
 pub const TABLE_ROW_BYTES: f64 = 64.0 * 2.0 / 3.0;
 
 impl NonPartitionedStrategy {
-    /// Takes the shares from a placement of the plan `join`.
+    /// Returns the strategy with the shares of a placement of the plan `join`. The share of the probe side that the
+    /// placement moves near counts for both sides.
     pub fn placed(join: &NonPartitioned, placement: &NearShares) -> NonPartitionedStrategy {
         NonPartitionedStrategy {
             moved: CopyPlan::Share(placement.share(join.probe)),

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::path::Path;
 
-/// Rates and latencies that firmware promises, seen from the nearest CPUs; `None` if unknown.
+/// Rates and latencies of a node's memory that firmware promises, seen from the nearest CPUs; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Promised {
     /// Read bandwidth in MB a second.
@@ -32,11 +32,11 @@ pub struct NumaNode {
     pub bytes: u64,
     /// Bytes of memory that are free.
     pub free_bytes: u64,
-    /// Pairs of node number and distance in units of ACPI: the distance to itself is 10.
+    /// Pairs of the number of a node and the distance to it, in units of ACPI: the distance of a node to itself is 10.
     pub distances: Vec<(u32, u32)>,
     /// Promises of the firmware.
     pub promised: Promised,
-    /// Interleave weight of the kernel; `None` if it has none, as before kernel 6.9.
+    /// Weight of the node when the kernel interleaves pages system-wide; `None` if it has none, as before kernel 6.9.
     pub weight: Option<u32>,
     /// Number of the kernel's memory tier; lower is faster.
     pub kernel_tier: Option<u32>,

@@ -17,9 +17,13 @@ use std::sync::Arc;
 pub struct Virtual {
     rates: Rates,
     workers: usize,
+    /// Morsels whose bytes a worker requests ahead, for each queue.
     in_flight_max: usize,
+    /// Latency of random accesses to single cache lines in ns, by tier (near, far).
     latency_ns: [f64; 2],
+    /// CPU time in ns for each byte that a morsel reads.
     cpu_ns_per_byte: f64,
+    /// Seed of random transfer times; `None` if they are exact.
     noise: Option<u64>,
 }
 
@@ -52,8 +56,8 @@ impl Virtual {
         self
     }
 
-    /// Sets the latency of random accesses to single lines on either tier, in ns, in addition to the time for their
-    /// bytes.
+    /// Sets the latency of random accesses to single cache lines on either tier, in ns. It comes in addition to the
+    /// time for the bytes of the lines.
     pub fn with_latency(mut self, near_ns: f64, far_ns: f64) -> Virtual {
         self.latency_ns = [near_ns, far_ns];
         self

@@ -4,9 +4,9 @@
 //! stage). The number of morsels whose reads are in flight is limited. The morsel whose bytes arrive first is worked on
 //! first. A worker waits for writes only if their number is more than twice that limit.
 //!
-//! Random accesses to lines are requested together with the other bytes of a morsel if they take no longer than their
-//! bytes. If each one has a latency, only as many as a core has in flight are requested at a time, when it is the
-//! morsel's turn.
+//! Random accesses to cache lines are requested together with the other bytes of a morsel if they have no latency of
+//! their own. If they have one, only as many as a core has in flight are requested at a time, when it is the morsel's
+//! turn.
 //!
 //! The machine is given the time and returns until when to wait. That is why a virtual clock and a thread can drive the
 //! same code.
@@ -21,8 +21,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Morsels of a stage that no worker has taken.
 pub(crate) struct Queues {
+    /// Kind of the stage's random accesses to cache lines.
     lines: Lines,
-    /// One queue for all morsels, or one for each side. Each has the index of its next morsel.
+    /// One queue for all morsels, or one for each tier. Each has the index of its next morsel.
     queues: Vec<(Vec<Morsel>, AtomicUsize)>,
 }
 
@@ -62,37 +63,47 @@ pub(crate) enum Step {
 
 #[derive(Clone, Copy)]
 enum State {
+    /// Requests morsels ahead, and waits for the one that arrives first.
     Choosing,
-    /// Requests random accesses in groups. `left` counts the lines and `bytes` the sequential bytes that are not
+    /// Requests random accesses in groups. `left` counts the cache lines and `bytes` the sequential bytes that are not
     /// requested yet, by tier (near, far).
-    Touching {
-        morsel: Morsel,
-        left: [u32; 2],
-        bytes: [u64; 2],
-    },
+    Touching { morsel: Morsel, left: [u32; 2], bytes: [u64; 2] },
+    /// Has all bytes of the morsel, which is worked on next.
     Working(Morsel),
+    /// Has done the work of the morsel, whose writes are requested next.
     Writing(Morsel),
+    /// Waits for the last writes.
     Ending,
 }
 
+/// Morsel whose bytes were requested.
 struct UnderWay {
+    /// Time at which the bytes will have arrived.
     due: Picos,
+    /// Index of the queue that the morsel comes from.
     queue: usize,
     morsel: Morsel,
 }
 
+/// State machine of one worker of a stage.
 pub(crate) struct WorkerState {
+    /// Links of both tiers, which say when bytes arrive.
     meter: Arc<Meter>,
+    /// True if random accesses have a latency on either tier.
     is_latent: bool,
     queues: Arc<Queues>,
+    /// Most morsels of each queue whose reads are in flight.
     in_flight_max: usize,
     /// True if morsels are worked on in the order in which they were requested, not as they arrive.
     is_in_order: bool,
     /// Free space that decides on which tier writes count; `None` if morsels state the tier.
     room: Option<Arc<FreeSpace>>,
+    /// Morsels whose reads are in flight, in the order of the requests.
     reads: Vec<UnderWay>,
+    /// Times at which writes in flight will have ended.
     writes: VecDeque<Picos>,
     state: State,
+    /// Time at which the last morsel was done that mostly reads from a tier, by tier (near, far).
     drained: [Picos; 2],
 }
 
@@ -119,7 +130,7 @@ impl WorkerState {
         self
     }
 
-    /// Counts writes on the tiers of the chunks that were taken, whose free space is `room`.
+    /// Counts writes on the tiers where there is free space in `room`, instead of those that morsels state.
     pub(crate) fn write_to(&mut self, room: &Arc<FreeSpace>) {
         self.room = Some(Arc::clone(room));
     }
@@ -208,7 +219,7 @@ impl WorkerState {
         None
     }
 
-    /// Reports whether a morsel's lines are requested in groups.
+    /// Reports whether a morsel's random accesses have a latency, so that they are requested in groups.
     fn is_touching(&self, morsel: &Morsel) -> bool {
         self.is_latent && morsel.lines != [0, 0]
     }
@@ -243,8 +254,8 @@ impl WorkerState {
         }
     }
 
-    /// Requests the next group of lines, near and far in proportion to `left`, and their share of the sequential bytes.
-    /// Returns the time at which all have arrived, and the lines and bytes that are left.
+    /// Requests the next group of cache lines, near and far in proportion to `left`, and their share of the sequential
+    /// bytes. Returns the time at which all have arrived, and the lines and bytes that are left to be requested.
     fn touch(&mut self, now: Picos, left: [u32; 2], bytes: [u64; 2]) -> (Picos, [u32; 2], [u64; 2]) {
         let lines = self.queues.lines;
         let all = u64::from(left[0]) + u64::from(left[1]);
@@ -271,7 +282,7 @@ impl WorkerState {
     }
 }
 
-/// Returns the latest time of all workers, by tier (near, far).
+/// Returns the latest of the workers' times, by tier (near, far).
 pub(crate) fn latest(drained: impl IntoIterator<Item = [f64; 2]>) -> [f64; 2] {
     drained.into_iter().fold([0.0; 2], |most, of| [most[0].max(of[0]), most[1].max(of[1])])
 }

@@ -11,7 +11,7 @@ use farpool_tiers::plan::traffic::{Rates, TierRates};
 /// Near share of the mix on the paper's machine, 3:2.
 const ALPHA: f64 = 0.6;
 const RATES: Rates = Rates::PAPER;
-/// A probe side only. Both sides are partitioned alike, so the results hold for both.
+/// Inputs with a probe side only. Both sides are partitioned alike, so the results hold for both.
 const ONE: Inputs = Inputs { build: 0.0, probe: 1.0 };
 
 #[track_caller]
@@ -19,7 +19,7 @@ fn assert_near(found: f64, expected: f64, off_max: f64) {
     assert!((found - expected).abs() <= off_max, "{found} is not {expected} to within {off_max}");
 }
 
-/// Returns the seconds with the best shares, and the shares of input and partitions.
+/// Returns the seconds of a join with the best near shares, and the near shares of its input and its partitions.
 fn best(partitioning: Partitioning, joining: Joining) -> (f64, f64, f64) {
     let join = PartitionedJoin::new(partitioning, joining, ONE, ALPHA);
     let found = join.plan.place(&RATES, f64::INFINITY).unwrap();

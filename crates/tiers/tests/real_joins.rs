@@ -30,7 +30,7 @@ fn every_strategy_gives_what_a_map_gives() {
     let mut runner = TestRunner::new(Config { cases, ..Config::default() });
     runner
         .run(&(inputs, machine), |((build, probe, keys, skew, kind, seed), (at, workers, is_emulated))| {
-            // Only one side is skewed. With two, a join would give too many pairs.
+            // The keys of only one side are skewed. With two, a join would give too many pairs.
             let builds = tuples(build, keys.max(build as u64 / 3), 0.0, seed);
             let probes = tuples(probe, keys, skew, seed + 1);
             let (emulated, numa) = (fast(workers), Numa::new(workers));
@@ -45,7 +45,7 @@ fn every_strategy_gives_what_a_map_gives() {
         .unwrap();
 }
 
-/// The bytes counted on a tier are those that lie there by address, except for rows that wait in buffers.
+/// The bytes counted on a tier are those that lie there by address, except for blocks that are not full at the end.
 #[test]
 fn what_is_charged_is_what_lies_where() {
     let memory = TierMemory::new(Nodes::ANY, 2);

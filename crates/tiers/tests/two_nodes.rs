@@ -43,7 +43,7 @@ fn chunks_lie_where_the_map_says_at_every_ratio() {
     }
 }
 
-/// The kernel accepts a policy for a full node. Chunks that landed elsewhere are reported.
+/// The kernel accepts a policy for a full node, and takes pages of another one. `landed` must report those chunks.
 #[test]
 #[ignore = "needs two NUMA nodes: make guest-test"]
 fn chunks_that_a_full_node_did_not_take_are_told() {

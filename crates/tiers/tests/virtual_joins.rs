@@ -14,9 +14,10 @@ use farpool_tiers::strategy::{
     CopyPlan, LOOKUP_BYTES, MORSEL_BYTES, NonPartitionedStrategy, PartitionedStrategy, TABLE_ROW_BYTES,
 };
 
+/// Near share of the mix on the paper's machine, 3:2.
 const ALPHA: f64 = 0.6;
 const RATES: Rates = Rates::PAPER;
-/// Morsels of the input: 128 MiB.
+/// Number of morsels of both inputs together, which have 128 MiB.
 const CHUNKS: u32 = 2_048;
 
 fn machine() -> Virtual {
@@ -129,7 +130,7 @@ fn every_strategy_takes_what_its_bytes_say() {
         join.plan.phases().iter().for_each(|phase| planned = planned.plus(phase.traffic(&shares), 1.0));
         let reports = run(&strategy);
         reports.iter().for_each(|report| ticketed = ticketed.plus(report.traffic, 1.0));
-        // Each side and batch is rounded to whole morsels, once for each read and write.
+        // The bytes of each side and batch are rounded to whole morsels, once for each read and write of it.
         let most = 8.0 * (1.0 + f64::from(joining.batches())) * f64::from(MORSEL_BYTES);
         for side in TierSide::ALL {
             let off = (ticketed.of(side).total() - planned.of(side).total()).abs();
@@ -149,7 +150,7 @@ fn the_partition_is_the_move() {
     };
     assert_within(gain(Joining::Left, Joining::Left), 2.400, 0.01, "one pass");
     assert_within(gain(Joining::After, Joining::After), 1.67, 0.01, "joined after");
-    // The gain would be 2.15 without the first and last batch, and if no partition were read twice.
+    // The gain would be 2.15 if all batches were joined during partitioning and no partition were read twice.
     let beside = gain(Joining::After, Joining::Beside { batches: 2 });
     assert!((1.9..2.0).contains(&beside), "{beside}");
 }
@@ -301,8 +302,8 @@ fn sort_takes_what_its_plan_says_and_its_runs_are_placed() {
     assert!(of(0.0) / of(share) > 1.8, "{} {}", of(0.0), of(share));
 }
 
-/// Joins of 8 MiB run one after another. The share of the next side that is moved near follows from the times at which
-/// the near and the far queue of the side before were empty.
+/// Joins of 8 MiB run one after another. The share of each side that is moved near follows from the side before: from
+/// the times at which its queues of near and of far morsels were empty.
 #[test]
 fn moved_share_comes_within_5_percent_of_the_best_after_128_mib_if_the_prior_is_wrong_by_two() {
     const WORK: [u32; 2] = [16, 112];

@@ -17,14 +17,18 @@
 pub struct Balance {
     /// Logarithm of the odds of the share: `ln(w / (1 - w))`.
     log_odds: f64,
+    /// Number of measurements so far.
     seen: u32,
+    /// Least permitted share.
     least: f64,
+    /// Greatest permitted share.
     most: f64,
 }
 
 /// Least share of either tier. Each queue needs some morsels for its time to be measured.
 const SHARE_MIN: f64 = 1.0 / 64.0;
-/// Largest ratio of times that counts. A larger ratio comes from other users of the machine.
+/// Largest ratio of the times of both queues that counts. A larger ratio comes from other users of the machine, and
+/// counts as this one.
 const RATIO_MAX: f64 = 4.0;
 /// Least weight of a measured pair of times, 0 to 1. The first pair has weight 1, the second 1/2, and later ones this.
 const WEIGHT_MIN: f64 = 0.4;
@@ -50,7 +54,7 @@ impl Balance {
     }
 
     /// Corrects the share by the times, in any unit, after which the near and the far queue were empty. Both queues
-    /// must have begun at the same time. Ignores times that are not finite and above 0.
+    /// must have begun at the same time. Changes nothing unless both times are finite and above 0.
     pub fn drained(&mut self, near: f64, far: f64) {
         let is_time = |time: f64| time.is_finite() && time > 0.0;
         if !is_time(near) || !is_time(far) {

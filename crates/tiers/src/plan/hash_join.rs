@@ -140,7 +140,7 @@ impl PartitionedJoin {
         let reads = f64::from(partitioning.reads()) - f64::from(u8::from(keeps));
         let partition = |of: f64, into| {
             let phase = Phase::new("partition").reads(input, of * reads).writes(into, of);
-            // The histogram is a phase of its own only if it moves other bytes than scattering.
+            // Counting is a phase of its own only if it moves other bytes than writing the partitions.
             keeps
                 .then(|| Phase::new("partition").reads_on(TierSide::Far, of).keeps(input, of))
                 .into_iter()
@@ -169,7 +169,8 @@ impl PartitionedJoin {
             plan.then(join(*batch));
         }
         // Copies of inputs are needed until partitioning has ended. Partitions take memory from the phase that writes
-        // them. If `keeps`, counting is a phase of its own, so partitions may count from a later phase than that.
+        // them. If `keeps`, there are also phases that count, and partitions may take memory in the plan from a later
+        // phase only.
         plan.lives(input, 0..read_in);
         let first = read_in - batches.len();
         plan.lives(build, first.saturating_sub(1)..usize::MAX);

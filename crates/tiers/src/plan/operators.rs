@@ -13,7 +13,7 @@ use super::traffic::TierSide;
 pub struct OverInput {
     /// Phases of the operator.
     pub plan: PhasePlan,
-    /// Input; its share is moved near first.
+    /// Input. Its share is moved near in plans with a move; otherwise it is 0, and the input stays far.
     pub input: ObjectId,
     /// Results that are read again; `None` if there are none.
     pub results: Option<ObjectId>,
@@ -29,8 +29,8 @@ pub fn read_repeatedly(input_bytes: f64, times: f64) -> OverInput {
     OverInput { plan, input, results: None }
 }
 
-/// Returns a plan that moves and reads at the same time. Its gain is an upper bound: the reader gains from each byte as
-/// if it had been moved at the start.
+/// Returns a plan that moves a share of an input and reads all of it `times` times, both at the same time. Its gain is
+/// an upper bound: the reader gains from each moved byte as if it had been moved at the start.
 pub fn read_repeatedly_beside_moving(input_bytes: f64, times: f64) -> OverInput {
     let mut plan = PhasePlan::default();
     let input = plan.object("input", input_bytes);
@@ -42,8 +42,8 @@ pub fn read_repeatedly_beside_moving(input_bytes: f64, times: f64) -> OverInput 
     OverInput { plan, input, results: None }
 }
 
-/// Returns a plan that reads an input once. Each row reads and writes a slot of a table of groups, and the table is
-/// read at the end. The input stays far; the solver chooses the near share of the table.
+/// Returns a plan of an aggregation, which reads an input once. For each row, a slot of a table of groups is read and
+/// written, and the table is read at the end. The input stays far; the solver chooses the near share of the table.
 pub fn aggregate(input_bytes: f64, rows: f64, slot_bytes: f64, table_bytes: f64) -> OverInput {
     let mut plan = PhasePlan::default();
     let input = plan.fixed_object("input", input_bytes, 0.0);

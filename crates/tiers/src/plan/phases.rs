@@ -63,6 +63,7 @@ pub struct Phase {
     fixed: Traffic,
     /// Change of the traffic if the share of an object goes from 0 to 1.
     by_share: Vec<(ObjectId, Traffic)>,
+    /// Seconds that all CPUs work. The phase takes at least this long.
     cpu_seconds: f64,
 }
 
@@ -209,7 +210,7 @@ impl PhasePlan {
         ObjectId(self.objects.len() - 1)
     }
 
-    /// Adds an object with a given near share. That share counts as near memory too.
+    /// Adds an object with a given near share, which the solver does not change. It takes near memory too.
     pub fn fixed_object(&mut self, name: &'static str, bytes: f64, share: f64) -> ObjectId {
         let id = self.object(name, bytes);
         self.bound(id, share, share);
@@ -272,8 +273,8 @@ impl PhasePlan {
         Ok(self.at(rates, shares))
     }
 
-    /// Returns costs and rows of the linear program. Its variables are the shares above their lower bounds, then the
-    /// seconds of each phase.
+    /// Returns costs and rows of the linear program. Its variables are how much each share exceeds its lower bound,
+    /// then the time of each phase, in units of the time of the whole plan at the lower bounds.
     fn program(&self, rates: &Rates, least: &[f64], near_bytes_max: f64) -> (Vec<f64>, Vec<Row>) {
         let (objects, phases) = (self.objects.len(), self.phases.len());
         // Times are divided by the time of the whole plan, so that all numbers are near 1.

@@ -112,11 +112,11 @@ pub struct TierRates {
     pub read: f64,
     /// Rate if the tier is only written.
     pub write: f64,
-    /// Rate if as many bytes are read as written; both count. `B` in the formula.
+    /// Rate if as many bytes are read as written; both count. `B_D` (near) or `B_C` (far) in the formula.
     pub both: f64,
 }
 
-/// Seconds to move one byte over a link.
+/// Seconds that one byte takes on a link, by direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ByteCost {
     /// Seconds to read a byte.
@@ -139,8 +139,8 @@ impl TierRates {
 
     /// Returns two linear costs; a tier takes as long as the greater of them. Their maximum is the least convex
     /// function that is exact for reading alone, writing alone and copying. For a tier with separate wires, that
-    /// maximum is the slower of the two directions; for one bus it is their sum. Copying counts as no slower than the
-    /// sum.
+    /// maximum is the time of the slower direction; for one bus it is the sum of both times. Copying counts as no
+    /// slower than that sum, even if it was measured to be.
     pub fn costs(&self) -> [ByteCost; 2] {
         let (read, written) = (1.0 / self.read, 1.0 / self.write);
         let copied = 2.0 / self.both;

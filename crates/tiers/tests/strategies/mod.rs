@@ -1,4 +1,5 @@
-//! All strategies of joins over tiers, and the results that they must give. Used by tests on one node and on two.
+//! All strategies of joins over tiers, and the results that they must give. Used by tests on machines with one NUMA
+//! node and with two.
 
 use farpool_join::{Exact, JoinSpec, Kind, Settings, Sides, Sink, Tuple};
 use farpool_tiers::plan::balance::Balance;
@@ -8,9 +9,10 @@ use farpool_tiers::strategy::{CopyPlan, NonPartitionedStrategy, PartitionedStrat
 use farpool_tiers::{Joined, TierError, TierMemory, Tiered, join};
 use std::collections::HashMap;
 
+/// Near share of the mix of both tiers to which strategies write.
 pub const ALPHA: f64 = 0.6;
 
-/// Number of pairs and of unmatched rows, and a sum that depends on which rows met.
+/// Number of pairs, number of rows that were output alone, and a sum that depends on which rows these were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub pairs: u64,
@@ -60,7 +62,7 @@ pub fn drawn(place: u64) -> u64 {
     value ^ (value >> 29)
 }
 
-/// Returns rows with keys drawn from `keys` by a power law of their rank, like Zipf's law.
+/// Returns rows whose keys are drawn from `keys` different ones, by a power law of the key's rank, like Zipf's law.
 pub fn tuples(rows: usize, keys: u64, skew: f64, seed: u64) -> Vec<Tuple> {
     let of_row = |row: u64| {
         let unit = (drawn(row ^ (seed << 40)) >> 11) as f64 / (1u64 << 53) as f64;
