@@ -57,14 +57,21 @@ pub enum SharedAccess {
 /// All region memory of one node: a gate, a fence word and a slot with its memory for each region.
 pub struct Arena {
     region_bytes: u64,
+    /// True to lock pages in memory when they are prefaulted or shared.
     lock: bool,
+    /// Fence words of all regions, in a file that local clients can map for reading.
     words: FenceWords,
+    /// Gate of each region, which every copy passes.
     gates: Box<[Gate]>,
+    /// Slot of each region. Its lock is held while the region's state or memory is changed.
     slots: Box<[Mutex<Slot>]>,
+    /// Number of regions whose pages are locked in memory.
     locked_count: AtomicU32,
+    /// Address range with room for all regions, for those that are not memory files.
     anonymous: Mapping,
 }
 
+/// State of a region's gate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GateState {
     Closed,
@@ -72,14 +79,19 @@ enum GateState {
     Suspended,
 }
 
+/// State of a region that its lock protects.
 struct Slot {
     state: GateState,
+    /// True if the region's pages are locked in memory.
     is_locked: bool,
     backing: Backing,
 }
 
+/// Memory of a region.
 enum Backing {
+    /// The region's range of [`Arena::anonymous`].
     Anonymous,
+    /// Memory file, which clients may map with this access.
     Shared { memory: Arc<FileMemory>, access: SharedAccess },
 }
 
@@ -143,8 +155,8 @@ impl Arena {
         }
     }
 
-    /// Admits whoever shows one of these handles (secret numbers), at an epoch not below the region's own and never
-    /// opened before. A read handle without a write handle makes the region sealed.
+    /// Opens a closed region: admits whoever shows one of these handles (secret numbers) together with `epoch`, which
+    /// must not be below the region's own. A read handle without a write handle makes the region sealed.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::EpochOrder`], [`RegionError::NotClean`] if a region that
     /// was reseated would be opened for writing, [`RegionError::NoSuchRegion`].
@@ -169,14 +181,14 @@ impl Arena {
         Ok(())
     }
 
-    /// Refuses copies from now on. Handles and bytes stay, and copies that are inside finish.
+    /// Suspends an open region: refuses copies from now on. Handles and bytes stay, and copies that are inside finish.
     ///
     /// Errors: [`RegionError::NotOpen`], [`RegionError::NoSuchRegion`].
     pub fn suspend(&self, region: RegionIndex) -> Result<(), RegionError> {
         self.set_suspended(region, GateState::Suspended)
     }
 
-    /// Admits the same holders again. Errors: as [`Arena::suspend`].
+    /// Ends a suspension: admits the holders of the same handles again. Errors: as [`Arena::suspend`].
     pub fn resume(&self, region: RegionIndex) -> Result<(), RegionError> {
         self.set_suspended(region, GateState::Open)
     }
@@ -192,9 +204,9 @@ impl Arena {
         Ok(())
     }
 
-    /// Ends the epoch. Changes the fence word first, then waits until no copy is inside: at most the time of one copy
-    /// of [`crate::GATE_BYTES_MAX`], if its thread gets to run. After this returns, no copy of an older epoch runs or
-    /// is admitted (invariant I2). Closing a closed region raises its epoch.
+    /// Closes a region, which ends its epoch. Changes the fence word first, then waits until no copy is inside: at most
+    /// the time of one copy of [`crate::GATE_BYTES_MAX`], if its thread gets to run. After this returns, no copy of an
+    /// older epoch runs or is admitted (invariant I2). Closing a closed region raises its epoch.
     ///
     /// Errors: [`RegionError::EpochOrder`] unless `next_epoch` is above the region's epoch,
     /// [`RegionError::NoSuchRegion`].
@@ -219,8 +231,8 @@ impl Arena {
         self.words.bytes()
     }
 
-    /// Returns the offset of a region's fence word in that file. The word is epoch * 2, plus 1 while nobody may use
-    /// the region.
+    /// Returns the offset of a region's fence word in the file of the fence words. The word is epoch * 2, plus 1 while
+    /// nobody may use the region.
     pub fn word_offset(&self, region: RegionIndex) -> u64 {
         u64::from(region.0) * WORD_STRIDE_BYTES
     }
@@ -248,7 +260,7 @@ impl Arena {
         self.move_to_file(region, &mut slot, dirty_bytes, SharedAccess::Read)
     }
 
-    /// Returns a descriptor of a shared region for a client.
+    /// Returns a descriptor of a region's memory file, with this access, for a client.
     ///
     /// Errors: [`RegionError::NotShared`] if it is anonymous memory, or to write a region that was reseated;
     /// [`RegionError::System`], [`RegionError::NoSuchRegion`].
@@ -318,9 +330,9 @@ impl Arena {
         Ok(())
     }
 
-    /// Reports whether every byte of a closed region is zero, by reading all of them. A region that is not must not be
-    /// granted: nobody may see bytes of another tenant (invariant I4). Each page that is not present costs a page
-    /// fault.
+    /// Reports whether every byte of a closed region is zero, by reading all of them. A region with other bytes must
+    /// not be granted: nobody may see bytes of another tenant (invariant I4). Each page that is not present costs a
+    /// page fault.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::NoSuchRegion`].
     pub fn verify_zero(&self, region: RegionIndex) -> Result<bool, RegionError> {
@@ -328,9 +340,9 @@ impl Arena {
         Ok(self.slice(region, &slot).is_zero())
     }
 
-    /// Makes the pages of a closed region present, so that its first holder does not pay for them. Locks them if the
-    /// arena has that option. It is slow (seconds per GiB where the host backs memory lazily), so call it on a
-    /// background thread. It releases the slot's lock between steps.
+    /// Makes the pages of a closed region present, so that its first holder does not wait for page faults. Locks them
+    /// if the arena has that option. It is slow (seconds per GiB where the host backs memory lazily), so call it on a
+    /// background thread. It releases the slot's lock after each [`PREFAULT_STEP_BYTES`].
     ///
     /// Errors: [`RegionError::NotClosed`], also if the region is opened meanwhile; [`RegionError::System`],
     /// [`RegionError::NoSuchRegion`].
@@ -470,11 +482,11 @@ impl Arena {
         let memory = Arc::new(FileMemory::new(fd, mapping));
         let gate = self.gate(region);
         gate.seat(memory.slice().base());
-        // A client writes past the gate, which cannot know how much.
+        // A client writes its mapping without passing the gate, so any byte may be written.
         gate.set_dirty_bytes(bytes);
         if let Backing::Anonymous = slot.backing {
-            // If the pages cannot go back to the host, the bytes must not stay either: the anonymous range is clean
-            // from here on.
+            // The region's anonymous range counts as clean from here on. If its pages cannot go back to the host, their
+            // bytes must therefore be wiped.
             if self.discard(region, slot).is_err() {
                 self.own_slice(region).zero(keep_bytes);
             }

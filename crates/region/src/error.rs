@@ -55,7 +55,8 @@ pub enum RegionError {
         /// Epoch of the region.
         epoch: Epoch,
     },
-    /// Epoch that is not above the present one: epochs only grow.
+    /// Epoch that may not follow the region's present one, because epochs only grow, or that is out of range: 0, or
+    /// above the largest one.
     EpochOrder {
         /// Region whose epoch was to change.
         region: RegionIndex,
@@ -64,7 +65,7 @@ pub enum RegionError {
         /// Epoch of the region.
         current: Epoch,
     },
-    /// Region that may hold somebody's bytes and must be scrubbed first.
+    /// Region that may hold bytes of an earlier lease, and must be scrubbed (zeroed) first.
     NotClean {
         /// Region that is not clean.
         region: RegionIndex,

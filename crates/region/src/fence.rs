@@ -1,4 +1,5 @@
-//! Rules that admit a copy. They are pure: the gate of real memory and the gate of the simulator use the same code.
+//! Rules that admit a copy to or from a region. They are pure: the gate of real memory and the gate of the simulator
+//! use the same code.
 
 use farpool_wire::{Code, Epoch, Handle, Refusal};
 
@@ -23,7 +24,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Returns why nothing is copied while the gate is not open.
+    /// Returns the refusal of a copy while the gate is not open: the lease has expired, or its epoch is over.
     pub fn closed(&self) -> Refusal {
         match self.suspended {
             true => Refusal::new(Code::LeaseExpired, 0),

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes from one region's word to the next: a cache line.
 pub(crate) const WORD_STRIDE_BYTES: u64 = 64;
 
+/// Fence words of all regions: their file, and the mapping through which the node changes them.
 pub(crate) struct FenceWords {
     fd: OwnedFd,
     mapping: Mapping,

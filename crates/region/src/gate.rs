@@ -28,25 +28,31 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Largest epoch. Its tag (epoch * 4 + 3) and its word must fit 64 bits.
+/// Largest epoch. Its fence word (epoch * 2 + 1) and the tag of its handles (epoch * 4 + 3) must fit 64 bits.
 pub(crate) const EPOCH_MAX: u64 = (1 << 62) - 1;
 /// Number of times that a close looks at `in_flight` before it sleeps between two looks: about 5 us in all. A copy of
 /// 256 KiB takes 20 to 40 us, so a close spins while a small copy ends and sleeps while a large one does.
 const DRAIN_SPINS: u32 = 200;
+/// Time that a close sleeps between two looks at `in_flight`.
 const DRAIN_SLEEP: Duration = Duration::from_micros(50);
 
+/// Flags of a tag: there is a handle for writing, or one for reading only.
 const TAG_WRITE: u64 = 2;
 const TAG_READ: u64 = 1;
 
 /// Gate of one region. It fills one cache line.
 #[repr(C, align(64))]
 pub(crate) struct Gate {
+    /// Number of copies that have entered an open gate and have not left, and of those that are just looking at it.
     in_flight: AtomicU64,
     /// Tag of the handles below: epoch * 4 + flags of the handles that there are; 0 while the gate is closed and
     /// empty.
     opened: AtomicU64,
+    /// Upper and lower half of the handle that permits writing.
     write_handle: [AtomicU64; 2],
+    /// Upper and lower half of the handle that permits only reading.
     read_handle: [AtomicU64; 2],
+    /// Start of the region's memory.
     base: AtomicPtr<u8>,
     /// Number of bytes from the start that may have been written since the last scrub.
     dirty_bytes: AtomicU64,
@@ -67,6 +73,7 @@ impl Gate {
         }
     }
 
+    /// Counts a copy in, and returns it with the fence that it has found. `word` is the region's fence word.
     pub(crate) fn enter<'a>(&'a self, word: &AtomicU64, region_bytes: u64) -> Entered<'a> {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         let word = word.load(Ordering::SeqCst);
@@ -150,9 +157,11 @@ fn store_handle(halves: &[AtomicU64; 2], handle: Option<Handle>) {
 /// Presence of one copy in a region's gate. A close of the region waits until this value is dropped. So enter, check
 /// the fence, copy and leave; never wait for anything in between.
 pub struct Entered<'a> {
-    /// Gate that is open until this is dropped; `None` if it was closed or suspended.
+    /// Gate that no close passes until this is dropped; `None` if it was closed or suspended.
     gate: Option<&'a Gate>,
+    /// Fence as it was when the gate was entered.
     fence: Fence,
+    /// Bytes that have moved since the gate was entered.
     moved_bytes: Cell<usize>,
 }
 
@@ -199,9 +208,10 @@ impl Entered<'_> {
     fn admit_write(&self, offset: u64, bytes: usize) -> Result<*mut u8, Refusal> {
         let (gate, into) = self.admit(offset, bytes)?;
         self.fence.admit_write()?;
-        // It cannot overflow: `admit` has checked the range against the region's size.
+        // The sum cannot overflow: `admit` has checked the range against the region's size.
         let end = offset + bytes as u64;
-        // A load first: the line mostly does not change, and stays in every core's cache if it is only read.
+        // Loads first, because the number mostly does not change: a cache line that is only read stays in the caches of
+        // all cores.
         if gate.dirty_bytes.load(Ordering::Relaxed) < end {
             gate.dirty_bytes.fetch_max(end, Ordering::Relaxed);
         }

@@ -13,10 +13,10 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Most ranges of one call.
+/// Most ranges that one call sends from or receives into.
 pub const RANGES_MAX: usize = 64;
 
-/// Range of a region inside its gate.
+/// Address of a range of a region whose gate was entered, and is not left as long as this value lives.
 #[derive(Debug)]
 pub struct GatedRange<'e> {
     address: *mut u8,
@@ -35,6 +35,7 @@ impl<'e> GatedRange<'e> {
 /// List of addresses and lengths for the kernel: `head`, then at most [`RANGES_MAX`] ranges.
 struct List {
     entries: [libc::iovec; RANGES_MAX + 1],
+    /// Number of entries that are filled.
     used: usize,
 }
 

@@ -27,6 +27,7 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes of the smallest page of any host.
 const PAGE_BYTES_MIN: usize = 4096;
 
+/// Address range that this process has mapped for reading and writing. Dropping it unmaps the range.
 pub(crate) struct Mapping {
     base: *mut u8,
     bytes: usize,
@@ -194,7 +195,7 @@ impl MappedSlice<'_> {
         }
     }
 
-    /// Keeps the pages in memory from the time they are present. It makes none present.
+    /// Keeps pages in memory from the time at which they are present. It makes none present.
     pub(crate) fn lock(&self) -> Result<(), Errno> {
         // SAFETY: the call changes where the kernel may put the pages, not their bytes.
         unsafe { mlock_with(self.base.cast(), self.bytes, MlockFlags::ONFAULT) }
@@ -255,9 +256,11 @@ impl PrivateMemory {
 /// node ends, keeps its bytes: the fence words still admit its clients, and they must not read zeros.
 pub(crate) struct FileMemory {
     fd: OwnedFd,
+    /// True once the region does not use the file any more.
     is_left: AtomicBool,
     /// Mapping of the file; `None` only while this value is dropped.
     mapping: Option<Mapping>,
+    /// Size of the file.
     bytes: usize,
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Fixes size and seals of a file that clients may write.
+/// Forbids everybody to change the size and the seals of a file, which clients may write.
 pub(crate) fn seal_for_lease(fd: &OwnedFd) -> Result<(), Errno> {
     fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }

@@ -39,7 +39,7 @@ fn arena_region_count_not_permitted_is_an_error() {
 
 #[test]
 fn arena_more_than_the_host_has_is_an_error_with_both_numbers() {
-    // 64 TiB.
+    // All regions together would take 64 TiB.
     let error = error_of(REGION_BYTES_MAX, NODE_REGIONS_MAX as u32);
     let RegionError::HostMemory { wanted_bytes, host_bytes } = error else { panic!("{error}") };
     assert_eq!(wanted_bytes, REGION_BYTES_MAX * NODE_REGIONS_MAX as u64);
@@ -92,7 +92,7 @@ enum Step {
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
-    // A little beyond the end, so that some copies are refused.
+    // Offsets reach a little beyond the region's end, so that some copies are refused.
     let offset = 0..MIB + 4096;
     let bytes = prop_oneof![0..200_usize, 4000..4200_usize, Just(GATE_BYTES_MAX)];
     prop_oneof![
@@ -106,10 +106,10 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    // A failure becomes a named test, not a file of seeds.
+    // Keeps no file of seeds that have failed: whoever finds a failure makes a test with a name of it.
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// I3: a read returns what a plain vector would hold, or a refusal, whatever happens to the region.
+    /// Invariant I3: a read returns what a plain vector would hold, or a refusal, whatever happens to the region.
     #[test]
     fn copies_random_history_equals_a_vector(steps in proptest::collection::vec(any_step(), 1..60)) {
         let arena = small_arena(2);
@@ -169,7 +169,7 @@ proptest! {
     }
 }
 
-/// I4: a scrubbed region is zero. The check is a real one: it finds one byte anywhere.
+/// Invariant I4: a scrubbed region is zero. `verify_zero` must find a single byte that is not, wherever it lies.
 #[test]
 fn scrub_after_writes_anywhere_then_verified_zero() {
     let arena = small_arena(1);
@@ -201,7 +201,7 @@ fn memory_of_an_open_region_is_left_alone() {
     assert_eq!(read(&arena, R0, 0, 4), b"mine");
 }
 
-/// I9: memory that is given back is the host's at once, and the region can be used again.
+/// Invariant I9: memory that is given back is the host's at once, and the region can be used again.
 #[test]
 fn give_back_prefaulted_regions_then_resident_memory_falls() {
     let region_bytes = 16 * MIB;

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time that the threads of a test go on once each of them has run. `DEADLINE` is the most time that they get until
-/// then.
+/// Least time that a test runs. If its threads have not done enough by then, it runs on, until `DEADLINE` at most.
 const MEANINGFUL: Duration = Duration::from_millis(400);
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -107,7 +106,7 @@ fn handle_under_changing_epochs_is_never_torn() {
         let begun = Instant::now();
         let mut epoch = 1;
         let has_seen_enough = |epoch: u64| epoch > 100 && seen.load(Ordering::Relaxed) > 1_000;
-        // The readers take longer to get a turn on a busy machine.
+        // The reading threads take longer to get a turn on a busy machine.
         while begun.elapsed() < if has_seen_enough(epoch) { MEANINGFUL } else { DEADLINE } {
             open(&arena, R0, epoch);
             arena.suspend(R0).unwrap();
@@ -125,8 +124,9 @@ fn handle_under_changing_epochs_is_never_torn() {
     });
 }
 
-/// I1, I2, I3: writers of an old epoch hammer the region while it is closed, sealed, wiped and granted again. Nothing
-/// of theirs may land after the close, and a reader sees one epoch's bytes whole, or a refusal.
+/// Invariants I1, I2 and I3: writers of an old epoch write to the region all the time while it is closed, sealed, wiped
+/// and granted again. None of their bytes may arrive after the close, and a reader sees the bytes of one epoch, whole,
+/// or is refused.
 #[test]
 fn close_under_hammering_threads_then_no_old_byte_lands_and_reads_are_whole() {
     const BYTES: usize = 64 << 10;

@@ -88,8 +88,8 @@ fn words_cannot_be_mapped_or_made_writable_by_a_client() {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     assert_eq!(fallocate(fd, punch, 0, bytes), Err(Errno::PERM));
     assert_eq!(fcntl_add_seals(fd, SealFlags::WRITE), Err(Errno::PERM));
-    // The client cannot seal it through another description of the file either, which a process of the same user can
-    // open.
+    // The client cannot map it writable through another description of the file either, which a process of the same
+    // user can open.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let reopened = std::fs::File::options().read(true).write(true).open(path).unwrap();
     assert_eq!(ClientMap::new(reopened.as_fd(), bytes, SharedAccess::ReadWrite).err(), Some(Errno::PERM));
@@ -136,7 +136,7 @@ fn shared_region_client_cannot_resize_or_seal_its_file() {
     }
 }
 
-/// I2, I4: an old client that kept its mapping sees zeros, and writes to a file that nobody else will see.
+/// Invariants I2 and I4: an old client that kept its mapping sees zeros, and writes to a file that nobody else sees.
 #[test]
 fn shared_region_revoked_under_a_zombie_then_pages_return_and_the_next_holder_is_alone() {
     let arena = small_arena(1);
