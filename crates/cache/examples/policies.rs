@@ -102,7 +102,7 @@ fn generated(seed: u64) -> Vec<Trace> {
         traces.push((name, (0..ACCESSES).map(|_| zipf.draw(&mut random)).collect()));
     }
     traces.push((LOOP, (0..ACCESSES as u64).map(|at| at % BLOCKS).collect()));
-    // Every third access belongs to a scan over all blocks.
+    // Every third access belongs to a scan over all blocks, and the others are drawn by Zipf's law.
     let zipf = Zipf::new(&mut random, 1.0);
     let mixed = |at: u64, random: &mut Random| {
         if at.is_multiple_of(3) { at / 3 % BLOCKS } else { zipf.draw(random) }
@@ -219,7 +219,7 @@ fn moka(size: usize, is_left_alone: bool) -> Moka {
     Moka { cache, is_left_alone }
 }
 
-/// First in, first out.
+/// Cache that evicts the block that was inserted first.
 #[derive(Default)]
 struct Fifo {
     size: usize,
@@ -241,7 +241,7 @@ impl Policy for Fifo {
     }
 }
 
-/// Least recently used.
+/// Cache that evicts the block that was used least recently.
 #[derive(Default)]
 struct Lru {
     size: usize,
@@ -264,8 +264,8 @@ impl Policy for Lru {
     }
 }
 
-/// S3-FIFO (SOSP 2023, algorithm 1): a tenth of the room is for new blocks, and a ghost queue remembers blocks that
-/// left it without further accesses.
+/// S3-FIFO (SOSP 2023, algorithm 1): a tenth of the room, `small`, is for new blocks. A ghost queue remembers the
+/// numbers of blocks that left `small` without enough further accesses.
 #[derive(Default)]
 struct S3Fifo {
     size: usize,

@@ -8,16 +8,19 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 /// State of the back-off.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
+    /// Time until which far memory is not asked; `None` if the last request succeeded in time.
     until: Option<Instant>,
+    /// Length of the next back-off; `None` if it is the first one.
     next: Option<Duration>,
 }
 
 impl Backoff {
+    /// Reports whether far memory may be asked.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.until.is_none_or(|until| now >= until)
     }
 
-    /// Records whether a request succeeded in time.
+    /// Records whether a request succeeded in time. If not, a new back-off begins, unless one is under way.
     pub(crate) fn heard(&mut self, in_time: bool, now: Instant) {
         if in_time {
             *self = Backoff::default();
@@ -42,7 +45,7 @@ mod tests {
         for _ in 0..10 {
             assert!(backoff.is_over(now));
             backoff.heard(false, now);
-            // The failure of a request that was in flight already changes nothing.
+            // This request was in flight already when the back-off began. Its failure changes nothing.
             backoff.heard(false, now);
             assert!(!backoff.is_over(now + wanted - Duration::from_millis(1)));
             now += wanted;

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Age after which a change by others is certain to show in the file's times. A write gets its time when it begins, and
-/// its bytes may come later; the clocks of some file systems tick every two seconds.
+/// Age of a file's newest time from which on any later change by others is certain to change its times. A write gets
+/// its time when it begins, and its bytes may come later; the clocks of some file systems tick every two seconds.
 const SETTLED: Duration = Duration::from_millis(2_100);
 
 /// `stat` data that identify a file's contents: its times of change in ns, and its length.
@@ -40,11 +40,13 @@ impl From<&Stat> for FileIdentity {
 /// Versions of a file's blocks.
 #[derive(Debug)]
 pub(crate) struct Blocks {
+    /// Identity of the file when it was last checked, or changed through the cache.
     identity: FileIdentity,
     /// True if the file's times come from a change through the cache that is complete.
     is_ours: bool,
+    /// Version of all blocks that are not in `written`.
     version: Version,
-    /// Versions of the blocks that were written through the cache since.
+    /// Versions of the blocks that were written through the cache since `version` was given.
     written: HashMap<u64, Version>,
 }
 
@@ -78,7 +80,7 @@ impl Blocks {
         self.identity == identity && would_show
     }
 
-    /// Gives blocks new versions.
+    /// Gives each of these blocks a new version, so that their cached bytes are not found any more.
     pub(crate) fn renew(&mut self, blocks: Range<u64>, mut new_version: impl FnMut() -> Version) {
         self.written.extend(blocks.map(|block| (block, new_version())));
     }

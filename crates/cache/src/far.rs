@@ -28,23 +28,32 @@ const SPARE_SLOTS: u32 = 64;
 /// Number that distinguishes the caches of one process, whose far files share a namespace.
 static CACHES: AtomicU64 = AtomicU64::new(0);
 
+/// Far level of a cache: a far file that is divided into slots of one block each.
 pub(crate) struct Far {
     pool: Pool,
+    /// Far file with the slots.
     file: FarFile,
+    /// Slot of each block. It decides which blocks are evicted.
     index: Cache<Key, Arc<Slot>>,
+    /// Most blocks in the index.
     blocks: u32,
+    /// Slots without a block.
     free: Arc<Mutex<Free>>,
+    /// Bytes of a slot.
     block_bytes: usize,
+    /// Time within which far memory must answer a read.
     patience: Duration,
+    /// Back-off from all requests, after a slow one.
     backoff: Mutex<Backoff>,
-    /// Back-off for slots that have no memory yet.
+    /// Back-off from using slots that have no memory yet, after the pool had no room for one.
     growth: Mutex<Backoff>,
     counters: Arc<Counters>,
+    /// Queue of the blocks that are to be written.
     offers: SyncSender<(Key, Bytes)>,
     waiting: Arc<Waiting>,
 }
 
-/// Count of the offered blocks that are not handled yet.
+/// Count of the blocks that were offered to far memory, and are neither written nor refused yet.
 #[derive(Default)]
 struct Waiting {
     count: Mutex<usize>,
@@ -62,10 +71,11 @@ impl Waiting {
 struct Free {
     /// Slots that have had memory, and still have it unless it was revoked.
     with: Vec<u32>,
+    /// Slots that were taken and got no memory.
     without: Vec<u32>,
-    /// First slot that was never used, and the number of slots that may still be taken from there. Far memory is taken
-    /// in this order as it is needed.
+    /// First slot that was never used. Slots get memory in the order of their numbers, as they are needed.
     next: u32,
+    /// Number of slots that may still be taken from `next` on.
     left: u32,
 }
 
@@ -81,12 +91,17 @@ impl Free {
 
 /// Slot of a block. Dropping it frees the slot.
 struct Slot {
+    /// Number of the slot in the far file, from 0.
     number: u32,
+    /// Bytes of the block in the slot.
     bytes: u32,
+    /// CRC32C of the block.
     checksum: u32,
+    /// True if a block was written to the slot before, so that it has memory unless that was revoked.
     has_memory: bool,
+    /// True once the slot's memory was found to be lost. The slot is then not reused.
     is_lost: AtomicBool,
-    /// True if bytes may still arrive in the slot. Its memory is held until then, and the slot is not reused.
+    /// True if a write to the slot has failed, and its bytes may still arrive. The slot is then not reused.
     is_barred: bool,
     free: Arc<Mutex<Free>>,
 }
@@ -146,7 +161,7 @@ impl Far {
         Ok(far)
     }
 
-    /// Queues a block for writing, unless it is there already or the queue is full.
+    /// Queues a block to be written to far memory, unless it is in far memory already or the queue is full.
     pub(crate) fn offer(&self, key: Key, block: Bytes) {
         if self.index.contains_key(&key) {
             return;
@@ -162,7 +177,7 @@ impl Far {
         self.index.remove(key);
     }
 
-    /// Reads the blocks that are there, all with one request. `None` for a miss.
+    /// Reads those of the blocks that are in far memory, all with one request. The result is `None` for each miss.
     pub(crate) fn get(&self, keys: &[Key]) -> Vec<Option<Bytes>> {
         let begun = Instant::now();
         let mut found = vec![None; keys.len()];
@@ -184,7 +199,7 @@ impl Far {
         let took = begun.elapsed();
         let mut has_come = vec![read.is_ok(); slots.len()];
         if read.is_err() {
-            // The blocks are read one by one, so that a lost one does not fail the others, unless that takes too long.
+            // Reads the blocks one by one, so that a lost one does not fail the others. Stops if that takes too long.
             for ((range, (_, slot)), has_come) in ranges.iter_mut().zip(&slots).zip(&mut has_come) {
                 if begun.elapsed() > self.patience {
                     break;
@@ -199,7 +214,7 @@ impl Far {
                 found[at] = Some(Bytes::from(block));
             } else {
                 count(&self.counters.far_failures);
-                // Another block may have taken its place in the index.
+                // Removes only this slot: meanwhile the block may have been written to another one.
                 self.index.remove_if(&keys[at], |there| Arc::ptr_eq(there, &slot));
             }
         }
@@ -210,7 +225,7 @@ impl Far {
         u64::from(slot) * self.block_bytes as u64
     }
 
-    /// Writes blocks to slots, then adds them to the index.
+    /// Writes blocks to free slots, then adds them to the index. Counts those as refused that cannot be written.
     fn write(&self, blocks: &[(Key, Bytes)]) {
         if !self.backoff.lock().is_over(Instant::now()) {
             return self.refuse(blocks.len());
@@ -259,7 +274,7 @@ impl Far {
         false
     }
 
-    /// Returns up to `wanted` slots. If the pool has no more room, blocks are evicted to free their slots.
+    /// Returns up to `wanted` free slots. If the pool has had no room a short time ago, evicts blocks to free theirs.
     fn slots(&self, wanted: usize) -> Vec<Slot> {
         let may_grow = self.growth.lock().is_over(Instant::now());
         let take = |count: usize| -> Vec<Slot> {

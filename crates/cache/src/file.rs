@@ -1,8 +1,8 @@
 //! A file that is read through a cache and written past it.
 //!
 //! The file itself stays the truth. Blocks that were read are cached under their versions ([`Blocks`]). Every read
-//! first checks the file's identity, so that changes by others are seen. Writes go to the file first, and the cached
-//! blocks are updated before they return.
+//! first checks the file's identity (its times and length), so that changes by others are seen. A write goes to the
+//! file first, and updates the cached blocks before it returns.
 
 use crate::blocks::{Blocks, FileIdentity};
 use crate::{BlockCache, Times, Version};
@@ -11,11 +11,11 @@ use farpool_lock::Mutex;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Limit of the blocks that get new versions when a file is resized. If more are affected, the whole file gets a new
-/// version.
+/// Most blocks that get new versions one by one when a file is resized. If more are affected, the whole file gets a new
+/// version, so that none of its cached blocks is found any more.
 const RENEWED_MOST: u64 = 4096;
 
-/// The file itself.
+/// File whose blocks are cached.
 pub trait OriginFile {
     /// Error of the file's operations.
     type Error;
@@ -33,9 +33,11 @@ pub trait OriginFile {
 /// Cache state of one file. All that read and write the file in this process must share one of these.
 #[derive(Debug)]
 pub struct CachedFile {
+    /// Precision of the file's times as signs of a change by others.
     times: Times,
+    /// Versions of the file's blocks, under which they are cached; `None` before the file was first looked at.
     blocks: Mutex<Option<Blocks>>,
-    /// Held during a write to the file.
+    /// Lock that is held during a write to the file.
     writing: Mutex<()>,
 }
 
@@ -45,14 +47,15 @@ impl CachedFile {
         CachedFile { times, blocks: Mutex::default(), writing: Mutex::default() }
     }
 
-    /// Reports whether blocks of the file may be cached and found.
+    /// Reports whether blocks of the file may be cached and found: it has this identity, and a change that others have
+    /// made since it was last checked would show.
     pub fn is_settled(&self, identity: FileIdentity) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
         self.blocks.lock().as_ref().is_some_and(|blocks| blocks.is_settled(identity, self.times, now))
     }
 
-    /// Checks and records the file's identity. If it has changed, this waits for a write through the cache that is in
-    /// progress: half of our own change looks like one by others, which would invalidate all cached blocks.
+    /// Checks and records the file's identity. If it has changed, this first waits for the end of a write through the
+    /// cache: a write of ours that is half done looks like a change by others, which invalidates all cached blocks.
     pub fn look<E>(
         &self,
         cache: &BlockCache,
@@ -134,8 +137,8 @@ impl CachedFile {
         let versions: Vec<_> = blocks.clone().map(|block| self.version(cache, block)).collect();
         let mut read = vec![0; bytes];
         let count = source.read_at(from, &mut read)?;
-        // If others or a write changed the blocks meanwhile, nobody looks for the old versions any more. A file that
-        // was longer already when the versions were taken shows by its length only.
+        // If others or a write changed the blocks meanwhile, nobody looks for the old versions any more. If the file
+        // grew after `identity` and before the versions were taken, only its length shows it.
         let now = self.look(cache, || source.identity())?;
         let is_whole = count == bytes && now.size.min(blocks.end * step as u64) == from + bytes as u64;
         let is_settled = is_whole && self.is_settled(now);
@@ -171,7 +174,7 @@ impl CachedFile {
                 let is_whole = offset <= block * step && end >= (block + 1) * step;
                 let version = self.version(cache, block);
                 let base = if is_whole { None } else { cache.get(version, block) };
-                // The old version is useless now and would take the room of others.
+                // The block of the old version is useless now, and would take the room of other blocks.
                 cache.forget(version, block);
                 (block, base)
             })

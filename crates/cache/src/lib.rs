@@ -33,7 +33,7 @@ use std::time::Duration;
 /// Permitted bytes of a block.
 pub const BLOCK_BYTES: RangeInclusive<usize> = (4 << 10)..=(4 << 20);
 
-/// Bytes that far memory is asked for in one request, so that a slow one is noticed soon.
+/// Most bytes that far memory is asked for in one request. Requests are short, so that slow far memory is noticed soon.
 const ASKED_BYTES: usize = 4 << 20;
 
 /// Number of a version of a thing. The caller gives each version its own.
@@ -149,7 +149,7 @@ impl Weighter<Key, Bytes> for ByBytes {
     }
 }
 
-/// Handler of evictions from near memory: the blocks go to far memory.
+/// Handler of evictions from near memory: offers the blocks to far memory, if the cache has a far level.
 #[derive(Clone)]
 struct ToFar(Option<Arc<Far>>);
 
@@ -179,9 +179,12 @@ impl fmt::Debug for BlockCache {
 
 struct Inner {
     block_bytes: usize,
+    /// Blocks in this process; `None` if it may hold none.
     near: Option<Cache<Key, Bytes, ByBytes, DefaultHashBuilder, ToFar>>,
+    /// Blocks in far memory; `None` if there is no pool, or it may hold none.
     far: Option<Arc<Far>>,
     counters: Arc<Counters>,
+    /// Number of the next version.
     versions: AtomicU64,
 }
 
@@ -263,7 +266,7 @@ impl BlockCache {
         found
     }
 
-    /// Returns blocks that are not in near memory.
+    /// Looks in far memory for blocks that are not in near memory, and puts those that it finds into near memory.
     fn get_far(&self, keys: &[Key]) -> Vec<Option<Bytes>> {
         let Inner { near, far, counters, .. } = &*self.inner;
         let found = far.as_ref().map_or_else(|| vec![None; keys.len()], |far| far.get(keys));
@@ -287,7 +290,7 @@ impl BlockCache {
         }
     }
 
-    /// Removes a block that nobody will ask for. One that is being written to far memory may stay.
+    /// Removes a block that nobody will ask for. A block that is just being written to far memory may stay there.
     pub fn forget(&self, version: Version, block: u64) {
         let key = Key { version, block };
         let Inner { near, far, .. } = &*self.inner;

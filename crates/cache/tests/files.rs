@@ -161,7 +161,9 @@ fn truncating_leaves_what_is_kept_of_the_blocks_before_it() {
 /// File whose write waits, after its bytes have reached the disk, until a reader has called `identity`.
 struct Held {
     disk: Disk,
+    /// Barrier that the write and the test pass once the bytes are on the disk.
     written: Barrier,
+    /// Barrier that the write and the reader pass once the reader has called `identity`.
     looked: Barrier,
     /// True from the end of the write until the next call of `identity`, which lets the write continue.
     is_awaited: AtomicBool,

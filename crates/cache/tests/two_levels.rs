@@ -13,7 +13,7 @@ fn options(near_blocks: u64, far_blocks: u64) -> CacheOptions {
         block_bytes: BLOCK,
         near_bytes: near_blocks * BLOCK as u64,
         far_bytes: far_blocks * BLOCK as u64,
-        // Long, so that a slow machine does not turn far hits into misses.
+        // It is long, so that a slow machine does not turn far hits into misses.
         patience: Duration::from_secs(60),
     }
 }
@@ -22,7 +22,7 @@ fn pool(bytes: u64) -> Pool {
     Pool::embedded(EmbeddedOptions::new(bytes)).expect("an embedded pool")
 }
 
-/// Returns the content of a block of a version. The last block is short.
+/// Returns the content of a block of a version. Every seventh block is short, as the last one of a file may be.
 fn block(version: Version, number: u64) -> Bytes {
     let seed = version.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
     let length = if number % 7 == 6 { BLOCK / 3 } else { BLOCK };
