@@ -7,7 +7,8 @@ use std::fmt;
 /// Length in bytes of the tag that follows every ciphertext.
 pub const TAG_BYTES: usize = 16;
 
-/// Prefix of all additional authenticated data. It keeps ciphertexts for different purposes under one key apart.
+/// Prefixes of the additional authenticated data: for parts of a table, and for the replies of a scan. They keep
+/// ciphertexts for different purposes under one key apart.
 const TABLE_DOMAIN: [u8; 16] = *b"farpool table 1\0";
 const CHUNK_DOMAIN: [u8; 16] = *b"farpool chunk 1\0";
 /// Last byte of a nonce, which separates buffers from statistics.
@@ -21,7 +22,7 @@ pub struct BufferPlace {
     pub position: u64,
     /// Column of the table, from 0.
     pub column: u16,
-    /// Number of the buffer among those of the column in the row group, from 0.
+    /// Number of the buffer (validity bitmap, values, ..) among those of the column in the row group, from 0.
     pub buffer: u8,
 }
 
@@ -64,8 +65,8 @@ impl TableCipher {
         TableCipher { key: gcm(key), salt }
     }
 
-    /// Returns the authenticated data: table and position. Key and nonce contain both already; this catches a mistake
-    /// of ours with either.
+    /// Returns the additional authenticated data: table and position. The key depends on the table and the nonce on the
+    /// position already; this catches a mistake of ours with either.
     fn place_data(&self, nonce: &[u8; NONCE_LEN]) -> [u8; 44] {
         let mut data = [0; 44];
         data[..16].copy_from_slice(&TABLE_DOMAIN);

@@ -25,7 +25,7 @@ pub struct WrongKeyLength {
     pub bytes: usize,
 }
 
-/// Output length of the derivation.
+/// Length of a derived key, as the library wants to be told it.
 struct Sixteen;
 
 impl KeyType for Sixteen {
