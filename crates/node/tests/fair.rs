@@ -171,8 +171,8 @@ proptest! {
 fn sharing_client_at_depth_128_beside_seven_at_depth_1_takes_no_more_than_its_share() {
     const UNTIL: u64 = 30_000_000;
     for slots in [1, 2, 4] {
-        // Morsels of 8 KiB for all, then 64 KiB for the deep client. The seven do not pause, pause for a round trip
-        // (10 us), or pause for 100 us.
+        // Morsels (pieces of work) of 8 KiB for all, then 64 KiB for the deep client. The seven do not pause, pause for
+        // a round trip (10 us), or pause for 100 us.
         for greedy_cost in [cost(8 << 10, 0), cost(64 << 10, 0)] {
             for think in [0, 10_000, 100_000] {
                 let modest = Habit { depth: 1, cost: cost(8 << 10, 0), think };
