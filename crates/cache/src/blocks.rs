@@ -18,9 +18,9 @@ const SETTLED: Duration = Duration::from_millis(2_100);
 /// `stat` data that identify a file's contents: its times of change in ns, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
-    /// `st_mtim`.
+    /// Time of the last change of the contents, in ns: `st_mtim`.
     pub modified_ns: i128,
-    /// `st_ctim`.
+    /// Time of the last change of contents or metadata, in ns: `st_ctim`.
     pub changed_ns: i128,
     /// Length in bytes.
     pub size: u64,

@@ -47,7 +47,7 @@ pub(crate) struct Key {
     block: u64,
 }
 
-/// Sizes of a cache.
+/// Sizes of a cache, and its patience with far memory.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
     /// Bytes of a block: a power of two in [`BLOCK_BYTES`].

@@ -21,7 +21,7 @@ pub struct EncryptionKey([u8; KEY_BYTES]);
 /// Error: a key does not have [`KEY_BYTES`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongKeyLength {
-    /// Number of bytes it has.
+    /// Number of bytes that the key has.
     pub bytes: usize,
 }
 

@@ -17,13 +17,13 @@ pub const STAYS: u64 = u64::MAX;
 /// Size in bytes of an entry of the table of parts (the ranges of the window that lie at this node).
 pub const PART_BYTES: usize = 16;
 
-/// Address in a module at which the record and the tables behind it begin.
+/// Address in a module at which the call record and the tables behind it begin.
 pub const CALL_AT: u64 = 0x3000_0000;
 /// Address in a module at which the area for the function's output begins.
 pub const OUTPUT_AT: u64 = 0x3100_0000;
 /// Address in a module at which the window (the range of far memory that the function sees) begins.
 pub const WINDOW_AT: u64 = 0x4000_0000;
-/// Bytes for the record and the tables behind it.
+/// Bytes for the call record and the tables behind it.
 pub const CALL_BYTES: usize = (OUTPUT_AT - CALL_AT) as usize;
 
 const _: () = assert!(FUNCTION_OUTPUT_BYTES_MAX as u64 == WINDOW_AT - OUTPUT_AT);
@@ -130,7 +130,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the bytes that the signature of a native function signs.
+/// Returns the bytes that the signature of a native function signs, for a shared object with this SHA-256 digest.
 pub fn signed_text(digest: &[u8; 32]) -> Vec<u8> {
     let mut text = b"farpool-function-1\0".to_vec();
     text.extend_from_slice(digest);

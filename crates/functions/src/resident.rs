@@ -25,7 +25,7 @@ const SEND_PATIENCE_MS: u64 = 30_000;
 pub trait Resident: Send + Sync {
     /// Returns the name by which the function is called.
     fn name(&self) -> &str;
-    /// Runs the function.
+    /// Runs the function for one call, which gives access to arguments and window. The output is what it puts there.
     fn call(&self, call: &ResidentCall<'_>, output: &mut Output) -> Result<(), ResidentFailure>;
 }
 
@@ -74,7 +74,7 @@ pub type ReadPart = Box<dyn Fn() -> Option<NodeBytes> + Send>;
 
 /// Window of a call lane: the range of bytes that the functions called on one connection see as their memory.
 pub struct ResidentWindow {
-    /// Size in bytes.
+    /// Size of the window in bytes.
     pub bytes: u64,
     /// Largest size of an output, in bytes.
     pub output_bytes: u32,

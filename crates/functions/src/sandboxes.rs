@@ -226,7 +226,7 @@ impl Sandboxes {
                 Some(CallInProgress { function, caller: one.owner.caller.clone(), since })
             };
             let state = one.process.state.lock();
-            // The process of a free slot may have ended in the middle of a call, which the slot then still shows.
+            // Leaves out slots that are not open: a process that has ended may still show a call there.
             (0..LANES_MAX)
                 .filter(|slot| matches!(state.lanes[*slot], Slot::Open(_)))
                 .filter_map(call)
@@ -467,7 +467,7 @@ impl Process {
                 continue;
             };
             if is_ending && killed_for.is_none() {
-                // The process was called at the last moment. Its caller retries when its connection ends.
+                // This call came after the decision to end the process. Its caller retries when its connection ends.
                 continue;
             }
             let (outcome, detail) = match killed_for {

@@ -60,7 +60,7 @@ pub struct FenceAt {
     pub word: u64,
 }
 
-/// Memory of a call lane.
+/// Memory that functions on a call lane see: which files lie where in their window.
 #[derive(Debug)]
 pub struct LaneWindow {
     /// Size of the window in bytes.
@@ -113,7 +113,7 @@ pub struct LaneSetup {
     pub slot: u32,
     /// Connection to the caller.
     pub connection: HandedOver,
-    /// Memory of the lane.
+    /// Memory that functions on the lane see.
     pub window: LaneWindow,
 }
 
@@ -132,7 +132,7 @@ fn count(from: &mut Cursor<'_>, max: usize) -> io::Result<usize> {
 }
 
 impl Start {
-    /// Sends the message.
+    /// Sends the settings to a sandbox process.
     pub fn send(&self, to: &UnixStream) -> io::Result<()> {
         let mut body = Vec::new();
         self.heap_bytes.put(&mut body);
@@ -144,7 +144,7 @@ impl Start {
         send(to, &body, &beside)
     }
 
-    /// Receives the message; `None` if the connection has ended.
+    /// Receives the settings in a sandbox process; `None` if the node has closed the connection.
     pub fn receive(from: &UnixStream) -> io::Result<Option<Start>> {
         let Some((body, beside)) = receive(from)? else { return Ok(None) };
         let mut cursor = Cursor::new(&body);
@@ -161,7 +161,7 @@ impl Start {
 }
 
 impl LaneSetup {
-    /// Sends the message.
+    /// Sends a call lane to a sandbox process.
     pub fn send(&self, to: &UnixStream) -> io::Result<()> {
         let LaneWindow { window_bytes, output_bytes, ranges, fences, words, files } = &self.window;
         let mut body = Vec::new();
@@ -187,7 +187,7 @@ impl LaneSetup {
         send(to, &body, &beside)
     }
 
-    /// Receives a message; `None` if the connection has ended.
+    /// Receives a call lane in a sandbox process; `None` if the node has closed the connection.
     pub fn receive(from: &UnixStream) -> io::Result<Option<LaneSetup>> {
         let Some((body, mut beside)) = receive(from)? else { return Ok(None) };
         let mut cursor = Cursor::new(&body);

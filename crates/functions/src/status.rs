@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const LANES_MAX: usize = 64;
 /// Number of 64-bit words that show what one lane is doing. They fill one cache line.
 const LANE_WORDS: usize = 8;
-/// Index of the word with the time at which the lane's call began.
+/// Index, among the words of a lane, of the word with the time at which the lane's call began.
 const BEGUN_AT: usize = 4;
 /// Index of the first word with the name of the lane's function (`NAME_AT`), and number of these words
 /// (`NAME_WORDS`).

@@ -27,7 +27,7 @@ pub enum Purpose {
     /// Partitions of one side (its rows, divided by the hash of their key): written once from front to back, and read
     /// once.
     Partition {
-        /// Side of the join.
+        /// Side whose rows are written.
         side: JoinSide,
         /// Thread that writes the memory, counted from 0.
         worker: usize,

@@ -27,7 +27,7 @@ pub struct PartitionHasher {
     pub(crate) secret: u64,
     /// Odd number by which the result is multiplied.
     pub(crate) factor: u64,
-    /// Shift that turns a hash into a partition: 64 minus the number of bits.
+    /// Right shift that turns a hash into a partition: 64 minus the number of bits that number partitions.
     pub(crate) shift: u32,
     /// Two keys of different partitions. Free slots of a partition's table hold the one that is not in that partition.
     markers: [i64; 2],

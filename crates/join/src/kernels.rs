@@ -1,4 +1,4 @@
-//! Choice of instructions for the hot loops.
+//! Choice of the instruction set for the hot loops of joins: partitioning, inserts into tables, and lookups.
 
 use crate::dense_table::DenseTable;
 use crate::hash::PartitionHasher;
@@ -40,7 +40,7 @@ impl Kernels {
         Kernels::all().pop().unwrap_or(Kernels::PORTABLE)
     }
 
-    /// Returns the name for reports.
+    /// Returns the name of the instruction set, for reports.
     pub fn name(self) -> &'static str {
         match self.0 {
             Level::Portable => "portable",

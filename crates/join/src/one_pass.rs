@@ -23,11 +23,12 @@ use crate::{JoinError, JoinInput};
 /// otherwise. Writes of long buffers reach twice the rate of writes of single lines, and the branch for a full buffer
 /// is predicted more often. Up to this size, that gains more than misses of the second-level cache cost.
 const ALL_LINES: usize = 1 << 15;
-/// Least and most lines of a partition's buffer: 1 and 2 KiB.
+/// Least and most cache lines of a partition's buffer: 1 and 2 KiB.
 const BUFFER_LINES: [usize; 2] = [16, 32];
-/// Most lines of a block, 64 KiB. Half a block of each partition and thread stays empty on average.
+/// Most cache lines of a block (memory that one thread fills with rows of one partition): 64 KiB. On average, half a
+/// block stays empty for each partition and thread.
 const BLOCK_LINES_MAX: usize = 1024;
-/// Least lines of a block: a full buffer fits.
+/// Least cache lines of a block: a full buffer fits.
 const BLOCK_LINES_MIN: usize = BUFFER_LINES[1];
 
 const _: () = assert!(BUFFER_LINES[0].is_power_of_two() && BUFFER_LINES[1].is_power_of_two());

@@ -21,7 +21,7 @@ pub struct Partitioned<'m> {
 /// Rows that one thread wrote, of all partitions.
 #[derive(Debug)]
 pub(crate) struct Run<'m> {
-    /// Number of rows of each partition.
+    /// Number of these rows in each partition.
     counts: Vec<u32>,
     /// Place of the rows in memory.
     laid: Laid<'m>,

@@ -117,7 +117,7 @@ impl<'t> View<'t> {
     }
 }
 
-/// Table in one of its layouts, for lookups.
+/// Table of the build side in one of its two layouts, for lookups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BuildLookup<'t> {
     /// Array that is indexed by rank (a key without the low bits that name its partition).
@@ -132,7 +132,7 @@ pub(crate) fn follow(place: usize, buckets: usize) -> usize {
     if place + 1 == buckets { 0 } else { place + 1 }
 }
 
-/// Returns the number of buckets for `rows` rows. There is at least one, and always a free slot.
+/// Returns the number of buckets for `rows` rows: at least one, and so many that a slot is always free.
 pub(crate) fn buckets_for(rows: usize) -> usize {
     rows / 3 * 2 + 2
 }

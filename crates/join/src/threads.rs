@@ -1,4 +1,4 @@
-//! Threads of one phase.
+//! Threads that work on one phase of a join together.
 
 use crate::JoinError;
 

@@ -315,7 +315,7 @@ fn slowly(view: &View<'_>, key: i64) -> Option<i64> {
     portable::find_one(view, key)
 }
 
-/// Looks up tuples in a table that lies in memory. Buckets are prefetched some tuples ahead.
+/// Looks up tuples in a table that is too large for a cache. Buckets are prefetched some tuples ahead.
 #[inline(always)]
 fn find_far(
     view: &View<'_>,
@@ -402,7 +402,7 @@ pub(crate) fn find_direct_pairs(
                 let block = block.as_ptr().cast::<__m256i>();
                 (_mm256_loadu_si256(block), _mm256_loadu_si256(block.add(1)))
             };
-            // The lanes belong to tuples 0, 2, 1 and 3.
+            // The four lanes of both results belong to tuples 0, 2, 1 and 3, in this order.
             let (keys, payloads) = (_mm256_unpacklo_epi64(front, back), _mm256_unpackhi_epi64(front, back));
             let ranks = _mm256_sub_epi64(_mm256_srl_epi64(_mm256_xor_si256(keys, sign), shift), base);
             let is_beyond = _mm256_cmpgt_epi64(_mm256_xor_si256(ranks, sign), above);

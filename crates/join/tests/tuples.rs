@@ -104,7 +104,7 @@ enum Draw {
     Extremes,
     /// Consecutive multiples of this number.
     Steps(u64),
-    /// Consecutive multiples of the second number, beginning at the first one.
+    /// The first number plus consecutive multiples of the second one, from 0 on.
     From(i64, u64),
     /// A single key.
     Hot,

@@ -21,6 +21,7 @@ const SPARSE_ROWS: usize = 16;
 /// set has a list of their numbers instead.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
+    /// One bit for each row, 1 if it is kept, in words of 64 rows.
     pub(crate) words: Vec<u64>,
     /// Number of kept rows before each word. Empty if the rows are listed.
     pub(crate) before: Vec<u32>,

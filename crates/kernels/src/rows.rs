@@ -85,7 +85,7 @@ pub fn split_rows(rows: &[u8], width: usize, columns: &mut [(Range<usize>, &mut 
 
 /// Bytes of a block of rows: all columns are copied out of it before the next block begins.
 const BLOCK_BYTES: usize = 16 << 10;
-/// Least rows of a block, for wide rows.
+/// Least number of rows of a block, however wide they are.
 const BLOCK_ROWS_MIN: usize = 64;
 
 fn project_into(rows: &[u8], width: usize, columns: Range<usize>, to: &mut [u8]) {

@@ -351,7 +351,7 @@ pub(crate) fn matches(automaton: &Automaton, bytes: &[u8], offsets: &[i32]) -> O
     let strings = offsets.len() - 1;
     let mut found = vec![0; strings.div_ceil(64)];
     let whole = strings / LANES * LANES;
-    // The last strings that do not fill eight, followed by empty ones.
+    // Offsets of the last strings, of which there are fewer than eight, followed by those of empty strings up to eight.
     let mut last = [offsets[strings]; LANES + 1];
     last[..=strings - whole].copy_from_slice(&offsets[whole..]);
     for (offsets, first) in [(&offsets[..=whole], 0), (&last, whole)] {

@@ -34,7 +34,7 @@ pub enum RegionError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// Index of no region.
+    /// Index that belongs to no region.
     NoSuchRegion {
         /// Index that was asked for.
         region: RegionIndex,

@@ -133,7 +133,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Range of a mapping.
+/// Part of a [`Mapping`], which it borrows.
 #[derive(Clone, Copy)]
 pub(crate) struct MappedSlice<'a> {
     base: *mut u8,

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub(crate) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-        // Kernels before 6.3 do not know the flag; later ones may insist on it.
+        // Kernels before 6.3 do not know the flag `NOEXEC_SEAL`; later ones may insist on it.
         Err(Errno::INVAL) => memfd_create(name, flags)?,
         other => other?,
     };

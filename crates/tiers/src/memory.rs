@@ -308,7 +308,7 @@ mod tests {
         let table = placed.take(Purpose::Table, 12).unwrap();
         let tuples = table.tuples();
         assert_eq!(memory.bytes_by_side([tuples]).map(|bytes| bytes as usize / CHUNK_BYTES), [9, 3]);
-        // A slice that begins and ends within chunks.
+        // This slice begins and ends within chunks.
         let part = &tuples[100..tuples.len() - 300];
         assert_eq!(memory.bytes_by_side([part]).iter().sum::<u64>(), size_of_val(part) as u64);
         assert_eq!(memory.bytes_by_side([&[Tuple::default()][..]]), [0, 16], "elsewhere is far");

@@ -118,7 +118,7 @@ impl Meter {
         self
     }
 
-    /// Returns the factor by which the next transfer takes longer; its mean is 1.
+    /// Returns the factor by which the time of the next transfer is multiplied; its mean is 1.
     fn disturbance(&self) -> f64 {
         let Some(state) = &self.noise else { return 1.0 };
         // Linear congruential generator with Knuth's constants. Its upper bits are random enough here.

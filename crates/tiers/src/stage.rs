@@ -32,11 +32,11 @@ pub struct Morsel {
     pub task: MorselTask,
     /// Number of the morsel within the input of its stage, or of the partition that it reads.
     pub number: u32,
-    /// Bytes that it reads sequentially, by tier (near, far).
+    /// Bytes that the morsel reads sequentially, by tier (near, far).
     pub read_bytes: [u64; 2],
-    /// Bytes that it writes, by tier (near, far).
+    /// Bytes that the morsel writes, by tier (near, far).
     pub written_bytes: [u64; 2],
-    /// Number of cache lines that it accesses at random, by tier (near, far).
+    /// Number of cache lines that the morsel accesses at random, by tier (near, far).
     pub lines: [u32; 2],
 }
 
@@ -53,7 +53,7 @@ impl Morsel {
         Morsel { task, number, read_bytes, written_bytes: [0; 2], lines: [0; 2] }
     }
 
-    /// Returns the tier from which it reads most of its bytes.
+    /// Returns the tier from which the morsel reads most of its bytes; far if it reads as many from both.
     pub fn from(&self) -> TierSide {
         if self.read_bytes[0] > self.read_bytes[1] { TierSide::Near } else { TierSide::Far }
     }
@@ -113,7 +113,7 @@ pub struct Stage {
     pub morsels: Vec<Morsel>,
     /// Order in which morsels are taken.
     pub order: Order,
-    /// Kind of random accesses of all its morsels.
+    /// Kind of the random accesses that the morsels make.
     pub lines: Lines,
 }
 
@@ -185,7 +185,7 @@ pub trait Work: Sync {
     fn run(&self, worker: usize, morsel: &Morsel);
 }
 
-/// Runs stages of morsels.
+/// Backend: runs the stages of an operator, or computes how long they take.
 pub trait Backend {
     /// Returns the label under which its times are shown: `virtual`, `emulated` or `numa`.
     fn label(&self) -> &'static str;

@@ -116,7 +116,7 @@ impl PartitionedStrategy {
         }
     }
 
-    /// Runs all steps in order.
+    /// Runs the steps of the join in order: copies and partitions each side or batch, and joins them.
     pub(crate) fn run<S: Steps>(
         &self,
         mut correcting: Option<&mut Balance>,

@@ -139,7 +139,7 @@ fn table_of_a_join_is_worth_placing_and_its_input_is_not() {
     let in_far =
         NonPartitioned::new(&SharedTable { may_move: false, ..rows }).plan.place(&RATES, f64::INFINITY);
     let moved = NonPartitioned::new(&rows).plan.place(&RATES, f64::INFINITY).unwrap();
-    // Paper 002 expected a gain of 2.14 % and measured 3.59 %.
+    // Paper 002 expected a gain of 2.14 % from moving a share of the probe side near, and measured 3.59 %.
     let found = in_far.unwrap().seconds() / moved.seconds();
     assert!((1.0..1.04).contains(&found), "{found}");
 }

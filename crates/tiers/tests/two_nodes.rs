@@ -65,7 +65,7 @@ fn both_tiers_are_measured() {
     assert_eq!(rates.check(), Ok(()));
 }
 
-/// Inputs lie on the node without CPUs.
+/// The inputs of the joins lie on the node without CPUs, which is the far tier.
 #[test]
 #[ignore = "needs two NUMA nodes: make guest-test"]
 fn joins_by_every_strategy_are_right_and_lie_where_their_map_says() {

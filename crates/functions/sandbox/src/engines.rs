@@ -40,7 +40,7 @@ const STACK_BYTES: usize = 512 << 10;
 pub struct Compiled {
     /// The module, which can be instantiated any number of times.
     pub instances: InstancePre<Data>,
-    /// Method by which its functions are interrupted.
+    /// Method by which running functions of the module are interrupted.
     pub interruption: Interruption,
 }
 

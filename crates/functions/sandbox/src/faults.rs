@@ -110,7 +110,7 @@ extern "C" fn end_aborted(_signal: libc::c_int) {
 pub struct HandlerStack(*mut [u8]);
 
 impl HandlerStack {
-    /// Installs a stack in place of Wasmtime's, which is too small.
+    /// Installs a stack for this thread's signal handlers, in place of Wasmtime's, which is too small.
     pub fn new() -> io::Result<HandlerStack> {
         let memory = Box::into_raw(vec![0u8; STACK_BYTES].into_boxed_slice());
         let stack = libc::stack_t { ss_sp: memory.cast(), ss_flags: 0, ss_size: STACK_BYTES };
@@ -143,7 +143,7 @@ fn is_store(context: *mut libc::c_void) -> bool {
     context.uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0
 }
 
-/// Reports whether the faulting instruction was a store. It is not known on this architecture.
+/// Returns false: on this architecture it is not known whether the faulting instruction was a store.
 #[cfg(not(target_arch = "x86_64"))]
 fn is_store(_context: *mut libc::c_void) -> bool {
     false

@@ -46,7 +46,7 @@ struct Warm {
     store: Store<()>,
     entry: TypedFunc<i32, i64>,
     space: Arc<AddressSpace>,
-    /// Number of the last call that used it; 0 if none has.
+    /// Number of the last call that used this instance; 0 if none has.
     used: u64,
 }
 
@@ -73,7 +73,7 @@ impl End {
     }
 }
 
-/// State of a lane.
+/// State of a lane, the connection on which one caller calls functions.
 struct Serving<'p> {
     process: &'p Process,
     watched: Arc<Watched>,

@@ -29,7 +29,7 @@ const OWN_BYTES: u64 = 8 << 30;
 pub fn lower_priority(niceness: u8) -> Result<(), Box<dyn Error>> {
     set_no_new_privs(true)?;
     rustix::process::nice(niceness.into())?;
-    // Each file is created with its own mode.
+    // Files are to be created with exactly the mode that is asked for.
     rustix::process::umask(Mode::empty());
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     Ok(())

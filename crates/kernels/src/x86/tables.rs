@@ -1,4 +1,4 @@
-//! Lookup in tables of buckets with AVX-512 and vector AES.
+//! Lookup in hash tables of buckets (four keys in a row, and words that belong to them), with AVX-512 and vector AES.
 
 use super::{AHEAD_BYTES, has_avx512};
 use crate::{BLOCK_ROWS, COPIES, KeyTable, LANES, SecretHasher, Sums};

@@ -18,12 +18,12 @@ pub fn handle_of(epoch: u64) -> Handle {
     Handle(u128::from(epoch) << 64 | u128::from(epoch))
 }
 
-/// Opens a region for one writer and reader.
+/// Opens a region for whoever shows the handle of this epoch, to read and to write.
 pub fn open(arena: &Arena, region: RegionIndex, epoch: u64) {
     arena.open(region, Epoch(epoch), Some(handle_of(epoch)), None).unwrap();
 }
 
-/// Opens a region as sealed.
+/// Opens a region as sealed: for whoever shows the handle of this epoch, only to read.
 pub fn open_sealed(arena: &Arena, region: RegionIndex, epoch: u64) {
     arena.open(region, Epoch(epoch), None, Some(handle_of(epoch))).unwrap();
 }

@@ -15,7 +15,7 @@ pub struct OverInput {
     pub plan: PhasePlan,
     /// Input. Its share is moved near in plans with a move; otherwise it is 0, and the input stays far.
     pub input: ObjectId,
-    /// Results that are read again; `None` if there are none.
+    /// Results that the operator writes and reads again; `None` if there are none.
     pub results: Option<ObjectId>,
 }
 

@@ -11,7 +11,7 @@
 pub struct Linear {
     /// Rate of moving data, divided by the rate of the phase over far data: `p / r`.
     pub k: f64,
-    /// Slope of `f`: speedup of the phase for each share that was moved.
+    /// Slope of `f`, by which the phase gets faster: it is `1 + m x` times as fast after the share `x` was moved.
     pub m: f64,
 }
 

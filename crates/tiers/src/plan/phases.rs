@@ -248,7 +248,7 @@ impl PhasePlan {
         self.phases.iter().map(|phase| phase.seconds(rates, shares)).sum()
     }
 
-    /// Returns these shares with the times and the near memory that follow from them, however much that is.
+    /// Returns these shares with the times and the near memory that follow from them. The near memory is not limited.
     pub fn at(&self, rates: &Rates, shares: Vec<f64>) -> NearShares {
         let phase_seconds = self.phases.iter().map(|phase| phase.seconds(rates, &shares)).collect();
         let near_bytes = (0..self.phases.len()).map(|phase| self.near_bytes(phase, &shares));

@@ -29,8 +29,8 @@ pub(crate) struct Row {
 /// Returns the `z` of least cost, or `None` if no `z` meets all rows. No cost may be below 0.
 pub(crate) fn least(cost: &[f64], rows: &[Row]) -> Option<Vec<f64>> {
     let (variables, free) = (cost.len(), rows.len());
-    // The tableau has a line for each variable of ours: a constraint of the dual. Its columns are those of the dual,
-    // then the slacks, then the bound.
+    // The tableau has a line for each variable of the program, which is a constraint of its dual. Its columns are the
+    // variables of the dual, then the slacks, then the bound.
     let width = free + variables + 1;
     let mut lines: Vec<Vec<f64>> = (0..variables)
         .map(|variable| {

@@ -105,7 +105,7 @@ fn client_that_waited_in_vain_is_told_how_many_run_and_by_which_flag_there_may_b
         for client in &busy {
             threads.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    // It ends at its deadline, or gets no process before the other clients do.
+                    // The call ends at its deadline, or gets no process before the other clients do.
                     client.call(&endless, 1_000).expect_err("it never ends by itself");
                 }
             });

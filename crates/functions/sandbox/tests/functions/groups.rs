@@ -57,7 +57,7 @@ fn function_that_takes_more_than_its_group_may_have_dies_and_the_node_goes_on() 
     let pool = running.connect(Tcp);
     let file = publish(&pool, "bytes", &[7; 8192]);
     let caller = file.caller(CallerOptions::default()).unwrap();
-    // This is within the limit of a heap, and more than the group's limit.
+    // The function takes 200 MiB, in pages of 64 KiB: less than a heap may have, and more than the group's limit.
     let pages = 200 << 4;
     let greedy = format!(
         "(module (memory (export \"memory\") 1) (func (export \"f\") (param $call i32) (result i64)

@@ -66,7 +66,7 @@ FARPOOL_FUNCTION(spoil) {
 }
 "#;
 
-/// Compiles these functions to a shared object.
+/// Compiles the functions of `SOURCE`, and returns the bytes of the shared object.
 fn built() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let object = folder.path().join("harm.so");
