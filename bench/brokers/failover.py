@@ -8,10 +8,12 @@ An etcd cluster of three members, three brokers and two nodes run on loopback. A
 the time.
 
 1. The leading broker is killed (SIGKILL), and the time until the client has an answer from another leader is measured.
-Then the killed broker is started again. 2. The same for a machine that stops, as far as loopback permits: the leading
-broker and the leading member of etcd are stopped (SIGSTOP) at once. 3. All brokers are killed, and data still moves. 4.
-The leader is killed while one node has many regions leased. The time until another leader's status shows all of them is
-measured.
+   Then the killed broker is started again.
+2. The same for a machine that stops, as far as loopback permits: the leading broker and the leading member of etcd are
+   stopped (SIGSTOP) at once.
+3. All brokers are killed, and data still moves.
+4. The leader is killed while clients have leased many regions of one node. The time until another leader's status shows
+   all of these regions is measured.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ clients:
 
 - DuckDB spills into the pool, with a mirror. Every answer is compared.
 - A client writes and reads files, with a mirror. Every byte is compared.
-- Ghosts lease memory, are stopped until their leases have ended by any clock, and then use their old rights at a node.
+- Ghosts lease memory, are stopped until their leases have ended by the clock of every host, and then use their old
+  rights at a node.
 - Victims are killed while they write.
 
 Meanwhile brokers, members, nodes and clients are killed (SIGKILL) or stopped (SIGSTOP) for longer than a lease, their
@@ -111,7 +112,7 @@ class Pool:
         self.counts: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.failures: list[str] = []
-        # Bytes of which only one copy is left, by client that must not notice a fault.
+        # Bytes of which only one copy is left, by kind of client. These clients must not notice a fault.
         self.unprotected: dict[str, int] = {}
         self.lock = threading.Lock()
         self.over = threading.Event()

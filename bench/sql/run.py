@@ -140,7 +140,7 @@ def run(
     for turn in range(args.rounds + 1):
         for name, query in queries.items():
             for shift in range(len(placements)):
-                # The first run of a round has colder caches, so each placement is first once.
+                # The first run of a round has colder caches, so the placements take turns in being the first.
                 placement = placements[(shift + turn) % len(placements)]
                 if placement != LOCAL:
                     script.append(f"SET farpool.placement = '{placement}'")

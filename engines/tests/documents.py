@@ -1,22 +1,22 @@
-"""The code blocks of a document, and the program that runs some of them as a reader would: in order, in one terminal.
+"""Finds the code blocks of a document and runs them as a reader would: in order, in one terminal.
 
-    documents.py FILE LINE          runs the run that begins at that line of the document
+    documents.py FILE LINE          runs the blocks from that line of the document on, up to the next mark `fresh`
 
-Blocks of `sh` are run by one bash, those of `python` in one interpreter, those of `sql` by `farpool sql`; `text` is not
-an example. They share a folder, in which are `sdk` and `examples` of the repository and nothing else at first, and a
-network of their own, in which ports and addresses are as the document says: 127.0.0.0/8, and 10.0.0.0/8 for other
-machines. Where no block starts a broker, a pool with the nodes n1 and n2 is there. A comment before a block says what
-else is true of it:
+Such a sequence of blocks is called a run. Blocks of `sh` are run by one bash, those of `python` in one interpreter, and
+those of `sql` by `farpool sql`. Blocks of `text` are not examples. The blocks of a run share a folder, which contains
+only `sdk` and `examples` of the repository at first. They also share a network of their own, so that they can use the
+addresses of the document: 127.0.0.0/8, and 10.0.0.0/8 for other machines. If no block of a run starts a broker, the run
+has a pool with the nodes n1 and n2. A comment before a block is a mark, with a further instruction:
 
-    <!-- example: fresh -->             a new run begins: folder, network, pool and variables are new
-    <!-- example: shown: WHY -->        is not run
-    <!-- example: file NAME -->         is stored as that file for the blocks that follow
-    <!-- example: in PATH -->           stands in that file of the repository as well, which has tests of its own
+    <!-- example: fresh -->             a new run begins at the block: folder, network, pool and variables are new
+    <!-- example: shown: WHY -->        the block is not run
+    <!-- example: file NAME -->         the block is stored as that file for the blocks that follow
+    <!-- example: in PATH -->           the block is a copy from that file of the repository, which has its own tests
     <!-- example: before: LANGUAGE
     CODE
-    -->                                 is run before the block, and readers do not see it
+    -->                                 CODE is run before the block, and readers do not see it
 
-Never here: a change to the code of a block. What tests do otherwise is in `WRAPPER`.
+Never here: a change to the code of a block. Tests change only arguments of the command `farpool`, in `WRAPPER`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Files of the repository that a run finds in its folder.
 CLONE = ("sdk", "examples")
 RUN_BY = ("sh", "python", "sql")
-# How long one block may take, and the end of what blocks have started.
+# Seconds within which a block must end, and within which the processes that blocks have started must end.
 BLOCK_SECONDS = 300
 END_SECONDS = 60
 MARK = re.compile(r"^<!-- example: (.*?)\s*-->$", re.DOTALL)
@@ -54,7 +54,8 @@ PIECE = re.compile(
 )
 SERVER = re.compile(r"\b(farpool (broker|node|sql worker|mount \w+)|farpool\.duckdb_worker)\b.*[^&]&\s*(#.*)?$")
 
-# Leases last longer than a busy machine stops a process, and nodes are small.
+# Program that stands for `farpool` in examples. It makes leases longer than a busy machine stops a process, and nodes
+# small.
 WRAPPER = """#!/bin/bash
 given=("$@")
 case "$1 $*" in
@@ -67,8 +68,9 @@ esac
 exec "$FARPOOL_BIN" "${given[@]}"
 """
 
-# Blocks are read from files, so that commands do not read the next block. `ready` waits for the line that a server
-# prints when it serves: a reader sees it before typing on.
+# First script of each bash. Blocks are then read from files and not from standard input, so that a command of one block
+# cannot read the next one. `ready` waits for the line that a server prints when it serves, as a reader waits before
+# typing the next command.
 PRELUDE = """
 trap 'echo "line $LINENO: exit code $?" >&2' ERR
 servers=0
@@ -108,12 +110,12 @@ class Wrong(Exception):
 @dataclass
 class Block:
     document: str
-    line: int  # of the document, from 1: that of its first line of code
+    line: int  # line of the document, from 1, in which the code begins
     language: str
     code: str
-    shown: str | None = None  # why it is not run
-    file: str | None = None
-    source: str | None = None  # the file in which it stands as well
+    shown: str | None = None  # reason why the block is not run; None if it is run
+    file: str | None = None  # name of the file as which the block is stored, instead of being run
+    source: str | None = None  # file of the repository from which the block is copied
     is_fresh: bool = False
 
     @property
@@ -126,7 +128,7 @@ class Block:
 
 
 def blocks_of(document: str, text: str) -> list[Block]:
-    """Returns the examples of a document: its code blocks and what comments have run before them."""
+    """Returns the examples of a document: its code blocks, and the code of `before` marks as blocks of its own."""
     if indented := re.search(r"^[ \t]+```.*", text, re.MULTILINE):
         raise Wrong(f"{document}: a block that is indented is not found: {indented[0]}")
     found: list[Block] = []
@@ -171,7 +173,7 @@ def blocks_of(document: str, text: str) -> list[Block]:
 
 
 def runs_of(blocks: list[Block]) -> list[list[Block]]:
-    """Returns what follows each other, without blocks that are neither run nor stored."""
+    """Divides blocks into runs at the marks `fresh`. Leaves out blocks that are neither run nor stored as a file."""
     runs: list[list[Block]] = [[]]
     for block in blocks:
         if block.is_fresh:
@@ -182,7 +184,7 @@ def runs_of(blocks: list[Block]) -> list[list[Block]]:
 
 
 def stands_in(block: Block, source: str) -> bool:
-    """Reports whether the lines of a block stand in a row in a source, behind comment signs or not."""
+    """Reports whether the lines of a block follow each other in a source file, possibly inside of a comment."""
 
     def bare(text: str) -> str:
         return "\n".join(re.sub(r"^\s*(//[/!]|[#*] )?\s*", "", line).rstrip() for line in text.strip().splitlines())
@@ -201,21 +203,21 @@ def make_network() -> None:
 
 
 def with_waits(code: str) -> str:
-    """Returns a script that waits for each server which it starts."""
+    """Returns the script with a wait for the `ready` line after each command that starts a server."""
     lines, begun = [], ""
     for line in code.splitlines():
         lines.append(line)
         begun += line.removesuffix("\\")
         if not line.endswith("\\"):
             if SERVER.search(begun):
-                # Keeps the line, so that errors name lines of the document.
+                # The wait is put into the same line, so that numbers of lines in errors are those of the document.
                 lines[-1] = re.sub(r"\s*(#.*)?$", "", line) + f" ready {shlex.quote(begun.strip()[:100])}"
             begun = ""
     return "\n".join(lines) + "\n"
 
 
 class Terminal:
-    """One bash, which is given blocks one after another."""
+    """One bash that runs the blocks of a run one after another."""
 
     def __init__(self, log: Path):
         environment = {**os.environ, "LOG": str(log), "BLOCK_SECONDS": str(BLOCK_SECONDS)}
@@ -235,7 +237,7 @@ class Terminal:
         self.run("the beginning", PRELUDE, BLOCK_SECONDS)
 
     def run(self, place: str, code: str, seconds: float, line: int = 1) -> None:
-        """Runs a script, and fails if a command of it does."""
+        """Runs a script. Raises `Wrong` if one of its commands fails."""
         script = self._scripts / "block.sh"
         script.write_text("\n" * (line - 1) + code)
         self._say(f". {script} </dev/null {self._done}>&-\nprintf . >&{self._done}\n")
@@ -259,7 +261,7 @@ class Terminal:
             self._bash.stdin.write(words.encode())
             self._bash.stdin.flush()
         except BrokenPipeError:
-            pass  # It has ended, which the pipe says as well.
+            pass  # Bash has ended. `run` notices that too, and raises the error.
 
 
 def patient(connect: Callable) -> Callable:
@@ -273,7 +275,7 @@ def patient(connect: Callable) -> Callable:
 
 
 def run(blocks: list[Block], folder: Path) -> None:
-    """Runs blocks that follow each other."""
+    """Runs the blocks of one run in order, in a new folder `folder/work`."""
     import farpool
 
     farpool.connect = patient(farpool.connect)
@@ -285,7 +287,7 @@ def run(blocks: list[Block], folder: Path) -> None:
     found = (programs, Path(os.environ["FARPOOL_BIN"]).parent, Path(sys.executable).parent, os.environ["PATH"])
     os.environ |= {"PATH": ":".join(map(str, found)), "TMPDIR": str(folder / "tmp")}
     tempfile.tempdir = None
-    # Proxies are out of reach.
+    # Proxies cannot be reached from the network of the run.
     for name in [name for name in os.environ if name == "FARPOOL_SQLITE" or name.lower().endswith("_proxy")]:
         del os.environ[name]
     work = folder / "work"
@@ -303,7 +305,8 @@ def run(blocks: list[Block], folder: Path) -> None:
             if block.file:
                 Path(block.file).write_text(block.code)
             elif block.language == "python":
-                # Python waits in native code as well, where no signal handler is run: this ends the process.
+                # Ends this process if the block takes too long, even if it waits in native code, where no signal
+                # handler runs.
                 faulthandler.dump_traceback_later(BLOCK_SECONDS, exit=True)
                 exec(compile("\n" * (block.line - 1) + block.code, ROOT / block.document, "exec"), names)
                 faulthandler.cancel_dump_traceback_later()

@@ -1,4 +1,5 @@
-"""The examples of README.md and docs/*.md run and give the results that they show. documents.py says how."""
+"""The examples of README.md and docs/*.md run and give the results that they show. documents.py explains how they are
+run."""
 
 import contextlib
 import os
@@ -21,7 +22,7 @@ for _document in DOCUMENTS:
     except Wrong as error:
         WRONG.append(str(error))
 RUNS = [run for blocks in BLOCKS.values() for run in runs_of(blocks)]
-# Less than pytest waits until it ends itself.
+# Seconds within which a run must end: fewer than pytest's own limit for a test.
 RUN_SECONDS = 570
 NAMESPACES = (["--net", "--mount"], ["--user", "--map-root-user", "--net", "--mount"])
 
@@ -32,7 +33,7 @@ until [ -e begun ]; do sleep 0.01; done
 
 @pytest.fixture(scope="session")
 def apart() -> list[str]:
-    """Returns the command that runs a program in a network of its own."""
+    """Returns the words before a command that run it in a network of its own."""
     for kinds in NAMESPACES:
         if subprocess.run(["unshare", *kinds, "true"], capture_output=True).returncode == 0:
             return ["unshare", *kinds]
@@ -40,7 +41,7 @@ def apart() -> list[str]:
 
 
 def run_apart(apart: list[str], begin: Block) -> tuple[int, str]:
-    """Runs the examples from `begin` on that follow it; returns the exit code and what they said."""
+    """Runs the run of examples that begins with `begin`, in a process of its own. Returns its exit code and output."""
     program = [*apart, sys.executable, documents.__file__, begin.document, str(begin.line)]
     child = subprocess.Popen(
         program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
@@ -50,7 +51,7 @@ def run_apart(apart: list[str], begin: Block) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         said = f"the run that begins at {begin.place} did not end within {RUN_SECONDS} s"
     finally:
-        # Programs that failed examples left running.
+        # Kills programs that an example has left running, for example one that failed.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         code = child.wait()

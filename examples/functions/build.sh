@@ -34,7 +34,7 @@ mkdir -p "$OUT"
 # There is no C library. Additions and products are not fused, so that results do not depend on the processor.
 flags=(-std=c11 -Wall -Wextra -Werror -O3 -ffreestanding -ffp-contract=off "-I$sdk/c")
 
-module() { # SOURCE NAME FLAGS...: builds a module without bulk memory instructions, which do not reach the window
+module() { # SOURCE NAME FLAGS...: builds a module without bulk memory instructions, which cannot access a table's bytes
     local source=$1 name=$2
     shift 2
     "$CLANG" --target=wasm32 "${flags[@]}" -mno-bulk-memory "$@" -c "$source" -o "$OUT/$name.o"

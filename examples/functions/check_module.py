@@ -3,8 +3,8 @@
     check_module.py MODULE.wasm...
 
 A module passes if it has no imports and no start function, one memory that is exported as "memory" without a maximum,
-an exported function, and no bulk memory instruction, because those do not reach the window. Prints the exports of each
-module.
+an exported function, and no bulk memory instruction, because those cannot access the window (the bytes over which a
+function runs). Prints the exports of each module.
 """
 
 import sys

@@ -1,15 +1,17 @@
-;; Adds up the whole window as adjacent i64 values. Bytes left over at its end are ignored.
+;; Adds up the whole window, which is the file or table over which the function runs, as adjacent i64 values. Bytes
+;; left over at its end are ignored.
 ;;
 ;; Arguments: none.
 ;; Output:    i64 sum, which wraps on overflow.
 ;;
-;; Written by hand, to show that no compiler is needed: wat2wasm sum_all.wat. Offsets are those of the call record.
+;; Written by hand, to show that no compiler is needed: wat2wasm sum_all.wat. Offsets are those of the call record, to
+;; which $call points (spec/function.md).
 (module
   (memory (export "memory") 0)
   (func (export "sum_all") (param $call i32) (result i64)
     (local $at i64) (local $left i64) (local $sum i64)
-    (local.set $at (i64.load offset=8 (local.get $call)))      ;; the window
-    (local.set $left (i64.load offset=16 (local.get $call)))   ;; its bytes
+    (local.set $at (i64.load offset=8 (local.get $call)))      ;; address of the window
+    (local.set $left (i64.load offset=16 (local.get $call)))   ;; bytes of the window
     (if (i64.lt_u (i64.load offset=48 (local.get $call)) (i64.const 8)) ;; the output's capacity
       (then (return (i64.const -2))))                          ;; gives up with a code
     (block $done

@@ -1,7 +1,9 @@
-;; Follows a linked list through the window, as the resident function `walk` does. A node of the list is two words:
-;; the offset of the next node in the window, and a value.
-;; Arguments: the first node, the number of steps, and 1 to hop to nodes that are elsewhere or 0 to load them from
-;; here. Output: the node after the last step, and the sum of the values of the nodes passed.
+;; Follows a linked list through the window (the file over which the function runs), as the function `walk` does that
+;; memory nodes have built in. An element of the list is two words: the offset of the next element in the window, and a
+;; value.
+;; Arguments: the offset of the first element, the number of steps, and 1 to move the call to the memory node that has
+;; the next element, or 0 to load the element from there. Output: the offset of the element after the last step, and the
+;; sum of the values of the elements passed.
 (module
   (memory (export "memory") 1)
   (func $is_here (param $call i32) (param $at i64) (result i32) (local $part i32) (local $left i64)

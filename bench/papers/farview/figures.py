@@ -179,7 +179,7 @@ def read_contenders(
         assert all(np.array_equal(buffer, content[at : at + size]) for at, buffer in wanted)
     found = {name: run(far_read(file)) for name, file in files.items()}
     found["LCPU, copy"] = run(copied)
-    # The client returns the median of a turn.
+    # The client of RCPU reads 20 times and returns the median.
     found["RCPU"] = lambda: rcpu.client.ask(f"read {size} {depth} 20")
     return found
 

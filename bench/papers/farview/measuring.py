@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from contenders import Contender
 
-# A turn ends after this many seconds or calls, whichever comes first. Its median counts. Single short calls are not
-# meaningful.
+# A contender is called repeatedly in each round. Such a turn ends after this many seconds or calls, whichever comes
+# first, and its median counts: the time of a single short call means little.
 TURN_SECONDS = 0.02
 TURN_CALLS = 200
 # The machine is quiet if its CPUs are idle for at least this share of LOOK_SECONDS.
@@ -129,7 +129,7 @@ def in_turns(
 
 
 def best_engine(times: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Returns LCPU: the engine with the smallest median."""
+    """Returns the times of the local engine with the smallest median, under the name "LCPU best"."""
     local = {name: values for name, values in times.items() if name.startswith("LCPU ")}
     return {"LCPU best": min(local.values(), key=statistics.median)} if local else {}
 

@@ -116,7 +116,7 @@ def plot(figure) -> str:
     for panel in figure.panels:
         shown = panel.series
         if "LCPU best" in shown:
-            # Local engines that are drawn, beside the one of the panel. The tables show all of them.
+            # Only these two of the local engines are drawn. The tables show all of them.
             drawn = ("LCPU best", "LCPU DuckDB")
             shown = {name: points for name, points in shown.items() if not name.startswith("LCPU ") or name in drawn}
         series = {name: [(point.x, point.median) for point in points] for name, points in shown.items()}

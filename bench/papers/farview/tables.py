@@ -28,7 +28,7 @@ def drawn(places: np.ndarray) -> np.ndarray:
 
 
 def column(name: str, rows: int) -> np.ndarray:
-    """Returns one column. A name always has the same values."""
+    """Returns the column of this name. Its values depend on nothing but the name and the row."""
     places = np.arange(rows, dtype=np.uint64) * np.uint64(len(COLUMNS)) + np.uint64(COLUMNS.index(name))
     if name.startswith("k"):
         return ((drawn(places) % np.uint64(int(name[1:]))) * np.uint64(KEY_STEP)).astype(np.int64)

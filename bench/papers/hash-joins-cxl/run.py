@@ -183,7 +183,8 @@ def figures(label: str, run: dict) -> list[str]:
 
 
 def plot(run: dict) -> str:
-    """Draws figures 2, 5 and 6, and below them 4: a bar for each strategy, with its gain over the far tier above."""
+    """Draws figures 2, 5 and 6, and below them figure 4: a bar for each strategy, and above it the factor by which the
+    strategy is faster than the far tier alone."""
     moves, curve, model = run["figure_2"], run["figure_5"], run["table_1"]["partitioned"]
     fastest = max(max(p["bytes_per_s"], p["by_bytes"]) for p in moves)
     k, m, paper = model["taken"]["k"], model["taken"]["m"], PAPER["partitioned"][0] * PAPER["partitioned"][1]

@@ -104,7 +104,8 @@ def test_max_size_bounds_the_spill(pool, con):
 
 
 def test_memory_that_nodes_have_given_back_is_told_of_and_used_once_it_comes_back(cluster, con):
-    # Regression: hosts were short of memory for a moment, and the limit then stayed at 0 bytes without a warning.
+    # Regression: hosts were short of memory for a moment. DuckDB's limit of spilled bytes then stayed at 0, without a
+    # warning.
     cluster.kill("node-2")
     cluster.kill("node-1")
     # No host has that much memory to spare, so the node donates nothing.

@@ -25,7 +25,7 @@ def pool(shared_cluster: Cluster) -> Iterator[farpool.Pool]:
 
 @pytest.fixture
 def nodes(pool: farpool.Pool) -> Iterator[numpy.ndarray]:
-    """Publishes a linked list of nodes of 64 bytes, each of which points to the next but two."""
+    """Publishes a linked list of nodes of 64 bytes. Each points to the node three places behind it."""
     nodes = numpy.zeros((COUNT, 8), dtype="<u8")
     nodes[:, 0] = (numpy.arange(COUNT) + 3) % COUNT * 64
     nodes[:, 1] = numpy.arange(COUNT) * 5

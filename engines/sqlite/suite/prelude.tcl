@@ -23,7 +23,7 @@ proc sqlite3_shutdown {} {
 rename sqlite3_initialize sqlite3_initialize_alone
 proc sqlite3_initialize {} {
   set code [sqlite3_initialize_alone]
-  # Not without a shutdown before: one test counts the mutexes that are taken meanwhile.
+  # The order is restored only after a shutdown, because one test counts the mutexes that initialising alone takes.
   if {$code eq "SQLITE_OK" && $::is_shut_down} {
     set ::is_shut_down 0
     vfs_reregister_all

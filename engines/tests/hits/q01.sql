@@ -1,3 +1,3 @@
--- How many.
+-- Number of rows.
 SELECT count(*)
 FROM hits

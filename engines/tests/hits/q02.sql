@@ -1,4 +1,4 @@
--- Few pass.
+-- Filter that few rows pass.
 SELECT count(*)
 FROM hits
 WHERE adv_engine_id <> 0

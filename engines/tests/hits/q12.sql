@@ -1,4 +1,4 @@
--- Two keys.
+-- Groups of two keys, one a text.
 SELECT mobile_phone, mobile_phone_model, count(DISTINCT user_id) AS u
 FROM hits
 WHERE mobile_phone_model <> ''

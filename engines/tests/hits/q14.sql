@@ -1,4 +1,4 @@
--- Distinct users of phrases.
+-- Distinct users of each search phrase.
 SELECT search_phrase, count(DISTINCT user_id) AS u
 FROM hits
 WHERE search_phrase <> ''

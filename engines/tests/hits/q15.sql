@@ -1,4 +1,4 @@
--- Two keys, one a text.
+-- Groups of two keys, one a text; top ones.
 SELECT search_engine_id, search_phrase, count(*) AS c
 FROM hits
 WHERE search_phrase <> ''

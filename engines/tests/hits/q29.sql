@@ -1,4 +1,4 @@
--- Two keys, means.
+-- Groups of two keys, with means.
 SELECT search_engine_id, client_ip, count(*) AS c, sum(is_refresh) AS r, avg(resolution_width) AS w
 FROM hits
 WHERE search_phrase <> ''

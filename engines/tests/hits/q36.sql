@@ -1,4 +1,4 @@
--- One day by the minute.
+-- Filter for one day, and groups by the minute.
 SELECT date_trunc('minute', event_time) AS m, count(*) AS views
 FROM hits
 WHERE event_date = DATE '2013-07-14' AND is_refresh = 0

@@ -1,7 +1,7 @@
--- A table of the kind that web analytics has: few frequent values and many seldom ones, addresses, search phrases that are
--- mostly empty, times that grow with the row. {rows} rows, all made by hashing the row number.
+-- A table as in web analytics, with {rows} rows: few frequent values and many seldom ones, addresses, search phrases
+-- that are mostly empty, and times that grow with the row. All values are made by hashing the row number.
 --
--- The answers are made in the same run as the data, so nothing depends on the hash function staying as it is.
+-- The expected answers are made in the same run as the data, so a later version of the hash function does no harm.
 CREATE OR REPLACE TABLE hits AS
 WITH
     -- Uniform numbers below one, each independent of the others.

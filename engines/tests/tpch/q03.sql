@@ -1,4 +1,4 @@
--- Shipping priority. The last key of the order is ours: ties.
+-- Shipping priority. TPC-H does not order ties. The last key of ORDER BY is added to order them.
 SELECT l_orderkey, sum(l_extendedprice * (1 - l_discount)) AS revenue, o_orderdate, o_shippriority
 FROM customer, orders, lineitem
 WHERE c_mktsegment = 'BUILDING'

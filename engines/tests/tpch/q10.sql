@@ -1,4 +1,4 @@
--- Returned item reporting. The last key of the order is ours: ties.
+-- Returned item reporting. TPC-H does not order ties. The last key of ORDER BY is added to order them.
 SELECT
     c_custkey,
     c_name,

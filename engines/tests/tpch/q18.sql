@@ -1,4 +1,4 @@
--- Large volume customer. The last key of the order is ours: ties.
+-- Large volume customer. TPC-H does not order ties. The last key of ORDER BY is added to order them.
 SELECT c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice, sum(l_quantity) AS sum_qty
 FROM customer, orders, lineitem
 WHERE o_orderkey IN (SELECT l_orderkey FROM lineitem GROUP BY l_orderkey HAVING sum(l_quantity) > 300)

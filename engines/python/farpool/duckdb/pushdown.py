@@ -8,7 +8,7 @@ understood stays in the statement, unchanged. Types of expressions and values of
 The new statement is used only if DuckDB parses it back to the same tree, and gives it columns of the same names and
 types. Otherwise the original statement runs over the relations.
 
-Never here: a guess at what a function of DuckDB does; rows.
+Never here: rows, or a guess at what a function of DuckDB does.
 """
 
 from __future__ import annotations

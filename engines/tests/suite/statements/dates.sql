@@ -63,7 +63,7 @@ SELECT count(*) FROM days AS one JOIN days AS other ON one.d = other.e;
 SELECT count(*) FROM days AS one JOIN days AS other ON CAST(one.moment AS DATE) = other.d;
 SELECT id, d, lag(d) OVER (ORDER BY id) FROM days WHERE id < 8 ORDER BY id;
 
--- Over many row groups, most of which the statistics rule out.
+-- Filters over many row groups, most of which the statistics rule out.
 SELECT count(*), sum(k) FROM numbers WHERE day = DATE '2021-03-04';
 SELECT count(*), sum(k) FROM numbers WHERE day >= DATE '2022-09-01';
 SELECT count(*), sum(k) FROM numbers WHERE day < DATE '2020-01-03';

@@ -1,4 +1,4 @@
--- Decimals: exact, with the digits behind the point that their type says.
+-- Decimals. They are exact, and have as many digits after the point as their type says.
 
 SELECT id, price, rate, fine, whole, half FROM amounts WHERE id < 20 ORDER BY id;
 SELECT id, price + half, price - half FROM amounts WHERE id < 16 ORDER BY id;
@@ -57,7 +57,7 @@ SELECT id, sum(price) OVER (ORDER BY id) FROM amounts WHERE id < 20 ORDER BY id;
 SELECT id, CASE WHEN price > 0 THEN price ELSE 0 END FROM amounts WHERE id < 12 ORDER BY id;
 SELECT id, coalesce(price, half, CAST(0.5 AS DECIMAL(10, 2))) FROM amounts WHERE id < 12 ORDER BY id;
 
--- Over many row groups.
+-- Decimals over many row groups.
 SELECT sum(price), min(price), max(price) FROM numbers;
 SELECT sum(price * 2), sum(price * price) FROM numbers;
 SELECT round(CAST(avg(price) AS DOUBLE), 4) FROM numbers WHERE price > 0;

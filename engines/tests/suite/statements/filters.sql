@@ -1,4 +1,5 @@
--- Filters over four row groups: of one column and several, on the edges of row groups, that pass nothing and everything.
+-- Filters over four row groups: on one column or several, at the edges of row groups, and filters that no or every row
+-- passes.
 
 --! for op: = | <> | < | <= | > | >=
 --! for v: 0 | 499 | 999 | 1000 | -1
@@ -40,7 +41,7 @@ SELECT count(*), sum(k), min(id), max(id) FROM numbers WHERE {f};
 --! for f: flag | NOT flag | flag IS TRUE | flag IS NOT TRUE | flag IS FALSE | flag = false
 SELECT count(*), sum(k), min(id) FROM numbers WHERE {f};
 
--- Few columns, many, and none.
+-- Scans of few columns, of many and of none.
 SELECT count(*) FROM numbers;
 SELECT count(*) FROM numbers WHERE tag = 'red' AND k < 500;
 SELECT count(1), count(id), count(seldom) FROM numbers;
@@ -51,7 +52,7 @@ SELECT id + 1 AS next, k - small AS d, upper(tag) AS loud FROM numbers WHERE id 
 SELECT 'x' AS constant, count(*) FROM numbers WHERE g = 2;
 SELECT 1 AS one FROM numbers WHERE id < 3;
 
--- Of derived tables, where the filter could go further down.
+-- Filters over derived tables. An engine can push them down into the derived table.
 SELECT count(*), sum(s) FROM (SELECT id, k + small AS s FROM numbers WHERE k > 500) AS t WHERE s > 1000;
 SELECT count(*) FROM (SELECT id, k FROM numbers WHERE k > 500) AS t WHERE k < 510 AND id > 100000;
 SELECT t, c FROM (SELECT tag AS t, count(*) AS c FROM numbers GROUP BY tag) AS x WHERE c > 20000;

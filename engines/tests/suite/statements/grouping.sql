@@ -45,7 +45,7 @@ SELECT note, min(id) FROM numbers GROUP BY note ORDER BY note DESC NULLS LAST LI
 SELECT day, count(*), sum(price) FROM numbers GROUP BY day ORDER BY day LIMIT 5;
 SELECT id, sum(k) FROM numbers GROUP BY id ORDER BY id DESC LIMIT 3;
 
--- After a filter.
+-- Aggregates after a filter.
 --! for f: k < 100 | k = 7 | id BETWEEN 65530 AND 65540 | tag = 'red' | flag AND k > 900 | g IS NULL | f > 4000 | day = DATE '2020-02-29' | id < 0
 SELECT g, count(*), sum(k), min(tag) FROM numbers WHERE {f} GROUP BY g;
 --! for f: id < 0 | false | tag = 'plaid'
@@ -69,7 +69,7 @@ SELECT count(DISTINCT seldom), sum(DISTINCT seldom) FROM numbers;
 SELECT flag, count(DISTINCT day) FROM numbers WHERE id < 20000 GROUP BY flag;
 SELECT count(DISTINCT k) FILTER (WHERE flag), count(DISTINCT k) FILTER (WHERE k > 990) FROM numbers;
 
--- Several levels.
+-- Several levels of groups.
 --! for by: ROLLUP (tag, flag) | CUBE (flag, g % 2) | GROUPING SETS ((tag), (flag), ())
 SELECT count(*), sum(k), min(id) FROM numbers GROUP BY {by};
 SELECT tag, flag, count(*) FROM numbers WHERE g = 1 GROUP BY ROLLUP (tag, flag);

@@ -29,14 +29,14 @@ SELECT count(*) FROM logic AS one JOIN logic AS other ON one.a IS NOT DISTINCT F
 SELECT count(*) FROM logic AS one JOIN logic AS other ON one.never = other.never;
 SELECT count(*) FROM logic AS one JOIN logic AS other ON one.p = other.q AND one.a = other.a;
 
--- With themselves.
+-- Joins of tables with themselves.
 SELECT c.id, c.name, up.name FROM customers AS c JOIN customers AS up ON c.parent = up.id WHERE c.id < 12 ORDER BY c.id;
 SELECT c.id, up.id, grand.id FROM customers AS c LEFT JOIN customers AS up ON c.parent = up.id LEFT JOIN customers AS grand ON up.parent = grand.id WHERE c.id BETWEEN 20 AND 40 ORDER BY c.id;
 SELECT up.id, count(*) FROM customers AS c JOIN customers AS up ON c.parent = up.id GROUP BY up.id HAVING count(*) > 4 ORDER BY up.id LIMIT 10;
 SELECT count(*) FROM sales AS one JOIN sales AS other ON one.customer = other.customer AND one.id < other.id;
 SELECT count(*) FROM sales AS one JOIN sales AS other ON one.customer = other.customer AND one.product = other.product AND one.day = other.day AND one.id <> other.id;
 
--- Without an equality.
+-- Joins without an equality.
 SELECT count(*) FROM customers CROSS JOIN products;
 SELECT count(*), sum(a.id * b.id) FROM products AS a, products AS b WHERE a.id < 10 AND b.id < 10;
 SELECT a.id, b.id FROM products AS a CROSS JOIN single AS s JOIN products AS b ON b.id = a.id + s.a ORDER BY a.id LIMIT 5;
@@ -53,14 +53,14 @@ SELECT c.id, c.city, p.category FROM customers AS c FULL JOIN products AS p USIN
 SELECT count(*) FROM logic AS one JOIN logic AS other USING (a, b);
 SELECT count(*) FROM single NATURAL JOIN nothing;
 
--- Semi and anti.
+-- Semi-joins and anti-joins.
 SELECT count(*), sum(id) FROM customers WHERE id IN (SELECT customer FROM sales);
 SELECT count(*), sum(id) FROM customers WHERE id NOT IN (SELECT customer FROM sales WHERE customer IS NOT NULL);
 SELECT count(*), sum(id) FROM customers AS c WHERE EXISTS (SELECT 1 FROM sales AS s WHERE s.customer = c.id);
 SELECT count(*), sum(id) FROM customers AS c WHERE NOT EXISTS (SELECT 1 FROM sales AS s WHERE s.customer = c.id);
 SELECT count(*) FROM customers AS c WHERE EXISTS (SELECT 1 FROM sales AS s WHERE s.customer = c.id AND s.amount > 2400) AND city = 'Oslo';
 
--- A small side against four row groups.
+-- Joins of a small table with a table of four row groups.
 SELECT count(*), sum(n.id) FROM numbers AS n JOIN products AS p ON n.k = p.id;
 SELECT count(*), sum(n.id) FROM numbers AS n JOIN products AS p ON n.k = p.id WHERE p.category = 'food';
 SELECT p.category, count(*), sum(n.small), min(n.id) FROM numbers AS n JOIN products AS p ON n.k = p.id GROUP BY p.category;

@@ -74,7 +74,7 @@ SELECT a FROM logic GROUP BY a HAVING count(never) = 0;
 SELECT a FROM logic GROUP BY a HAVING sum(never) > 0;
 SELECT a FROM logic GROUP BY a HAVING sum(never) IS NULL;
 
--- Order of NULLs.
+-- Order of NULL among other values.
 SELECT DISTINCT a FROM logic ORDER BY a NULLS FIRST;
 SELECT DISTINCT a FROM logic ORDER BY a NULLS LAST;
 SELECT DISTINCT a FROM logic ORDER BY a DESC NULLS FIRST;

@@ -77,7 +77,7 @@ SELECT count(*) FROM texts AS one JOIN texts AS other ON one.t = other.u;
 SELECT count(*) FROM texts AS one JOIN texts AS other ON lower(one.t) = lower(other.t) WHERE one.t ~ '^[ -~]*$' AND other.t ~ '^[ -~]*$';
 SELECT one.t, other.t FROM texts AS one JOIN texts AS other ON other.t LIKE one.t || '%' AND one.id <> other.id WHERE one.t LIKE 'a%' AND length(one.t) > 1 AND strpos(one.t, chr(92)) = 0 AND one.t <> 'a%b';
 
--- Over many row groups: few different values, and many.
+-- Text over many row groups: columns of few and of many different values.
 SELECT tag, count(*) FROM numbers GROUP BY tag;
 SELECT count(*) FROM numbers WHERE tag = 'red';
 SELECT count(*) FROM numbers WHERE tag <> 'red';

@@ -12,7 +12,7 @@ SELECT count(*) FROM numbers WHERE f > (SELECT avg(f) FROM numbers WHERE f > 0);
 SELECT id, k FROM numbers WHERE id = (SELECT max(id) FROM numbers WHERE k = 7);
 SELECT tag, count(*) FROM numbers GROUP BY tag HAVING count(*) > (SELECT count(*) FROM numbers WHERE tag = 'cyan');
 
--- Correlated.
+-- Correlated subqueries.
 SELECT c.id, (SELECT count(*) FROM sales AS s WHERE s.customer = c.id) AS n FROM customers AS c WHERE c.id < 12 ORDER BY c.id;
 SELECT c.id, (SELECT sum(s.amount) FROM sales AS s WHERE s.customer = c.id) AS n FROM customers AS c WHERE c.id BETWEEN 490 AND 500 ORDER BY c.id;
 SELECT count(*) FROM sales AS s WHERE s.amount > (SELECT avg(CAST(o.amount AS DOUBLE)) FROM sales AS o WHERE o.product = s.product);
@@ -33,7 +33,7 @@ SELECT count(*), sum(n.k) FROM numbers AS n WHERE EXISTS (SELECT 1 FROM products
 SELECT count(*), sum(n.k) FROM numbers AS n WHERE NOT EXISTS (SELECT 1 FROM products AS p WHERE p.id = n.k AND p.price > 20);
 SELECT count(*) FROM sales AS s WHERE EXISTS (SELECT 1 FROM sales AS o WHERE o.customer = s.customer AND o.product = s.product AND o.id <> s.id);
 
--- IN and NOT IN; one NULL among the values, and NOT IN is never true.
+-- IN and NOT IN. If one of the values is NULL, NOT IN is never true.
 SELECT count(*) FROM customers WHERE id IN (SELECT customer FROM sales WHERE amount > 2000);
 SELECT count(*) FROM customers WHERE id NOT IN (SELECT customer FROM sales WHERE amount > 2000 AND customer IS NOT NULL);
 SELECT count(*) FROM customers WHERE id NOT IN (SELECT customer FROM sales);

@@ -28,13 +28,13 @@ SELECT a FROM single ORDER BY a LIMIT 3 OFFSET 1;
 SELECT name FROM customers ORDER BY city DESC NULLS LAST, segment, id DESC LIMIT 5;
 SELECT id, amount FROM sales ORDER BY amount DESC, id LIMIT 5;
 
--- Ties that the rest of the row does not show.
+-- Ties. The result has no column in which rows of equal keys differ, so there is one answer.
 SELECT k FROM numbers ORDER BY k LIMIT 5;
 SELECT flag FROM numbers ORDER BY flag DESC NULLS LAST LIMIT 3;
 SELECT g FROM numbers ORDER BY g DESC NULLS FIRST LIMIT 3;
 SELECT small FROM (SELECT small FROM numbers ORDER BY small DESC LIMIT 3) AS t (small);
 
--- Limits without an order: how many rows, not which.
+-- Limits without an order. Only the number of rows is compared, because any rows may be returned.
 --! for n: LIMIT 0 | LIMIT 1 | LIMIT 10 | LIMIT 70000 | LIMIT 1000000 | LIMIT 10 OFFSET 199995 | LIMIT 10 OFFSET 500000 | OFFSET 199000
 SELECT count(*) FROM (SELECT id FROM numbers {n}) AS t;
 --! for f: k = 7 | id < 65536 | id >= 196608 | tag = 'red' AND flag

@@ -1,4 +1,4 @@
--- Every type that far tables keep: values come back as they were put, compare, and are counted.
+-- Every type that far tables support: values come back as they were put, and can be compared and counted.
 
 --! for c: b | i8 | i16 | i32 | i64 | u8 | u16 | u32 | u64 | f32 | f64 | d5 | d9 | d18 | d38 | dt | ts_s | ts_ms | ts_us | ts_ns | tz_s | tz_us | tz_ns | txt | bin | fix
 SELECT id, {c} FROM kinds WHERE id < 18 ORDER BY id;
