@@ -90,7 +90,7 @@ pub(crate) struct Path {
     /// Extra delay of every transfer, in ns.
     pub(crate) slow_ns: u64,
     /// End of the congestion, in ns of the world's time. Until then some transfers are delayed by twice
-    /// `congested_ns`, some by once, most by a little.
+    /// `congested_ns`, some by `congested_ns`, and most by little.
     pub(crate) congested_until: u64,
     pub(crate) congested_ns: u64,
 }

@@ -315,8 +315,8 @@ fn read_held_back_until_its_copy_was_dropped_never_shows_another_file() {
     assert!(found.iter().all(|byte| matches!(byte, 1 | 3)), "what was in the file before or after");
 }
 
-/// Regression: two concurrent writes each failed at another of the two copies, and each had the copy dropped at which
-/// it had failed. Both were acknowledged, and no complete copy was left.
+/// Regression: of two concurrent writes to a mirrored file, one failed at the first copy and the other at the second.
+/// Each made the client drop the copy at which it failed. Both writes were acknowledged, but no complete copy was left.
 #[test]
 fn writes_that_miss_one_copy_each_are_not_both_acknowledged() {
     let world = World::new(2);

@@ -25,8 +25,9 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the `farpool` command. A node, whose tests count on all its memory, is started with a flag that it keeps
-    /// its memory however little other tests leave to the host; unless its arguments say how much to leave.
+    /// Starts the `farpool` command. Tests count on all memory of their nodes. A node is therefore started with a flag
+    /// that lets it keep its memory, even if other tests leave little to the host. A node whose arguments say how much
+    /// memory to leave to the host is started as it is.
     pub fn start(args: &[&str]) -> Process {
         let mut command = Command::new(binary());
         command.args(args);

@@ -32,7 +32,7 @@ pub(crate) struct Args {
 enum State {
     /// Nothing to do.
     Good,
-    /// It works, and would work better.
+    /// Farpool works on this machine as it is, and would work better if the advice were followed.
     Advice,
     /// Something does not work.
     Fails,
