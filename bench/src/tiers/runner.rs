@@ -32,7 +32,7 @@ const PAPER_MIX: f64 = 0.6;
 /// larger than any number of rows, so every key number occurs once.
 const STEP: u64 = 6_700_417_000_111;
 
-/// Backend that runs the morsels.
+/// Backend that runs the morsels (the small pieces of work into which a join is divided).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendKind {
     /// Simulated clock: the same results in every run

@@ -2,8 +2,8 @@
 //!
 //! The idea: DataFusion's dynamic filter for a large build side is the hash table of the join, which cannot be sent to
 //! a node. Instead the keys are noted as the build side's rows pass. Once all have passed, each step of the scan sends
-//! the keys to the nodes and gets only rows with a partner. The rows left out are some that the join would drop too. If
-//! the keys are too many, or not all of them were noted, the scan returns all rows.
+//! the keys to the nodes and gets only rows with a partner. The join would drop every row that is left out. If the
+//! keys are too many, or not all of them were noted, the scan returns all rows.
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;

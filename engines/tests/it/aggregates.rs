@@ -16,8 +16,9 @@ const ROWS: i64 = 140_000;
 const NUMBERS: [&str; 6] = ["tiny", "whole", "positive", "exact", "narrow", "wide"];
 const OTHERS: [&str; 5] = ["flag", "day", "moment", "word", "raw"];
 
-/// Number of groups. They differ in their values: group 0 has none, 1 every other, 2 all, 3 a single one, 4 some in the
-/// last row group only, 5 all, under the key NULL.
+/// Number of groups. They differ in the rows that have a value: no row of group 0, every other row of group 1, all rows
+/// of group 2, a single row of group 3, some rows of group 4, all in the last row group, and all rows of group 5, whose
+/// key is NULL.
 const GROUPS: i64 = 6;
 
 fn has_value(row: i64) -> bool {
