@@ -89,8 +89,8 @@ pub(crate) struct ClientPlace {
 pub(crate) struct Parties {
     pub(crate) disk: Disk,
     pub(crate) cluster: Cluster,
-    /// Brokers that run, oldest first. There are two during the fault that starts a second broker over the same disk, and
-    /// in worlds in which two brokers elect a leader.
+    /// Brokers that run, oldest first. There are two during the fault that starts a second broker over the same disk,
+    /// and in worlds in which two brokers elect a leader.
     pub(crate) brokers: Vec<BrokerLife>,
     /// Time at which the last deposed broker (one that had lost the disk to a newer one) ended, in ns. `None` if there
     /// was none.
