@@ -92,8 +92,8 @@ fn work(caller: &Caller, walk: &Function, walked: &[Vec<u8>; 2], count: usize) -
     Ok(count as u64)
 }
 
-/// Measures page reads of `file` in turns: while another client of the pool is idle, while it calls a harmless function,
-/// and while it calls hostile functions.
+/// Measures page reads of `file` in turns: while another client of the pool is idle, while it calls a harmless
+/// function, and while it calls hostile functions.
 pub(super) fn measure(
     other: &Pool,
     list: &List,

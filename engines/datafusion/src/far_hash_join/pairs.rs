@@ -83,8 +83,8 @@ impl Joining {
         self.join.on().iter().map(|pair| Arc::clone(side(pair))).collect()
     }
 
-    /// Returns the hash that divides the build side into buckets. `level` is the number of times that the rows have been
-    /// divided already. Each level has another hash.
+    /// Returns the hash that divides the build side into buckets. `level` is the number of times that the rows have
+    /// been divided already. Each level has another hash.
     pub(crate) fn build_hash(&self, level: u32) -> BucketHash {
         BucketHash::new(self.keys(|(build, _)| build), self.buckets, level)
     }
