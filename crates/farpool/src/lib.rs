@@ -34,7 +34,7 @@ pub use farpool_files::{
     AsyncQueue, Completion, CreateOptions, Error, ErrorKind, FarReader, FileClass, FileInfo, Identity,
     IfTaken, NodeStatus, Operation, PoolOptions, Protection, Queue, RangeStream, ReadRange, Retry,
     RunningCall, RunningCalls, Stats, StatusReport, Tls, TlsError, TlsErrorKind, TlsFiles, TransportChoice,
-    WriteRange, plan, prints, shown, shown_lines,
+    WriteRange, plan, prints, shown, shown_lines, units,
 };
 /// Placement of queries and calls.
 pub use farpool_planner::{Placement, UnknownPlacement, Way};

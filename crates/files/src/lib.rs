@@ -54,6 +54,7 @@ mod repair;
 mod session;
 mod session_core;
 mod stats;
+pub mod units;
 mod unlisted;
 mod write;
 
