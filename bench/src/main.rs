@@ -13,6 +13,7 @@ mod tiers;
 
 use clap::Parser;
 use exit::Failure;
+use farpool_command::settings::origin::Origins;
 use farpool_command::{exit, exposure, input, signals, table, units};
 use std::process::ExitCode;
 
@@ -73,7 +74,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => exit::report(&failure),
+        Err(failure) => exit::report(&failure, &Origins::default()),
     }
 }
 

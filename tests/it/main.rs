@@ -26,6 +26,7 @@ mod published_files;
 mod queue;
 mod raw_client;
 mod roles;
+mod settings;
 mod shaped_and_simulated;
 mod shown_names;
 mod standing_brokers;

@@ -185,6 +185,19 @@ fn scratch_folder_keeps_names_links_and_rights_and_the_contents_of_what_is_open(
 }
 
 #[test]
+fn pool_and_quota_of_a_scratch_folder_come_from_the_environment() {
+    let mut stage = Stage::new(&[]);
+    stage.end();
+    let variables = [("FARPOOL_POOL", stage.broker.ready.as_str()), ("FARPOOL_MOUNT_SCRATCH_QUOTA", "4MiB")];
+    let mut command = Command::new(binary());
+    command.args(["mount", "scratch"]).arg(&stage.at).envs(variables);
+    stage.mount = Some(Process::begin(&mut command));
+    assert_eq!(mounted_at(&stage.at), ["fuse"]);
+    let space = rustix::fs::statvfs(&stage.at).expect("told");
+    assert_eq!(space.f_blocks * space.f_frsize, 4 * MIB);
+}
+
+#[test]
 fn quota_of_a_scratch_folder_is_told_as_a_full_disk_and_room_is_had_again() {
     for more in [&["--quota", "4MiB"][..], &["--quota", "4MiB", "--write-through"]] {
         let mut stage = Stage::new(more);

@@ -30,8 +30,8 @@ pub(crate) struct Args {
     rebuild_store: bool,
     /// Leader failover timeout, with several brokers: a leader that is silent this long is replaced; 1s to 60s, whole
     /// seconds
-    #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "3s")]
-    failover_timeout: u32,
+    #[arg(long, value_name = "TIME", value_parser = failover_seconds, default_value = "3s")]
+    failover_timeout: u64,
     /// CA that signed the certificates of the etcd cluster (PEM)
     #[arg(long, value_name = "FILE")]
     etcd_ca: Option<PathBuf>,
@@ -82,13 +82,11 @@ fn quotas_of(args: &Args) -> Result<Quotas, Failure> {
     }
 }
 
-/// Returns `--failover-timeout` in seconds. Leases of etcd last whole seconds.
-fn failover_seconds(args: &Args) -> Result<u64, Failure> {
-    match args.failover_timeout {
+/// Parses a value of `--failover-timeout` into seconds. Leases of etcd last whole seconds.
+fn failover_seconds(text: &str) -> Result<u64, String> {
+    match units::millis(text)? {
         ms @ 1_000..=60_000 if ms % 1_000 == 0 => Ok(u64::from(ms / 1_000)),
-        ms => Err(Failure::Usage(format!(
-            "--failover-timeout {ms} ms: whole seconds from 1s to 60s are permitted"
-        ))),
+        _ => Err(format!("{text:?} is not permitted: whole seconds from 1s to 60s are")),
     }
 }
 
@@ -143,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             let wrong = |error: String| Failure::Usage(format!("--store {}: {error}", args.store));
             let cluster = cluster.map_err(wrong)?;
             let etcd = Etcd::new(&cluster, etcd_tls(args)?.as_ref(), &args.listen);
-            let etcd = etcd.map_err(|error| wrong(error.to_string()))?.lasts_seconds(failover_seconds(args)?);
+            let etcd = etcd.map_err(|error| wrong(error.to_string()))?.lasts_seconds(args.failover_timeout);
             Broker::stand(address, &exposure, settings, Box::new(etcd)).map_err(failed)?
         }
         None => {

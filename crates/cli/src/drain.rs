@@ -26,9 +26,6 @@ use std::time::{Duration, Instant};
 pub(crate) struct Args {
     /// Name of the node
     node: String,
-    /// Address of the pool
-    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
-    pool: String,
     /// Keep the process of the node running when it is empty
     #[arg(long)]
     keep_running: bool,
@@ -79,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         plaintext: exposure.plaintext,
         ..PoolOptions::default()
     };
-    let pool = Pool::connect_with(&args.pool, options)?;
+    let pool = Pool::connect_with(&args.exposure.pool, options)?;
     ask(args, &exposure, &order)?;
     Drain::begin(args, &exposure, &order, &pool)?.watch()
 }
@@ -87,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
 /// Sends the drain order to the broker. With several brokers, tries each until the leader answers.
 fn ask(args: &Args, exposure: &Exposure, order: &DrainNode) -> Outcome {
     let host = Sockets::dialer(exposure.clone());
-    let brokers = exposure::brokers_of("--pool", &args.pool, exposure)?;
+    let brokers = exposure::brokers_of("--pool", &args.exposure.pool, exposure)?;
     let deadline = host.now().plus_ms(BROKER_PATIENCE_MS);
     let ask = || {
         let answer = brokers

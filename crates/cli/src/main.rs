@@ -4,6 +4,7 @@
 
 mod broker;
 mod certs;
+mod config;
 mod demo;
 mod doctor;
 mod drain;
@@ -19,6 +20,7 @@ mod tiers;
 
 use clap::{Parser, Subcommand};
 use exit::Failure;
+use farpool_command::settings::{self, declared::Scope};
 use farpool_command::{exit, exposure, input, log, signals, table, units};
 use std::process::ExitCode;
 
@@ -29,6 +31,8 @@ use std::process::ExitCode;
     farpool node --name n1 --memory 1GiB --broker farpool://127.0.0.1:7700 &\n         \
     farpool status --pool farpool://127.0.0.1:7700")]
 struct Cli {
+    #[command(flatten)]
+    settings: settings::Args,
     #[command(flatten)]
     log: log::Args,
     #[command(subcommand)]
@@ -69,12 +73,21 @@ enum Command {
     /// Run a benchmark on this machine (runs farpool-bench).
     #[command(disable_help_flag = true)]
     Bench(hand_over::Args),
+    /// Show and check the settings of this machine: the settings file and the environment.
+    #[command(subcommand)]
+    Config(config::Command),
     /// Run TPC-H queries that exceed their memory limit and spill to far memory.
     Demo(demo::Args),
 }
 
+/// Subcommands that take settings. A benchmark takes none: its figures belong to the command line that was typed.
+const SCOPE: Scope = Scope { table: &[], without: &["bench", "config"], elsewhere: &["sql"] };
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let (cli, origins) = match settings::parse::<Cli>(&SCOPE) {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
+    };
     cli.log.begin();
     let outcome = match cli.command {
         Command::Broker(args) => broker::run(&args),
@@ -84,18 +97,85 @@ fn main() -> ExitCode {
         Command::Drain(args) => drain::run(&args),
         Command::Table(command) => far_table::run(&command),
         Command::Function(command) => function::run(&command),
-        Command::Sql(args) => hand_over::run("farpool-sql", "sql", &args),
+        Command::Sql(args) => hand_over::run("farpool-sql", "sql", &args, &cli.settings),
         Command::Mount(command) => mount::run(&command),
         Command::Doctor(args) => doctor::run(&args),
         Command::Tiers(args) => tiers::run(&args),
         Command::Certs(command) => certs::run(&command),
-        Command::Bench(args) => hand_over::run("farpool-bench", "benches", &args),
+        Command::Bench(args) => hand_over::run("farpool-bench", "benches", &args, &cli.settings),
+        Command::Config(command) => config::run(&command, &cli.settings),
         Command::Demo(args) => demo::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => exit::report(&failure),
+        Err(failure) => exit::report(&failure, &origins),
     }
 }
 
 type Outcome = Result<(), Failure>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use farpool_command::settings::declared::{flags, leaves};
+    use farpool_command::settings::report::documented;
+    use std::collections::BTreeSet;
+
+    /// Variables of programs, tests and builds, which are no settings.
+    const TAKEN: [&str; 12] = [
+        "FARPOOL_BIN",
+        "FARPOOL_COMMIT",
+        "FARPOOL_CONFIG",
+        "FARPOOL_ETCD",
+        "FARPOOL_FUNCTIONS",
+        "FARPOOL_POSTGRES",
+        "FARPOOL_PROGRAMS",
+        "FARPOOL_SANDBOX",
+        "FARPOOL_SEED",
+        "FARPOOL_SQLITE",
+        "FARPOOL_SQL_BIN",
+        "FARPOOL_WHEELS",
+    ];
+
+    #[test]
+    fn declaration_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn each_variable_belongs_to_one_setting_and_to_nothing_else() {
+        let mut root = Cli::command();
+        root.build();
+        let mut seen: BTreeSet<String> = TAKEN.iter().map(|name| (*name).to_owned()).collect();
+        for leaf in leaves(&root, &SCOPE) {
+            for flag in flags(leaf.command, &leaf.table) {
+                assert!(seen.insert(flag.variables[0].clone()), "{} is taken", flag.variables[0]);
+                assert!(
+                    !flag.variables[0].starts_with("FARPOOL_SQL_"),
+                    "{} is of farpool-sql",
+                    flag.variables[0]
+                );
+            }
+        }
+        let commons =
+            ["POOL", "CERTS", "TENANT", "PLAINTEXT", "LOG_LEVEL"].map(|name| format!("FARPOOL_{name}"));
+        let status = root.find_subcommand("status").expect("status");
+        let of_status: Vec<String> =
+            flags(status, &["status".to_owned()]).into_iter().flat_map(|flag| flag.variables).collect();
+        for common in commons {
+            assert!(of_status.contains(&common), "{common}");
+            assert!(seen.insert(common.clone()), "{common} is taken");
+        }
+    }
+
+    #[test]
+    fn document_lists_all_settings() {
+        let text = include_str!("../../../docs/configuration.md");
+        let is_row = |line: &&str| {
+            (line.starts_with("| `[") && !line.starts_with("| `[sql")) || line.starts_with("| at the top")
+        };
+        let found: Vec<&str> = text.lines().filter(is_row).collect();
+        assert_eq!(found.join("\n"), documented::<Cli>(&SCOPE).join("\n"), "docs/configuration.md");
+    }
+}

@@ -31,9 +31,6 @@ pub(crate) enum Command {
 pub(crate) struct ScratchArgs {
     /// Directory to mount over; the mount has its owner and permissions
     folder: PathBuf,
-    /// Address of the pool
-    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
-    pool: String,
     /// Limit for the size of all files together [default: what the pool has]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     quota: Option<u64>,
@@ -65,9 +62,6 @@ pub(crate) struct CacheArgs {
     folder: PathBuf,
     /// Where to mount it: an empty directory, or the cached directory itself
     at: PathBuf,
-    /// Address of the pool
-    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
-    pool: String,
     /// Cache size in far memory
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "1GiB")]
     size: u64,
@@ -119,16 +113,11 @@ impl MountArgs {
     }
 }
 
-fn connect(
-    url: &str,
-    exposure: &exposure::ClientArgs,
-    at: &Path,
-    options: PoolOptions,
-) -> Result<Pool, Failure> {
-    let exposure = exposure.exposure()?;
+fn connect(args: &exposure::ClientArgs, at: &Path, options: PoolOptions) -> Result<Pool, Failure> {
+    let exposure = args.exposure()?;
     let label = Some(format!("farpool mount {}", at.display()));
     Ok(Pool::connect_with(
-        url,
+        &args.pool,
         PoolOptions { label, tls: exposure.tls, plaintext: exposure.plaintext, ..options },
     )?)
 }
@@ -141,7 +130,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
         transport: args.transport,
         ..PoolOptions::default()
     };
-    let pool = connect(&args.pool, &args.exposure, &args.folder, options)?;
+    let pool = connect(&args.exposure, &args.folder, options)?;
     let options = ScratchOptions {
         quota_bytes: args.quota,
         create: CreateOptions::default(),
@@ -161,7 +150,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
 fn cache(args: &CacheArgs) -> Outcome {
     let stop = Stop::catch()?;
     let options = PoolOptions { transport: args.transport, ..PoolOptions::default() };
-    let pool = connect(&args.pool, &args.exposure, &args.at, options)?;
+    let pool = connect(&args.exposure, &args.at, options)?;
     let options = CacheOptions {
         block_bytes: usize::try_from(args.block).unwrap_or(usize::MAX),
         near_bytes: args.local_cache,

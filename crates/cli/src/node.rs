@@ -79,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_functions: bool,
     /// Limit for the memory that one function allocates: 1MiB to 512MiB
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes, default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = function_heap, default_value = "256MiB")]
     function_heap: u64,
     /// Limit for processes that run functions, one per client; further clients wait: 1 to 1024
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(PROCESSES), default_value = "16", conflicts_with = "no_functions")]
@@ -110,13 +110,18 @@ const PROCESSES: std::ops::RangeInclusive<i64> =
 const NICENESS: std::ops::RangeInclusive<i64> =
     *SandboxOptions::NICENESS_RANGE.start() as i64..=*SandboxOptions::NICENESS_RANGE.end() as i64;
 
+/// Parses a value of `--function-heap`.
+fn function_heap(text: &str) -> Result<u64, String> {
+    let bytes = units::bytes(text)?;
+    match SandboxOptions::HEAP_BYTES_RANGE.contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(format!("{text:?} is not permitted: 1MiB to 512MiB are")),
+    }
+}
+
 /// Returns the options for shipped functions. `None` if functions are off or the sandbox program is not installed.
 fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
     let keys = args.function_keys.as_deref().map(function_keys).transpose()?.unwrap_or_default();
-    if !SandboxOptions::HEAP_BYTES_RANGE.contains(&args.function_heap) {
-        let heap = args.function_heap;
-        return Err(Failure::Usage(format!("--function-heap {heap}: 1MiB to 512MiB are permitted")));
-    }
     if args.no_functions {
         return Ok(None);
     }

@@ -8,9 +8,6 @@ use std::io::Write;
 
 #[derive(clap::Args)]
 pub(crate) struct PoolArgs {
-    /// Address of the pool
-    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
-    pool: String,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -28,7 +25,7 @@ impl PoolArgs {
             plaintext: exposure.plaintext,
             ..PoolOptions::default()
         };
-        Ok(Pool::connect_with(&self.pool, options)?)
+        Ok(Pool::connect_with(&self.exposure.pool, options)?)
     }
 
     /// Prints the JSON if `--json` is given, else the text.

@@ -14,9 +14,6 @@ use std::time::Duration;
 #[derive(clap::Args)]
 #[command(after_help = "Example:  farpool status --pool farpool://127.0.0.1:7700 --watch")]
 pub(crate) struct Args {
-    /// Address of the pool
-    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
-    pool: String,
     /// Refresh until interrupted
     #[arg(long)]
     watch: bool,
@@ -42,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         plaintext: exposure.plaintext,
         ..PoolOptions::default()
     };
-    let pool = Pool::connect_with(&args.pool, options)?;
+    let pool = Pool::connect_with(&args.exposure.pool, options)?;
     if !args.watch {
         return look(&pool, args);
     }

@@ -1,5 +1,6 @@
 //! Failures and the exit codes they end with.
 
+use crate::settings::origin::Origins;
 use farpool_files::ErrorKind;
 use std::fmt;
 use std::io;
@@ -50,13 +51,18 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Prints the failure on standard error. Returns the exit code for it.
-pub fn report(failure: &Failure) -> ExitCode {
+/// Prints the failure on standard error, with the origin of the settings that it is about. Returns the exit code
+/// for it.
+pub fn report(failure: &Failure, origins: &Origins) -> ExitCode {
     let code = match failure {
         Failure::NobodyReads => return ExitCode::SUCCESS,
         Failure::Refused(_) => 1,
         Failure::Usage(_) | Failure::Failed(_) => 2,
     };
-    eprintln!("farpool: {}", farpool_files::shown_lines(&failure.to_string()));
+    let text = failure.to_string();
+    eprintln!("farpool: {}", farpool_files::shown_lines(&text));
+    for line in origins.explain(&text) {
+        eprintln!("farpool: {}", farpool_files::shown(&line));
+    }
     ExitCode::from(code)
 }

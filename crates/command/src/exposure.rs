@@ -8,36 +8,82 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+/// Heading of these flags. They mean the same in every command.
+const CONNECTION: &str = crate::settings::declared::COMMON[0];
+
 /// Flags of every command that connects or listens.
 #[derive(clap::Args)]
 pub struct Args {
     /// Use TLS with the certificates of this directory, made by `farpool certs init`
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["tls_ca", "tls_cert", "tls_key", "plaintext"])]
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["tls_ca", "tls_cert", "tls_key", "tls_crl", "plaintext"],
+        help_heading = CONNECTION,
+    )]
     certs: Option<PathBuf>,
     /// Use TLS and trust these CAs (PEM)
-    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"], conflicts_with = "plaintext")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires_all = ["tls_cert", "tls_key"],
+        conflicts_with = "plaintext",
+        help_heading = CONNECTION,
+    )]
     tls_ca: Option<PathBuf>,
     /// Certificate of this process and intermediates (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_ca",
+        conflicts_with = "plaintext",
+        help_heading = CONNECTION,
+    )]
     tls_cert: Option<PathBuf>,
     /// Private key of this process (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_ca",
+        conflicts_with = "plaintext",
+        help_heading = CONNECTION,
+    )]
     tls_key: Option<PathBuf>,
     /// Revocation list of the CA: certificates in it are not accepted (PEM); with --certs it is crl.pem
-    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_ca",
+        conflicts_with = "plaintext",
+        help_heading = CONNECTION,
+    )]
     tls_crl: Option<PathBuf>,
     /// Allow connections to other machines without encryption or authentication
-    #[arg(long)]
+    #[arg(long, help_heading = CONNECTION)]
     plaintext: bool,
 }
 
 /// Flags of a command that opens a session.
 #[derive(clap::Args)]
 pub struct ClientArgs {
+    /// Address of the pool; several brokers are separated by commas
+    #[arg(
+        long,
+        value_name = "farpool://HOST:PORT",
+        default_value = "farpool://127.0.0.1:7700",
+        help_heading = CONNECTION,
+    )]
+    pub pool: String,
     #[command(flatten)]
     exposure: Args,
     /// Tenant to connect as, with --certs [default: the administrator of the pool]
-    #[arg(long, value_name = "NAME", requires = "certs")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "certs",
+        conflicts_with = "plaintext",
+        help_heading = CONNECTION,
+    )]
     tenant: Option<String>,
 }
 

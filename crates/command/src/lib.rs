@@ -1,5 +1,5 @@
-//! Shared parts of Farpool's commands: flags for connections and TLS, failures and their exit codes, sizes and times,
-//! input files, tables, JSON output, the log, signals, and the search for programs.
+//! Shared parts of Farpool's commands: settings, flags for connections and TLS, failures and their exit codes, sizes
+//! and times, input files, tables, JSON output, the log, signals, and the search for programs.
 //!
 //! Never in this crate: the work of a single command.
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@ pub mod input;
 pub mod json;
 pub mod log;
 pub mod programs;
+pub mod settings;
 pub mod signals;
 pub mod table;
 pub mod units;

@@ -6,14 +6,17 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 
+/// Heading of these flags. They mean the same in every command.
+const LOG: &str = crate::settings::declared::COMMON[1];
+
 /// Flags of every command that may log.
 #[derive(clap::Args)]
 pub struct Args {
     /// Least severe events to log
-    #[arg(long, global = true, value_name = "LEVEL", value_enum, default_value_t = Level::Info, help_heading = "Log")]
+    #[arg(long, global = true, value_name = "LEVEL", value_enum, default_value_t = Level::Info, help_heading = LOG)]
     log_level: Level,
     /// Format of the log on standard error; auto is text on a terminal and JSON lines elsewhere
-    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t = Format::Auto, help_heading = "Log")]
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t = Format::Auto, help_heading = LOG)]
     log_format: Format,
 }
 

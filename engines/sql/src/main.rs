@@ -24,11 +24,12 @@ use farpool::Placement;
 use farpool::{Pool, PoolOptions, Protection};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
+use farpool_command::settings::{self, declared::Scope, origin::Origins};
 use farpool_command::{exposure, input, log, units};
 use farpool_datafusion::{FarSession, FarTempFiles, Options, Spilled, runtime};
 use farpool_distributed::{Assigned, Beyond, LeftOut, WorkerAddress, Workers};
 use output::Format;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -45,9 +46,6 @@ use std::time::{Duration, Instant};
 struct Args {
     #[command(subcommand)]
     other: Option<Other>,
-    /// Address of the pool
-    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
-    pool: String,
     /// Statements to run, separated by semicolons; may be given several times
     #[arg(short, long, value_name = "SQL")]
     command: Vec<String>,
@@ -116,6 +114,8 @@ struct Args {
     #[command(flatten)]
     exposure: exposure::ClientArgs,
     #[command(flatten)]
+    settings: settings::Args,
+    #[command(flatten)]
     log: log::Args,
 }
 
@@ -123,6 +123,9 @@ struct Args {
 enum Other {
     /// Run parts of other sessions' queries, near the memory that they read
     Worker(worker::Args),
+    /// Print the settings of this program and the mistakes in them as JSON, for `farpool`
+    #[command(hide = true)]
+    Describe,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -152,23 +155,38 @@ pub(crate) struct Runner {
     /// Workers that were left out of the last statement. They are kept so that each is reported only once.
     left_out: Vec<LeftOut>,
     args: Args,
+    /// Where the settings among the arguments come from.
+    origins: Origins,
     out: output::Out,
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let (args, origins) = match settings::parse::<Args>(&SCOPE) {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
+    };
     args.log.begin();
     let done = match &args.other {
         Some(Other::Worker(args)) => worker::run(args),
-        None => run(args),
+        Some(Other::Describe) => describe(&args.settings),
+        None => run(args, origins.clone()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => exit::report(&failure),
+        Err(failure) => exit::report(&failure, &origins),
     }
 }
 
-fn run(args: Args) -> Result<(), Failure> {
+/// Subcommands that take settings.
+const SCOPE: Scope = Scope { table: &["sql"], without: &[], elsewhere: &[] };
+
+fn describe(args: &settings::Args) -> Result<(), Failure> {
+    let found = settings::report::SettingsReport::of::<Args>(&SCOPE, args.config.as_deref());
+    writeln!(std::io::stdout(), "{}", serde_json::json!({ "report": found.json() }))?;
+    Ok(())
+}
+
+fn run(args: Args, origins: Origins) -> Result<(), Failure> {
     let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let exposure = args.exposure.exposure()?;
     let options = PoolOptions {
@@ -177,7 +195,7 @@ fn run(args: Args) -> Result<(), Failure> {
         plaintext: exposure.plaintext,
         ..PoolOptions::default()
     };
-    let pool = Pool::connect_with(&args.pool, options)?;
+    let pool = Pool::connect_with(&args.exposure.pool, options)?;
     let mut options = Options::default();
     options.placement = args.placement.unwrap_or(options.placement);
     let beyond = if args.insecure_workers { Beyond::Insecure } else { Beyond::Refused };
@@ -208,7 +226,7 @@ fn run(args: Args) -> Result<(), Failure> {
     };
     let session = session.map_err(failed)?;
     let out = output::Out::new(args.output.as_deref(), args.format, args.rows)?;
-    let mut runner = Runner { session, files, cache, workers, left_out: Vec::new(), args, out };
+    let mut runner = Runner { session, files, cache, workers, left_out: Vec::new(), args, origins, out };
     let outcome = threads.block_on(async {
         for (name, path) in &runner.args.parquet {
             let context = runner.session.context();
@@ -414,5 +432,18 @@ impl Runner {
             scan_report::line(done)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farpool_command::settings::report::documented;
+
+    #[test]
+    fn document_lists_all_settings() {
+        let text = include_str!("../../../docs/configuration.md");
+        let found: Vec<&str> = text.lines().filter(|line| line.starts_with("| `[sql")).collect();
+        assert_eq!(found.join("\n"), documented::<Args>(&SCOPE).join("\n"), "docs/configuration.md");
     }
 }

@@ -49,7 +49,7 @@ pub(crate) async fn run(runner: &mut Runner) -> Result<(), Failure> {
             Ok(()) => {}
             Err(failure @ Failure::NobodyReads) => return Err(failure),
             Err(failure) => {
-                exit::report(&failure);
+                exit::report(&failure, &runner.origins);
             }
         }
     }

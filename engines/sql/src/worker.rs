@@ -17,9 +17,6 @@ pub(crate) struct Args {
     /// Address to receive plans at; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7800")]
     listen: String,
-    /// Address of the pool
-    #[arg(long, value_name = "farpool://HOST:PORT", default_value = "farpool://127.0.0.1:7700")]
-    pool: String,
     /// A memory node on this host, whose row groups this worker should read; may be given several times
     #[arg(long, value_name = "NODE", value_parser = name)]
     near: Vec<String>,
@@ -50,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         plaintext: exposure.plaintext,
         ..PoolOptions::default()
     };
-    let pool = Pool::connect_with(&args.pool, options)?;
+    let pool = Pool::connect_with(&args.exposure.pool, options)?;
     let beyond = if args.insecure_listen { Beyond::Insecure } else { Beyond::Refused };
     let served = runtime.block_on(async {
         let listen = |error| Failure::Usage(format!("--listen {}: {error}", args.listen));
