@@ -148,3 +148,40 @@ fn check_prints_every_mistake_and_show_prints_values_with_their_origins() {
     assert!(text.contains("farpool://10.0.0.1:7700") && !text.contains("failover"), "{text}");
     refused(&mut command(&["config", "show", "brokr"]), &["\"brokr\"", "did you mean broker?"]);
 }
+
+#[test]
+fn version_names_the_commit_and_the_protocol() {
+    let (code, json, error) = said(&mut command(&["version", "--json"]));
+    assert_eq!(code, Some(0), "{error}");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let commit = json["commit"].as_str().expect("a commit");
+    assert!(commit == "unknown" || commit.len() == 40, "{json}");
+    assert!(json["protocol_min"].as_u64() <= json["protocol_max"].as_u64(), "{json}");
+    assert!(json["target"].as_str().is_some_and(|target| target.contains("linux")), "{json}");
+}
+
+#[test]
+fn completions_and_manual_pages_know_all_subcommands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, script, error) = said(&mut command(&["completions", shell]));
+        assert_eq!(code, Some(0), "{error}");
+        for word in ["region-size", "scratch", "completions"] {
+            assert!(script.contains(word), "{shell} lacks {word}");
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let inner = folder.path().join("man/man1");
+    let (code, _, error) = said(command(&["man"]).arg(&inner));
+    assert_eq!(code, Some(0), "{error}");
+    for (page, part) in [
+        ("farpool.1", "SUBCOMMANDS"),
+        ("farpool-node.1", "region\\-size"),
+        ("farpool-mount-scratch.1", "quota"),
+    ] {
+        let text = std::fs::read_to_string(inner.join(page)).expect(page);
+        assert!(text.contains(part), "{page} lacks {part}: {text}");
+    }
+    let taken = folder.path().join("file");
+    std::fs::write(&taken, "").expect("written");
+    refused(command(&["man"]).arg(&taken), &[&taken.display().to_string()]);
+}

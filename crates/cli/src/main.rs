@@ -12,11 +12,13 @@ mod far_table;
 mod function;
 mod hand_over;
 mod ls;
+mod manual;
 mod mount;
 mod node;
 mod pool_args;
 mod status;
 mod tiers;
+mod version;
 
 use clap::{Parser, Subcommand};
 use exit::Failure;
@@ -76,12 +78,19 @@ enum Command {
     /// Show and check the settings of this machine: the settings file and the environment.
     #[command(subcommand)]
     Config(config::Command),
+    /// Show the version of this program, its commit and the protocol versions that it speaks.
+    Version(version::Args),
+    /// Print the completions of a shell.
+    Completions(manual::CompletionsArgs),
+    /// Write the manual pages of all subcommands.
+    Man(manual::ManArgs),
     /// Run TPC-H queries that exceed their memory limit and spill to far memory.
     Demo(demo::Args),
 }
 
 /// Subcommands that take settings. A benchmark takes none: its figures belong to the command line that was typed.
-const SCOPE: Scope = Scope { table: &[], without: &["bench", "config"], elsewhere: &["sql"] };
+const SCOPE: Scope =
+    Scope { table: &[], without: &["bench", "completions", "config", "man", "version"], elsewhere: &["sql"] };
 
 fn main() -> ExitCode {
     let (cli, origins) = match settings::parse::<Cli>(&SCOPE) {
@@ -104,6 +113,9 @@ fn main() -> ExitCode {
         Command::Certs(command) => certs::run(&command),
         Command::Bench(args) => hand_over::run("farpool-bench", "benches", &args, &cli.settings),
         Command::Config(command) => config::run(&command, &cli.settings),
+        Command::Version(args) => version::run(&args),
+        Command::Completions(args) => manual::completions(&args, &cli.settings),
+        Command::Man(args) => manual::man(&args, &cli.settings),
         Command::Demo(args) => demo::run(&args),
     };
     match outcome {

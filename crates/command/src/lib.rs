@@ -1,9 +1,10 @@
 //! Shared parts of Farpool's commands: settings, flags for connections and TLS, failures and their exit codes, sizes
-//! and times, input files, tables, JSON output, the log, signals, and the search for programs.
+//! and times, declarations of flags, input files, tables, JSON output, the log, signals, and the search for programs.
 //!
 //! Never in this crate: the work of a single command.
 #![forbid(unsafe_code)]
 
+pub mod declaration;
 pub mod exit;
 pub mod exposure;
 pub mod input;

@@ -14,7 +14,7 @@ mod shell;
 mod stores;
 mod worker;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use datafusion::common::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TempFileFactory};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
@@ -25,7 +25,7 @@ use farpool::{Pool, PoolOptions, Protection};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
 use farpool_command::settings::{self, declared::Scope, origin::Origins};
-use farpool_command::{exposure, input, log, units};
+use farpool_command::{declaration, exposure, input, log, units};
 use farpool_datafusion::{FarSession, FarTempFiles, Options, Spilled, runtime};
 use farpool_distributed::{Assigned, Beyond, LeftOut, WorkerAddress, Workers};
 use output::Format;
@@ -123,7 +123,7 @@ struct Args {
 enum Other {
     /// Run parts of other sessions' queries, near the memory that they read
     Worker(worker::Args),
-    /// Print the settings of this program and the mistakes in them as JSON, for `farpool`
+    /// Print the flags of this program, its settings and the mistakes in them as JSON, for `farpool`
     #[command(hide = true)]
     Describe,
 }
@@ -182,7 +182,10 @@ const SCOPE: Scope = Scope { table: &["sql"], without: &[], elsewhere: &[] };
 
 fn describe(args: &settings::Args) -> Result<(), Failure> {
     let found = settings::report::SettingsReport::of::<Args>(&SCOPE, args.config.as_deref());
-    writeln!(std::io::stdout(), "{}", serde_json::json!({ "report": found.json() }))?;
+    let mut command = Args::command();
+    command.build();
+    let told = serde_json::json!({ "report": found.json(), "declaration": declaration::to_json(&command) });
+    writeln!(std::io::stdout(), "{told}")?;
     Ok(())
 }
 
