@@ -13,6 +13,7 @@ use crate::stores::{Store, StoreError};
 use farpool_host::{Event, Host, HostEvent};
 use farpool_lease::BrokerSettings;
 use farpool_lock::Mutex;
+use farpool_transport::times::OperationTimes;
 use farpool_transport::{Peer, Service};
 use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, Term};
 use std::sync::Arc;
@@ -52,6 +53,8 @@ pub trait Leadership: Send {
 pub struct Standby {
     host: Arc<dyn Host>,
     leads: Mutex<Option<Leading>>,
+    /// Times of the requests that were answered, in all terms.
+    times: OperationTimes,
 }
 
 struct Leading {
@@ -65,7 +68,7 @@ const NOT_LEADER: Refusal = Refusal { code: Code::NotLeader, detail: 0 };
 impl Standby {
     /// Makes a service that does not lead yet.
     pub fn new(host: Arc<dyn Host>) -> Standby {
-        Standby { host, leads: Mutex::new(None) }
+        Standby { host, leads: Mutex::new(None), times: OperationTimes::default() }
     }
 
     /// Returns the service, if this broker leads at this moment.
@@ -170,6 +173,10 @@ impl Standby {
 }
 
 impl Service for Standby {
+    fn times(&self) -> Option<&OperationTimes> {
+        Some(&self.times)
+    }
+
     fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         let service = self.leading().ok_or(NOT_LEADER)?;
         match service.call(peer, request) {

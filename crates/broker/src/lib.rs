@@ -12,6 +12,7 @@ mod service;
 mod start;
 pub mod stores;
 
+pub use farpool_lease::broker::SessionStatus;
 pub use farpool_lease::{BrokerSettings, LeaseSettings, Quotas};
 pub use service::BrokerService;
 pub use start::Broker;

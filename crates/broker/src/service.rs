@@ -3,10 +3,12 @@
 use crate::news::event_of;
 use crate::stores::Store;
 use farpool_host::{Event, Host, HostMutex, Level};
-use farpool_lease::broker::StateChange;
+use farpool_lease::broker::{SessionStatus, StateChange};
 use farpool_lease::{BrokerLeases, BrokerSettings, tenant, ticket};
 use farpool_lock::MutexGuard;
+use farpool_transport::times::OperationTimes;
 use farpool_transport::{Identity, Peer, Service};
+use farpool_wire::control::{ListNames, Names, StatusReport};
 use farpool_wire::{Code, Name, Refusal, Reply, Request, SessionId, Term, mutant};
 use std::io;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ pub struct BrokerService {
     core: HostMutex<Core>,
     /// True once a commit has failed. Memory and store may then differ, so nothing is answered any more.
     has_failed: AtomicBool,
+    /// Times of the requests that were answered.
+    times: OperationTimes,
 }
 
 /// Returns the tenant that the certificate of a peer names. Peers without TLS are of the local tenant.
@@ -58,12 +62,28 @@ impl BrokerService {
             host,
             core: HostMutex::new(Core { leases, store }),
             has_failed: AtomicBool::new(false),
+            times: OperationTimes::default(),
         })
     }
 
     /// Returns the term of the broker.
     pub fn term(&self) -> Term {
         self.core().leases.term()
+    }
+
+    /// Returns the state of the whole pool.
+    pub fn status(&self) -> StatusReport {
+        self.core().leases.status(self.host.now(), &tenant::admin())
+    }
+
+    /// Returns a page of the published files of all tenants.
+    pub fn names(&self, list: &ListNames) -> Names {
+        self.core().leases.list_names(&tenant::admin(), list)
+    }
+
+    /// Returns the first `count_max` sessions.
+    pub fn sessions(&self, count_max: usize) -> Vec<SessionStatus> {
+        self.core().leases.sessions(self.host.now(), count_max)
     }
 
     /// Finds changes of the pool that come with time and without a request, such as a node that has fallen silent, and
@@ -167,6 +187,10 @@ impl Core {
 }
 
 impl Service for BrokerService {
+    fn times(&self) -> Option<&OperationTimes> {
+        Some(&self.times)
+    }
+
     fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         if let Some(identity) = &peer.identity {
             check_permitted(identity, &request)?;

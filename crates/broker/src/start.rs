@@ -6,7 +6,8 @@ use crate::stores::Store;
 use farpool_host::{Event, Host, HostEvent, Machine};
 use farpool_lease::BrokerSettings;
 use farpool_transport::tcp::{self, Listening};
-use farpool_transport::{Exposure, Identity};
+use farpool_transport::times::{OperationTime, OperationTimes};
+use farpool_transport::{Exposure, Identity, Service};
 use farpool_wire::Term;
 use std::io;
 use std::net::SocketAddr;
@@ -97,6 +98,23 @@ impl Broker {
     /// Returns the address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the service that answers for the pool. `None` while another broker leads.
+    pub fn leading(&self) -> Option<Arc<BrokerService>> {
+        match &self.role {
+            Role::Alone(service) => Some(Arc::clone(service)).filter(|service| !service.has_failed()),
+            Role::Stands(standby) => standby.leading(),
+        }
+    }
+
+    /// Returns the times of the requests that were answered.
+    pub fn times(&self) -> Vec<OperationTime> {
+        let times = match &self.role {
+            Role::Alone(service) => service.times(),
+            Role::Stands(standby) => standby.times(),
+        };
+        times.map(OperationTimes::read).unwrap_or_default()
     }
 
     /// Returns the term of the broker. `None` while another one leads.

@@ -89,7 +89,7 @@ struct RetiredCopy {
 pub(crate) struct FileInner {
     pub(crate) session: Arc<Session>,
     name: Mutex<String>,
-    class: FileClass,
+    pub(crate) class: FileClass,
     pub(crate) group: Group,
     pub(crate) protection: Protection,
     /// Effort that its writes make to get memory.
@@ -223,8 +223,7 @@ impl FarFile {
         let counters = inner.session.counters();
         match &result {
             Ok(()) => {
-                add(&counters.read_ops, ranges.len() as u64);
-                add(&counters.bytes_read, ranges.iter().map(|range| range.into.len() as u64).sum());
+                counters.count_read(ranges.len(), ranges.iter().map(|range| range.into.len() as u64).sum());
             }
             Err(_) => add(&counters.failed_ops, 1),
         }
@@ -254,8 +253,8 @@ impl FarFile {
         let counters = inner.session.counters();
         match &result {
             Ok(()) => {
-                add(&counters.write_ops, ranges.len() as u64);
-                add(&counters.bytes_written, ranges.iter().map(|range| range.from.len() as u64).sum());
+                let bytes = ranges.iter().map(|range| range.from.len() as u64).sum();
+                counters.count_write(inner.class, ranges.len(), bytes);
             }
             Err(_) => add(&counters.failed_ops, 1),
         }

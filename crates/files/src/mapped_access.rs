@@ -61,8 +61,9 @@ impl FileInner {
             return false;
         }
         let counters = self.session.counters();
-        add(&counters.read_ops, ranges.len() as u64);
-        add(&counters.bytes_read, bytes);
+        counters.count_read(ranges.len(), bytes);
+        add(&counters.mapped_read_ops, ranges.len() as u64);
+        add(&counters.mapped_bytes_read, bytes);
         true
     }
 
@@ -106,8 +107,9 @@ impl FileInner {
             bytes += range.from.len() as u64;
         }
         let counters = self.session.counters();
-        add(&counters.write_ops, ranges.len() as u64);
-        add(&counters.bytes_written, bytes);
+        counters.count_write(self.class, ranges.len(), bytes);
+        add(&counters.mapped_write_ops, ranges.len() as u64);
+        add(&counters.mapped_bytes_written, bytes);
         true
     }
 

@@ -6,7 +6,7 @@ use crate::plan::Segment;
 use crate::session::Session;
 use farpool_transport::{Link, LinkError, ReadOp, WriteOp, wait_writable};
 use farpool_wire::data::Span;
-use farpool_wire::{Code, MonoNs, Request, mutant};
+use farpool_wire::{Code, MonoNs, Opcode, Request, mutant};
 use std::sync::Arc;
 
 /// Operations grouped by node, in the order in which they were added.
@@ -87,6 +87,7 @@ impl<'r, Op: Spanned> NodeBatches<'r, Op> {
 
 /// Functions of a link for one kind of operation: `post` and `take` send and receive; `talk` does both.
 struct Exchange<Op> {
+    opcode: Opcode,
     post: fn(&mut dyn Link, &[Op], MonoNs) -> Result<(), LinkError>,
     /// Sends as much as the node takes without waiting. Returns true if everything has been sent.
     post_some: fn(&mut dyn Link, &[Op], MonoNs) -> Result<bool, LinkError>,
@@ -107,6 +108,7 @@ impl NodeBatches<'_, ReadOp<'_>> {
         answered: impl FnMut(&Arc<NodeLinks>, &mut [ReadOp<'_>]),
     ) -> Vec<Outcome> {
         let exchange = Exchange {
+            opcode: Opcode::Read,
             post: |link, ops, deadline| link.post_read(ops, deadline),
             post_some: |link, ops, deadline| link.post_read(ops, deadline).map(|()| true),
             take: |link, ops, deadline| link.take_read(ops, deadline),
@@ -119,6 +121,7 @@ impl NodeBatches<'_, ReadOp<'_>> {
 impl NodeBatches<'_, WriteOp<'_>> {
     pub(crate) fn write(self, session: &Session) -> Vec<Outcome> {
         let exchange = Exchange {
+            opcode: Opcode::Write,
             post: |link, ops, deadline| link.post_write(ops, deadline),
             post_some: |link, ops, deadline| link.post_write_some(ops, deadline),
             take: |link, ops, deadline| link.take_write(ops, deadline),
@@ -136,6 +139,7 @@ pub(crate) fn failure<'o>(outcomes: &'o [Outcome], region: &LeasedRegion) -> Opt
 
 /// Request that has been sent, at least in part, and not answered.
 struct Begun {
+    sent: MonoNs,
     conversation: Conversation,
     /// Result of sending: true if everything has been sent.
     posted: Result<bool, LinkError>,
@@ -155,12 +159,12 @@ fn begin<Op>(
 ) -> Result<Begun, Error> {
     let deadline = session.request_deadline();
     let mut conversation = region.node.begin(deadline).map_err(|error| settle(session, region, error))?;
-    let link = &mut *conversation.link;
+    let (link, sent) = (&mut *conversation.link, session.host().now());
     let posted = match is_alone {
         true => (exchange.post)(link, ops, deadline).map(|()| true),
         false => (exchange.post_some)(link, ops, deadline),
     };
-    Ok(Begun { conversation, posted })
+    Ok(Begun { sent, conversation, posted })
 }
 
 /// Sends what the nodes did not take at once. The node that can take bytes next gets them next, so no node waits for
@@ -196,7 +200,7 @@ fn finish<Op: Spanned>(
     session: &Session,
     region: &Arc<LeasedRegion>,
     repeat: Repeat,
-    Begun { mut conversation, posted }: Begun,
+    Begun { sent, mut conversation, posted }: Begun,
     ops: &mut [Op],
     exchange: &Exchange<Op>,
 ) -> Result<(), Error> {
@@ -222,6 +226,9 @@ fn finish<Op: Spanned>(
         result
     };
     let taken = posted.and_then(|_| (exchange.take)(&mut *conversation.link, ops, deadline));
+    if taken.is_ok() {
+        session.note_time(&*conversation.link, exchange.opcode, sent);
+    }
     let result = judge(&mut *conversation.link, ops, taken);
     let result = region.node.end(conversation, result, deadline, repeat, |link| {
         let again = (exchange.talk)(link, ops, deadline);

@@ -12,6 +12,7 @@ use crate::session::Session;
 use crate::stats::Stats;
 use farpool_host::Task;
 use farpool_lock::{Mutex, MutexGuard};
+use farpool_transport::times::OperationTime;
 use farpool_transport::{Brokers, Dialer, Exposure, Link, Sockets};
 use farpool_wire::control::{
     ByName, Done, ListNames, NameInfo, NodeInfo, Rename, RunningCalls, StatusReport,
@@ -390,6 +391,12 @@ impl Pool {
         session.counters().unprotected_bytes.store(session.repair.unprotected_bytes(), Ordering::Relaxed);
         session.counters().spun_ns.store(session.host().spun_ns(), Ordering::Relaxed);
         session.counters().read()
+    }
+
+    /// Returns the times of the requests for ranges of files that this session has sent, those of copies of mapped
+    /// memory excepted.
+    pub fn operation_times(&self) -> Vec<OperationTime> {
+        self.inner.session.base.times.read()
     }
 
     /// Returns the state of the whole pool, as its broker reports it.

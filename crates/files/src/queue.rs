@@ -32,11 +32,10 @@ use crate::node_links::{Conversation, NodeLinks, Repeat};
 use crate::pool::Pool;
 use crate::read::NodeRead;
 use crate::session::Session;
-use crate::stats::add;
 use farpool_transport::{LinkError, ReadOp};
-use farpool_wire::MonoNs;
 use farpool_wire::data::Span;
 use farpool_wire::limits::IO_BYTES_MAX;
+use farpool_wire::{MonoNs, Opcode};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -355,12 +354,14 @@ impl Queue {
         let Some((asked_until, mut readings)) = of.under_way.pop_front() else { return };
         match of.conversation.link.take_read(&mut ops_of(&mut readings), deadline) {
             Ok(()) => {
+                let sent_ns =
+                    asked_until.0.saturating_sub(self.session.options().request_timeout_ms * 1_000_000);
+                self.session.note_time(&*of.conversation.link, Opcode::Read, MonoNs(sent_ns));
                 let counters = self.session.counters();
                 for reading in readings {
                     match reading.decrypt() {
                         Ok(asked) => {
-                            add(&counters.read_ops, 1);
-                            add(&counters.bytes_read, asked.bytes.len() as u64);
+                            counters.count_read(1, asked.bytes.len() as u64);
                             let Asked { tag, bytes, .. } = asked;
                             self.done.push_back(Completion { tag, bytes, result: Ok(()) });
                         }

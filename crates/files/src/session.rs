@@ -15,8 +15,9 @@ use crate::repair::Repair;
 use crate::session_core::SessionCore;
 use crate::stats::{Counters, add};
 use farpool_transport::recv_buffers::RecvBufferPool;
-use farpool_transport::{Brokers, Dialer};
-use farpool_wire::{MonoNs, Name};
+use farpool_transport::times::ConnectionKind;
+use farpool_transport::{Brokers, Dialer, Link, Transport};
+use farpool_wire::{MonoNs, Name, Opcode};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -113,6 +114,18 @@ impl Session {
     /// Reports whether a node is on this machine.
     pub fn is_here(&self, node: &NodeLinks) -> bool {
         self.nodes.is_here(node)
+    }
+
+    /// Counts a request for ranges that was sent over this link at `sent` and is answered now.
+    pub(crate) fn note_time(&self, link: &dyn Link, opcode: Opcode, sent: MonoNs) {
+        let kind = match link.transport() {
+            Transport::Shm => ConnectionKind::Shm,
+            Transport::Tcp | Transport::Sim if self.options().tls.is_some() => ConnectionKind::Tls,
+            Transport::Tcp | Transport::Sim => ConnectionKind::Tcp,
+        };
+        let now = self.host().now();
+        // Threads that begin at about the same time seldom end at the same nanosecond: this spreads them over shards.
+        self.base.times.note(now.0 >> 4, kind, opcode, now.0.saturating_sub(sent.0));
     }
 
     /// Counts the row groups of tables that a query read, and those it skipped.

@@ -10,6 +10,7 @@ use crate::options::PoolOptions;
 use crate::stats::Counters;
 use farpool_host::{ForkMark, HostEvent};
 use farpool_transport::Dialer;
+use farpool_transport::times::OperationTimes;
 use farpool_wire::MonoNs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,8 @@ pub(crate) struct SessionCore {
     pub(crate) host: Arc<dyn Dialer>,
     pub(crate) options: PoolOptions,
     pub(crate) counters: Arc<Counters>,
+    /// Times of requests for ranges of files.
+    pub(crate) times: OperationTimes,
     is_closed: AtomicBool,
     mark: ForkMark,
     /// Event that is signalled when the session ends.
@@ -32,6 +35,7 @@ impl SessionCore {
             host,
             options,
             counters: Arc::default(),
+            times: OperationTimes::default(),
             is_closed: AtomicBool::new(false),
             mark: ForkMark::new()
                 .map_err(|error| Error::new(ErrorKind::Exhausted, format!("mapping a page: {error}")))?,

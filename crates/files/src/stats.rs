@@ -1,5 +1,6 @@
 //! Counters of a session, updated without locks.
 
+use farpool_wire::FileClass;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! stats {
@@ -35,6 +36,16 @@ stats! {
     write_ops,
     /// Bytes written.
     bytes_written,
+    /// Ranges of `read_ops` that were copied from mapped memory, without a request.
+    mapped_read_ops,
+    /// Bytes of these ranges.
+    mapped_bytes_read,
+    /// Ranges of `write_ops` that were copied to mapped memory, without a request.
+    mapped_write_ops,
+    /// Bytes of these ranges.
+    mapped_bytes_written,
+    /// Bytes of `bytes_written` that went to scratch files, such as those that engines spill to.
+    scratch_bytes_written,
     /// Requests sent to the broker.
     broker_calls,
     /// Bytes of the regions held now.
@@ -64,6 +75,23 @@ stats! {
     row_groups_read,
     /// Row groups that queries skipped because their statistics show that no row passes the filters.
     row_groups_skipped,
+}
+
+impl Counters {
+    /// Counts ranges that were read.
+    pub(crate) fn count_read(&self, ranges: usize, bytes: u64) {
+        add(&self.read_ops, ranges as u64);
+        add(&self.bytes_read, bytes);
+    }
+
+    /// Counts ranges that were written to a file of this class.
+    pub(crate) fn count_write(&self, class: FileClass, ranges: usize, bytes: u64) {
+        add(&self.write_ops, ranges as u64);
+        add(&self.bytes_written, bytes);
+        if class == FileClass::Scratch {
+            add(&self.scratch_bytes_written, bytes);
+        }
+    }
 }
 
 pub(crate) fn add(counter: &AtomicU64, count: u64) {

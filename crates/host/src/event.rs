@@ -39,6 +39,18 @@ pub struct Event {
     pub trace: TraceId,
 }
 
+impl Level {
+    /// Returns the name of the level, as flags and logs have it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Info => "info",
+            Level::Debug => "debug",
+        }
+    }
+}
+
 impl Event {
     /// Makes an event without fields.
     pub fn new(level: Level, kind: &'static str, message: impl Into<String>) -> Event {
@@ -160,6 +172,8 @@ pub(crate) fn is_written(level: Level) -> bool {
 #[derive(Debug)]
 pub(crate) struct EventLimit {
     seen: BTreeMap<(&'static str, Option<String>), Window>,
+    /// Number of events of each kind. Kinds are words of the program, so there are not many.
+    counts: BTreeMap<(&'static str, Level), u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -177,12 +191,18 @@ const KINDS_MAX: usize = 1024;
 impl EventLimit {
     /// Makes a limit that has seen nothing.
     pub(crate) const fn new() -> EventLimit {
-        EventLimit { seen: BTreeMap::new() }
+        EventLimit { seen: BTreeMap::new(), counts: BTreeMap::new() }
+    }
+
+    /// Returns how many events of each kind there were, written or not.
+    pub(crate) fn counts(&self) -> Vec<(&'static str, Level, u64)> {
+        self.counts.iter().map(|((kind, level), count)| (*kind, *level, *count)).collect()
     }
 
     /// Returns the number of similar events that were suppressed before this one. `None` if this one must not be
     /// written.
     pub(crate) fn admit(&mut self, now: MonoNs, event: &Event) -> Option<u64> {
+        *self.counts.entry((event.kind, event.level)).or_default() += 1;
         let is_over = |window: &Window| now.0.saturating_sub(window.begun.0) >= WINDOW_NS;
         if self.seen.len() >= KINDS_MAX {
             self.seen.retain(|_, window| !is_over(window) || window.suppressed > 0);
@@ -223,6 +243,7 @@ mod tests {
         assert_eq!(limit.admit(MonoNs(1), &about("n2")), Some(0), "another node is another matter");
         assert_eq!(limit.admit(MonoNs(1 + WINDOW_NS), &about("n1")), Some(100 - u64::from(WRITTEN_MAX)));
         assert_eq!(limit.admit(MonoNs(2 + WINDOW_NS), &about("n1")), Some(0));
+        assert_eq!(limit.counts(), [("refused", Level::Info, 103)]);
     }
 
     proptest! {

@@ -187,6 +187,16 @@ impl<T> HostMutex<T> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Machine;
 
+/// Limit of what this process writes to its log.
+static LIMIT: Mutex<EventLimit> = Mutex::new(EventLimit::new());
+
+impl Machine {
+    /// Returns how many events of each kind this process has had, written or not.
+    pub fn event_counts() -> Vec<(&'static str, Level, u64)> {
+        LIMIT.lock().counts()
+    }
+}
+
 impl Host for Machine {
     fn now(&self) -> MonoNs {
         clock::now()
@@ -227,7 +237,6 @@ impl Host for Machine {
     }
 
     fn log(&self, event: &Event) {
-        static LIMIT: Mutex<EventLimit> = Mutex::new(EventLimit::new());
         let admitted = LIMIT.lock().admit(self.now(), event);
         if let Some(suppressed) = admitted {
             event.write(suppressed);

@@ -13,6 +13,11 @@ pub fn local() -> Name {
     Name::new(TENANT_LOCAL).expect("it is a name")
 }
 
+/// Returns the tenant of the administrator.
+pub fn admin() -> Name {
+    Name::new(TENANT_ADMIN).expect("it is a name")
+}
+
 /// Reports whether this tenant is the administrator, who sees everything and may do what any tenant may.
 pub fn is_admin(tenant: &Name) -> bool {
     **tenant == *TENANT_ADMIN

@@ -298,6 +298,7 @@ pub fn keep_reserve<M: Memory>(
                 // Memory that the node itself consumed since the last sample is not a trend.
                 pressure.forget_fall();
             }
+            node.pressure_seen.lock().note(&sample, &pressure);
             let now = node.host.now();
             // Only this thread changes how many regions may have memory.
             let (present, surplus) = {
@@ -316,6 +317,7 @@ pub fn keep_reserve<M: Memory>(
                     let fewer = regions(bytes.saturating_add(region_bytes - 1)).min(limit);
                     if fewer > 0 {
                         let bytes = u64::from(fewer) * region_bytes;
+                        node.pressure_seen.lock().note_asked(bytes, is_emergency);
                         let why =
                             if is_emergency { "has almost no memory left" } else { "is short of memory" };
                         let message = format!("the host {why}: {bytes} bytes go back to it");

@@ -111,6 +111,11 @@ impl Pressure {
         self.before = None;
     }
 
+    /// Returns the bytes that stay available in a space.
+    pub fn reserve_of(&self, space: &BoundedMemory) -> u64 {
+        self.reserve_bytes.unwrap_or_else(|| space.default_reserve())
+    }
+
     /// Decides after a sample. `going_bytes` are being returned already.
     pub fn look(&mut self, now: MonoNs, sample: &Sample, going_bytes: u64) -> Verdict {
         let before = self.before.replace(Before { at: now, spaces: sample.spaces.clone() });
@@ -119,7 +124,7 @@ impl Pressure {
         for (index, space) in sample.spaces.iter().enumerate() {
             let was = before.as_ref().and_then(|before| Some((before.at, *before.spaces.get(index)?)));
             let ahead = was.map_or(0, |(at, was)| falls(now.0.saturating_sub(at.0), was, *space));
-            let reserve = self.reserve_bytes.unwrap_or_else(|| space.default_reserve());
+            let reserve = self.reserve_of(space);
             let left = space.available_bytes.saturating_sub(ahead);
             need = need.max(reserve.saturating_sub(left));
             // A host whose tasks wait for memory has less than it needs, whatever it reports as available. If it has

@@ -6,6 +6,7 @@ use crate::admit::admit;
 use crate::copy_steps::{copy_out, each_step};
 use crate::extension::{Extend, Extension};
 use crate::memory::{Inside, Memory, Range};
+use crate::observation::PressureSeen;
 use crate::options::Limits;
 use farpool_host::{Event, Host, HostEvent, HostMutex, Level};
 use farpool_lease::NodeLeases;
@@ -13,6 +14,7 @@ use farpool_lease::node::Action;
 use farpool_lease::ticket::TicketKey;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_region::{Arena, GATE_BYTES_MAX, RANGES_MAX, RegionError, SharedAccess};
+use farpool_transport::times::OperationTimes;
 use farpool_transport::{Admission, Identity, Intent, Peer, RefusedAt, Service, Shared, Successor};
 use farpool_wire::control::*;
 use farpool_wire::data::{Span, spans_behind};
@@ -80,6 +82,10 @@ pub struct NodeService<M = Arena> {
     /// Event that is signalled once, when the node stops.
     pub(crate) stopped: HostEvent,
     counters: Counters,
+    /// Times of the operations that were served.
+    pub(crate) times: OperationTimes,
+    /// Memory of the host as it was seen last.
+    pub(crate) pressure_seen: Mutex<PressureSeen>,
     /// Regions that could not be zeroed, or were not zero when they were to be granted. They are never granted again.
     withheld: Mutex<BTreeSet<RegionIndex>>,
     /// Regions that a thread makes ready for a lease, or whose bytes it moves to make them immutable, without the lease
@@ -188,6 +194,8 @@ impl<M: Memory> NodeService<M> {
             chores_changed: HostEvent::default(),
             stopped: HostEvent::default(),
             counters: Counters::default(),
+            times: OperationTimes::default(),
+            pressure_seen: Mutex::default(),
             withheld: Mutex::default(),
             moving: Mutex::default(),
             moved: HostEvent::default(),
@@ -580,6 +588,10 @@ impl<M: Memory> Service for NodeService<M> {
             return Err(Refusal::new(Code::NotPermitted, Opcode::OpenLane as u64));
         }
         self.extension.open_lane(peer, open)
+    }
+
+    fn times(&self) -> Option<&OperationTimes> {
+        Some(&self.times)
     }
 
     fn ended(&self, peer: &Peer) {

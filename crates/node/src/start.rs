@@ -1,6 +1,7 @@
 //! Start and stop of a node with its listeners and threads.
 
 use crate::background::{self, Prefault, TICK_MS};
+use crate::observation::NodeState;
 use crate::options::{NodeOptions, PressureOptions};
 use crate::pressure::Pressure;
 use crate::service::{Chores, Life, NodeService};
@@ -25,6 +26,38 @@ pub struct Node {
     address: SocketAddr,
     listening: Vec<Listening>,
     threads: Vec<Task>,
+}
+
+/// View of a running node. It does not keep the node running.
+pub struct NodeView {
+    service: Arc<NodeService>,
+    info: NodeInfo,
+}
+
+impl NodeView {
+    /// Returns the state of the node. Takes the lease lock for as long as a report to the broker does.
+    pub fn state(&self) -> NodeState {
+        let service = &*self.service;
+        let (inventory, surplus_regions) = {
+            let leases = service.leases();
+            (leases.inventory(service.traffic(), service.arena.locked_count()), leases.surplus())
+        };
+        NodeState {
+            joined: service.chores.lock().joined,
+            draining: inventory.draining,
+            region_bytes: service.arena.region_bytes(),
+            counts: inventory.counts,
+            surplus_regions,
+            traffic: inventory.traffic,
+            pressure: *service.pressure_seen.lock(),
+            times: service.times.read(),
+        }
+    }
+
+    /// Returns the facts that it reported to the broker.
+    pub fn info(&self) -> &NodeInfo {
+        &self.info
+    }
 }
 
 /// Host of a node. Its log has the name of the node, because a process may have several.
@@ -201,6 +234,11 @@ impl Node {
     /// Returns the service, to serve it by other means (the simulated network).
     pub fn service(&self) -> Arc<dyn Service> {
         self.service.clone()
+    }
+
+    /// Returns a view of the node for another thread.
+    pub fn view(&self) -> NodeView {
+        NodeView { service: Arc::clone(&self.service), info: self.info.clone() }
     }
 
     /// Returns the facts that it reported to the broker.

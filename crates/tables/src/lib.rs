@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod column_type;
+mod counts;
 mod encryption;
 mod estimates;
 mod explain;
@@ -34,6 +35,7 @@ mod skipping;
 mod statistics;
 mod window;
 
+pub use counts::{ScanCounts, scan_counts};
 pub use estimates::{Estimate, Estimates};
 pub use explain::Explanation;
 pub use far_table::{FarTable, GroupLocation, TableInfo, TableReader, open_table, tables};

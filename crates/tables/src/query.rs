@@ -10,6 +10,7 @@
 //! fast side then does more, without an estimate of either speed. If a node fails or refuses, its results are dropped
 //! as a whole and the client fetches its row groups, so a failure costs time and never a row.
 
+use crate::counts::count_scan;
 use crate::estimates::Estimates;
 use crate::joining::{self, JoinBy, Joining};
 use crate::pacing::{Claim, Fetching};
@@ -88,6 +89,7 @@ impl FarTable {
         let during = |error: Error| error.during(format_args!("querying far table {:?}", self.name()));
         self.check(plan, columns, groups).map_err(during)?;
         let mut answer = self.answer(plan, placement, groups).map_err(during)?;
+        count_scan(self.session(), &answer.report);
         answer.report.elapsed = Duration::from_nanos(host.now().0.saturating_sub(begun.0));
         Ok(answer)
     }

@@ -38,11 +38,13 @@ struct Input {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// Bytes of all frames that were removed.
+    taken: u64,
 }
 
 impl Input {
     fn new() -> Self {
-        Input { buffer: vec![0; INPUT_BYTES_START], start: 0, end: 0 }
+        Input { buffer: vec![0; INPUT_BYTES_START], start: 0, end: 0, taken: 0 }
     }
 
     /// Returns the header of the next frame. `None` if part of it is missing.
@@ -74,6 +76,7 @@ impl Input {
     /// Removes the first `count` bytes.
     fn take(&mut self, count: usize) {
         self.start += count;
+        self.taken += count as u64;
     }
 
     /// Makes room for a frame of `whole` bytes at the front. The size is bounded, because `Header::decode` refuses
@@ -158,8 +161,10 @@ impl Connection<'_> {
                 Err(error) => return self.hang_up(error),
             };
             let goes_on = match &header {
-                Some(header) if self.input.has_whole(header) => self.answer(header)?,
-                Some(header) if self.streams(header) && is_write(header) => self.take_write(header)?,
+                Some(header) if self.input.has_whole(header) => self.timed(header, Self::answer)?,
+                Some(header) if self.streams(header) && is_write(header) => {
+                    self.timed(header, Self::take_write)?
+                }
                 _ => {
                     self.flush()?;
                     let body_bytes = header.map_or(0, |header| header.body_bytes as usize);
@@ -170,6 +175,25 @@ impl Connection<'_> {
                 return self.flush();
             }
         }
+    }
+
+    /// Answers a frame and counts how long it took. The wait for admission is part of it, and so is the wait for the
+    /// rest of a long frame. A frame that hands the connection over is not counted, because its successor serves on.
+    fn timed(
+        &mut self,
+        header: &Header,
+        answer: impl FnOnce(&mut Self, &Header) -> io::Result<bool>,
+    ) -> io::Result<bool> {
+        let service = self.service;
+        let Some(times) = service.times() else { return answer(self, header) };
+        let (begun, taken) = (farpool_host::clock::now(), self.input.taken);
+        let goes_on = answer(self, header)?;
+        let is_answered = goes_on && self.input.taken != taken;
+        if let Some(peer) = self.conversation.greeted_peer().filter(|_| is_answered) {
+            let ns = farpool_host::clock::now().0.saturating_sub(begun.0);
+            times.note(peer.connection, peer.kind(), header.opcode, ns);
+        }
+        Ok(goes_on)
     }
 
     /// Sends the reason of a protocol error. The connection ends after it.

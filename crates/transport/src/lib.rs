@@ -29,6 +29,7 @@ pub mod shm;
 pub mod sim;
 pub mod socket;
 pub mod tcp;
+pub mod times;
 pub mod tls;
 
 pub use admission::Admission;

@@ -6,6 +6,7 @@ use crate::admission::Admission;
 use crate::lane::Successor;
 use crate::outgoing::Outgoing;
 use crate::shm::Mapped;
+use crate::times::{ConnectionKind, OperationTimes};
 use crate::tls::Identity;
 use farpool_wire::control::{Attach, Attached, LaneOpened, OpenLane, Welcome};
 use farpool_wire::data::{Operations, Span, decode_read, decode_write, decode_write_table};
@@ -32,6 +33,17 @@ pub struct Peer {
     pub client: ClientId,
     /// Id of the query that the present request belongs to, for logs.
     pub trace: TraceId,
+}
+
+impl Peer {
+    /// Returns the kind of the peer's connection.
+    pub(crate) fn kind(&self) -> ConnectionKind {
+        match (self.is_local, &self.identity) {
+            (true, _) => ConnectionKind::Shm,
+            (false, Some(_)) => ConnectionKind::Tls,
+            (false, None) => ConnectionKind::Tcp,
+        }
+    }
 }
 
 /// A shared region and the node's fence words (numbers that show which regions may still be used), for a local peer.
@@ -126,6 +138,10 @@ pub trait Service: Send + Sync + 'static {
     /// successor that takes the connection over once the reply has been sent.
     fn open_lane(&self, _peer: &Peer, _open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::OpenLane as u64))
+    }
+    /// Returns where the times of operations are counted. `None` if they are not.
+    fn times(&self) -> Option<&OperationTimes> {
+        None
     }
     /// Notes that a connection has ended. Its number is not used again.
     fn ended(&self, _peer: &Peer) {}

@@ -286,11 +286,7 @@ pub(crate) fn read_full(
 }
 
 /// Writes all slices and flushes the stream.
-pub(crate) fn write_full(
-    stream: &mut dyn Stream,
-    mut from: &mut [IoSlice<'_>],
-    deadline: MonoNs,
-) -> io::Result<()> {
+pub fn write_full(stream: &mut dyn Stream, mut from: &mut [IoSlice<'_>], deadline: MonoNs) -> io::Result<()> {
     IoSlice::advance_slices(&mut from, 0);
     while !from.is_empty() {
         match stream.write(from) {

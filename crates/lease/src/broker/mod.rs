@@ -54,6 +54,17 @@ struct Session {
     tenant: Name,
 }
 
+/// Session in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionStatus {
+    /// Id of the session.
+    pub session: SessionId,
+    /// Tenant of the session.
+    pub tenant: Name,
+    /// Milliseconds since the broker last heard of the session.
+    pub heard_ms_ago: u64,
+}
+
 /// Rules of the broker: its durable state, and what it knows of nodes, sessions and promises.
 ///
 /// Methods take the tenant that the connection proves, check what it may do, and return a reply or a refusal.
@@ -219,6 +230,17 @@ impl BrokerLeases {
             nodes: List::new(nodes.collect()).unwrap_or_default(),
             tenants: List::new(tenants.collect()).unwrap_or_default(),
         }
+    }
+
+    /// Returns the first `count_max` sessions that the broker has heard of lately, in the order of their ids.
+    pub fn sessions(&self, now: MonoNs, count_max: usize) -> Vec<SessionStatus> {
+        let heard = self.sessions.iter().filter(|(_, session)| self.is_heard(now, session));
+        let listed = heard.map(|(id, session)| SessionStatus {
+            session: *id,
+            tenant: session.tenant.clone(),
+            heard_ms_ago: now.ms_since(session.heard),
+        });
+        listed.take(count_max).collect()
     }
 
     /// Applies the passing of time: forgets sessions that have been silent for longer than any of their leases

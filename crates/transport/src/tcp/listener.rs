@@ -3,6 +3,7 @@
 use crate::exposure::Exposure;
 use crate::serve::{Peer, Service};
 use crate::socket::{ShutdownHandle, Socket, Stream};
+use crate::tls::{Identity, Tls};
 use crate::{connection, tls};
 use farpool_host::{clock, slice};
 use farpool_lock::Mutex;
@@ -71,14 +72,58 @@ pub fn listen(address: SocketAddr, exposure: &Exposure, service: Arc<dyn Service
     Ok(listening)
 }
 
-/// Runs an accept loop on a thread of its own. `admit` is called on the connection's thread, so it may take long.
+/// Serves another protocol than frames: each connection is given to `serve`, on a thread of its own. With `tls`,
+/// connections are encrypted, and a peer that has no certificate has no identity. At most `connections_max` connections
+/// are open; further ones are closed at once.
+pub fn listen_for_streams(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    connections_max: usize,
+    serve: impl Fn(Box<dyn Stream>, Option<Identity>) + Send + Sync + 'static,
+) -> io::Result<Listening> {
+    let local = listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    let accept = |listener: &TcpListener| listener.accept().and_then(|(stream, _)| Socket::tcp(stream));
+    let serve_one = move |socket: Socket| -> io::Result<()> {
+        let (stream, identity): (Box<dyn Stream>, _) = match &tls {
+            None => (Box::new(socket), None),
+            Some(tls) => {
+                let deadline = clock::now().plus_ms(HANDSHAKE_MS_MAX);
+                let (stream, identity) = tls::accept_anybody(tls, socket, deadline)?;
+                (Box::new(stream), identity)
+            }
+        };
+        serve(stream, identity);
+        Ok(())
+    };
+    let mut listening = run_with(listener, accept, connections_max, serve_one)?;
+    listening.local = Some(local);
+    Ok(listening)
+}
+
+/// Runs an accept loop for frames. `admit` is called on the connection's thread, so it may take long.
 pub(crate) fn run<L: AsFd + Send + 'static>(
     listener: L,
     accept: impl Fn(&L) -> io::Result<Socket> + Send + 'static,
     admit: impl Fn(Socket) -> io::Result<(Box<dyn Stream>, Peer)> + Send + Sync + 'static,
     service: Arc<dyn Service>,
 ) -> io::Result<Listening> {
-    let admit = Arc::new(admit);
+    run_with(listener, accept, CONNECTIONS_MAX, move |socket| {
+        // A failure only makes this thread's wake-ups slower.
+        let _ = slice::shorten();
+        let (mut stream, peer) = admit(socket)?;
+        connection::serve(&mut *stream, peer, &*service)
+    })
+}
+
+/// Runs an accept loop on a thread of its own. `serve_one` is called on the connection's thread.
+fn run_with<L: AsFd + Send + 'static>(
+    listener: L,
+    accept: impl Fn(&L) -> io::Result<Socket> + Send + 'static,
+    connections_max: usize,
+    serve_one: impl Fn(Socket) -> io::Result<()> + Send + Sync + 'static,
+) -> io::Result<Listening> {
+    let serve_one = Arc::new(serve_one);
     let (wake, woken) = UnixStream::pair()?;
     let accepting = std::thread::Builder::new().name("farpool-accept".into()).spawn(move || {
         let open: Open = Arc::default();
@@ -105,21 +150,18 @@ pub(crate) fn run<L: AsFd + Send + 'static>(
                 }
             };
             threads.retain(|thread| !thread.is_finished());
-            if threads.len() >= CONNECTIONS_MAX {
+            if threads.len() >= connections_max {
                 continue;
             }
             let Ok(handle) = socket.shutdown_handle() else { continue };
             let id = next;
             next += 1;
             open.lock().insert(id, handle);
-            let (service, opened, admit) = (Arc::clone(&service), Arc::clone(&open), Arc::clone(&admit));
+            let (opened, serve_one) = (Arc::clone(&open), Arc::clone(&serve_one));
             let spawned = std::thread::Builder::new().name("farpool-conn".into()).spawn(move || {
-                // A failure only makes this thread's wake-ups slower.
-                let _ = slice::shorten();
                 // The error of a connection is not reported here: its peer sees the end, and leases expire by
                 // themselves.
-                let _ = admit(socket)
-                    .and_then(|(mut stream, peer)| connection::serve(&mut *stream, peer, &*service));
+                let _ = serve_one(socket);
                 opened.lock().remove(&id);
             });
             match spawned {

@@ -4,7 +4,7 @@
 mod listener;
 
 pub(crate) use listener::run;
-pub use listener::{CONNECTIONS_MAX, Listening, listen};
+pub use listener::{CONNECTIONS_MAX, Listening, listen, listen_for_streams};
 
 use crate::client::{FrameLink, broken};
 use crate::exposure::{Exposure, ExposureError};

@@ -9,7 +9,7 @@ use crate::socket::{Interest, Socket, Stream, read_full, write_full};
 use farpool_host::clock;
 use farpool_wire::MonoNs;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, Connection, ServerConnection};
+use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -48,14 +48,39 @@ pub(crate) fn connect(
 /// Makes the handshake as a server and returns the peer's identity. It ends at the deadline, whatever the peer does.
 pub(crate) fn accept(tls: &Tls, mut socket: Socket, deadline: MonoNs) -> io::Result<(TlsStream, Identity)> {
     let tls = tls.loaded();
-    let server = ServerConnection::new(Arc::clone(&tls.server)).map_err(io::Error::other)?;
-    let mut connection = Connection::Server(server);
-    if let Err(trouble) = shake(&mut connection, &mut socket, deadline) {
-        see_off(&mut socket, deadline);
-        return Err(trouble.into_io(None, &tls));
-    }
+    let connection = shake_as_server(&tls, &tls.server, &mut socket, deadline)?;
     let identity = identity_of(&connection)?;
     Ok((TlsStream::begin(socket, connection, tls.own())?, identity))
+}
+
+/// Makes the handshake as a server of anybody. The identity of a peer without a certificate is `None`.
+pub(crate) fn accept_anybody(
+    tls: &Tls,
+    mut socket: Socket,
+    deadline: MonoNs,
+) -> io::Result<(TlsStream, Option<Identity>)> {
+    let tls = tls.loaded();
+    let connection = shake_as_server(&tls, &tls.open_server, &mut socket, deadline)?;
+    let has_certificate = connection.peer_certificates().is_some_and(|chain| !chain.is_empty());
+    let identity = has_certificate.then(|| identity_of(&connection)).transpose()?;
+    Ok((TlsStream::begin(socket, connection, tls.own())?, identity))
+}
+
+fn shake_as_server(
+    tls: &Loaded,
+    config: &Arc<ServerConfig>,
+    socket: &mut Socket,
+    deadline: MonoNs,
+) -> io::Result<Connection> {
+    let server = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+    let mut connection = Connection::Server(server);
+    match shake(&mut connection, socket, deadline) {
+        Ok(()) => Ok(connection),
+        Err(trouble) => {
+            see_off(socket, deadline);
+            Err(trouble.into_io(None, tls))
+        }
+    }
 }
 
 /// Reason why a handshake failed.

@@ -22,7 +22,7 @@ mod testing;
 
 pub use causes::utc;
 pub use error::{TlsError, TlsErrorKind};
-pub(crate) use handshake::{accept, connect, is_alert};
+pub(crate) use handshake::{accept, accept_anybody, connect, is_alert};
 pub use identity::Identity;
 pub use stream::TlsStream;
 
@@ -86,6 +86,8 @@ struct Inner {
 struct Loaded {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    /// Like `server`, but peers need no certificate.
+    open_server: Arc<ServerConfig>,
     identity: Identity,
     /// Last second in which our certificate is valid, in seconds since 1970.
     not_after: u64,
@@ -213,15 +215,20 @@ impl Loaded {
             other => TlsError::new(TlsErrorKind::File, format!("{} cannot be used ({other})", key.label)),
         };
         let version = |error: rustls::Error| TlsError::new(TlsErrorKind::Handshake, error.to_string());
-        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&version::TLS13])
-            .map_err(version)?
-            .with_client_cert_verifier(Arc::new(KnownClients(clients)))
-            .with_single_cert(chain.clone(), private.clone_key())
-            .map_err(wrong_key)?;
-        // Nothing but data may follow a handshake, because our record layer and the kernel's know nothing else.
-        server.send_tls13_tickets = 0;
-        server.enable_secret_extraction = true;
+        let server_for = |clients: KnownClients| {
+            let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+                .with_protocol_versions(&[&version::TLS13])
+                .map_err(version)?
+                .with_client_cert_verifier(Arc::new(clients))
+                .with_single_cert(chain.clone(), private.clone_key())
+                .map_err(wrong_key)?;
+            // Nothing but data may follow a handshake, because our record layer and the kernel's know nothing else.
+            server.send_tls13_tickets = 0;
+            server.enable_secret_extraction = true;
+            Ok(Arc::new(server))
+        };
+        let server = server_for(KnownClients { verifier: Arc::clone(&clients), is_required: true })?;
+        let open_server = server_for(KnownClients { verifier: clients, is_required: false })?;
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13])
             .map_err(version)?
@@ -232,7 +239,8 @@ impl Loaded {
         client.enable_secret_extraction = true;
         Ok(Loaded {
             client: Arc::new(client),
-            server: Arc::new(server),
+            server,
+            open_server,
             identity,
             not_after,
             ca_label: ca.label.to_owned(),
@@ -319,11 +327,19 @@ fn check_own(
 
 /// Verifier of clients: the standard verification, and exactly one identity.
 #[derive(Debug)]
-struct KnownClients(Arc<dyn ClientCertVerifier>);
+struct KnownClients {
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// True if a client without a certificate is refused.
+    is_required: bool,
+}
 
 impl ClientCertVerifier for KnownClients {
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_required
+    }
+
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -332,7 +348,7 @@ impl ClientCertVerifier for KnownClients {
         between: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self.0.verify_client_cert(certificate, between, now)?;
+        let verified = self.verifier.verify_client_cert(certificate, between, now)?;
         match Identity::of_certificate(certificate, "the peer's certificate") {
             Ok(_) => Ok(verified),
             Err(_) => Err(CertificateError::ApplicationVerificationFailure.into()),
@@ -345,7 +361,7 @@ impl ClientCertVerifier for KnownClients {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
+        self.verifier.verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -354,11 +370,11 @@ impl ClientCertVerifier for KnownClients {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
+        self.verifier.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.verifier.supported_verify_schemes()
     }
 }
 
