@@ -15,6 +15,7 @@ mod fencing;
 mod file_model;
 mod held_back;
 mod limited_nodes;
+mod monitoring;
 mod mount;
 mod nodes_in_errors;
 mod on_time;

@@ -2,8 +2,9 @@
 
 use crate::exit::Failure;
 use crate::input::{self, KEYS_BYTES_MAX};
+use crate::monitored::MonitoredBroker;
 use crate::signals::Stop;
-use crate::{Outcome, exposure, units};
+use crate::{Outcome, exposure, monitoring, units};
 use farpool_broker::stores::{MemoryStore, Rebuilt, RedbStore, Store};
 use farpool_broker::{Broker, BrokerSettings, LeaseSettings, Quotas};
 use farpool_etcd::{Etcd, EtcdAddress, EtcdTls};
@@ -11,6 +12,7 @@ use farpool_wire::Name;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Run the broker of a pool: it admits sessions, grants memory and keeps the names of published files.
 #[derive(clap::Args)]
@@ -53,6 +55,8 @@ pub(crate) struct Args {
     /// Limit for each tenant without a --quota, except the administrator [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     default_quota: Option<u64>,
+    #[command(flatten)]
+    monitoring: monitoring::Args,
     #[command(flatten)]
     exposure: exposure::Args,
 }
@@ -125,6 +129,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         return Err(Failure::Usage(format!("--ttl {} ms --grace {} ms: {mistake}", args.ttl, args.grace)));
     }
     let settings = BrokerSettings { lease, quotas: quotas_of(args)? };
+    let endpoint = args.monitoring.endpoint(exposure.tls.as_ref())?;
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Failure::Failed(format!(
             "--listen {address}: in use by another process; choose another port, or 0 for a free one"
@@ -159,6 +164,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
             Broker::start(address, &exposure, settings, store).map_err(failed)?
         }
     };
+    let broker = Arc::new(broker);
+    let _server = monitoring::serve(endpoint, Arc::new(MonitoredBroker(Arc::clone(&broker))))?;
     writeln!(std::io::stdout(), "ready farpool://{}", broker.address())?;
     stop.wait();
     Ok(())

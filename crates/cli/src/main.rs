@@ -13,6 +13,7 @@ mod function;
 mod hand_over;
 mod ls;
 mod manual;
+mod monitored;
 mod mount;
 mod node;
 mod pool_args;
@@ -23,7 +24,7 @@ mod version;
 use clap::{Parser, Subcommand};
 use exit::Failure;
 use farpool_command::settings::{self, declared::Scope};
-use farpool_command::{exit, exposure, input, log, signals, table, units};
+use farpool_command::{exit, exposure, input, log, monitoring, signals, table, units};
 use std::process::ExitCode;
 
 /// Far memory for database engines: idle RAM, leased as files.

@@ -3,16 +3,19 @@
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::{bytes, millis, show_bytes};
-use crate::{Outcome, exposure};
+use crate::{Outcome, exposure, monitoring};
+use farpool::monitoring::{Endpoint, MonitoredSession, More};
 use farpool::{CreateOptions, Pool, PoolOptions, Protection, TransportChoice};
-use farpool_cache::{BlockCache, CacheOptions};
+use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_fuse::{
     CachedOptions, MountError, MountOptions, Mounted, ScratchOptions, Unmounted, detach_dead, mount_cached,
     mount_scratch,
 };
+use farpool_monitoring::{Scrape, families};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(clap::Subcommand)]
@@ -46,6 +49,8 @@ pub(crate) struct ScratchArgs {
     /// Transport to the nodes: auto, tcp or shm
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
+    #[command(flatten)]
+    monitoring: monitoring::Args,
     #[command(flatten)]
     mount: MountArgs,
     #[command(flatten)]
@@ -82,6 +87,8 @@ pub(crate) struct CacheArgs {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: TransportChoice,
     #[command(flatten)]
+    monitoring: monitoring::Args,
+    #[command(flatten)]
     mount: MountArgs,
     #[command(flatten)]
     exposure: exposure::ClientArgs,
@@ -113,13 +120,17 @@ impl MountArgs {
     }
 }
 
-fn connect(args: &exposure::ClientArgs, at: &Path, options: PoolOptions) -> Result<Pool, Failure> {
+fn connect(
+    args: &exposure::ClientArgs,
+    monitoring: &monitoring::Args,
+    at: &Path,
+    options: PoolOptions,
+) -> Result<(Pool, Option<Endpoint>), Failure> {
     let exposure = args.exposure()?;
+    let endpoint = monitoring.endpoint(exposure.tls.as_ref())?;
     let label = Some(format!("farpool mount {}", at.display()));
-    Ok(Pool::connect_with(
-        &args.pool,
-        PoolOptions { label, tls: exposure.tls, plaintext: exposure.plaintext, ..options },
-    )?)
+    let options = PoolOptions { label, tls: exposure.tls, plaintext: exposure.plaintext, ..options };
+    Ok((Pool::connect_with(&args.pool, options)?, endpoint))
 }
 
 fn scratch(args: &ScratchArgs) -> Outcome {
@@ -130,7 +141,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
         transport: args.transport,
         ..PoolOptions::default()
     };
-    let pool = connect(&args.exposure, &args.folder, options)?;
+    let (pool, endpoint) = connect(&args.exposure, &args.monitoring, &args.folder, options)?;
     let options = ScratchOptions {
         quota_bytes: args.quota,
         create: CreateOptions::default(),
@@ -139,6 +150,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
     free(&args.folder)?;
     let mounted =
         mount_scratch(&pool, &args.folder, options, args.mount.options(), say).map_err(not_mounted)?;
+    let _server = monitoring::serve(endpoint, Arc::new(MonitoredSession::new("mount", &pool, None)))?;
     hold(mounted, &args.folder, stop)?;
     say(&format!("{} were written to far memory", show_bytes(pool.stats().bytes_written)));
     // If the mount is in use, it is served until this process ends. Without this call, the pool would get the memory
@@ -150,7 +162,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
 fn cache(args: &CacheArgs) -> Outcome {
     let stop = Stop::catch()?;
     let options = PoolOptions { transport: args.transport, ..PoolOptions::default() };
-    let pool = connect(&args.exposure, &args.at, options)?;
+    let (pool, endpoint) = connect(&args.exposure, &args.monitoring, &args.at, options)?;
     let options = CacheOptions {
         block_bytes: usize::try_from(args.block).unwrap_or(usize::MAX),
         near_bytes: args.local_cache,
@@ -167,12 +179,28 @@ fn cache(args: &CacheArgs) -> Outcome {
     free(&args.at)?;
     let mounted =
         mount_cached(&args.folder, &args.at, &cache, options, args.mount.options()).map_err(not_mounted)?;
+    let counted = cache.clone();
+    let more: More = Box::new(move |into| measure_cache(&counted.counts(), into));
+    let monitored = MonitoredSession::new("mount", &pool, Some(more));
+    let _server = monitoring::serve(endpoint, Arc::new(monitored))?;
     hold(mounted, &args.at, stop)?;
     let counts: Vec<String> =
         cache.counts().named().into_iter().map(|(what, times)| format!("{what} {times}")).collect();
     say(&format!("blocks: {}", counts.join(", ")));
     pool.close();
     Ok(())
+}
+
+/// Adds the counters of a cache.
+fn measure_cache(counts: &Counts, into: &mut Scrape) {
+    for (result, count) in
+        [("near_hit", counts.near_hits), ("far_hit", counts.far_hits), ("miss", counts.misses)]
+    {
+        into.set(&families::CACHE_LOOKUPS, &[result], count);
+    }
+    into.set(&families::CACHE_FAILURES, &[], counts.far_failures);
+    into.set(&families::CACHE_WRITES, &[], counts.far_writes);
+    into.set(&families::CACHE_REFUSED, &[], counts.far_refused);
 }
 
 /// Prints a line on standard error. Errors are ignored, because nobody may be reading it.

@@ -2,8 +2,9 @@
 
 use crate::exit::Failure;
 use crate::input::{self, KEYS_BYTES_MAX};
+use crate::monitored::MonitoredNode;
 use crate::signals::Stop;
-use crate::{Outcome, exposure, units};
+use crate::{Outcome, exposure, monitoring, units};
 use farpool::function::{self, SandboxOptions};
 use farpool_host::waiting::{self, Waiting};
 use farpool_near_data::FunctionOptions;
@@ -11,6 +12,7 @@ use farpool_node::{Limits, Node, NodeOptions};
 use farpool_wire::Name;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Run a memory node: donate RAM of this machine to a pool.
@@ -99,6 +101,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER", conflicts_with = "no_functions")]
     function_group: Vec<PathBuf>,
     #[command(flatten)]
+    monitoring: monitoring::Args,
+    #[command(flatten)]
     exposure: exposure::Args,
 }
 
@@ -173,6 +177,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if let Some(address) = &args.advertise {
         exposure::resolve("--advertise", address, &exposure)?;
     }
+    let endpoint = args.monitoring.endpoint(exposure.tls.as_ref())?;
     options.exposure = exposure;
     options.advertise = args.advertise.clone();
     options.host_label = args.host_label.as_deref().map(|label| name("--host-label", label)).transpose()?;
@@ -195,6 +200,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let node =
         Node::start(options).map_err(|error| Failure::Failed(format!("node {}: {error}", args.name)))?;
+    let _server = monitoring::serve(endpoint, Arc::new(MonitoredNode(node.view())))?;
     // The node is ready once it has joined the pool, so that clients can lease from it. Until then it reports its
     // attempts on standard error.
     while !node.wait_joined(Duration::from_millis(100)) {

@@ -4,9 +4,10 @@ use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::show_bytes;
 use crate::{Outcome, exposure, table, units};
-use farpool::{FileInfo, Pool, PoolOptions, StatusReport};
+use farpool::{FileClass, FileInfo, NodeStatus, Pool, PoolOptions, StatusReport};
 use farpool_command::json::JsonLine;
-use serde_json::json;
+use farpool_wire::control::{RegionCounts, TenantStatus, Traffic};
+use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -88,50 +89,67 @@ fn look(pool: &Pool, args: &Args) -> Outcome {
     Ok(())
 }
 
-fn as_json(report: &StatusReport, files: &[FileInfo]) -> serde_json::Value {
-    let nodes = report.nodes.iter().map(|node| {
-        json!({
-            "name": &*node.info.name,
-            "address": &*node.info.address,
-            "host_label": &*node.info.host_label,
-            "incarnation": format!("{:016x}", node.info.incarnation.0),
-            "alive": node.alive,
-            "draining": node.draining,
-            "heard_ms_ago": node.heard_ms_ago,
-            "present_ms": node.present_ms,
-            "region_bytes": node.info.region_bytes,
-            "regions": {
-                "free": node.counts.free, "leased": node.counts.leased, "named": node.counts.named,
-                "cleaning": node.counts.cleaning, "away": node.counts.away, "locked": node.counts.locked,
-            },
-            "sessions": node.counts.sessions,
-            "traffic": {
-                "read_ops": node.traffic.read_ops, "read_bytes": node.traffic.read_bytes,
-                "write_ops": node.traffic.write_ops, "write_bytes": node.traffic.write_bytes,
-                "refused_ops": node.traffic.refused_ops, "mapped_regions": node.traffic.mapped_regions,
-                "spun_ns": node.traffic.spun_ns,
-            },
-        })
-    });
-    let files = files.iter().map(|file| {
-        json!({ "name": file.name, "bytes": file.bytes, "class": file.class.word(), "lost": file.is_lost })
-    });
-    let tenants = report.tenants.iter().map(|has| {
-        json!({
-            "tenant": &*has.tenant, "held_bytes": has.held_bytes, "promised_bytes": has.promised_bytes,
-            "quota_bytes": (has.quota_bytes > 0).then_some(has.quota_bytes),
-        })
-    });
+fn as_json(report: &StatusReport, files: &[FileInfo]) -> Value {
+    let file = |file: &FileInfo| file_json(&file.name, file.bytes, file.class, file.is_lost);
     json!({
         "term": report.term.0,
         "sessions": report.sessions,
         "tickets_open": report.tickets_open,
         "file_count": report.files,
         "file_bytes": report.file_bytes,
-        "nodes": nodes.collect::<Vec<_>>(),
-        "tenants": tenants.collect::<Vec<_>>(),
-        "files": files.collect::<Vec<_>>(),
+        "nodes": report.nodes.iter().map(node_json).collect::<Vec<_>>(),
+        "tenants": report.tenants.iter().map(tenant_json).collect::<Vec<_>>(),
+        "files": files.iter().map(file).collect::<Vec<_>>(),
     })
+}
+
+/// Returns a node of the pool in JSON.
+pub(crate) fn node_json(node: &NodeStatus) -> Value {
+    json!({
+        "name": &*node.info.name,
+        "address": &*node.info.address,
+        "host_label": &*node.info.host_label,
+        "incarnation": format!("{:016x}", node.info.incarnation.0),
+        "alive": node.alive,
+        "draining": node.draining,
+        "heard_ms_ago": node.heard_ms_ago,
+        "present_ms": node.present_ms,
+        "region_bytes": node.info.region_bytes,
+        "regions": regions_json(&node.counts),
+        "sessions": node.counts.sessions,
+        "traffic": traffic_json(&node.traffic),
+    })
+}
+
+/// Returns the numbers of a node's regions in JSON.
+pub(crate) fn regions_json(counts: &RegionCounts) -> Value {
+    json!({
+        "free": counts.free, "leased": counts.leased, "named": counts.named,
+        "cleaning": counts.cleaning, "away": counts.away, "locked": counts.locked,
+    })
+}
+
+/// Returns the counters of a node in JSON.
+pub(crate) fn traffic_json(traffic: &Traffic) -> Value {
+    json!({
+        "read_ops": traffic.read_ops, "read_bytes": traffic.read_bytes,
+        "write_ops": traffic.write_ops, "write_bytes": traffic.write_bytes,
+        "refused_ops": traffic.refused_ops, "mapped_regions": traffic.mapped_regions,
+        "spun_ns": traffic.spun_ns,
+    })
+}
+
+/// Returns a tenant in JSON.
+pub(crate) fn tenant_json(has: &TenantStatus) -> Value {
+    json!({
+        "tenant": &*has.tenant, "held_bytes": has.held_bytes, "promised_bytes": has.promised_bytes,
+        "quota_bytes": (has.quota_bytes > 0).then_some(has.quota_bytes),
+    })
+}
+
+/// Returns a published file in JSON.
+pub(crate) fn file_json(name: &str, bytes: u64, class: FileClass, is_lost: bool) -> Value {
+    json!({ "name": name, "bytes": bytes, "class": class.word(), "lost": is_lost })
 }
 
 fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String> {

@@ -1,5 +1,6 @@
 //! Shared parts of Farpool's commands: settings, flags for connections and TLS, failures and their exit codes, sizes
-//! and times, declarations of flags, input files, tables, JSON output, the log, signals, and the search for programs.
+//! and times, declarations of flags, input files, tables, JSON output, the log, monitoring over HTTP, signals, and the
+//! search for programs.
 //!
 //! Never in this crate: the work of a single command.
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@ pub mod exposure;
 pub mod input;
 pub mod json;
 pub mod log;
+pub mod monitoring;
 pub mod programs;
 pub mod settings;
 pub mod signals;

@@ -26,6 +26,7 @@
 mod embedded;
 mod file;
 pub mod function;
+pub mod monitoring;
 mod pool;
 pub mod table;
 

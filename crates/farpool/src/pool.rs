@@ -2,6 +2,7 @@
 
 use crate::FarFile;
 use crate::embedded::{EmbeddedOptions, embedded};
+use crate::monitoring::{Endpoint, Serving};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_calls::{Function, FunctionInfo};
@@ -10,6 +11,8 @@ use farpool_tables::{FarTable, PutOptions, TableInfo, TableKey};
 use farpool_transport::Dialer;
 use std::convert::Infallible;
 use std::fmt::Display;
+use std::io;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -24,12 +27,22 @@ use std::sync::Arc;
 ///
 /// It dereferences to [`farpool_files::Pool`] and has all its methods.
 #[derive(Clone)]
-pub struct Pool(farpool_files::Pool);
+pub struct Pool {
+    inner: farpool_files::Pool,
+    serving: Arc<Serving>,
+}
 
 impl Deref for Pool {
     type Target = farpool_files::Pool;
     fn deref(&self) -> &farpool_files::Pool {
-        &self.0
+        &self.inner
+    }
+}
+
+impl From<farpool_files::Pool> for Pool {
+    fn from(inner: farpool_files::Pool) -> Pool {
+        let serving = Arc::new(Serving::new(&inner));
+        Pool { inner, serving }
     }
 }
 
@@ -37,32 +50,44 @@ impl Pool {
     /// Opens a session with the pool of the broker at `farpool://host:port`. Brokers that stand in for each other are
     /// separated by commas: `farpool://host:port,host:port`.
     pub fn connect(url: &str) -> Result<Pool, Error> {
-        farpool_files::Pool::connect(url).map(Pool)
+        farpool_files::Pool::connect(url).map(Pool::from)
     }
 
     /// Opens a session with options.
     pub fn connect_with(url: &str, options: PoolOptions) -> Result<Pool, Error> {
-        farpool_files::Pool::connect_with(url, options).map(Pool)
+        farpool_files::Pool::connect_with(url, options).map(Pool::from)
     }
 
     /// Opens a session from another host than this machine, as the simulator does.
     pub fn connect_from(host: Arc<dyn Dialer>, url: &str, options: PoolOptions) -> Result<Pool, Error> {
-        farpool_files::Pool::connect_from(host, url, options).map(Pool)
+        farpool_files::Pool::connect_from(host, url, options).map(Pool::from)
     }
 
     /// Starts a pool inside this process: a broker and nodes that end with the session.
     pub fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
-        embedded(options).map(Pool)
+        embedded(options).map(Pool::from)
+    }
+
+    /// Serves metrics, health and state of this session over HTTP until the session ends, and returns the address. Bind
+    /// the endpoint before the session is opened, so that a port in use is noticed first.
+    pub fn serve_http(&self, endpoint: Endpoint) -> io::Result<SocketAddr> {
+        self.serving.begin(endpoint)
+    }
+
+    /// Ends the session as [`farpool_files::Pool::close`] does, and stops serving it over HTTP.
+    pub fn close(&self) {
+        self.serving.end();
+        self.inner.close();
     }
 
     /// Creates a file that is private to this session until it is published.
     pub fn create(&self, name: &str, class: FileClass, options: CreateOptions) -> Result<FarFile, Error> {
-        self.0.create(name, class, options).map(FarFile)
+        self.inner.create(name, class, options).map(FarFile)
     }
 
     /// Opens a file of this session, or a published one.
     pub fn open(&self, name: &str) -> Result<FarFile, Error> {
-        self.0.open(name).map(FarFile)
+        self.inner.open(name).map(FarFile)
     }
 
     /// Registers how to rebuild published files whose names begin with `prefix`, after their bytes were lost.
@@ -74,7 +99,7 @@ impl Pool {
         prefix: &str,
         rebuild: impl Fn(&Pool, &str) -> Result<(), Error> + Send + Sync + 'static,
     ) {
-        self.0.rebuild_with(prefix, move |pool, name| rebuild(&Pool(pool.clone()), name));
+        self.inner.rebuild_with(prefix, move |pool, name| rebuild(&Pool::from(pool.clone()), name));
     }
 
     /// Opens a far table. An encrypted table shows its columns and the number of its rows; [`Pool::table_with_key`]

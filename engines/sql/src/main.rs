@@ -122,7 +122,7 @@ struct Args {
 #[derive(Subcommand)]
 enum Other {
     /// Run parts of other sessions' queries, near the memory that they read
-    Worker(worker::Args),
+    Worker(Box<worker::Args>),
     /// Print the flags of this program, its settings and the mistakes in them as JSON, for `farpool`
     #[command(hide = true)]
     Describe,

@@ -1,10 +1,12 @@
 //! `farpool sql worker`: a process that runs parts of other sessions' queries.
 
+use farpool::monitoring::MonitoredSession;
 use farpool::{Pool, PoolOptions};
 use farpool_command::exit::Failure;
-use farpool_command::exposure;
+use farpool_command::{exposure, monitoring};
 use farpool_distributed::{Beyond, serve};
 use std::io::Write;
+use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -24,6 +26,8 @@ pub(crate) struct Args {
     #[arg(long)]
     insecure_listen: bool,
     #[command(flatten)]
+    monitoring: monitoring::Args,
+    #[command(flatten)]
     exposure: exposure::ClientArgs,
 }
 
@@ -41,6 +45,7 @@ fn name(text: &str) -> Result<String, String> {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let exposure = args.exposure.exposure()?;
+    let endpoint = args.monitoring.endpoint(exposure.tls.as_ref())?;
     let options = PoolOptions {
         label: Some("farpool sql worker".into()),
         tls: exposure.tls,
@@ -48,6 +53,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ..PoolOptions::default()
     };
     let pool = Pool::connect_with(&args.exposure.pool, options)?;
+    let monitored = Arc::new(MonitoredSession::new("sql worker", &pool, None));
+    let _server = monitoring::serve(endpoint, monitored)?;
     let beyond = if args.insecure_listen { Beyond::Insecure } else { Beyond::Refused };
     let served = runtime.block_on(async {
         let listen = |error| Failure::Usage(format!("--listen {}: {error}", args.listen));
