@@ -15,12 +15,14 @@ import decimal
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, NotRequired, Protocol, Self, TypeAlias, TypedDict, overload
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, overload
 
 import pyarrow
 import pyarrow.dataset
 import pyarrow.parquet
 from typing_extensions import Buffer
+
+from farpool._stats import PoolStats, PoolStatus, Report
 
 Size: TypeAlias = int | str
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -115,76 +117,6 @@ class ArrowStream(Protocol):
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
-class PoolStats(TypedDict):
-    """Counters of this session since it connected, and gauges. Reading them contacts no other process."""
-
-    read_ops: int
-    bytes_read: int
-    write_ops: int
-    bytes_written: int
-    broker_calls: int
-    """Requests to the broker, without renewals of leases."""
-    leased_bytes: int
-    """Gauge: bytes that this session has leased from nodes, in whole regions."""
-    used_bytes: int
-    """Gauge: leased bytes that files occupy, in whole extents. A mirrored extent counts twice."""
-    leased_bytes_total: int
-    failed_ops: int
-    """Reads and writes that raised an error."""
-    nodes_lost: int
-    dropped_copy_bytes: int
-    """Bytes of copies that were dropped because a write did not reach them or their node was lost."""
-    unprotected_bytes: int
-    """Gauge: bytes of protected files that have one copy only. The second copy is not made yet, or the local disk does
-    not have the bytes yet."""
-    repaired_bytes: int
-    """Bytes of lost copies that were made again in the background."""
-    disk_bytes_written: int
-    """Bytes written to local copies on disk."""
-    disk_bytes_read: int
-    """Bytes read from local copies on disk, because no node had them."""
-    spun_ns: int
-    """CPU time, in ns, that threads of this process spent spinning while they waited for nodes. Sum over all pools of
-    the process."""
-    row_groups_read: int
-    """Row groups of far tables that queries read."""
-    row_groups_skipped: int
-    """Row groups of far tables that queries skipped: their statistics show that no row passes the filters."""
-
-class NodeStatus(TypedDict):
-    name: str
-    address: str
-    host_label: str
-    """Failure domain of the node."""
-    donated_bytes: int
-    leased_bytes: int
-    free_bytes: int
-    away_bytes: int
-    """Bytes that the node returned to its host, which needs the memory. They are not part of `donated_bytes`."""
-
-class NamedFileStatus(TypedDict):
-    name: str
-    size: int
-    file_class: FileClass
-    lost: bool
-    """True if a node that stored some of its bytes has restarted since."""
-
-class PoolStatus(TypedDict):
-    """State of the pool, as its broker knows it."""
-
-    url: str
-    term: int
-    """Term of the broker: a number that increases when a broker starts or becomes the leader."""
-    nodes: list[NodeStatus]
-    """Nodes that are serving. A lost node is not in this list."""
-    sessions: int
-    """Sessions that the broker heard of recently."""
-    files: list[NamedFileStatus]
-    """Published files. The broker does not know the unpublished files of sessions."""
-    donated_bytes: int
-    leased_bytes: int
-    """Bytes leased by all sessions and published files. 0 when all memory has been given back."""
-
 def _shown(text: str) -> str: ...
 def _size_bytes(what: str, value: Size) -> int: ...
 def _size_text(bytes: int) -> str: ...
@@ -203,6 +135,8 @@ def connect(
     protection: Protection | None = None,
     local_folder: PathLike | None = None,
     encrypted: bool = False,
+    http: str | None = None,
+    http_token: PathLike | None = None,
 ) -> Pool:
     """Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
 
@@ -222,8 +156,12 @@ def connect(
     With `encrypted`, scratch files are encrypted and authenticated before they leave this process: memory nodes can
     neither read them nor change them unnoticed. Local copies are not encrypted.
 
+    If `http` is an address, such as "127.0.0.1:9710" (port 0 picks a free one), metrics and state of the session are
+    served there over HTTP until it is closed. Requests need the token of the file `http_token`, if one is given;
+    addresses of other machines need one.
+
     Raises UnreachableError, RefusedError (on another machine without certificates, or one side does not trust the
-    other), InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
+    other), InvalidError (url, transport, timeout, protection, certificates, http), ExhaustedError (reserve).
 
         with farpool.connect("farpool://127.0.0.1:7700") as pool:
             pool.reserve("1GiB")
@@ -254,6 +192,9 @@ class Pool:
     @property
     def local_folder(self) -> str:
         """Folder for local copies of scratch files."""
+    @property
+    def http_address(self) -> str | None:
+        """Address at which the session is served over HTTP. None without `http`."""
     @property
     def closed(self) -> bool: ...
     def __enter__(self) -> Self: ...
@@ -621,50 +562,6 @@ class Rows:
     def __len__(self) -> int: ...
     def to_arrow(self) -> pyarrow.Table: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
-
-class Report(TypedDict):
-    """Report of a query: where row groups were processed, bytes, and times in seconds."""
-
-    placement: Placement | None
-    """Placement that was asked for. `None` if the query has not run yet."""
-    chosen: Placement | None
-    """Placement that was used: `placement` itself, or the choice for "auto". `None` if the query has not run yet."""
-    why: NotRequired[str]
-    """Reason of the choice."""
-    sure: NotRequired[bool]
-    """True if the costs of the query were known from earlier runs."""
-    expected: NotRequired[dict[str, dict[str, float]]]
-    """Estimates for each placement: `seconds`, `link_bytes`, `node_seconds`, `client_seconds`."""
-    tried: int
-    """Row groups that nodes ran as a trial, before the placement was chosen."""
-    corrected: bool
-    """True if the trial changed the choice."""
-    row_groups: int
-    """Row groups of the table."""
-    shipped: int
-    """Row groups that nodes processed."""
-    fetched: int
-    """Row groups that this process fetched and processed."""
-    skipped: int
-    """Row groups that were skipped: their statistics show that no row is needed."""
-    rows: int
-    result_bytes: int
-    """Bytes of results that nodes sent."""
-    fetched_bytes: int
-    """Bytes of columns that were fetched."""
-    lookup_bytes: int
-    """Bytes of keys and filters that were sent to nodes for semi-joins."""
-    link_bytes: int
-    """Sum of `result_bytes`, `fetched_bytes` and `lookup_bytes`."""
-    node_bytes: int
-    """Bytes of columns that nodes read."""
-    node_seconds: float
-    """Seconds that nodes worked, sum over all nodes."""
-    client_seconds: float
-    """Seconds that this process worked, without waiting."""
-    seconds: float
-    refusals: list[tuple[str, str]]
-    """Pairs (node, reason) of nodes that did not run their part. This process ran it instead."""
 
 class Stream:
     """Rows of a query, as they arrive. They can be read once, by any library that reads Arrow streams. The query starts

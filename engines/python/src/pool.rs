@@ -6,6 +6,7 @@ use crate::scan::PyScan;
 use crate::table::PyTable;
 use crate::{arrow, certificates, errors, forks, units};
 use arrow_array::RecordBatchReader;
+use farpool::monitoring::{Access, Endpoint};
 use farpool::table::{PutOptions, TableLayout};
 use farpool::{
     CreateOptions, EmbeddedOptions, FarTable, FileClass, IfTaken, Pool, PoolOptions, Protection, TableKey,
@@ -16,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyDict, PyList, PyWeakrefMethods, PyWeakrefReference};
 use std::mem::ManuallyDrop;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,6 +30,7 @@ pub(crate) struct PyPool {
     /// collector sees the reference cycle if a function holds its own pool.
     rebuilders: Mutex<Vec<Py<PyAny>>>,
     local_folder: PathBuf,
+    http_address: Option<SocketAddr>,
     is_closed: AtomicBool,
     forks: u64,
 }
@@ -78,15 +81,19 @@ fn local_folder(folder: Option<PathBuf>) -> PathBuf {
 /// files are encrypted and authenticated before they leave this process: memory nodes can neither read them nor change
 /// them unnoticed. Local copies are not encrypted.
 ///
+/// If `http` is an address, such as "127.0.0.1:9710" (port 0 picks a free one), metrics and state of the session are
+/// served there over HTTP until it is closed. Requests need the token of the file `http_token`, if one is given;
+/// addresses of other machines need one.
+///
 /// Raises UnreachableError, RefusedError (on another machine without certificates, or one side does not trust the
-/// other), InvalidError (url, transport, timeout, protection, certificates), ExhaustedError (reserve).
+/// other), InvalidError (url, transport, timeout, protection, certificates, http), ExhaustedError (reserve).
 ///
 /// >>> with farpool.connect("farpool://127.0.0.1:7700") as pool:     # doctest: +SKIP
 /// ...     pool.reserve("1GiB")
 #[pyfunction]
 #[pyo3(signature = (
     url=None, *, transport="auto", timeout="5s", reserve=None, ca=None, cert=None, key=None, certs=None,
-    tenant=None, plaintext=false, protection=None, local_folder=None, encrypted=false
+    tenant=None, plaintext=false, protection=None, local_folder=None, encrypted=false, http=None, http_token=None
 ))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn connect(
@@ -104,6 +111,8 @@ pub(crate) fn connect(
     protection: Option<&str>,
     local_folder: Option<PathBuf>,
     encrypted: bool,
+    http: Option<&str>,
+    http_token: Option<PathBuf>,
 ) -> PyResult<PyPool> {
     let options = PoolOptions {
         tls: certificates::tls(py, [ca, cert, key], certs, tenant)?,
@@ -118,13 +127,29 @@ pub(crate) fn connect(
         ..PoolOptions::default()
     };
     let local_folder = options.local_folder.clone();
+    let endpoint = http.map(|address| endpoint(py, address, http_token)).transpose()?;
     let opened = match url {
         Some(url) => py.detach(|| Pool::connect_with(url, options)),
         None => {
             py.detach(|| Pool::embedded(EmbeddedOptions { pool: options, ..EmbeddedOptions::new(1 << 30) }))
         }
     };
-    opened.map(|pool| PyPool::new(pool, local_folder)).map_err(|error| errors::of(py, &error))
+    let pool = opened.map_err(|error| errors::of(py, &error))?;
+    let served = endpoint.map(|endpoint| pool.serve_http(endpoint)).transpose()?;
+    Ok(PyPool::new(pool, local_folder, served))
+}
+
+/// Binds the address at which a session is served over HTTP.
+fn endpoint(py: Python<'_>, asked: &str, token: Option<PathBuf>) -> PyResult<Endpoint> {
+    let wrong = |why: String| errors::invalid(py, format!("http {asked:?}: {why}"));
+    let found = asked.to_socket_addrs().map_err(|error| wrong(format!("{error}; write HOST:PORT")))?;
+    let address = found.into_iter().next().ok_or_else(|| wrong("it resolves to no address".into()))?;
+    let mut access = Access::default();
+    if let Some(path) = token {
+        let loaded = access.with_token_file(&path);
+        access = loaded.map_err(|error| errors::invalid(py, format!("http_token {error}")))?;
+    }
+    Endpoint::bind(address, access, None).map_err(|error| wrong(error.to_string()))
 }
 
 /// Starts a broker and `nodes` memory nodes inside this process, with `memory` bytes in total.
@@ -163,15 +188,16 @@ pub(crate) fn embedded(
     };
     let local_folder = options.pool.local_folder.clone();
     let opened = py.detach(|| Pool::embedded(options));
-    opened.map(|pool| PyPool::new(pool, local_folder)).map_err(|error| errors::of(py, &error))
+    opened.map(|pool| PyPool::new(pool, local_folder, None)).map_err(|error| errors::of(py, &error))
 }
 
 impl PyPool {
-    fn new(pool: Pool, local_folder: PathBuf) -> PyPool {
+    fn new(pool: Pool, local_folder: PathBuf, http_address: Option<SocketAddr>) -> PyPool {
         PyPool {
             pool: ManuallyDrop::new(pool),
             rebuilders: Mutex::default(),
             local_folder,
+            http_address,
             is_closed: AtomicBool::new(false),
             forks: forks(),
         }
@@ -236,6 +262,12 @@ impl PyPool {
     #[getter]
     fn local_folder(&self) -> String {
         self.local_folder.display().to_string()
+    }
+
+    /// Address at which this session is served over HTTP. None without `http`.
+    #[getter]
+    fn http_address(&self) -> Option<String> {
+        self.http_address.map(|address| address.to_string())
     }
 
     /// True if `close` was called.

@@ -66,7 +66,7 @@ def test_a_local_folder_that_is_missing_is_named_when_a_database_is_attached(con
 
 
 def test_every_counter_is_declared_and_every_declared_counter_is_there(pool):
-    declared = ast.parse(Path(farpool.__file__).with_name("_farpool.pyi").read_text())
+    declared = ast.parse(Path(farpool.__file__).with_name("_stats.pyi").read_text())
     [stats] = [node for node in declared.body if isinstance(node, ast.ClassDef) and node.name == "PoolStats"]
     names = [node.target.id for node in stats.body if isinstance(node, ast.AnnAssign)]
     assert list(pool.stats()) == names
