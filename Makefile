@@ -12,6 +12,8 @@ WHEELS := $(CARGO_TARGET_DIR)/wheels
 CARGO_FLAGS = --profile $(PROFILE) --locked $(TIMINGS)
 # etcd: the installed one, or Debian's, unpacked under CACHE without installing it.
 ETCD := $(or $(FARPOOL_ETCD),$(shell command -v etcd),$(CACHE)/etcd/usr/bin/etcd)
+# Prometheus and promtool: Debian's, unpacked under CACHE without installing them.
+PROMETHEUS := $(CACHE)/prometheus/usr/bin
 # Runs a test program with a time limit, and names the test that hangs. Cargo's tests run each program with it.
 BOUNDED := $(PYTHON) $(CURDIR)/tests/run.py
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="$(BOUNDED)"
@@ -42,11 +44,11 @@ COMMAND ?= sandbox sqlite
 
 # Tests and lints use a build with less optimization and more assertions. Benchmarks and long computations use the
 # release profile.
-CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-stores test-documents test-papers suites damage rules lint guest-test guest-figures upgrade-test
+CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-stores test-monitoring test-documents test-papers suites damage rules lint guest-test guest-figures upgrade-test
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores test-documents damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test
+.PHONY: help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores test-monitoring test-documents damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +104,12 @@ $(CACHE)/etcd/usr/bin/etcd:
 	dpkg -x $(CACHE)/etcd/etcd-server_*.deb $(CACHE)/etcd
 	touch $@
 
+$(PROMETHEUS)/promtool:
+	mkdir -p $(CACHE)/prometheus
+	cd $(CACHE)/prometheus && (apt-get download prometheus || (apt-get update && apt-get download prometheus))
+	dpkg -x $(CACHE)/prometheus/prometheus_*.deb $(CACHE)/prometheus
+	touch $@
+
 $(FIO):
 	apt-get install --yes --quiet --no-install-recommends fio || (apt-get update && apt-get install --yes --quiet --no-install-recommends fio)
 
@@ -129,6 +137,9 @@ demo: $(DEMO_VENV)/.ready ## Run DuckDB queries that do not fit in the memory of
 bench: benches rivals ## Measure far reads and writes beside memcpy (BENCH="--beside redis,disk": flags of farpool bench io)
 	$(BIN) bench io $(BENCH)
 
+scraped: benches ## Measure far reads and writes while metrics are scraped every second, beside without (SCRAPED="--rounds 3")
+	$(PYTHON) bench/monitoring/scraped.py --farpool $(BIN) $(SCRAPED)
+
 farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB --plots DIR": flags of its run.py)
 	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
 
@@ -136,7 +147,7 @@ farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB 
 # again. Most tests wait more than they compute, so two suites run at a time. The output of each is shown when it has
 # ended.
 BUILT := rules everything functions reference
-PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-stores test-documents test-sim
+PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-stores test-monitoring test-documents test-sim
 ifdef BEGUN
 # Compilers would try to use make's jobserver, which only child processes of make can reach.
 unexport MAKEFLAGS MFLAGS
@@ -152,12 +163,12 @@ test: ## Run all checks and tests, as CI does
 timed-%: %
 	@echo "phase $*: ended $$(($$(date +%s) - $(BEGUN))) s after all was built"
 
-test-busy: everything wheel reference functions $(ETCD) $(POSTGRES) $(POSTGRES_WHEELS) ## Run all tests ten times while four processes keep the CPUs busy (BUSY="--runs 3 --only lease")
-	$(TESTED) FARPOOL_WHEELS=$(WHEELS) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox \
+test-busy: everything wheel reference functions $(PROMETHEUS)/promtool $(ETCD) $(POSTGRES) $(POSTGRES_WHEELS) ## Run all tests ten times while four processes keep the CPUs busy (BUSY="--runs 3 --only lease")
+	$(TESTED) FARPOOL_WHEELS=$(WHEELS) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_PROMETHEUS=$(PROMETHEUS) \
 	  CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) \
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" \
 	  $(FUNCTION_CRATES:%=--cargo "$(CARGO_FLAGS) --manifest-path %") $(BUSY) --pytest "$(PYTEST)" \
-	  bench/papers/test_figures.py engines/tests/test_stores.py engines/tests/test_documents.py examples/functions/native_test.py engines/python/tests/test_*.py
+	  bench/papers/test_figures.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py examples/functions/native_test.py engines/python/tests/test_*.py
 
 everything: # Builds all programs and tests, with all their features together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
@@ -232,6 +243,9 @@ test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) benches rivals) whe
 
 test-stores: everything wheel # Tests SQL over a bucket behind a cache.
 	$(TESTED) $(PYTEST) engines/tests/test_stores.py
+
+test-monitoring: $(or $(filter everything,$(COMMAND)),build) wheel $(PROMETHEUS)/promtool ## Test metrics, API, rules and alerts of real processes
+	$(TESTED) FARPOOL_PROMETHEUS=$(PROMETHEUS) $(PYTEST) engines/tests/test_monitoring.py
 
 test-documents: everything wheel functions $(ETCD) ## Run the examples of README.md and docs/*.md
 	$(TESTED) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox CACHE=$(CACHE) $(PYTEST) engines/tests/test_documents.py
