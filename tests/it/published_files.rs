@@ -116,3 +116,28 @@ fn file_of_another_class_is_not_published() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("pinned"), "{error}");
 }
+
+#[test]
+fn file_that_is_replaced_while_its_node_is_evacuated_does_not_end_the_evacuation() {
+    let (writer, reader) = two_sessions(TransportChoice::Tcp);
+    let content = |version: u8| vec![version; 3 * MIB as usize];
+    for name in ["a", "b", "c"] {
+        publish(&writer, name, &content(1), IfTaken::Refuse).expect("published");
+    }
+    let nodes: Vec<String> =
+        reader.status().expect("a status").nodes.iter().map(|node| node.info.name.to_string()).collect();
+    for (node, version) in nodes.iter().zip(2..) {
+        let mut replaced = Vec::new();
+        let moved = reader.evacuate(node, |name, _| {
+            if !replaced.contains(&name.to_owned()) {
+                replaced.push(name.to_owned());
+                publish(&writer, name, &content(version), IfTaken::Replace).expect("replaced");
+            }
+        });
+        moved.expect("evacuated");
+        for name in &replaced {
+            assert!(whole(&reader, name) == content(version), "{name} has the bytes of its last version");
+        }
+        assert!(!replaced.is_empty(), "{node} had files");
+    }
+}

@@ -19,7 +19,7 @@ use farpool_wire::control::{
 };
 use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -225,7 +225,8 @@ impl Pool {
         self.inner.check()?;
         let from = self.node_called(node)?;
         let mut bytes = 0;
-        for info in self.names("")? {
+        let mut names = VecDeque::from(self.names("")?);
+        while let Some(info) = names.pop_front() {
             let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
             let mut of_file = 0;
             let moved = |count| {
@@ -237,6 +238,10 @@ impl Pool {
                 Ok(moved) => bytes += moved,
                 // Another client dropped it meanwhile, or it was lost before.
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Lost) => {}
+                // Another client replaced it meanwhile, and the new file may lie on the node as well.
+                Err(error) if error.kind() == ErrorKind::Exists => {
+                    names.extend(self.names(&info.name)?.into_iter().filter(|one| one.name == info.name));
+                }
                 Err(error) => return Err(error.during(format_args!("moving far file {:?}", &*info.name))),
             }
         }
