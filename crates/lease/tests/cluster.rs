@@ -54,7 +54,7 @@ enum Said {
 }
 
 #[derive(Clone, Debug)]
-struct RangeLock {
+struct InFlight {
     id: u64,
     from: Address,
     to: Address,
@@ -92,7 +92,7 @@ struct World<'a> {
     durable: Durable,
     nodes: Vec<Node>,
     clients: Vec<Client>,
-    flights: Vec<RangeLock>,
+    flights: Vec<InFlight>,
     /// Files that the broker has acknowledged, by name. Kept apart from the broker's catalog.
     promised: BTreeMap<Name, Promised>,
     /// Lowest file id that was certainly never given.
@@ -153,7 +153,7 @@ impl World<'_> {
         MonoNs(self.now_ms * 1_000_000)
     }
 
-    fn send(&mut self, flight: RangeLock) {
+    fn send(&mut self, flight: InFlight) {
         if self.random.percent(3) || self.flights.len() >= FLIGHTS_MAX {
             self.tally.add("message lost");
             return;
@@ -171,17 +171,17 @@ impl World<'_> {
             return;
         }
         let index = self.random.below(self.flights.len() as u64) as usize;
-        let RangeLock { id, from, to, connection, said } = self.flights.swap_remove(index);
+        let InFlight { id, from, to, connection, said } = self.flights.swap_remove(index);
         match (to, said) {
             (Address::Broker { life }, Said::Ask(request)) if life == self.broker_life => {
                 if let Some(answer) = self.ask_broker(from, connection, request) {
-                    self.send(RangeLock { id, from: to, to: from, connection, said: Said::Answer(answer) });
+                    self.send(InFlight { id, from: to, to: from, connection, said: Said::Answer(answer) });
                 }
             }
             (Address::Node(node), Said::Ask(request)) => {
                 let Address::Client(client) = from else { panic!("only clients ask nodes") };
                 let answer = self.ask_node(node, &tenant_of(client), request);
-                self.send(RangeLock { id, from: to, to: from, connection, said: Said::Answer(answer) });
+                self.send(InFlight { id, from: to, to: from, connection, said: Said::Answer(answer) });
             }
             (Address::Node(node), Said::Answer(answer)) => self.answer_node(node, id, from, answer),
             (Address::Client(client), Said::Answer(answer)) => self.answer_client(client, id, answer),
@@ -427,7 +427,7 @@ impl World<'_> {
             node.connection = id;
         }
         let (from, to, connection) = (Address::Node(index), Address::Broker { life }, node.connection);
-        self.send(RangeLock { id, from, to, connection, said: Said::Ask(request) });
+        self.send(InFlight { id, from, to, connection, said: Said::Ask(request) });
     }
 
     fn answer_node(&mut self, index: usize, id: u64, from: Address, answer: Result<Reply, Refusal>) {

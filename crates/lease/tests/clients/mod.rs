@@ -36,7 +36,7 @@ impl World<'_> {
         let id = self.fresh();
         self.clients[client].asked.insert(id, (request.clone(), to, self.now_ms));
         let from = Address::Client(client);
-        self.send(RangeLock { id, from, to, connection: 0, said: Said::Ask(request) });
+        self.send(InFlight { id, from, to, connection: 0, said: Said::Ask(request) });
     }
 
     fn ask_broker_as_client(&mut self, client: usize, request: Request) {
