@@ -51,8 +51,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Prints the failure on standard error, with the origin of the settings that it is about. Returns the exit code
-/// for it.
+/// Prints the failure on standard error, with the origin of the settings that it is about; [`Failure::NobodyReads`]
+/// prints nothing. Returns the exit code for it.
 pub fn report(failure: &Failure, origins: &Origins) -> ExitCode {
     let code = match failure {
         Failure::NobodyReads => return ExitCode::SUCCESS,

@@ -390,8 +390,8 @@ impl Queue {
         under_way.into_iter().for_each(|(_, readings)| self.put_off(readings));
     }
 
-    /// Drops all connections in a forked process, because the answers belong to the parent process. Each read is then
-    /// refused with that reason.
+    /// Gives up all connections in a forked process, because the answers belong to the parent process. The reads
+    /// that were under way are put off, and the slow way then refuses each with that reason.
     fn leave_to_parent(&mut self) {
         for NodeConnection { conversation, under_way, .. } in std::mem::take(&mut self.connections) {
             // Closing it would end the conversation of the parent process.

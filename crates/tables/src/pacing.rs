@@ -62,8 +62,8 @@ const GAIN_MIN: f64 = 0.05;
 /// left.
 const SLOW_MIN: f64 = 4.0;
 /// Ratio of bytes of results to bytes of the columns that they came from. Results above this ratio count as larger
-/// than the columns. If every row passes, results are as large as the columns plus their headers, and the node sends
-/// them sooner because it has read the columns already.
+/// than the columns, and then fetching the columns moves fewer bytes. The ratio is above 1 because results are as large
+/// as the columns plus headers if every row passes, which is no reason to fetch: as many bytes would cross the link.
 const LARGER_RATIO: f64 = 1.125;
 /// Number of row groups after which the time for one row group is known.
 const SEEN_MIN: u32 = 2;

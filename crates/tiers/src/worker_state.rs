@@ -44,8 +44,8 @@ impl Queues {
 
     fn take(&self, queue: usize) -> Option<Morsel> {
         let (morsels, next) = &self.queues[queue];
-        // The index grows beyond the end with each failed attempt. Workers times the in-flight limit is far from an
-        // overflow.
+        // The index grows beyond the end with each attempt that finds the queue empty. A worker makes few of these
+        // before it is done, so that the index stays far from an overflow.
         morsels.get(next.fetch_add(1, Ordering::Relaxed)).copied()
     }
 }

@@ -134,8 +134,9 @@ fn first_difference(found: &[u8], expected: &[u8]) -> String {
     )
 }
 
-/// Counts an operation and its error. In a world without faults, an error other than want of memory is a violation.
-/// Returns the result if there is one.
+/// Counts an operation and its error, and returns the result if there is one. A correct node that is taken for a forger
+/// is always a violation. In a world without faults so is every other error, except want of memory, names that are
+/// missing, taken or invalid, and what the end of a client or the replacing of a file explains.
 fn note_outcome<T>(process: ProcessId, kind: &'static str, result: Result<T, Error>) -> Option<T> {
     world(|world| {
         world.tally.operation(kind, result.is_ok());

@@ -9,8 +9,9 @@
 //! PROGRAM client [PROVIDER] ADDRESS BASE BYTES FILE         prints: ready
 //! ```
 //!
+//! PROVIDER is the libfabric provider, such as `tcp`, for a program that has several; others take none.
 //! A client's range of the server's memory begins at BASE and has BYTES bytes. Offsets count from BASE. The client
-//! gets these commands on its standard input, one per line:
+//! gets these commands on its standard input, one per line; BLOCK is the bytes of one operation:
 //!
 //! ```text
 //! prepare read|write BLOCK COUNT        read offsets and buffers from FILE                  prints: ok

@@ -193,9 +193,11 @@ fn looked_for_first(starts: u32) -> u32 {
     if is_small(starts) { starts | (LANES as u32 - 1) } else { starts }
 }
 
-/// Looks up masked keys in the buckets at `places`, and returns how many were not found. `ADD` of 1 adds values to the
-/// table, more than 1 to that many copies in turn; 0 adds nothing and sets the places instead. With `FIRST`, a place is
-/// the one slot where its key most likely is. With `AHEAD`, the buckets of the keys in `ahead` are prefetched.
+/// Looks up masked keys (keys transformed by `secret`, as the table stores them) in the buckets at `places`. Returns
+/// how many were not found, and puts their rows into `others`. `ADD` of 1 adds the value of each row to the sum beside
+/// its key in the table. More than 1 adds to that many copies of the sums in `sums.copies` instead, to the next copy
+/// with each row. 0 adds nothing and sets each place to the slot of its key. With `FIRST`, a place is the one slot
+/// where its key most likely is. With `AHEAD`, the buckets of the keys in `ahead` are prefetched.
 ///
 /// # Safety
 /// There are no more places than masked keys. Each place is the position of a bucket of these words or, with `FIRST`,
