@@ -44,11 +44,11 @@ COMMAND ?= sandbox sqlite
 
 # Tests and lints use a build with less optimization and more assertions. Benchmarks and long computations use the
 # release profile.
-CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-stores test-monitoring test-documents test-papers suites damage rules lint guest-test guest-figures upgrade-test
+CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-programs test-monitoring test-documents test-papers suites damage rules lint guest-test guest-figures upgrade-test
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-stores test-monitoring test-documents damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test
+.PHONY: help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -147,7 +147,7 @@ farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB 
 # again. Most tests wait more than they compute, so two suites run at a time. The output of each is shown when it has
 # ended.
 BUILT := rules everything functions reference
-PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-stores test-monitoring test-documents test-sim
+PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-programs test-monitoring test-documents test-sim
 ifdef BEGUN
 # Compilers would try to use make's jobserver, which only child processes of make can reach.
 unexport MAKEFLAGS MFLAGS
@@ -168,7 +168,7 @@ test-busy: everything wheel reference functions $(PROMETHEUS)/promtool $(ETCD) $
 	  CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) \
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" \
 	  $(FUNCTION_CRATES:%=--cargo "$(CARGO_FLAGS) --manifest-path %") $(BUSY) --pytest "$(PYTEST)" \
-	  bench/papers/test_figures.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py examples/functions/native_test.py engines/python/tests/test_*.py
+	  bench/papers/test_figures.py engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py examples/functions/native_test.py engines/python/tests/test_*.py
 
 everything: # Builds all programs and tests, with all their features together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
@@ -241,8 +241,8 @@ reference: $(READY) # Computes DuckDB's answers.
 test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) benches rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Run each figure of bench/papers in its quick form; needs root
 	CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
 
-test-stores: everything wheel # Tests SQL over a bucket behind a cache.
-	$(TESTED) $(PYTEST) engines/tests/test_stores.py
+test-programs: everything wheel # Tests programs in a terminal, and farpool sql over a bucket behind a cache.
+	$(TESTED) $(PYTEST) engines/tests/test_terminal.py engines/tests/test_stores.py
 
 test-monitoring: $(or $(filter everything,$(COMMAND)),build) wheel $(PROMETHEUS)/promtool ## Test metrics, API, rules and alerts of real processes
 	$(TESTED) FARPOOL_PROMETHEUS=$(PROMETHEUS) $(PYTEST) engines/tests/test_monitoring.py

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 #[command(after_help = "Examples:  farpool sql -c \"SELECT count(*) FROM lineitem\"\n           \
     farpool sql --parquet new=new.parquet -c \"SELECT * FROM new JOIN parts USING (part)\" --format csv\n           \
     farpool sql --substrait plan.bin --format arrow -o rows.arrow\n           \
-    farpool sql            a shell; SET farpool.placement = 'ship'; EXPLAIN ANALYZE SELECT ..; \\q")]
+    farpool sql            a shell; \\? lists its commands")]
 struct Args {
     #[command(subcommand)]
     other: Option<Other>,
@@ -154,6 +154,8 @@ pub(crate) struct Runner {
     workers: Option<Arc<Workers>>,
     /// Workers that were left out of the last statement. They are kept so that each is reported only once.
     left_out: Vec<LeftOut>,
+    /// Prints a line after each statement: rows, time, bytes transferred. `\timing` of the shell changes it.
+    reports: bool,
     args: Args,
     /// Where the settings among the arguments come from.
     origins: Origins,
@@ -229,7 +231,9 @@ fn run(args: Args, origins: Origins) -> Result<(), Failure> {
     };
     let session = session.map_err(failed)?;
     let out = output::Out::new(args.output.as_deref(), args.format, args.rows)?;
-    let mut runner = Runner { session, files, cache, workers, left_out: Vec::new(), args, origins, out };
+    let reports = std::io::stderr().is_terminal() && !args.quiet;
+    let mut runner =
+        Runner { session, files, cache, workers, left_out: Vec::new(), reports, args, origins, out };
     let outcome = threads.block_on(async {
         for (name, path) in &runner.args.parquet {
             let context = runner.session.context();
@@ -370,7 +374,7 @@ impl Runner {
         let (before, cached_before) = (self.spilled(), self.cached());
         let stream = execute_stream(Arc::clone(&plan), task).map_err(failed)?;
         let shows = !self.args.quiet && std::io::stderr().is_terminal();
-        let bar = shows.then(|| progress::Bar::new(&plan));
+        let bar = if shows { progress::Bar::new(&plan) } else { None };
         let rows = self.write(stream, bar).await?;
         let elapsed = begun.elapsed();
         let tasks = self.workers.as_ref().map_or_else(Vec::new, |workers| workers.assigned());
@@ -381,6 +385,19 @@ impl Runner {
         let spilled = self.spilled().since(before);
         let cached = self.cached().map(|now| now.since(cached_before.unwrap_or_default()));
         Ok(Done { rows, elapsed, plan, tasks, stages, spilled, cached })
+    }
+
+    /// Returns the names of the tables that a statement may use, in order.
+    pub(crate) fn tables(&self) -> Vec<String> {
+        let context = self.session.context();
+        let schemas = context.catalog_names().into_iter().filter_map(|name| context.catalog(&name));
+        let schemas = schemas.flat_map(|catalog| {
+            let names = catalog.schema_names().into_iter();
+            names.filter_map(move |name| catalog.schema(&name)).collect::<Vec<_>>()
+        });
+        let mut names: Vec<String> = schemas.flat_map(|schema| schema.table_names()).collect();
+        names.sort();
+        names
     }
 
     /// Returns the counts of the file cache over all statements so far. `None` without a cache.
@@ -431,7 +448,7 @@ impl Runner {
             scan_report::explain_json(done)?;
         } else if self.args.explain {
             scan_report::explain(done)?;
-        } else if std::io::stderr().is_terminal() && !self.args.quiet {
+        } else if self.reports {
             scan_report::line(done)?;
         }
         Ok(())

@@ -12,17 +12,21 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    pub(crate) fn new(plan: &Arc<dyn ExecutionPlan>) -> Bar {
+    /// Returns `None` for a plan that scans no far table: there is no progress to show.
+    pub(crate) fn new(plan: &Arc<dyn ExecutionPlan>) -> Option<Bar> {
         let mut all = 0;
         farpool_datafusion::each_scan(plan, &mut |source: &FarSource| {
             all += source.table().row_groups().len()
         });
+        if all == 0 {
+            return None;
+        }
         let bar = ProgressBar::with_draw_target(Some(all as u64), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} row groups, {msg}, {elapsed}");
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        Bar { bar, plan: Arc::clone(plan) }
+        Some(Bar { bar, plan: Arc::clone(plan) })
     }
 
     pub(crate) fn show(&self) {
