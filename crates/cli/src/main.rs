@@ -19,6 +19,7 @@ mod node;
 mod pool_args;
 mod status;
 mod tiers;
+mod top;
 mod version;
 
 use clap::{Parser, Subcommand};
@@ -50,6 +51,8 @@ enum Command {
     Node(node::Args),
     /// Show a pool: nodes, regions, sessions, tenants, files, traffic.
     Status(status::Args),
+    /// Show a pool live: memory, traffic per second, sessions and tenants.
+    Top(top::Args),
     /// List the published files of a pool.
     Ls(ls::Args),
     /// Empty a node: its data moves to other nodes, then its process ends.
@@ -103,6 +106,7 @@ fn main() -> ExitCode {
         Command::Broker(args) => broker::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Table(command) => far_table::run(&command),

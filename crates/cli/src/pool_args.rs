@@ -15,17 +15,22 @@ pub(crate) struct PoolArgs {
     exposure: exposure::ClientArgs,
 }
 
+/// Opens a session with this label, which `farpool status` shows.
+pub(crate) fn open(args: &exposure::ClientArgs, label: &str) -> Result<Pool, Failure> {
+    let exposure = args.exposure()?;
+    let options = PoolOptions {
+        label: Some(label.to_owned()),
+        tls: exposure.tls,
+        plaintext: exposure.plaintext,
+        ..PoolOptions::default()
+    };
+    Ok(Pool::connect_with(&args.pool, options)?)
+}
+
 impl PoolArgs {
     /// Opens a session with this label, which `farpool status` shows.
     pub(crate) fn open(&self, label: &str) -> Result<Pool, Failure> {
-        let exposure = self.exposure.exposure()?;
-        let options = PoolOptions {
-            label: Some(label.to_owned()),
-            tls: exposure.tls,
-            plaintext: exposure.plaintext,
-            ..PoolOptions::default()
-        };
-        Ok(Pool::connect_with(&self.exposure.pool, options)?)
+        open(&self.exposure, label)
     }
 
     /// Prints the JSON if `--json` is given, else the text.

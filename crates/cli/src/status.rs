@@ -152,8 +152,29 @@ pub(crate) fn file_json(name: &str, bytes: u64, class: FileClass, is_lost: bool)
     json!({ "name": name, "bytes": bytes, "class": class.word(), "lost": is_lost })
 }
 
+/// Says whether a node is there, as tables show it.
+pub(crate) fn state(node: &NodeStatus) -> String {
+    match (node.alive, node.draining) {
+        (true, false) => "up".into(),
+        (true, true) => "draining".into(),
+        (false, _) => format!("silent for {} s", node.heard_ms_ago / 1000),
+    }
+}
+
+/// Header of the table of tenants.
+pub(crate) const TENANTS: [&str; 4] = ["tenant", "held", "promised", "quota"];
+
+/// Returns a row for each tenant.
+pub(crate) fn tenants(report: &StatusReport) -> Vec<Vec<String>> {
+    let tenants = report.tenants.iter().map(|has| {
+        let quota = if has.quota_bytes > 0 { show_bytes(has.quota_bytes) } else { "none".into() };
+        vec![has.tenant.to_string(), show_bytes(has.held_bytes), show_bytes(has.promised_bytes), quota]
+    });
+    tenants.collect()
+}
+
 fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String> {
-    let total = |count: fn(&farpool::NodeStatus) -> u32| -> u64 {
+    let total = |count: fn(&NodeStatus) -> u32| -> u64 {
         let alive = report.nodes.iter().filter(|node| node.alive);
         alive.map(|node| u64::from(count(node)) * node.info.region_bytes).sum()
     };
@@ -177,11 +198,7 @@ fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String
                 node.info.name.to_string(),
                 node.info.address.to_string(),
                 node.info.host_label.to_string(),
-                match (node.alive, node.draining) {
-                    (true, false) => "up".into(),
-                    (true, true) => "draining".into(),
-                    (false, _) => format!("silent for {} s", node.heard_ms_ago / 1000),
-                },
+                state(node),
                 size(node.counts.free),
                 size(node.counts.leased),
                 size(node.counts.named),
@@ -218,20 +235,7 @@ fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String
     }
     if !report.tenants.is_empty() {
         lines.push(String::new());
-        let rows: Vec<Vec<String>> = report
-            .tenants
-            .iter()
-            .map(|has| {
-                let quota = if has.quota_bytes > 0 { show_bytes(has.quota_bytes) } else { "none".into() };
-                vec![
-                    has.tenant.to_string(),
-                    show_bytes(has.held_bytes),
-                    show_bytes(has.promised_bytes),
-                    quota,
-                ]
-            })
-            .collect();
-        lines.extend(table::lines(&["tenant", "held", "promised", "quota"], &rows));
+        lines.extend(table::lines(&TENANTS, &tenants(report)));
     }
     if !files.is_empty() {
         lines.push(String::new());
