@@ -18,7 +18,7 @@ from farpool.dataset import FarDataset
 ROWS = 600_000
 GROUPS = 10  # row groups of 65,536 rows
 LARGE_ROWS = 3_000_000
-TIMEOUT_SECONDS = 2.0
+TIMEOUT_SECONDS = 2
 
 
 def numbers(rows: int = ROWS) -> pa.Table:
