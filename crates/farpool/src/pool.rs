@@ -58,6 +58,12 @@ impl Pool {
         farpool_files::Pool::connect_with(url, options).map(Pool::from)
     }
 
+    /// Opens a session with the pool that `FARPOOL_POOL` names. Certificates are those of `FARPOOL_CERTS` and so on, as
+    /// for the command, unless the options have some. An error if there is no address.
+    pub fn connect_from_environment(options: PoolOptions) -> Result<Pool, Error> {
+        farpool_files::Pool::connect_from_environment(options).map(Pool::from)
+    }
+
     /// Opens a session from another host than this machine, as the simulator does.
     pub fn connect_from(host: Arc<dyn Dialer>, url: &str, options: PoolOptions) -> Result<Pool, Error> {
         farpool_files::Pool::connect_from(host, url, options).map(Pool::from)

@@ -32,6 +32,7 @@ mod broker;
 mod disk_copy;
 mod encrypted_pages;
 mod ended;
+mod environment;
 mod error;
 mod file;
 mod file_repair;
@@ -60,6 +61,7 @@ mod write;
 
 pub use asynchronous::{AsyncQueue, FarReader, Operation, RangeStream};
 pub use ended::Ended;
+pub use environment::POOL_VARIABLE;
 pub use error::{Error, ErrorKind, Retry};
 pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 pub use farpool_wire::FileClass;

@@ -1,6 +1,7 @@
 //! Pools as their users see them: files by name, and the state of the session.
 
 use crate::broker::answer_of;
+use crate::environment::pool_of_environment;
 use crate::error::{Error, ErrorKind};
 use crate::file::FarFile;
 use crate::leases::Patience;
@@ -79,6 +80,14 @@ impl Pool {
     /// Opens a session with settings.
     pub fn connect_with(url: &str, options: PoolOptions) -> Result<Pool, Error> {
         Pool::begin(Sockets::dialer(options.exposure()), url, options, None)
+    }
+
+    /// Opens a session with the pool that the environment names: its address is in `FARPOOL_POOL`. Certificates are
+    /// those of `FARPOOL_CERTS` and so on, as for the command, unless the options have some. An error if there is no
+    /// address.
+    pub fn connect_from_environment(options: PoolOptions) -> Result<Pool, Error> {
+        let (url, options) = pool_of_environment(options)?;
+        Pool::connect_with(&url, options)
     }
 
     /// Opens a session on another host than this machine, such as one of the simulator.

@@ -140,9 +140,9 @@ def connect(
 ) -> Pool:
     """Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
 
-    Without `url` it starts an embedded pool in this process (see `embedded`). `transport="auto"` uses shared memory to
-    nodes on this machine and TCP to all others. A call waits for one peer no longer than `timeout`. `reserve` bytes
-    (default 0) are leased before this returns.
+    Without `url` the environment names the pool (`FARPOOL_POOL`) and its certificates (`FARPOOL_CERTS` and so on).
+    `transport="auto"` uses shared memory to nodes on this machine and TCP to all others. A call waits for one peer no
+    longer than `timeout`. `reserve` bytes (default 0) are leased before this returns.
 
     Connections to other machines are encrypted, and both sides prove their identity by certificates. Pass `ca`, `cert`
     and `key` (PEM files); or pass `certs`, a folder made by `farpool certs init`, which uses the administrator's
@@ -151,7 +151,7 @@ def connect(
 
     `protection` is the default for scratch files: "mirror" (copies on two nodes of different host labels), "local" (a
     copy in `local_folder`, by default the system's folder for temporary files) or "none". If it is not given: "mirror"
-    if the pool has nodes of two host labels, otherwise "local"; in an embedded pool "none".
+    if the pool has nodes of two host labels, otherwise "local".
 
     With `encrypted`, scratch files are encrypted and authenticated before they leave this process: memory nodes can
     neither read them nor change them unnoticed. Local copies are not encrypted.

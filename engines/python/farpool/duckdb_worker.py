@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import os
 import signal
 import sys
 import threading
@@ -104,7 +105,11 @@ def _is_of_this_machine(host: str) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Serves until SIGINT or SIGTERM. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m farpool.duckdb_worker", description=__doc__.splitlines()[0])
-    parser.add_argument("--pool", default="farpool://127.0.0.1:7700", metavar="URL", help="[default: %(default)s]")
+    # `connect` takes the address of the environment, with its certificates, if it is given none.
+    pool = None if os.environ.get("FARPOOL_POOL") else "farpool://127.0.0.1:7700"
+    parser.add_argument(
+        "--pool", default=pool, metavar="URL", help="[default: FARPOOL_POOL, or farpool://127.0.0.1:7700]"
+    )
     listen = "address to receive queries at; port 0 takes a free one [default: 127.0.0.1:7810]"
     parser.add_argument("--listen", type=_address, default=("127.0.0.1", 7810), metavar="HOST:PORT", help=listen)
     parser.add_argument(

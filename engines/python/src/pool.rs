@@ -9,8 +9,8 @@ use arrow_array::RecordBatchReader;
 use farpool::monitoring::{Access, Endpoint};
 use farpool::table::{PutOptions, TableLayout};
 use farpool::{
-    CreateOptions, EmbeddedOptions, FarTable, FileClass, IfTaken, Pool, PoolOptions, Protection, TableKey,
-    TransportChoice,
+    CreateOptions, EmbeddedOptions, FarTable, FileClass, IfTaken, POOL_VARIABLE, Pool, PoolOptions,
+    Protection, TableKey, TransportChoice,
 };
 use farpool_lock::Mutex;
 use pyo3::prelude::*;
@@ -67,7 +67,8 @@ fn local_folder(folder: Option<PathBuf>) -> PathBuf {
 
 /// Starts a session with the pool at `url`, such as "farpool://127.0.0.1:7700".
 ///
-/// An embedded pool is started in this process if no URL is given. `transport="auto"` uses shared memory to nodes on
+/// If `url` is missing, the environment names the pool (`FARPOOL_POOL`) and, unless arguments do, its certificates
+/// (`FARPOOL_CERTS`, `FARPOOL_TENANT` and so on, as for the command). `transport="auto"` uses shared memory to nodes on
 /// this machine and TCP to all others. `reserve` bytes are leased before this returns.
 ///
 /// Connections to other machines are encrypted, and both sides prove their identity by certificates. Pass `ca`, `cert`
@@ -77,7 +78,7 @@ fn local_folder(folder: Option<PathBuf>) -> PathBuf {
 ///
 /// `protection` is the default for scratch files: "mirror" (copies on two nodes of different host labels), "local" (a
 /// copy in `local_folder`, by default the system's folder for temporary files) or "none". If it is not given: "mirror"
-/// if the pool has nodes of two host labels, otherwise "local"; in an embedded pool "none". With `encrypted`, scratch
+/// if the pool has nodes of two host labels, otherwise "local". With `encrypted`, scratch
 /// files are encrypted and authenticated before they leave this process: memory nodes can neither read them nor change
 /// them unnoticed. Local copies are not encrypted.
 ///
@@ -130,9 +131,14 @@ pub(crate) fn connect(
     let endpoint = http.map(|address| endpoint(py, address, http_token)).transpose()?;
     let opened = match url {
         Some(url) => py.detach(|| Pool::connect_with(url, options)),
-        None => {
-            py.detach(|| Pool::embedded(EmbeddedOptions { pool: options, ..EmbeddedOptions::new(1 << 30) }))
+        None if std::env::var_os(POOL_VARIABLE).is_none_or(|url| url.is_empty()) => {
+            let message = format!(
+                "no url was given and {POOL_VARIABLE} is not set: give the address of a pool, such as \
+                 'farpool://127.0.0.1:7700', or start a pool in this process with farpool.embedded()"
+            );
+            return Err(errors::invalid(py, message));
         }
+        None => py.detach(|| Pool::connect_from_environment(options)),
     };
     let pool = opened.map_err(|error| errors::of(py, &error))?;
     let served = endpoint.map(|endpoint| pool.serve_http(endpoint)).transpose()?;

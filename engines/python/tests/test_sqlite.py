@@ -41,8 +41,8 @@ def python() -> str:
 class Worker:
     """A process with a connection, running sqlite_worker.py."""
 
-    def __init__(self, python: str, extension: str, database: Path, flags: str = ""):
-        environment = {**os.environ, "FARPOOL_SQLITE": flags, "SQLITE_TMPDIR": "/nowhere"}
+    def __init__(self, python: str, extension: str, database: Path, flags: str = "", **variables: str):
+        environment = {**os.environ, "FARPOOL_SQLITE": flags, "SQLITE_TMPDIR": "/nowhere", **variables}
         self._process = subprocess.Popen(
             [python, str(WORKER), extension, str(database)],
             stdin=subprocess.PIPE,
@@ -360,3 +360,15 @@ def test_settings_that_cannot_be_meant_are_told_when_the_extension_is_loaded(
         flags += f" --pool {shared_cluster.url}"
     with pytest.raises(RuntimeError, match=f"(?s){match}"):
         Worker(python, extension, tmp_path / "far.db", flags)
+
+
+def test_the_pool_and_a_flag_come_from_variables_and_flags_come_first(python, extension, shared_cluster, tmp_path):
+    variables = {"FARPOOL_POOL": shared_cluster.url, "FARPOOL_SQLITE_LOCAL_CACHE": "0B"}
+    with Worker(python, extension, tmp_path / "far.db", **variables) as far:
+        fill(far)
+        assert far.run("SELECT count(*) FROM t") == [[ROWS]]
+    with pytest.raises(RuntimeError, match='FARPOOL_SQLITE_CACHE: cache: "1GB" is not a size'):
+        Worker(python, extension, tmp_path / "other.db", FARPOOL_SQLITE_CACHE="1GB", **variables)
+    flags = f"--pool {shared_cluster.url} --cache 64MiB"
+    with Worker(python, extension, tmp_path / "far.db", flags, FARPOOL_POOL="farpool://127.0.0.1:1") as far:
+        assert far.run("SELECT count(*) FROM t") == [[ROWS]]

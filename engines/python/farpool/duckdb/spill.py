@@ -46,7 +46,7 @@ _attached: weakref.WeakValueDictionary[str, FarFileSystem] = weakref.WeakValueDi
 
 def attach(
     con: duckdb.DuckDBPyConnection,
-    pool: farpool.Pool,
+    pool: farpool.Pool | None = None,
     *,
     directory: str = "spill",
     protection: str | None = None,
@@ -55,7 +55,8 @@ def attach(
 ) -> FarFileSystem:
     """Makes the database of `con` spill into `pool`, and returns the file system that it uses.
 
-    This covers every connection to that database. Several databases may share a pool: each gets its own subdirectory of
+    Without `pool` it opens a session with the pool that `FARPOOL_POOL` names, which ends with the file system. This
+    covers every connection to that database. Several databases may share a pool: each gets its own subdirectory of
     `directory`. `protection` applies to all its far files: "mirror", "local" or "none"; the default is the pool's (see
     `farpool.connect`). With the first two, queries survive the loss of a memory node.
 
@@ -100,7 +101,10 @@ def attach(
             "this database is already attached to a pool: call attach only once, before it spills"
         )
 
+    is_own = pool is None
+    pool = farpool.connect() if pool is None else pool
     fs = FarFileSystem(pool, f"{parent}/{uuid.uuid4().hex[:12]}", protection)
+    fs._is_own_pool = is_own
     room = wait_for_room(pool, fs.protection) if max_bytes is None else None
     with con.cursor() as cursor:
         fs._directory_before = _setting(cursor, "temp_directory")
@@ -167,6 +171,7 @@ class FarFileSystem(AbstractFileSystem):
         self.directory = directory
         self.protection = _protection(pool, directory, protection)
         self.closed = False
+        self._is_own_pool = False
         self._bound: Bound | None = None
         self._directory_before = ""
         self._settings_before: dict[str, str] = {}
@@ -184,6 +189,8 @@ class FarFileSystem(AbstractFileSystem):
         """Deletes all files. Creating a file afterwards raises `farpool.ClosedError`."""
         self.closed = True
         self._release()
+        if self._is_own_pool:
+            self.pool.close()
 
     def isfile(self, path: str) -> bool:
         return _key(path) in self._files
