@@ -19,6 +19,8 @@ BOUNDED := $(PYTHON) $(CURDIR)/tests/run.py
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="$(BOUNDED)"
 PYTEST = $(BOUNDED) $(VENV)/bin/pytest -q -c engines/python/pyproject.toml -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 TESTED = $(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_FUNCTIONS=$(CACHE)/functions FARPOOL_BIN=$(BIN) FARPOOL_SQL_BIN=$(BIN)-sql FARPOOL_SUITE=$(CACHE)/sql-reference
+# Tests and benches run without the settings of this machine.
+export FARPOOL_CONFIG = /dev/null
 # Everything that is tested together, so that each dependency has one set of features and is compiled once. The fuzz
 # targets have a separate build, and the wheel is tested as maturin builds it.
 EVERYTHING := --workspace --exclude farpool-fuzz --exclude farpool-python
