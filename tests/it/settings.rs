@@ -131,6 +131,12 @@ fn check_prints_every_mistake_and_show_prints_values_with_their_origins() {
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((code, json["mistakes"].as_array().map(Vec::len)), (Some(2), Some(3)), "{json}");
 
+    // That part belongs to another program, which need not be installed.
+    let path = file(folder.path(), "[sql]\nlines = 7\n");
+    let (_, _, error) = said(command(&["config", "check", "--config"]).arg(&path));
+    let told = ["the key lines is unknown in [sql]", "[sql] was not checked: farpool-sql is not installed"];
+    assert_eq!(told.iter().filter(|part| error.contains(*part)).count(), 1, "{error}");
+
     let path = file(folder.path(), "pool = 'farpool://10.0.0.1:7700'\n[broker]\nttl = '7s'\n");
     let mut show = command(&["config", "show", "broker", "--json", "--config"]);
     let (code, json, error) = said(show.arg(&path).env("FARPOOL_BROKER_GRACE", "1s"));
@@ -168,6 +174,12 @@ fn completions_and_manual_pages_know_all_subcommands() {
         for word in ["region-size", "scratch", "completions"] {
             assert!(script.contains(word), "{shell} lacks {word}");
         }
+    }
+    if Path::new(&binary()).with_file_name("farpool-sql").is_file() {
+        let (_, script, _) = said(&mut command(&["completions", "bash"]));
+        assert!(
+            script.contains("insecure-workers") && script.contains("farpool__subcmd__sql__subcmd__worker")
+        );
     }
     let folder = tempfile::tempdir().expect("a folder");
     let inner = folder.path().join("man/man1");

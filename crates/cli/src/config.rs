@@ -41,12 +41,12 @@ pub(crate) fn run(command: &Command, settings: &settings::Args) -> Outcome {
     let mut report = SettingsReport::of::<Cli>(&SCOPE, settings.config.as_deref());
     let unchecked = add_others(&mut report, settings);
     match command {
-        Command::Show(args) => show(args, report),
+        Command::Show(args) => show(args, report, &unchecked),
         Command::Check(args) => check(args, &report, &unchecked),
     }
 }
 
-/// Adds the settings of the programs that are installed beside this one. Returns the tables of those that are not.
+/// Adds the settings of the programs that are installed beside this one. Returns the names of those that are not.
 fn add_others(report: &mut SettingsReport, settings: &settings::Args) -> Vec<&'static str> {
     let mut silent = Vec::new();
     for name in SCOPE.elsewhere {
@@ -59,7 +59,7 @@ fn add_others(report: &mut SettingsReport, settings: &settings::Args) -> Vec<&'s
     silent
 }
 
-fn show(args: &ShowArgs, mut report: SettingsReport) -> Outcome {
+fn show(args: &ShowArgs, mut report: SettingsReport, silent: &[&str]) -> Outcome {
     let asked = args.subcommand.join(".");
     if asked.is_empty() {
         report.settings.retain(|setting| setting.origin.is_some());
@@ -67,6 +67,13 @@ fn show(args: &ShowArgs, mut report: SettingsReport) -> Outcome {
         let tables: Vec<String> = report.settings.iter().map(|setting| setting.table.clone()).collect();
         report.settings.retain(|setting| setting.table == asked);
         if report.settings.is_empty() {
+            if let Some(name) =
+                silent.iter().find(|name| args.subcommand.first().is_some_and(|first| first == *name))
+            {
+                return Err(Failure::Failed(format!(
+                    "farpool-{name} is not installed; it knows its settings"
+                )));
+            }
             let cure = match nearest(&asked, tables.iter().map(String::as_str)) {
                 Some(near) => format!("did you mean {}?", near.replace('.', " ")),
                 None => "farpool --help lists the subcommands".to_owned(),
@@ -111,7 +118,7 @@ fn check(args: &CheckArgs, report: &SettingsReport, unchecked: &[&str]) -> Outco
         let file = report.file.as_deref().unwrap_or("no settings file");
         writeln!(out, "{}: {given} values are set, without a mistake", farpool::shown(file))?;
     }
-    for name in unchecked {
+    for name in unchecked.iter().filter(|name| report.others.contains(name)) {
         writeln!(std::io::stderr(), "farpool: [{name}] was not checked: farpool-{name} is not installed")?;
     }
     out.flush()?;

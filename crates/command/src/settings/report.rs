@@ -19,6 +19,8 @@ pub struct SettingsReport {
     pub settings: Vec<Setting>,
     /// All mistakes.
     pub mistakes: Vec<Mistake>,
+    /// Programs of their own that have settings in the file or in variables, by the names of their subcommands.
+    pub others: Vec<&'static str>,
 }
 
 /// A setting of a subcommand.
@@ -52,6 +54,7 @@ impl SettingsReport {
             file: file.as_ref().map(|file| file.path.display().to_string()),
             settings: settings(&root, scope, sources),
             mistakes: unreadable.into_iter().chain(syntax).chain(mistakes(&root, scope, sources)).collect(),
+            others: scope.elsewhere.iter().copied().filter(|name| concerns(name, sources)).collect(),
         }
     }
 
@@ -99,8 +102,21 @@ impl SettingsReport {
             file: text(&value["file"]),
             settings: value["settings"].as_array()?.iter().map(setting).collect::<Option<_>>()?,
             mistakes: value["mistakes"].as_array()?.iter().map(mistake).collect::<Option<_>>()?,
+            others: Vec::new(),
         })
     }
+}
+
+/// Reports whether the sources have settings of a subcommand that is a program of its own.
+fn concerns(name: &str, sources: Sources<'_>) -> bool {
+    let prefix = variable_prefix(name);
+    let mut entries = sources.file.iter().flat_map(|file| &file.entries);
+    entries.any(|entry| entry.table.first().is_some_and(|table| table == name))
+        || sources.variables.keys().any(|variable| variable.starts_with(&prefix))
+}
+
+fn variable_prefix(name: &str) -> String {
+    format!("{PREFIX}{}_", name.to_ascii_uppercase())
 }
 
 /// Returns the settings of all subcommands of a built declaration.
@@ -308,8 +324,7 @@ fn misspelt_variables(root: &Command, scope: &Scope, sources: Sources<'_>) -> Ve
     let of_flags =
         leaves.iter().flat_map(|leaf| flags(leaf.command, &leaf.table)).flat_map(|flag| flag.variables);
     let known: BTreeSet<String> = of_flags.chain([CONFIG.to_owned()]).collect();
-    let others: Vec<String> =
-        scope.elsewhere.iter().map(|name| format!("{PREFIX}{}_", name.to_ascii_uppercase())).collect();
+    let others: Vec<String> = scope.elsewhere.iter().map(|name| variable_prefix(name)).collect();
     let meant = |name: &str| {
         let near = known.iter().filter(|known| known.len() >= PREFIX.len() + 4);
         near.map(|known| (strsim::osa_distance(name, known), known))
