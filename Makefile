@@ -271,9 +271,13 @@ $(SQLITE_SUITE)/testfixture:
 fuzz: ## Fuzz every decoder of bytes from a peer (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
 
-guest-test: $(READY) ## Run the tests that need two NUMA nodes or cgroups of version 2 in a QEMU guest
-	cargo test $(CARGO_FLAGS) --package farpool-tiers --test two_nodes --no-run
-	CACHE=$(CACHE) bench/guest/run.sh "$$(ls -t $(dir $(BIN))deps/two_nodes-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1
+guest-test: $(READY) ## Run the tests that need two NUMA nodes, a DAX device or cgroups of version 2 in a QEMU guest
+	cargo test $(CARGO_FLAGS) --package farpool-tiers --test two_nodes --package farpool-region --test guest_memory \
+	  --package farpool-tests --test guest --no-run
+	for tests in two_nodes guest_memory guest; do \
+	  CACHE=$(CACHE) GUEST_DAX_MIB=128 bench/guest/run.sh \
+	    "$$(ls -t $(dir $(BIN))deps/$$tests-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1 || exit 1; \
+	done
 	CACHE=$(CACHE) GUEST_SECONDS=900 bench/guest/run.sh --host-root \
 	  $(VENV)/bin/python -m pytest -q --color=no --noconftest -p no:cacheprovider engines/python/tests/test_pods.py
 

@@ -18,7 +18,8 @@
 #   GUEST_BUSYBOX  a static busybox                GUEST_ACCEL    tcg (default) or kvm
 #   GUEST_MODULES  folder of GUEST_KERNEL's modules, for --host-root; other drivers must be built in
 # Limits: GUEST_MIB, memory of each node (512, or 1536 with --host-root); GUEST_SECONDS, time until it is stopped (300);
-# GUEST_DISK_MIB, size of the disk that --host-root writes to (8192; the file is sparse).
+# GUEST_DISK_MIB, size of the disk that --host-root writes to (8192; the file is sparse). GUEST_DAX_MIB takes so much
+# memory (a multiple of 128) of the second node for a device /dev/dax0.0, by the kernel parameter memmap=.
 set -euo pipefail
 
 HOST_ROOT=
@@ -29,6 +30,7 @@ fi
 PROGRAM=${1:?a program to run in the guest}
 shift
 CACHE=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/farpool}/guest
+DAX_MIB=${GUEST_DAX_MIB:-}
 MIB=${GUEST_MIB:-$([ -n "$HOST_ROOT" ] && echo 1536 || echo 512)}
 mkdir -p "$CACHE"
 
@@ -123,10 +125,23 @@ copy_module() { # NAME: copies a kernel module, after its dependencies, unless i
 /bin/busybox mount -t devtmpfs none /dev
 /bin/busybox mount -t tmpfs none /tmp
 export HOME=/tmp
+/bin/busybox --install -s /bin
+ifconfig lo up
+for module in $(cat /modules/order 2> /dev/null); do insmod "/modules/$module"; done
+INIT
+  # The memory is a namespace of persistent memory. A device of the kind `dax` claims it, and is bound to its driver.
+  [ -z "$DAX_MIB" ] || cat << 'INIT'
+cd /sys/bus/nd/devices
+[ ! -e namespace0.0/driver ] || echo namespace0.0 > namespace0.0/driver/unbind
+seed=$(cat region0/dax_seed)
+echo 2097152 > "$seed/align"
+cat /proc/sys/kernel/random/uuid > "$seed/uuid"
+echo ram > "$seed/mode"
+echo namespace0.0 > "$seed/namespace"
+echo "$seed" > /sys/bus/nd/drivers/dax_pmem/bind
+cd /
 INIT
   [ -z "$HOST_ROOT" ] || cat << 'INIT'
-/bin/busybox --install -s /bin
-for module in $(cat /modules/order 2> /dev/null); do insmod "/modules/$module"; done
 mkdir /host /disk /merged
 mount -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,access=any,msize=524288 host /host
 mount -t ext4 /dev/vda /disk
@@ -142,7 +157,6 @@ mount -t tmpfs none /merged/dev/shm
 mount -t tmpfs none /merged/run
 mount -t cgroup2 none /merged/sys/fs/cgroup
 mount -o bind /disk/tmp /merged/var/tmp
-ifconfig lo up
 INIT
   cat << 'INIT'
 /bin/busybox sh /command
@@ -151,6 +165,9 @@ echo "exit $?" > /dev/ttyS1
 INIT
 } > "$root/init"
 chmod +x "$root/init"
+if [ -n "$DAX_MIB" ]; then
+  for module in nd_e820 nd_pmem device_dax dax_pmem; do copy_module "$module"; done
+fi
 if [ -n "$HOST_ROOT" ]; then
   for module in virtio_pci 9pnet_virtio 9p virtio_blk crc32c_generic ext4 overlay fuse; do copy_module "$module"; done
   {
@@ -168,6 +185,7 @@ else
 fi
 (cd "$root" && find . | "$BUSYBOX" cpio -o -H newc 2> /dev/null) > "$run/initrd"
 
+memmap=${DAX_MIB:+ memmap=${DAX_MIB}M!$((MIB + 128))M}
 say "booting with two nodes of $MIB MiB, the second without CPUs"
 status=0
 LD_LIBRARY_PATH=${libraries:-${LD_LIBRARY_PATH:-}} timeout --foreground "${GUEST_SECONDS:-300}" "$QEMU" "${QEMU_FLAGS[@]}" \
@@ -179,7 +197,7 @@ LD_LIBRARY_PATH=${libraries:-${LD_LIBRARY_PATH:-}} timeout --foreground "${GUEST
   -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=30G \
   -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=300 \
   -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=20G \
-  -kernel "$KERNEL" -initrd "$run/initrd" -append "console=ttyS0 quiet panic=-1" \
+  -kernel "$KERNEL" -initrd "$run/initrd" -append "console=ttyS0 quiet panic=-1$memmap" \
   -serial stdio -serial "file:$run/ended" < /dev/null || status=$?
 ended=$(sed -n 's/^exit \([0-9]*\).*/\1/p' "$run/ended" 2> /dev/null | tail -1)
 [ -n "$ended" ] && exit "$ended"

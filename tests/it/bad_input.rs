@@ -21,7 +21,7 @@ fn farpool(args: &[&str]) -> (Option<i32>, String) {
 }
 
 /// Asserts that the `farpool` command fails with this exit code, and that its message contains all these parts.
-fn fails(args: &[&str], code: i32, parts: &[&str]) {
+pub fn fails(args: &[&str], code: i32, parts: &[&str]) {
     let (found, said) = farpool(args);
     assert_eq!(found, Some(code), "{args:?} said {said}");
     for part in parts {

@@ -7,6 +7,7 @@ mod certificates;
 mod certs_command;
 mod conformance;
 mod damaged_catalog;
+mod donations;
 mod drain;
 mod encrypted_batches;
 mod encrypted_tables;

@@ -93,7 +93,7 @@ impl Drop for Process {
     }
 }
 
-fn broker(store: &str, listen: &str) -> Process {
+pub fn broker(store: &str, listen: &str) -> Process {
     Process::start(&["broker", "--listen", listen, "--store", store, "--ttl", "1s", "--grace", "500ms"])
 }
 
@@ -101,7 +101,7 @@ fn node(name: &str, url: &str) -> Process {
     Process::start(&["node", "--name", name, "--memory", "32MiB", "--region-size", "1MiB", "--broker", url])
 }
 
-fn connect(url: &str, transport: TransportChoice) -> Pool {
+pub fn connect(url: &str, transport: TransportChoice) -> Pool {
     let protection = Some(Protection::None);
     let options = PoolOptions { transport, request_timeout_ms: 2_000, protection, ..PoolOptions::default() };
     Pool::connect_with(url, options).expect("a session")

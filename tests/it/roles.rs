@@ -40,6 +40,16 @@ fn inventory(node: NodeId) -> Request {
     })
 }
 
+fn memory(node: NodeId) -> Request {
+    Request::OfferMemory(NodeMemory {
+        node,
+        kind: MemoryKind::Device,
+        page_bytes: 0,
+        numa_node: Default::default(),
+        device: Text::default(),
+    })
+}
+
 fn open_session() -> Request {
     let label = Name::new("client").expect("a label");
     Request::OpenSession(OpenSession { resume: Default::default(), secret: Default::default(), label })
@@ -71,6 +81,7 @@ fn tenant_cannot_offer_itself_as_a_node() {
         let mut link = broker_link(&pool, tls);
         not_permitted(&mut *link, &offer(node_id(NODE), NODE));
         not_permitted(&mut *link, &inventory(node_id(NODE)));
+        not_permitted(&mut *link, &memory(node_id(NODE)));
     }
     // The tenant's offer in the name of the node had no effect: the node still works.
     let grants = pool.session().lease(&pool, &mut *pool.link(farpool_transport::Transport::Tcp), 1);
@@ -83,6 +94,7 @@ fn node_speaks_for_itself_only_and_has_no_session() {
     let mut link = broker_link(&pool, ca.node("other"));
     not_permitted(&mut *link, &offer(node_id(NODE), NODE));
     not_permitted(&mut *link, &inventory(node_id(NODE)));
+    not_permitted(&mut *link, &memory(node_id(NODE)));
     // The broker would show a node with its own id but the name of another as that other node.
     not_permitted(&mut *link, &offer(node_id("other"), NODE));
     not_permitted(&mut *link, &open_session());
@@ -94,6 +106,8 @@ fn node_speaks_for_itself_only_and_has_no_session() {
     assert!(matches!(offered, Ok(Reply::Offer(_))), "{offered:?}");
     let ruled = link.call(&inventory(node_id("other")), soon());
     assert!(matches!(ruled, Ok(Reply::Inventory(_))), "{ruled:?}");
+    let told = link.call(&memory(node_id("other")), soon());
+    assert!(matches!(told, Ok(Reply::OfferMemory(_))), "{told:?}");
 }
 
 #[test]
@@ -107,6 +121,8 @@ fn everybody_with_an_identity_may_see_the_status_and_tenants_and_admins_open_ses
     ] {
         let mut link = broker_link(&pool, tls);
         assert!(matches!(link.call(&status(), soon()), Ok(Reply::Status(_))));
+        let listed = link.call(&Request::ListMemory(Done {}), soon());
+        assert!(matches!(listed, Ok(Reply::ListMemory(_))), "{listed:?}");
         if has_sessions {
             assert!(matches!(link.call(&open_session(), soon()), Ok(Reply::OpenSession(_))));
         } else {

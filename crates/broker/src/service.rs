@@ -120,7 +120,8 @@ fn check_permitted(identity: &Identity, request: &Request) -> Result<(), Refusal
             *identity == Identity::Node(info.node) && ticket::node_id(&info.name) == info.node
         }
         Request::Inventory(inventory) => *identity == Identity::Node(inventory.node),
-        Request::Status(_) => true,
+        Request::OfferMemory(memory) => *identity == Identity::Node(memory.node),
+        Request::Status(_) | Request::ListMemory(_) => true,
         _ => matches!(identity, Identity::Tenant(_) | Identity::Admin),
     };
     is_permitted.then_some(()).ok_or(Refusal::new(Code::NotPermitted, request.opcode() as u64))
@@ -164,6 +165,10 @@ impl Core {
             Request::ListNames(list) => Ok(Reply::ListNames(leases.list_names(tenant, &list))),
             Request::Status(_) => Ok(Reply::Status(leases.status(now, tenant))),
             Request::Drain(order) => leases.drain(tenant, &order).map(Reply::Drain),
+            Request::ListMemory(_) => Ok(Reply::ListMemory(leases.list_memory())),
+            Request::OfferMemory(memory) => {
+                leases.offer_memory(peer.connection, memory).map(Reply::OfferMemory)
+            }
             Request::Offer(offer) => leases.offer(now, peer.connection, offer).map(Reply::Offer),
             Request::Inventory(inventory) => {
                 leases.inventory(now, peer.connection, inventory).map(Reply::Inventory)

@@ -10,7 +10,7 @@ use farpool::function;
 use farpool_command::json::JsonLine;
 use farpool_command::programs;
 use farpool_host::clock;
-use farpool_node::{HostMemory, MemorySource};
+use farpool_node::{DaxDevice, HostMemory, HugePagePool, MemorySource};
 use farpool_tiers::topology::Topology;
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
@@ -72,8 +72,11 @@ struct Facts {
     has_kernel_tls: bool,
     sandbox: Option<String>,
     sql: Option<String>,
-    /// Bytes of memory of each NUMA node, and true if the node has CPUs.
-    numa: Vec<(u64, bool)>,
+    /// Number and bytes of each NUMA node, and true if the node has CPUs.
+    numa: Vec<(u32, u64, bool)>,
+    /// Reserved huge pages by size.
+    huge_page_pools: Vec<HugePagePool>,
+    dax: Vec<DaxDevice>,
 }
 
 impl Facts {
@@ -113,8 +116,10 @@ impl Facts {
             sandbox: function::sandbox_program().filter(|path| path.is_file()).map(shown),
             sql: programs::own("farpool-sql", "sql").ok().map(shown),
             numa: Topology::read().map_or(Vec::new(), |topology| {
-                topology.nodes.iter().map(|node| (node.bytes, !node.cpus.is_empty())).collect()
+                topology.nodes.iter().map(|node| (node.id, node.bytes, !node.is_cpu_less())).collect()
             }),
+            huge_page_pools: HugePagePool::all(None),
+            dax: DaxDevice::all(),
         }
     }
 }
@@ -189,7 +194,7 @@ fn judge(facts: &Facts) -> Vec<Finding> {
             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled makes large copies faster",
         ),
     };
-    add("huge pages", state, facts.huge_pages.clone().unwrap_or_else(|| "none".into()), advice);
+    add("transparent huge pages", state, facts.huge_pages.clone().unwrap_or_else(|| "none".into()), advice);
 
     let cgroup = facts.cgroup.map_or("none".to_owned(), |version| format!("control groups of {version}"));
     let pressure = if facts.has_pressure { "pressure is reported" } else { "pressure is not reported" };
@@ -261,16 +266,49 @@ fn judge(facts: &Facts) -> Vec<Finding> {
             "install it beside farpool for farpool sql",
         ),
     }
-    let far = facts.numa.iter().filter(|(bytes, has_cpus)| *bytes > 0 && !has_cpus);
-    let far_bytes: u64 = far.map(|(bytes, _)| bytes).sum();
-    let numa = match (facts.numa.len(), far_bytes) {
-        (0, _) => "unknown".to_owned(),
-        (1, _) => "one NUMA node".to_owned(),
-        (nodes, 0) => format!("{nodes} NUMA nodes"),
-        (nodes, bytes) => format!("{nodes} NUMA nodes, {} of memory without CPUs", show_bytes(bytes)),
-    };
-    add("memory tiers", State::Good, numa, "");
+    donations(facts, &mut add);
     all
+}
+
+/// Says which memory a node can donate on this machine, by which flag.
+fn donations(facts: &Facts, add: &mut impl FnMut(&'static str, State, String, &str)) {
+    let far: Vec<_> = facts.numa.iter().filter(|(_, bytes, has_cpus)| *bytes > 0 && !has_cpus).collect();
+    let count = match facts.numa.len() {
+        0 => "unknown".to_owned(),
+        1 => "one".to_owned(),
+        count => count.to_string(),
+    };
+    let without =
+        far.iter().map(|(id, bytes, _)| format!("; node {id} has {} and no CPUs", show_bytes(*bytes)));
+    let found = std::iter::once(count).chain(without).collect();
+    let advice = far.first().map(|(id, ..)| {
+        format!("farpool node --memory-node {id} donates memory that programs of this machine rarely use")
+    });
+    add("NUMA nodes", State::Good, found, &advice.unwrap_or_default());
+
+    let pools = &facts.huge_page_pools;
+    let free = |pool: &HugePagePool| {
+        format!("{} of {} free of {}", pool.free, pool.total, show_bytes(pool.page_bytes))
+    };
+    let found = match pools.is_empty() {
+        true => "none: the kernel lacks hugetlb".to_owned(),
+        false => pools.iter().map(free).collect::<Vec<_>>().join(", "),
+    };
+    // They are a choice, so that a machine without any needs no advice.
+    let some = pools.iter().find(|pool| pool.free > 0);
+    let advice = some.map(|pool| {
+        let size = show_bytes(pool.page_bytes).replace(' ', "");
+        format!("farpool node --huge-pages {size} donates them; more: echo NUMBER > {}", pool.file.display())
+    });
+    add("reserved huge pages", State::Good, found, &advice.unwrap_or_default());
+
+    let device = |one: &DaxDevice| format!("{} of {}", one.path.display(), show_bytes(one.bytes));
+    let found = match facts.dax.is_empty() {
+        true => "none".to_owned(),
+        false => facts.dax.iter().map(device).collect::<Vec<_>>().join(", "),
+    };
+    let advice = facts.dax.first().map(|one| format!("farpool node --dax {} donates it", one.path.display()));
+    add("DAX devices", State::Good, found, &advice.unwrap_or_default());
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
@@ -328,7 +366,7 @@ mod tests {
             has_landlock: true,
             sandbox: Some("/usr/bin/farpool-sandbox".into()),
             sql: Some("/usr/bin/farpool-sql".into()),
-            numa: vec![(64 << 30, true)],
+            numa: vec![(0, 64 << 30, true)],
             ..Facts::default()
         }
     }
@@ -351,7 +389,7 @@ mod tests {
             ("memory", State::Advice, Facts { memory: Some((64 << 30, 1 << 30)), ..good() }),
             ("locked memory", State::Fails, Facts { memlock_bytes: 8 << 20, has_swap: true, ..good() }),
             ("locked memory", State::Advice, Facts { memlock_bytes: 8 << 20, ..good() }),
-            ("huge pages", State::Advice, Facts { huge_pages: Some("never".into()), ..good() }),
+            ("transparent huge pages", State::Advice, Facts { huge_pages: Some("never".into()), ..good() }),
             ("limits", State::Advice, Facts { has_pressure: false, ..good() }),
             ("clock", State::Advice, Facts { clock_is_set: Some(false), ..good() }),
             ("mounts (FUSE)", State::Fails, Facts { fuse: Some("No such file".into()), ..good() }),
@@ -364,6 +402,32 @@ mod tests {
         }
         assert_eq!(of(&Facts { sandbox: None, ..good() }, "functions").state, State::Advice);
         assert_eq!(of(&Facts { user_namespaces_max: Some(0), ..good() }, "functions").state, State::Advice);
+    }
+
+    #[test]
+    fn memory_that_a_node_can_donate_is_listed_with_its_flag() {
+        let pool = |free| HugePagePool { page_bytes: 2 << 20, total: 100, free, file: "/sys/nr".into() };
+        let facts = Facts {
+            numa: vec![(0, 64 << 30, true), (2, 128 << 30, false)],
+            huge_page_pools: vec![pool(70)],
+            dax: vec![DaxDevice {
+                path: "/dev/dax0.0".into(),
+                bytes: 32 << 30,
+                align_bytes: 2 << 20,
+                numa_node: None,
+            }],
+            ..good()
+        };
+        for (check, found, flag) in [
+            ("NUMA nodes", "node 2", "--memory-node 2"),
+            ("reserved huge pages", "70 of 100", "--huge-pages 2"),
+            ("DAX devices", "/dev/dax0.0", "--dax /dev/dax0.0"),
+        ] {
+            let one = of(&facts, check);
+            assert!(one.found.contains(found) && one.advice.contains(flag), "{one:?}");
+        }
+        let used = Facts { huge_page_pools: vec![pool(0)], ..good() };
+        assert_eq!(of(&used, "reserved huge pages").advice, "", "nothing to donate");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{Outcome, exposure, monitoring, units};
 use farpool::function::{self, SandboxOptions};
 use farpool_host::waiting::{self, Waiting};
 use farpool_near_data::FunctionOptions;
-use farpool_node::{Limits, Node, NodeOptions};
+use farpool_node::{Donation, HostMemory, Limits, Node, NodeOptions};
 use farpool_wire::Name;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,20 @@ pub(crate) struct Args {
     /// Failure domain of the node [default: the name of this host]
     #[arg(long, value_name = "NAME")]
     host_label: Option<String>,
-    /// Do not use huge pages for donated memory
+    /// NUMA node of this host whose memory is donated, such as CXL memory, which is a node without CPUs [default: the
+    /// kernel chooses]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "dax")]
+    memory_node: Option<u32>,
+    /// Donate huge pages of this size, 2MiB or 1GiB, that this host keeps for programs that ask for them. The node
+    /// takes them when it starts and gives none back to the host
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    #[arg(conflicts_with_all = ["dax", "no_huge_pages", "reserve", "evacuate"])]
+    huge_pages: Option<u64>,
+    /// DAX device whose memory is donated, such as /dev/dax0.0. The node gives none back to the host, and clients do
+    /// not map it
+    #[arg(long, value_name = "DEVICE", conflicts_with_all = ["reserve", "evacuate"])]
+    dax: Option<PathBuf>,
+    /// Do not ask for transparent huge pages
     #[arg(long)]
     no_huge_pages: bool,
     /// Do not lock donated memory into RAM
@@ -181,6 +194,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.exposure = exposure;
     options.advertise = args.advertise.clone();
     options.host_label = args.host_label.as_deref().map(|label| name("--host-label", label)).transpose()?;
+    options.donation = match (&args.dax, args.huge_pages) {
+        (Some(device), _) => Donation::Device(device.clone()),
+        (None, Some(page_bytes)) => Donation::HugePages { page_bytes },
+        (None, None) => Donation::Ordinary,
+    };
+    options.numa_node = args.memory_node;
+    if let Some(node) = args.memory_node {
+        options.pressure.source = Some(Arc::new(HostMemory::find().and_node(node)));
+    }
     options.huge_pages = !args.no_huge_pages;
     options.lock_memory = !args.no_lock;
     options.prefault = !args.no_prefault;

@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::show_bytes;
 use crate::{Outcome, exposure, table, units};
-use farpool::{FileClass, FileInfo, NodeStatus, Pool, PoolOptions, StatusReport};
+use farpool::{FileClass, FileInfo, MemoryKind, NodeMemory, NodeStatus, Pool, PoolOptions, StatusReport};
 use farpool_command::json::JsonLine;
 use farpool_wire::control::{RegionCounts, TenantStatus, Traffic};
 use serde_json::{Value, json};
@@ -73,15 +73,16 @@ pub(crate) fn run(args: &Args) -> Outcome {
 
 fn look(pool: &Pool, args: &Args) -> Outcome {
     let report = pool.status()?;
+    let memory = pool.list_memory()?;
     let files = pool.list("")?;
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", JsonLine(&as_json(&report, &files)))?;
+        writeln!(out, "{}", JsonLine(&as_json(&report, &memory, &files)))?;
     } else {
         if args.watch && std::io::stdout().is_terminal() {
             write!(out, "\x1b[H\x1b[2J")?;
         }
-        for line in as_text(&report, &files, args.files) {
+        for line in as_text(&report, &memory, &files, args.files) {
             writeln!(out, "{line}")?;
         }
     }
@@ -89,7 +90,31 @@ fn look(pool: &Pool, args: &Args) -> Outcome {
     Ok(())
 }
 
-fn as_json(report: &StatusReport, files: &[FileInfo]) -> Value {
+/// Returns the memory that a node donates. `None` if it has not told.
+fn memory_of<'a>(memory: &'a [NodeMemory], node: &NodeStatus) -> Option<&'a NodeMemory> {
+    memory.iter().find(|one| one.node == node.info.node)
+}
+
+fn memory_json(memory: &NodeMemory) -> Value {
+    let kind = match memory.kind {
+        MemoryKind::Ordinary => "ordinary",
+        MemoryKind::HugePages => "huge_pages",
+        MemoryKind::Device => "device",
+    };
+    json!({
+        "kind": kind,
+        "page_bytes": (memory.page_bytes > 0).then_some(memory.page_bytes),
+        "numa_node": memory.numa_node.first(),
+        "device": (!memory.device.is_empty()).then_some(&*memory.device),
+    })
+}
+
+fn as_json(report: &StatusReport, memory: &[NodeMemory], files: &[FileInfo]) -> Value {
+    let node = |node: &NodeStatus| {
+        let mut shown = node_json(node);
+        shown["memory"] = memory_of(memory, node).map_or(Value::Null, memory_json);
+        shown
+    };
     let file = |file: &FileInfo| file_json(&file.name, file.bytes, file.class, file.is_lost);
     json!({
         "term": report.term.0,
@@ -97,7 +122,7 @@ fn as_json(report: &StatusReport, files: &[FileInfo]) -> Value {
         "tickets_open": report.tickets_open,
         "file_count": report.files,
         "file_bytes": report.file_bytes,
-        "nodes": report.nodes.iter().map(node_json).collect::<Vec<_>>(),
+        "nodes": report.nodes.iter().map(node).collect::<Vec<_>>(),
         "tenants": report.tenants.iter().map(tenant_json).collect::<Vec<_>>(),
         "files": files.iter().map(file).collect::<Vec<_>>(),
     })
@@ -173,7 +198,7 @@ pub(crate) fn tenants(report: &StatusReport) -> Vec<Vec<String>> {
     tenants.collect()
 }
 
-fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String> {
+fn as_text(report: &StatusReport, memory: &[NodeMemory], files: &[FileInfo], most: usize) -> Vec<String> {
     let total = |count: fn(&NodeStatus) -> u32| -> u64 {
         let alive = report.nodes.iter().filter(|node| node.alive);
         alive.map(|node| u64::from(count(node)) * node.info.region_bytes).sum()
@@ -198,6 +223,7 @@ fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String
                 node.info.name.to_string(),
                 node.info.address.to_string(),
                 node.info.host_label.to_string(),
+                memory_of(memory, node).map_or_else(|| "unknown".into(), ToString::to_string),
                 state(node),
                 size(node.counts.free),
                 size(node.counts.leased),
@@ -216,6 +242,7 @@ fn as_text(report: &StatusReport, files: &[FileInfo], most: usize) -> Vec<String
         "node",
         "address",
         "host",
+        "memory",
         "state",
         "free",
         "leased",

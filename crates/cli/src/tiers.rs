@@ -164,6 +164,7 @@ mod tests {
             cpus: cpus.to_vec(),
             bytes: 32 << 30,
             free_bytes: 1 << 30,
+            available_bytes: 1 << 30,
             distances: Vec::new(),
             promised: Promised::default(),
             weight: None,

@@ -33,9 +33,9 @@ pub mod table;
 pub use embedded::EmbeddedOptions;
 pub use farpool_files::{
     AsyncQueue, Completion, CreateOptions, Error, ErrorKind, FarReader, FileClass, FileInfo, Identity,
-    IfTaken, NodeStatus, Operation, POOL_VARIABLE, PoolOptions, Protection, Queue, RangeStream, ReadRange,
-    Retry, RunningCall, RunningCalls, Stats, StatusReport, Tls, TlsError, TlsErrorKind, TlsFiles,
-    TransportChoice, WriteRange, plan, prints, shown, shown_lines, units,
+    IfTaken, MemoryKind, NodeMemory, NodeStatus, Operation, POOL_VARIABLE, PoolOptions, Protection, Queue,
+    RangeStream, ReadRange, Retry, RunningCall, RunningCalls, Stats, StatusReport, Tls, TlsError,
+    TlsErrorKind, TlsFiles, TransportChoice, WriteRange, plan, prints, shown, shown_lines, units,
 };
 /// Placement of queries and calls.
 pub use farpool_planner::{Placement, UnknownPlacement, Way};

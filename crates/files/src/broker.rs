@@ -16,7 +16,7 @@ use crate::stats::add;
 use farpool_host::HostMutex;
 use farpool_transport::{Brokers, Link, LinkError, is_not_leader};
 use farpool_wire::control::*;
-use farpool_wire::{Code, Name, NodeId, Refusal, Reply, Request};
+use farpool_wire::{Code, List, Name, NodeId, Refusal, Reply, Request};
 use std::sync::Arc;
 
 /// Unwraps a reply of the expected kind. Another kind is a protocol error.
@@ -100,6 +100,10 @@ impl Broker {
                         self.base.pause(10)?;
                         continue;
                     }
+                    // A broker of version 1 does not know, and no node tells it.
+                    (Request::ListMemory(_), Code::Unsupported) => {
+                        return Ok(Reply::ListMemory(MemoryListed { nodes: List::default() }));
+                    }
                     // The first try succeeded, but its answer was lost.
                     (Request::RenameName(_), Code::NoSuchName) if asked_before => {
                         return Ok(Reply::RenameName(Done {}));
@@ -123,6 +127,11 @@ impl Broker {
 
     pub(crate) fn status(&self) -> Result<StatusReport, Error> {
         answer_of!(self.ask(&Request::Status(Done {}))?, Status)
+    }
+
+    pub(crate) fn list_memory(&self) -> Result<Vec<NodeMemory>, Error> {
+        let listed = answer_of!(self.ask(&Request::ListMemory(Done {}))?, ListMemory)?;
+        Ok(listed.nodes.into_vec())
     }
 
     /// Tells the broker that the session is still there, so that the broker lists it. `None` if there was no answer in

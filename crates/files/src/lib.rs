@@ -65,7 +65,9 @@ pub use environment::POOL_VARIABLE;
 pub use error::{Error, ErrorKind, Retry};
 pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 pub use farpool_wire::FileClass;
-pub use farpool_wire::control::{NodeStatus, RunningCall, RunningCalls, StatusReport};
+pub use farpool_wire::control::{
+    MemoryKind, NodeMemory, NodeStatus, RunningCall, RunningCalls, StatusReport,
+};
 pub use farpool_wire::{prints, shown, shown_lines};
 pub use file::{FarFile, ReadRange, WriteRange};
 pub use options::{CreateOptions, IfTaken, PoolOptions, Protection, TransportChoice};

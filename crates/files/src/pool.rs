@@ -16,7 +16,7 @@ use farpool_lock::{Mutex, MutexGuard};
 use farpool_transport::times::OperationTime;
 use farpool_transport::{Brokers, Dialer, Exposure, Link, Sockets};
 use farpool_wire::control::{
-    ByName, Done, ListNames, NameInfo, NodeInfo, Rename, RunningCalls, StatusReport,
+    ByName, Done, ListNames, NameInfo, NodeInfo, NodeMemory, Rename, RunningCalls, StatusReport,
 };
 use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
@@ -416,6 +416,12 @@ impl Pool {
     /// Returns the state of the whole pool, as its broker reports it.
     pub fn status(&self) -> Result<StatusReport, Error> {
         self.inner.session.broker.status()
+    }
+
+    /// Returns which memory each node donates, as it told its broker. Nodes and brokers of version 1 of the protocol do
+    /// not tell.
+    pub fn list_memory(&self) -> Result<Vec<NodeMemory>, Error> {
+        self.inner.session.broker.list_memory()
     }
 
     /// Ends the session. Its private files are deleted and all leases given back. Later use fails with

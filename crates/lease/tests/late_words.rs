@@ -327,3 +327,29 @@ fn ticket_for_an_earlier_life_of_the_node_says_so() {
     sign(&mut earlier, &[77; 32]);
     assert_eq!(redeem(&mut node, &earlier), Err(Code::WrongIncarnation));
 }
+
+/// A description of a node's memory that comes late, over a connection of an earlier run, must not describe the present
+/// one.
+#[test]
+fn memory_told_over_a_former_connection_is_refused_and_a_new_life_has_told_none() {
+    let (mut broker, _) = broker();
+    let memory = |kind| NodeMemory {
+        node: NODE,
+        kind,
+        page_bytes: 0,
+        numa_node: List::default(),
+        device: Text::default(),
+    };
+    let kinds =
+        |broker: &BrokerLeases| broker.list_memory().nodes.iter().map(|one| one.kind).collect::<Vec<_>>();
+    assert_eq!(kinds(&broker), []);
+    broker.offer_memory(CONNECTION, memory(MemoryKind::Device)).expect("noted");
+    assert_eq!(kinds(&broker), [MemoryKind::Device]);
+    broker.offer(START, CONNECTION + 1, offer_of(NODE)).expect("connected again");
+    assert_eq!(kinds(&broker), [MemoryKind::Device], "the same life has the same memory");
+    let late = broker.offer_memory(CONNECTION, memory(MemoryKind::HugePages));
+    assert_eq!(late, Err(Refusal::new(Code::NoNodes, NODE.0)));
+    let later = START.plus_ms(60_000);
+    broker.offer(later, CONNECTION + 2, offer_of_life(NODE, Incarnation(3))).expect("a new life");
+    assert_eq!(kinds(&broker), []);
+}

@@ -32,8 +32,7 @@ struct Node(NodeService);
 
 impl Node {
     fn start(is_sealed: bool) -> Node {
-        let options =
-            ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
+        let options = ArenaOptions::new(REGION_BYTES_MIN, 1);
         let arena = Arena::new(&options).expect("an arena");
         arena.open(REGION, Epoch(1), Some(HANDLE), None).expect("opened");
         let mut bytes: Vec<u8> = (0..i64::from(ROWS)).flat_map(i64::to_le_bytes).collect();

@@ -99,8 +99,7 @@ fn open_scan(operators: Vec<Operator>, lookups: Vec<Handle>) -> Request {
 
 #[test]
 fn connection_that_ends_loses_its_lane_before_its_scans_and_lookups() {
-    let options =
-        ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
+    let options = ArenaOptions::new(REGION_BYTES_MIN, 1);
     let arena = Arena::new(&options).expect("an arena");
     let reach = Exposure::default();
     let (node, _) = NodeService::begin(Arc::new(Machine), arena, NODE).expect("a node");

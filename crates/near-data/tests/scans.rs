@@ -52,8 +52,7 @@ struct Node {
 
 impl Node {
     fn start() -> Node {
-        let options =
-            ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
+        let options = ArenaOptions::new(REGION_BYTES_MIN, 1);
         let arena = Arena::new(&options).expect("an arena");
         arena.open(REGION, Epoch(1), Some(Handle(1)), None).expect("opened");
         let numbers: Vec<u8> = (0..i64::from(GROUPS * GROUP_ROWS)).flat_map(i64::to_le_bytes).collect();

@@ -9,6 +9,7 @@ use farpool_host::Event;
 use farpool_lease::NodeLeases;
 use farpool_lease::node::{Action, Withdrawal};
 use farpool_lease::ticket::TicketKey;
+use farpool_region::RegionError;
 use farpool_transport::{Brokers, Dialer, LinkError};
 use farpool_wire::control::{NodeInfo, Offer};
 use farpool_wire::{Code, RegionIndex, Reply, Request, mutant};
@@ -76,8 +77,14 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms:
         if let Some(region) = untouched.pop() {
             node.chores.lock().touched += 1;
             if !node.leases().is_away(region) {
-                // A region that a session holds by now gets its pages when the session uses them.
-                let _ = node.arena.prefault(region);
+                match node.arena.prefault(region) {
+                    // A region that a session holds by now gets its pages when the session uses them.
+                    Ok(()) | Err(RegionError::NotClosed { .. }) => {}
+                    Err(error) => node.host.log(&Event::warn(
+                        "out_of_memory",
+                        format!("region {region} did not get its memory ahead of use: {error}"),
+                    )),
+                }
             }
             // The region's memory may have been returned to the host meanwhile; the prefault would then have given it
             // pages anew.
@@ -220,6 +227,13 @@ fn report_until_disconnected<M: Memory>(
     let offer = Offer { info: info.clone(), ticket_key };
     let Reply::Offer(offered) = ask(&Request::Offer(offer))? else { return Ok(()) };
     node.leases().offered(&offered);
+    if let Some(memory) = node.arena.description(info.node) {
+        match ask(&Request::OfferMemory(memory)) {
+            // A broker of version 1 does not know what to do with it.
+            Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::Unsupported => {}
+            other => drop(other?),
+        }
+    }
     node.host.log(&Event::info(
         "joined",
         format!("joined the pool of broker {brokers} in its term {}", offered.term),

@@ -1,9 +1,11 @@
 //! Memory that is left on this host, and in the control groups of this process.
 //!
 //! The tightest limit decides, so all limits are checked: the host's memory, and each control group from the process's
-//! own upwards, of cgroup version 1 and version 2. A limit that cannot be read is ignored.
+//! own upwards, of cgroup version 1 and version 2. So does the NUMA node that the donated memory comes from, if one was
+//! chosen. A limit that cannot be read is ignored.
 
 use crate::pressure::{BoundedMemory, Sample};
+use farpool_region::topology::NumaNode;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +30,7 @@ struct Group {
 pub struct HostMemory {
     root: PathBuf,
     groups: Vec<Group>,
+    numa_node: Option<u32>,
 }
 
 impl HostMemory {
@@ -42,7 +45,14 @@ impl HostMemory {
         let mounts = root.join("sys/fs/cgroup");
         let groups =
             listed.lines().flat_map(|line| groups_of(&mounts, line)).filter(|group| group.usage.is_file());
-        HostMemory { root: root.to_owned(), groups: groups.collect() }
+        HostMemory { root: root.to_owned(), groups: groups.collect(), numa_node: None }
+    }
+
+    /// Watches a NUMA node as well: memory that is bound to it can be short while the host has plenty.
+    #[must_use]
+    pub fn and_node(mut self, numa_node: u32) -> HostMemory {
+        self.numa_node = Some(numa_node);
+        self
     }
 }
 
@@ -103,6 +113,11 @@ impl MemorySource for HostMemory {
         // If a group's limit appears or vanishes, the groups after it have other places in this sample than in the one
         // before, and the rates of change that are computed from the two are wrong once.
         spaces.extend(self.groups.iter().filter_map(|group| group.space(total_bytes)));
+        let node = self.numa_node.and_then(|node| NumaNode::read_at(&self.root.join("sys"), node));
+        spaces.extend(node.map(|node| BoundedMemory {
+            total_bytes: node.bytes,
+            available_bytes: node.available_bytes.min(node.bytes),
+        }));
         let stalls = std::fs::read_to_string(self.root.join("proc/pressure/memory")).ok();
         let stalled = |text: &str, kind: &str| {
             let line = text.lines().find(|line| line.starts_with(kind))?;
@@ -165,6 +180,26 @@ mod tests {
         put(folder.path(), &[("proc/meminfo", MEMINFO)]);
         let sample = HostMemory::find_below(folder.path()).sample().unwrap();
         assert_eq!((sample.spaces.len(), sample.stalled_us), (1, None));
+    }
+
+    #[test]
+    fn chosen_numa_node_is_a_space_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        put(
+            folder.path(),
+            &[
+                ("proc/meminfo", MEMINFO),
+                (
+                    "sys/devices/system/node/node1/meminfo",
+                    "Node 1 MemTotal: 1024 kB\nNode 1 MemFree: 100 kB\n",
+                ),
+                ("sys/devices/system/node/node1/cpulist", "\n"),
+            ],
+        );
+        let spaces = |node| HostMemory::find_below(folder.path()).and_node(node).sample().unwrap().spaces;
+        let of_node = BoundedMemory { total_bytes: 1 << 20, available_bytes: 100 << 10 };
+        assert_eq!(spaces(1)[1..], [of_node]);
+        assert_eq!(spaces(2).len(), 1, "a node that vanished is no limit");
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub use copy_steps::copy_out;
 pub use extension::{Extend, Extension};
 pub use farpool_lease::node::Withdrawal;
 pub use farpool_lease::ticket::node_id;
+pub use farpool_region::donation::{DaxDevice, Donation, HugePagePool};
 pub use host_memory::{HostMemory, MemorySource};
 pub use memory::{Inside, Memory, Range};
 pub use observation::{NodeState, PressureSeen, Tightest};

@@ -5,10 +5,11 @@
 //!
 //! Never here: a rule about who may do what.
 
+use farpool_region::donation::Donation;
 use farpool_region::{Arena, Entered, Fence, RegionError, SealedSlice, SharedAccess};
 use farpool_transport::{Mappable, Shared};
-use farpool_wire::control::Attached;
-use farpool_wire::{Epoch, Handle, Refusal, RegionIndex};
+use farpool_wire::control::{Attached, MemoryKind, NodeMemory};
+use farpool_wire::{Epoch, Handle, List, NodeId, Refusal, RegionIndex, Text};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -24,6 +25,14 @@ pub trait Memory: Send + Sync + 'static {
     fn region_bytes(&self) -> u64;
     /// Returns the number of regions.
     fn region_count(&self) -> u32;
+    /// Reports whether regions begin clean; see [`Arena::begins_clean`].
+    fn begins_clean(&self) -> bool {
+        true
+    }
+    /// Describes the memory, as the broker is told. `None` if nobody need know.
+    fn description(&self, _node: NodeId) -> Option<NodeMemory> {
+        None
+    }
     /// Enters a region's gate and shows its fence. Refused with `NoSuchRegion`.
     fn enter(&self, region: RegionIndex) -> Result<Self::Entered<'_>, Refusal>;
     /// Opens a region to its holders; see [`Arena::open`].
@@ -128,6 +137,24 @@ impl Memory for Arena {
 
     fn region_count(&self) -> u32 {
         Arena::region_count(self)
+    }
+
+    fn begins_clean(&self) -> bool {
+        Arena::begins_clean(self)
+    }
+
+    fn description(&self, node: NodeId) -> Option<NodeMemory> {
+        let (kind, page_bytes, device) = match self.donation() {
+            Donation::Ordinary => (MemoryKind::Ordinary, 0, Text::default()),
+            Donation::HugePages { page_bytes } => (MemoryKind::HugePages, *page_bytes, Text::default()),
+            Donation::Device(path) => {
+                // A path that is no text of the wire is left out; the kind tells enough.
+                let path = Text::new(path.display().to_string()).unwrap_or_default();
+                (MemoryKind::Device, 0, path)
+            }
+        };
+        let numa_node = List::new(self.numa_node().into_iter().collect()).unwrap_or_default();
+        Some(NodeMemory { node, kind, page_bytes, numa_node, device })
     }
 
     fn enter(&self, region: RegionIndex) -> Result<Entered<'_>, Refusal> {

@@ -2,6 +2,7 @@
 
 use crate::extension::Extend;
 use crate::host_memory::{HostMemory, MemorySource};
+use farpool_region::donation::Donation;
 use farpool_transport::Exposure;
 use farpool_wire::Name;
 use std::net::SocketAddr;
@@ -26,7 +27,14 @@ pub struct NodeOptions {
     pub exposure: Exposure,
     /// Name of the node's failure domain: nodes that may fail together have the same one. Default: the host's name.
     pub host_label: Option<Name>,
-    /// True if huge pages are requested, for regions that clients do not map.
+    /// Kind of memory that is donated. Huge pages and devices are taken when the node starts and kept until it ends:
+    /// the node does not watch the memory of its host then. Clients cannot map memory of a device. Default: ordinary
+    /// memory.
+    pub donation: Donation,
+    /// NUMA node that donated memory comes from. The pressure on this node counts too, if [`PressureOptions::source`]
+    /// watches it. Default: the kernel chooses.
+    pub numa_node: Option<u32>,
+    /// True if transparent huge pages are requested, for regions of ordinary memory that clients do not map.
     pub huge_pages: bool,
     /// True if donated memory is locked into RAM where the system permits it.
     pub lock_memory: bool,
@@ -120,6 +128,8 @@ impl NodeOptions {
             broker,
             exposure: Exposure::default(),
             host_label: None,
+            donation: Donation::Ordinary,
+            numa_node: None,
             huge_pages: true,
             lock_memory: true,
             prefault: true,

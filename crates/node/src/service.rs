@@ -160,16 +160,24 @@ fn unless_closed(result: Result<(), RegionError>) -> Result<(), RegionError> {
 }
 
 impl<M: Memory> NodeService<M> {
-    /// Makes the service of a node over memory that nobody has used. Each call draws a new incarnation and ticket key.
+    /// Makes the service of a node over memory that no client has used in this life of the node. Each call draws a new
+    /// incarnation and ticket key.
     pub fn begin(host: Arc<dyn Host>, arena: M, node: NodeId) -> io::Result<(Self, Life)> {
         let incarnation = Incarnation(u64::from_le_bytes(fresh(&*host)?).max(1));
         let ticket_key = fresh(&*host)?;
         let mut leases = NodeLeases::new(node, incarnation, ticket_key, arena.region_count());
-        // Fresh mappings are zero, so no region needs zeroing.
-        for region in 0..arena.region_count() {
-            let _ = leases.scrubbed(RegionIndex(region));
+        let mut scrub = VecDeque::new();
+        for region in (0..arena.region_count()).map(RegionIndex) {
+            // Fresh mappings are zero. A device still has the bytes of an earlier node.
+            if arena.begins_clean() {
+                let _ = leases.scrubbed(region);
+            } else {
+                scrub.push_back(region);
+            }
         }
-        Ok((NodeService::new(host, arena, leases), Life { incarnation, ticket_key }))
+        let service = NodeService::new(host, arena, leases);
+        service.chores.lock().scrub = scrub;
+        Ok((service, Life { incarnation, ticket_key }))
     }
 
     /// Sets limits on the work for clients. Called before the node serves anybody.
@@ -469,7 +477,7 @@ impl<M: Memory> NodeService<M> {
             // The region was revoked meanwhile. It is wiped once this is over.
             Err(RegionError::EpochOrder { current, .. }) => Err(Refusal::new(Code::StaleEpoch, current.0)),
             // A retry succeeds when the host has memory.
-            Err(error @ RegionError::System { .. }) => {
+            Err(error @ (RegionError::System { .. } | RegionError::Donation(_))) => {
                 let message = format!("region {region} cannot be made immutable yet: {error}");
                 self.host.log(&Event::warn("out_of_memory", message));
                 Err(Refusal::new(Code::OutOfMemory, self.arena.region_bytes()))

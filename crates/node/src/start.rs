@@ -1,12 +1,14 @@
 //! Start and stop of a node with its listeners and threads.
 
 use crate::background::{self, Prefault, TICK_MS};
+use crate::memory::Memory;
 use crate::observation::NodeState;
 use crate::options::{NodeOptions, PressureOptions};
 use crate::pressure::Pressure;
 use crate::service::{Chores, Life, NodeService};
 use farpool_host::{Event, Host, HostLayer, Task};
 use farpool_lease::ticket;
+use farpool_region::donation::Donation;
 use farpool_region::{Arena, ArenaOptions, RegionError};
 use farpool_transport::tcp::Listening;
 use farpool_transport::{Brokers, Dialer, Identity, Service, Sockets, shm, tcp};
@@ -128,18 +130,28 @@ impl Node {
             )));
         }
         let region_count = region_count as u32;
+        let (is_ordinary, is_device) = match &options.donation {
+            Donation::Ordinary => (true, false),
+            Donation::HugePages { .. } => (false, false),
+            Donation::Device(_) => (false, true),
+        };
         let arena = Arena::new(&ArenaOptions {
             region_bytes: options.region_bytes,
             region_count,
+            donation: options.donation,
+            numa_node: options.numa_node,
             huge_pages: options.huge_pages,
             lock: options.lock_memory,
         })
         .map_err(StartError::Region)?;
 
         let node = ticket::node_id(&options.name);
+        let memory = arena.description(node).map(|memory| memory.to_string()).unwrap_or_default();
         let host = Arc::new(NodeHost { inner: dialer.clone(), name: options.name.clone() });
         let (service, life) = NodeService::begin(host, arena, node).map_err(StartError::System)?;
         let Life { incarnation, ticket_key } = life;
+        let bytes = u64::from(region_count) * options.region_bytes;
+        service.host.log(&Event::info("donates", format!("donates {bytes} bytes of memory: {memory}")));
         let service =
             service.within(&options.limits).extended(options.extension).map_err(StartError::System)?;
         let service = Arc::new(service);
@@ -152,7 +164,7 @@ impl Node {
         let address = listener.local_address().unwrap_or(options.listen);
         let mut listening = vec![listener];
         let mut shm_socket = String::new();
-        if options.shared_memory && !options.limits.is_limited() {
+        if options.shared_memory && !is_device && !options.limits.is_limited() {
             shm_socket = format!("farpool-{:016x}-{:016x}", node.0, incarnation.0);
             listening.push(shm::listen(&shm_socket, service.clone()).map_err(StartError::System)?);
         }
@@ -181,7 +193,7 @@ impl Node {
         let service = Arc::clone(&running.service);
         let prefault = if options.prefault { Prefault::Ahead } else { Prefault::OnUse };
         running.spawn("farpool-house", move || background::keep_house(&service, prefault, TICK_MS))?;
-        if let Some(source) = source {
+        if let Some(source) = source.filter(|_| is_ordinary) {
             let (service, pressure) = (Arc::clone(&running.service), Pressure::new(reserve_bytes));
             running.spawn("farpool-reserve", move || {
                 background::keep_reserve(&service, &*source, pressure, evacuate_ms)

@@ -12,8 +12,7 @@ use farpool_wire::*;
 use std::sync::Arc;
 
 fn node() -> NodeService {
-    let options =
-        ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
+    let options = ArenaOptions::new(REGION_BYTES_MIN, 1);
     let arena = Arena::new(&options).expect("an arena");
     NodeService::begin(Arc::new(Machine), arena, NodeId(1)).expect("a node").0
 }

@@ -208,8 +208,7 @@ const SECRET: Secret = Secret(8);
 
 impl Pool {
     fn start(moves: Vec<Move>) -> Pool {
-        let arena =
-            ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 2, huge_pages: false, lock: false };
+        let arena = ArenaOptions::new(REGION_BYTES_MIN, 2);
         let arena = Arena::new(&arena).expect("an arena");
         let memory = Moving { arena, moves: Mutex::new(moves), looks: Mutex::default() };
         let (shown, inventories) = channel();

@@ -3,7 +3,8 @@
 //! The idea: address space for all regions is reserved once and never moves. Pages come when they are prefaulted or
 //! written, and go when a region is given back. A region that a local client maps gets a memory file of its own,
 //! which ends with the lease. A change of a region takes the lock of its slot. Copies take no lock: they pass the
-//! gate.
+//! gate. Regions of huge pages are files from the start and keep their pages; those of a device lie on it and are never
+//! files (`ground.rs`).
 //!
 //! The life of a region here: `prefault`, `lock` (optional), `share` (if a local client will map it), `verify_zero`,
 //! `open`, copies, `suspend` and `resume`, `close`, then either `reseat` and `open` (sealed) or `scrub`. `give_back`
@@ -15,35 +16,24 @@
 //! slot's lock keeps the gate closed meanwhile. A file that a client may write never holds another lease's bytes
 //! (invariants I3 and I4 of ARCHITECTURE.md).
 
+use crate::donation::Donation;
 use crate::error::RegionError;
 use crate::fence_words::{FenceWords, WORD_STRIDE_BYTES};
 use crate::gate::{EPOCH_MAX, Entered, Gate};
-use crate::mapping::{FileMemory, HUGE_PAGE_BYTES, MappedSlice, Mapping, SealedSlice};
+use crate::ground::Ground;
+use crate::mapping::{FileMemory, MappedSlice, SealedSlice};
 use crate::memfd;
+use crate::options::ArenaOptions;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
 use farpool_wire::{Code, Epoch, Handle, Refusal, RegionIndex};
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes that `prefault` touches between two releases of the slot's lock: about 10 ms where the host backs memory
 /// lazily.
 const PREFAULT_STEP_BYTES: usize = 2 << 20;
-
-/// Size and options of an arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArenaOptions {
-    /// Bytes of a region: a power of two from `REGION_BYTES_MIN` to `REGION_BYTES_MAX`.
-    pub region_bytes: u64,
-    /// Number of regions: 1 to `NODE_REGIONS_MAX`. All together take at most the host's memory.
-    pub region_count: u32,
-    /// True to ask for huge pages (2 MiB). It has no effect on smaller regions, which could not be given back singly.
-    pub huge_pages: bool,
-    /// True to lock pages in memory when they are prefaulted or shared, where the system permits it.
-    pub lock: bool,
-}
 
 /// Access that the receiver of a shared region's descriptor gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +57,12 @@ pub struct Arena {
     slots: Box<[Mutex<Slot>]>,
     /// Number of regions whose pages are locked in memory.
     locked_count: AtomicU32,
-    /// Address range with room for all regions, for those that are not memory files.
-    anonymous: Mapping,
+    /// Kind of the memory, for reports.
+    donation: Donation,
+    /// Memory of all regions.
+    ground: Ground,
+    /// Held while a region of huge pages changes its file, because there are pages for one file more only.
+    moving: Mutex<()>,
 }
 
 /// State of a region's gate.
@@ -89,49 +83,81 @@ struct Slot {
 
 /// Memory of a region.
 enum Backing {
-    /// The region's range of [`Arena::anonymous`].
-    Anonymous,
-    /// Memory file, which clients may map with this access.
-    Shared { memory: Arc<FileMemory>, access: SharedAccess },
+    /// The region's range of the addresses of all regions.
+    Range,
+    /// Memory file.
+    File { memory: Arc<FileMemory>, holders: Holders },
+}
+
+/// Processes that may have a descriptor of a region's file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holders {
+    /// The node alone.
+    Node,
+    /// The node and the writer of a lease.
+    Writer,
+    /// The node and readers. Nobody writes the file any more.
+    Readers,
 }
 
 impl Arena {
-    /// Reserves the regions without touching a page. All begin closed at epoch 0, and clean.
+    /// Reserves the regions. All begin closed at epoch 0. They are clean, except those of a device. Ordinary memory has
+    /// no page present, huge pages are all taken.
     ///
     /// Errors: [`RegionError::RegionBytes`], [`RegionError::RegionCount`], [`RegionError::HostMemory`],
-    /// [`RegionError::System`].
+    /// [`RegionError::Donation`], [`RegionError::System`].
     pub fn new(options: &ArenaOptions) -> Result<Arena, RegionError> {
-        let ArenaOptions { region_bytes, region_count, huge_pages, lock } = *options;
+        let &ArenaOptions { region_bytes, region_count, lock, .. } = options;
         if !region_bytes.is_power_of_two() || !(REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&region_bytes) {
             return Err(RegionError::RegionBytes { bytes: region_bytes });
         }
         if region_count == 0 || region_count as usize > NODE_REGIONS_MAX {
             return Err(RegionError::RegionCount { count: region_count });
         }
-        let wanted_bytes = region_bytes * u64::from(region_count);
-        let host_bytes = host_memory_bytes()
-            .map_err(|error| RegionError::system("read the host's memory from /proc/meminfo", 0, error))?;
-        if wanted_bytes > host_bytes {
-            return Err(RegionError::HostMemory { wanted_bytes, host_bytes });
-        }
-        let failed = |errno| RegionError::system("reserve memory for all regions", wanted_bytes, errno);
-        let anonymous = Mapping::reserve(wanted_bytes as usize).map_err(failed)?;
-        if huge_pages && region_bytes >= HUGE_PAGE_BYTES as u64 {
-            anonymous.ask_for_huge_pages().map_err(failed)?;
-        }
+        let ground = Ground::new(options)?;
         let words = FenceWords::new(region_count)?;
-        let gates = (0..region_count as usize)
-            .map(|index| {
-                Gate::new(anonymous.slice(index * region_bytes as usize, region_bytes as usize).base())
-            })
-            .collect();
-        let slots = (0..region_count)
-            .map(|_| {
-                Mutex::new(Slot { state: GateState::Closed, is_locked: false, backing: Backing::Anonymous })
-            })
-            .collect();
-        let locked_count = AtomicU32::new(0);
-        Ok(Arena { region_bytes, lock, words, gates, slots, locked_count, anonymous })
+        let (mut gates, mut slots) = (Vec::new(), Vec::new());
+        for index in 0..region_count {
+            let (base, backing) = match ground.range(index) {
+                Some(range) => (range.base(), Backing::Range),
+                None => {
+                    let memory = Arc::new(ground.file()?);
+                    (memory.slice().base(), Backing::File { memory, holders: Holders::Node })
+                }
+            };
+            let gate = Gate::new(base);
+            if !ground.has_files() {
+                gate.set_dirty_bytes(region_bytes);
+            }
+            gates.push(gate);
+            slots.push(Mutex::new(Slot { state: GateState::Closed, is_locked: false, backing }));
+        }
+        Ok(Arena {
+            region_bytes,
+            lock,
+            words,
+            gates: gates.into(),
+            slots: slots.into(),
+            locked_count: AtomicU32::new(0),
+            donation: options.donation.clone(),
+            ground,
+            moving: Mutex::new(()),
+        })
+    }
+
+    /// Returns the kind of memory that regions are made of.
+    pub fn donation(&self) -> &Donation {
+        &self.donation
+    }
+
+    /// Returns the NUMA node that the memory was asked from. `None` if none was chosen.
+    pub fn numa_node(&self) -> Option<u32> {
+        self.ground.numa_node()
+    }
+
+    /// Reports whether regions begin clean. Those of a device hold what was there before, and must be scrubbed first.
+    pub fn begins_clean(&self) -> bool {
+        self.ground.has_files()
     }
 
     /// Returns the bytes of each region.
@@ -172,7 +198,7 @@ impl Arena {
         if epoch < current || epoch == Epoch(0) || epoch.0 > EPOCH_MAX {
             return Err(RegionError::EpochOrder { region, asked: epoch, current });
         }
-        if let (Backing::Shared { access: SharedAccess::Read, .. }, Some(_)) = (&slot.backing, write) {
+        if let (Backing::File { holders: Holders::Readers, .. }, Some(_)) = (&slot.backing, write) {
             // The file of a sealed region must not change, because programs read it in place ([`SealedSlice`]).
             return Err(RegionError::NotClean { region, dirty_bytes: self.gate(region).dirty_bytes() });
         }
@@ -240,94 +266,125 @@ impl Arena {
     /// Gives a closed, clean region a fresh memory file of zeros, with all its pages present, for a local client to
     /// map. The anonymous pages go back to the host first, so the node never holds more memory than its share.
     ///
-    /// Errors: [`RegionError::NotClosed`], [`RegionError::NotClean`], [`RegionError::System`] (the region stays as it
-    /// was, but its pages may be gone), [`RegionError::NoSuchRegion`].
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::NotClean`], [`RegionError::NotShared`] if the region lies on
+    /// a device, [`RegionError::Donation`], [`RegionError::System`] (the region stays as it was, but its pages may be
+    /// gone), [`RegionError::NoSuchRegion`].
     pub fn share(&self, region: RegionIndex) -> Result<(), RegionError> {
         let mut slot = self.clean_slot(region)?;
-        self.discard(region, &mut slot)?;
-        self.move_to_file(region, &mut slot, 0, SharedAccess::ReadWrite)
+        match &mut slot.backing {
+            Backing::Range if !self.ground.has_files() => Err(RegionError::NotShared { region }),
+            Backing::Range => {
+                self.discard(region, &mut slot)?;
+                self.move_to_file(region, &mut slot, 0, Holders::Writer)
+            }
+            // Nobody else has had the file yet.
+            Backing::File { holders, .. } => {
+                *holders = Holders::Writer;
+                self.gate(region).set_dirty_bytes(self.region_bytes);
+                Ok(())
+            }
+        }
     }
 
     /// Copies a closed region's bytes into a fresh memory file that only the node writes, so that the region can be
     /// sealed. Whoever mapped the old file sees zeros from now on, and writes to it reach nobody. Anonymous memory
-    /// becomes a file that readers can map. For a moment both the old and the new memory are in use.
+    /// becomes a file that readers can map. For a moment both the old and the new memory are in use. Nothing is copied
+    /// if nobody but the node can write the memory: a device, or a file that no client was given.
     ///
-    /// Errors: [`RegionError::NotClosed`], [`RegionError::System`] (the region stays as it was),
-    /// [`RegionError::NoSuchRegion`].
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::Donation`] and [`RegionError::System`] (the region stays as
+    /// it was), [`RegionError::NoSuchRegion`].
     pub fn reseat(&self, region: RegionIndex) -> Result<(), RegionError> {
         let mut slot = self.closed_slot(region)?;
-        let dirty_bytes = self.gate(region).dirty_bytes() as usize;
-        self.move_to_file(region, &mut slot, dirty_bytes, SharedAccess::Read)
+        match &mut slot.backing {
+            Backing::Range if !self.ground.has_files() => Ok(()),
+            Backing::File { holders, .. } if *holders == Holders::Node => {
+                *holders = Holders::Readers;
+                self.gate(region).set_dirty_bytes(self.region_bytes);
+                Ok(())
+            }
+            _ => {
+                let dirty_bytes = self.gate(region).dirty_bytes() as usize;
+                self.move_to_file(region, &mut slot, dirty_bytes, Holders::Readers)
+            }
+        }
     }
 
     /// Returns a descriptor of a region's memory file, with this access, for a client.
     ///
-    /// Errors: [`RegionError::NotShared`] if it is anonymous memory, or to write a region that was reseated;
+    /// Errors: [`RegionError::NotShared`] if it was not shared or reseated, or to write a region that was reseated;
     /// [`RegionError::System`], [`RegionError::NoSuchRegion`].
     pub fn shared_fd(&self, region: RegionIndex, access: SharedAccess) -> Result<OwnedFd, RegionError> {
         let slot = self.slot(region)?;
         let refused = |error| RegionError::system("duplicate a shared region's descriptor", 0, error);
         match (&slot.backing, access) {
-            (Backing::Shared { memory, access: SharedAccess::ReadWrite }, SharedAccess::ReadWrite) => {
+            (Backing::File { holders: Holders::Node, .. }, _) => Err(RegionError::NotShared { region }),
+            (Backing::File { memory, holders: Holders::Writer }, SharedAccess::ReadWrite) => {
                 memory.fd().try_clone().map_err(refused)
             }
-            (Backing::Shared { memory, .. }, SharedAccess::Read) => {
+            (Backing::File { memory, .. }, SharedAccess::Read) => {
                 memfd::reopen_read_only(memory.fd()).map_err(|errno| refused(errno.into()))
             }
             _ => Err(RegionError::NotShared { region }),
         }
     }
 
-    /// Returns a range of an open, sealed region in place; `None` if the region is not sealed or the range leaves it.
-    /// The caller checks the right to the bytes, by [`Arena::enter`], before and after it uses them.
+    /// Returns a range of an open, sealed region in place; `None` if the region is not sealed, lies on a device, or the
+    /// range leaves it. The caller checks the right to the bytes, by [`Arena::enter`], before and after it uses them.
     pub fn sealed(&self, region: RegionIndex, offset: u64, bytes: usize) -> Option<SealedSlice> {
         let slot = self.slot(region).ok()?;
         match (&slot.backing, slot.state) {
-            (Backing::Shared { memory, access: SharedAccess::Read }, GateState::Open) => {
+            (Backing::File { memory, holders: Holders::Readers }, GateState::Open) => {
                 SealedSlice::new(Arc::clone(memory), offset, bytes)
             }
             _ => None,
         }
     }
 
-    /// Reports whether the region is a memory file; `None` if there is no such region.
+    /// Reports whether the region is a memory file that clients may be given; `None` if there is no such region.
     pub fn is_shared(&self, region: RegionIndex) -> Option<bool> {
-        self.slot(region).ok().map(|slot| matches!(slot.backing, Backing::Shared { .. }))
+        let is_out = |backing: &Backing| match backing {
+            Backing::Range => false,
+            Backing::File { holders, .. } => *holders != Holders::Node,
+        };
+        self.slot(region).ok().map(|slot| is_out(&slot.backing))
     }
 
-    /// Zeroes the bytes of a closed region that may have been written. A shared region loses its file and becomes
-    /// anonymous memory again, without a page present.
+    /// Zeroes the bytes of a closed region that may have been written. A region whose file a client was given loses it:
+    /// it becomes anonymous memory again, without a page present, or gets another file of huge pages.
     ///
-    /// Errors: [`RegionError::NotClosed`], [`RegionError::NoSuchRegion`].
+    /// Errors: [`RegionError::NotClosed`], [`RegionError::NoSuchRegion`]; of huge pages also [`RegionError::Donation`]
+    /// and [`RegionError::System`], if others have taken the pages (the region stays as it was).
     pub fn scrub(&self, region: RegionIndex) -> Result<(), RegionError> {
         let mut slot = self.closed_slot(region)?;
         let gate = self.gate(region);
-        match slot.backing {
-            Backing::Anonymous => self.own_slice(region).zero(gate.dirty_bytes() as usize),
-            Backing::Shared { .. } => {
-                gate.seat(self.own_slice(region).base());
-                self.leave_file(&mut slot, Backing::Anonymous);
+        match (&slot.backing, self.ground.range(region.0)) {
+            (Backing::Range | Backing::File { holders: Holders::Node, .. }, _) => {
+                self.slice(region, &slot).zero(gate.dirty_bytes() as usize);
             }
+            (Backing::File { .. }, Some(range)) => {
+                gate.seat(range.base());
+                self.leave_file(&mut slot, Backing::Range);
+            }
+            (Backing::File { .. }, None) => self.move_to_file(region, &mut slot, 0, Holders::Node)?,
         }
         gate.set_dirty_bytes(0);
         Ok(())
     }
 
-    /// Zeroes a closed region by returning all its pages to the host at once.
+    /// Zeroes a closed region by returning all its pages to the host at once. Memory whose pages nobody else could use
+    /// is scrubbed instead.
     ///
     /// Errors: as [`Arena::scrub`], and [`RegionError::System`].
     pub fn scrub_away(&self, region: RegionIndex) -> Result<(), RegionError> {
-        let mut slot = self.closed_slot(region)?;
-        let gate = self.gate(region);
-        match slot.backing {
-            Backing::Anonymous => self.discard(region, &mut slot)?,
-            Backing::Shared { .. } => {
-                gate.seat(self.own_slice(region).base());
-                self.leave_file(&mut slot, Backing::Anonymous);
+        if self.ground.is_ordinary() {
+            let mut slot = self.closed_slot(region)?;
+            if let Backing::Range = slot.backing {
+                self.discard(region, &mut slot)?;
+                self.gate(region).set_dirty_bytes(0);
+                return Ok(());
             }
         }
-        gate.set_dirty_bytes(0);
-        Ok(())
+        self.scrub(region)
     }
 
     /// Reports whether every byte of a closed region is zero, by reading all of them. A region with other bytes must
@@ -344,8 +401,8 @@ impl Arena {
     /// if the arena has that option. It is slow (seconds per GiB where the host backs memory lazily), so call it on a
     /// background thread. It releases the slot's lock after each [`PREFAULT_STEP_BYTES`].
     ///
-    /// Errors: [`RegionError::NotClosed`], also if the region is opened meanwhile; [`RegionError::System`],
-    /// [`RegionError::NoSuchRegion`].
+    /// Errors: [`RegionError::NotClosed`], also if the region is opened meanwhile; [`RegionError::Donation`] if a page
+    /// is not on the NUMA node that was asked for, [`RegionError::System`], [`RegionError::NoSuchRegion`].
     pub fn prefault(&self, region: RegionIndex) -> Result<(), RegionError> {
         if self.lock {
             self.lock(region);
@@ -354,13 +411,9 @@ impl Arena {
         let step_bytes = PREFAULT_STEP_BYTES.min(region_bytes);
         for step in (0..region_bytes).step_by(step_bytes) {
             let slot = self.closed_slot(region)?;
-            // All pages of a shared region's file are present from the start.
-            if matches!(slot.backing, Backing::Shared { .. }) {
-                return Ok(());
-            }
-            self.anonymous.slice(region.0 as usize * region_bytes + step, step_bytes).populate().map_err(
-                |errno| RegionError::system("populate a region's pages", self.region_bytes, errno),
-            )?;
+            // All pages of a file are present from the start.
+            let Backing::Range = slot.backing else { return Ok(()) };
+            self.ground.populate(self.slice(region, &slot).part(step, step_bytes))?;
         }
         Ok(())
     }
@@ -377,13 +430,13 @@ impl Arena {
     }
 
     /// Returns the pages of a closed, clean region to the host at once. The region stays usable: pages come back on
-    /// use.
+    /// use. Memory whose pages nobody else could use keeps them.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::NotClean`], [`RegionError::System`],
     /// [`RegionError::NoSuchRegion`].
     pub fn give_back(&self, region: RegionIndex) -> Result<(), RegionError> {
         let mut slot = self.clean_slot(region)?;
-        self.discard(region, &mut slot)
+        if self.ground.is_ordinary() { self.discard(region, &mut slot) } else { Ok(()) }
     }
 
     fn slot(&self, region: RegionIndex) -> Result<MutexGuard<'_, Slot>, RegionError> {
@@ -403,7 +456,8 @@ impl Arena {
         }
     }
 
-    /// Locks the slot of a closed, clean region: anonymous memory that nobody has written since the last scrub.
+    /// Locks the slot of a closed, clean region: no client has its file, and nobody has written it since the last
+    /// scrub.
     fn clean_slot(&self, region: RegionIndex) -> Result<MutexGuard<'_, Slot>, RegionError> {
         let slot = self.closed_slot(region)?;
         match self.gate(region).dirty_bytes() {
@@ -425,17 +479,11 @@ impl Arena {
         Epoch(self.word(region).load(Ordering::SeqCst) >> 1)
     }
 
-    /// Returns the region's range of the anonymous mapping, also while the region is a file.
-    fn own_slice(&self, region: RegionIndex) -> MappedSlice<'_> {
-        let region_bytes = self.region_bytes as usize;
-        self.anonymous.slice(region.0 as usize * region_bytes, region_bytes)
-    }
-
     /// Returns the memory that the region has now.
     fn slice<'a>(&'a self, region: RegionIndex, slot: &'a Slot) -> MappedSlice<'a> {
         match &slot.backing {
-            Backing::Anonymous => self.own_slice(region),
-            Backing::Shared { memory, .. } => memory.slice(),
+            Backing::Range => self.ground.range(region.0).expect("a region in its range has one"),
+            Backing::File { memory, .. } => memory.slice(),
         }
     }
 
@@ -454,14 +502,14 @@ impl Arena {
         }
     }
 
-    /// Returns the anonymous pages of a region to the host.
+    /// Returns the pages of a region's range to the host, also while the region is a file.
     fn discard(&self, region: RegionIndex, slot: &mut Slot) -> Result<(), RegionError> {
+        let Some(range) = self.ground.range(region.0) else { return Ok(()) };
         let refused = |errno| RegionError::system("free a region's pages", self.region_bytes, errno);
-        let slice = self.own_slice(region);
         // Locked pages would refuse to go. Unlocking pages that are not locked does nothing.
-        slice.unlock().map_err(refused)?;
+        range.unlock().map_err(refused)?;
         self.forget_lock(slot);
-        slice.discard().map_err(refused)
+        range.discard().map_err(refused)
     }
 
     /// Replaces the memory behind the closed gate by a fresh file, and copies the region's first `keep_bytes` bytes to
@@ -471,27 +519,23 @@ impl Arena {
         region: RegionIndex,
         slot: &mut Slot,
         keep_bytes: usize,
-        access: SharedAccess,
+        holders: Holders,
     ) -> Result<(), RegionError> {
-        let bytes = self.region_bytes;
-        let refused = |errno| RegionError::system("create the file of a shared region", bytes, errno);
-        let fd = memfd::create("farpool-region", bytes).map_err(refused)?;
-        memfd::seal_for_lease(&fd).map_err(refused)?;
-        let mapping = Mapping::shared(fd.as_fd(), bytes as usize).map_err(refused)?;
-        mapping.whole().copy_from(&self.slice(region, slot), keep_bytes);
-        let memory = Arc::new(FileMemory::new(fd, mapping));
+        let _one = (!self.ground.is_ordinary()).then(|| self.moving.lock());
+        let memory = Arc::new(self.ground.file()?);
+        memory.slice().copy_from(&self.slice(region, slot), keep_bytes);
         let gate = self.gate(region);
         gate.seat(memory.slice().base());
         // A client writes its mapping without passing the gate, so any byte may be written.
-        gate.set_dirty_bytes(bytes);
-        if let Backing::Anonymous = slot.backing {
-            // The region's anonymous range counts as clean from here on. If its pages cannot go back to the host, their
-            // bytes must therefore be wiped.
+        gate.set_dirty_bytes(self.region_bytes);
+        if let Backing::Range = slot.backing {
+            // The region's range counts as clean from here on. If its pages cannot go back to the host, their bytes
+            // must therefore be wiped.
             if self.discard(region, slot).is_err() {
-                self.own_slice(region).zero(keep_bytes);
+                self.slice(region, slot).zero(keep_bytes);
             }
         }
-        self.leave_file(slot, Backing::Shared { memory, access });
+        self.leave_file(slot, Backing::File { memory, holders });
         if self.lock {
             self.lock_slot(region, slot);
         }
@@ -501,7 +545,7 @@ impl Arena {
     /// Replaces the backing of a slot whose gate is already seated on the new one. The pages of the old file go once
     /// no [`SealedSlice`] uses it any more.
     fn leave_file(&self, slot: &mut Slot, next: Backing) {
-        if let Backing::Shared { memory, .. } = std::mem::replace(&mut slot.backing, next) {
+        if let Backing::File { memory, .. } = std::mem::replace(&mut slot.backing, next) {
             // The mapping will be unmapped, which unlocks it.
             self.forget_lock(slot);
             memory.leave();
@@ -516,15 +560,4 @@ impl std::fmt::Debug for Arena {
             .field("region_count", &self.region_count())
             .finish_non_exhaustive()
     }
-}
-
-/// Returns `MemTotal` of this host, in bytes.
-fn host_memory_bytes() -> io::Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo")?;
-    text.lines()
-        .find_map(|line| {
-            line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-        })
-        .and_then(|kib| kib.checked_mul(1024))
-        .ok_or(io::ErrorKind::InvalidData.into())
 }

@@ -1,5 +1,6 @@
 //! Errors of region memory. Each kind carries the value and what would have been permitted.
 
+use crate::donation::DonationError;
 use farpool_wire::limits::{NODE_REGIONS_MAX, REGION_BYTES_MAX, REGION_BYTES_MIN};
 use farpool_wire::{Epoch, RegionIndex};
 use std::fmt;
@@ -25,6 +26,8 @@ pub enum RegionError {
         /// Bytes of the host's memory, `MemTotal` of `/proc/meminfo`.
         host_bytes: u64,
     },
+    /// Memory of the kind that was asked for, which the host cannot give.
+    Donation(DonationError),
     /// Refusal of the operating system.
     System {
         /// Operation that was refused, as a verb phrase.
@@ -72,7 +75,7 @@ pub enum RegionError {
         /// Number of bytes from the start that may have been written.
         dirty_bytes: u64,
     },
-    /// Region of anonymous memory, which has no descriptor, or a sealed one, which has none for writing.
+    /// Region of anonymous memory or of a device, which has no descriptor, or a sealed one, which has none for writing.
     NotShared {
         /// Region without such a descriptor.
         region: RegionIndex,
@@ -82,6 +85,12 @@ pub enum RegionError {
 impl RegionError {
     pub(crate) fn system(what: &'static str, bytes: u64, source: impl Into<io::Error>) -> Self {
         RegionError::System { what, bytes, source: source.into() }
+    }
+}
+
+impl From<DonationError> for RegionError {
+    fn from(error: DonationError) -> Self {
+        RegionError::Donation(error)
     }
 }
 
@@ -99,6 +108,7 @@ impl fmt::Display for RegionError {
             RegionError::HostMemory { wanted_bytes, host_bytes } => {
                 write!(f, "{wanted_bytes} B of regions are more than this host's memory of {host_bytes} B")
             }
+            RegionError::Donation(error) => write!(f, "{error}"),
             RegionError::System { what, bytes: 0, source } => {
                 write!(f, "the operating system refused to {what}: {source}")
             }

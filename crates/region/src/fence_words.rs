@@ -27,8 +27,10 @@ impl FenceWords {
     pub(crate) fn new(region_count: u32) -> Result<FenceWords, RegionError> {
         let bytes = u64::from(region_count) * WORD_STRIDE_BYTES;
         let refused = |errno| RegionError::system("create the file of the fence words", bytes, errno);
-        let fd = memfd::create("farpool-words", bytes).map_err(refused)?;
+        let fd = memfd::create("farpool-words", bytes, None).map_err(refused)?;
+        memfd::allocate(&fd, bytes).map_err(refused)?;
         let mapping = Mapping::shared(fd.as_fd(), bytes as usize).map_err(refused)?;
+        mapping.whole().populate().map_err(refused)?;
         memfd::seal_for_readers(&fd).map_err(refused)?;
         let words = FenceWords { fd, mapping };
         for index in 0..region_count {

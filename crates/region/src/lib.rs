@@ -6,7 +6,8 @@
 //! use. To take a region away, the node changes the fence word first and then waits for the copies that are inside. The
 //! first three invariants of ARCHITECTURE.md need nothing else: at most one epoch can write a region (I1), nothing of
 //! an older epoch is seen once a newer one is in use (I2), and a read returns bytes of its own epoch or an error (I3).
-//! Memory that is no region is mapped here as well ([`PrivateMemory`]).
+//! Memory that is no region is mapped here as well ([`PrivateMemory`]), and the host is asked which memory it has
+//! ([`topology`], [`donation`]).
 //!
 //! Never in this crate: a decision about who may do what (the crates `node` and `lease` decide), a socket of its
 //! own, clocks, a Rust reference into region memory that is not sealed, or a panic that a peer's numbers can cause
@@ -14,17 +15,23 @@
 #![deny(unsafe_code)]
 
 mod arena;
+pub mod donation;
 mod error;
 mod fence;
 mod fence_words;
 mod gate;
 mod gated_range;
+mod ground;
 mod mapping;
 mod memfd;
+pub mod numa;
+mod options;
+pub mod topology;
 
-pub use arena::{Arena, ArenaOptions, SharedAccess};
+pub use arena::{Arena, SharedAccess};
 pub use error::RegionError;
 pub use fence::{Fence, GATE_BYTES_MAX};
 pub use gate::Entered;
 pub use gated_range::{GatedRange, RANGES_MAX, receive, send};
 pub use mapping::{HUGE_PAGE_BYTES, PrivateMemory, SealedSlice};
+pub use options::ArenaOptions;

@@ -11,7 +11,7 @@
 //! cannot outlive their mapping.
 #![allow(unsafe_code)]
 
-use crate::memfd;
+use crate::{memfd, numa};
 use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, mmap_anonymous, munlock, munmap,
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 /// Bytes of a huge page, to which anonymous mappings are aligned.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes of the smallest page of any host.
-const PAGE_BYTES_MIN: usize = 4096;
+pub(crate) const PAGE_BYTES_MIN: usize = 4096;
 
 /// Address range that this process has mapped for reading and writing. Dropping it unmaps the range.
 pub(crate) struct Mapping {
@@ -81,8 +81,8 @@ impl Mapping {
         self.whole().advise(Advice::LinuxHugepage)
     }
 
-    /// Maps the first `bytes` of a file, which must exist, and makes all pages present in one call. That takes two
-    /// thirds of the time of the single faults that verifying or copying would take.
+    /// Maps the first `bytes` of a file or device, which must exist. Makes no page present, but of a file of huge pages
+    /// it reserves all of them.
     pub(crate) fn shared(fd: BorrowedFd<'_>, bytes: usize) -> Result<Mapping, Errno> {
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe {
@@ -90,7 +90,6 @@ impl Mapping {
         };
         let mapping = Mapping { base: base.cast(), bytes };
         mapping.keep_private()?;
-        mapping.whole().populate()?;
         Ok(mapping)
     }
 
@@ -141,9 +140,20 @@ pub(crate) struct MappedSlice<'a> {
     mapping: PhantomData<&'a Mapping>,
 }
 
-impl MappedSlice<'_> {
+impl<'a> MappedSlice<'a> {
+    /// Returns a part of the slice. Panics if it leaves the slice.
+    pub(crate) fn part(&self, offset: usize, bytes: usize) -> MappedSlice<'a> {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes));
+        // SAFETY: the assertion above shows that the offset lies in the slice, which is mapped.
+        MappedSlice { base: unsafe { self.base.add(offset) }, bytes, mapping: PhantomData }
+    }
+
     pub(crate) fn base(&self) -> *mut u8 {
         self.base
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     fn advise(&self, advice: Advice) -> Result<(), Errno> {
@@ -179,7 +189,8 @@ impl MappedSlice<'_> {
         unsafe { ptr::copy(other.base, self.base, bytes) };
     }
 
-    /// Makes all pages present without changing a byte.
+    /// Makes all pages of memory that is never short present, without changing a byte. One call takes two thirds of the
+    /// time of the single faults that verifying or copying would take.
     pub(crate) fn populate(&self) -> Result<(), Errno> {
         match self.advise(Advice::LinuxPopulateWrite) {
             // Kernels before 5.14 do not know the advice.
@@ -193,6 +204,26 @@ impl MappedSlice<'_> {
             }
             other => other,
         }
+    }
+
+    /// Makes all pages present without changing a byte. If there is no memory for one, it is an error and no signal.
+    pub(crate) fn populate_or_fail(&self) -> Result<(), Errno> {
+        match self.advise(Advice::LinuxPopulateWrite) {
+            // The access would have been answered by a signal.
+            Err(Errno::FAULT) => Err(Errno::NOMEM),
+            other => other,
+        }
+    }
+
+    /// Requests that pages come from one NUMA node only. It moves none that are present.
+    pub(crate) fn bind(&self, node: u32) -> Result<(), Errno> {
+        numa::bind(self.base, self.bytes, node)
+    }
+
+    /// Counts the pages, and those of them that are not on a NUMA node.
+    pub(crate) fn astray(&self, node: u32, page_bytes: usize) -> Result<(usize, usize), Errno> {
+        let nodes = numa::nodes_from(self.base, self.bytes, page_bytes)?;
+        Ok((nodes.len(), nodes.iter().filter(|on| u32::try_from(**on) != Ok(node)).count()))
     }
 
     /// Keeps pages in memory from the time at which they are present. It makes none present.
@@ -318,11 +349,11 @@ impl AsRef<[u8]> for SealedSlice {
         // SAFETY:
         // * inside: the range was checked against the mapping, which lives as long as `self`; bytes need no
         //   alignment.
-        // * unchanged: `reseat` writes the file before anybody else sees it. After that this process has no way to
-        //   write it: a gate opens for writers only before a clean region (`Arena::open`), wiping leaves the file,
-        //   and its pages are punched out only when the last holder is gone. Other processes get descriptors that
-        //   cannot write. (A process of the node's own user could reopen one through /proc, but it could also trace
-        //   the node: it has the same trust.)
+        // * unchanged: `reseat` ends all writing of the file, which nobody but this process could write. After that
+        //   this process has no way to write it: a gate opens for writers only before a clean region (`Arena::open`),
+        //   wiping leaves the file, and its pages are punched out only when the last holder is gone. Other processes
+        //   get descriptors that cannot write. (A process of the node's own user could reopen one through /proc, but it
+        //   could also trace the node: it has the same trust.)
         unsafe { std::slice::from_raw_parts(base.add(self.offset).cast_const(), self.bytes) }
     }
 }

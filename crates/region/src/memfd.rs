@@ -20,18 +20,29 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Creates a file of this many zero bytes, with all pages present.
-pub(crate) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+/// Number of bits that the logarithm of the page size is shifted by in the flags, from `linux/memfd.h`.
+const SIZE_SHIFT: u32 = 26;
+
+/// Creates a file of this many zero bytes, with no page present, of huge pages of a size or of ordinary ones. `bytes`
+/// is a multiple of the page size.
+pub(crate) fn create(name: &str, bytes: u64, huge_page_bytes: Option<u64>) -> Result<OwnedFd, Errno> {
+    // The size of huge pages stands in the flags as its logarithm.
+    let size = |page_bytes: u64| MemfdFlags::from_bits_retain(page_bytes.trailing_zeros() << SIZE_SHIFT);
+    let pages = huge_page_bytes.map_or(MemfdFlags::empty(), |bytes| MemfdFlags::HUGETLB | size(bytes));
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
     let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Kernels before 6.3 do not know the flag `NOEXEC_SEAL`; later ones may insist on it.
         Err(Errno::INVAL) => memfd_create(name, flags)?,
         other => other?,
     };
     ftruncate(&fd, bytes)?;
-    // Missing memory must be an error here, not a signal in the middle of a copy.
-    fallocate(&fd, FallocateFlags::empty(), 0, bytes)?;
     Ok(fd)
+}
+
+/// Makes all pages of a file of ordinary pages present. Missing memory must be an error here, not a signal in the
+/// middle of a copy. The pages come from the NUMA node to which a mapping of the file is bound.
+pub(crate) fn allocate(fd: &OwnedFd, bytes: u64) -> Result<(), Errno> {
+    fallocate(fd, FallocateFlags::empty(), 0, bytes)
 }
 
 /// Forbids everybody to change the size and the seals of a file, which clients may write.

@@ -9,7 +9,7 @@ use farpool_wire::{Code, Epoch, RegionIndex};
 use proptest::prelude::*;
 
 fn error_of(region_bytes: u64, region_count: u32) -> RegionError {
-    Arena::new(&ArenaOptions { region_bytes, region_count, huge_pages: false, lock: false }).unwrap_err()
+    Arena::new(&ArenaOptions::new(region_bytes, region_count)).unwrap_err()
 }
 
 /// Returns a field of `/proc/self/smaps_rollup`, in bytes.
@@ -205,8 +205,7 @@ fn memory_of_an_open_region_is_left_alone() {
 #[test]
 fn give_back_prefaulted_regions_then_resident_memory_falls() {
     let region_bytes = 16 * MIB;
-    let arena =
-        Arena::new(&ArenaOptions { region_bytes, region_count: 4, huge_pages: true, lock: false }).unwrap();
+    let arena = Arena::new(&ArenaOptions { huge_pages: true, ..ArenaOptions::new(region_bytes, 4) }).unwrap();
     let untouched = own_memory_bytes("Anonymous:");
     for index in 0..4 {
         arena.prefault(RegionIndex(index)).unwrap();

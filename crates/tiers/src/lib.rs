@@ -18,7 +18,7 @@
 //! not.
 //!
 //! Never in this crate: an operator over rows, a decision outside [`plan`] where something should lie, sockets. Unsafe
-//! code is in `memory.rs` and `policy.rs` only.
+//! code is in `memory.rs` only.
 #![deny(unsafe_code)]
 
 pub mod calibrate;
@@ -34,15 +34,14 @@ mod moving;
 mod numa;
 mod pace;
 pub mod plan;
-mod policy;
 pub mod region;
 pub mod stage;
 pub mod strategy;
-pub mod topology;
 mod virtual_clock;
 mod worker_state;
 
 pub use emulated::Emulated;
+pub use farpool_region::topology;
 pub use join::{Joined, TierError, Tiered, join};
 pub use memory::{TierMemory, share_in_chunks};
 pub use numa::Numa;

@@ -10,8 +10,7 @@
 
 use crate::plan::interleave::Interleave;
 use crate::plan::traffic::TierSide;
-use crate::policy;
-use farpool_region::{HUGE_PAGE_BYTES, PrivateMemory};
+use farpool_region::{HUGE_PAGE_BYTES, PrivateMemory, numa};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -78,7 +77,7 @@ impl TieredRegion {
         for (chunk, side) in region.chunks.iter().enumerate() {
             if let Some(node) = nodes.of(*side) {
                 let range = region.chunk(chunk);
-                policy::prefer(range, node)
+                numa::prefer(range, node)
                     .map_err(|errno| refused("binding to a NUMA node failed for", errno))?;
             }
         }
@@ -130,7 +129,7 @@ impl TieredRegion {
     pub fn landed(&self) -> Result<Landed, TierRegionError> {
         let mut landed = Landed { chunks: self.chunks.len(), ..Landed::default() };
         for (chunk, side) in self.chunks.iter().enumerate() {
-            let asked = policy::nodes_of(self.chunk(chunk), PAGE_BYTES);
+            let asked = numa::nodes_of(self.chunk(chunk), PAGE_BYTES);
             let pages = asked.map_err(|errno| TierRegionError {
                 doing: "looking up the NUMA nodes of",
                 bytes: self.len(),

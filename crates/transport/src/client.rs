@@ -13,7 +13,7 @@ use farpool_wire::control::{Chunk, Hello, Request};
 use farpool_wire::data::{Operations, Span, decode_refused_index, put_spans};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
-use farpool_wire::{ClientId, MonoNs, Opcode, Refusal, Reply, TraceId, WireError};
+use farpool_wire::{ClientId, Code, MonoNs, Opcode, Refusal, Reply, TraceId, WireError};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::os::fd::BorrowedFd;
@@ -133,6 +133,14 @@ impl<S: Stream> FrameLink<S> {
 
     /// Sends a control request without waiting for its reply. Returns the request id.
     pub(crate) fn send_call(&mut self, request: &Request, deadline: MonoNs) -> Result<u64, LinkError> {
+        let opcode = request.opcode();
+        if opcode.since() > self.version {
+            // The peer would end the connection.
+            return Err(LinkError::Refused {
+                index: 0,
+                refusal: Refusal::new(Code::Unsupported, opcode as u64),
+            });
+        }
         self.scratch.clear();
         request.encode(&mut self.scratch);
         let id = self.take_id();
@@ -143,7 +151,7 @@ impl<S: Stream> FrameLink<S> {
                 max: FRAME_BODY_BYTES_MAX as u64,
             }));
         }
-        let header = self.request_header(request.opcode(), id);
+        let header = self.request_header(opcode, id);
         let mut slices = [IoSlice::new(&header), IoSlice::new(&self.scratch)];
         write_full(&mut self.stream, &mut slices, deadline).map_err(broken)?;
         Ok(id)

@@ -3,10 +3,12 @@
 use farpool_host::clock;
 use farpool_lock::Mutex;
 use farpool_transport::socket::{Interest, Stream};
-use farpool_transport::{FrameLink, Link, Outgoing, Peer, Service, Transport, serve::Conversation};
+use farpool_transport::{
+    FrameLink, Link, LinkError, Outgoing, Peer, Service, Transport, serve::Conversation,
+};
 use farpool_wire::control::{Done, SessionProof};
 use farpool_wire::limits::HEADER_BYTES;
-use farpool_wire::{Header, MonoNs, Opcode, Refusal, Reply, Request, Secret, SessionId, TraceId};
+use farpool_wire::{Code, Header, MonoNs, Opcode, Refusal, Reply, Request, Secret, SessionId, TraceId};
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::sync::Arc;
 
@@ -111,4 +113,19 @@ fn server_of_version_1_is_asked_in_version_1_and_told_no_query() {
     let asked = stream.asked.lock().clone();
     let header = Header::decode(asked.first_chunk().expect("a header")).expect("a good request");
     assert_eq!((header.version, header.trace), (1, TraceId::NONE));
+}
+
+/// The server would end the connection, with all that it serves over it.
+#[test]
+fn opcode_of_a_later_version_is_refused_before_it_is_sent() {
+    let stream =
+        Recorded { answers: Arc::new(Mutex::new(io::Cursor::new(bytes(WELCOME_1)))), ..Recorded::default() };
+    let deadline = clock::now().plus_ms(1_000);
+    let mut link =
+        FrameLink::greet(stream.clone(), Transport::Tcp, deadline).expect("they agree on version 1");
+    stream.asked.lock().clear();
+    let refused = link.call(&Request::ListMemory(Done {}), deadline);
+    let Err(LinkError::Refused { refusal, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(refusal, Refusal::new(Code::Unsupported, Opcode::ListMemory as u64));
+    assert!(stream.asked.lock().is_empty(), "nothing was sent");
 }

@@ -55,10 +55,14 @@ opcodes! {
     Status = 25,
     /// Administrator to broker: drains (empties) a node, or uses it again.
     Drain = 26,
+    /// Anybody to broker: asks which memory the nodes donate.
+    ListMemory = 27,
     /// Node to broker: offers its memory.
     Offer = 32,
     /// Node to broker: reports owned regions, the number of other regions in each state, and spent tickets.
     Inventory = 33,
+    /// Node to broker: tells which memory it donates.
+    OfferMemory = 34,
     /// Client to node: turns a ticket into leases.
     Lease = 48,
     /// Client to node: asks to map a region (same host only).
@@ -105,6 +109,17 @@ opcodes! {
     Supply = 102,
     /// Anybody to node: asks which calls of functions run there.
     RunningCalls = 103,
+}
+
+impl Opcode {
+    /// Returns the first protocol version that has the opcode. Peers of older versions end a connection on which it
+    /// comes.
+    pub fn since(self) -> u8 {
+        match self {
+            Opcode::ListMemory | Opcode::OfferMemory => VERSION_MEMORY,
+            _ => VERSION_MIN,
+        }
+    }
 }
 
 /// Frame header, decoded.

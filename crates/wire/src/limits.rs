@@ -7,6 +7,8 @@ pub const VERSION_MIN: u8 = 1;
 pub const VERSION_MAX: u8 = 2;
 /// First protocol version whose requests carry a trace id.
 pub const VERSION_TRACES: u8 = 2;
+/// First protocol version in which nodes tell which memory they donate.
+pub const VERSION_MEMORY: u8 = 2;
 
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 40;

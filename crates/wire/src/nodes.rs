@@ -89,6 +89,79 @@ wire_struct! {
     }
 }
 
+/// Kind of memory that a node donates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Memory that its host uses for everything.
+    Ordinary,
+    /// Huge pages that its host keeps for programs that ask for them.
+    HugePages,
+    /// Device that its host uses for nothing else.
+    Device,
+}
+
+impl MemoryKind {
+    /// All kinds.
+    pub const ALL: &'static [MemoryKind] = &[MemoryKind::Ordinary, MemoryKind::HugePages, MemoryKind::Device];
+}
+
+impl Field for MemoryKind {
+    const BYTES_MIN: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            MemoryKind::Ordinary => 1,
+            MemoryKind::HugePages => 2,
+            MemoryKind::Device => 3,
+        });
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        match u8::take(from)? {
+            1 => Ok(MemoryKind::Ordinary),
+            2 => Ok(MemoryKind::HugePages),
+            3 => Ok(MemoryKind::Device),
+            found => Err(WireError::Value { what: "a kind of memory", found: found.into() }),
+        }
+    }
+}
+
+wire_struct! {
+    /// Description of the memory that a node donates, by which the node also tells it to the broker.
+    NodeMemory {
+        /// Node that donates it.
+        node: NodeId,
+        /// Kind of the memory.
+        kind: MemoryKind,
+        /// Bytes of a huge page; 0 for other kinds.
+        page_bytes: u64,
+        /// Number of the NUMA node of its host that it comes from; empty if none was chosen.
+        numa_node: List<u32, 1>,
+        /// Path of the device; empty for other kinds.
+        device: Text,
+    }
+}
+
+impl std::fmt::Display for NodeMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.kind {
+            MemoryKind::Ordinary => f.write_str("ordinary")?,
+            MemoryKind::HugePages if self.page_bytes >= 1 << 30 => {
+                write!(f, "huge pages of {} GiB", self.page_bytes >> 30)?;
+            }
+            MemoryKind::HugePages => write!(f, "huge pages of {} MiB", self.page_bytes >> 20)?,
+            MemoryKind::Device => write!(f, "{}", self.device)?,
+        }
+        self.numa_node.iter().try_for_each(|node| write!(f, ", NUMA node {node}"))
+    }
+}
+
+wire_struct! {
+    /// Answer to `ListMemory`: the memory of the nodes that told it.
+    MemoryListed {
+        /// Descriptions, by node.
+        nodes: List<NodeMemory, NODES_MAX>,
+    }
+}
+
 wire_struct! {
     /// Region with an owner, in a node's report.
     OwnedRegion {

@@ -1,4 +1,4 @@
-//! Exact bytes of six frames of version 1, two of version 2, and two messages. They are a promise to every other
+//! Exact bytes of six frames of version 1, two of version 2, and three messages. They are a promise to every other
 //! implementation and version: change them only together with the protocol version and `spec/wire.md`.
 
 use farpool_wire::codec::Field;
@@ -231,4 +231,18 @@ fn ticket_bytes_are_frozen() {
             "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
         )
     );
+}
+
+#[test]
+fn memory_of_a_node_is_frozen() {
+    let memory = NodeMemory {
+        node: NodeId(0x0102_0304_0506_0708),
+        kind: MemoryKind::HugePages,
+        page_bytes: 2 << 20,
+        numa_node: List::new(vec![1]).expect("one fits"),
+        device: Text::default(),
+    };
+    let mut body = Vec::new();
+    Request::OfferMemory(memory).encode(&mut body);
+    assert_eq!(hex(&body), concat!("0807060504030201", "02", "0000200000000000", "0100000001000000", "0000"));
 }

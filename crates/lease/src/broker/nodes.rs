@@ -23,6 +23,8 @@ pub(super) struct Node {
     pub(super) heard: MonoNs,
     /// Last report of the node. `None` until one has come over its present connection.
     pub(super) inventory: Option<Inventory>,
+    /// Memory that the node donates; `None` if it has not told. Nodes of version 1 of the protocol never do.
+    pub(super) memory: Option<NodeMemory>,
     /// Regions that the last inventory (report) showed as sealed without a name, and the sessions that sealed them.
     pub(super) sealed: BTreeMap<RegionIndex, (Epoch, SessionId)>,
     /// Broker's clock in the last answer to an inventory over this connection, in ms. The node makes its next
@@ -71,6 +73,7 @@ impl Node {
             since: now,
             heard: now,
             inventory: None,
+            memory: None,
             sealed: BTreeMap::new(),
             ruled_ms: None,
             tickets: BTreeMap::new(),
@@ -85,7 +88,7 @@ impl Node {
     fn connected_again(&mut self, now: MonoNs, connection: u64, offer: Offer) {
         let before = std::mem::replace(self, Node::new(now, connection, offer));
         (self.tickets, self.promised, self.shares) = (before.tickets, before.promised, before.shares);
-        (self.told, self.since) = (before.told, before.since);
+        (self.told, self.since, self.memory) = (before.told, before.since, before.memory);
     }
 
     /// Reports whether the node is being emptied. If this life of the broker was given no order about the node, the
@@ -226,6 +229,21 @@ impl BrokerLeases {
             grace_ms: times.grace_ms,
             heartbeat_ms: times.heartbeat_ms,
         })
+    }
+
+    /// Notes which memory a node donates. Accepted only over the connection of the node's last offer.
+    pub fn offer_memory(&mut self, connection: u64, memory: NodeMemory) -> Result<Done, Refusal> {
+        let node = self.nodes.get_mut(&memory.node).filter(|node| node.connection == connection);
+        let node = node.ok_or(Refusal::new(Code::NoNodes, memory.node.0))?;
+        node.memory = Some(memory);
+        Ok(Done {})
+    }
+
+    /// Returns the memory of each node that has told it.
+    pub fn list_memory(&self) -> MemoryListed {
+        let told = self.nodes.values().filter_map(|node| node.memory.clone());
+        // `offer` bounds the number of nodes.
+        MemoryListed { nodes: List::new(told.collect()).unwrap_or_default() }
     }
 
     /// Takes a node's report and returns the ruling: which of its sealed (immutable) regions have owners, and which are

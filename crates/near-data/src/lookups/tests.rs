@@ -17,8 +17,7 @@ use std::time::Duration;
 
 #[test]
 fn connection_that_ends_loses_its_scans_before_its_lookups() {
-    let options =
-        ArenaOptions { region_bytes: REGION_BYTES_MIN, region_count: 1, huge_pages: false, lock: false };
+    let options = ArenaOptions::new(REGION_BYTES_MIN, 1);
     let node = NearData {
         host: Arc::new(Machine),
         memory: Arc::new(Arena::new(&options).expect("an arena")),

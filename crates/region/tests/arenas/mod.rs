@@ -10,7 +10,7 @@ pub const R1: RegionIndex = RegionIndex(1);
 
 /// Returns an arena of `region_count` regions of 1 MiB.
 pub fn small_arena(region_count: u32) -> Arena {
-    Arena::new(&ArenaOptions { region_bytes: MIB, region_count, huge_pages: true, lock: false }).unwrap()
+    Arena::new(&ArenaOptions { huge_pages: true, ..ArenaOptions::new(MIB, region_count) }).unwrap()
 }
 
 /// Returns a handle whose two halves are both the epoch, so that a torn one shows.

@@ -137,6 +137,11 @@ strategies! {
         tickets_open: any::<u32>(), nodes: list(node_status()), tenants: list(tenant_status()),
     }
     owned_region -> OwnedRegion { region: region_index(), epoch: epoch(), owner: owner() }
+    node_memory -> NodeMemory {
+        node: node_id(), kind: proptest::sample::select(MemoryKind::ALL.to_vec()), page_bytes: any::<u64>(),
+        numa_node: vec(any::<u32>(), 0..=1).prop_map(|all| List::new(all).expect("one at most")), device: text(),
+    }
+    memory_listed -> MemoryListed { nodes: list(node_memory()) }
     offer -> Offer { info: node_info(), ticket_key: any::<[u8; 32]>() }
     offered -> Offered {
         term: term(), lease_ttl_ms: any::<u32>(), grace_ms: any::<u32>(), heartbeat_ms: any::<u32>(),
@@ -266,8 +271,10 @@ conversations! {
     ListNames: list_names, names;
     Status: done, status_report;
     Drain: drain_node, done;
+    ListMemory: done, memory_listed;
     Offer: offer, offered;
     Inventory: inventory, ruling;
+    OfferMemory: node_memory, done;
     Lease: lease, leased;
     Attach: attach, attached;
     Renew: proof, renewed;

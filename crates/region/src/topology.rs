@@ -32,6 +32,8 @@ pub struct NumaNode {
     pub bytes: u64,
     /// Bytes of memory that are free.
     pub free_bytes: u64,
+    /// Bytes of memory that are free or easily dropped: half of what is in active use as cache counts.
+    pub available_bytes: u64,
     /// Pairs of the number of a node and the distance to it, in units of ACPI: the distance of a node to itself is 10.
     pub distances: Vec<(u32, u32)>,
     /// Promises of the firmware.
@@ -46,6 +48,13 @@ impl NumaNode {
     /// Reports whether the node has no CPUs. Such a node is taken to be CXL memory.
     pub fn is_cpu_less(&self) -> bool {
         self.cpus.is_empty()
+    }
+}
+
+impl NumaNode {
+    /// Reads one node from a directory with the layout of `/sys`. `None` if it does not exist or has no memory.
+    pub fn read_at(sys: &Path, id: u32) -> Option<NumaNode> {
+        node(sys, &sys.join("devices/system/node"), id, &[id])
     }
 }
 
@@ -106,11 +115,15 @@ fn node(sys: &Path, root: &Path, id: u32, ids: &[u32]) -> Option<NumaNode> {
     let distance = text(&folder.join("distance")).unwrap_or_default();
     let distances = ids.iter().copied().zip(distance.split_whitespace());
     let weight = sys.join(format!("kernel/mm/mempolicy/weighted_interleave/node{id}"));
+    let part = |key| kib(&meminfo, key).unwrap_or(0);
+    let free_bytes = part("MemFree:");
+    let cache_bytes = part("Inactive(file):") + (part("Active(file):") + part("SReclaimable:")) / 2;
     Some(NumaNode {
         id,
         cpus: text(&folder.join("cpulist")).map_or_else(Vec::new, |list| numbers(&list)),
         bytes,
-        free_bytes: kib(&meminfo, "MemFree:").unwrap_or(0),
+        free_bytes,
+        available_bytes: free_bytes.saturating_add(cache_bytes),
         distances: distances.filter_map(|(to, distance)| Some((to, distance.parse().ok()?))).collect(),
         promised: promised(&folder),
         weight: text(&weight).and_then(|weight| weight.parse().ok()),
@@ -150,7 +163,9 @@ fn text(path: &Path) -> Option<String> {
 
 /// Returns the bytes on a line of `meminfo`, which counts in KiB.
 fn kib(meminfo: &str, key: &str) -> Option<u64> {
-    let line = meminfo.lines().find(|line| line.contains(key))?;
+    // A whole word, because `Inactive(file):` ends like `Active(file):`.
+    let is_line = |line: &&str| line.split_whitespace().any(|word| word == key);
+    let line = meminfo.lines().find(is_line)?;
     let value: u64 = line.split_once(key)?.1.split_whitespace().next()?.parse().ok()?;
     value.checked_mul(1_024)
 }
@@ -195,7 +210,8 @@ mod tests {
     }
 
     fn meminfo(id: u32, total: u64, free: u64) -> String {
-        format!("NumaNode {id} MemTotal:       {total} kB\nNode {id} MemFree:        {free} kB")
+        let caches = "Node 0 Inactive(file): 100 kB\nNode 0 Active(file): 10 kB\nNode 0 SReclaimable: 4 kB";
+        format!("Node {id} MemTotal:       {total} kB\nNode {id} MemFree:        {free} kB\n{caches}")
     }
 
     #[test]
@@ -223,6 +239,9 @@ mod tests {
             (near.id, &near.cpus[..], near.bytes, near.free_bytes),
             (0, &[0, 1, 2, 3, 8][..], 32 << 30, 1 << 20)
         );
+        assert_eq!(far.available_bytes, (2_048 + 100 + 5 + 2) * 1024);
+        let alone = NumaNode::read_at(root.path(), 1).unwrap();
+        assert_eq!((alone.bytes, NumaNode::read_at(root.path(), 2)), (far.bytes, None));
         assert_eq!((far.id, far.is_cpu_less(), &far.distances[..]), (1, true, &[(0, 30), (1, 10)][..]));
         assert_eq!((near.promised.read_mb_per_s, far.promised.read_mb_per_s), (Some(30_010), Some(20_950)));
         assert_eq!((far.promised.read_latency_ns, far.promised.write_mb_per_s), (Some(300), None));
