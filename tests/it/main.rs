@@ -37,6 +37,7 @@ mod tables;
 mod tenant;
 mod tickets;
 mod tls;
+mod traces;
 mod zombies;
 
 // Lets the test modules name these three as `crate::..`.

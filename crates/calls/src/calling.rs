@@ -14,7 +14,7 @@ use farpool_planner::{Placement, Way};
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
 use farpool_wire::limits::*;
-use farpool_wire::{Bytes, MonoNs, NodeId, Reply, Request, WireError};
+use farpool_wire::{Bytes, MonoNs, NodeId, Reply, Request, TraceId, WireError};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -101,6 +101,8 @@ pub struct Called {
     pub hops: u32,
     /// Number of blocks of 64 KiB that it loaded from elsewhere.
     pub supplied: u32,
+    /// Trace id of the call, which the nodes where it ran write to their logs.
+    pub trace: TraceId,
     /// Name of the node at which the call ended; `None` for the client.
     pub node: Option<String>,
 }
@@ -133,6 +135,8 @@ pub struct Caller {
     fetched: OnceLock<Fetched>,
     /// Number of calls so far.
     pub(crate) calls: AtomicU64,
+    /// Trace id of the calls. With [`TraceId::NONE`] each call draws its own.
+    trace: TraceId,
 }
 
 /// Node of a lane, `None` for the client, and the kind of lane.
@@ -186,6 +190,7 @@ struct Call<'c> {
     deadline_ms: u32,
     /// Row groups that the function sees.
     lists: GroupSelection,
+    trace: TraceId,
     /// State that the function passed on at its last hop. `None` before the first hop.
     state: Option<Vec<u8>>,
     /// Number of blocks of 64 KiB that were supplied to the function from elsewhere.
@@ -241,7 +246,17 @@ impl Caller {
             idle: Mutex::default(),
             fetched: OnceLock::new(),
             calls: AtomicU64::new(0),
+            trace: TraceId::NONE,
         })
+    }
+
+    /// Gives all calls this trace id, by which the nodes' logs tell whose they are. By default each draws its own.
+    pub fn traced(self, trace: TraceId) -> Caller {
+        Caller { trace, ..self }
+    }
+
+    fn trace_of_call(&self) -> Result<TraceId, Error> {
+        if self.trace == TraceId::NONE { self.session.draw_trace() } else { Ok(self.trace) }
     }
 
     /// Lets functions find these columns in the window.
@@ -277,7 +292,8 @@ impl Caller {
         }
         self.check_placement(function, options)?;
         self.session.check_open()?;
-        let run = || self.try_call(function, args, options, deadline_ms, GroupSelection::All);
+        let trace = self.trace_of_call()?;
+        let run = || self.try_call(function, args, options, deadline_ms, GroupSelection::All, trace);
         self.retry_if_moved(run)
     }
 
@@ -316,6 +332,7 @@ impl Caller {
             return Ok(vec![self.call(function, args, fetched)?]);
         }
         let taken = ClientShare { here, of: self.groups.len() };
+        let trace = self.trace_of_call()?;
         self.retry_if_moved(|| {
             let places = Arc::clone(&self.places.lock());
             let mut firsts: Vec<(NodeId, u64)> = Vec::new();
@@ -332,7 +349,7 @@ impl Caller {
                 calls.push((fetched, GroupSelection::Taken(taken)));
             }
             let at = |&(options, lists): &(CallOptions, GroupSelection)| {
-                self.try_call(function, args, options, deadline_ms, lists)
+                self.try_call(function, args, options, deadline_ms, lists, trace)
             };
             // Calls all nodes at once, each from a thread of its own.
             std::thread::scope(|threads| {
@@ -367,12 +384,13 @@ impl Caller {
         options: CallOptions,
         deadline_ms: u32,
         lists: GroupSelection,
+        trace: TraceId,
     ) -> Result<Called, Error> {
         let places = Arc::clone(&self.places.lock());
         let fresh = options.fresh;
         let way = self.choose(function, options);
         let mut call =
-            Call { function, args, fresh, deadline_ms, lists, state: None, supplied: 0, ran_ns: 0 };
+            Call { function, args, fresh, deadline_ms, lists, trace, state: None, supplied: 0, ran_ns: 0 };
         let mut station = self.first_station(&places, way, options.at)?;
         let is_learning = self.is_learning(options.placement);
         let mut hops = 0;
@@ -397,7 +415,7 @@ impl Caller {
             match called.outcome {
                 Outcome::Done => {
                     let (ran, supplied) = (Duration::from_nanos(call.ran_ns), call.supplied);
-                    return Ok(Called { output, ran, hops, supplied, node: station.name() });
+                    return Ok(Called { output, ran, hops, supplied, trace, node: station.name() });
                 }
                 Outcome::Hop if hops < HOPS_MAX => {
                     let next = places.node_of(called.detail).cloned();
@@ -512,8 +530,9 @@ impl Caller {
             let was_idle = idle.is_some();
             let mut lane = match idle.take() {
                 Some(lane) => lane,
-                None => self.open(places, station, key.1)?,
+                None => self.open(places, station, key.1, call.trace)?,
             };
+            lane.link.set_trace(call.trace);
             match self.call_on(places, station, &mut lane, call) {
                 // The process may have been ended for another caller. A retry is safe, because functions have no side
                 // effects.
@@ -545,9 +564,17 @@ impl Caller {
         }
     }
 
-    fn open(&self, places: &Locations, station: &Station, side: Side) -> Result<OpenLane, Error> {
+    fn open(
+        &self,
+        places: &Locations,
+        station: &Station,
+        side: Side,
+        trace: TraceId,
+    ) -> Result<OpenLane, Error> {
         match station {
-            Station::Node(node) => OpenLane::open(&self.session, node, places, side, self.output_bytes),
+            Station::Node(node) => {
+                OpenLane::open(&self.session, node, places, side, self.output_bytes, trace)
+            }
             Station::Here => {
                 let nothing = || Error::new(ErrorKind::Lost, "no byte of the window was fetched");
                 let fetched = self.fetched.get().ok_or_else(nothing)?;
@@ -660,7 +687,8 @@ impl Caller {
         let station = self.first_station(&places, Way::Ship, None)?;
         let key = (station.key(), Side::of(function));
         let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
-        let mut lane = idle.map_or_else(|| self.open(&places, &station, key.1), Ok)?;
+        let mut lane = idle.map_or_else(|| self.open(&places, &station, key.1, TraceId::NONE), Ok)?;
+        lane.link.set_trace(TraceId::NONE);
         let deadline = self.session.request_deadline();
         let next = Request::NextOutput(NextOutput { from: 0 });
         let result = lane.link.call(&next, deadline).map_err(|error| station.error(&error));

@@ -8,7 +8,7 @@ use farpool_files::{Error, ErrorKind};
 use farpool_transport::{Link, LinkError};
 use farpool_wire::control::*;
 use farpool_wire::limits::*;
-use farpool_wire::{Bytes, Code, List, MonoNs, Name, Reply, Request};
+use farpool_wire::{Bytes, Code, List, MonoNs, Name, Reply, Request, TraceId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -52,6 +52,7 @@ impl OpenLane {
         places: &Locations,
         side: Side,
         output_bytes: u32,
+        trace: TraceId,
     ) -> Result<OpenLane, Error> {
         let open = OpenLaneMessage {
             resident: side == Side::Resident,
@@ -61,6 +62,7 @@ impl OpenLane {
         };
         let patience_ms = session.options().request_timeout_ms;
         let mut link = node.dial_own(session.deadline(patience_ms))?;
+        link.set_trace(trace);
         // The request may queue at the node for a process.
         let deadline = session.deadline(patience_ms.saturating_add(LANE_QUEUE_MS));
         let reply = link.call(&Request::OpenLane(open), deadline);

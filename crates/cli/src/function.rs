@@ -280,6 +280,7 @@ fn describe(called: &Called, shown: Shown) -> serde_json::Value {
     json!({
         "node": called.node, "ran_us": called.ran.as_nanos() as f64 / 1e3, "hops": called.hops,
         "pieces_from_elsewhere": called.supplied, "bytes": called.output.len(), "output": shown.json(&called.output),
+        "trace": called.trace.to_string(),
     })
 }
 
@@ -298,5 +299,6 @@ fn told(called: &Called, took: Duration) -> String {
     if called.supplied > 0 {
         line += &format!("; {} blocks of 64 KiB came from other nodes", called.supplied);
     }
+    line += &format!("; trace {}", called.trace);
     line
 }

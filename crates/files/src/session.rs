@@ -17,7 +17,7 @@ use crate::stats::{Counters, add};
 use farpool_transport::recv_buffers::RecvBufferPool;
 use farpool_transport::times::ConnectionKind;
 use farpool_transport::{Brokers, Dialer, Link, Transport};
-use farpool_wire::{MonoNs, Name, Opcode};
+use farpool_wire::{MonoNs, Name, Opcode, TraceId};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -90,6 +90,15 @@ impl Session {
     /// Returns the host, which gives clock, threads, random numbers and connections.
     pub fn host(&self) -> &Arc<dyn Dialer> {
         &self.base.host
+    }
+
+    /// Draws the trace id of a new query or call.
+    pub fn draw_trace(&self) -> Result<TraceId, Error> {
+        let mut random = [0; 8];
+        let drawn = self.base.host.random(&mut random);
+        drawn.map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+        // 0 is no trace.
+        Ok(TraceId(u64::from_le_bytes(random).max(1)))
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 pub mod abi;
+mod callers;
 pub mod confinement;
 pub mod names;
 mod options;
@@ -20,7 +21,8 @@ pub mod setup;
 mod standard;
 pub mod status;
 
+pub use callers::{CallInProgress, EndedCall, EndedCalls, Owner};
 pub use options::SandboxOptions;
 pub use resident::{Resident, ResidentCall, ResidentFailure};
-pub use sandboxes::{CallInProgress, Owner, Sandboxes};
+pub use sandboxes::Sandboxes;
 pub use standard::standard;

@@ -10,7 +10,7 @@ use farpool_transport::{HandedOver, Lane, Successor};
 use farpool_wire::control::*;
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
-use farpool_wire::{Code, List, MonoNs, Payload, Refusal, Reply, Request};
+use farpool_wire::{Code, List, MonoNs, Payload, Refusal, Reply, Request, TraceId};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
@@ -263,6 +263,9 @@ impl ResidentNow {
     }
 }
 
+/// Receiver of calls of resident functions that have ended: the name of the function, the trace id, and the answer.
+pub type EndedResident = Box<dyn Fn(&str, TraceId, &Called) + Send>;
+
 /// A call lane (a connection on which functions are called over one window) of resident functions. It serves the
 /// connection on the thread that calls `take`, until the connection ends.
 pub struct ResidentLane {
@@ -272,6 +275,8 @@ pub struct ResidentLane {
     pub window: ResidentWindow,
     /// The call that runs, for status reports.
     pub now: Arc<ResidentNow>,
+    /// Receiver of the calls that have ended: the name of the function, the trace id, and the answer.
+    pub ended: EndedResident,
 }
 
 impl Successor for ResidentLane {
@@ -305,6 +310,7 @@ impl Successor for ResidentLane {
                             Some((to, called, bytes)) => {
                                 output = bytes;
                                 let ended = MonoNs(begun.0.saturating_add(called.ran_ns));
+                                (self.ended)(self.functions[*index].name(), header.trace, &called);
                                 answer(&mut lane, &to, called, ended)?;
                             }
                             None => return Ok(()),

@@ -10,16 +10,16 @@
 //! lanes, otherwise the one whose caller has not called for the longest time, which then has to connect again. Threads
 //! in the node would be cheaper, but a function that breaks out of its sandbox would then own the node.
 
+use crate::callers::{CallInProgress, EndedCall, EndedCalls, Owner, tell};
 use crate::confinement::{Confinement, confine};
 use crate::options::{SandboxOptions, members, tenant_folder, tenants};
 use crate::setup::{LaneSetup, LaneWindow, Start};
 use crate::status::{Activity, LANES_MAX, REVOKED_NS, Status};
 use farpool_host::{clock, waiting};
 use farpool_lock::{Condvar, Mutex};
-use farpool_transport::{HandedOver, Lane, Successor};
-use farpool_wire::control::{Called, FunctionFault, Outcome};
-use farpool_wire::frame::Header;
-use farpool_wire::{Code, List, MonoNs, Opcode, Payload, Refusal, Reply};
+use farpool_transport::{HandedOver, Successor};
+use farpool_wire::control::Outcome;
+use farpool_wire::{Code, MonoNs, Opcode, Refusal};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -55,8 +55,6 @@ const QUEUE_MAX: usize = 512;
 const START_PATIENCE: Duration = Duration::from_secs(300);
 /// Longest time in s that a process may take to end before it is killed.
 const END_PATIENCE_SECONDS: i64 = 10;
-/// Longest time in ms for sending a caller the message that its process died.
-const NEWS_MS: u64 = 1_000;
 
 /// The sandbox processes of a node, and the thread that watches them. Dropping it ends all processes.
 pub struct Sandboxes {
@@ -66,6 +64,7 @@ pub struct Sandboxes {
 
 struct Shared {
     options: SandboxOptions,
+    ended: EndedCalls,
     processes: Mutex<Processes>,
     /// Signals that a process has started, failed to start or ended, or that another caller is first in the queue.
     changed: Condvar,
@@ -110,26 +109,6 @@ impl Processes {
             process.end();
         }
     }
-}
-
-/// Owner of a process: the caller whose functions it runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// The caller. A process runs functions of one caller only.
-    pub caller: String,
-    /// The caller's tenant. All callers of a tenant share compiled code, because each may run any code as the tenant.
-    pub tenant: String,
-}
-
-/// A call that runs in a sandbox process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallInProgress {
-    /// Name of the function's entry: its first 24 bytes, as the sandbox process shows it.
-    pub function: String,
-    /// Caller of the function: see [`Owner::caller`].
-    pub caller: String,
-    /// Time when the call began.
-    pub since: MonoNs,
 }
 
 #[derive(Clone)]
@@ -179,6 +158,11 @@ impl Sandboxes {
     ///
     /// Errors: a control group does not accept processes, or the folder for compiled code cannot be used.
     pub fn start(options: SandboxOptions) -> io::Result<Sandboxes> {
+        Sandboxes::start_telling(options, Box::new(|_| {}))
+    }
+
+    /// Does the same as [`Self::start`], and tells `ended` of each call whose process ended before the call did.
+    pub fn start_telling(options: SandboxOptions, ended: EndedCalls) -> io::Result<Sandboxes> {
         for group in &options.groups {
             members(group)?;
         }
@@ -194,7 +178,7 @@ impl Sandboxes {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let processes = Mutex::new(Processes::default());
-        let shared = Arc::new(Shared { options, processes, changed: Condvar::new(), wake });
+        let shared = Arc::new(Shared { options, ended, processes, changed: Condvar::new(), wake });
         let watched = Arc::clone(&shared);
         let watcher =
             std::thread::Builder::new().name("farpool-watch".into()).spawn(move || watched.watch(&woken))?;
@@ -455,7 +439,9 @@ impl Process {
     }
 
     /// Ends the process, waits until everything in it has ended, and tells callers of running functions how they ended.
-    fn finish_process(&self, ended: Outcome) {
+    /// Returns these calls, without their caller.
+    fn finish_process(&self, ended: Outcome) -> Vec<EndedCall> {
+        let mut told = Vec::new();
         self.state.lock().is_gone = true;
         self.kill();
         let signal = self.wait();
@@ -487,29 +473,12 @@ impl Process {
             };
             // A caller that does not receive the message sees its connection end.
             let _ = tell(connection, request_id, opcode, outcome, detail);
+            let function = self.status.call(slot).map_or_else(String::new, |(function, _)| function);
+            let trace = self.status.trace(slot);
+            told.push(EndedCall { function, caller: String::new(), outcome, detail, trace });
         }
+        told
     }
-}
-
-/// Answers the request with this id and opcode in place of a process that has ended.
-fn tell(connection: HandedOver, id: u64, opcode: u16, outcome: Outcome, detail: u64) -> io::Result<()> {
-    let called = Called {
-        outcome,
-        detail,
-        ran_ns: 0,
-        output_bytes: 0,
-        frames: List::default(),
-        output: Payload::default(),
-    };
-    let Ok(opcode) = Opcode::from_wire(opcode) else { return Ok(()) };
-    let answer = match opcode {
-        Opcode::CallFunction => Ok(Reply::CallFunction(called)),
-        Opcode::Supply => Ok(Reply::Supply(called)),
-        Opcode::PutFunction => Err(Refusal::new(Code::BadFunction, FunctionFault::NotReady as u64)),
-        _ => return Ok(()),
-    };
-    let header = Header { body_crc: None, ..Header::request(opcode, id, &[]) };
-    Lane::over(connection.resume()?).reply(&header, answer, clock::now().plus_ms(NEWS_MS))
 }
 
 impl Shared {
@@ -655,8 +624,10 @@ impl Shared {
         }
         let Processes { assigned, spare, .. } = std::mem::take(&mut *self.processes.lock());
         // Calls end as revoked: the memory of their windows goes with the node.
-        assigned.iter().for_each(|one| one.process.finish_process(Outcome::Revoked));
-        spare.iter().for_each(|process| process.finish_process(Outcome::Revoked));
+        for one in &assigned {
+            self.tell_of(&one.owner, one.process.finish_process(Outcome::Revoked));
+        }
+        spare.iter().for_each(|process| drop(process.finish_process(Outcome::Revoked)));
     }
 
     /// Ends a process in a thread of its own, so that other processes are still watched, and returns the thread. The
@@ -673,9 +644,24 @@ impl Shared {
         thread.ok()
     }
 
+    /// Tells of calls of this owner that have ended with their process.
+    fn tell_of(&self, owner: &Owner, ended: Vec<EndedCall>) {
+        let whole = |call: EndedCall| EndedCall { caller: owner.caller.clone(), ..call };
+        ended.into_iter().for_each(|call| (self.ended)(&whole(call)));
+    }
+
     fn end(&self, process: &Arc<Process>) {
-        process.finish_process(Outcome::Died);
-        self.processes.lock().assigned.retain(|other| !Arc::ptr_eq(&other.process, process));
+        let ended = process.finish_process(Outcome::Died);
+        let is_it = |one: &Assigned| Arc::ptr_eq(&one.process, process);
+        let owner = {
+            let mut processes = self.processes.lock();
+            let owner = processes.assigned.iter().find(|one| is_it(one)).map(|one| one.owner.clone());
+            processes.assigned.retain(|one| !is_it(one));
+            owner
+        };
+        if let Some(owner) = owner {
+            self.tell_of(&owner, ended);
+        }
         self.changed.notify_all();
         self.wake();
     }

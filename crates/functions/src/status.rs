@@ -5,7 +5,7 @@
 //! process. The process can write anything into it, so the node believes it only about calls of the process itself.
 #![allow(unsafe_code)]
 
-use farpool_wire::MonoNs;
+use farpool_wire::{MonoNs, TraceId};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
@@ -14,14 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Largest number of call lanes of one process.
 pub const LANES_MAX: usize = 64;
-/// Number of 64-bit words that show what one lane is doing. They fill one cache line.
-const LANE_WORDS: usize = 8;
+/// Number of 64-bit words that show what one lane is doing. They fill two cache lines.
+const LANE_WORDS: usize = 16;
 /// Index, among the words of a lane, of the word with the time at which the lane's call began.
 const BEGUN_AT: usize = 4;
 /// Index of the first word with the name of the lane's function (`NAME_AT`), and number of these words
 /// (`NAME_WORDS`).
 const NAME_AT: usize = 5;
 const NAME_WORDS: usize = 3;
+/// Index of the word with the trace id of the lane's last request.
+const TRACE_AT: usize = 8;
 /// Value of the request id before the lane's first request.
 const NO_REQUEST: u64 = u64::MAX;
 const BYTES: usize = LANES_MAX * LANE_WORDS * 8;
@@ -120,6 +122,16 @@ impl Status {
         self.word(lane, 0).store(state, Ordering::Release);
     }
 
+    /// Stores the trace id of the request that a lane serves.
+    pub fn set_trace(&self, lane: usize, trace: TraceId) {
+        self.word(lane, TRACE_AT).store(trace.0, Ordering::Relaxed);
+    }
+
+    /// Returns the trace id of the last request of a lane.
+    pub fn trace(&self, lane: usize) -> TraceId {
+        TraceId(self.word(lane, TRACE_AT).load(Ordering::Relaxed))
+    }
+
     /// Shows that a call of this function has begun on a lane, until the returned value is dropped.
     pub fn under_way(&self, lane: usize, function: &str, begun: MonoNs) -> UnderWay<'_> {
         let mut name = [0; NAME_WORDS * 8];
@@ -205,6 +217,8 @@ mod tests {
         let ours = Status::new().unwrap();
         let theirs = Status::of(ours.file().try_clone_to_owned().unwrap()).unwrap();
         theirs.set(3, Activity::Waiting);
+        theirs.set_trace(3, TraceId(9));
+        assert_eq!((ours.trace(3), ours.trace(4)), (TraceId(9), TraceId::NONE));
         let call = theirs.under_way(3, "größer_als_vierundzwanzig_bytes", MonoNs(7));
         assert_eq!(ours.call(3), Some(("größer_als_vierundzwan".to_owned(), MonoNs(7))));
         assert_eq!(ours.call(4), None);

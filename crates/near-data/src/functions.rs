@@ -9,17 +9,19 @@ use crate::NearData;
 use farpool_functions::abi::Part;
 use farpool_functions::resident::{NodeBytes, ReadPart, ResidentLane, ResidentNow, ResidentWindow};
 use farpool_functions::setup::{FenceAt, LaneWindow, WindowRange};
-use farpool_functions::{CallInProgress, Owner, Resident, SandboxOptions, Sandboxes};
-use farpool_host::clock;
+use farpool_functions::{CallInProgress, EndedCall, Owner, Resident, SandboxOptions, Sandboxes};
+use farpool_host::{Event, Host, Level, clock};
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_node::admit::admit;
 use farpool_node::{Inside, Memory};
 use farpool_region::{RegionError, SharedAccess};
 use farpool_transport::{Identity, Intent, Mappable, Peer, Successor};
-use farpool_wire::control::{FunctionForm, LaneOpened, LanePart, OpenLane, RunningCall, RunningCalls};
+use farpool_wire::control::{
+    Called, FunctionForm, LaneOpened, LanePart, OpenLane, Outcome, RunningCall, RunningCalls,
+};
 use farpool_wire::data::Span;
 use farpool_wire::limits::{FUNCTION_OUTPUT_BYTES_MAX, NAME_BYTES_MAX, RUNNING_CALLS_MAX, WINDOW_BYTES_MAX};
-use farpool_wire::{Code, Epoch, Handle, List, Name, Refusal, RegionIndex, TENANT_LOCAL};
+use farpool_wire::{Code, Epoch, Handle, List, Name, Refusal, RegionIndex, TENANT_LOCAL, TraceId};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -50,8 +52,12 @@ pub(crate) struct Functions {
 impl Functions {
     /// Starts the sandbox processes, if the options have any. If this machine cannot confine them fully, that is
     /// logged once it is known, from a thread of its own: nobody has to wait until a sandbox process has started.
-    pub(crate) fn start(options: FunctionOptions) -> io::Result<Functions> {
-        let sandboxes = options.sandboxes.clone().map(Sandboxes::start).transpose().map_err(|error| {
+    pub(crate) fn start(options: FunctionOptions, host: &Arc<dyn Host>) -> io::Result<Functions> {
+        let start = |options| {
+            let host = Arc::clone(host);
+            Sandboxes::start_telling(options, Box::new(move |ended| host.log(&event_of(ended))))
+        };
+        let sandboxes = options.sandboxes.clone().map(start).transpose().map_err(|error| {
             let why = format!("cannot start the sandbox program that runs functions: {error}");
             io::Error::new(error.kind(), why)
         })?;
@@ -128,6 +134,11 @@ impl<M: Memory> NearData<M> {
             let window = self.handed_out(open, &rights)?;
             (sandboxes.heap_bytes(), sandboxes.lane(&owner(peer), window)?)
         };
+        if self.host.logs(Level::Debug) {
+            let (caller, bytes) = (owner(peer).caller, open.window_bytes);
+            let message = format!("opened a lane of {caller} for calls over {bytes} bytes");
+            self.host.log(&Event::debug("lane_opened", message).trace(peer.trace));
+        }
         // Checked again: if the epochs are still the same, memory and descriptors are those that were requested.
         self.rights(&open.parts)?;
         Ok((LaneOpened { heap_bytes }, successor))
@@ -223,7 +234,15 @@ impl<M: Memory> NearData<M> {
         let OpenLane { window_bytes: bytes, output_bytes, .. } = *open;
         let window = ResidentWindow { bytes, output_bytes, parts, is_current: Box::new(is_current) };
         let now = self.functions.lane_of(owner(peer).caller);
-        Ok(Box::new(ResidentLane { functions: Arc::clone(&self.functions.resident), window, now }))
+        let host = Arc::clone(&self.host);
+        let ended = Box::new(move |function: &str, trace: TraceId, called: &Called| {
+            if host.logs(Level::Debug) {
+                let (outcome, us) = (called.outcome, called.ran_ns / 1_000);
+                let message = format!("a call of {function} ended as {outcome:?} after {us} us");
+                host.log(&Event::debug("call_finished", message).trace(trace));
+            }
+        });
+        Ok(Box::new(ResidentLane { functions: Arc::clone(&self.functions.resident), window, now, ended }))
     }
 
     /// Returns the calls that have not ended. The administrator sees all of them, and so does a peer without an
@@ -243,6 +262,19 @@ impl<M: Memory> NearData<M> {
         let calls = running.iter().take(RUNNING_CALLS_MAX).filter_map(shown).collect();
         RunningCalls { count: running.len() as u32, calls: List::new(calls).unwrap_or_default() }
     }
+}
+
+/// Returns the event of a call whose process has ended. A process that died is news; the others ended as their callers
+/// asked.
+fn event_of(ended: &EndedCall) -> Event {
+    let EndedCall { function, caller, outcome, detail, trace } = ended;
+    let function = if function.is_empty() { "a function that was made ready" } else { function.as_str() };
+    let message = format!("a call of {caller} ended with its process: {function}, {outcome:?} ({detail})");
+    match outcome {
+        Outcome::Died => Event::warn("call_ended", message),
+        _ => Event::debug("call_ended", message),
+    }
+    .trace(*trace)
 }
 
 /// Makes a name from any text, because a sandbox process may send anything.

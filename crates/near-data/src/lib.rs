@@ -36,7 +36,7 @@ pub(crate) struct NearData<M> {
 /// Returns the extension with all of this crate's services, and with these functions.
 pub fn extension<M: Memory>(functions: FunctionOptions) -> Extend<M> {
     Box::new(move |host, memory| {
-        let functions = Functions::start(functions)?;
+        let functions = Functions::start(functions, &host)?;
         let (scans, lookups) = (Scans::default(), LookupTables::default());
         Ok(Box::new(NearData { host, memory, scans, lookups, functions }))
     })

@@ -199,15 +199,14 @@ impl FarTable {
         FarTable { trace, ..self }
     }
 
+    /// Returns the trace id that [`Self::traced`] gave. [`TraceId::NONE`] if each query draws its own.
+    pub fn trace(&self) -> TraceId {
+        self.trace
+    }
+
     /// Returns the trace id of a new query.
     pub(crate) fn trace_of_query(&self) -> Result<TraceId, Error> {
-        if self.trace != TraceId::NONE {
-            return Ok(self.trace);
-        }
-        let mut random = [0; 8];
-        let drawn = self.session().host().random(&mut random);
-        drawn.map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
-        Ok(TraceId(u64::from_le_bytes(random).max(1)))
+        if self.trace == TraceId::NONE { self.session().draw_trace() } else { Ok(self.trace) }
     }
 
     /// Checks that the table can be read: an encrypted table needs its key.

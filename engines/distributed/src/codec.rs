@@ -9,6 +9,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
 use farpool::Pool;
 use farpool_datafusion::FarSource;
+use farpool_host::{Event, Host, Machine};
 use std::sync::Arc;
 
 /// Encodes scans, and decodes them over the tables of a pool. Dynamic filters are not sent: they save work, and never
@@ -42,7 +43,9 @@ impl PhysicalExtensionCodec for ScanCodec {
             return plan_err!("a scan of a far table with {} inputs: it has none", inputs.len());
         }
         let scan = Scan::take(bytes)?;
-        let table = self.tables.table(&scan.table, scan.identity)?;
+        let table = self.tables.table(&scan.table, scan.identity)?.traced(scan.trace);
+        let message = format!("scans {} row groups of {}", scan.groups.len(), farpool::shown(&scan.table));
+        Machine.log(&Event::debug("scan_received", message).trace(scan.trace));
         let source = FarSource::of_program(table, &scan.program, scan.schema, scan.groups, scan.partitions)?;
         Ok(DataSourceExec::from_data_source(match scan.placement {
             Some(placement) => source.placed(placement),
@@ -68,6 +71,7 @@ impl PhysicalExtensionCodec for ScanCodec {
             groups: source.groups().to_vec(),
             partitions: source.partitions(),
             placement: source.placement(),
+            trace: source.table().trace(),
         };
         scan.put(out)
     }

@@ -8,8 +8,8 @@
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::{Result, plan_datafusion_err, plan_err};
 use datafusion_proto::protobuf;
-use farpool::FarTable;
 use farpool::operators::limits::{COLUMNS_MAX, PROGRAM_BYTES_MAX};
+use farpool::{FarTable, TraceId};
 use farpool::{Placement, UnknownPlacement};
 use prost::Message;
 use std::sync::Arc;
@@ -33,6 +33,8 @@ pub(crate) struct Scan {
     pub(crate) groups: Vec<usize>,
     pub(crate) partitions: usize,
     pub(crate) placement: Option<Placement>,
+    /// Trace id of the query; [`TraceId::NONE`] if the sender does not tell it.
+    pub(crate) trace: TraceId,
 }
 
 /// Properties that distinguish a table from an earlier or later one of the same name.
@@ -69,6 +71,8 @@ struct ScanMessage {
     partitions: u32,
     #[prost(string, tag = "11")]
     placement: String,
+    #[prost(fixed64, tag = "12")]
+    trace: u64,
 }
 
 /// Fields that all versions begin with.
@@ -136,6 +140,7 @@ impl Scan {
             groups: self.groups.iter().map(|group| *group as u64).collect(),
             partitions: self.partitions as u32,
             placement: self.placement.map_or(String::new(), |placement| placement.name().to_owned()),
+            trace: self.trace.0,
         };
         message.encode(out).map_err(|error| plan_datafusion_err!("far table {}: {error}", self.table))
     }
@@ -205,6 +210,7 @@ impl Scan {
             groups: groups.into_iter().map(|group| group as usize).collect(),
             partitions: partitions as usize,
             placement,
+            trace: TraceId(message.trace),
         })
     }
 }
@@ -225,6 +231,7 @@ mod tests {
             groups: vec![0, 2],
             partitions: 2,
             placement: Some(Placement::Ship),
+            trace: TraceId(77),
         }
     }
 

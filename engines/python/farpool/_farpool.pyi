@@ -486,8 +486,7 @@ class Scan:
         """
 
     def anti_join(self, other: ArrowStream | Scan, on: JoinKeys, *, placement: Placement = "auto") -> Scan:
-        """Keeps the rows whose keys do not occur in another table, or contain a NULL. The arguments are those of
-        `semi_join`."""
+        """Keeps the rows whose keys do not occur in another table, or contain a NULL. Arguments as in `semi_join`."""
     def select(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
         """Keeps only these columns, or computes new ones. If all of them are aggregates, the result is one row."""
     def with_columns(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
@@ -537,8 +536,7 @@ class Scan:
     def __arrow_c_schema__(self) -> object:
         """Exports the names and types of the columns to any library that reads Arrow, such as `pyarrow.schema`."""
     def explain(self, *, format: Literal["text", "json"] = "text") -> str:
-        """Describes what the query would read, where each step would run, and the estimates for each placement. Reads
-        nothing."""
+        """Describes what the query would read, where steps would run, and estimates. Reads nothing."""
 
 class GroupBy:
     """A query and the keys that it is grouped by."""
@@ -615,6 +613,9 @@ class Called:
     def supplied(self) -> int:
         """Number of 64 KiB blocks that were not where the function ran and had to be loaded."""
     @property
+    def trace(self) -> str:
+        """Trace id of the call, which the nodes where it ran write to their logs."""
+    @property
     def node(self) -> str | None:
         """Name of the node where the call ended; None for this machine."""
 
@@ -643,8 +644,7 @@ class File:
         """Returns `n` bytes from `offset`, or fewer at the end of the file. Bytes that were never written are zeros.
         Raises LostError, LeaseError, UnreachableError, ClosedError, InvalidError (negative argument)."""
     def read_into(self, offset: int, buffer: Buffer) -> int:
-        """Fills a writable, contiguous buffer from `offset`. Returns the number of bytes read. Raises the errors of
-        `read_at`."""
+        """Fills a writable, contiguous buffer from `offset`. Returns the number of bytes; raises as `read_at`."""
     def write_at(self, offset: int, buffer: Buffer) -> int:
         """Writes all of a contiguous buffer at `offset`, and grows the file as needed. Returns the number of bytes
         written. Raises ExhaustedError, LostError, LeaseError, UnreachableError, ClosedError, InvalidError (buffer not

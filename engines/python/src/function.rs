@@ -130,6 +130,12 @@ impl PyCalled {
         self.0.hops
     }
 
+    /// Trace id of the call, which the nodes where it ran write to their logs.
+    #[getter]
+    fn trace(&self) -> String {
+        self.0.trace.to_string()
+    }
+
     /// Number of 64 KiB blocks that were not where the function ran and had to be loaded.
     #[getter]
     fn supplied(&self) -> u32 {

@@ -3,7 +3,7 @@
 
 use crate::answers::Queries;
 use crate::plans::{lines, sales};
-use crate::pools::{Cluster, FARPOOL_SQL, Process, command, memory_of_each, put, soon};
+use crate::pools::{Cluster, FARPOOL_SQL, PATIENCE, Process, command, memory_of_each, put, soon};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use datafusion::common::Result;
 use datafusion::datasource::MemTable;
@@ -20,8 +20,10 @@ use futures::StreamExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fs::File;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Rows of the second table, which make several row groups.
 const ITEMS: i64 = 300_000;
@@ -35,6 +37,60 @@ struct Bench {
     workers: Arc<Workers>,
     far: FarSession,
     near: FarSession,
+}
+
+/// Returns the trace ids of the events of a kind in a log, each once, in the order of their first occurrence.
+fn traces(log: &Path, kind: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(log).expect("the log");
+    let events = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let mut traces: Vec<String> = Vec::new();
+    for event in events.filter(|event| event["event"] == *kind) {
+        let trace = event["trace"].as_str().unwrap_or("none").to_owned();
+        if !traces.contains(&trace) {
+            traces.push(trace);
+        }
+    }
+    traces
+}
+
+/// The id goes from the session to both workers, and with their scans to both nodes.
+#[tokio::test(flavor = "multi_thread")]
+async fn trace_of_a_query_is_in_the_logs_of_its_workers_and_of_the_nodes_that_they_asked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cluster = Cluster::start_logging("256MiB", folder.path());
+    let sales = sales();
+    cluster.pool.put_table("sales", sales.schema(), [sales]).expect("put");
+    let logs = |of: &str| NODES.map(|node| folder.path().join(format!("{of}{node}")));
+    let worker = |node: &str, log: &Path| {
+        let args = ["worker", "--listen", "127.0.0.1:0", "--pool", cluster.pool.url(), "--near", node];
+        Process::start_logging(FARPOOL_SQL, &args, log)
+    };
+    let [one, two] = logs("worker-");
+    let processes = [worker("one", &one), worker("two", &two)];
+    let known = processes.iter().map(|process| process.ready.parse().expect("an address")).collect();
+    let workers = Workers::new(known, Beyond::Refused).expect("workers");
+    let session =
+        farpool_distributed::session(&cluster.pool, Options::default(), &workers).expect("a session");
+    assert_eq!(soon(workers.refresh()).await, [], "both answer");
+    rows(&session, "SET farpool.placement = 'ship'").await.expect("set");
+    for query in 1..=2 {
+        soon(rows(&session, "SELECT shop, sum(exact) FROM sales GROUP BY shop")).await.expect("rows");
+        let told = traces(&one, "scan_received");
+        assert_eq!(told.len(), query, "each query has an id of its own: {told:?}");
+        assert!(!told.contains(&"none".to_owned()), "{told:?}");
+        assert_eq!(traces(&two, "scan_received"), told, "both workers are told the same");
+    }
+    let told = traces(&one, "scan_received");
+    let begun = Instant::now();
+    // A node writes its line when the scan has ended, which may be after the answer.
+    while !logs("").iter().all(|log| traces(log, "scan_finished") == told) {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{:?}, not {told:?}",
+            logs("").map(|log| traces(&log, "scan_finished"))
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 fn worker(cluster: &Cluster, node: &str, listen: &str) -> Process {

@@ -107,12 +107,21 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a cluster that is reached over TCP. Each node has this much memory.
     pub fn start(memory: &str) -> Cluster {
+        Cluster::begin(memory, |_, args| Process::start(FARPOOL, args))
+    }
+
+    /// Does the same as [`Self::start`] with nodes that write their events to files `one` and `two` of a folder.
+    pub fn start_logging(memory: &str, logs: &Path) -> Cluster {
+        Cluster::begin(memory, |name, args| Process::start_logging(FARPOOL, args, &logs.join(name)))
+    }
+
+    fn begin(memory: &str, start: impl Fn(&str, &[&str]) -> Process) -> Cluster {
         let broker = Process::start(FARPOOL, &["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
         let node = |name| {
             // Each node keeps its memory, however little the other tests of this machine leave.
             let to =
                 ["--broker", &broker.ready, "--region-size", "16MiB", "--memory", memory, "--no-reserve"];
-            Process::start(FARPOOL, &[&["node", "--name", name], &to[..]].concat())
+            start(name, &[&["node", "--name", name], &to[..]].concat())
         };
         let nodes = [node("one"), node("two")];
         let options = PoolOptions {
@@ -169,11 +178,22 @@ pub fn command(variable: &str) -> Command {
 
 impl Process {
     pub fn start(variable: &str, args: &[&str]) -> Process {
-        let child = command(variable).args(args).stdout(Stdio::piped()).spawn().expect("it starts");
+        Process::begin(command(variable).args(args))
+    }
+
+    /// Does the same as [`Self::start`] with a file to which the process writes all its events as JSON lines.
+    pub fn start_logging(variable: &str, args: &[&str], log: &Path) -> Process {
+        let file = File::create(log).expect("a file for the log");
+        Process::begin(command(variable).args(args).args(["--log-level", "debug"]).stderr(file))
+    }
+
+    fn begin(command: &mut Command) -> Process {
+        let what = format!("{command:?}");
+        let child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut process = Process { child, ready: String::new() };
         let said = process.child.stdout.take().expect("piped");
-        let line = programs::first_line(said, &format!("{variable} {args:?}"));
-        let ready = line.strip_prefix("ready ").unwrap_or_else(|| panic!("{args:?} said {line:?}"));
+        let line = programs::first_line(said, &what);
+        let ready = line.strip_prefix("ready ").unwrap_or_else(|| panic!("{what} said {line:?}"));
         process.ready = ready.trim().to_owned();
         process
     }

@@ -174,6 +174,7 @@ impl Serving<'_> {
         let slot = self.watched.slot;
         status.set(slot, Activity::Waiting);
         while let Some((header, request)) = lane.take_request()? {
+            status.set_trace(slot, header.trace);
             status.set(slot, Activity::Busy);
             let answer = match request {
                 Request::CallFunction(call) if (call.number as usize) < self.functions.len() => {
