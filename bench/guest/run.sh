@@ -4,6 +4,7 @@
 #
 #   bench/guest/run.sh PROGRAM [ARGUMENTS...]                 the guest has only the program and its libraries
 #   bench/guest/run.sh --host-root COMMAND [ARGUMENTS...]     as root, in this folder of this machine's root file system
+#   bench/guest/run.sh --systemd COMMAND [ARGUMENTS...]       the same, beside a systemd that has booted
 #
 # The guest of --host-root has all programs of this machine and cgroups of version 2 with all controllers. It can read
 # the files that the caller can read. It writes to its own disk, which is deleted at the end: /var/tmp is on that disk
@@ -23,10 +24,12 @@
 set -euo pipefail
 
 HOST_ROOT=
-if [ "${1:-}" = --host-root ]; then
-  HOST_ROOT=yes
-  shift
-fi
+SYSTEMD=
+case "${1:-}" in
+  --host-root) HOST_ROOT=yes ;;
+  --systemd) HOST_ROOT=yes SYSTEMD=yes ;;
+esac
+[ -z "$HOST_ROOT" ] || shift
 PROGRAM=${1:?a program to run in the guest}
 shift
 CACHE=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/farpool}/guest
@@ -158,6 +161,18 @@ mount -t tmpfs none /merged/run
 mount -t cgroup2 none /merged/sys/fs/cgroup
 mount -o bind /disk/tmp /merged/var/tmp
 INIT
+  [ -z "$SYSTEMD" ] || cat << 'INIT'
+cp /command /merged/guest-command
+units=/merged/etc/systemd/system
+printf '[Unit]\nRequires=basic.target guest.service\nAfter=basic.target\n' > $units/guest.target
+printf '[Unit]\nAfter=basic.target\n[Service]\nType=oneshot\nTimeoutStartSec=infinity\nExecStart=/bin/sh /guest-run\n' > $units/guest.service
+cat > /merged/guest-run << 'RUN'
+sh /guest-command > /dev/ttyS0 2>&1
+echo "exit $?" > /dev/ttyS1
+systemctl poweroff --force --force
+RUN
+exec switch_root /merged /lib/systemd/systemd --unit=guest.target --show-status=false
+INIT
   cat << 'INIT'
 /bin/busybox sh /command
 echo "exit $?" > /dev/ttyS1
@@ -171,7 +186,8 @@ fi
 if [ -n "$HOST_ROOT" ]; then
   for module in virtio_pci 9pnet_virtio 9p virtio_blk crc32c_generic ext4 overlay fuse; do copy_module "$module"; done
   {
-    printf 'chroot /merged /usr/bin/env -i -C %q HOME=%q' "$PWD" "$HOME"
+    [ -n "$SYSTEMD" ] || printf 'chroot /merged '
+    printf '/usr/bin/env -i -C %q HOME=%q' "$PWD" "$HOME"
     printf ' %q' "PATH=$PATH" TMPDIR=/var/tmp "$PROGRAM" "$@"
     echo
   } > "$root/command"

@@ -32,6 +32,7 @@ mod settings;
 mod shaped_and_simulated;
 mod shown_names;
 mod standing_brokers;
+mod supervisor;
 mod table_queries;
 mod tables;
 mod tenant;

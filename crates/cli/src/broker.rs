@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use crate::input::{self, KEYS_BYTES_MAX};
 use crate::monitored::MonitoredBroker;
 use crate::signals::Stop;
-use crate::{Outcome, exposure, monitoring, units};
+use crate::{Outcome, exposure, monitoring, supervisor, units};
 use farpool_broker::stores::{MemoryStore, Rebuilt, RedbStore, Store};
 use farpool_broker::{Broker, BrokerSettings, LeaseSettings, Quotas};
 use farpool_etcd::{Etcd, EtcdAddress, EtcdTls};
@@ -167,6 +167,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let broker = Arc::new(broker);
     let _server = monitoring::serve(endpoint, Arc::new(MonitoredBroker(Arc::clone(&broker))))?;
     writeln!(std::io::stdout(), "ready farpool://{}", broker.address())?;
+    let asked = Arc::clone(&broker);
+    // Needs the lock of the broker's records.
+    let ready = supervisor::ready(&format!("serving farpool://{}", broker.address()), move || {
+        let _ = asked.term();
+    })?;
     stop.wait();
+    drop(ready);
     Ok(())
 }

@@ -15,6 +15,7 @@ mod ls;
 mod manual;
 mod monitored;
 mod mount;
+mod mount_helper;
 mod node;
 mod pool_args;
 mod status;
@@ -25,7 +26,7 @@ mod version;
 use clap::{Parser, Subcommand};
 use exit::Failure;
 use farpool_command::settings::{self, declared::Scope};
-use farpool_command::{exit, exposure, input, log, monitoring, signals, table, units};
+use farpool_command::{exit, exposure, input, log, monitoring, signals, supervisor, table, units};
 use std::process::ExitCode;
 
 /// Far memory for database engines: idle RAM, leased as files.
@@ -97,6 +98,9 @@ const SCOPE: Scope =
     Scope { table: &[], without: &["bench", "completions", "config", "man", "version"], elsewhere: &["sql"] };
 
 fn main() -> ExitCode {
+    if let Some(code) = mount_helper::run_if_called() {
+        return code;
+    }
     let (cli, origins) = match settings::parse::<Cli>(&SCOPE) {
         Ok(parsed) => parsed,
         Err(code) => return code,

@@ -3,7 +3,7 @@
 use crate::exit::Failure;
 use crate::signals::Stop;
 use crate::units::{bytes, millis, show_bytes};
-use crate::{Outcome, exposure, monitoring};
+use crate::{Outcome, exposure, monitoring, mount_helper, supervisor};
 use farpool::monitoring::{Endpoint, MonitoredSession, More};
 use farpool::{CreateOptions, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
@@ -102,6 +102,10 @@ struct MountArgs {
     /// Mount over a directory that is not empty; its contents are hidden meanwhile
     #[arg(long)]
     over_non_empty: bool,
+    /// Where standard error goes once the directory is mounted: a file, or the journal if the name is empty. Only
+    /// mount.farpool gives it
+    #[arg(long, hide = true, value_name = "FILE")]
+    log_later: Option<String>,
 }
 
 /// Interval between two checks that nobody else has unmounted the directory.
@@ -151,7 +155,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
     let mounted =
         mount_scratch(&pool, &args.folder, options, args.mount.options(), say).map_err(not_mounted)?;
     let _server = monitoring::serve(endpoint, Arc::new(MonitoredSession::new("mount", &pool, None)))?;
-    hold(mounted, &args.folder, stop)?;
+    hold(mounted, &args.folder, &args.mount, stop)?;
     say(&format!("{} were written to far memory", show_bytes(pool.stats().bytes_written)));
     // If the mount is in use, it is served until this process ends. Without this call, the pool would get the memory
     // back only after the leases have expired.
@@ -183,7 +187,7 @@ fn cache(args: &CacheArgs) -> Outcome {
     let more: More = Box::new(move |into| measure_cache(&counted.counts(), into));
     let monitored = MonitoredSession::new("mount", &pool, Some(more));
     let _server = monitoring::serve(endpoint, Arc::new(monitored))?;
-    hold(mounted, &args.at, stop)?;
+    hold(mounted, &args.at, &args.mount, stop)?;
     let counts: Vec<String> =
         cache.counts().named().into_iter().map(|(what, times)| format!("{what} {times}")).collect();
     say(&format!("blocks: {}", counts.join(", ")));
@@ -222,16 +226,28 @@ fn free(at: &Path) -> Outcome {
 }
 
 /// Serves a mounted directory until this process gets a signal to stop, or somebody else unmounts it.
-fn hold(mounted: Mounted, at: &Path, mut stop: Stop) -> Outcome {
+fn hold(mounted: Mounted, at: &Path, args: &MountArgs, mut stop: Stop) -> Outcome {
+    let later = args.log_later.as_deref().map(mount_helper::later_log).transpose();
+    let later = later.map_err(|error| Failure::Failed(format!("the log of the mount: {error}")))?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready {}", at.display())?;
     out.flush()?;
+    if let Some(later) = later {
+        // Nobody reads the pipe to mount.farpool from now on.
+        nix::unistd::dup2_stderr(later).map_err(std::io::Error::from)?;
+    }
+    let asked = at.to_owned();
+    // The kernel passes this on to the threads that serve the mount.
+    let ready = supervisor::ready(&format!("serving {}", at.display()), move || {
+        let _ = rustix::fs::statvfs(&asked);
+    })?;
     while !stop.has_come() {
         if mounted.is_over() {
             return Ok(());
         }
         std::thread::sleep(LOOK);
     }
+    drop(ready);
     let ended = mounted.unmount();
     if ended.map_err(|error| Failure::Failed(format!("unmount {}: {error}", at.display())))?
         == Unmounted::InUse

@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use crate::input::{self, KEYS_BYTES_MAX};
 use crate::monitored::MonitoredNode;
 use crate::signals::Stop;
-use crate::{Outcome, exposure, monitoring, units};
+use crate::{Outcome, exposure, monitoring, supervisor, units};
 use farpool::function::{self, SandboxOptions};
 use farpool_host::waiting::{self, Waiting};
 use farpool_near_data::FunctionOptions;
@@ -231,11 +231,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
     }
     writeln!(std::io::stdout(), "ready {} {}", args.name, node.address())?;
+    let ready = supervisor::ready(&format!("serving {} at {}", args.name, node.address()), node.probe())?;
     while !stop.has_come() {
         if node.wait_drained(Duration::from_millis(100)) {
             writeln!(std::io::stdout(), "drained {}", args.name)?;
             break;
         }
     }
+    drop(ready);
     Ok(())
 }

@@ -243,6 +243,13 @@ impl Node {
         }
     }
 
+    /// Returns a function that takes the lock of the node's background work and releases it. It does not return if the
+    /// node hangs.
+    pub fn probe(&self) -> impl Fn() + Send + use<> {
+        let service = Arc::clone(&self.service);
+        move || drop(service.chores.lock())
+    }
+
     /// Returns the service, to serve it by other means (the simulated network).
     pub fn service(&self) -> Arc<dyn Service> {
         self.service.clone()

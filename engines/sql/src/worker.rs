@@ -3,7 +3,7 @@
 use farpool::monitoring::MonitoredSession;
 use farpool::{Pool, PoolOptions};
 use farpool_command::exit::Failure;
-use farpool_command::{exposure, monitoring};
+use farpool_command::{exposure, monitoring, supervisor};
 use farpool_distributed::{Beyond, serve};
 use std::io::Write;
 use std::sync::Arc;
@@ -62,16 +62,27 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let address = listener.local_addr()?;
-        if beyond == Beyond::Insecure || address.ip().is_loopback() {
+        let is_permitted = beyond == Beyond::Insecure || address.ip().is_loopback();
+        let ready = if is_permitted {
             writeln!(std::io::stdout(), "ready http://{address}")?;
-        }
+            let threads = tokio::runtime::Handle::current();
+            // Needs one of the threads that run plans.
+            let check = move || {
+                let _ = threads.block_on(threads.spawn(async {}));
+            };
+            Some(supervisor::ready(&format!("serving http://{address}"), check)?)
+        } else {
+            None
+        };
         let stop = async {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
         };
-        serve(listener, &pool, &args.near, beyond, stop).await.map_err(|error| match error.kind() {
+        let served = serve(listener, &pool, &args.near, beyond, stop).await;
+        drop(ready);
+        served.map_err(|error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => {
                 Failure::Refused(format!("--listen {}: {error}", args.listen))
             }

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Starts the units of the packages in a systemd that has booted, as bench/guest/run.sh --systemd gives one.
+#   guest.sh PACKAGE        the folder of an unpacked Debian package
+# Changes the system it runs on: never call it outside a guest.
+set -euo pipefail
+package=$1
+checks=0
+
+say() { echo "units: $*"; }
+fail() {
+  say "$*"
+  journalctl --no-pager --lines 60 --output cat
+  exit 1
+}
+check() { # DESCRIPTION COMMAND...
+  local what=$1
+  shift
+  "$@" > /tmp/said 2>&1 || { cat /tmp/said; fail "$what: failed"; }
+  checks=$((checks + 1))
+  say "$what"
+}
+until_so() { # DESCRIPTION COMMAND...: waits until it holds, at most two minutes
+  local what=$1 tries
+  shift
+  for ((tries = 0; tries < 600; tries++)); do
+    if "$@" > /dev/null 2>&1; then
+      check "$what" "$@"
+      return
+    fi
+    sleep 0.2
+  done
+  fail "$what: not within two minutes"
+}
+restarts() { [ "$(systemctl show --property NRestarts --value "$1")" = "$2" ] && systemctl is-active "$1"; }
+is_silent() { ! journalctl --no-pager --output cat -u "$1" | grep -F "$2"; }
+
+[ -d /run/systemd/system ] || fail "systemd has not booted this system"
+(cd "$package" && find . -mindepth 1 -maxdepth 1 ! -name DEBIAN -exec cp -a --no-preserve=ownership {} / \;)
+check "the package's script makes user and folder" sh "$package/DEBIAN/postinst" configure ""
+cat >> /etc/farpool/farpool.toml << 'SETTINGS'
+name = "n1"
+memory = "64MiB"
+region-size = "1MiB"
+no-reserve = true
+
+[mount.scratch]
+protection = "none"
+SETTINGS
+check "settings have no mistake" farpool config check
+mkdir -p /srv/far /mnt/far
+# As udev has it, which does not run here.
+chmod 666 /dev/fuse
+
+# Each start returns when the server says that it is ready.
+check "broker starts" systemctl start farpool-broker
+check "node starts" systemctl start farpool-node
+check "status knows the node" sh -c 'farpool status | grep -w n1'
+check "functions of the node have their namespaces" is_silent farpool-node "without namespaces"
+check "memory of the node is locked" sh -c 'grep -q "^Max locked memory *unlimited" /proc/$(systemctl show -p MainPID --value farpool-node)/limits'
+check "mount starts" systemctl start farpool-mount@srv-far
+check "others write to the mount and read it" sh -c 'echo far > /srv/far/file && grep -q far /srv/far/file && grep " /srv/far fuse" /proc/mounts'
+check "worker starts" systemctl start farpool-sql-worker
+check "query over the worker" farpool sql --workers http://127.0.0.1:7800 -c "SELECT 42"
+
+# A server that hangs is noticed by the watchdog.
+mkdir -p /run/systemd/system/farpool-broker.service.d
+printf '[Service]\nWatchdogSec=2\nWatchdogSignal=KILL\n' > /run/systemd/system/farpool-broker.service.d/watchdog.conf
+systemctl daemon-reload
+check "broker restarts" systemctl restart farpool-broker
+kill -STOP "$(systemctl show --property MainPID --value farpool-broker)"
+until_so "broker that hangs is replaced" restarts farpool-broker 1
+check "others still read the mount" grep -q far /srv/far/file
+
+# fstab.
+echo 'farpool /mnt/far farpool allow_other,protection=none 0 0' >> /etc/fstab
+check "directory of fstab is mounted" mount /mnt/far
+check "others write to it" sh -c 'echo far > /mnt/far/file && grep -q far /mnt/far/file'
+check "it is unmounted" umount /mnt/far
+until_so "log of the mount is in the journal" sh -c 'journalctl --no-pager -t mount.farpool | grep "written to far memory"'
+
+for unit in farpool-sql-worker farpool-mount@srv-far farpool-node farpool-broker; do
+  check "$unit stops" systemctl stop "$unit"
+  check "$unit ended well" sh -c "[ \$(systemctl show --property Result --value $unit) = success ]"
+done
+say "$checks checks passed"
