@@ -55,7 +55,7 @@ CHECKS := test test-busy test-core test-rust test-sim test-python test-functions
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-twice
+.PHONY: help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -292,8 +292,8 @@ dist-test: ## Install what `make dist` has built on a bare system, and spill a D
 	command -v mmdebstrap > /dev/null || apt-get install --yes --quiet --no-install-recommends mmdebstrap
 	$(PYTHON) packaging/bare.py --packages dist --cache $(CACHE)/bare
 
-dist-twice: $(DIST_VENV)/.ready ## Build all packages twice, in two folders, and compare the bytes
-	$(DIST) --twice
+dist-compare: $(DIST_VENV)/.ready ## Build the packages again in another folder, and compare their bytes with those in dist/
+	$(DIST) --compare --out dist
 
 fuzz: ## Fuzz every decoder of bytes from a peer (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)

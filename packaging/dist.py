@@ -2,7 +2,7 @@
 """Builds the packages of a release: `make dist`.
 
     dist.py [--out DIR] [--target DIR] [--only KIND,..]     builds all packages, or some: wheel, tarball, deb, image
-    dist.py --twice                                         builds all in two other folders, and compares the bytes
+    dist.py --compare [--out DIR]                           builds all again elsewhere, and compares the bytes
 
 The programs are linked by zig with glibc 2.28, so that they run wherever manylinux_2_28 does. Two builds of one commit
 give the same bytes: all times are that of the commit, archives are sorted, and folders of this machine appear nowhere.
@@ -185,20 +185,20 @@ def differences(one: bytes, other: bytes) -> str:
     return f"{len(places):,} bytes differ, the first at {places[0]:,}, the last at {places[-1]:,}"
 
 
-def twice(target: Path) -> None:
-    """Builds everything from two copies of the commit in two folders, and compares."""
+def compare(packages: Path, target: Path) -> None:
+    """Builds everything again, from a clean copy of the commit in another folder, and compares with the packages."""
+    first = {path.name: path.read_bytes() for path in packages.iterdir()} if packages.is_dir() else {}
+    if "SHA256SUMS" not in first:
+        raise Refused(f"{packages} has no SHA256SUMS; `make dist` builds the packages first")
     named, epoch = commit()
     os.environ |= {"FARPOOL_COMMIT": named, "SOURCE_DATE_EPOCH": str(epoch)}
-    made: list[dict[str, bytes]] = []
-    for name in ("first", "the-second-time"):
-        place = target / name
-        shutil.rmtree(place, ignore_errors=True)
-        (place / "sources").mkdir(parents=True)
-        archive = subprocess.run(["git", "archive", named], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-        subprocess.run(["tar", "--extract", "--directory", place / "sources"], input=archive, check=True)
-        paths = build(place / "sources", place / "out", place / "target", KINDS)
-        made.append({path.name: path.read_bytes() for path in paths})
-    first, second = made
+    place = target / "built-again"
+    shutil.rmtree(place, ignore_errors=True)
+    (place / "sources").mkdir(parents=True)
+    archive = subprocess.run(["git", "archive", named], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["tar", "--extract", "--directory", place / "sources"], input=archive, check=True)
+    build(place / "sources", place / "out", place / "target", KINDS)
+    second = {path.name: path.read_bytes() for path in (place / "out").iterdir()}
     same = True
     for name in sorted(first | second):
         if first.get(name) == second.get(name):
@@ -207,7 +207,7 @@ def twice(target: Path) -> None:
             same = False
             print(f"OTHER {name}: {differences(first.get(name, b''), second.get(name, b''))}")
     if not same:
-        raise Refused("two builds of one commit differ")
+        raise Refused(f"{packages} and a second build of commit {named} differ")
 
 
 def main() -> None:
@@ -215,14 +215,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for the packages")
     parser.add_argument("--target", type=Path, required=True, help="folder for what is built on the way")
     parser.add_argument("--only", default=",".join(KINDS), help="kinds of packages, separated by commas")
-    parser.add_argument("--twice", action="store_true", help="build twice and compare")
+    parser.add_argument("--compare", action="store_true", help="build all again and compare with the packages in --out")
     args = parser.parse_args()
     kinds = tuple(args.only.split(","))
     if unknown := set(kinds) - set(KINDS):
         parser.error(f"--only {','.join(sorted(unknown))}: {', '.join(KINDS)} are permitted")
     try:
-        if args.twice:
-            twice(args.target.resolve())
+        if args.compare:
+            compare(args.out.resolve(), args.target.resolve())
         else:
             build(ROOT, args.out.resolve(), args.target.resolve(), kinds)
     except (Refused, inventory.Missing) as error:

@@ -59,6 +59,11 @@ check "functions of the node have their namespaces" is_silent farpool-node "with
 check "memory of the node is locked" sh -c 'grep -q "^Max locked memory *unlimited" /proc/$(systemctl show -p MainPID --value farpool-node)/limits'
 check "mount starts" systemctl start farpool-mount@srv-far
 check "others write to the mount and read it" sh -c 'echo far > /srv/far/file && grep -q far /srv/far/file && grep " /srv/far fuse" /proc/mounts'
+is_without_rights() { grep -q "^CapEff:[[:space:]]*0*$" "/proc/$(systemctl show -p MainPID --value "$1")/status"; }
+check "mount has no privileges" is_without_rights farpool-mount@srv-far
+kill -KILL "$(systemctl show --property MainPID --value farpool-mount@srv-far)"
+until_so "mount that was killed is replaced" restarts farpool-mount@srv-far 1
+check "directory is mounted again, and empty" sh -c 'echo far > /srv/far/file && [ "$(ls /srv/far)" = file ] && [ "$(grep -c " /srv/far fuse" /proc/mounts)" = 1 ]'
 check "worker starts" systemctl start farpool-sql-worker
 check "query over the worker" farpool sql --workers http://127.0.0.1:7800 -c "SELECT 42"
 

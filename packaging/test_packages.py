@@ -36,10 +36,8 @@ import wheels  # noqa: E402
 EPOCH = 1_790_000_000
 HERE = Path(__file__).resolve().parent
 SECONDS = 300
-# Highest exposure of a unit, on systemd's scale from 0 to 10. The mount must be seen by other programs, so its service
-# cannot have a view of the file system of its own, which ten of the settings that systemd counts need.
-EXPOSURE_MAX = {"farpool-mount@.service": 3.5}
-EXPOSURE_MAX_ELSE = 3.0
+# Highest exposure of a unit, on systemd's scale from 0 to 10.
+EXPOSURE_MAX = 3.0
 
 
 def run(*command: str | Path, **more) -> str:
@@ -230,7 +228,7 @@ def test_unit_is_valid_for_systemd_and_closed(unit, tmp_path):
     assert done.returncode == 0 and not about_it, done.stderr
     told = run("systemd-analyze", "security", "--offline=true", "--no-pager", copy)
     exposure = float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", told)[1])
-    assert exposure <= EXPOSURE_MAX.get(unit.name, EXPOSURE_MAX_ELSE), told
+    assert exposure <= EXPOSURE_MAX, told
 
 
 def served(command: list[str | Path], **more) -> tuple[subprocess.Popen, str]:

@@ -1,6 +1,7 @@
 //! Tests of bad input: each kind is refused with an error that names the bad value and the permitted ones, and no data
 //! is lost.
 
+use crate::certificates::{Ca, Wish};
 use crate::processes::{Process, binary};
 use crate::programs::{PATIENCE, ended, output};
 use crate::raw_client::{one_node, soon, span};
@@ -79,6 +80,42 @@ fn command_port_in_use_is_named() {
         &address,
     ];
     fails(&args, 2, &[&address, "in use"]);
+}
+
+#[test]
+fn command_with_an_expired_certificate_is_refused_with_the_date_and_starts_nothing() {
+    let (folder, ca) = (tempfile::tempdir().expect("a folder"), Ca::new());
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let issued = ca.issue(&Wish { names: &["broker.farpool"], days: (-9, -1) });
+    for (name, text) in [("ca.pem", &ca.pem), ("broker.pem", &issued.cert), ("broker.key", &issued.key)] {
+        std::fs::write(path(name), text).expect("written");
+    }
+    let (certs, store) = (path(""), path("store.redb"));
+    let args = ["broker", "--listen", "127.0.0.1:0", "--store", &store, "--certs", &certs];
+    fails(&args, 2, &[&path("broker.pem"), "broker.farpool", "expired on", "UTC"]);
+    assert!(!std::path::Path::new(&store).exists(), "no store was made");
+}
+
+#[test]
+fn command_folder_that_cannot_be_read_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    // Root may read all folders, so this one is none.
+    let below = file.join("below").display().to_string();
+    let at = folder.path().display().to_string();
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
+    fails(
+        &["broker", "--listen", "127.0.0.1:0", "--certs", &below],
+        2,
+        &["--certs", &below, "Not a directory"],
+    );
+    fails(
+        &["mount", "cache", &below, &at, "--over-non-empty", "--pool", &broker.ready],
+        2,
+        &[&below, "Not a directory"],
+    );
+    fails(&["mount", "scratch", &below, "--pool", &broker.ready], 2, &[&below, "Not a directory"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! mount.
 
 use crate::processes::{Process, binary};
-use crate::programs::{PATIENCE, first_line, output, reserved_address};
+use crate::programs::{PATIENCE, first_line, output, output_of, reserved_address};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -121,6 +121,57 @@ fn socket_of_systemd_that_does_not_exist_is_an_error_that_names_it() {
     let said = String::from_utf8_lossy(&told.stderr).into_owned();
     assert_eq!(told.status.code(), Some(2), "{said}");
     assert!(said.contains("NOTIFY_SOCKET /nonexistent/notify"), "{said}");
+}
+
+/// The server of a mount needs no privileges, and the service of systemd has none.
+#[test]
+fn mount_without_the_right_to_mount_is_mounted_by_another_process() {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
+    let node = Process::start(&[&["node", "--name", "n", "--broker", &broker.ready][..], &NODE].concat());
+    let manager = Manager::new();
+    let far = manager.folder.path().join("far");
+    fs::create_dir(&far).expect("made");
+    let path = far.to_str().expect("letters");
+    let start = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-all", "--no-new-privs", "--"]).arg(binary());
+        command.args(["mount", "scratch", path, "--pool", &broker.ready, "--protection", "none"]);
+        command.args(["--wait-for-attach", "--allow-other"]);
+        command.env("NOTIFY_SOCKET", manager.folder.path().join("notify"));
+        let server = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+        assert_eq!(manager.next(), [format!("STATUS=serving {path}"), "READY=1".to_owned()]);
+        server
+    };
+    let attach = |pid: u32| {
+        output(Command::new(binary()).args([
+            "mount",
+            "attach",
+            path,
+            "--allow-other",
+            "--pid",
+            &pid.to_string(),
+        ]))
+    };
+    let server = start();
+    let refused = String::from_utf8_lossy(&attach(std::process::id()).stderr).into_owned();
+    assert!(refused.contains("has not opened /dev/fuse"), "{refused}");
+    let attached = attach(server.id());
+    assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
+    fs::write(far.join("f"), b"far").expect("written");
+    assert_eq!(fs::read(far.join("f")).expect("read"), b"far");
+    assert!(output(Command::new("umount").arg(&far)).status.success());
+    let ended = output_of(server, "the server of the mount");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(manager.next(), ["STOPPING=1"]);
+
+    // It can be stopped before anybody has mounted the directory.
+    let server = start();
+    let pid = i32::try_from(server.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a number");
+    rustix::process::kill_process(pid, Signal::TERM).expect("sent");
+    let ended = output_of(server, "the server that waits");
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("stopped by a signal"));
+    drop(node);
 }
 
 /// Makes `mount.farpool`, as the packages install it.

@@ -2,14 +2,15 @@
 
 use crate::exit::Failure;
 use crate::signals::Stop;
+use crate::supervisor::Ready;
 use crate::units::{bytes, millis, show_bytes};
 use crate::{Outcome, exposure, monitoring, mount_helper, supervisor};
 use farpool::monitoring::{Endpoint, MonitoredSession, More};
 use farpool::{CreateOptions, Pool, PoolOptions, Protection, TransportChoice};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_fuse::{
-    CachedOptions, MountError, MountOptions, Mounted, ScratchOptions, Unmounted, detach_dead, mount_cached,
-    mount_scratch,
+    CachedOptions, Device, MountError, MountOptions, Mounted, ScratchOptions, Unmounted, Wait, detach_dead,
+    mount_cached, mount_scratch,
 };
 use farpool_monitoring::{Scrape, families};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Scratch(ScratchArgs),
     /// Mount a directory of this machine, with its reads cached in far memory
     Cache(CacheArgs),
+    /// Mount the directory of a `farpool mount scratch --wait-for-attach`, and end
+    Attach(AttachArgs),
 }
 
 /// Mount an empty directory for temporary files, which are deleted when this process ends.
@@ -51,6 +54,9 @@ pub(crate) struct ScratchArgs {
     transport: TransportChoice,
     #[command(flatten)]
     monitoring: monitoring::Args,
+    /// Serve the directory without the right to mount: wait until `farpool mount attach` has mounted it
+    #[arg(long)]
+    wait_for_attach: bool,
     #[command(flatten)]
     mount: MountArgs,
     #[command(flatten)]
@@ -94,6 +100,21 @@ pub(crate) struct CacheArgs {
     exposure: exposure::ClientArgs,
 }
 
+/// Mount the directory of a `farpool mount scratch --wait-for-attach`, and end. This command needs the right to mount,
+/// and that one does not.
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool mount attach /srv/far --pid 4711 --allow-other")]
+pub(crate) struct AttachArgs {
+    /// Directory that the process serves
+    folder: PathBuf,
+    /// Number of the process that serves it
+    #[arg(long, value_name = "PID")]
+    pid: u32,
+    /// Allow other users to access the mount; file permissions are checked as usual
+    #[arg(long)]
+    allow_other: bool,
+}
+
 #[derive(clap::Args)]
 struct MountArgs {
     /// Allow other users to access the mount; file permissions are checked as usual
@@ -110,17 +131,22 @@ struct MountArgs {
 
 /// Interval between two checks that nobody else has unmounted the directory.
 const LOOK: Duration = Duration::from_millis(200);
+/// Interval between two checks that another process has mounted the directory.
+const LOOK_FOR_ATTACH: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(command: &Command) -> Outcome {
     match command {
         Command::Scratch(args) => scratch(args),
         Command::Cache(args) => cache(args),
+        Command::Attach(args) => {
+            farpool_fuse::attach(&args.folder, args.pid, args.allow_other).map_err(not_mounted)
+        }
     }
 }
 
 impl MountArgs {
-    fn options(&self) -> MountOptions {
-        MountOptions { allow_other: self.allow_other, over_non_empty: self.over_non_empty }
+    fn options<'w>(&self, wait: Option<Wait<'w>>) -> MountOptions<'w> {
+        MountOptions { allow_other: self.allow_other, over_non_empty: self.over_non_empty, wait }
     }
 }
 
@@ -138,7 +164,7 @@ fn connect(
 }
 
 fn scratch(args: &ScratchArgs) -> Outcome {
-    let stop = Stop::catch()?;
+    let mut stop = Stop::catch()?;
     let options = PoolOptions {
         protection: args.protection,
         encrypt_scratch: args.encrypted,
@@ -151,11 +177,21 @@ fn scratch(args: &ScratchArgs) -> Outcome {
         create: CreateOptions::default(),
         write_through: args.write_through,
     };
-    free(&args.folder)?;
+    let mut ready = None;
+    let wait = args.wait_for_attach.then(|| -> Wait<'_> {
+        Box::new(|device| {
+            ready =
+                Some(is_serving(&args.folder).map_err(|failure| std::io::Error::other(failure.to_string()))?);
+            wait_for_attach(device, &mut stop)
+        })
+    });
+    if wait.is_none() {
+        free(&args.folder)?;
+    }
     let mounted =
-        mount_scratch(&pool, &args.folder, options, args.mount.options(), say).map_err(not_mounted)?;
+        mount_scratch(&pool, &args.folder, options, args.mount.options(wait), say).map_err(not_mounted)?;
     let _server = monitoring::serve(endpoint, Arc::new(MonitoredSession::new("mount", &pool, None)))?;
-    hold(mounted, &args.folder, &args.mount, stop)?;
+    hold(mounted, &args.folder, &args.mount, stop, ready)?;
     say(&format!("{} were written to far memory", show_bytes(pool.stats().bytes_written)));
     // If the mount is in use, it is served until this process ends. Without this call, the pool would get the memory
     // back only after the leases have expired.
@@ -181,13 +217,13 @@ fn cache(args: &CacheArgs) -> Outcome {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).map_err(Failure::failed)?;
     free(&args.at)?;
-    let mounted =
-        mount_cached(&args.folder, &args.at, &cache, options, args.mount.options()).map_err(not_mounted)?;
+    let mounted = mount_cached(&args.folder, &args.at, &cache, options, args.mount.options(None))
+        .map_err(not_mounted)?;
     let counted = cache.clone();
     let more: More = Box::new(move |into| measure_cache(&counted.counts(), into));
     let monitored = MonitoredSession::new("mount", &pool, Some(more));
     let _server = monitoring::serve(endpoint, Arc::new(monitored))?;
-    hold(mounted, &args.at, &args.mount, stop)?;
+    hold(mounted, &args.at, &args.mount, stop, None)?;
     let counts: Vec<String> =
         cache.counts().named().into_iter().map(|(what, times)| format!("{what} {times}")).collect();
     say(&format!("blocks: {}", counts.join(", ")));
@@ -225,8 +261,27 @@ fn free(at: &Path) -> Outcome {
     Ok(())
 }
 
+/// Tells systemd that the directory is served.
+fn is_serving(at: &Path) -> Result<Ready, Failure> {
+    let asked = at.to_owned();
+    // The kernel passes this on to the threads that serve the mount.
+    supervisor::ready(&format!("serving {}", at.display()), move || {
+        let _ = rustix::fs::statvfs(&asked);
+    })
+}
+
+/// Waits until another process has mounted the directory, or a signal to stop arrives.
+fn wait_for_attach(device: &Device, stop: &mut Stop) -> std::io::Result<()> {
+    while !device.is_mounted()? {
+        stop.check().map_err(|failure| std::io::Error::other(failure.to_string()))?;
+        std::thread::sleep(LOOK_FOR_ATTACH);
+    }
+    Ok(())
+}
+
 /// Serves a mounted directory until this process gets a signal to stop, or somebody else unmounts it.
-fn hold(mounted: Mounted, at: &Path, args: &MountArgs, mut stop: Stop) -> Outcome {
+/// `ready` is what systemd was told before the directory was mounted.
+fn hold(mounted: Mounted, at: &Path, args: &MountArgs, mut stop: Stop, ready: Option<Ready>) -> Outcome {
     let later = args.log_later.as_deref().map(mount_helper::later_log).transpose();
     let later = later.map_err(|error| Failure::Failed(format!("the log of the mount: {error}")))?;
     let mut out = std::io::stdout().lock();
@@ -236,11 +291,7 @@ fn hold(mounted: Mounted, at: &Path, args: &MountArgs, mut stop: Stop) -> Outcom
         // Nobody reads the pipe to mount.farpool from now on.
         nix::unistd::dup2_stderr(later).map_err(std::io::Error::from)?;
     }
-    let asked = at.to_owned();
-    // The kernel passes this on to the threads that serve the mount.
-    let ready = supervisor::ready(&format!("serving {}", at.display()), move || {
-        let _ = rustix::fs::statvfs(&asked);
-    })?;
+    let ready = ready.map_or_else(|| is_serving(at), Ok)?;
     while !stop.has_come() {
         if mounted.is_over() {
             return Ok(());

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod attaching;
 mod cached;
 mod complaints;
 mod listings;
@@ -17,6 +18,7 @@ mod scratch;
 mod tree;
 mod unmounting;
 
+pub use attaching::{Device, attach};
 pub use cached::CachedOptions;
 pub use scratch::ScratchOptions;
 pub use unmounting::{Unmounted, detach_dead};
@@ -79,21 +81,27 @@ impl fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
+/// Returns when a device is mounted, or with an error if that is not to be waited for any longer.
+pub type Wait<'w> = Box<dyn FnOnce(&Device) -> io::Result<()> + 'w>;
+
 /// Options of both kinds of mounts.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MountOptions {
+#[derive(Default)]
+pub struct MountOptions<'w> {
     /// True if users other than the one who mounts may access the folder. Their permissions are checked as usual.
     pub allow_other: bool,
     /// True if the mount may hide files that are in the folder already.
     pub over_non_empty: bool,
+    /// Waits until another process has mounted the folder with a device ([`attach`]). This process mounts and unmounts
+    /// nothing then.
+    pub wait: Option<Wait<'w>>,
 }
 
 /// A mounted folder. Dropping it unmounts it as [`Self::unmount`] does.
 #[derive(Debug)]
 pub struct Mounted {
     session: Option<BackgroundSession>,
-    /// Canonical path of the folder.
-    at: PathBuf,
+    /// Canonical path of the folder. `None` if another process has mounted it, which then unmounts it as well.
+    at: Option<PathBuf>,
 }
 
 impl Mounted {
@@ -111,10 +119,9 @@ impl Mounted {
     fn end(&mut self) -> io::Result<Unmounted> {
         let is_over = self.is_over();
         let Some(session) = self.session.take() else { return Ok(Unmounted::Unused) };
-        let ended = if is_over {
-            Ok(Unmounted::Unused)
-        } else {
-            unmounting::unmount(&self.at, || !session.guard.is_finished())
+        let ended = match &self.at {
+            Some(at) if !is_over => unmounting::unmount(at, || !session.guard.is_finished()),
+            _ => Ok(Unmounted::Unused),
         };
         // Dropping the session would unmount whatever is mounted at that path now. That may be another mount, such as
         // the volume below a folder that was mounted over itself.
@@ -137,10 +144,10 @@ pub fn mount_scratch(
     pool: &Pool,
     at: &Path,
     options: ScratchOptions,
-    mount: MountOptions,
+    mount: MountOptions<'_>,
     say: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<Mounted, MountError> {
-    let found = check_folder(at, mount)?;
+    let found = check_folder(at, mount.over_non_empty)?;
     let scratch = Scratch::new(pool, options, &found, Complaints::new(say));
     begin(scratch, at, NAME, mount)
 }
@@ -155,28 +162,28 @@ pub fn mount_cached(
     at: &Path,
     cache: &BlockCache,
     options: CachedOptions,
-    mount: MountOptions,
+    mount: MountOptions<'_>,
 ) -> Result<Mounted, MountError> {
     let no_folder = |error| MountError::NoFolder(folder.to_owned(), error);
     let is_itself = folder.canonicalize().map_err(no_folder)?
         == at.canonicalize().map_err(|error| MountError::NoFolder(at.to_owned(), error))?;
     // A folder mounted over itself hides nothing.
-    check_folder(at, MountOptions { over_non_empty: mount.over_non_empty || is_itself, ..mount })?;
+    check_folder(at, mount.over_non_empty || is_itself)?;
     let cached = Cached::new(folder, cache, options).map_err(no_folder)?;
     begin(cached, at, &format!("{NAME}:{}", folder.display()), mount)
 }
 
-fn check_folder(at: &Path, mount: MountOptions) -> Result<Metadata, MountError> {
+fn check_folder(at: &Path, over_non_empty: bool) -> Result<Metadata, MountError> {
     let no_folder = |error| MountError::NoFolder(at.to_owned(), error);
     let found = std::fs::metadata(at).map_err(no_folder)?;
     let mut entries = std::fs::read_dir(at).map_err(no_folder)?;
-    if entries.next().is_some() && !mount.over_non_empty {
+    if entries.next().is_some() && !over_non_empty {
         return Err(MountError::NotEmpty(at.to_owned()));
     }
     Ok(found)
 }
 
-fn begin(files: impl Files, at: &Path, from: &str, mount: MountOptions) -> Result<Mounted, MountError> {
+fn begin(files: impl Files, at: &Path, from: &str, mount: MountOptions<'_>) -> Result<Mounted, MountError> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(from.to_owned()),
@@ -189,11 +196,23 @@ fn begin(files: impl Files, at: &Path, from: &str, mount: MountOptions) -> Resul
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
     let place = at.canonicalize().map_err(|error| MountError::Refused(at.to_owned(), error))?;
-    let session = Session::new(Adapter::new(files), at, &config).and_then(Session::spawn);
-    let session = session.map_err(|error| MountError::Refused(at.to_owned(), error))?;
+    let adapter = Adapter::new(files);
+    let (session, place) = match mount.wait {
+        None => (Session::new(adapter, at, &config), Some(place)),
+        Some(wait) => (served(adapter, wait, config), None),
+    };
+    let session =
+        session.and_then(Session::spawn).map_err(|error| MountError::Refused(at.to_owned(), error))?;
     let mounted = Mounted { session: Some(session), at: place };
     // This reads the attributes of the mounted folder once. Before, the kernel takes the folder for one of the user
     // root, and does not let others change it.
     std::fs::metadata(at).map_err(|error| MountError::Refused(at.to_owned(), error))?;
     Ok(mounted)
+}
+
+/// Returns the session of a folder that another process mounts. Until then, the folder must not be accessed.
+fn served<F: Files>(adapter: Adapter<F>, wait: Wait<'_>, config: Config) -> io::Result<Session<Adapter<F>>> {
+    let device = Device::open()?;
+    wait(&device)?;
+    Session::from_fd(adapter, device.0, config.acl, config)
 }

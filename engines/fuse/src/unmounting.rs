@@ -133,14 +133,14 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+pub(crate) enum How {
     /// Fails with `EBUSY` if the mount is in use.
     IfUnused,
     /// Removes the path even if the mount is in use.
     Detached,
 }
 
-fn take_away(at: &Path, how: How) -> io::Result<()> {
+pub(crate) fn take_away(at: &Path, how: How) -> io::Result<()> {
     let flags = MntFlags::UMOUNT_NOFOLLOW
         | if how == How::Detached { MntFlags::MNT_DETACH } else { MntFlags::empty() };
     match umount2(at, flags) {

@@ -4,7 +4,7 @@ use super::LookupTables;
 use crate::NearData;
 use crate::functions::{FunctionOptions, Functions};
 use crate::scans::Scans;
-use farpool_host::{Machine, clock};
+use farpool_host::{Host, Machine, clock};
 use farpool_node::Extension;
 use farpool_operators::{Program, Type};
 use farpool_region::{Arena, ArenaOptions};
@@ -18,12 +18,13 @@ use std::time::Duration;
 #[test]
 fn connection_that_ends_loses_its_scans_before_its_lookups() {
     let options = ArenaOptions::new(REGION_BYTES_MIN, 1);
+    let host: Arc<dyn Host> = Arc::new(Machine);
     let node = NearData {
-        host: Arc::new(Machine),
+        host: Arc::clone(&host),
         memory: Arc::new(Arena::new(&options).expect("an arena")),
         scans: Scans::default(),
         lookups: LookupTables::default(),
-        functions: Functions::start(FunctionOptions::default()).expect("nothing to start"),
+        functions: Functions::start(FunctionOptions::default(), &host).expect("nothing to start"),
     };
     let peer = Peer { connection: 1, ..Peer::default() };
     let part = Bytes::new(vec![0xff; 32]).expect("short");
