@@ -147,6 +147,8 @@ def build(sources: Path, out: Path, target: Path, kinds: tuple[str, ...]) -> lis
     named, epoch = commit()
     variables = environment(target, sources, named, epoch)
     out.mkdir(parents=True, exist_ok=True)
+    # The inventory reads all crates, and asks no registry.
+    run(["cargo", "fetch", "--quiet", "--locked"], cwd=ROOT)
     found = [*inventory.crates(), inventory.standard_library()]
     version = contents.version()
     bill = inventory.bill_of_materials(version, epoch, found)
