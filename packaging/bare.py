@@ -300,6 +300,7 @@ def container(place: Path, config: dict, command: list[str]) -> list[str | Path]
         cd {place}
         mount --bind . . && cd {place}
         mount -t proc proc proc
+        mount --bind /dev dev
         for volume in {volumes}; do mount -t tmpfs -o uid={user},gid={group},mode=750 tmpfs .$volume; done
         mount -o remount,bind,ro .
         ! touch ./written 2> /dev/null || {{ echo "the root file system can be written to"; exit 1; }}

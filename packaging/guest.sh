@@ -32,6 +32,12 @@ until_so() { # DESCRIPTION COMMAND...: waits until it holds, at most two minutes
   fail "$what: not within two minutes"
 }
 restarts() { [ "$(systemctl show --property NRestarts --value "$1")" = "$2" ] && systemctl is-active "$1"; }
+main_process() { systemctl show --property MainPID --value "$1"; }
+# Writes a file below a directory that is mounted once, and reads it.
+is_usable() {
+  [ "$(grep -c " $1 fuse" /proc/mounts)" = 1 ] && echo far > "$1/file" && grep -q far "$1/file" &&
+    [ "$(ls "$1")" = file ]
+}
 is_silent() { ! journalctl --no-pager --output cat -u "$1" | grep -F "$2"; }
 
 [ -d /run/systemd/system ] || fail "systemd has not booted this system"
@@ -47,8 +53,8 @@ no-reserve = true
 protection = "none"
 SETTINGS
 check "settings have no mistake" farpool config check
-mkdir -p /srv/far /mnt/far
-# As udev has it, which does not run here.
+mkdir -p /srv/far /srv/listed
+# Permissions that udev would give; it does not run here.
 chmod 666 /dev/fuse
 
 # Each start returns when the server says that it is ready.
@@ -56,14 +62,13 @@ check "broker starts" systemctl start farpool-broker
 check "node starts" systemctl start farpool-node
 check "status knows the node" sh -c 'farpool status | grep -w n1'
 check "functions of the node have their namespaces" is_silent farpool-node "without namespaces"
-check "memory of the node is locked" sh -c 'grep -q "^Max locked memory *unlimited" /proc/$(systemctl show -p MainPID --value farpool-node)/limits'
+check "memory of the node is locked" grep -q "^Max locked memory *unlimited" "/proc/$(main_process farpool-node)/limits"
 check "mount starts" systemctl start farpool-mount@srv-far
-check "others write to the mount and read it" sh -c 'echo far > /srv/far/file && grep -q far /srv/far/file && grep " /srv/far fuse" /proc/mounts'
-is_without_rights() { grep -q "^CapEff:[[:space:]]*0*$" "/proc/$(systemctl show -p MainPID --value "$1")/status"; }
-check "mount has no privileges" is_without_rights farpool-mount@srv-far
-kill -KILL "$(systemctl show --property MainPID --value farpool-mount@srv-far)"
+check "others write to the mount and read it" is_usable /srv/far
+check "mount has no privileges" grep -q "^CapEff:[[:space:]]*0*$" "/proc/$(main_process farpool-mount@srv-far)/status"
+kill -KILL "$(main_process farpool-mount@srv-far)"
 until_so "mount that was killed is replaced" restarts farpool-mount@srv-far 1
-check "directory is mounted again, and empty" sh -c 'echo far > /srv/far/file && [ "$(ls /srv/far)" = file ] && [ "$(grep -c " /srv/far fuse" /proc/mounts)" = 1 ]'
+check "directory is mounted again, once" is_usable /srv/far
 check "worker starts" systemctl start farpool-sql-worker
 check "query over the worker" farpool sql --workers http://127.0.0.1:7800 -c "SELECT 42"
 
@@ -72,16 +77,17 @@ mkdir -p /run/systemd/system/farpool-broker.service.d
 printf '[Service]\nWatchdogSec=2\nWatchdogSignal=KILL\n' > /run/systemd/system/farpool-broker.service.d/watchdog.conf
 systemctl daemon-reload
 check "broker restarts" systemctl restart farpool-broker
-kill -STOP "$(systemctl show --property MainPID --value farpool-broker)"
+kill -STOP "$(main_process farpool-broker)"
 until_so "broker that hangs is replaced" restarts farpool-broker 1
 check "others still read the mount" grep -q far /srv/far/file
 
 # fstab.
-echo 'farpool /mnt/far farpool allow_other,protection=none 0 0' >> /etc/fstab
-check "directory of fstab is mounted" mount /mnt/far
-check "others write to it" sh -c 'echo far > /mnt/far/file && grep -q far /mnt/far/file'
-check "it is unmounted" umount /mnt/far
-until_so "log of the mount is in the journal" sh -c 'journalctl --no-pager -t mount.farpool | grep "written to far memory"'
+echo 'farpool /srv/listed farpool allow_other,protection=none 0 0' >> /etc/fstab
+check "directory of fstab is mounted" mount /srv/listed
+check "others write to it" is_usable /srv/listed
+check "it is unmounted" umount /srv/listed
+until_so "log of the mount is in the journal" \
+  sh -c 'journalctl --no-pager -t mount.farpool | grep "written to far memory"'
 
 for unit in farpool-sql-worker farpool-mount@srv-far farpool-node farpool-broker; do
   check "$unit stops" systemctl stop "$unit"

@@ -165,7 +165,8 @@ INIT
 cp /command /merged/guest-command
 units=/merged/etc/systemd/system
 printf '[Unit]\nRequires=basic.target guest.service\nAfter=basic.target\n' > $units/guest.target
-printf '[Unit]\nAfter=basic.target\n[Service]\nType=oneshot\nTimeoutStartSec=infinity\nExecStart=/bin/sh /guest-run\n' > $units/guest.service
+printf '[Unit]\nAfter=basic.target\n[Service]\nType=oneshot\nTimeoutStartSec=infinity\n' > $units/guest.service
+echo 'ExecStart=/bin/sh /guest-run' >> $units/guest.service
 cat > /merged/guest-run << 'RUN'
 sh /guest-command > /dev/ttyS0 2>&1
 echo "exit $?" > /dev/ttyS1

@@ -139,7 +139,8 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Scratch(args) => scratch(args),
         Command::Cache(args) => cache(args),
         Command::Attach(args) => {
-            farpool_fuse::attach(&args.folder, args.pid, args.allow_other).map_err(not_mounted)
+            let options = MountOptions { allow_other: args.allow_other, ..MountOptions::default() };
+            farpool_fuse::attach(&args.folder, args.pid, &options).map_err(not_mounted)
         }
     }
 }

@@ -4,7 +4,7 @@
 //! gives it to the kernel with the mount. So a service can run without the right to mount, which is nearly as much as
 //! root's.
 
-use crate::{MountError, NAME, detach_dead, unmounting};
+use crate::{MountError, MountOptions, NAME, detach_dead, unmounting};
 use nix::mount::{MsFlags, mount};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -37,27 +37,28 @@ impl Device {
 }
 
 /// Mounts a scratch folder that the process `pid` serves with its [`Device`]. Returns when that process answers.
+/// Only [`MountOptions::allow_other`] counts here.
 ///
 /// Errors: this process may not mount or may not take the device, or `pid` has no device that waits.
-pub fn attach(at: &Path, pid: u32, allow_other: bool) -> Result<(), MountError> {
+pub fn attach(at: &Path, pid: u32, options: &MountOptions<'_>) -> Result<(), MountError> {
     let refused = |error: io::Error| MountError::Refused(at.to_owned(), error);
     detach_dead(at)?;
     let place = at.canonicalize().map_err(|error| MountError::NoFolder(at.to_owned(), error))?;
     let process = PathBuf::from(format!("/proc/{pid}"));
     let server = std::fs::metadata(&process).map_err(|error| refused(about(pid, &error)))?;
     let device = device_of(pid, &process).map_err(|error| refused(about(pid, &error)))?;
-    let mut options = format!(
+    let mut told = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
         server.uid(),
         server.gid()
     );
-    if allow_other {
-        options.push_str(",allow_other");
+    if options.allow_other {
+        told.push_str(",allow_other");
     }
     let kind = format!("fuse.{NAME}");
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some(NAME), &place, Some(kind.as_str()), flags, Some(options.as_str()))
+    mount(Some(NAME), &place, Some(kind.as_str()), flags, Some(told.as_str()))
         .map_err(|error| refused(error.into()))?;
     // The kernel passes this on to the process that serves the folder, except where only the server's user may ask.
     match std::fs::metadata(&place) {
