@@ -234,8 +234,8 @@ def with_tarball(system: System) -> None:
 
 def with_deb(system: System) -> None:
     system.type("dpkg --install /packages/farpool_*_amd64.deb")
-    system.serve(f"runuser -u farpool -- {BROKER}")
-    system.serve(f"runuser -u farpool -- {NODE}")
+    system.serve(f"setpriv --reuid farpool --regid farpool --clear-groups {BROKER}")
+    system.serve(f"setpriv --reuid farpool --regid farpool --clear-groups {NODE}")
     system.type("/opt/farpool/bin/python /packages/query.py")
     system.done("deb")
     system.also(f"farpool sql --pool {POOL} -c 'SELECT 1'")

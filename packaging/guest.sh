@@ -41,7 +41,9 @@ is_usable() {
 is_silent() { ! journalctl --no-pager --output cat -u "$1" | grep -F "$2"; }
 
 [ -d /run/systemd/system ] || fail "systemd has not booted this system"
-(cd "$package" && find . -mindepth 1 -maxdepth 1 ! -name DEBIAN -exec cp -a --no-preserve=ownership {} / \;)
+# Keeps /sbin if it is a link to a folder, as dpkg does.
+tar --create --directory "$package" --exclude ./DEBIAN . |
+  tar --extract --directory / --no-same-owner --keep-directory-symlink --no-overwrite-dir
 check "the package's script makes user and folder" sh "$package/DEBIAN/postinst" configure ""
 cat >> /etc/farpool/farpool.toml << 'SETTINGS'
 name = "n1"

@@ -52,6 +52,8 @@ pub enum MountError {
     Dead(PathBuf, String),
     /// The kernel or `fusermount3` refused the mount.
     Refused(PathBuf, io::Error),
+    /// Waiting until another process had mounted the folder ended with an error.
+    NotAttached(PathBuf, io::Error),
 }
 
 impl fmt::Display for MountError {
@@ -75,6 +77,9 @@ impl fmt::Display for MountError {
                 "{}: {error}; mounting needs /dev/fuse, and either root or the program fusermount3 (Debian: fuse3)",
                 at.display()
             ),
+            MountError::NotAttached(at, error) => {
+                write!(f, "{at}: {error} while it waited for farpool mount attach {at}", at = at.display())
+            }
         }
     }
 }
@@ -199,7 +204,12 @@ fn begin(files: impl Files, at: &Path, from: &str, mount: MountOptions<'_>) -> R
     let adapter = Adapter::new(files);
     let (session, place) = match mount.wait {
         None => (Session::new(adapter, at, &config), Some(place)),
-        Some(wait) => (served(adapter, wait, config), None),
+        Some(wait) => {
+            let device = Device::open().map_err(|error| MountError::Refused(at.to_owned(), error))?;
+            // The folder must not be accessed from here on, until the session answers.
+            wait(&device).map_err(|error| MountError::NotAttached(at.to_owned(), error))?;
+            (Session::from_fd(adapter, device.0, config.acl, config), None)
+        }
     };
     let session =
         session.and_then(Session::spawn).map_err(|error| MountError::Refused(at.to_owned(), error))?;
@@ -208,11 +218,4 @@ fn begin(files: impl Files, at: &Path, from: &str, mount: MountOptions<'_>) -> R
     // root, and does not let others change it.
     std::fs::metadata(at).map_err(|error| MountError::Refused(at.to_owned(), error))?;
     Ok(mounted)
-}
-
-/// Returns the session of a folder that another process mounts. Until then, the folder must not be accessed.
-fn served<F: Files>(adapter: Adapter<F>, wait: Wait<'_>, config: Config) -> io::Result<Session<Adapter<F>>> {
-    let device = Device::open()?;
-    wait(&device)?;
-    Session::from_fd(adapter, device.0, config.acl, config)
 }
