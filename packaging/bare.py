@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import os
 import shutil
 import signal
 import socket
@@ -184,7 +185,10 @@ class System:
     def end(self) -> None:
         """Ends the servers, and checks that each ends in good order."""
         for server in reversed(self.servers):
-            server.terminate()
+            # The parent of a process in namespaces ignores the signal.
+            children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+            is_parent = server.args[0] == "unshare"
+            os.kill(int(children[0]) if is_parent else server.pid, signal.SIGTERM)
             if server.wait(timeout=PATIENCE_SECONDS) != 0:
                 raise Failed(f"{server.args}: exit code {server.returncode} after SIGTERM")
         self.servers = []
