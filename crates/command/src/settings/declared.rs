@@ -55,8 +55,8 @@ impl Flag<'_> {
 pub fn flags<'a>(command: &'a Command, table: &[String]) -> Vec<Flag<'a>> {
     let settable = |arg: &&Arg| {
         let takes = matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue);
-        // The file cannot name itself.
-        takes && arg.get_id() != "config"
+        // The file cannot name itself, and hidden flags are for our own programs.
+        takes && !arg.is_hide_set() && arg.get_id() != "config"
     };
     let flag = |arg: &'a Arg| {
         let mut flag = Flag { arg, key: arg.get_long()?, variables: Vec::new() };
