@@ -125,6 +125,8 @@ def tarball(release: Release) -> bytes:
         content = entry.content
         if path.endswith(".service") and content is not None:
             content = content.replace(b"/usr/bin/", b"/usr/local/bin/")
+            settings = b"[Service]\nEnvironment=FARPOOL_CONFIG=/usr/local/etc/farpool/farpool.toml\n"
+            content = content.replace(b"[Service]\n", settings)
         link = None if entry.link is None else entry.link.replace("/usr/bin/", "../bin/")
         entries.append(Entry(path, content, entry.mode, link, entry.owner))
     return archives.gzipped(archives.tar(entries, release.epoch, f"farpool-{release.version}-x86_64/"))

@@ -50,9 +50,6 @@ name = "n1"
 memory = "64MiB"
 region-size = "1MiB"
 no-reserve = true
-
-[mount.scratch]
-protection = "none"
 SETTINGS
 check "settings have no mistake" farpool config check
 mkdir -p /srv/far /srv/listed
@@ -71,6 +68,20 @@ check "mount has no privileges" grep -q "^CapEff:[[:space:]]*0*$" "/proc/$(main_
 kill -KILL "$(main_process farpool-mount@srv-far)"
 until_so "mount that was killed is replaced" restarts farpool-mount@srv-far 1
 check "directory is mounted again, once" is_usable /srv/far
+# The same directory may have another mount below: only Farpool's is taken away.
+mkdir /srv/other
+mount -t tmpfs none /srv/other
+check "mount over another file system starts" systemctl start farpool-mount@srv-other
+check "it stops" systemctl stop farpool-mount@srv-other
+echo kept > /srv/other/file
+check "start over files fails" sh -c '! systemctl start farpool-mount@srv-other'
+systemctl stop farpool-mount@srv-other
+check "other file system stays" grep -q kept /srv/other/file
+umount /srv/far
+until_so "mount that was unmounted ends well" sh -c \
+  '[ "$(systemctl show --property ActiveState,Result --value farpool-mount@srv-far | xargs)" = "success inactive" ]'
+check "mount starts again" systemctl start farpool-mount@srv-far
+check "others write to it" is_usable /srv/far
 check "worker starts" systemctl start farpool-sql-worker
 check "query over the worker" farpool sql --workers http://127.0.0.1:7800 -c "SELECT 42"
 
@@ -86,7 +97,7 @@ check "others still read the mount" grep -q far /srv/far/file
 # fstab.
 echo 'farpool /srv/listed farpool allow_other,protection=none 0 0' >> /etc/fstab
 check "directory of fstab is mounted" mount /srv/listed
-check "others write to it" is_usable /srv/listed
+check "others write to the directory of fstab" is_usable /srv/listed
 check "it is unmounted" umount /srv/listed
 until_so "log of the mount is in the journal" \
   sh -c 'journalctl --no-pager -t mount.farpool | grep "written to far memory"'
@@ -95,4 +106,7 @@ for unit in farpool-sql-worker farpool-mount@srv-far farpool-node farpool-broker
   check "$unit stops" systemctl stop "$unit"
   check "$unit ended well" sh -c "[ \$(systemctl show --property Result --value $unit) = success ]"
 done
+check "unit is enabled" systemctl enable farpool-mount@srv-far
+check "the package is removed" sh "$package/DEBIAN/prerm" remove
+check "nothing is enabled" sh -c '! ls /etc/systemd/system/*.wants/farpool*'
 say "$checks checks passed"

@@ -145,6 +145,8 @@ def test_tarball_has_one_folder_with_units_for_where_it_is_unpacked(release):
         assert packed.getmember(f"{top}/sbin/mount.farpool").linkname == "../bin/farpool"
         unit = packed.extractfile(f"{top}/lib/systemd/system/farpool-node.service").read().decode()
         assert "ExecStart=/usr/local/bin/farpool node" in unit and "/usr/bin" not in unit
+        assert "Environment=FARPOOL_CONFIG=/usr/local/etc/farpool/farpool.toml" in unit.splitlines()
+        assert packed.getmember(f"{top}/etc/farpool/farpool.toml").isfile()
         assert packed.getmember(f"{top}/bin/farpool").mode == 0o755
 
 

@@ -159,10 +159,27 @@ fn mount_without_the_right_to_mount_is_mounted_by_another_process() {
     assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
     fs::write(far.join("f"), b"far").expect("written");
     assert_eq!(fs::read(far.join("f")).expect("read"), b"far");
-    assert!(output(Command::new("umount").arg(&far)).status.success());
+    // Somebody who may write to a folder above could put a link there, so a command of root follows none.
+    let link = manager.folder.path().join("link");
+    symlink(&far, &link).expect("linked");
+    let detach = |at: &Path| {
+        let told = output(Command::new(binary()).args(["mount", "detach"]).arg(at));
+        (told.status.success(), String::from_utf8_lossy(&told.stderr).into_owned())
+    };
+    let (is_done, said) = detach(&link);
+    assert!(!is_done && said.contains("symbolic link"), "{said}");
+    assert!(detach(&far).0 && !far.join("f").exists());
     let ended = output_of(server, "the server of the mount");
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     assert_eq!(manager.next(), ["STOPPING=1"]);
+
+    // Nothing of Farpool's is there now, and what is there stays.
+    assert!(output(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&far)).status.success());
+    fs::write(far.join("kept"), b"").expect("written");
+    let (is_done, said) = detach(&far);
+    assert!(is_done && said.contains("nothing of Farpool"), "{said}");
+    assert!(far.join("kept").exists());
+    assert!(output(Command::new("umount").arg(&far)).status.success());
 
     // It can be stopped before anybody has mounted the directory.
     let server = start();

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Cache(CacheArgs),
     /// Mount the directory of a `farpool mount scratch --wait-for-attach`, and end
     Attach(AttachArgs),
+    /// Unmount a directory if Farpool has mounted it, whether it is in use or not
+    Detach(DetachArgs),
 }
 
 /// Mount an empty directory for temporary files, which are deleted when this process ends.
@@ -54,8 +56,8 @@ pub(crate) struct ScratchArgs {
     transport: TransportChoice,
     #[command(flatten)]
     monitoring: monitoring::Args,
-    /// Serve the directory without the right to mount: wait until `farpool mount attach` has mounted it
-    #[arg(long)]
+    /// Serve the directory without the right to mount: wait until `farpool mount attach` has mounted it. For services
+    #[arg(long, hide = true)]
     wait_for_attach: bool,
     #[command(flatten)]
     mount: MountArgs,
@@ -115,6 +117,14 @@ pub(crate) struct AttachArgs {
     allow_other: bool,
 }
 
+/// Unmount a directory if Farpool has mounted it, whether it is in use or not. A mount of anything else stays.
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool mount detach /srv/far")]
+pub(crate) struct DetachArgs {
+    /// Directory to unmount
+    folder: PathBuf,
+}
+
 #[derive(clap::Args)]
 struct MountArgs {
     /// Allow other users to access the mount; file permissions are checked as usual
@@ -141,6 +151,12 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Attach(args) => {
             let options = MountOptions { allow_other: args.allow_other, ..MountOptions::default() };
             farpool_fuse::attach(&args.folder, args.pid, &options).map_err(not_mounted)
+        }
+        Command::Detach(args) => {
+            if !farpool_fuse::detach(&args.folder).map_err(not_mounted)? {
+                say(&format!("nothing of Farpool is mounted at {}", args.folder.display()));
+            }
+            Ok(())
         }
     }
 }

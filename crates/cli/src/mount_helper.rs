@@ -205,6 +205,10 @@ fn mount(asked: &Asked) -> Result<(), Wrong> {
     let failed = |error: std::io::Error| (FAILED, error.to_string());
     let own = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(own);
+    // The caller may be a service of systemd, and the command that serves the mount is not a part of it.
+    for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
+        command.env_remove(variable);
+    }
     command.args(&args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Signals of the terminal at which somebody has typed `mount` are not for the command that serves the mount.
     let mut child = command.process_group(0).spawn().map_err(failed)?;

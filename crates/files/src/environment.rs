@@ -15,9 +15,17 @@ pub const POOL_VARIABLE: &str = "FARPOOL_POOL";
 /// `FARPOOL_TLS_CRL`; or `FARPOOL_PLAINTEXT`. Options that name certificates or plaintext themselves stay as they are.
 pub(crate) fn pool_of_environment(options: PoolOptions) -> Result<(String, PoolOptions), Error> {
     // An empty variable counts as not set, as in the command.
-    let (url, connection) = read(&|name| std::env::var_os(name).filter(|value| !value.is_empty()))?;
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let url = address(&variable)?;
     if options.tls.is_some() || options.plaintext {
         return Ok((url, options));
+    }
+    let connection = connection(&variable)?;
+    if let Some(crl) =
+        connection.files.iter().filter_map(|files| files.crl.as_ref()).find(|crl| !crl.is_file())
+    {
+        let message = format!("FARPOOL_TLS_CRL {}: there is no such file", crl.display());
+        return Err(Error::new(ErrorKind::Invalid, message));
     }
     let tls = connection.files.map(|files| Tls::load(&files)).transpose();
     let tls = tls.map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
@@ -30,19 +38,29 @@ struct Connection {
     plaintext: bool,
 }
 
-/// Reads the variables. `variable` returns `None` for one that is not set.
-fn read(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<(String, Connection), Error> {
-    let invalid = |message: String| Error::new(ErrorKind::Invalid, message);
-    let text = |name: &str| {
-        let value = variable(name).map(OsString::into_string).transpose();
-        value.map_err(|value| invalid(format!("{name} is {value:?}, which is not UTF-8")))
-    };
-    let path = |name: &str| variable(name).map(PathBuf::from);
-    let url = text(POOL_VARIABLE)?.ok_or_else(|| {
+/// Returns the value of a variable, or `None` for one that is not set.
+type Variable<'v> = &'v dyn Fn(&str) -> Option<OsString>;
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+fn text(variable: Variable<'_>, name: &str) -> Result<Option<String>, Error> {
+    let value = variable(name).map(OsString::into_string).transpose();
+    value.map_err(|value| invalid(format!("{name} is {value:?}, which is not UTF-8")))
+}
+
+fn address(variable: Variable<'_>) -> Result<String, Error> {
+    text(variable, POOL_VARIABLE)?.ok_or_else(|| {
         invalid(format!(
             "no address of a pool was given and {POOL_VARIABLE} is not set: give one, such as farpool://127.0.0.1:7700"
         ))
-    })?;
+    })
+}
+
+fn connection(variable: Variable<'_>) -> Result<Connection, Error> {
+    let text = |name: &str| text(variable, name);
+    let path = |name: &str| variable(name).map(PathBuf::from);
     let plaintext = match text("FARPOOL_PLAINTEXT")?.as_deref() {
         None | Some("false" | "0") => false,
         Some("true" | "1") => true,
@@ -53,19 +71,18 @@ fn read(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<(String, Connecti
         }
     };
     let names = ["FARPOOL_TLS_CA", "FARPOOL_TLS_CERT", "FARPOOL_TLS_KEY"];
+    let crl = path("FARPOOL_TLS_CRL");
     let files = match (path("FARPOOL_CERTS"), names.map(path), text("FARPOOL_TENANT")?) {
-        (Some(folder), [None, None, None], tenant) => {
+        (Some(folder), [None, None, None], tenant) if crl.is_none() => {
             let stem = tenant.map_or("admin".to_owned(), |tenant| format!("tenant-{tenant}"));
             Some(TlsFiles::in_folder(&folder, &stem))
         }
-        (None, [Some(ca), Some(cert), Some(key)], None) => {
-            Some(TlsFiles { ca, cert, key, crl: path("FARPOOL_TLS_CRL") })
-        }
-        (None, [None, None, None], None) => None,
+        (None, [Some(ca), Some(cert), Some(key)], None) => Some(TlsFiles { ca, cert, key, crl }),
+        (None, [None, None, None], None) if crl.is_none() => None,
         _ => {
             return Err(invalid(format!(
                 "of the variables of certificates, FARPOOL_CERTS with or without FARPOOL_TENANT is permitted, or {} \
-                 together",
+                 together, with or without FARPOOL_TLS_CRL",
                 names.join(", ")
             )));
         }
@@ -74,7 +91,7 @@ fn read(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<(String, Connecti
         let message = "FARPOOL_PLAINTEXT is true and certificates are named: unset the one or the others";
         return Err(invalid(message.to_owned()));
     }
-    Ok((url, Connection { files, plaintext }))
+    Ok(Connection { files, plaintext })
 }
 
 #[cfg(test)]
@@ -82,7 +99,9 @@ mod tests {
     use super::*;
 
     fn of(pairs: &[(&str, &str)]) -> Result<(String, Connection), Error> {
-        read(&|name| pairs.iter().find(|(found, _)| *found == name).map(|(_, value)| value.into()))
+        let variable: Variable<'_> =
+            &|name| pairs.iter().find(|(found, _)| *found == name).map(|(_, value)| value.into());
+        Ok((address(variable)?, connection(variable)?))
     }
 
     const POOL: (&str, &str) = (POOL_VARIABLE, "farpool://10.0.0.1:7700");
@@ -104,7 +123,17 @@ mod tests {
         assert_eq!(cert(&tenant), PathBuf::from("f/tenant-x.pem"));
         let [ca, pair, key] = [("FARPOOL_TLS_CA", "a"), ("FARPOOL_TLS_CERT", "b"), ("FARPOOL_TLS_KEY", "c")];
         assert_eq!(cert(&[POOL, ca, pair, key]), PathBuf::from("b"));
-        for wrong in [&[POOL, ca, pair][..], &[POOL, ("FARPOOL_TENANT", "x")], &[tenant[1], POOL, ca]] {
+        let crl = ("FARPOOL_TLS_CRL", "d");
+        let files = of(&[POOL, ca, pair, key, crl]).expect("a pool").1.files.expect("files");
+        assert_eq!(files.crl, Some(PathBuf::from("d")));
+        for wrong in [
+            &[POOL, ca, pair][..],
+            &[POOL, ("FARPOOL_TENANT", "x")],
+            &[tenant[1], POOL, ca],
+            // A list of revoked certificates that nobody looks at would be worse than an error.
+            &[POOL, crl],
+            &[tenant[1], POOL, crl],
+        ] {
             assert!(of(wrong).is_err_and(|error| error.to_string().contains("FARPOOL_TLS_KEY")), "{wrong:?}");
         }
     }

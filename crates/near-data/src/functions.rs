@@ -21,7 +21,7 @@ use farpool_wire::control::{
 };
 use farpool_wire::data::Span;
 use farpool_wire::limits::{FUNCTION_OUTPUT_BYTES_MAX, NAME_BYTES_MAX, RUNNING_CALLS_MAX, WINDOW_BYTES_MAX};
-use farpool_wire::{Code, Epoch, Handle, List, Name, Refusal, RegionIndex, TENANT_LOCAL, TraceId};
+use farpool_wire::{Code, Epoch, Handle, List, Name, Refusal, RegionIndex, TENANT_LOCAL, TraceId, shown};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -268,8 +268,13 @@ impl<M: Memory> NearData<M> {
 /// asked.
 fn event_of(ended: &EndedCall) -> Event {
     let EndedCall { function, caller, outcome, detail, trace } = ended;
-    let function = if function.is_empty() { "a function that was made ready" } else { function.as_str() };
-    let message = format!("a call of {caller} ended with its process: {function}, {outcome:?} ({detail})");
+    // A sandbox process may have written anything.
+    let function =
+        shown(if function.is_empty() { "a function that was made ready" } else { function.as_str() });
+    let message = format!(
+        "a call of {} ended with its process: {function}, {outcome:?} ({detail})",
+        shown(caller.as_str())
+    );
     match outcome {
         Outcome::Died => Event::warn("call_ended", message),
         _ => Event::debug("call_ended", message),

@@ -211,6 +211,8 @@ impl<'a> MappedSlice<'a> {
         match self.advise(Advice::LinuxPopulateWrite) {
             // The access would have been answered by a signal.
             Err(Errno::FAULT) => Err(Errno::NOMEM),
+            // Kernels before 5.14 do not know the advice.
+            Err(Errno::INVAL) => Err(Errno::NOSYS),
             other => other,
         }
     }

@@ -4,11 +4,14 @@
 //! gives it to the kernel with the mount. So a service can run without the right to mount, which is nearly as much as
 //! root's.
 
-use crate::{MountError, MountOptions, NAME, detach_dead, unmounting};
-use nix::mount::{MsFlags, mount};
+use crate::unmounting::listed;
+use crate::{MountError, MountOptions, NAME};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -39,14 +42,12 @@ impl Device {
 /// Mounts a scratch folder that the process `pid` serves with its [`Device`]. Returns when that process answers.
 /// Only [`MountOptions::allow_other`] counts here.
 ///
-/// Errors: this process may not mount or may not take the device, or `pid` has no device that waits.
+/// Errors: this process may not mount or may not take the device, `pid` has no device that waits, or a symbolic link is
+/// in the path of the folder.
 pub fn attach(at: &Path, pid: u32, options: &MountOptions<'_>) -> Result<(), MountError> {
     let refused = |error: io::Error| MountError::Refused(at.to_owned(), error);
-    detach_dead(at)?;
-    let place = at.canonicalize().map_err(|error| MountError::NoFolder(at.to_owned(), error))?;
-    let process = PathBuf::from(format!("/proc/{pid}"));
-    let server = std::fs::metadata(&process).map_err(|error| refused(about(pid, &error)))?;
-    let device = device_of(pid, &process).map_err(|error| refused(about(pid, &error)))?;
+    let folder = open_folder(at)?;
+    let (device, server) = device_of(pid).map_err(|error| refused(about(pid, &error)))?;
     let mut told = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
@@ -58,35 +59,75 @@ pub fn attach(at: &Path, pid: u32, options: &MountOptions<'_>) -> Result<(), Mou
     }
     let kind = format!("fuse.{NAME}");
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some(NAME), &place, Some(kind.as_str()), flags, Some(told.as_str()))
+    mount(Some(NAME), &by_number(&folder), Some(kind.as_str()), flags, Some(told.as_str()))
         .map_err(|error| refused(error.into()))?;
     // The kernel passes this on to the process that serves the folder, except where only the server's user may ask.
-    match std::fs::metadata(&place) {
+    match std::fs::metadata(at) {
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
-            let _ = unmounting::take_away(&place, unmounting::How::Detached);
+            detach(at)?;
             Err(refused(about(pid, &error)))
         }
         _ => Ok(()),
     }
 }
 
+/// Detaches the mount at a folder if it is one of Farpool's, whether its process runs or not. Returns false if there is
+/// none.
+///
+/// Errors: this process may not unmount, or a symbolic link is in the path of the folder.
+pub fn detach(at: &Path) -> Result<bool, MountError> {
+    let refused = |error: io::Error| MountError::Refused(at.to_owned(), error);
+    let folder = open_folder(at)?;
+    if !is_ours(&folder).map_err(refused)? {
+        return Ok(false);
+    }
+    umount2(&by_number(&folder), MntFlags::MNT_DETACH).map_err(|error| refused(error.into()))?;
+    Ok(true)
+}
+
+/// Opens a folder, or the mount on it. Everything else goes by this descriptor: whoever owns a folder above could
+/// otherwise put another in its place meanwhile.
+fn open_folder(at: &Path) -> Result<OwnedFd, MountError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat2(CWD, at, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).map_err(|error| match error {
+        Errno::LOOP => MountError::Link(at.to_owned()),
+        error => MountError::NoFolder(at.to_owned(), error.into()),
+    })
+}
+
+fn by_number(folder: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()))
+}
+
+/// Reports whether a folder is on a mount of this crate.
+fn is_ours(folder: &OwnedFd) -> io::Result<bool> {
+    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", folder.as_raw_fd()))?;
+    let mount = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
+    let mounts = std::fs::read("/proc/self/mountinfo")?;
+    Ok(mount.and_then(|mount| listed(&mounts, mount)).is_some_and(|mount| mount.is_ours()))
+}
+
 fn about(pid: u32, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("the process {pid}: {error}"))
 }
 
-/// Returns a copy of the device of a process.
-fn device_of(pid: u32, process: &Path) -> io::Result<OwnedFd> {
+/// Returns a copy of the device of a process, and its owner.
+fn device_of(pid: u32) -> io::Result<(OwnedFd, Metadata)> {
     let none =
         || io::Error::new(io::ErrorKind::NotFound, format!("it has not opened {FUSE} to wait for a mount"));
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(none)?;
+    // Opened first: if the process ends and another gets its number, what is read below is not used.
+    let process = pidfd_open(number, PidfdFlags::empty())?;
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    let server = std::fs::metadata(&folder)?;
     let mut found = Vec::new();
-    for entry in process.join("fd").read_dir()? {
+    for entry in folder.join("fd").read_dir()? {
         let entry = entry?;
         // A descriptor may be closed between the listing and this call.
         if std::fs::read_link(entry.path()).is_ok_and(|target| target == Path::new(FUSE)) {
             found.extend(entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
         }
     }
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let (&[number], Some(pid)) = (&found[..], pid) else { return Err(none()) };
-    Ok(pidfd_getfd(pidfd_open(pid, PidfdFlags::empty())?, number, PidfdGetfdFlags::empty())?)
+    let &[device] = &found[..] else { return Err(none()) };
+    Ok((pidfd_getfd(process, device, PidfdGetfdFlags::empty())?, server))
 }

@@ -18,7 +18,7 @@ mod scratch;
 mod tree;
 mod unmounting;
 
-pub use attaching::{Device, attach};
+pub use attaching::{Device, attach, detach};
 pub use cached::CachedOptions;
 pub use scratch::ScratchOptions;
 pub use unmounting::{Unmounted, detach_dead};
@@ -52,6 +52,8 @@ pub enum MountError {
     Dead(PathBuf, String),
     /// The kernel or `fusermount3` refused the mount.
     Refused(PathBuf, io::Error),
+    /// A symbolic link is in the path, which could lead elsewhere by the time of the mount.
+    Link(PathBuf),
     /// Waiting until another process had mounted the folder ended with an error.
     NotAttached(PathBuf, io::Error),
 }
@@ -75,6 +77,11 @@ impl fmt::Display for MountError {
             MountError::Refused(at, error) => write!(
                 f,
                 "{}: {error}; mounting needs /dev/fuse, and either root or the program fusermount3 (Debian: fuse3)",
+                at.display()
+            ),
+            MountError::Link(at) => write!(
+                f,
+                "{}: a symbolic link is in this path; give the path that realpath prints",
                 at.display()
             ),
             MountError::NotAttached(at, error) => {

@@ -88,7 +88,7 @@ pub fn detach_dead(at: &Path) -> Result<usize, MountError> {
 
 /// Mount as listed in `/proc/self/mountinfo`: its file system type (`kind`) and its source.
 #[derive(Debug, PartialEq, Eq)]
-struct Listed {
+pub(crate) struct Listed {
     kind: OsString,
     source: OsString,
 }
@@ -96,7 +96,7 @@ struct Listed {
 impl Listed {
     /// Reports whether this crate made the mount. The source decides, because the type is only `fuse` if root mounted
     /// the folder.
-    fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         let source = self.source.as_bytes().strip_prefix(NAME.as_bytes());
         let is_from_us = source.is_some_and(|rest| rest.is_empty() || rest.starts_with(b":"));
         is_from_us && self.kind.as_bytes().starts_with(b"fuse")
@@ -106,16 +106,25 @@ impl Listed {
 /// Returns the last mount at a canonical path, which hides earlier ones. `mounts` are the contents of
 /// `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 fn mounted_at(mounts: &[u8], place: &Path) -> Option<Listed> {
-    let listed = |line: &[u8]| {
-        let mut fields = line.split(|byte| *byte == b' ');
-        let at = unescaped(fields.nth(4)?);
-        // Optional fields end with a dash; type and source follow it.
-        let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
-        let mut next = || fields.next().map(|field| OsString::from_vec(unescaped(field)));
-        let (kind, source) = (next()?, next()?);
-        (at == place.as_os_str().as_bytes()).then_some(Listed { kind, source })
+    let is_there = |line: &&[u8]| {
+        let at = line.split(|byte| *byte == b' ').nth(4);
+        at.is_some_and(|at| unescaped(at) == place.as_os_str().as_bytes())
     };
-    mounts.split(|byte| *byte == b'\n').filter_map(listed).next_back()
+    mounts.split(|byte| *byte == b'\n').filter(is_there).filter_map(of_line).next_back()
+}
+
+/// Returns the mount with a number, as `mnt_id` in `/proc/self/fdinfo` has it.
+pub(crate) fn listed(mounts: &[u8], number: &str) -> Option<Listed> {
+    let has_number = |line: &&[u8]| line.split(|byte| *byte == b' ').next() == Some(number.as_bytes());
+    mounts.split(|byte| *byte == b'\n').find(has_number).and_then(of_line)
+}
+
+fn of_line(line: &[u8]) -> Option<Listed> {
+    // Optional fields end with a dash; type and source follow it. A path before them has no field that is a dash alone,
+    // because its spaces are written as numbers.
+    let mut fields = line.split(|byte| *byte == b' ').skip(5).skip_while(|field| *field != b"-").skip(1);
+    let mut next = || fields.next().map(|field| OsString::from_vec(unescaped(field)));
+    Some(Listed { kind: next()?, source: next()? })
 }
 
 /// Decodes a field of `/proc/self/mountinfo`, in which `\` and three octal digits stand for a space, tab, line feed or
@@ -133,14 +142,14 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+enum How {
     /// Fails with `EBUSY` if the mount is in use.
     IfUnused,
     /// Removes the path even if the mount is in use.
     Detached,
 }
 
-pub(crate) fn take_away(at: &Path, how: How) -> io::Result<()> {
+fn take_away(at: &Path, how: How) -> io::Result<()> {
     let flags = MntFlags::UMOUNT_NOFOLLOW
         | if how == How::Detached { MntFlags::MNT_DETACH } else { MntFlags::empty() };
     match umount2(at, flags) {
@@ -196,5 +205,7 @@ cut short";
             assert_eq!(wanted.is_ours(), is_ours, "{place}");
         }
         assert_eq!(at("/srv"), None);
+        assert_eq!(super::listed(mounts, "45"), Some(listed("fuse", "farpool:/a b")));
+        assert_eq!(super::listed(mounts, "4"), None);
     }
 }
