@@ -21,9 +21,8 @@ pub(crate) fn pool_of_environment(options: PoolOptions) -> Result<(String, PoolO
         return Ok((url, options));
     }
     let connection = connection(&variable)?;
-    if let Some(crl) =
-        connection.files.iter().filter_map(|files| files.crl.as_ref()).find(|crl| !crl.is_file())
-    {
+    // A list in the folder of FARPOOL_CERTS may be missing; one that is named may not.
+    if let Some(crl) = variable("FARPOOL_TLS_CRL").map(PathBuf::from).filter(|crl| !crl.is_file()) {
         let message = format!("FARPOOL_TLS_CRL {}: there is no such file", crl.display());
         return Err(Error::new(ErrorKind::Invalid, message));
     }
