@@ -118,7 +118,7 @@ def test_a_peer_of_another_version_is_refused_by_both_numbers_and_what_helps(far
                 ]
                 # The node keeps retrying, because the broker may be upgraded.
                 with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as node:
-                    told = node.stderr.readline()
+                    told = next(line for line in node.stderr if address in line)
                     node.kill()
         finally:
             # Wakes a thread that waits in `accept`.
