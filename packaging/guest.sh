@@ -15,7 +15,8 @@ fail() {
 check() { # DESCRIPTION COMMAND...
   local what=$1
   shift
-  "$@" > /tmp/said 2>&1 || { cat /tmp/said; fail "$what: failed"; }
+  local said
+  said=$("$@" 2>&1) || fail "$what: failed: $said"
   checks=$((checks + 1))
   say "$what"
 }

@@ -302,17 +302,7 @@ pub(crate) fn open_device(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Creates a directory with these files and contents.
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, format!("{text}\n")).unwrap();
-        }
-        root
-    }
+    use crate::sysfs::tree;
 
     const MIB: u64 = 1 << 20;
 

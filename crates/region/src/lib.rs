@@ -26,6 +26,8 @@ mod mapping;
 mod memfd;
 pub mod numa;
 mod options;
+#[cfg(test)]
+mod sysfs;
 pub mod topology;
 
 pub use arena::{Arena, SharedAccess};

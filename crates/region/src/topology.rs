@@ -197,17 +197,7 @@ impl std::error::Error for NoTopology {}
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Creates a directory with these files and contents.
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, format!("{text}\n")).unwrap();
-        }
-        root
-    }
+    use crate::sysfs::tree;
 
     fn meminfo(id: u32, total: u64, free: u64) -> String {
         let caches = "Node 0 Inactive(file): 100 kB\nNode 0 Active(file): 10 kB\nNode 0 SReclaimable: 4 kB";
