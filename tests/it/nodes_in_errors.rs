@@ -4,7 +4,8 @@ use crate::processes::{Process, until};
 use crate::programs::{PATIENCE, reserved_address};
 use farpool::{CreateOptions, Error, ErrorKind, FileClass, IfTaken, Pool, PoolOptions};
 use farpool_lease::ticket::node_id;
-use std::time::Instant;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
 
 fn node(url: &str) -> Process {
     let args =
@@ -69,6 +70,35 @@ fn file_whose_node_the_broker_has_not_heard_of_says_since_when_and_what_to_do() 
     // A session that has used the node still knows its name.
     let error = pool.open("sales").map(|_| ()).expect_err("its node is not there");
     assert_says(&error, &["n1 on host rack-7", "not connected since the broker started"]);
+}
+
+#[test]
+fn memory_asked_of_a_broker_whose_nodes_are_on_their_way_is_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("broker.redb").display().to_string();
+    let listen = reserved_address().to_string();
+    let broker = Process::start(&["broker", "--listen", &listen, "--store", &store]);
+    let url = broker.ready.clone();
+    let node = node(&url);
+    let pool = Pool::connect_with(&url, PoolOptions::default()).expect("a session");
+    until(&pool, PATIENCE, "the node joins", |status| status.nodes.iter().any(|node| node.alive));
+    node.signal(Signal::STOP);
+    broker.kill();
+    let _broker = Process::start(&["broker", "--listen", &listen, "--store", &store]);
+    let write = |pool: &Pool| {
+        let file = pool.create("spill", FileClass::Pinned, CreateOptions::default())?;
+        file.write_at(0, b"bytes").map(|_| ())
+    };
+    let error = write(&connect(&url)).expect_err("its patience is shorter than the node's pause");
+    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+    assert_says(&error, &["the broker has just started", "have not enough memory"]);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| write(&pool));
+        // Longer than the retries of a session whose pool is full.
+        std::thread::park_timeout(Duration::from_secs(1));
+        node.signal(Signal::CONT);
+        waits.join().expect("no panic").expect("written once the node has come");
+    });
 }
 
 #[test]

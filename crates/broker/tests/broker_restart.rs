@@ -119,7 +119,19 @@ fn broker_restarted_keeps_published_names_and_session_secrets_and_takes_a_new_te
     let mut asker = Asker::of(&broker);
     // The node has not come back yet. That is not reported as a loss.
     assert_eq!(asker.open_name(&name).expect_err("too early"), Code::NoNodes);
+    let request = RequestTickets {
+        session,
+        secret,
+        bytes: REGION_BYTES_MIN,
+        class,
+        near: 0,
+        avoid: List::default(),
+        apart: List::default(),
+    };
+    let asked = asker.ask(Request::RequestTickets(request.clone()));
+    assert_eq!(asked, Err(Code::NotReported), "nor is the pool full");
     let ruling = asker.present_node(RegionOwner::Orphan, session);
+    assert!(asker.ask(Request::RequestTickets(request)).is_ok(), "the node has three free regions");
     assert_eq!((ruling.adopt.len(), ruling.drop.len()), (1, 0), "the bytes are still the name's");
     assert_eq!(asker.open_name(&name), Ok(before));
 

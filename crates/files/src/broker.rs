@@ -93,8 +93,9 @@ impl Broker {
                 Err(error) if is_not_leader(&error) => error,
                 Err(LinkError::Refused { refusal, .. }) => match (request, refusal.code) {
                     // A broker that has just started waits for its nodes to connect and to report which regions are
-                    // sealed (immutable).
+                    // free, and which are sealed (immutable).
                     (Request::OpenName(_) | Request::Publish(_), Code::NoNodes | Code::NotReported)
+                    | (Request::RequestTickets(_), Code::NotReported)
                         if self.base.host.now() < give_up =>
                     {
                         self.base.pause(10)?;

@@ -116,6 +116,8 @@ impl Error {
             | Code::NoNodes
             | Code::LimitReached
             | Code::SandboxesBusy => ErrorKind::Exhausted,
+            // The nodes that have come to the broker so far have not enough memory.
+            Code::NotReported if refusal.detail == 0 => ErrorKind::Exhausted,
             Code::NameTaken => ErrorKind::Exists,
             Code::NoSuchName => ErrorKind::NotFound,
             // A node that does not know the session has freed its regions, so `UnknownSession` is a loss too.

@@ -30,7 +30,7 @@ pub(crate) fn refused(
             ),
             None => format!("{refusal}; {PUBLISH_AGAIN}"),
         },
-        Code::NotReported => match status(id) {
+        Code::NotReported if id != NodeId(0) => match status(id) {
             Some(node) => format!(
                 "memory node {} (last report {} ago) has not reported the file's regions as sealed; publish the file \
                  again",

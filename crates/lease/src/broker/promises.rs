@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 
 impl BrokerLeases {
     /// Promises at least the bytes asked for. A refusal says how many bytes are free, or how many the tenant
-    /// may still have. [`spread`] chooses the nodes.
+    /// may still have. `NotReported` means that nodes of an earlier life may still come with enough memory.
     pub fn request_tickets(
         &mut self,
         now: MonoNs,
@@ -23,6 +23,19 @@ impl BrokerLeases {
         request: &RequestTickets,
     ) -> Result<Tickets, Refusal> {
         self.prove(now, tenant, request.session, request.secret)?;
+        self.promise_of(now, tenant, request).map_err(|refusal| match refusal.code {
+            Code::NoNodes | Code::Exhausted if self.awaits_nodes(now) => Refusal::new(Code::NotReported, 0),
+            _ => refusal,
+        })
+    }
+
+    /// Promises regions of the nodes that [`spread`] chooses among those that have reported.
+    fn promise_of(
+        &mut self,
+        now: MonoNs,
+        tenant: &Name,
+        request: &RequestTickets,
+    ) -> Result<Tickets, Refusal> {
         let may_give = |node: &&Node| {
             self.may_grant(now, node)
                 && !request.avoid.contains(&node.info.incarnation)
