@@ -77,14 +77,17 @@ fn memory_asked_of_a_broker_whose_nodes_are_on_their_way_is_waited_for() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = folder.path().join("broker.redb").display().to_string();
     let listen = reserved_address().to_string();
-    let broker = Process::start(&["broker", "--listen", &listen, "--store", &store]);
+    // A broker waits for its nodes as long as leases last, which is longer here than any step takes.
+    let start = || Process::start(&["broker", "--listen", &listen, "--store", &store, "--ttl", "10m"]);
+    let broker = start();
     let url = broker.ready.clone();
     let node = node(&url);
-    let pool = Pool::connect_with(&url, PoolOptions::default()).expect("a session");
+    let options = PoolOptions { broker_patience_ms: PATIENCE.as_millis() as u64, ..PoolOptions::default() };
+    let pool = Pool::connect_with(&url, options).expect("a session");
     until(&pool, PATIENCE, "the node joins", |status| status.nodes.iter().any(|node| node.alive));
     node.signal(Signal::STOP);
     broker.kill();
-    let _broker = Process::start(&["broker", "--listen", &listen, "--store", &store]);
+    let _broker = start();
     let write = |pool: &Pool| {
         let file = pool.create("spill", FileClass::Pinned, CreateOptions::default())?;
         file.write_at(0, b"bytes").map(|_| ())
