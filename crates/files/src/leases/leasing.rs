@@ -268,7 +268,9 @@ impl Leases {
                 continue;
             }
             tries += 1;
-            if tries == FULL_TRIES || patience == Patience::Brief {
+            // It was asked for until the patience for brokers was over.
+            let has_waited = error.refusal().is_some_and(|refusal| refusal.code == Code::NotReported);
+            if tries == FULL_TRIES || patience == Patience::Brief || has_waited {
                 let held = self.base.counters.read();
                 return Err(error.during(format!(
                     "leasing {needed} more bytes (this session holds {}, {} in use{})",

@@ -75,7 +75,7 @@ pub struct BrokerLeases {
     settings: BrokerSettings,
     started: MonoNs,
     /// True if the store has the records of an earlier life, whose nodes may still come to this one.
-    succeeds: bool,
+    has_predecessor: bool,
     durable: Durable,
     key: [u8; 32],
     nodes: BTreeMap<NodeId, Node>,
@@ -112,7 +112,7 @@ impl BrokerLeases {
         let mut broker = BrokerLeases {
             settings: settings.into(),
             started: now,
-            succeeds: durable.key.is_some(),
+            has_predecessor: durable.key.is_some(),
             key: durable.key.unwrap_or(fresh_key),
             durable,
             nodes: BTreeMap::new(),
@@ -276,7 +276,7 @@ impl BrokerLeases {
     /// Reports whether nodes of an earlier life may not have come to this one yet. Sessions hold their leases for that
     /// long without a broker, so a node that is still useful to them has come by then.
     fn awaits_nodes(&self, now: MonoNs) -> bool {
-        self.succeeds && now.ms_since(self.started) <= self.silence_ms()
+        self.has_predecessor && now.ms_since(self.started) <= self.silence_ms()
     }
 
     fn is_heard(&self, now: MonoNs, session: &Session) -> bool {
