@@ -254,8 +254,53 @@ fn inventory_with_more_free_regions_than_a_node_can_have_is_refused() {
     assert_eq!(answer.map_err(|refusal| refusal.code), Err(Code::NoNodes));
 }
 
+/// A node of a busy machine had no CPU for two seconds. Its memory did not count meanwhile, and a session was told that
+/// the pool was full.
+#[test]
+fn memory_of_a_node_that_is_silent_for_a_moment_is_waited_for() {
+    const OTHER: Incarnation = Incarnation(7);
+    let (mut broker, proof) = broker();
+    let lives = [(NODE, LIFE), (NodeId(2), OTHER)];
+    broker.offer(START, CONNECTION, offer_of_life(NodeId(2), OTHER)).expect("taken in");
+    let report = |broker: &mut BrokerLeases, now, (node, life)| {
+        broker.inventory(now, CONNECTION, with_two_regions(node, life).inventory(Traffic::default(), 0))
+    };
+    for life in lives {
+        report(&mut broker, START, life).expect("known");
+    }
+    let ask = |broker: &mut BrokerLeases, now, regions, avoid: &[Incarnation]| {
+        broker.keep_session(now, &tenant::local(), &proof).expect("open");
+        let request = RequestTickets {
+            session: proof.session,
+            secret: proof.secret,
+            bytes: regions * REGION_BYTES_MIN,
+            class: FileClass::Scratch,
+            near: 0,
+            avoid: List::new(avoid.to_vec()).expect("few"),
+            apart: List::default(),
+        };
+        broker.request_tickets(now, &tenant::local(), &request)
+    };
+    let times = LeaseSettings::default();
+    let later = START.plus_ms(u64::from(times.node_silence_ms) + 1);
+    report(&mut broker, later, lives[0]).expect("known");
+    let two = Refusal::new(Code::Exhausted, 2 * REGION_BYTES_MIN);
+    assert_eq!(ask(&mut broker, later, 3, &[]), Err(Refusal::new(Code::NotReported, 0)));
+    assert_eq!(ask(&mut broker, later, 5, &[]), Err(two), "more than both have");
+    assert_eq!(ask(&mut broker, later, 3, &[OTHER]), Err(two), "of a node that the session knows as lost");
+    let lost = START.plus_ms(u64::from(times.lease_ttl_ms + times.grace_ms) + 1);
+    report(&mut broker, lost, lives[0]).expect("known");
+    assert_eq!(ask(&mut broker, lost, 3, &[]), Err(two), "of a node that is silent for too long");
+    report(&mut broker, lost, lives[1]).expect("known");
+    assert_eq!(ask(&mut broker, lost, 3, &[]).map(|tickets| tickets.tickets.len()), Ok(2));
+}
+
 fn node_with_a_region() -> NodeLeases {
-    let mut node = NodeLeases::new(NODE, LIFE, KEY, 2);
+    with_two_regions(NODE, LIFE)
+}
+
+fn with_two_regions(node: NodeId, incarnation: Incarnation) -> NodeLeases {
+    let mut node = NodeLeases::new(node, incarnation, KEY, 2);
     let _ = node.scrubbed(RegionIndex(0));
     let _ = node.scrubbed(RegionIndex(1));
     node

@@ -76,7 +76,7 @@ codes! {
     /// Memory that the operating system refused to the node; detail: bytes asked for.
     OutOfMemory = 25,
     /// Region that the node has not yet reported as sealed (immutable), detail: the node's id; or memory of nodes that
-    /// may still come to a broker that has just started, detail: 0. Ask again soon.
+    /// may still report, or come to a broker that has just started, detail: 0. Ask again soon.
     NotReported = 26,
     /// Operation that this identity may not ask for; detail: the opcode.
     NotPermitted = 27,
@@ -181,7 +181,8 @@ impl fmt::Display for Refusal {
             Code::NoNodes if detail == 0 => f.write_str("no memory node is in the pool"),
             Code::NoNodes => f.write_str("the broker has not heard from a memory node that is needed"),
             Code::NotReported if detail == 0 => f.write_str(
-                "the broker has just started, and the memory nodes that have come to it so far have not enough memory",
+                "memory nodes that may have enough memory are silent, or have not come yet to a broker that has just \
+                 started",
             ),
             Code::NotReported => f.write_str("a memory node has not reported the file's regions as sealed"),
             Code::NotPermitted => write!(f, "this identity may not ask for operation {detail}"),

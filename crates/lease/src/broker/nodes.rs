@@ -337,6 +337,12 @@ impl BrokerLeases {
         self.is_alive(now, node) && !node.is_draining()
     }
 
+    /// Reports whether the node is silent for so short a time that it may go on soon, as one that has no CPU does.
+    pub(super) fn may_come_back(&self, now: MonoNs, node: &Node) -> bool {
+        let is_recent = now.ms_since(node.heard) <= self.silence_ms();
+        node.inventory.is_some() && !self.is_alive(now, node) && is_recent && !node.is_draining()
+    }
+
     /// Counts the failure domains with a node that may grant leases now.
     pub(super) fn hosts(&self, now: MonoNs) -> u32 {
         let grants = self.nodes.values().filter(|node| self.may_grant(now, node));

@@ -15,7 +15,8 @@ use std::cmp::Reverse;
 
 impl BrokerLeases {
     /// Promises at least the bytes asked for. A refusal says how many bytes are free, or how many the tenant
-    /// may still have. `NotReported` means that nodes of an earlier life may still come with enough memory.
+    /// may still have. `NotReported` means that nodes with enough memory may still come: those of an earlier life of
+    /// the broker, or those that are silent for a moment.
     pub fn request_tickets(
         &mut self,
         now: MonoNs,
@@ -24,9 +25,21 @@ impl BrokerLeases {
     ) -> Result<Tickets, Refusal> {
         self.prove(now, tenant, request.session, request.secret)?;
         self.promise_of(now, tenant, request).map_err(|refusal| match refusal.code {
-            Code::NoNodes | Code::Exhausted if self.awaits_nodes(now) => Refusal::new(Code::NotReported, 0),
+            Code::NoNodes | Code::Exhausted if self.awaits_nodes(now) || self.may_grow(now, request) => {
+                Refusal::new(Code::NotReported, 0)
+            }
             _ => refusal,
         })
+    }
+
+    /// Reports whether there would be enough memory if all nodes that are silent for a moment went on. A session that
+    /// knows that a node is lost avoids it, so that nobody waits for it.
+    fn may_grow(&self, now: MonoNs, request: &RequestTickets) -> bool {
+        let free = |node: &Node| node.unpromised().min(LEASE_REGIONS_MAX as u64) * node.info.region_bytes;
+        let wanted = || self.nodes.values().filter(|node| is_wanted(node, request));
+        let silent_bytes: u64 = wanted().filter(|node| self.may_come_back(now, node)).map(free).sum();
+        let alive_bytes: u64 = wanted().filter(|node| self.may_grant(now, node)).map(free).sum();
+        silent_bytes > 0 && silent_bytes.saturating_add(alive_bytes) >= request.bytes
     }
 
     /// Promises regions of the nodes that [`spread`] chooses among those that have reported.
@@ -36,11 +49,7 @@ impl BrokerLeases {
         tenant: &Name,
         request: &RequestTickets,
     ) -> Result<Tickets, Refusal> {
-        let may_give = |node: &&Node| {
-            self.may_grant(now, node)
-                && !request.avoid.contains(&node.info.incarnation)
-                && !request.apart.contains(&node.info.host_label)
-        };
+        let may_give = |node: &&Node| self.may_grant(now, node) && is_wanted(node, request);
         let mut candidates: Vec<Candidate<'_>> = self
             .nodes
             .values()
@@ -118,4 +127,9 @@ impl BrokerLeases {
         let quota_bytes = self.settings.quotas.of(tenant).unwrap_or(u64::MAX);
         Ok(quota_bytes.saturating_sub(has.held + has.promised))
     }
+}
+
+/// Reports whether a request permits that this node gives memory.
+fn is_wanted(node: &Node, request: &RequestTickets) -> bool {
+    !request.avoid.contains(&node.info.incarnation) && !request.apart.contains(&node.info.host_label)
 }
