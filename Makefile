@@ -159,7 +159,7 @@ farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB 
 	CACHE=$(CACHE) $(PYTHON) bench/papers/farview/run.py $(or $(FARVIEW),all)
 
 # Crates of the workspace are linted while they are compiled, because cargo clippy would check all their dependencies
-# again. Most tests wait more than they compute, so two suites run at a time. The output of each is shown when it has
+# again. Most tests wait more than they compute, so three suites run at a time. The output of each is shown when it has
 # ended.
 BUILT := rules everything functions reference
 PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-programs test-monitoring test-documents test-packages test-sim
@@ -168,12 +168,12 @@ ifdef BEGUN
 unexport MAKEFLAGS MFLAGS
 endif
 test: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/xtask/linted-rustc.sh
-test: ## Run all checks and tests, as CI does
+test: ## Run all checks and tests, as CI does (ALSO=guest-test: this target beside them)
 	@for phase in $(BUILT); do \
 	  begun=$$(date +%s); \
 	  $(MAKE) PROFILE=dev COMMAND=everything $$phase || exit 1; \
 	  echo "phase $$phase: $$(($$(date +%s) - begun)) s"; done
-	@$(MAKE) --jobs 2 --keep-going --output-sync=target PROFILE=dev COMMAND=everything OPERATIONS=20000 BEGUN=$$(date +%s) $(addprefix timed-,$(PARALLEL))
+	@$(MAKE) --jobs 3 --keep-going --output-sync=target PROFILE=dev COMMAND=everything OPERATIONS=20000 BEGUN=$$(date +%s) $(addprefix timed-,$(ALSO) $(PARALLEL))
 
 timed-%: %
 	@echo "phase $*: ended $$(($$(date +%s) - $(BEGUN))) s after all was built"
@@ -301,7 +301,8 @@ fuzz: ## Fuzz every decoder of bytes from a peer (SECONDS=60 each; EXECUTIONS=N)
 guest-test: everything $(READY) ## Run the tests that need two NUMA nodes, a DAX device, cgroups of version 2 or a booted systemd in a QEMU guest
 	cargo test $(CARGO_FLAGS) $(EVERYTHING) --test two_nodes --test guest_memory --test guest --no-run
 	for tests in two_nodes guest_memory guest; do \
-	  CACHE=$(CACHE) GUEST_DAX_MIB=128 bench/guest/run.sh \
+	  echo "in the guest: $$tests"; \
+	  CACHE=$(CACHE) GUEST_SECONDS=900 GUEST_DAX_MIB=128 bench/guest/run.sh \
 	    "$$(ls -t $(dir $(BIN))deps/$$tests-* | grep -v '\.d$$' | head -1)" --ignored --test-threads 1 || exit 1; \
 	done
 	CACHE=$(CACHE) GUEST_SECONDS=900 bench/guest/run.sh --host-root \
