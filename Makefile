@@ -161,7 +161,7 @@ farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB 
 # Crates of the workspace are linted while they are compiled, because cargo clippy would check all their dependencies
 # again. Most tests wait more than they compute, so three suites run at a time. The output of each is shown when it has
 # ended.
-BUILT := rules everything functions reference
+BUILT := rules everything wheel functions reference
 PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-programs test-monitoring test-documents test-packages test-sim
 ifdef BEGUN
 # Compilers would try to use make's jobserver, which only child processes of make can reach.
