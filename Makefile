@@ -14,6 +14,11 @@ CARGO_FLAGS = --profile $(PROFILE) --locked $(TIMINGS)
 ETCD := $(or $(FARPOOL_ETCD),$(shell command -v etcd),$(CACHE)/etcd/usr/bin/etcd)
 # Prometheus and promtool: Debian's, unpacked under CACHE without installing them.
 PROMETHEUS := $(CACHE)/prometheus/usr/bin
+HELM_VERSION := v4.3.1
+HELM := $(CACHE)/helm/helm
+STRICT := $(CACHE)/helm/strict
+SANITY_VERSION := v5.6.0
+SANITY := $(CACHE)/csi/csi-sanity
 # Runs a test program with a time limit, and names the test that hangs. Cargo's tests run each program with it.
 BOUNDED := $(PYTHON) $(CURDIR)/tests/run.py
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="$(BOUNDED)"
@@ -51,11 +56,11 @@ COMMAND ?= sandbox sqlite
 
 # Tests and lints use a build with less optimization and more assertions. Benchmarks and long computations use the
 # release profile.
-CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-programs test-monitoring test-documents test-packages test-papers suites damage rules lint guest-test guest-figures upgrade-test
+CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-programs test-monitoring test-documents test-packages test-helm csi-sanity test-papers suites damage rules lint guest-test guest-figures upgrade-test
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare
+.PHONY: csi csi-sanity demo-pod test-helm help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +76,9 @@ sandbox: build ## Build farpool-sandbox, in which nodes run the functions of the
 
 sql: build ## Build farpool-sql, the SQL engine that farpool sql runs
 	cargo build $(CARGO_FLAGS) --package farpool-sql
+
+csi: build ## Build farpool-csi, the driver for the Container Storage Interface that farpool csi runs
+	cargo build $(CARGO_FLAGS) --package farpool-csi
 
 sqlite: ## Build libfarpool_sqlite.so, the extension for SQLite
 	cargo build $(CARGO_FLAGS) --package farpool-sqlite
@@ -297,6 +305,26 @@ dist-compare: $(DIST_VENV)/.ready ## Build the packages again in another folder,
 
 fuzz: ## Fuzz every decoder of bytes from a peer (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
+
+$(HELM): # Builds helm, and the program that decodes custom resources strictly, into CACHE.
+	mkdir -p $(dir $@)
+	GOBIN=$(dir $@) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
+
+$(STRICT): deploy/helm/strict/main.go deploy/helm/strict/go.sum
+	cd deploy/helm/strict && go build -o $@ .
+
+test-helm: $(READY) $(HELM) $(STRICT) $(COMMAND) ## Render the Helm chart for many values, and validate what it renders
+	FARPOOL_BIN=$(BIN) HELM=$(HELM) STRICT=$(STRICT) $(PYTEST) deploy/helm/test_chart.py $(CHART)
+
+$(SANITY):
+	mkdir -p $(dir $@)
+	GOBIN=$(dir $@) go install github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@$(SANITY_VERSION)
+
+csi-sanity: $(or $(filter everything,$(COMMAND)),build csi) $(SANITY) ## Run the conformance tests of CSI against the driver; needs root
+	PROGRAMS=$(dir $(BIN)) SANITY=$(SANITY) engines/csi/sanity.sh
+
+demo-pod: $(or $(filter everything,$(COMMAND)),build csi) wheel ## Run jobs in emulated pods that are too small, without Farpool and with it (POD="duckdb:sort --scale 0.1"); needs root
+	$(VENV)/bin/python bench/pod/run.py --programs $(dir $(BIN)) $(POD)
 
 guest-test: everything $(READY) ## Run the tests that need two NUMA nodes, a DAX device, cgroups of version 2 or a booted systemd in a QEMU guest
 	cargo test $(CARGO_FLAGS) $(EVERYTHING) --test two_nodes --test guest_memory --test guest --no-run

@@ -8,12 +8,15 @@ use crate::{Outcome, exposure, monitoring, supervisor, units};
 use farpool::function::{self, SandboxOptions};
 use farpool_host::waiting::{self, Waiting};
 use farpool_near_data::FunctionOptions;
-use farpool_node::{Donation, HostMemory, Limits, Node, NodeOptions};
+use farpool_node::{Donation, HostMemory, Limits, MemorySource, Node, NodeOptions};
 use farpool_wire::Name;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Interval between two looks at the state of the node.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Run a memory node: donate RAM of this machine to a pool.
 #[derive(clap::Args)]
@@ -22,9 +25,10 @@ pub(crate) struct Args {
     /// Name of the node; a node that is started again under the same name replaces its predecessor
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// Memory to donate; rounded down to whole regions
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
-    memory: u64,
+    /// Memory to donate: a size, or a share of the memory that this process may use, such as 60%. The limits of its
+    /// control groups count, such as that of a pod. Rounded down to whole regions
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = units::memory)]
+    memory: units::Memory,
     /// Pool to join; several brokers are separated by commas
     #[arg(long, value_name = "farpool://HOST:PORT[,..]")]
     broker: String,
@@ -65,6 +69,10 @@ pub(crate) struct Args {
     /// Do not offer shared memory to clients on this host
     #[arg(long)]
     no_shm: bool,
+    /// Directory for the socket of shared memory, for clients on this host in other network namespaces, such as pods that
+    /// have the same directory at the same path [default: a socket without a file, for this network namespace]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_shm")]
+    shm_dir: Option<PathBuf>,
     /// Limit for traffic over sockets, such as 500MB/s; 1MB/s to 1TB/s. Turns shared memory off, because its clients
     /// copy by themselves
     #[arg(long, value_name = "SIZE/s", value_parser = units::rate)]
@@ -87,6 +95,10 @@ pub(crate) struct Args {
     /// Never give memory back to the host, even when the host is short of it
     #[arg(long, conflicts_with_all = ["reserve", "evacuate"])]
     no_reserve: bool,
+    /// When this process is told to stop, let clients move their scratch data to other nodes first, for up to this time;
+    /// a second signal ends it at once. Published files stay: `farpool drain` moves them as well
+    #[arg(long, value_name = "TIME", value_parser = units::millis)]
+    drain_on_stop: Option<u32>,
     /// How connections wait: adaptive, spin or park. Spin and park are for measurements; spin takes whole CPUs
     #[arg(long, value_name = "HOW", value_parser = units::waiting, default_value = "adaptive")]
     waiting: Waiting,
@@ -184,7 +196,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     let exposure = args.exposure.exposure(&format!("node-{}", args.name))?;
     let brokers = exposure::brokers_of("--broker", &args.broker, &exposure)?;
-    let mut options = NodeOptions::new(name("--name", &args.name)?, args.memory, brokers.to_string());
+    let host = HostMemory::find();
+    let host = args.memory_node.map_or_else(|| host.clone(), |node| host.clone().and_node(node));
+    let sample =
+        host.sample().map_err(|error| Failure::Failed(format!("the memory of this host: {error}")))?;
+    let usable_bytes = sample.spaces.iter().map(|space| space.total_bytes).min().unwrap_or(0);
+    let memory_bytes = args.memory.bytes(usable_bytes);
+    let mut options = NodeOptions::new(name("--name", &args.name)?, memory_bytes, brokers.to_string());
     options.region_bytes = args.region_size;
     options.listen = exposure::resolve("--listen", &args.listen, &exposure)?;
     if let Some(address) = &args.advertise {
@@ -200,13 +218,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
         (None, None) => Donation::Ordinary,
     };
     options.numa_node = args.memory_node;
-    if let Some(node) = args.memory_node {
-        options.pressure.source = Some(Arc::new(HostMemory::find().and_node(node)));
-    }
+    options.pressure.source = Some(Arc::new(host));
     options.huge_pages = !args.no_huge_pages;
     options.lock_memory = !args.no_lock;
     options.prefault = !args.no_prefault;
     options.shared_memory = !args.no_shm;
+    options.socket_folder = args.shm_dir.clone();
     options.limits = Limits { bytes_per_second: args.bandwidth_limit, cpu_milli: args.cpu_limit };
     options.limits.check().map_err(Failure::Usage)?;
     let functions = FunctionOptions { sandboxes: sandboxes(args)?, ..FunctionOptions::default() };
@@ -225,15 +242,25 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let _server = monitoring::serve(endpoint, Arc::new(MonitoredNode(node.view())))?;
     // The node is ready once it has joined the pool, so that clients can lease from it. Until then it reports its
     // attempts on standard error.
-    while !node.wait_joined(Duration::from_millis(100)) {
+    while !node.wait_joined(LOOK) {
         if stop.has_come() {
             return Ok(());
         }
     }
     writeln!(std::io::stdout(), "ready {} {}", args.name, node.address())?;
     let ready = supervisor::ready(&format!("serving {} at {}", args.name, node.address()), node.probe())?;
-    while !stop.has_come() {
-        if node.wait_drained(Duration::from_millis(100)) {
+    let mut ends = None;
+    while ends.is_none_or(|ends| Instant::now() < ends) {
+        if stop.has_come() {
+            match args.drain_on_stop {
+                Some(patience_ms) if ends.is_none() => {
+                    node.leave();
+                    ends = Some(Instant::now() + Duration::from_millis(patience_ms.into()));
+                }
+                _ => break,
+            }
+        }
+        if node.wait_drained(LOOK) {
             writeln!(std::io::stdout(), "drained {}", args.name)?;
             break;
         }

@@ -210,3 +210,29 @@ fn node_that_was_lost_while_it_drained_stays_listed() {
     broker.tick(silent);
     assert_eq!(shown(&broker, silent), [("n".to_owned(), true)]);
 }
+
+#[test]
+fn node_that_leaves_grants_nothing_and_waits_for_leases_but_not_for_published_files() {
+    let (mut broker, mut node) = (broker(), node("n"));
+    join(&mut broker, "n", "h");
+    report(&mut broker, &mut node);
+    let (actions, proof) = (&mut Vec::new(), SessionProof { session: SESSION, secret: SECRET });
+    node.redeem(START, None, &ticket(1), || Handle(5), actions).expect("leased");
+    node.leave();
+    assert!(node.is_draining() && !node.may_leave());
+    let late = node.redeem(START, None, &ticket(2), || Handle(6), actions);
+    assert_eq!(code(late), Err(Code::Draining));
+    assert_eq!(node.renew(START, None, &proof, actions).map(|renewed| renewed.draining), Ok(true));
+    // No ruling ends it, whether that is on a report from before or from after.
+    for _ in 0..2 {
+        report(&mut broker, &mut node);
+        assert!(node.is_draining());
+    }
+    assert_eq!(shown(&broker, START), [("n".to_owned(), true)]);
+    let release = Release { session: SESSION, secret: SECRET, whole: true, regions: List::default() };
+    node.release(None, &release, actions).expect("released");
+    assert!(node.may_leave());
+    tell(&mut broker, "n", true, true);
+    report(&mut broker, &mut node);
+    assert!(!node.may_leave(), "an administrator moves what is published, and is waited for");
+}

@@ -14,10 +14,11 @@ use farpool_transport::tcp::Listening;
 use farpool_transport::{Brokers, Dialer, Identity, Service, Sockets, shm, tcp};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::NODE_REGIONS_MAX;
-use farpool_wire::{Name, Text};
+use farpool_wire::{Incarnation, Name, NodeId, Text};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -165,7 +166,11 @@ impl Node {
         let mut listening = vec![listener];
         let mut shm_socket = String::new();
         if options.shared_memory && !is_device && !options.limits.is_limited() {
-            shm_socket = format!("farpool-{:016x}-{:016x}", node.0, incarnation.0);
+            shm_socket = match &options.socket_folder {
+                None => format!("farpool-{:016x}-{:016x}", node.0, incarnation.0),
+                Some(folder) => socket_in(folder, node, incarnation)
+                    .map_err(|error| StartError::Setting(format!("{}: {error}", folder.display())))?,
+            };
             listening.push(shm::listen(&shm_socket, service.clone()).map_err(StartError::System)?);
         }
 
@@ -222,8 +227,15 @@ impl Node {
         self.wait_until(patience, |chores| chores.joined)
     }
 
+    /// Begins to drain this node, because its process was told to end: it grants nothing, and its clients move their
+    /// scratch data to other nodes.
+    pub fn leave(&self) {
+        self.service.leases().leave();
+        self.service.changed();
+    }
+
     /// Waits until the node has been drained: it was told to end, nothing is leased, immutable or published here, all
-    /// regions are zeroed, and the broker knows. Returns false if `patience` is over first.
+    /// regions are zeroed, and the broker knows. After [`Self::leave`] it is enough that nothing is leased. Returns false if `patience` is over first.
     pub fn wait_drained(&self, patience: Duration) -> bool {
         self.wait_until(patience, |chores| chores.drained)
     }
@@ -274,4 +286,19 @@ impl Drop for Node {
             thread.join();
         }
     }
+}
+
+/// Returns the path of the socket in a folder. Removes those of this node's earlier lives.
+fn socket_in(folder: &Path, node: NodeId, incarnation: Incarnation) -> io::Result<String> {
+    let (begin, end) = shm::SOCKET_NAME;
+    let begin = format!("{begin}{:016x}-", node.0);
+    let folder = folder.canonicalize()?;
+    for entry in folder.read_dir()? {
+        let name = entry?.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(&begin) && name.ends_with(end)) {
+            std::fs::remove_file(folder.join(name))?;
+        }
+    }
+    let path = folder.join(format!("{begin}{:016x}{end}", incarnation.0));
+    path.to_str().map(str::to_owned).ok_or_else(|| io::ErrorKind::InvalidFilename.into())
 }

@@ -30,13 +30,16 @@ import duckdb
 from fsspec import AbstractFileSystem
 
 import farpool
-from farpool._farpool import _shown, _size_bytes
+from farpool._farpool import _group_memory, _shown, _size_bytes
 from farpool.duckdb.room import Bound, wait_for_room
 
 _PREFIX = "farpool://"
 
 # Settings that `attach` changes in addition to the temporary directory.
-_BESIDE = (Bound.NAME, "external_file_cache_spill")
+_BESIDE = (Bound.NAME, "external_file_cache_spill", "memory_limit")
+# Share of the memory that a control group has left that DuckDB may use by default. DuckDB's own default is 80 % of the
+# limit, however much of it the process holds already, and DuckDB does not count all that it allocates.
+_GROUP_SHARE = 0.6
 # End of the text that DuckDB shows for a limit that was never set. DuckDB does not accept this text as a value.
 _OF_THE_DISK = "% of available disk space"
 
@@ -51,6 +54,7 @@ def attach(
     directory: str = "spill",
     protection: str | None = None,
     max_size: int | str | None = None,
+    memory_limit: int | str | None = None,
     cache: bool = False,
 ) -> FarFileSystem:
     """Makes the database of `con` spill into `pool`, and returns the file system that it uses.
@@ -74,6 +78,10 @@ def attach(
     seconds, unless `max_temp_directory_size` was changed in the meantime. If there is no memory at all for 10 s, a
     RuntimeWarning is issued, and queries that spill fail until there is some.
 
+    `memory_limit` (such as "300MiB") sets DuckDB's setting of that name, beyond which it spills. Without it, an own
+    setting stays. If there is none, and the process is in a control group with a memory limit, as in a pod, it is set
+    to 60 % of what the group has left now, so that a query spills before the kernel kills the process.
+
     With `cache`, blocks of remote files (s3://, https:// and so on) that DuckDB evicts from memory are also kept in the
     pool, so that they need not be fetched again. This sets DuckDB's `external_file_cache_spill`. Each block of at least
     256 KiB is a far file. DuckDB still asks the source whether a file has changed. DuckDB evicts none of these blocks
@@ -94,8 +102,10 @@ def attach(
     if not parent:
         raise farpool.InvalidError("directory is empty: name the far directory to spill into, such as 'spill'")
     max_bytes = None if max_size is None else _size_bytes("max_size", max_size)
-    if max_bytes == 0:
-        raise farpool.InvalidError("max_size is 0 bytes: it must be at least 1")
+    limit_bytes = None if memory_limit is None else _size_bytes("memory_limit", memory_limit)
+    for name, count in (("max_size", max_bytes), ("memory_limit", limit_bytes)):
+        if count == 0:
+            raise farpool.InvalidError(f"{name} is 0 bytes: it must be at least 1")
     if con.filesystem_is_registered(FarFileSystem.protocol):
         raise farpool.InvalidError(
             "this database is already attached to a pool: call attach only once, before it spills"
@@ -127,6 +137,10 @@ def attach(
             fs._bound = Bound(con, fs, room)
         if cache:
             _set(cursor, "external_file_cache_spill", "true")
+        if limit_bytes is None:
+            limit_bytes = _fitting_bytes(fs._settings_before["memory_limit"])
+        if limit_bytes is not None:
+            _set(cursor, "memory_limit", f"{limit_bytes}B")
     _attached[fs.url] = fs
     return fs
 
@@ -404,6 +418,19 @@ def _delete_all(pool: farpool.Pool, files: dict[str, farpool.File]) -> None:
     while files:
         key, file = files.popitem()
         _delete_file(pool, key, file)
+
+
+def _fitting_bytes(limit: str) -> int | None:
+    """Returns the memory limit that fits this process's control group. None if it has no group that limits it, or if
+    `limit`, DuckDB's present one, is not DuckDB's default."""
+    group = _group_memory()
+    if group is None:
+        return None
+    with duckdb.connect() as untouched, untouched.cursor() as cursor:
+        if limit != _setting(cursor, "memory_limit"):
+            return None
+    _, available_bytes = group
+    return max(int(available_bytes * _GROUP_SHARE), 1)
 
 
 def _setting(cursor: duckdb.DuckDBPyConnection, name: str) -> str:

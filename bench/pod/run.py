@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+"""Runs jobs that exceed their memory in a pod with a small volume: without Farpool, and with it.
+
+    make demo-pod                                   # every job in every way, TPC-H at scale 1
+    make demo-pod POD="duckdb:sort --scale 0.1"     # one job, less data
+    make demo-pod POD="duckdb:sort --scale 0.3 --losses"    # ten pods at once, while nodes are killed and drained
+
+A pod has 512 MiB of memory, in which the page cache counts, and 1 GiB of ephemeral storage or of a volume. Each job
+runs first without a pod, and every result is compared with that. Exit code: 1 if a job with Farpool did not complete,
+or if a result differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from csi_client import CsiMachine
+from emulated import Ended, Limits, Mount, PodRunner, check_machine, loop_volume
+from rich.console import Console
+from rich.table import Table
+
+import farpool
+from farpool.demo.cluster import Cluster
+from farpool.demo.data import ensure_database
+from farpool.demo.pod import CappedDisk, Pods
+
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 1 << 20
+JOBS = [f"duckdb:{query}" for query in ("aggregate", "sort", "hash-sort", "q18", "q21")]
+JOBS += ["datafusion", "polars", "sqlite", "sort"]
+SCRATCH, DATA, CODE, PYTHON = "/scratch", "/data", "/code", "/opt/venv"
+# Address of the pool, which pods reach through their networks.
+ADDRESS = "10.205.0.1"
+# Memory of each of two nodes by scale: the largest job writes 1.5 GB of temporary files, in two copies.
+NODE_BYTES, NODE_BYTES_PER_SCALE = 512 * MIB, 2560 * MIB
+# Nodes and pods of --losses. Two nodes that are left have room for all copies.
+LOSS_NODES, LOSS_PODS = 4, 10
+LOSS_NODE_BYTES = 4096 * MIB
+# Memory that each pod leases, with both copies, before a node is lost.
+SPILLED_BYTES = 128 * MIB
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where the job's temporary files are."""
+
+    name: str
+    title: str
+    is_far: bool = False
+
+
+WAYS = {
+    way.name: way
+    for way in (
+        Way("emptydir", "emptyDir, limit 1 GiB"),
+        Way("volume", "volume of 1 GiB"),
+        Way("cloud", "cloud volume, large enough"),
+        Way("attach", "far memory, attach()", is_far=True),
+        Way("csi", "far memory, CSI volume", is_far=True),
+    )
+}
+
+
+def main() -> int:
+    args = _parse()
+    check_machine()
+    console = Console(stderr=True)
+    data = _data(args, console)
+    scale_bytes = round(NODE_BYTES_PER_SCALE * args.scale)
+    with contextlib.ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farpool-pod-", dir=args.folder)))
+        work.chmod(0o755)
+        pods = stack.enter_context(Pods())
+        if not pods.can_limit_memory:
+            sys.exit(pods.why_not)
+        certs = _certificates(args, work)
+        stack.enter_context(_address())
+        tls = ("--certs", str(certs))
+        flags = ("--no-lock", "--no-prefault", "--no-reserve", *tls)
+        program, memory = str(args.programs / "farpool"), LOSS_NODE_BYTES if args.losses else NODE_BYTES + scale_bytes
+        count = LOSS_NODES if args.losses else 2
+        cluster = stack.enter_context(Cluster(program, memory, count, tls, flags, hosts=True, address=ADDRESS))
+        machine = CsiMachine(args.programs, cluster.url, Path(tempfile.mkdtemp(dir=work)))
+        stack.callback(machine.stop)
+        bench = Bench(args, data, work, PodRunner(pods, work), cluster, machine, console)
+        if args.losses:
+            return bench.lose_nodes()
+        results = [bench.result(job) for job in args.jobs]
+    _print(args, results)
+    return 0 if all(result.is_well() for result in results) else 1
+
+
+@dataclass
+class Result:
+    job: str
+    reference: dict
+    ended: dict[str, Ended]
+
+    def outcome(self, way: str) -> str:
+        ended = self.ended[way]
+        if ended.how != "completed":
+            return ended.how
+        answer = json.loads(ended.output.splitlines()[-1])
+        same = all(answer[key] == self.reference[key] for key in ("rows", "digest"))
+        return f"{answer['seconds']:.1f} s" if same else "WRONG ROWS"
+
+    def is_well(self) -> bool:
+        """Reports whether the job completed with far memory, and has the right rows wherever it completed."""
+        outcomes = {way: self.outcome(way) for way in self.ended}
+        far = [outcome for way, outcome in outcomes.items() if WAYS[way].is_far]
+        return "WRONG ROWS" not in outcomes.values() and all(outcome.endswith(" s") for outcome in far)
+
+
+@dataclass
+class Bench:
+    args: argparse.Namespace
+    data: Path
+    work: Path
+    runner: PodRunner
+    cluster: Cluster
+    machine: CsiMachine
+    console: Console
+
+    def lose_nodes(self) -> int:
+        """Runs ten pods at once, each over a volume with mirrors, while one node is killed and another is drained."""
+        job = self.args.jobs[0]
+        reference = self._reference(job)
+
+        def run(_: int) -> str:
+            with self._scratch("csi") as (mounts, flags, environment):
+                result = Result(job, reference, {"csi": self._run(job, mounts, flags, environment)})
+            return result.outcome("csi") + (f" ({why})" if (why := result.ended["csi"].why) else "")
+
+        with ThreadPoolExecutor(LOSS_PODS) as executor:
+            running = [executor.submit(run, number) for number in range(LOSS_PODS)]
+            self._wait_for_spill()
+            self.cluster.kill("node-1")
+            self.console.print("node-1 is killed")
+            drain = [self.args.programs / "farpool", "drain", "node-2", "--pool", self.cluster.url]
+            drained = subprocess.run(drain, capture_output=True, text=True)
+            self.console.print(drained.stdout.strip() or drained.stderr.strip())
+            at_work = sum(not one.done() for one in running)
+            outcomes = [one.result() for one in running]
+        failed = [outcome for outcome in outcomes if not outcome.endswith(" s")]
+        print(f"{LOSS_PODS} pods, {at_work} of them at work when node-2 was empty: {len(failed)} failed")
+        for outcome in failed:
+            print(f"  {outcome}")
+        return 1 if failed or drained.returncode or not at_work else 0
+
+    def _wait_for_spill(self) -> None:
+        """Waits until the pods have spilled enough that each node has some of it."""
+        wanted = LOSS_PODS * SPILLED_BYTES
+        give_up = time.monotonic() + self.args.seconds
+        with farpool.connect(self.cluster.url, transport="tcp") as pool:
+            while (leased := pool.status()["leased_bytes"]) < wanted:
+                if time.monotonic() > give_up:
+                    raise RuntimeError(f"the pods lease only {leased >> 20} MiB after {self.args.seconds:.0f} s")
+                time.sleep(0.1)
+
+    def _reference(self, job: str) -> dict:
+        """Runs a job without a pod."""
+        self.console.print(f"{job}: without a pod")
+        with tempfile.TemporaryDirectory(dir=self.work) as scratch:
+            command = [sys.executable, str(ROOT / "bench/pod/jobs.py"), job, "--data", str(self.data)]
+            command += ["--scratch", scratch]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def result(self, job: str) -> Result:
+        result = Result(job, self._reference(job), {})
+        for way in self.args.ways:
+            if way == "attach" and not job.startswith("duckdb:"):
+                continue
+            with self._scratch(way) as (mounts, flags, environment):
+                result.ended[way] = self._run(job, mounts, flags, environment)
+            ended = result.ended[way]
+            self.console.print(f"{job}, {WAYS[way].title}: {result.outcome(way)} {ended.why}", highlight=False)
+        return result
+
+    @contextlib.contextmanager
+    def _scratch(self, way: str) -> Iterator[tuple[list[Mount], list[str], dict[str, str]]]:
+        """Yields mounts, flags and variables for a way."""
+        folder = Path(tempfile.mkdtemp(dir=self.work))
+        with contextlib.ExitStack() as stack:
+            if way == "emptydir":
+                folder.chmod(0o777)
+                yield [Mount(folder, SCRATCH, is_ephemeral=True)], [], {}
+            elif way == "volume":
+                yield [Mount(stack.enter_context(loop_volume(folder / "loop", self.args.volume)), SCRATCH)], [], {}
+            elif way == "cloud":
+                disk = CappedDisk(ROOT / "bench/capped-disk.sh", 16 << 30, self.args.folder)
+                yield [Mount(stack.enter_context(disk).path, SCRATCH)], [], {}
+            elif way == "attach":
+                variables = {"FARPOOL_POOL": self.cluster.url, "FARPOOL_CERTS": "/certs", "FARPOOL_TENANT": "pods"}
+                yield [Mount(self.work / "tenant", "/certs", is_read_only=True)], ["--attach"], variables
+            else:
+                volume = stack.enter_context(self.machine.volume("16Gi", self.args.protection))
+                yield [Mount(volume, SCRATCH)], [], {}
+
+    def _run(self, job: str, mounts: list[Mount], flags: list[str], environment: dict[str, str]) -> Ended:
+        always = [
+            Mount(self.data, DATA, is_read_only=True),
+            Mount(ROOT / "bench/pod", CODE, is_read_only=True),
+            Mount(Path(sys.prefix), PYTHON, is_read_only=True),
+        ]
+        command = [f"{PYTHON}/bin/python", f"{CODE}/jobs.py", job, "--data", DATA, "--scratch", SCRATCH, *flags]
+        variables = {"TMPDIR": SCRATCH, "SQLITE_TMPDIR": SCRATCH, "POLARS_TEMP_DIR": SCRATCH, **environment}
+        limits = Limits(self.args.memory, self.args.volume)
+        return self.runner.run(command, limits, [*always, *mounts], variables, self.args.seconds)
+
+
+@contextlib.contextmanager
+def _address() -> Iterator[None]:
+    subprocess.run(["ip", "addr", "add", f"{ADDRESS}/32", "dev", "lo"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "addr", "del", f"{ADDRESS}/32", "dev", "lo"], check=True)
+
+
+def _certificates(args: argparse.Namespace, work: Path) -> Path:
+    """Makes the certificates of the pool, and a copy of the tenant's that pods may read. Returns their folder."""
+    certs, tenant = work / "certs", work / "tenant"
+    command = [args.programs / "farpool", "certs", "init", certs, "--node", "node-[0-9]", "--tenant", "pods"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    tenant.mkdir()
+    for name in ("ca.pem", "tenant-pods.pem", "tenant-pods.key"):
+        shutil.copy(certs / name, tenant)
+        (tenant / name).chmod(0o644)
+    os.environ["FARPOOL_CERTS"] = str(certs)
+    return certs
+
+
+def _data(args: argparse.Namespace, console: Console) -> Path:
+    """Makes the tables once per scale, in a folder that everybody may read."""
+    folder = args.data / f"pod-data-{args.scale:g}"
+    database = folder / "tpch.duckdb"
+    if not (folder / "complete").exists():
+        import duckdb
+
+        console.print(f"making TPC-H data at scale {args.scale:g}")
+        folder.mkdir(parents=True, exist_ok=True)
+        ensure_database(database, args.scale, lambda text: None)
+        with duckdb.connect(str(database), read_only=True) as con:
+            con.execute(f"COPY lineitem TO '{folder}/lineitem.parquet'")
+            columns = "l_orderkey, l_linenumber, l_extendedprice, l_comment"
+            con.execute(f"COPY (SELECT {columns} FROM lineitem) TO '{folder}/lineitem.csv' (HEADER false)")
+        (folder / "complete").touch()
+    return folder
+
+
+def _print(args: argparse.Namespace, results: list[Result]) -> None:
+    if args.json:
+        rows = [{**asdict(one), "outcomes": {way: one.outcome(way) for way in one.ended}} for one in results]
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table(title=f"TPC-H at scale {args.scale:g} in pods of {args.memory // MIB} MiB")
+    table.add_column("job")
+    for way in args.ways:
+        table.add_column(WAYS[way].title, justify="right")
+    for result in results:
+        table.add_row(result.job, *(result.outcome(way) if way in result.ended else "-" for way in args.ways))
+    Console(width=120).print(table)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"default: {' '.join(JOBS)}")
+    parser.add_argument("--programs", type=Path, required=True, help="folder with farpool and farpool-csi")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="default: all")
+    parser.add_argument("--scale", type=float, default=1.0, help="scale of TPC-H [default: 1]")
+    parser.add_argument("--memory", type=int, default=512 * MIB, help="bytes of the pod's memory [default: 512 MiB]")
+    parser.add_argument("--volume", type=int, default=1024 * MIB, help="bytes of its volume [default: 1 GiB]")
+    parser.add_argument("--protection", choices=["none", "mirror", "local"], default="mirror")
+    parser.add_argument("--seconds", type=float, default=1800, help="longest time of a job [default: 1800]")
+    parser.add_argument("--data", type=Path, default=Path("/var/tmp/farpool"), help="folder for the tables")
+    parser.add_argument("--folder", type=Path, default=Path("/var/tmp"), help="folder for volumes and layers")
+    parser.add_argument("--losses", action="store_true", help="run ten pods at once, and lose nodes meanwhile")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    args = parser.parse_args()
+    args.jobs = args.jobs or JOBS
+    if unknown := [job for job in args.jobs if job not in JOBS]:
+        parser.error(f"no job {', '.join(unknown)}; there are {' '.join(JOBS)}")
+    args.folder.mkdir(parents=True, exist_ok=True)
+    return args
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    sys.exit(main())

@@ -1,0 +1,41 @@
+//! Service *Identity* of CSI: who the driver is, what it can do, and whether it is ready.
+
+use crate::csi::identity_server::Identity;
+use crate::csi::plugin_capability::{Service, Type, service};
+use crate::csi::*;
+use crate::driver::{Driver, NAME};
+use std::sync::Arc;
+use tonic::{Request, Response, Status};
+
+pub(crate) struct IdentityService(pub(crate) Arc<Driver>);
+
+#[tonic::async_trait]
+impl Identity for IdentityService {
+    async fn get_plugin_info(
+        &self,
+        _: Request<GetPluginInfoRequest>,
+    ) -> Result<Response<GetPluginInfoResponse>, Status> {
+        Ok(Response::new(GetPluginInfoResponse {
+            name: NAME.to_owned(),
+            vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Default::default()
+        }))
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
+        // A volume is served on the machine where it was created.
+        let services = [service::Type::ControllerService, service::Type::VolumeAccessibilityConstraints];
+        let capabilities = services
+            .map(|one| PluginCapability { r#type: Some(Type::Service(Service { r#type: one.into() })) });
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities: capabilities.to_vec() }))
+    }
+
+    async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        // A volume that no request can mean: the answer says only that the volume server is there.
+        let ready = self.0.served("probe").await.is_ok();
+        Ok(Response::new(ProbeResponse { ready: Some(ready) }))
+    }
+}
