@@ -56,11 +56,11 @@ COMMAND ?= sandbox sqlite
 
 # Tests and lints use a build with less optimization and more assertions. Benchmarks and long computations use the
 # release profile.
-CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-programs test-monitoring test-documents test-packages test-helm csi-sanity test-papers suites damage rules lint guest-test guest-figures upgrade-test
+CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-programs test-monitoring test-documents test-packages test-helm csi-sanity test-pod test-papers suites damage rules lint guest-test guest-figures upgrade-test
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: csi csi-sanity demo-pod test-helm help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare
+.PHONY: csi csi-sanity demo-pod test-pod test-helm help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -170,7 +170,7 @@ farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB 
 # again. Most tests wait more than they compute, so three suites run at a time. The output of each is shown when it has
 # ended.
 BUILT := rules everything functions reference
-PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-programs test-monitoring test-documents test-packages test-sim
+PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-programs test-monitoring test-documents test-packages test-helm csi-sanity test-pod test-sim
 ifdef BEGUN
 # Compilers would try to use make's jobserver, which only child processes of make can reach.
 unexport MAKEFLAGS MFLAGS
@@ -208,8 +208,8 @@ rules: $(READY) # Checks everything except the lints of workspace crates.
 	for manifest in $(FUNCTION_CRATES); do \
 	  cargo fmt --all --check --manifest-path $$manifest && \
 	  cargo clippy $(CARGO_FLAGS) --all-targets --manifest-path $$manifest -- -D warnings || exit 1; done
-	$(VENV)/bin/ruff check --config engines/python/pyproject.toml bench engines examples packaging tests
-	$(VENV)/bin/ruff format --check --config engines/python/pyproject.toml bench engines examples packaging tests
+	$(VENV)/bin/ruff check --config engines/python/pyproject.toml bench engines deploy examples packaging tests
+	$(VENV)/bin/ruff format --check --config engines/python/pyproject.toml bench engines deploy examples packaging tests
 
 test-core: benches rivals $(ETCD) ## Test the core alone, without an SQL engine
 	$(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
@@ -313,8 +313,8 @@ $(HELM): # Builds helm, and the program that decodes custom resources strictly, 
 $(STRICT): deploy/helm/strict/main.go deploy/helm/strict/go.sum
 	cd deploy/helm/strict && go build -o $@ .
 
-test-helm: $(READY) $(HELM) $(STRICT) $(COMMAND) ## Render the Helm chart for many values, and validate what it renders
-	FARPOOL_BIN=$(BIN) HELM=$(HELM) STRICT=$(STRICT) $(PYTEST) deploy/helm/test_chart.py $(CHART)
+test-helm: $(READY) $(HELM) $(STRICT) $(or $(filter everything,$(COMMAND)),build) ## Render the Helm chart for many values, and validate what it renders (CHART=all: every combination)
+	FARPOOL_BIN=$(BIN) HELM=$(HELM) STRICT=$(STRICT) CHART=$(CHART) $(PYTEST) deploy/helm/test_chart.py
 
 $(SANITY):
 	mkdir -p $(dir $@)
@@ -322,6 +322,9 @@ $(SANITY):
 
 csi-sanity: $(or $(filter everything,$(COMMAND)),build csi) $(SANITY) ## Run the conformance tests of CSI against the driver; needs root
 	PROGRAMS=$(dir $(BIN)) SANITY=$(SANITY) engines/csi/sanity.sh
+
+test-pod: everything wheel # Runs one job in emulated pods: a volume that is too small, and far memory.
+	$(BOUNDED) $(VENV)/bin/python bench/pod/run.py --programs $(dir $(BIN)) --data $(CACHE) --quick
 
 demo-pod: $(or $(filter everything,$(COMMAND)),build csi) wheel ## Run jobs in emulated pods that are too small, without Farpool and with it (POD="duckdb:sort --scale 0.1"); needs root
 	$(VENV)/bin/python bench/pod/run.py --programs $(dir $(BIN)) $(POD)

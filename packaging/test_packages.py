@@ -122,7 +122,8 @@ def test_debian_package_is_read_by_dpkg_and_has_what_a_service_needs(release, tm
     wanted = [*(f"./usr/bin/{name}" for name in contents.PROGRAMS), "./etc/farpool/farpool.toml"]
     wanted += [f"./usr/lib/systemd/system/{unit.name}" for unit in (HERE / "systemd").iterdir()]
     wanted += ["./sbin/mount.farpool -> /usr/bin/farpool", "./usr/share/doc/farpool/copyright"]
-    wanted += [f"./usr/share/man/man1/{page}.1.gz" for page in ("farpool", "farpool-node", "farpool-sql-worker", "farpool-csi-driver")]
+    pages = ("farpool", "farpool-node", "farpool-sql-worker", "farpool-csi-driver")
+    wanted += [f"./usr/share/man/man1/{page}.1.gz" for page in pages]
     wanted += [f"./{path}" for path in contents.SHELLS.values()]
     assert set(wanted) <= listed.keys(), listed.keys()
     assert all("root/root" in line for line in listed.values())

@@ -1,4 +1,4 @@
-"""What the kubelet asks of the CSI driver, for volumes that live and end with a pod."""
+"""Requests of the kubelet to the CSI driver, for volumes that live and end with a pod."""
 
 from __future__ import annotations
 
@@ -29,32 +29,31 @@ def messages(folder: Path) -> tuple[ModuleType, ModuleType]:
 class CsiMachine:
     """The volume server and the driver, as processes of this machine, and a client of the driver."""
 
-    def __init__(self, programs: Path, url: str, folder: Path):
-        self._folder = folder
+    def __init__(self, farpool: Path, url: str, folder: Path, driver_flags: tuple[str, ...] = ()):
         self._kubelet = folder / "kubelet"
         self._kubelet.mkdir()
         self._numbers = itertools.count(1)
         self._messages, services = messages(Path(tempfile.mkdtemp(dir=folder)))
-        program, pool = str(programs / "farpool-csi"), ["--pool", url]
         socket, endpoint = folder / "volumes.sock", folder / "csi.sock"
-        server = [program, "volume-server", "--listen", str(socket), "--volumes", str(folder / "volumes")]
-        driver = [program, "driver", "--endpoint", str(endpoint), "--volume-server", str(socket), "--node-id", "here"]
+        server = ["volume-server", "--listen", socket, "--volumes", folder / "volumes", "--targets", self._kubelet]
+        driver = ["driver", "--endpoint", endpoint, "--volume-server", socket, "--records", folder / "records"]
         self.log = (folder / "csi.log").open("wb")
-        self._processes = [
-            self._start([*server, "--targets", str(self._kubelet), *pool]),
-            self._start([*driver, "--records", str(folder / "records"), *pool]),
-        ]
-        self._node = services.NodeStub(grpc.insecure_channel(f"unix:{endpoint}"))
+        self._processes: list[subprocess.Popen[str]] = []
+        for command in (server, [*driver, "--node-id", "here", *driver_flags]):
+            self._start([farpool, "csi", *command, "--pool", url])
+        # The authority is the path of the socket by default, which HTTP/2 does not permit.
+        options = [("grpc.default_authority", "localhost")]
+        self._node = services.NodeStub(grpc.insecure_channel(f"unix:{endpoint}", options))
 
-    def _start(self, command: list[str]) -> subprocess.Popen[str]:
+    def _start(self, command: list[str | Path]) -> None:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self._processes.append(process)
         line = process.stdout.readline()
         if not line.startswith("ready "):
-            raise RuntimeError(f"{command[:2]} said {line!r}: see {self.log.name}")
-        return process
+            raise RuntimeError(f"{command} said {line!r}: {Path(self.log.name).read_text()}")
 
     @contextlib.contextmanager
-    def volume(self, size: str, protection: str) -> Iterator[Path]:
+    def volume(self, size_bytes: int, protection: str) -> Iterator[Path]:
         """A volume of a pod, as `volumes: [{csi: {driver: csi.farpool.io, volumeAttributes: ..}}]` gives it."""
         number = next(self._numbers)
         volume, target = f"csi-{number}", self._kubelet / f"pod-{number}" / "far"
@@ -62,7 +61,7 @@ class CsiMachine:
         m = self._messages
         mode = m.VolumeCapability.AccessMode(mode=m.VolumeCapability.AccessMode.SINGLE_NODE_WRITER)
         capability = m.VolumeCapability(access_mode=mode, mount=m.VolumeCapability.MountVolume())
-        context = {"csi.storage.k8s.io/ephemeral": "true", "size": size, "protection": protection}
+        context = {"csi.storage.k8s.io/ephemeral": "true", "size": str(size_bytes), "protection": protection}
         published = m.NodePublishVolumeRequest(
             volume_id=volume, target_path=str(target), volume_capability=capability, volume_context=context
         )

@@ -1,8 +1,8 @@
 """A pod of Kubernetes without a cluster: what limits a process there, made of the same parts of the kernel.
 
 A pod here has a control group whose memory limit counts the page cache, a root file system whose changes are kept apart
-(the writable layer), volumes, network, mount, process and IPC namespaces of its own, and no privileges. Two of its ends
-are not its own doing:
+(the writable layer), volumes, namespaces of its own for everything but its user, and no privileges. Two of its ends are
+not its own doing:
 
 * The kernel kills it when its control group is out of memory.
 * The kubelet evicts it when its ephemeral storage is over the limit: its emptyDir volumes, its writable layer and its
@@ -44,8 +44,20 @@ mount -t overlay overlay -o "lowerdir=/,upperdir=$layer/upper,workdir=$layer/wor
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o size=64m,mode=1777 tmpfs "$root/dev/shm"
 mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+# The pod's control group is the root of the hierarchy in its namespace, so programs find their limit there.
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+  mount -t cgroup2 -o ro cgroup2 "$root/sys/fs/cgroup"
+else
+  mount -t tmpfs tmpfs "$root/sys/fs/cgroup"
+  mkdir "$root/sys/fs/cgroup/memory"
+  mount -t cgroup -o ro,memory cgroup "$root/sys/fs/cgroup/memory"
+fi
 while read -r options from to; do
   mkdir -p "$root$to"
+  # Only in the layer of the pod: whoever it runs as reaches its mounts.
+  above=$to
+  while above=$(dirname "$above") && [ "$above" != / ]; do chmod o+x "$root$above"; done
   mount --rbind "$from" "$root$to"
   [ "$options" = rw ] || mount -o "remount,bind,$options" "$root$to"
 done <"$mounts"
@@ -156,8 +168,9 @@ def _run(
 ) -> Ended:
     listed = folder / "mounts"
     listed.write_text("".join(f"{'ro' if one.is_read_only else 'rw'} {one.source} {one.at}\n" for one in mounts))
-    enter = ["ip", "netns", "exec", network, "unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child"]
-    enter += ["/bin/sh", "-c", ENTER, "pod", str(folder / "root"), str(folder / "layer"), str(listed)]
+    unshare = ["unshare", "--mount", "--pid", "--ipc", "--uts", "--cgroup", "--fork", "--kill-child"]
+    enter = ["ip", "netns", "exec", network, *unshare, "/bin/sh", "-c", ENTER, "pod"]
+    enter += [str(folder / "root"), str(folder / "layer"), str(listed)]
     variables = [f"{name}={value}" for name, value in environment.items()]
     enter += ["/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", *variables, *command]
     log, output = folder / "log", folder / "output"
@@ -191,6 +204,8 @@ def _run(
     ended = Ended("completed", took, output.read_text(errors="replace"), ephemeral_peak_bytes=peak)
     ended.memory_peak_bytes = _peak_memory(group.path)
     lines = log.read_text(errors="replace").strip().splitlines()
+    # The end of a traceback may go on for several lines.
+    lines = [line for line in lines if "Error" in line or "Exception" in line][-1:] or lines
     if evicted:
         ended.how, ended.why = "evicted", evicted
     elif group.oom_kills():

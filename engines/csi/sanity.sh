@@ -23,7 +23,8 @@ export FARPOOL_CONFIG=/dev/null
 # Starts a server, and waits for its line `ready ..`; sets `ready` to the rest of it.
 serve() {
 	local out="$work/out-${#pids[@]}"
-	"$@" >"$out" 2>>"$work/log" &
+	: >"$out"
+	"$@" >>"$out" 2>>"$work/log" &
 	pids+=($!)
 	for ((i = 0; i < 6000; i++)); do
 		if ready=$(sed -n 's/^ready //p' "$out") && [ -n "$ready" ]; then return; fi

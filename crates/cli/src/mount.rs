@@ -12,6 +12,7 @@ use farpool_fuse::{
     CachedOptions, Device, MountError, MountOptions, Mounted, ScratchOptions, Unmounted, Wait, detach_dead,
     mount_cached, mount_scratch,
 };
+use farpool_host::{Event, Host, Machine};
 use farpool_monitoring::{Scrape, families};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
@@ -154,7 +155,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         }
         Command::Detach(args) => {
             if !farpool_fuse::detach(&args.folder).map_err(not_mounted)? {
-                say(&format!("nothing of Farpool is mounted at {}", args.folder.display()));
+                writeln!(std::io::stderr(), "nothing of Farpool is mounted at {}", args.folder.display())?;
             }
             Ok(())
         }
@@ -205,11 +206,11 @@ fn scratch(args: &ScratchArgs) -> Outcome {
     if wait.is_none() {
         free(&args.folder)?;
     }
-    let mounted =
-        mount_scratch(&pool, &args.folder, options, args.mount.options(wait), say).map_err(not_mounted)?;
+    let mounted = mount_scratch(&pool, &args.folder, options, args.mount.options(wait), refused)
+        .map_err(not_mounted)?;
     let _server = monitoring::serve(endpoint, Arc::new(MonitoredSession::new("mount", &pool, None)))?;
     hold(mounted, &args.folder, &args.mount, stop, ready)?;
-    say(&format!("{} were written to far memory", show_bytes(pool.stats().bytes_written)));
+    ended(format!("{} were written to far memory", show_bytes(pool.stats().bytes_written)));
     // If the mount is in use, it is served until this process ends. Without this call, the pool would get the memory
     // back only after the leases have expired.
     pool.close();
@@ -243,7 +244,7 @@ fn cache(args: &CacheArgs) -> Outcome {
     hold(mounted, &args.at, &args.mount, stop, None)?;
     let counts: Vec<String> =
         cache.counts().named().into_iter().map(|(what, times)| format!("{what} {times}")).collect();
-    say(&format!("blocks: {}", counts.join(", ")));
+    ended(format!("blocks: {}", counts.join(", ")));
     pool.close();
     Ok(())
 }
@@ -260,9 +261,14 @@ fn measure_cache(counts: &Counts, into: &mut Scrape) {
     into.set(&families::CACHE_REFUSED, &[], counts.far_refused);
 }
 
-/// Prints a line on standard error. Errors are ignored, because nobody may be reading it.
-fn say(what: &str) {
-    let _ = writeln!(std::io::stderr(), "farpool mount: {what}");
+/// Logs that a request of a program has failed, and why.
+fn refused(why: &str) {
+    Machine.log(&Event::warn("file_refused", why));
+}
+
+/// Logs what a mount has done by its end.
+fn ended(what: String) {
+    Machine.log(&Event::info("mount_ended", what));
 }
 
 fn not_mounted(error: MountError) -> Failure {
@@ -273,7 +279,8 @@ fn not_mounted(error: MountError) -> Failure {
 fn free(at: &Path) -> Outcome {
     let count = detach_dead(at).map_err(not_mounted)?;
     if count > 0 {
-        say(&format!("detached a stale mount at {}, whose process was killed", at.display()));
+        let message = format!("detached a stale mount at {}, whose process was killed", at.display());
+        Machine.log(&Event::info("stale_mount_detached", message));
     }
     Ok(())
 }
@@ -320,11 +327,12 @@ fn hold(mounted: Mounted, at: &Path, args: &MountArgs, mut stop: Stop, ready: Op
     if ended.map_err(|error| Failure::Failed(format!("unmount {}: {error}", at.display())))?
         == Unmounted::InUse
     {
-        say(&format!(
+        let message = format!(
             "{} was in use: it was detached, and the folder is free; files that are open in it fail with \"transport \
              endpoint is not connected\" from now on",
             at.display()
-        ));
+        );
+        Machine.log(&Event::warn("mount_in_use", message));
     }
     Ok(())
 }

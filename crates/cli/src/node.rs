@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Memory to donate: a size, or a share of the memory that this process may use, such as 60%. The limits of its
     /// control groups count, such as that of a pod. Rounded down to whole regions
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = units::memory)]
-    memory: units::Memory,
+    memory: units::MemoryAmount,
     /// Pool to join; several brokers are separated by commas
     #[arg(long, value_name = "farpool://HOST:PORT[,..]")]
     broker: String,
@@ -69,7 +69,8 @@ pub(crate) struct Args {
     /// Do not offer shared memory to clients on this host
     #[arg(long)]
     no_shm: bool,
-    /// Directory for the socket of shared memory, for clients on this host in other network namespaces, such as pods that
+    /// Directory for the socket of shared memory, for clients on this host in other network namespaces, such as pods
+    /// that
     /// have the same directory at the same path [default: a socket without a file, for this network namespace]
     #[arg(long, value_name = "DIR", conflicts_with = "no_shm")]
     shm_dir: Option<PathBuf>,
@@ -95,7 +96,8 @@ pub(crate) struct Args {
     /// Never give memory back to the host, even when the host is short of it
     #[arg(long, conflicts_with_all = ["reserve", "evacuate"])]
     no_reserve: bool,
-    /// When this process is told to stop, let clients move their scratch data to other nodes first, for up to this time;
+    /// When this process is told to stop, let clients move their scratch data to other nodes first, for up to this
+    /// time;
     /// a second signal ends it at once. Published files stay: `farpool drain` moves them as well
     #[arg(long, value_name = "TIME", value_parser = units::millis)]
     drain_on_stop: Option<u32>,

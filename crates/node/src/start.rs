@@ -235,7 +235,8 @@ impl Node {
     }
 
     /// Waits until the node has been drained: it was told to end, nothing is leased, immutable or published here, all
-    /// regions are zeroed, and the broker knows. After [`Self::leave`] it is enough that nothing is leased. Returns false if `patience` is over first.
+    /// regions are zeroed, and the broker knows. After [`Self::leave`] it is enough that nothing is leased. Returns
+    /// false if `patience` is over first.
     pub fn wait_drained(&self, patience: Duration) -> bool {
         self.wait_until(patience, |chores| chores.drained)
     }

@@ -4,7 +4,7 @@
 //! opened below one folder and without symbolic links, and everything else goes by the descriptor: the driver may ask
 //! for nothing outside that folder.
 
-use farpool_fuse::{MountEntry, MountTable};
+use farpool_fuse::{KernelMount, MountTable};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, open, openat2, unlinkat};
 use rustix::io::Errno;
@@ -38,7 +38,7 @@ impl Targets {
     }
 
     /// Mounts a file system at a target, unless it is mounted there already in the same way.
-    pub(crate) fn bind(&self, volume: &MountEntry, target: &str, is_read_only: bool) -> Result<(), Status> {
+    pub(crate) fn bind(&self, volume: &KernelMount, target: &str, is_read_only: bool) -> Result<(), Status> {
         let target = self
             .open(target)?
             .ok_or_else(|| Status::not_found(format!("the parent folder of {target} does not exist")))?;
@@ -104,12 +104,12 @@ impl Targets {
 }
 
 impl Target<'_> {
-    fn mounted(&self) -> Result<Option<MountEntry>, Status> {
+    fn mounted(&self) -> Result<Option<KernelMount>, Status> {
         let table = MountTable::read().map_err(|error| failed(&self.path, &error))?;
         Ok(table.at(&self.path).cloned())
     }
 
-    fn bind(&self, volume: &MountEntry, is_read_only: bool) -> io::Result<()> {
+    fn bind(&self, volume: &KernelMount, is_read_only: bool) -> io::Result<()> {
         match mkdirat(&self.parent, self.name, Mode::from_raw_mode(0o750)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),

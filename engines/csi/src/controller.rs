@@ -4,17 +4,14 @@
 use crate::csi::controller_server::Controller;
 use crate::csi::controller_service_capability::{Rpc, Type, rpc};
 use crate::csi::*;
-use crate::driver::{Driver, check_id, check_uses, of_server};
 use crate::records::{Origin, VolumeRecord, is_id};
 use crate::spec::{SIZE_MIN, Stater, VolumeSpec, size_in};
+use crate::state::{Driver, TOPOLOGY, check_id, check_uses, of_server, topology};
 use crate::volumes::EndRequest;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
-/// Key of the topology, whose value is the name of the machine.
-pub(crate) const TOPOLOGY: &str = "topology.farpool.io/node";
 /// Prefix of ids that stand for names which cannot be ids.
 const DIGEST: &str = "sha256-";
 
@@ -27,11 +24,6 @@ fn id_of(name: &str) -> String {
     }
     let digest = Sha256::digest(name.as_bytes());
     format!("{DIGEST}{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-}
-
-/// Returns the topology of this machine.
-pub(crate) fn topology(node_id: &str) -> Topology {
-    Topology { segments: HashMap::from([(TOPOLOGY.to_owned(), node_id.to_owned())]) }
 }
 
 impl ControllerService {

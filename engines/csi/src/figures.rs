@@ -1,7 +1,7 @@
 //! Figures of each volume, over HTTP: metrics, readiness, and the resource `volumes` of the API.
 
-use crate::driver::Driver;
 use crate::records::{Origin, VolumeRecord};
+use crate::state::Driver;
 use crate::volumes::{ListRequest, ServedVolume};
 use farpool_monitoring::{Monitored, Readiness, Resource, Scrape, families};
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ impl Monitored for Figures {
     }
 
     fn measure(&self, into: &mut Scrape) {
-        // What cannot be asked is missing, and `/readyz` says why.
+        // Volumes that cannot be asked are missing, and `/readyz` says why.
         for (id, record, served) in self.volumes().unwrap_or_default() {
             let pod = record.pod.unwrap_or_default();
             let Some(served) = served else { continue };
@@ -73,34 +73,44 @@ impl Monitored for Figures {
     }
 
     fn resources(&self) -> &'static [&'static str] {
-        &["volumes"]
+        &["status", "volumes"]
     }
 
-    fn resource(&self, _name: &str, query: &BTreeMap<String, String>) -> Resource {
+    fn resource(&self, name: &str, query: &BTreeMap<String, String>) -> Resource {
         if let Some(wrong) = query.keys().next() {
             return Resource::WrongQuery(format!("there is no parameter {wrong:?}; there are none here"));
         }
-        let shown = |(id, record, served): (String, VolumeRecord, Option<ServedVolume>)| -> Value {
-            let state = match &served {
-                None => "not served",
-                Some(served) if served.is_alive => "served",
-                Some(_) => "lost",
-            };
-            let served = served.unwrap_or_default();
-            json!({
-                "volume": id,
-                "origin": match record.origin { Origin::Claim => "claim", Origin::Pod => "pod" },
-                "pod": record.pod,
-                "state": state,
-                "size_bytes": record.spec.size_bytes,
-                "used_bytes": served.used_bytes,
-                "files": served.files,
-                "targets": served.targets,
-            })
-        };
         match self.volumes() {
-            Ok(volumes) => Resource::Found(volumes.into_iter().map(shown).collect()),
+            Ok(volumes) if name == "status" => Resource::Found(json!({
+                "program": self.program(),
+                "version": env!("CARGO_PKG_VERSION"),
+                "machine": self.driver.node_id,
+                "volumes": volumes.len(),
+            })),
+            Ok(volumes) => Resource::Found(json!({
+                "volumes": volumes.into_iter().map(shown).collect::<Vec<Value>>(),
+            })),
             Err(status) => Resource::Unavailable(status.message().to_owned()),
         }
     }
+}
+
+/// Shows a volume as the API does.
+fn shown((id, record, served): (String, VolumeRecord, Option<ServedVolume>)) -> Value {
+    let state = match &served {
+        None => "not served",
+        Some(served) if served.is_alive => "served",
+        Some(_) => "lost",
+    };
+    let served = served.unwrap_or_default();
+    json!({
+        "volume": id,
+        "origin": match record.origin { Origin::Claim => "claim", Origin::Pod => "pod" },
+        "pod": record.pod,
+        "state": state,
+        "size_bytes": record.spec.size_bytes,
+        "used_bytes": served.used_bytes,
+        "files": served.files,
+        "targets": served.targets,
+    })
 }

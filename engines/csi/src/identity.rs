@@ -3,7 +3,7 @@
 use crate::csi::identity_server::Identity;
 use crate::csi::plugin_capability::{Service, Type, service};
 use crate::csi::*;
-use crate::driver::{Driver, NAME};
+use crate::state::{Driver, NAME};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 

@@ -1,12 +1,12 @@
-//! `farpool csi`: far memory as volumes of pods, for Kubernetes and whatever else speaks the Container Storage Interface
-//! (CSI).
+//! `farpool csi`: far memory as volumes of pods, for Kubernetes and whatever else speaks the Container Storage
+//! Interface (CSI).
 //!
 //! The idea: two processes on each machine, in pods of their own. The *volume server* mounts: it starts a
 //! `farpool mount scratch` for each volume, and puts it into pods. The *driver* answers the kubelet, keeps the records
 //! of volumes, and asks the volume server. So only the volume server has privileges, and the driver can be replaced or
 //! killed at any moment without a loss: volumes are served by processes outside its control group.
 //!
-//! `identity`, `controller` and `node` are the services of CSI; `driver` is what they share. `spec` says what a volume
+//! `driver` runs the services of CSI: `identity`, `controller` and `node`, which share `state`. `spec` says what a volume
 //! may be, and `records` keeps volumes on disk. `volume_server` mounts, by `serving` (a volume's process) and `binding`
 //! (a pod's path). `sockets` opens Unix sockets. `figures` shows each volume over HTTP.
 //!
@@ -23,6 +23,7 @@ mod records;
 mod serving;
 mod sockets;
 mod spec;
+mod state;
 mod volume_server;
 
 /// Messages and services of `proto/csi.proto`.

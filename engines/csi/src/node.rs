@@ -1,13 +1,12 @@
 //! Service *Node* of CSI: volumes in pods.
 
-use crate::controller::topology;
 use crate::csi::node_server::Node;
 use crate::csi::node_service_capability::{Rpc, Type, rpc};
 use crate::csi::volume_usage::Unit;
 use crate::csi::*;
-use crate::driver::{Driver, check_id, of_server};
 use crate::records::{Origin, VolumeRecord};
-use crate::spec::{Stater, VolumeSpec, check_use, is_inline, pod_of};
+use crate::spec::{Stater, VolumeSpec, check_use, is_for_one_pod, is_inline, pod_of};
+use crate::state::{Driver, check_id, of_server, topology};
 use crate::volumes::{BindRequest, EndRequest, ServeRequest, UnbindRequest};
 use farpool_files::units::show_bytes;
 use farpool_host::{Event, Host, Machine};
@@ -54,7 +53,14 @@ impl Node for NodeService {
         check_use(asked.volume_capability.as_ref())?;
         let _held = self.0.hold(id)?;
         let record = self.record_of(&asked).await?;
-        let is_alive = self.0.served(id).await?.is_some_and(|served| served.is_alive);
+        let served = self.0.served(id).await?.unwrap_or_default();
+        let is_alone = asked.volume_capability.as_ref().is_some_and(is_for_one_pod);
+        if let Some(other) = served.targets.iter().find(|other| is_alone && *other != target) {
+            return Err(Status::failed_precondition(format!(
+                "volume {id} is for one pod alone (ReadWriteOncePod), and is mounted at {other}"
+            )));
+        }
+        let is_alive = served.is_alive;
         if let Some(last) = record.last_target.as_ref().filter(|_| !is_alive) {
             if last != target {
                 return Err(Status::data_loss(format!(
@@ -92,7 +98,10 @@ impl Node for NodeService {
         }
         let _held = self.0.hold(&id)?;
         let mut server = self.0.server();
-        server.unbind(UnbindRequest { volume: id.clone(), target: target.clone() }).await.map_err(of_server)?;
+        server
+            .unbind(UnbindRequest { volume: id.clone(), target: target.clone() })
+            .await
+            .map_err(of_server)?;
         let is_of_pod = self.0.records.load(&id)?.is_some_and(|record| record.origin == Origin::Pod);
         if is_of_pod {
             server.end(EndRequest { volume: id.clone() }).await.map_err(of_server)?;

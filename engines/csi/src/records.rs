@@ -22,7 +22,7 @@ pub(crate) enum Origin {
     Pod,
 }
 
-/// What is known of a volume.
+/// Record of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VolumeRecord {
     pub(crate) origin: Origin,

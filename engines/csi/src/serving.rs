@@ -4,7 +4,7 @@
 //! server that starts again goes on with the volumes that are there.
 
 use crate::volumes::{ServedVolume, VolumeOptions};
-use farpool_fuse::{MountEntry, MountTable, detach_dead};
+use farpool_fuse::{KernelMount, MountTable, detach_dead};
 use farpool_host::{Event, Host, Machine};
 use farpool_lock::Mutex;
 use nix::mount::{MntFlags, umount2};
@@ -175,7 +175,7 @@ impl Served {
     }
 
     /// Returns the mount of a volume, and the table that has it. `None` if it is not mounted.
-    pub(crate) fn mount_of(&self, volume: &str) -> Result<Option<(MountEntry, MountTable)>, Status> {
+    pub(crate) fn mount_of(&self, volume: &str) -> Result<Option<(KernelMount, MountTable)>, Status> {
         let table =
             MountTable::read().map_err(|error| Status::internal(format!("the table of mounts: {error}")))?;
         let mount = table.at(&self.folder.join(volume)).filter(|mount| mount.is_ours()).cloned();
@@ -230,7 +230,7 @@ impl Served {
 }
 
 /// Returns the paths at which a volume is mounted besides its own folder.
-fn targets(table: &MountTable, volume: &MountEntry) -> Vec<String> {
+fn targets(table: &MountTable, volume: &KernelMount) -> Vec<String> {
     let others = table.of_device(&volume.device).filter(|mount| mount.at != volume.at);
     others.map(|mount| mount.at.display().to_string()).collect()
 }

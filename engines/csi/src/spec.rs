@@ -1,5 +1,5 @@
-//! What a volume is: its size, and how its data is kept. Storage classes say it for volumes that are created, and pods
-//! for volumes that live and end with them (inline ephemeral volumes).
+//! Parameters of a volume: its size, and how its data is kept. Storage classes state them for volumes that are created,
+//! and pods for volumes that live and end with them (inline ephemeral volumes).
 
 use crate::csi;
 use crate::volumes::VolumeOptions;
@@ -209,6 +209,12 @@ pub(crate) fn check_use(asked: Option<&csi::VolumeCapability>) -> Result<(), Sta
             other.as_str_name()
         ))),
     }
+}
+
+/// Reports whether no other pod may have the volume meanwhile.
+pub(crate) fn is_for_one_pod(asked: &csi::VolumeCapability) -> bool {
+    use csi::volume_capability::{AccessMode, access_mode::Mode};
+    asked.access_mode.as_ref().map(AccessMode::mode) == Some(Mode::SingleNodeSingleWriter)
 }
 
 #[cfg(test)]

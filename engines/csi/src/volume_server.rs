@@ -88,7 +88,7 @@ async fn serve(args: &Args, machine: Arc<Machine>) -> Result<(), Failure> {
     served.map_err(Failure::failed)
 }
 
-/// What the requests share.
+/// State that the requests share.
 struct Machine {
     served: Served,
     targets: Targets,

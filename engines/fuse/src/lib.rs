@@ -21,7 +21,7 @@ mod unmounting;
 
 pub use attaching::{Device, attach, detach};
 pub use cached::CachedOptions;
-pub use mount_table::{MountEntry, MountTable};
+pub use mount_table::{KernelMount, MountTable};
 pub use scratch::ScratchOptions;
 pub use unmounting::{Unmounted, detach_dead};
 

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 /// Mounts in the order of the kernel's list. A later mount at a path hides earlier ones.
 #[derive(Debug, PartialEq, Eq)]
-pub struct MountTable(Vec<MountEntry>);
+pub struct MountTable(Vec<KernelMount>);
 
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountEntry {
+pub struct KernelMount {
     /// Number of the mount in this mount namespace, as `mnt_id` in `/proc/self/fdinfo` has it.
     pub number: u64,
     /// Number of the device of its file system, such as `0:39`. All mounts of one file system have the same.
@@ -33,26 +33,26 @@ impl MountTable {
     }
 
     fn parse(bytes: &[u8]) -> MountTable {
-        MountTable(bytes.split(|byte| *byte == b'\n').filter_map(MountEntry::of_line).collect())
+        MountTable(bytes.split(|byte| *byte == b'\n').filter_map(KernelMount::of_line).collect())
     }
 
     /// Returns the mount at a canonical path that can be seen there.
-    pub fn at(&self, place: &Path) -> Option<&MountEntry> {
+    pub fn at(&self, place: &Path) -> Option<&KernelMount> {
         self.0.iter().rfind(|mount| mount.at == place)
     }
 
     /// Returns the mount with a number.
-    pub fn numbered(&self, number: u64) -> Option<&MountEntry> {
+    pub fn numbered(&self, number: u64) -> Option<&KernelMount> {
         self.0.iter().find(|mount| mount.number == number)
     }
 
     /// Returns all mounts of the file system with this device.
-    pub fn of_device<'t>(&'t self, device: &'t str) -> impl Iterator<Item = &'t MountEntry> {
+    pub fn of_device<'t>(&'t self, device: &'t str) -> impl Iterator<Item = &'t KernelMount> {
         self.0.iter().filter(move |mount| mount.device == device)
     }
 }
 
-impl MountEntry {
+impl KernelMount {
     /// Reports whether this crate made the file system. The source decides, because the type is only `fuse` if root
     /// mounted the folder.
     pub fn is_ours(&self) -> bool {
@@ -61,7 +61,7 @@ impl MountEntry {
         is_from_us && self.kind.as_bytes().starts_with(b"fuse")
     }
 
-    fn of_line(line: &[u8]) -> Option<MountEntry> {
+    fn of_line(line: &[u8]) -> Option<KernelMount> {
         let mut fields = line.split(|byte| *byte == b' ');
         let text = |field: &[u8]| str::from_utf8(field).map(str::to_owned).ok();
         let number = text(fields.next()?)?.parse().ok()?;
@@ -70,7 +70,7 @@ impl MountEntry {
         let is_read_only = fields.next()?.split(|byte| *byte == b',').any(|option| option == b"ro");
         // Optional fields end with a dash; type and source follow it.
         let mut last = fields.skip_while(|field| *field != b"-").skip(1);
-        Some(MountEntry {
+        Some(KernelMount {
             number,
             device,
             at,
@@ -82,7 +82,7 @@ impl MountEntry {
 }
 
 /// Shows type and source.
-impl fmt::Display for MountEntry {
+impl fmt::Display for KernelMount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |text: &OsStr| text.display().to_string();
         write!(f, "{} of {}", shown(&self.kind), shown(&self.source))

@@ -15,6 +15,7 @@ use crate::listings::Entry;
 use crate::tree::{
     AttributeChange, Attributes, Ino, Kind, NAME_BYTES_MAX, Name, NewOwner, Rename, TYPE_BITS, Tree,
 };
+use farpool_files::units::show_bytes;
 use farpool_files::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use farpool_lock::Mutex;
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
@@ -144,7 +145,9 @@ impl Scratch {
         let limit = self.options.quota_bytes.unwrap_or(u64::MAX);
         let within = |used: u64| used.checked_add(more).filter(|used| *used <= limit);
         if more > 0 && self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_err() {
-            self.complaints.tell(&format!("the quota of {limit} bytes is exhausted"));
+            let limit = show_bytes(limit);
+            self.complaints
+                .tell(&format!("the files have reached the quota of {limit}; writes find no space"));
             return Err(Errno::NOSPC);
         }
         contents.used_to += more;

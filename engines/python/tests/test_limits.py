@@ -1,4 +1,4 @@
-"""In a control group with a memory limit, as in a pod, attach() sets DuckDB's memory limit to what is left of it."""
+"""attach() in a control group with a memory limit, as in a pod: it sets DuckDB's memory limit to what is left of it."""
 
 import subprocess
 import sys

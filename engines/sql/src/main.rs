@@ -65,8 +65,8 @@ struct Args {
     /// Placement of programs over far tables: auto, fetch, ship or split (later: SET farpool.placement)
     #[arg(long, value_name = "WHERE")]
     placement: Option<Placement>,
-    /// Memory limit of sorts, groupings and joins, such as 512MiB or 40%; beyond it they spill to temporary files; none is
-    /// no limit. Default: half of the limit of this process's control group, such as that of a pod; else none
+    /// Memory limit of sorts, groupings and joins, such as 512MiB or 40%; beyond it they spill to temporary files; none
+    /// is no limit. Default: half of the limit of this process's control group, such as that of a pod; else none
     #[arg(long, value_name = "SIZE|PERCENT|none", value_parser = limit, conflicts_with = "workers")]
     memory: Option<Limit>,
     /// Place for temporary files: far, in the pool's memory (on the local disk when the pool is full), or disk
@@ -138,12 +138,12 @@ enum Spill {
 #[derive(Clone, Copy)]
 enum Limit {
     None,
-    Of(units::Memory),
+    Of(units::MemoryAmount),
 }
 
 /// Share of a control group's limit that queries may use by default: the program itself takes the rest, with buffers
 /// that DataFusion does not count.
-const SHARE_OF_GROUP: units::Memory = units::Memory::Percent(50);
+const SHARE_OF_GROUP: units::MemoryAmount = units::MemoryAmount::Percent(50);
 
 fn limit(text: &str) -> Result<Limit, String> {
     if text == "none" { Ok(Limit::None) } else { units::memory(text).map(Limit::Of) }

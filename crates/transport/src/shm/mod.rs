@@ -6,9 +6,9 @@
 //! has changed, the copy is thrown away and the caller gets an error.
 //!
 //! All other messages go through a [`ring`]. The two sides connect over a Unix socket, which admits only the node's own
-//! user and root. It is in the abstract namespace and leaves no file behind; or it is a file in a folder that both sides
-//! see, where they are in different network namespaces, as pods are. The socket carries descriptors, and wakes a side
-//! that is parked.
+//! user and root. It is in the abstract namespace and leaves no file behind; or it is a file in a folder that both
+//! sides see, where they are in different network namespaces, as pods are. The socket carries descriptors, and wakes a
+//! side that is parked.
 
 mod descriptors;
 mod link;
