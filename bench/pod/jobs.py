@@ -101,7 +101,15 @@ def sqlite_job(data: Path, scratch: Path, memory_bytes: int | None) -> dict:
 def sort_job(data: Path, scratch: Path, memory_bytes: int | None) -> dict:
     """Sorts lines as the shuffle of Spark does: sorted runs on disk, then a merge to a file."""
     result = scratch / "sorted.csv"
-    command = ["sort", "--buffer-size=96M", "--parallel=2", "--field-separator=,", "--key=6,6g", "--key=1,1n", "--key=4,4n"]
+    command = [
+        "sort",
+        "--buffer-size=96M",
+        "--parallel=2",
+        "--field-separator=,",
+        "--key=6,6g",
+        "--key=1,1n",
+        "--key=4,4n",
+    ]
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(scratch)}
     subprocess.run([*command, "--output", result, data / "lineitem.csv"], check=True, env=environment)
     rows, digest = 0, hashlib.sha256()

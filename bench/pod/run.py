@@ -284,6 +284,7 @@ def _print(args: argparse.Namespace, results: list[Result]) -> None:
     for result in results:
         table.add_row(result.job, *(result.outcome(way) if way in result.ended else "-" for way in args.ways))
     Console(width=120).print(table)
+    print(f"pods: {len(results)} jobs, {sum(result.is_well() for result in results)} of them well with far memory")
 
 
 def _parse() -> argparse.Namespace:
