@@ -3,8 +3,8 @@ digest of its result.
 
     jobs.py duckdb:sort --data DIR --scratch DIR [--memory BYTES | --attach]
 
-`--data` has `tpch.duckdb`, `lineitem.parquet` and `lineitem.csv`. Temporary files go to `--scratch`. With `--memory`, the
-memory of the pod, the engine is told to keep within a part of it; otherwise all its settings are as they are. With
+`--data` has `tpch.duckdb`, `lineitem.parquet` and `lineitem.csv`. Temporary files go to `--scratch`. With `--memory`,
+the memory of the pod, the engine is told to keep within a part of it; otherwise all its settings are as they are. With
 `--attach`, DuckDB spills into the pool of FARPOOL_POOL, and `attach` sets its memory from the pod's limit.
 """
 
@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 BATCH_ROWS = 100_000
-# Part of the pod's memory that an engine is told to keep within. DuckDB takes 80 % by itself, which leaves too little for
-# Python. What DataFusion and Polars do not count is larger.
+# Part of the pod's memory that an engine is told to keep within. DuckDB takes 80 % by itself, which leaves too little
+# for Python. What DataFusion and Polars do not count is larger.
 SHARES = {"duckdb": 0.5, "datafusion": 0.3, "polars": 0.25}
 ORDER = ["l_extendedprice", "l_orderkey", "l_linenumber"]
 
