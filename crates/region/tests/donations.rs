@@ -3,13 +3,12 @@
 
 mod arenas;
 
-use arenas::{MIB, R0, open, open_sealed, read, write};
+use arenas::{MIB, Mapped, R0, open, open_sealed, pages_bound_to, read, write};
 use farpool_region::donation::{Donation, DonationError};
 use farpool_region::topology::Topology;
 use farpool_region::{Arena, ArenaOptions, RegionError, SharedAccess};
 use farpool_wire::Epoch;
 use farpool_wire::limits::NODE_REGIONS_MAX;
-use std::fs::read_to_string;
 
 fn error_of(options: ArenaOptions) -> DonationError {
     match Arena::new(&options).unwrap_err() {
@@ -29,25 +28,15 @@ fn some_node() -> u32 {
 fn regions_of_a_numa_node_are_bound_to_it_in_every_form() {
     let node = some_node();
     let arena = Arena::new(&ArenaOptions { numa_node: Some(node), ..ArenaOptions::new(2 * MIB, 2) }).unwrap();
-    let bound = |file: bool| {
-        let maps = read_to_string("/proc/self/numa_maps").unwrap();
-        let of = format!(" bind:{node} ");
-        let is_file = |line: &&str| line.contains("memfd:farpool-region") == file;
-        let pages = |line: &str| {
-            let pages = line.split_whitespace().find_map(|word| word.strip_prefix(&format!("N{node}=")));
-            pages.map_or(0, |pages| pages.parse::<u64>().unwrap())
-        };
-        maps.lines().filter(|line| line.contains(&of)).filter(is_file).map(pages).sum::<u64>()
-    };
     arena.prefault(R0).unwrap();
-    assert!(bound(false) >= 512, "pages of the region's range");
+    assert!(pages_bound_to(node, Mapped::Range) >= 512, "pages of the region's range");
     arena.share(R0).unwrap();
-    assert!(bound(true) >= 512, "pages of the region's file");
+    assert!(pages_bound_to(node, Mapped::File) >= 512, "pages of the region's file");
     open(&arena, R0, 1);
     write(&arena, R0, 0, b"bytes");
     arena.close(R0, Epoch(2)).unwrap();
     arena.reseat(R0).unwrap();
-    assert!(bound(true) >= 512, "pages of the sealed region's file");
+    assert!(pages_bound_to(node, Mapped::File) >= 512, "pages of the sealed region's file");
     open_sealed(&arena, R0, 2);
     assert_eq!(read(&arena, R0, 0, 5), b"bytes");
     arena.close(R0, Epoch(3)).unwrap();

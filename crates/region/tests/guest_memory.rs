@@ -3,7 +3,7 @@
 
 mod arenas;
 
-use arenas::{MIB, R0, R1, open, open_sealed, read, write};
+use arenas::{MIB, Mapped, R0, R1, open, open_sealed, pages_bound_to, read, write};
 use farpool_region::donation::{DaxDevice, Donation, DonationError, HugePagePool};
 use farpool_region::topology::Topology;
 use farpool_region::{Arena, ArenaOptions, RegionError, SharedAccess};
@@ -66,10 +66,10 @@ fn memory_of_a_node_without_cpus_is_all_there() {
         Arena::new(&ArenaOptions { numa_node: Some(far.id), ..ArenaOptions::new(REGION_BYTES, regions) })
             .unwrap();
     (0..regions).for_each(|region| arena.prefault(RegionIndex(region)).unwrap());
-    let left = Topology::read().unwrap().nodes.into_iter().find(|node| node.id == far.id).unwrap();
-    let taken = far.free_bytes - left.free_bytes;
-    let wanted = u64::from(regions) * REGION_BYTES;
-    assert!(taken >= wanted * 9 / 10, "{taken} of {wanted}");
+    // The free memory of the node would not show it exactly: the kernel gives back what others used, at any time.
+    let wanted = u64::from(regions) * REGION_BYTES / (4 << 10);
+    let taken = pages_bound_to(far.id, Mapped::Range);
+    assert!(taken >= wanted, "{taken} of {wanted} pages");
     use_region(&arena, R0, 0);
 }
 

@@ -49,7 +49,7 @@ fn chunks_lie_where_the_map_says_at_every_ratio() {
 fn chunks_that_a_full_node_did_not_take_are_told() {
     let topology = Topology::read().unwrap();
     let (_, far) = topology.tiers().unwrap();
-    let bytes = far.free_bytes as usize + 16 * CHUNK_BYTES;
+    let bytes = far.bytes as usize + 16 * CHUNK_BYTES;
     let region = TieredRegion::new(bytes, Interleave::FAR, NODES, 2).unwrap();
     let landed = region.landed().unwrap();
     assert!(landed.astray.len() >= 16, "{} of {} chunks", landed.astray.len(), landed.chunks);

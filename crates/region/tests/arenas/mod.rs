@@ -3,6 +3,7 @@
 
 use farpool_region::{Arena, ArenaOptions};
 use farpool_wire::{Epoch, Handle, RegionIndex};
+use std::fs::read_to_string;
 
 pub const MIB: u64 = 1 << 20;
 pub const R0: RegionIndex = RegionIndex(0);
@@ -36,4 +37,26 @@ pub fn read(arena: &Arena, region: RegionIndex, offset: u64, bytes: usize) -> Ve
     let mut into = vec![0xEE; bytes];
     arena.enter(region).unwrap().copy_out(offset, &mut into).unwrap();
     into
+}
+
+/// Where the pages of regions are mapped: in the range of the arena, or in files of their own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mapped {
+    Range,
+    File,
+}
+
+/// Returns how many pages of 4 KiB this process has on a NUMA node, in memory that is bound to it.
+pub fn pages_bound_to(node: u32, mapped: Mapped) -> u64 {
+    let bound = format!(" bind:{node} ");
+    let count = format!("N{node}=");
+    let pages = |line: &str| {
+        let pages = line.split_whitespace().find_map(|word| word.strip_prefix(&count));
+        pages.map_or(0, |pages| pages.parse::<u64>().unwrap())
+    };
+    let maps = read_to_string("/proc/self/numa_maps").unwrap();
+    let is_wanted = |line: &&str| {
+        line.contains(&bound) && line.contains("memfd:farpool-region") == (mapped == Mapped::File)
+    };
+    maps.lines().filter(is_wanted).map(pages).sum()
 }
