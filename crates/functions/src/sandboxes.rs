@@ -193,8 +193,8 @@ impl Sandboxes {
     /// Reserves a call lane of this owner over this window, to which a connection can be handed over. Waits for a
     /// process if all are in use.
     ///
-    /// Refused: `SandboxesBusy` if no process became free in time, `LimitReached` if the owner has too many lanes,
-    /// `NoSandbox` if no process can be started.
+    /// Refused: `SandboxesBusy` if no process became free or ready in time, `LimitReached` if the owner has too many
+    /// lanes, `NoSandbox` if no process can be started.
     pub fn lane(&self, owner: &Owner, window: LaneWindow) -> Result<Box<dyn Successor>, Refusal> {
         let shared = &self.shared;
         let (process, slot) = shared.reserve(owner)?;
@@ -533,8 +533,8 @@ impl Shared {
                 } else if let Some(why) = processes.failed.take() {
                     break self.none_started(&why);
                 } else if now >= give_up {
-                    let why = format!("no process was ready within {} ms", self.options.queue_ms);
-                    break self.none_started(&why);
+                    // On busy CPUs a process takes long to start. The next caller may find it ready.
+                    break Err(busy);
                 }
             } else if now >= give_up {
                 break Err(busy);

@@ -222,8 +222,8 @@ impl fmt::Display for Refusal {
             Code::NotLeader => f.write_str("this broker is not the leader; ask the others"),
             Code::SandboxesBusy => write!(
                 f,
-                "all {detail} function processes of the node are busy with other clients; retry later, or start the \
-                 node with a larger --function-processes"
+                "none of the {detail} function processes that the node may have became free or ready in time; retry \
+                 later, or start the node with a larger --function-processes"
             ),
             Code::NoSandbox => f.write_str("the node could not start a sandbox process"),
             Code::OverQuota => write!(f, "the tenant's quota is exceeded: {detail} bytes are left"),
