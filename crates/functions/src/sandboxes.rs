@@ -533,7 +533,7 @@ impl Shared {
                 } else if let Some(why) = processes.failed.take() {
                     break self.none_started(&why);
                 } else if now >= give_up {
-                    // On busy CPUs a process takes long to start. The next caller may find it ready.
+                    // A process takes long to start on busy CPUs. The next caller may find it ready.
                     break Err(busy);
                 }
             } else if now >= give_up {

@@ -355,7 +355,7 @@ impl FunctionFault {
                 "has more than 10000 types, functions, tables, globals, exports or segments; split it"
             }
             FunctionFault::NotReady => {
-                "could not be compiled or loaded within 10 s and the permitted memory; make it smaller, and its blocks \
+                "could not be compiled or loaded within 60 s and the permitted memory; make it smaller, and its blocks \
                  less deeply nested"
             }
         }
