@@ -327,3 +327,30 @@ fn drain_names_the_calls_that_it_ends_and_they_are_made_again_elsewhere() {
     assert!(said.contains("ending 1 call of functions (walk of client "), "{said}");
     assert_eq!(error.how_it_ended().map(|ended| ended.outcome), None, "its node was killed: {error}");
 }
+
+#[test]
+fn node_that_is_stopped_lets_its_clients_move_their_data_first() {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0"]);
+    let url = &broker.ready;
+    let patience = format!("{}ms", PATIENCE.as_millis());
+    let start = |name: &str| {
+        let own = ["node", "--name", name, "--memory", "64MiB", "--region-size", "1MiB", "--broker", url];
+        Process::start(&[&own[..], &["--drain-on-stop", &patience]].concat())
+    };
+    let leaves = start("n1");
+    let pool = connect(url, TransportChoice::Tcp, Protection::None);
+    let file = pool.create("spill", FileClass::Scratch, CreateOptions::default()).expect("created");
+    let bytes: Vec<u8> = (0..8 * MIB).map(|at| (at % 251) as u8).collect();
+    file.write_at(0, &bytes).expect("written");
+    pool.create("table", FileClass::Pinned, CreateOptions::default()).expect("created");
+    let published = pool.open("table").expect("opened");
+    published.write_at(0, b"bytes").expect("written");
+    pool.publish("table", IfTaken::Refuse).expect("published");
+    let _stays = start("n2");
+    until(&pool, PATIENCE, "the second node joins", |status| status.nodes.len() == 2);
+    leaves.signal(rustix::process::Signal::TERM);
+    assert!(leaves.ends_within(PATIENCE).success(), "it ends although it has a published file");
+    let mut read = vec![0; bytes.len()];
+    file.read_at(0, &mut read).expect("moved, without a second copy");
+    assert!(read == bytes);
+}

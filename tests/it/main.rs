@@ -30,6 +30,7 @@ mod raw_client;
 mod roles;
 mod settings;
 mod shaped_and_simulated;
+mod shm_folder;
 mod shown_names;
 mod standing_brokers;
 mod supervisor;

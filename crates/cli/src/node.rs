@@ -7,13 +7,17 @@ use crate::signals::Stop;
 use crate::{Outcome, exposure, monitoring, supervisor, units};
 use farpool::function::{self, SandboxOptions};
 use farpool_host::waiting::{self, Waiting};
+use farpool_host::{Event, Host, Machine};
 use farpool_near_data::FunctionOptions;
-use farpool_node::{Donation, HostMemory, Limits, Node, NodeOptions};
+use farpool_node::{Donation, HostMemory, Limits, MemorySource, Node, NodeOptions, NodeState, SocketFolder};
 use farpool_wire::Name;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Interval between two looks at the state of the node.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Run a memory node: donate RAM of this machine to a pool.
 #[derive(clap::Args)]
@@ -22,9 +26,10 @@ pub(crate) struct Args {
     /// Name of the node; a node that is started again under the same name replaces its predecessor
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// Memory to donate; rounded down to whole regions
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
-    memory: u64,
+    /// Memory to donate: a size, or a share of the memory that this process may use, such as 60%. The limits of its
+    /// control groups count, such as that of a pod. Rounded down to whole regions
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = units::memory)]
+    memory: units::MemoryAmount,
     /// Pool to join; several brokers are separated by commas
     #[arg(long, value_name = "farpool://HOST:PORT[,..]")]
     broker: String,
@@ -65,6 +70,11 @@ pub(crate) struct Args {
     /// Do not offer shared memory to clients on this host
     #[arg(long)]
     no_shm: bool,
+    /// Directory for the socket of shared memory, for clients on this host in other network namespaces, such as pods
+    /// that have the same directory at the same path, which has at most 60 bytes [default: a socket without a file, for
+    /// this network namespace]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_shm")]
+    shm_dir: Option<PathBuf>,
     /// Limit for traffic over sockets, such as 500MB/s; 1MB/s to 1TB/s. Turns shared memory off, because its clients
     /// copy by themselves
     #[arg(long, value_name = "SIZE/s", value_parser = units::rate)]
@@ -87,6 +97,10 @@ pub(crate) struct Args {
     /// Never give memory back to the host, even when the host is short of it
     #[arg(long, conflicts_with_all = ["reserve", "evacuate"])]
     no_reserve: bool,
+    /// When this process is told to stop, let clients move their scratch data to other nodes first, for up to this
+    /// time; a second signal ends it at once. Published files stay: `farpool drain` moves them as well
+    #[arg(long, value_name = "TIME", value_parser = units::millis)]
+    drain_on_stop: Option<u32>,
     /// How connections wait: adaptive, spin or park. Spin and park are for measurements; spin takes whole CPUs
     #[arg(long, value_name = "HOW", value_parser = units::waiting, default_value = "adaptive")]
     waiting: Waiting,
@@ -174,6 +188,25 @@ fn function_keys(file: &Path) -> Result<Vec<[u8; 32]>, Failure> {
     lines.map(key).collect()
 }
 
+/// Returns the bytes to donate. Looks at the memory of the host if they are a share of it, or if a reserve of it is
+/// kept: a host that does not tell its memory permits neither.
+fn memory_bytes(args: &Args, host: &HostMemory) -> Result<u64, Failure> {
+    if let (units::MemoryAmount::Bytes(bytes), true) = (args.memory, args.no_reserve) {
+        return Ok(bytes);
+    }
+    let sample =
+        host.sample().map_err(|error| Failure::Failed(format!("the memory of this host: {error}")))?;
+    let usable_bytes = sample.spaces.iter().map(|space| space.total_bytes).min().unwrap_or(0);
+    Ok(args.memory.bytes(usable_bytes))
+}
+
+/// Returns the folder for sockets of shared memory.
+fn socket_folder(args: &Args) -> Result<Option<SocketFolder>, Failure> {
+    let Some(folder) = &args.shm_dir else { return Ok(None) };
+    let wrong = |what: String| Failure::Usage(format!("--shm-dir {}: {what}", folder.display()));
+    SocketFolder::new(folder).map(Some).map_err(wrong)
+}
+
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut stop = Stop::catch()?;
     waiting::choose(args.waiting);
@@ -184,7 +217,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     let exposure = args.exposure.exposure(&format!("node-{}", args.name))?;
     let brokers = exposure::brokers_of("--broker", &args.broker, &exposure)?;
-    let mut options = NodeOptions::new(name("--name", &args.name)?, args.memory, brokers.to_string());
+    let host = HostMemory::find();
+    let host = args.memory_node.map_or_else(|| host.clone(), |node| host.clone().and_node(node));
+    let memory_bytes = memory_bytes(args, &host)?;
+    let mut options = NodeOptions::new(name("--name", &args.name)?, memory_bytes, brokers.to_string());
     options.region_bytes = args.region_size;
     options.listen = exposure::resolve("--listen", &args.listen, &exposure)?;
     if let Some(address) = &args.advertise {
@@ -200,13 +236,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
         (None, None) => Donation::Ordinary,
     };
     options.numa_node = args.memory_node;
-    if let Some(node) = args.memory_node {
-        options.pressure.source = Some(Arc::new(HostMemory::find().and_node(node)));
-    }
+    options.pressure.source = Some(Arc::new(host));
     options.huge_pages = !args.no_huge_pages;
     options.lock_memory = !args.no_lock;
     options.prefault = !args.no_prefault;
     options.shared_memory = !args.no_shm;
+    options.socket_folder = socket_folder(args)?;
     options.limits = Limits { bytes_per_second: args.bandwidth_limit, cpu_milli: args.cpu_limit };
     options.limits.check().map_err(Failure::Usage)?;
     let functions = FunctionOptions { sandboxes: sandboxes(args)?, ..FunctionOptions::default() };
@@ -225,19 +260,85 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let _server = monitoring::serve(endpoint, Arc::new(MonitoredNode(node.view())))?;
     // The node is ready once it has joined the pool, so that clients can lease from it. Until then it reports its
     // attempts on standard error.
-    while !node.wait_joined(Duration::from_millis(100)) {
+    while !node.wait_joined(LOOK) {
         if stop.has_come() {
             return Ok(());
         }
     }
     writeln!(std::io::stdout(), "ready {} {}", args.name, node.address())?;
     let ready = supervisor::ready(&format!("serving {} at {}", args.name, node.address()), node.probe())?;
-    while !stop.has_come() {
-        if node.wait_drained(Duration::from_millis(100)) {
+    let mut ends = None;
+    while ends.is_none_or(|ends| Instant::now() < ends) {
+        if stop.has_come() {
+            match args.drain_on_stop {
+                Some(patience_ms) if ends.is_none() => {
+                    node.leave();
+                    ends = Some(Instant::now() + Duration::from_millis(patience_ms.into()));
+                }
+                _ => break,
+            }
+        }
+        if node.wait_drained(LOOK) {
             writeln!(std::io::stdout(), "drained {}", args.name)?;
             break;
         }
     }
     drop(ready);
+    if ends.is_some() {
+        say_what_is_lost(&args.name, &node.view().state());
+    }
     Ok(())
+}
+
+/// Says which data is lost when a node ends that was told to let clients move it first.
+fn say_what_is_lost(name: &str, state: &NodeState) {
+    let bytes = |regions: u32| u64::from(regions) * state.region_bytes;
+    let (scratch, published) = (bytes(state.counts.leased), bytes(state.counts.named));
+    if scratch + published > 0 {
+        let message = format!(
+            "node {name} ends with {} of scratch data that clients have not moved, and {} of published files; run \
+             farpool drain before a node is stopped for good",
+            units::show_bytes(scratch),
+            units::show_bytes(published)
+        );
+        Machine.log(&Event::warn("node_ends_with_data", message).node(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        node: Args,
+    }
+
+    fn args(more: &[&str]) -> Args {
+        let needed = ["farpool", "--name", "n1", "--broker", "farpool://127.0.0.1:7700"];
+        Command::try_parse_from([&needed[..], more].concat()).expect("permitted").node
+    }
+
+    #[test]
+    fn host_that_does_not_tell_its_memory_donates_a_size_if_no_reserve_is_kept() {
+        let host = HostMemory::find_below(Path::new("/missing"));
+        let bytes = |more: &[&str]| memory_bytes(&args(more), &host).ok();
+        assert_eq!(bytes(&["--memory", "4GiB", "--no-reserve"]), Some(4 << 30));
+        assert_eq!(bytes(&["--memory", "60%", "--no-reserve"]), None);
+        assert_eq!(bytes(&["--memory", "4GiB"]), None);
+    }
+
+    #[test]
+    fn folder_with_too_long_a_path_for_sockets_is_refused_with_its_flag_and_both_lengths() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().canonicalize().expect("a path").join("x".repeat(80));
+        std::fs::create_dir(&folder).expect("made");
+        let found = socket_folder(&args(&["--memory", "1GiB", "--shm-dir", &folder.display().to_string()]));
+        let Err(Failure::Usage(refused)) = found else { panic!("it is refused") };
+        assert!(refused.starts_with("--shm-dir "), "{refused}");
+        let length = format!("{} bytes; at most 60 are", folder.as_os_str().len());
+        assert!(refused.contains(&length), "{refused}");
+    }
 }

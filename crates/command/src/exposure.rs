@@ -4,6 +4,7 @@ use crate::exit::Failure;
 use farpool_host::{Event, Host, Machine};
 use farpool_transport::tls::utc;
 use farpool_transport::{Brokers, Exposure, ExposureError, Tls, TlsFiles};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -152,6 +153,27 @@ fn warning_due(now: u64, not_after: u64) -> Option<u64> {
 }
 
 impl ClientArgs {
+    /// Returns the variables by which another program of Farpool opens the same session.
+    pub fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let Args { certs, tls_ca, tls_cert, tls_key, tls_crl, plaintext } = &self.exposure;
+        let files = [
+            ("FARPOOL_CERTS", certs),
+            ("FARPOOL_TLS_CA", tls_ca),
+            ("FARPOOL_TLS_CERT", tls_cert),
+            ("FARPOOL_TLS_KEY", tls_key),
+            ("FARPOOL_TLS_CRL", tls_crl),
+        ];
+        let files = files.into_iter().filter_map(|(name, file)| Some((name, file.clone()?.into_os_string())));
+        let tenant = self.tenant.iter().map(|tenant| ("FARPOOL_TENANT", tenant.into()));
+        let plaintext = plaintext.then(|| ("FARPOOL_PLAINTEXT", "true".into()));
+        [("FARPOOL_POOL", self.pool.clone().into())]
+            .into_iter()
+            .chain(files)
+            .chain(tenant)
+            .chain(plaintext)
+            .collect()
+    }
+
     /// Loads the TLS files of the tenant, or of the administrator without `--tenant`.
     pub fn exposure(&self) -> Result<Exposure, Failure> {
         let stem = self.tenant.as_ref().map_or("admin".to_owned(), |tenant| format!("tenant-{tenant}"));
@@ -193,7 +215,7 @@ pub fn resolve(flag: &str, address: &str, exposure: &Exposure) -> Result<SocketA
 }
 
 /// Parses the address of a pool into its brokers. A broker on another machine is refused unless TLS or `--plaintext` is
-/// given.
+/// given. One whose name does not resolve yet is asked later, as one that does not answer.
 pub fn brokers_of(flag: &str, url: &str, exposure: &Exposure) -> Result<Brokers, Failure> {
     let usage = |why: &str| {
         Failure::Usage(format!(
@@ -203,21 +225,12 @@ pub fn brokers_of(flag: &str, url: &str, exposure: &Exposure) -> Result<Brokers,
     };
     let addresses = url.strip_prefix("farpool://").ok_or_else(|| usage(""))?.trim_end_matches('/');
     let brokers = Brokers::new(addresses).map_err(|why| usage(&format!(": {why}")))?;
-    let mut unresolved = None;
     for address in brokers.addresses() {
-        match resolve(flag, address, exposure) {
-            Ok(_) => {}
-            // A broker whose name does not resolve is tolerated if there are others.
-            Err(error @ Failure::Usage(_)) if brokers.count() > 1 => unresolved = Some(error),
-            Err(error) => return Err(error),
+        if let Err(ExposureError::Beyond(error)) = exposure.resolve(address) {
+            return Err(Failure::Refused(format!("{flag} {address}: {error}")));
         }
     }
-    match unresolved {
-        Some(error) if brokers.addresses().iter().all(|one| resolve(flag, one, exposure).is_err()) => {
-            Err(error)
-        }
-        _ => Ok(brokers),
-    }
+    Ok(brokers)
 }
 
 #[cfg(test)]

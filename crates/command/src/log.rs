@@ -48,7 +48,9 @@ impl Args {
         let is_json = self.log_format == Format::Json || (self.log_format == Format::Auto && !is_terminal);
         // Events of other libraries that are less severe than warnings are of interest to their developers only.
         let events = Targets::new().with_target("farpool", level).with_default(level.min(LevelFilter::WARN));
-        let layer = fmt::layer().with_writer(std::io::stderr).with_target(false);
+        // Nobody may read standard error any more, such as that of a mount whose supervisor has ended. The layer would
+        // panic when it cannot say there that it cannot write there.
+        let layer = fmt::layer().with_writer(std::io::stderr).with_target(false).log_internal_errors(false);
         let events = tracing_subscriber::registry().with(events);
         let begun = if is_json {
             tracing::subscriber::set_global_default(events.with(layer.json().flatten_event(true)))

@@ -1,4 +1,4 @@
-//! Parsing of rates like `500MB/s` and of CPUs; sizes and times are those of the library.
+//! Parsing of rates like `500MB/s`, of CPUs and of shares of memory like `60%`; the library parses sizes and times.
 
 pub use farpool_files::units::{bytes, millis, show_bytes};
 use farpool_host::waiting::Waiting;
@@ -23,6 +23,37 @@ pub fn rate(text: &str) -> Result<u64, String> {
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
     number.checked_mul(factor).ok_or_else(|| format!("{text:?} is more than {} bytes a second", u64::MAX))
+}
+
+/// Amount of memory: a size, or a share of what a process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryAmount {
+    /// Bytes.
+    Bytes(u64),
+    /// Share in percent.
+    Percent(u64),
+}
+
+/// Permitted range of a share, in percent: a process needs some memory for itself.
+const SHARE: std::ops::RangeInclusive<u64> = 1..=95;
+
+/// Parses a size, or a share such as `60%`.
+pub fn memory(text: &str) -> Result<MemoryAmount, String> {
+    let Some(share) = text.strip_suffix('%') else { return bytes(text).map(MemoryAmount::Bytes) };
+    match share.parse() {
+        Ok(share) if SHARE.contains(&share) => Ok(MemoryAmount::Percent(share)),
+        _ => Err(format!("{text:?} is not permitted: {}% to {}% are", SHARE.start(), SHARE.end())),
+    }
+}
+
+impl MemoryAmount {
+    /// Returns the bytes, for a process that may use `total_bytes`.
+    pub fn bytes(self, total_bytes: u64) -> u64 {
+        match self {
+            MemoryAmount::Bytes(bytes) => bytes,
+            MemoryAmount::Percent(share) => total_bytes / 100 * share,
+        }
+    }
 }
 
 /// Parses a number of CPUs, with up to three decimals, into thousandths.
@@ -55,6 +86,19 @@ mod tests {
         assert_eq!(rate("1GiB/s"), Ok(1 << 30));
         for text in ["500MB", "MB/s", "500M/s", "0.5GB/s", "-1MB/s", "99999999999TB/s"] {
             assert!(rate(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn memory_is_a_size_or_a_share() {
+        assert_eq!(memory("4GiB"), Ok(MemoryAmount::Bytes(4 << 30)));
+        assert_eq!(memory("60%"), Ok(MemoryAmount::Percent(60)));
+        assert_eq!(
+            [MemoryAmount::Bytes(7), MemoryAmount::Percent(60)].map(|memory| memory.bytes(1_000)),
+            [7, 600]
+        );
+        for text in ["0%", "96%", "100%", "6.5%", "%", "-1%", "60 %", "4G"] {
+            assert!(memory(text).is_err(), "{text:?}");
         }
     }
 

@@ -37,6 +37,8 @@ pub use farpool_files::{
     RangeStream, ReadRange, Retry, RunningCall, RunningCalls, Stats, StatusReport, Tls, TlsError,
     TlsErrorKind, TlsFiles, TransportChoice, WriteRange, plan, prints, shown, shown_lines, units,
 };
+/// Memory that a process may use.
+pub use farpool_host::{BoundedMemory, UsableMemory};
 /// Placement of queries and calls.
 pub use farpool_planner::{Placement, UnknownPlacement, Way};
 /// Expressions, queries and the programs that queries are compiled to.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind as Kind, name_and_host};
 use crate::options::{PoolOptions, TransportChoice};
-use farpool_host::HostEvent;
+use farpool_host::{Event, HostEvent};
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_transport::shm::{MappedRegion, ShmSpace};
 use farpool_transport::{Dial, Dialer, Link, LinkError, Transport};
@@ -102,7 +102,15 @@ impl NodeLinks {
                         idle.push(link);
                         Transport::Shm
                     }
-                    Err(_) => Transport::Tcp,
+                    Err(error) => {
+                        let message = format!(
+                            "node {} is on this host, but its memory cannot be mapped ({error}): it is reached over \
+                             tcp; pods share it if node and client have the directory of --shm-dir",
+                            info.name
+                        );
+                        host.log(&Event::info("no_shared_memory", message).node(info.name.to_string()));
+                        Transport::Tcp
+                    }
                 }
             }
             TransportChoice::Auto => Transport::Tcp,

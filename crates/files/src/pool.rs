@@ -77,6 +77,11 @@ impl Pool {
         Pool::connect_with(url, PoolOptions::default())
     }
 
+    /// Checks the address of a pool, and connects to nothing.
+    pub fn check_url(url: &str) -> Result<(), Error> {
+        brokers_of(url).map(drop)
+    }
+
     /// Opens a session with settings.
     pub fn connect_with(url: &str, options: PoolOptions) -> Result<Pool, Error> {
         Pool::begin(Sockets::dialer(options.exposure()), url, options, None)

@@ -2,6 +2,7 @@
 
 use farpool_wire::{Epoch, MonoNs, RegionIndex, SessionId, TraceId};
 use std::collections::BTreeMap;
+use std::io::Write;
 
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +28,8 @@ pub struct Event {
     pub message: String,
     /// Name of the node that the event is about.
     pub node: Option<String>,
+    /// Name of another thing that the event is about, such as a volume.
+    pub subject: Option<String>,
     /// Name of the tenant that the event is about.
     pub tenant: Option<String>,
     /// Session that the event is about.
@@ -59,6 +62,7 @@ impl Event {
             kind,
             message: message.into(),
             node: None,
+            subject: None,
             tenant: None,
             session: None,
             lease: None,
@@ -91,6 +95,14 @@ impl Event {
     #[must_use]
     pub fn node(mut self, name: impl Into<String>) -> Event {
         self.node = Some(name.into());
+        self
+    }
+
+    /// Adds the name of the thing that the event is about, if that is no node. Events about one thing never suppress
+    /// those about another.
+    #[must_use]
+    pub fn about(mut self, subject: impl Into<String>) -> Event {
+        self.subject = Some(subject.into());
         self
     }
 
@@ -128,7 +140,8 @@ impl Event {
         let message = farpool_wire::shown(&self.message).to_string();
         if !tracing::dispatcher::has_been_set() {
             if self.level <= Level::Warn {
-                eprintln!("farpool: {message}");
+                // Nobody may read standard error any more, such as that of a mount whose supervisor has ended.
+                let _ = writeln!(std::io::stderr(), "farpool: {message}");
             }
             return;
         }
@@ -139,6 +152,7 @@ impl Event {
                     tracing::Level::$level,
                     event = self.kind,
                     node = self.node.as_deref(),
+                    subject = self.subject.as_deref(),
                     tenant = self.tenant.as_deref(),
                     session = self.session.map(tracing::field::display),
                     lease = self.lease.map(tracing::field::display),
@@ -167,11 +181,14 @@ pub(crate) fn is_written(level: Level) -> bool {
     }
 }
 
-/// Limit of the events of one kind about one node: 20 within 10 s. Others are counted, and the next event that is
-/// written has the count.
+/// Kind of an event, and the names of the node and of the other thing that it is about.
+type EventKey = (&'static str, Option<String>, Option<String>);
+
+/// Limit of the events of one kind about one node and one other thing: 20 within 10 s. Others are counted, and the next
+/// event that is written has the count.
 #[derive(Debug)]
 pub(crate) struct EventLimit {
-    seen: BTreeMap<(&'static str, Option<String>), Window>,
+    seen: BTreeMap<EventKey, Window>,
     /// Number of events of each kind. Kinds are words of the program, so there are not many.
     counts: BTreeMap<(&'static str, Level), u64>,
 }
@@ -185,8 +202,9 @@ struct Window {
 
 const WINDOW_NS: u64 = 10_000_000_000;
 const WRITTEN_MAX: u32 = 20;
-/// Limit of the pairs of kind and node that are remembered. Beyond it, those whose 10 s are over are forgotten.
-const KINDS_MAX: usize = 1024;
+/// Limit of the keys that are remembered. Beyond it, those whose 10 s are over are forgotten, and beyond twice as many
+/// all are: whoever invents names hides no event about others.
+const KEYS_MAX: usize = 1024;
 
 impl EventLimit {
     /// Makes a limit that has seen nothing.
@@ -204,13 +222,13 @@ impl EventLimit {
     pub(crate) fn admit(&mut self, now: MonoNs, event: &Event) -> Option<u64> {
         *self.counts.entry((event.kind, event.level)).or_default() += 1;
         let is_over = |window: &Window| now.0.saturating_sub(window.begun.0) >= WINDOW_NS;
-        if self.seen.len() >= KINDS_MAX {
+        if self.seen.len() >= KEYS_MAX {
             self.seen.retain(|_, window| !is_over(window) || window.suppressed > 0);
         }
-        if self.seen.len() >= 2 * KINDS_MAX {
+        if self.seen.len() >= 2 * KEYS_MAX {
             self.seen.clear();
         }
-        let key = (event.kind, event.node.clone());
+        let key = (event.kind, event.node.clone(), event.subject.clone());
         let fresh = Window { begun: now, written: 0, suppressed: 0 };
         let window = self.seen.entry(key).or_insert(fresh);
         let suppressed = window.suppressed;
@@ -246,6 +264,15 @@ mod tests {
         assert_eq!(limit.counts(), [("refused", Level::Info, 103)]);
     }
 
+    #[test]
+    fn flood_about_one_thing_hides_no_event_about_another() {
+        let mut limit = EventLimit::new();
+        let volume = |name: &str| Event::warn("volume_warns", "it is full").about(name);
+        let written = (0..100).filter(|_| limit.admit(MonoNs(1), &volume("v1")).is_some()).count();
+        assert_eq!(written, WRITTEN_MAX as usize);
+        assert_eq!(limit.admit(MonoNs(1), &volume("v2")), Some(0));
+    }
+
     proptest! {
         #[test]
         fn every_event_is_written_or_counted(steps in proptest::collection::vec(0..3_000_000_000u64, 0..300)) {
@@ -259,14 +286,14 @@ mod tests {
         }
 
         #[test]
-        fn memory_is_bounded_whatever_nodes_are_called(names in proptest::collection::vec("[a-z]{1,9}", 0..20)) {
+        fn memory_is_bounded_whatever_events_are_about(names in proptest::collection::vec("[a-z]{1,9}", 0..20)) {
             let mut limit = EventLimit::new();
-            for number in 0..5_000u64 {
+            for number in 0..200u64 {
                 for name in &names {
-                    limit.admit(MonoNs(number), &about(&format!("{name}{number}")));
+                    limit.admit(MonoNs(number), &about(name).about(number.to_string()));
                 }
             }
-            prop_assert!(limit.seen.len() <= 2 * KINDS_MAX + 1);
+            prop_assert!(limit.seen.len() <= 2 * KEYS_MAX);
         }
     }
 }

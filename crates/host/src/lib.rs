@@ -12,9 +12,11 @@ pub mod clock;
 mod event;
 mod fork;
 mod host;
+mod memory;
 pub mod slice;
 pub mod waiting;
 
 pub use event::{Event, Level};
 pub use fork::ForkMark;
 pub use host::{DiskFile, Host, HostEvent, HostLayer, HostMutex, Machine, Task};
+pub use memory::{BoundedMemory, UsableMemory};

@@ -121,7 +121,7 @@ struct BrokerClock {
 /// * *Reports of finished work*: `scrubbed` after each `Action::Scrub` and once for every region after `new`;
 ///   `take_to_make_mappable`, followed by `made_mappable` or `scrubbed`.
 /// * *Queries*, which change nothing: `inventory`, `epoch_of`, `is_suspended`, `surplus`, `present`, `is_away`,
-///   `is_evacuating`, `is_draining`, `may_end`, `next_deadline`.
+///   `is_evacuating`, `is_draining`, `may_end`, `may_leave`, `next_deadline`.
 ///
 /// A method that has effects appends [`Action`]s to its argument or returns one. The caller carries them out in
 /// order, before it sends the reply.
@@ -155,10 +155,12 @@ pub struct NodeLeases {
     /// (the broker's answer to a report) can set the clock back; without this bound such a ticket would then be good
     /// for a second lease.
     forgotten_before_ms: u64,
-    /// True while the node is being emptied: nothing is granted, and holders are asked to leave.
+    /// True while the node is being emptied by an order: nothing is granted, and holders are asked to leave.
     draining: bool,
     /// True if the node's process ends once it holds nothing.
     stops: bool,
+    /// True if the node's own process was told to end, and lets its holders leave first.
+    leaving: bool,
     /// Number of regions that may have memory.
     limit: u32,
     /// Regions without memory.
@@ -216,6 +218,7 @@ impl NodeLeases {
             forgotten_before_ms: 0,
             draining: false,
             stops: false,
+            leaving: false,
             limit: region_count,
             away: BTreeSet::new(),
             cleaning: region_count as usize,
@@ -264,7 +267,20 @@ impl NodeLeases {
 
     /// Reports whether the node is being emptied.
     pub fn is_draining(&self) -> bool {
-        self.draining
+        self.draining || self.leaving
+    }
+
+    /// Begins to empty the node because its process was told to end. No order of the broker ends that.
+    pub fn leave(&mut self) {
+        self.leaving = true;
+    }
+
+    /// Reports whether a node that leaves holds nothing that sessions can move. Published files are moved by whoever
+    /// has ordered the node to drain, so without such an order they are not waited for.
+    pub fn may_leave(&self) -> bool {
+        let is_held = |region: &Region| matches!(region.state, State::Leased(_) | State::Sealing { .. });
+        let is_ordered = self.draining && self.stops;
+        self.leaving && !is_ordered && !self.regions.iter().any(is_held)
     }
 
     /// Reports whether the node was ordered to end and nobody owns a region any more. Regions may still have to be
@@ -279,7 +295,7 @@ impl NodeLeases {
     /// its limit permits. The caller gives the region back with [`Self::made_mappable`], or with [`Self::scrubbed`] if
     /// it could not be made mappable.
     pub fn take_to_make_mappable(&mut self) -> Option<RegionIndex> {
-        if self.draining || self.surplus() > 0 || 2 * self.mappable.len() >= self.free.len() {
+        if self.is_draining() || self.surplus() > 0 || 2 * self.mappable.len() >= self.free.len() {
             return None;
         }
         // Grants take the first free regions, so this takes one of the last.
@@ -343,7 +359,7 @@ impl NodeLeases {
         if self.spent.len() >= SPENT_TICKETS_MAX {
             return Err(Refusal::new(Code::LimitReached, SPENT_TICKETS_MAX as u64));
         }
-        if self.draining {
+        if self.is_draining() {
             // The refused ticket counts as spent, so that its tenant can use this part of its quota elsewhere at once.
             self.spent.insert(ticket.id, ticket.not_after_ms);
             return Err(Refusal::new(Code::Draining, 0));
@@ -412,7 +428,7 @@ impl NodeLeases {
         proof: &SessionProof,
         actions: &mut Vec<Action>,
     ) -> Result<Renewed, Refusal> {
-        let (lease_ttl_ms, draining) = (self.lease_ttl_ms, self.draining);
+        let (lease_ttl_ms, draining) = (self.lease_ttl_ms, self.is_draining());
         let session = self.session_of(asker, proof.session, proof.secret)?;
         session.deadline = now.plus_ms(lease_ttl_ms.into());
         let draining = draining || session.leaves.is_some();
@@ -582,7 +598,7 @@ impl NodeLeases {
         Inventory {
             node: self.node,
             incarnation: self.incarnation,
-            draining: self.draining,
+            draining: self.is_draining(),
             counts,
             traffic,
             // Neither list exceeds its limit: `redeem` bounds `spent`, and a node has at most NODE_REGIONS_MAX regions.

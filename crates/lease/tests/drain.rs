@@ -99,6 +99,26 @@ fn node_is_emptied_by_those_who_oversee_the_pool_and_by_its_name_only() {
     assert_eq!(answer, Err(Refusal::new(Code::NoNodes, node_id("m").0)));
 }
 
+/// Opens a session of the tenant `red`. Returns its request for three regions.
+fn request(broker: &mut BrokerLeases) -> RequestTickets {
+    let open = OpenSession { resume: SessionId(0), secret: Secret(0), label: name("c") };
+    let opened = broker.open_session(START, &name("red"), &open, SESSION).expect("opened");
+    RequestTickets {
+        session: opened.session,
+        secret: opened.secret,
+        bytes: 3 * REGION_BYTES_MIN,
+        class: FileClass::Scratch,
+        near: 0,
+        avoid: List::default(),
+        apart: List::default(),
+    }
+}
+
+fn hosts(broker: &mut BrokerLeases, request: &RequestTickets) -> u32 {
+    let proof = SessionProof { session: request.session, secret: request.secret };
+    broker.keep_session(START, &name("red"), &proof).expect("its own").hosts
+}
+
 #[test]
 fn draining_node_gets_no_promises_and_is_no_failure_domain() {
     let mut broker = broker();
@@ -107,26 +127,37 @@ fn draining_node_gets_no_promises_and_is_no_failure_domain() {
     join(&mut broker, "m", "i");
     report(&mut broker, &mut one);
     report(&mut broker, &mut other);
-    let open = OpenSession { resume: SessionId(0), secret: Secret(0), label: name("c") };
-    let red = name("red");
-    let opened = broker.open_session(START, &red, &open, SESSION).expect("opened");
-    assert_eq!(opened.hosts, 2);
-    let request = RequestTickets {
-        session: opened.session,
-        secret: opened.secret,
-        bytes: 3 * REGION_BYTES_MIN,
-        class: FileClass::Scratch,
-        near: 0,
-        avoid: List::default(),
-        apart: List::default(),
-    };
+    let request = request(&mut broker);
+    assert_eq!(hosts(&mut broker, &request), 2);
     tell(&mut broker, "n", true, false);
-    let answer = broker.request_tickets(START, &red, &request);
+    let answer = broker.request_tickets(START, &name("red"), &request);
     assert_eq!(answer, Err(Refusal::new(Code::Exhausted, 2 * REGION_BYTES_MIN)));
-    let proof = SessionProof { session: opened.session, secret: opened.secret };
-    assert_eq!(broker.keep_session(START, &red, &proof).map(|kept| kept.hosts), Ok(1));
+    assert_eq!(hosts(&mut broker, &request), 1);
     tell(&mut broker, "n", false, false);
-    assert!(broker.request_tickets(START, &red, &request).is_ok());
+    assert!(broker.request_tickets(START, &name("red"), &request).is_ok());
+}
+
+#[test]
+fn node_that_leaves_after_its_drain_was_cancelled_gets_no_promises() {
+    let mut broker = broker();
+    let (mut leaves, mut stays) = (node("n"), node("m"));
+    join(&mut broker, "n", "h");
+    join(&mut broker, "m", "i");
+    report(&mut broker, &mut stays);
+    for drain in [true, false] {
+        tell(&mut broker, "n", drain, false);
+        report(&mut broker, &mut leaves);
+        // The ruling on the first report is followed, and the second report shows it.
+        report(&mut broker, &mut leaves);
+        assert_eq!(leaves.is_draining(), drain);
+    }
+    let request = request(&mut broker);
+    assert_eq!(hosts(&mut broker, &request), 2);
+    leaves.leave();
+    report(&mut broker, &mut leaves);
+    let answer = broker.request_tickets(START, &name("red"), &request);
+    assert_eq!(answer, Err(Refusal::new(Code::Exhausted, 2 * REGION_BYTES_MIN)));
+    assert_eq!(hosts(&mut broker, &request), 1);
 }
 
 #[test]
@@ -209,4 +240,30 @@ fn node_that_was_lost_while_it_drained_stays_listed() {
     let silent = START.plus_ms(60_000);
     broker.tick(silent);
     assert_eq!(shown(&broker, silent), [("n".to_owned(), true)]);
+}
+
+#[test]
+fn node_that_leaves_grants_nothing_and_waits_for_leases_but_not_for_published_files() {
+    let (mut broker, mut node) = (broker(), node("n"));
+    join(&mut broker, "n", "h");
+    report(&mut broker, &mut node);
+    let (actions, proof) = (&mut Vec::new(), SessionProof { session: SESSION, secret: SECRET });
+    node.redeem(START, None, &ticket(1), || Handle(5), actions).expect("leased");
+    node.leave();
+    assert!(node.is_draining() && !node.may_leave());
+    let late = node.redeem(START, None, &ticket(2), || Handle(6), actions);
+    assert_eq!(code(late), Err(Code::Draining));
+    assert_eq!(node.renew(START, None, &proof, actions).map(|renewed| renewed.draining), Ok(true));
+    // No ruling ends it, whether that is on a report from before or from after.
+    for _ in 0..2 {
+        report(&mut broker, &mut node);
+        assert!(node.is_draining());
+    }
+    assert_eq!(shown(&broker, START), [("n".to_owned(), true)]);
+    let release = Release { session: SESSION, secret: SECRET, whole: true, regions: List::default() };
+    node.release(None, &release, actions).expect("released");
+    assert!(node.may_leave());
+    tell(&mut broker, "n", true, true);
+    report(&mut broker, &mut node);
+    assert!(!node.may_leave(), "an administrator moves what is published, and is waited for");
 }

@@ -171,6 +171,11 @@ pub fn report<M: Memory>(
         match report_until_disconnected(node, dialer, info, ticket_key, brokers, &mut retry_ms) {
             Ok(()) => return,
             Err(error) => {
+                // Nobody can be told that a node leaves. If nothing is leased on it, there is nothing to wait for.
+                if node.leases().may_leave() {
+                    node.chores.lock().drained = true;
+                    node.chores_changed.signal();
+                }
                 let is_other_life = is_other_life(&error);
                 if !complained || retry_ms < joined_before {
                     let why = if is_other_life {
@@ -246,7 +251,7 @@ fn report_until_disconnected<M: Memory>(
         let Reply::Inventory(ruling) = ask(&Request::Inventory(inventory))? else {
             return Ok(());
         };
-        let (is_draining, may_end) = {
+        let (is_draining, may_end, may_leave) = {
             let mut actions = Vec::new();
             let mut leases = node.leases();
             // The broker's clock in the reply is taken as its time when the report was sent. It was read later, when
@@ -254,7 +259,7 @@ fn report_until_disconnected<M: Memory>(
             // the report, and never behind: a ticket may be refused that much too early, but not accepted too late.
             leases.rule(sent, &ruling, &mut actions);
             let _ = node.carry_out(&actions);
-            (leases.is_draining(), leases.may_end())
+            (leases.is_draining(), leases.may_end(), leases.may_leave())
         };
         if is_draining != was_draining {
             // The client that asked for the drain waits for this report.
@@ -262,9 +267,9 @@ fn report_until_disconnected<M: Memory>(
         }
         let is_news = {
             let mut chores = node.chores.lock();
-            // The node counts as drained only after a report has shown the broker that it is empty and grants nothing.
-            // Its process ends then and sends no other report.
-            let drained = was_draining && was_empty && may_end;
+            // The node counts as drained only after a report has shown the broker that it grants nothing and, if it was
+            // ordered to drain, that it is empty. Its process ends then and sends no other report.
+            let drained = was_draining && (may_leave || (was_empty && may_end));
             let is_news = !chores.joined || drained != chores.drained;
             (chores.joined, chores.drained) = (true, drained);
             is_news

@@ -25,6 +25,7 @@ mod observation;
 mod options;
 pub mod pressure;
 mod service;
+mod socket_folder;
 mod start;
 
 pub use admission_queue::{AdmissionQueue, ClientKey, QueuedAdmission};
@@ -39,4 +40,5 @@ pub use memory::{Inside, Memory, Range};
 pub use observation::{NodeState, PressureSeen, Tightest};
 pub use options::{Limits, NodeOptions, PressureOptions};
 pub use service::{Life, NodeService, fresh_handle};
+pub use socket_folder::SocketFolder;
 pub use start::{Node, NodeView, StartError};

@@ -2,6 +2,7 @@
 
 use crate::extension::Extend;
 use crate::host_memory::{HostMemory, MemorySource};
+use crate::socket_folder::SocketFolder;
 use farpool_region::donation::Donation;
 use farpool_transport::Exposure;
 use farpool_wire::Name;
@@ -43,6 +44,9 @@ pub struct NodeOptions {
     /// True if clients on this host are served by shared memory. A node with limits ignores this and does not: such
     /// clients copy by themselves, and no limit could be enforced.
     pub shared_memory: bool,
+    /// Folder in which the socket for shared memory is a file. `None`: it is in the abstract namespace, which only
+    /// processes of the same network namespace reach.
+    pub socket_folder: Option<SocketFolder>,
     /// Limits of the work for clients.
     pub limits: Limits,
     /// Extension of the node. Default: none.
@@ -134,6 +138,7 @@ impl NodeOptions {
             lock_memory: true,
             prefault: true,
             shared_memory: true,
+            socket_folder: None,
             limits: Limits::default(),
             extension: Box::new(|_, _| Ok(Box::new(()))),
             pressure: PressureOptions::default(),

@@ -8,6 +8,7 @@
 //!
 //! Never here: a clock, a file, or the choice of the regions to return.
 
+pub use farpool_host::BoundedMemory;
 use farpool_wire::MonoNs;
 
 /// Time in ns over which a fall of the available memory is extrapolated: half a second. It covers several samples and
@@ -34,20 +35,9 @@ const GROW_STEP: u64 = 64;
 /// and at most a quarter of the space.
 const RESERVE_BYTES: u64 = 2 << 30;
 
-/// Space: limited memory, of the host or of a control group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BoundedMemory {
-    /// Total bytes.
-    pub total_bytes: u64,
-    /// Bytes that are free or easily dropped.
-    pub available_bytes: u64,
-}
-
-impl BoundedMemory {
-    /// Returns the reserve that is used if none is configured.
-    pub fn default_reserve(&self) -> u64 {
-        (self.total_bytes / 10).max(RESERVE_BYTES).min(self.total_bytes / 4)
-    }
+/// Returns the reserve of a space that is used if none is configured.
+pub fn default_reserve(space: &BoundedMemory) -> u64 {
+    (space.total_bytes / 10).max(RESERVE_BYTES).min(space.total_bytes / 4)
 }
 
 /// Sample of the host's memory.
@@ -113,7 +103,7 @@ impl Pressure {
 
     /// Returns the bytes that stay available in a space.
     pub fn reserve_of(&self, space: &BoundedMemory) -> u64 {
-        self.reserve_bytes.unwrap_or_else(|| space.default_reserve())
+        self.reserve_bytes.unwrap_or_else(|| default_reserve(space))
     }
 
     /// Decides after a sample. `going_bytes` are being returned already.
@@ -264,7 +254,7 @@ mod tests {
             let mut pressure = Pressure::new(reserve);
             for (index, bytes) in available.iter().enumerate() {
                 let space = sample(*bytes).spaces[0];
-                let reserve = reserve.unwrap_or_else(|| space.default_reserve());
+                let reserve = reserve.unwrap_or_else(|| default_reserve(&space));
                 match pressure.look(MonoNs(index as u64 * step_ns), &sample(*bytes), going) {
                     Verdict::Hold => {}
                     Verdict::Take { bytes: taken } => prop_assert!(taken <= (bytes - reserve) / 2 && taken > 0),

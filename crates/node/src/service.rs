@@ -54,7 +54,7 @@ pub(crate) struct Chores {
     pub(crate) touched: u64,
     /// True once the broker has answered this node's first report.
     pub(crate) joined: bool,
-    /// True once the node was told to end, holds nothing any more, and the broker knows.
+    /// True once the node was told to end, holds nothing any more, and the broker knows or cannot be told.
     pub(crate) drained: bool,
     /// True once the node stops.
     pub(crate) stop: bool,
@@ -226,7 +226,7 @@ impl<M: Memory> NodeService<M> {
         &self.arena
     }
 
-    /// Reports whether the node was told to end, holds nothing any more, and the broker knows.
+    /// Reports whether the node was told to end, holds nothing any more, and the broker knows or cannot be told.
     pub fn is_drained(&self) -> bool {
         self.chores.lock().drained
     }

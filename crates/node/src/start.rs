@@ -165,7 +165,12 @@ impl Node {
         let mut listening = vec![listener];
         let mut shm_socket = String::new();
         if options.shared_memory && !is_device && !options.limits.is_limited() {
-            shm_socket = format!("farpool-{:016x}-{:016x}", node.0, incarnation.0);
+            shm_socket = match &options.socket_folder {
+                None => format!("farpool-{:016x}-{:016x}", node.0, incarnation.0),
+                Some(folder) => folder
+                    .socket(node, incarnation)
+                    .map_err(|error| StartError::Setting(format!("{folder}: {error}")))?,
+            };
             listening.push(shm::listen(&shm_socket, service.clone()).map_err(StartError::System)?);
         }
 
@@ -222,8 +227,16 @@ impl Node {
         self.wait_until(patience, |chores| chores.joined)
     }
 
+    /// Begins to drain this node, because its process was told to end: it grants nothing, and its clients move their
+    /// scratch data to other nodes.
+    pub fn leave(&self) {
+        self.service.leases().leave();
+        self.service.changed();
+    }
+
     /// Waits until the node has been drained: it was told to end, nothing is leased, immutable or published here, all
-    /// regions are zeroed, and the broker knows. Returns false if `patience` is over first.
+    /// regions are zeroed, and the broker knows. After [`Self::leave`] it is enough that nothing is leased, and a
+    /// broker that cannot be reached need not know. Returns false if `patience` is over first.
     pub fn wait_drained(&self, patience: Duration) -> bool {
         self.wait_until(patience, |chores| chores.drained)
     }

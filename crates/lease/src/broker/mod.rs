@@ -199,7 +199,7 @@ impl BrokerLeases {
         let nodes = self.nodes.values().map(|node| NodeStatus {
             info: node.info.clone(),
             alive: self.is_alive(now, node),
-            draining: node.inventory.as_ref().is_some_and(|inventory| inventory.draining),
+            draining: node.says_it_drains(),
             heard_ms_ago: now.ms_since(node.heard),
             present_ms: now.ms_since(node.since),
             counts: node.inventory.as_ref().map(|inventory| inventory.counts.clone()).unwrap_or_default(),

@@ -91,17 +91,21 @@ impl Node {
         (self.told, self.since, self.memory) = (before.told, before.since, before.memory);
     }
 
-    /// Reports whether the node is being emptied. If this life of the broker was given no order about the node, the
-    /// node's own report decides.
+    /// Reports whether the node's last report says that it is being emptied, for whatever reason.
+    pub(super) fn says_it_drains(&self) -> bool {
+        self.inventory.as_ref().is_some_and(|inventory| inventory.draining)
+    }
+
+    /// Reports whether the node is being emptied, by an order or by its own report. An order to use it again counts
+    /// once the node follows it: a node whose process was told to end does not.
     pub(super) fn is_draining(&self) -> bool {
-        let says_so = || self.inventory.as_ref().is_some_and(|inventory| inventory.draining);
-        self.told.map_or_else(says_so, |told| told.drain)
+        self.told.is_some_and(|told| told.drain) || self.says_it_drains()
     }
 
     /// Returns `drain` and `stop` for a ruling, the answer to a report. The pair (false, true) means that the node's
     /// earlier orders stay.
     fn order(&self) -> (bool, bool) {
-        self.told.map_or((false, self.is_draining()), |told| (told.drain, told.stop))
+        self.told.map_or((false, self.says_it_drains()), |told| (told.drain, told.stop))
     }
 
     /// Reports whether the node was ordered to end once it holds nothing, and its last report shows that it holds

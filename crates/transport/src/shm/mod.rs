@@ -5,9 +5,10 @@
 //! fence word before anything else. The client compares the word before and after each copy of at most 256 KiB; if it
 //! has changed, the copy is thrown away and the caller gets an error.
 //!
-//! All other messages go through a [`ring`]. The two sides connect over a Unix socket in the abstract namespace. It
-//! leaves no file behind and admits only the node's own user and root. The socket carries descriptors, and wakes a side
-//! that is parked.
+//! All other messages go through a [`ring`]. The two sides connect over a Unix socket, which admits only the node's own
+//! user and root. It is in the abstract namespace and leaves no file behind; or it is a file in a folder that both
+//! sides see, where they are in different network namespaces, as pods are. The socket carries descriptors, and wakes a
+//! side that is parked.
 
 mod descriptors;
 mod link;
@@ -47,9 +48,24 @@ pub struct Mapped {
     pub words: Arc<dyn MappedBytes>,
 }
 
-/// Serves local clients on an abstract Unix socket with this name.
-pub fn listen(name: &str, service: Arc<dyn Service>) -> io::Result<Listening> {
-    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+/// Begin and end of the name of a node's socket. A client connects to no other file, whatever a node says.
+pub const SOCKET_NAME: (&str, &str) = ("farpool-", ".sock");
+
+/// Returns the address of a node's socket: a path if the text is one, else a name in the abstract namespace.
+fn address_of(socket: &str) -> io::Result<SocketAddr> {
+    if !socket.starts_with('/') {
+        return SocketAddr::from_abstract_name(socket);
+    }
+    let name = socket.rsplit('/').next().unwrap_or_default();
+    if !name.starts_with(SOCKET_NAME.0) || !name.ends_with(SOCKET_NAME.1) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{socket} is no socket of a node")));
+    }
+    SocketAddr::from_pathname(socket)
+}
+
+/// Serves local clients on a Unix socket: an absolute path, or a name in the abstract namespace.
+pub fn listen(socket: &str, service: Arc<dyn Service>) -> io::Result<Listening> {
+    let listener = UnixListener::bind_addr(&address_of(socket)?)?;
     listener.set_nonblocking(true)?;
     let accept = |listener: &UnixListener| {
         let (stream, _) = listener.accept()?;

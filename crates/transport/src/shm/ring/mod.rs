@@ -13,7 +13,7 @@ pub mod protocol;
 
 use super::descriptors::{receive_descriptors, send_descriptors};
 use super::mapping::{Access, Mapping};
-use super::{Mapped, MappedBytes};
+use super::{Mapped, MappedBytes, address_of};
 use crate::lane::HandedOver;
 use crate::socket::{Interest, Socket, Stream};
 use farpool_host::clock;
@@ -24,8 +24,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 /// Bytes of each ring. The one from client to node carries small requests. The one from node to client is larger, so
@@ -146,8 +145,7 @@ impl RingStream {
 
     /// Connects to a node's Unix socket. This is the client's side.
     pub fn connect(socket: &str, deadline: MonoNs) -> io::Result<RingStream> {
-        let address = SocketAddr::from_abstract_name(socket)?;
-        RingStream::accept(UnixStream::connect_addr(&address).and_then(Socket::unix)?, deadline)
+        RingStream::accept(UnixStream::connect_addr(&address_of(socket)?).and_then(Socket::unix)?, deadline)
     }
 
     /// Receives the memory of both rings from the node, and maps it.
