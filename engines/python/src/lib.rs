@@ -59,6 +59,7 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(expression::len, module)?)?;
     module.add_function(wrap_pyfunction!(pool::connect, module)?)?;
     module.add_function(wrap_pyfunction!(pool::embedded, module)?)?;
+    module.add_function(wrap_pyfunction!(units::_group_memory, module)?)?;
     module.add_function(wrap_pyfunction!(units::_shown, module)?)?;
     module.add_function(wrap_pyfunction!(units::_size_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(units::_size_text, module)?)?;

@@ -32,6 +32,13 @@ pub(crate) fn _shown(text: &str) -> String {
     farpool::shown_lines(text).to_string()
 }
 
+/// Returns the least limit in bytes of this process's control groups, such as a pod, and the least available bytes of
+/// one. `None` if none limits it more than its host does.
+#[pyfunction]
+pub(crate) fn _group_memory() -> Option<(u64, u64)> {
+    farpool::UsableMemory::find().group_limit().map(|group| (group.total_bytes, group.available_bytes))
+}
+
 /// Formats bytes for a message: three digits and a unit, such as `1.5 GiB`.
 #[pyfunction]
 pub(crate) fn _size_text(bytes: u64) -> String {

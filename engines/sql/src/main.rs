@@ -21,7 +21,7 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{DataFrame, ParquetReadOptions};
 use datafusion::sql::parser::DFParser;
 use farpool::Placement;
-use farpool::{Pool, PoolOptions, Protection};
+use farpool::{Pool, PoolOptions, Protection, UsableMemory};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
 use farpool_command::settings::{self, declared::Scope, origin::Origins};
@@ -65,16 +65,16 @@ struct Args {
     /// Placement of programs over far tables: auto, fetch, ship or split (later: SET farpool.placement)
     #[arg(long, value_name = "WHERE")]
     placement: Option<Placement>,
-    /// Memory limit of sorts, groupings and joins, such as 512MiB; beyond it they spill to temporary files. Default: no
-    /// limit
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes, conflicts_with = "workers")]
-    memory: Option<u64>,
+    /// Memory limit of sorts, groupings and joins, such as 512MiB or 40%; beyond it they spill to temporary files; none
+    /// is no limit. Default: half of what the control group of this process, such as a pod, has left; else none
+    #[arg(long, value_name = "SIZE|PERCENT|none", value_parser = limit, conflicts_with = "workers")]
+    memory: Option<Limit>,
     /// Place for temporary files: far, in the pool's memory (on the local disk when the pool is full), or disk
-    #[arg(long, value_name = "WHERE", value_enum, default_value_t = Spill::Far, requires = "memory")]
+    #[arg(long, value_name = "WHERE", value_enum, default_value_t = Spill::Far)]
     spill: Spill,
     /// Protection of temporary files in the pool against the loss of a node: none (the query fails then), mirror or
     /// local. Default: mirror if the pool has two hosts, else local
-    #[arg(long, value_name = "HOW", value_parser = protection, requires = "memory")]
+    #[arg(long, value_name = "HOW", value_parser = protection)]
     protection: Option<Protection>,
     /// Cache what is read of Parquet and other files in the pool's memory, up to this size, such as 4GiB; nodes may
     /// reclaim it at any time
@@ -132,6 +132,33 @@ enum Other {
 enum Spill {
     Far,
     Disk,
+}
+
+/// Memory limit of a query.
+#[derive(Clone, Copy)]
+enum Limit {
+    None,
+    Of(units::MemoryAmount),
+}
+
+/// Share of the memory left in a control group that queries may use by default: the program itself takes the rest, with
+/// buffers that DataFusion does not count.
+const SHARE_OF_GROUP: units::MemoryAmount = units::MemoryAmount::Percent(50);
+
+fn limit(text: &str) -> Result<Limit, String> {
+    if text == "none" { Ok(Limit::None) } else { units::memory(text).map(Limit::Of) }
+}
+
+/// Returns the memory limit in bytes. `None` is no limit.
+fn limit_bytes(asked: Option<Limit>, usable: &UsableMemory) -> Option<u64> {
+    match asked {
+        Some(Limit::None) => None,
+        Some(Limit::Of(memory)) => {
+            let spaces = usable.spaces().unwrap_or_default();
+            Some(memory.bytes(spaces.iter().map(|space| space.total_bytes).min().unwrap_or(u64::MAX)))
+        }
+        None => usable.group_limit().map(|group| SHARE_OF_GROUP.bytes(group.available_bytes)),
+    }
 }
 
 fn named(text: &str) -> Result<(String, String), String> {
@@ -208,7 +235,18 @@ fn run(args: Args, origins: Origins) -> Result<(), Failure> {
         true => None,
         false => Some(Workers::new(args.workers.clone(), beyond).map_err(refused)?),
     };
-    let files = match (args.memory, args.spill) {
+    let memory_bytes = match &workers {
+        // Workers have limits of their own.
+        Some(_) => None,
+        None => limit_bytes(args.memory, &UsableMemory::find()),
+    };
+    if memory_bytes.is_none() && args.protection.is_some() {
+        return Err(Failure::Usage(
+            "--protection is of temporary files, and without --memory there are none; give --memory, such as 512MiB"
+                .into(),
+        ));
+    }
+    let files = match (memory_bytes, args.spill) {
         (Some(_), Spill::Far) => Some(FarTempFiles::new(&pool, args.protection).map_err(failed)?),
         _ => None,
     };
@@ -221,7 +259,7 @@ fn run(args: Args, origins: Origins) -> Result<(), Failure> {
     let cache = cache.transpose()?;
     let session = match &workers {
         None => {
-            let memory = args.memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+            let memory = memory_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
             let files = files.clone().map(|files| Arc::new(files) as Arc<dyn TempFileFactory>);
             runtime(memory, files)
                 .and_then(|runtime| stores::with_stores(&runtime, cache.as_ref()))
@@ -459,6 +497,29 @@ impl Runner {
 mod tests {
     use super::*;
     use farpool_command::settings::report::documented;
+
+    #[test]
+    fn default_limit_is_half_of_what_the_fullest_control_group_has_left() {
+        let root = std::env::temp_dir().join(format!("farpool-sql-{}", std::process::id()));
+        let files = [
+            ("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n"),
+            ("proc/self/cgroup", "0::/pod/app\n"),
+            ("sys/fs/cgroup/pod/app/memory.max", "1000000\n"),
+            ("sys/fs/cgroup/pod/app/memory.current", "0\n"),
+            ("sys/fs/cgroup/pod/memory.max", "4000000\n"),
+            ("sys/fs/cgroup/pod/memory.current", "3400000\n"),
+        ];
+        for (name, text) in files {
+            let file = root.join(name);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+            std::fs::write(file, text).expect("written");
+        }
+        let usable = UsableMemory::find_below(&root);
+        let share = Limit::Of(units::MemoryAmount::Percent(50));
+        let limits = [None, Some(share), Some(Limit::None)].map(|asked| limit_bytes(asked, &usable));
+        std::fs::remove_dir_all(&root).expect("removed");
+        assert_eq!(limits, [Some(300_000), Some(500_000), None]);
+    }
 
     #[test]
     fn document_lists_all_settings() {

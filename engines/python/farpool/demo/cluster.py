@@ -32,12 +32,14 @@ class Cluster:
         broker_arguments: tuple[str, ...] = (),
         node_arguments: tuple[str, ...] = (),
         hosts: bool = False,
+        address: str | None = None,
     ):
-        """Sets the arguments; starts nothing. With `hosts`, each node has a host label of its own, as mirrors need."""
+        """Sets the arguments; starts nothing. With `hosts`, each node has a host label of its own, as mirrors need.
+        `address` is that at which the processes listen; beyond loopback they need certificates."""
         # An address of the loopback device that no other process of this machine takes: whatever else starts, nobody
         # answers where a broker or a node was killed. A process id has 22 bits at most.
         pid = os.getpid()
-        self._host = f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"
+        self._host = address or f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"
         self.url = ""
         self._hosts = hosts
         self._broker_arguments = broker_arguments

@@ -22,6 +22,7 @@ import io
 import threading
 import time
 import uuid
+import warnings
 import weakref
 from datetime import UTC, datetime
 from typing import Any
@@ -30,13 +31,19 @@ import duckdb
 from fsspec import AbstractFileSystem
 
 import farpool
-from farpool._farpool import _shown, _size_bytes
+from farpool._farpool import _group_memory, _shown, _size_bytes, _size_text
 from farpool.duckdb.room import Bound, wait_for_room
 
 _PREFIX = "farpool://"
 
 # Settings that `attach` changes in addition to the temporary directory.
-_BESIDE = (Bound.NAME, "external_file_cache_spill")
+_BESIDE = (Bound.NAME, "external_file_cache_spill", "memory_limit")
+# Share of the memory that a control group has left that DuckDB may use by default, beside what it holds. DuckDB's own
+# default is 80 % of the limit, however much of it the process holds already, and DuckDB does not count all that it
+# allocates.
+_GROUP_SHARE = 0.6
+# Least memory limit that is set by default. DuckDB can spill little below it.
+_LIMIT_BYTES_MIN = 64 << 20
 # End of the text that DuckDB shows for a limit that was never set. DuckDB does not accept this text as a value.
 _OF_THE_DISK = "% of available disk space"
 
@@ -51,6 +58,7 @@ def attach(
     directory: str = "spill",
     protection: str | None = None,
     max_size: int | str | None = None,
+    memory_limit: int | str | None = None,
     cache: bool = False,
 ) -> FarFileSystem:
     """Makes the database of `con` spill into `pool`, and returns the file system that it uses.
@@ -74,6 +82,11 @@ def attach(
     seconds, unless `max_temp_directory_size` was changed in the meantime. If there is no memory at all for 10 s, a
     RuntimeWarning is issued, and queries that spill fail until there is some.
 
+    `memory_limit` (such as "300MiB") sets DuckDB's setting of that name, beyond which it spills. Without it, an own
+    setting stays. If there is none, and the process is in a control group with a memory limit, as in a pod, it is set
+    to what DuckDB holds now and 60 % of what the group has left, so that a query spills before the kernel kills the
+    process. It is at least 64 MiB. If the group does not have as much, a RuntimeWarning is issued.
+
     With `cache`, blocks of remote files (s3://, https:// and so on) that DuckDB evicts from memory are also kept in the
     pool, so that they need not be fetched again. This sets DuckDB's `external_file_cache_spill`. Each block of at least
     256 KiB is a far file. DuckDB still asks the source whether a file has changed. DuckDB evicts none of these blocks
@@ -85,7 +98,8 @@ def attach(
     until then.
 
     Raises `farpool.InvalidError` if the database is attached already or has spilled elsewhere: DuckDB cannot move its
-    temporary directory once it has used it.
+    temporary directory once it has used it. If DuckDB refuses `max_size` or `memory_limit`, its error is raised and the
+    database is as it was. If it has spilled into the pool by then, to meet `memory_limit`, it stays attached instead.
 
         con.execute("SET memory_limit = '200MB'")
         farpool.duckdb.attach(con, pool)
@@ -94,8 +108,10 @@ def attach(
     if not parent:
         raise farpool.InvalidError("directory is empty: name the far directory to spill into, such as 'spill'")
     max_bytes = None if max_size is None else _size_bytes("max_size", max_size)
-    if max_bytes == 0:
-        raise farpool.InvalidError("max_size is 0 bytes: it must be at least 1")
+    limit_bytes = None if memory_limit is None else _size_bytes("memory_limit", memory_limit)
+    for name, count in (("max_size", max_bytes), ("memory_limit", limit_bytes)):
+        if count == 0:
+            raise farpool.InvalidError(f"{name} is 0 bytes: it must be at least 1")
     if con.filesystem_is_registered(FarFileSystem.protocol):
         raise farpool.InvalidError(
             "this database is already attached to a pool: call attach only once, before it spills"
@@ -112,21 +128,27 @@ def attach(
         con.register_filesystem(fs)
         try:
             _set(cursor, "temp_directory", fs.url)
-        except duckdb.NotImplementedException as error:
-            con.unregister_filesystem(FarFileSystem.protocol)
-            raise farpool.InvalidError(
-                f"this database has spilled to '{fs._directory_before}' already, and DuckDB cannot move its "
-                "temporary directory after that: attach right after duckdb.connect()"
-            ) from error
-        except duckdb.Error:
-            con.unregister_filesystem(FarFileSystem.protocol)
+            if room is None:
+                _set(cursor, Bound.NAME, f"{max_bytes}B")
+            else:
+                fs._bound = Bound(con, fs, room)
+            if cache:
+                _set(cursor, "external_file_cache_spill", "true")
+            if limit_bytes is None:
+                limit_bytes = _fitting_bytes(cursor, fs._settings_before["memory_limit"])
+            if limit_bytes is not None:
+                _set(cursor, "memory_limit", f"{limit_bytes}B")
+        except BaseException as error:
+            if _restore(con, cursor, fs):
+                fs.close()
+            else:
+                _attached[fs.url] = fs
+            if isinstance(error, duckdb.NotImplementedException):
+                raise farpool.InvalidError(
+                    f"this database has spilled to '{fs._directory_before}' already, and DuckDB cannot move its "
+                    "temporary directory after that: attach right after duckdb.connect()"
+                ) from error
             raise
-        if room is None:
-            _set(cursor, Bound.NAME, f"{max_bytes}B")
-        else:
-            fs._bound = Bound(con, fs, room)
-        if cache:
-            _set(cursor, "external_file_cache_spill", "true")
     _attached[fs.url] = fs
     return fs
 
@@ -144,15 +166,8 @@ def detach(con: duckdb.DuckDBPyConnection) -> None:
         fs = _attached.pop(_setting(cursor, "temp_directory"), None)
         if fs is None:
             raise farpool.InvalidError("this database does not spill into far memory: attach was not called on it")
-        if fs._bound is not None:
-            fs._bound.leave()
-        try:
-            _set(cursor, "temp_directory", fs._directory_before)
-            con.unregister_filesystem(FarFileSystem.protocol)
-            for name, value in fs._settings_before.items():
-                _set(cursor, name, value)
-        except duckdb.NotImplementedException:
-            pass  # The directory was used. The file system stays registered, so that a later spill raises ClosedError.
+        # A file system of a database that has spilled stays registered, so that a later spill raises ClosedError.
+        _restore(con, cursor, fs)
     fs.close()
 
 
@@ -404,6 +419,47 @@ def _delete_all(pool: farpool.Pool, files: dict[str, farpool.File]) -> None:
     while files:
         key, file = files.popitem()
         _delete_file(pool, key, file)
+
+
+def _restore(con: duckdb.DuckDBPyConnection, cursor: duckdb.DuckDBPyConnection, fs: FarFileSystem) -> bool:
+    """Restores the settings from before `attach`. Returns False if the database has spilled into `fs`: then it keeps
+    its file system and its settings, because DuckDB cannot move its temporary directory."""
+    if fs._bound is not None:
+        fs._bound.leave()
+    if _setting(cursor, "temp_directory") == fs.url:
+        try:
+            _set(cursor, "temp_directory", fs._directory_before)
+        except duckdb.NotImplementedException:
+            return False
+    con.unregister_filesystem(FarFileSystem.protocol)
+    for name, value in fs._settings_before.items():
+        # The text of a setting is rounded, so that setting it anew may change the setting.
+        if _setting(cursor, name) != value:
+            _set(cursor, name, value)
+    return True
+
+
+def _fitting_bytes(cursor: duckdb.DuckDBPyConnection, limit: str) -> int | None:
+    """Returns the memory limit with which the database of `cursor` fits this process's control group. None if it has no
+    group that limits it, or if `limit`, DuckDB's present one, is not DuckDB's default."""
+    group = _group_memory()
+    if group is None:
+        return None
+    with duckdb.connect() as untouched, untouched.cursor() as other:
+        if limit != _setting(other, "memory_limit"):
+            return None
+    _, available_bytes = group
+    # The limit is of all memory that DuckDB holds, such as that of tables in memory, which is in use in the group too.
+    held_bytes = cursor.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchone()[0]
+    if held_bytes + available_bytes < _LIMIT_BYTES_MIN:
+        warnings.warn(
+            f"this process's control group has {_size_text(available_bytes)} of memory left, and DuckDB holds "
+            f"{_size_text(held_bytes)}: that is too little for DuckDB, whose memory_limit is now "
+            f"{_size_text(_LIMIT_BYTES_MIN)}. The kernel may kill this process: give its pod more memory",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return max(held_bytes + int(available_bytes * _GROUP_SHARE), _LIMIT_BYTES_MIN)
 
 
 def _setting(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
