@@ -12,6 +12,7 @@ use farpool_fuse::{
     CachedOptions, Device, MountError, MountOptions, Mounted, ScratchOptions, Unmounted, Wait, detach_dead,
     mount_cached, mount_scratch,
 };
+use farpool_host::{Event, Host, Machine, UsableMemory};
 use farpool_monitoring::{Scrape, families};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
@@ -39,9 +40,12 @@ pub(crate) enum Command {
 pub(crate) struct ScratchArgs {
     /// Directory to mount over; the mount has its owner and permissions
     folder: PathBuf,
-    /// Limit for the size of all files together [default: what the pool has]
+    /// Limit for the size of all files together, each in units of 64 KiB [default: what the pool has]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     quota: Option<u64>,
+    /// Limit for the number of files and directories [default: what the memory of this process holds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    files: Option<u64>,
     /// Protection of the files when a node is lost: none, mirror or local [default: as the pool allows]
     #[arg(long, value_name = "HOW")]
     protection: Option<Protection>,
@@ -78,9 +82,10 @@ pub(crate) struct CacheArgs {
     /// Cache size in far memory
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "1GiB")]
     size: u64,
-    /// Size of the local cache in this process, used before far memory; the kernel's page cache comes on top
-    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16MiB")]
-    local_cache: u64,
+    /// Size of the local cache in this process, used before far memory; the kernel's page cache comes on top [default:
+    /// 16MiB, or an eighth of the memory limit of this process's control group if that is less]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    local_cache: Option<u64>,
     /// Block size: a block is read and cached as a whole; 4KiB to 4MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "64KiB")]
     block: u64,
@@ -154,7 +159,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         }
         Command::Detach(args) => {
             if !farpool_fuse::detach(&args.folder).map_err(not_mounted)? {
-                say(&format!("nothing of Farpool is mounted at {}", args.folder.display()));
+                writeln!(std::io::stderr(), "nothing of Farpool is mounted at {}", args.folder.display())?;
             }
             Ok(())
         }
@@ -191,6 +196,7 @@ fn scratch(args: &ScratchArgs) -> Outcome {
     let (pool, endpoint) = connect(&args.exposure, &args.monitoring, &args.folder, options)?;
     let options = ScratchOptions {
         quota_bytes: args.quota,
+        files_max: args.files,
         create: CreateOptions::default(),
         write_through: args.write_through,
     };
@@ -205,15 +211,21 @@ fn scratch(args: &ScratchArgs) -> Outcome {
     if wait.is_none() {
         free(&args.folder)?;
     }
-    let mounted =
-        mount_scratch(&pool, &args.folder, options, args.mount.options(wait), say).map_err(not_mounted)?;
+    let mounted = mount_scratch(&pool, &args.folder, options, args.mount.options(wait), refused)
+        .map_err(not_mounted)?;
     let _server = monitoring::serve(endpoint, Arc::new(MonitoredSession::new("mount", &pool, None)))?;
     hold(mounted, &args.folder, &args.mount, stop, ready)?;
-    say(&format!("{} were written to far memory", show_bytes(pool.stats().bytes_written)));
+    ended(format!("{} were written to far memory", show_bytes(pool.stats().bytes_written)));
     // If the mount is in use, it is served until this process ends. Without this call, the pool would get the memory
     // back only after the leases have expired.
     pool.close();
     Ok(())
+}
+
+/// Returns the default size of the local cache, which leaves most of a pod's memory to others.
+fn local_cache_bytes() -> u64 {
+    const BYTES_MAX: u64 = 16 << 20;
+    UsableMemory::find().group_limit().map_or(BYTES_MAX, |group| BYTES_MAX.min(group.total_bytes / 8))
 }
 
 fn cache(args: &CacheArgs) -> Outcome {
@@ -222,7 +234,7 @@ fn cache(args: &CacheArgs) -> Outcome {
     let (pool, endpoint) = connect(&args.exposure, &args.monitoring, &args.at, options)?;
     let options = CacheOptions {
         block_bytes: usize::try_from(args.block).unwrap_or(usize::MAX),
-        near_bytes: args.local_cache,
+        near_bytes: args.local_cache.unwrap_or_else(local_cache_bytes),
         far_bytes: args.size,
         ..CacheOptions::default()
     };
@@ -243,7 +255,7 @@ fn cache(args: &CacheArgs) -> Outcome {
     hold(mounted, &args.at, &args.mount, stop, None)?;
     let counts: Vec<String> =
         cache.counts().named().into_iter().map(|(what, times)| format!("{what} {times}")).collect();
-    say(&format!("blocks: {}", counts.join(", ")));
+    ended(format!("blocks: {}", counts.join(", ")));
     pool.close();
     Ok(())
 }
@@ -260,9 +272,14 @@ fn measure_cache(counts: &Counts, into: &mut Scrape) {
     into.set(&families::CACHE_REFUSED, &[], counts.far_refused);
 }
 
-/// Prints a line on standard error. Errors are ignored, because nobody may be reading it.
-fn say(what: &str) {
-    let _ = writeln!(std::io::stderr(), "farpool mount: {what}");
+/// Logs that a request of a program has failed, and why.
+fn refused(why: &str) {
+    Machine.log(&Event::warn("file_refused", why));
+}
+
+/// Logs what a mount has done by its end.
+fn ended(what: String) {
+    Machine.log(&Event::info("mount_ended", what));
 }
 
 fn not_mounted(error: MountError) -> Failure {
@@ -273,7 +290,8 @@ fn not_mounted(error: MountError) -> Failure {
 fn free(at: &Path) -> Outcome {
     let count = detach_dead(at).map_err(not_mounted)?;
     if count > 0 {
-        say(&format!("detached a stale mount at {}, whose process was killed", at.display()));
+        let message = format!("detached a stale mount at {}, whose process was killed", at.display());
+        Machine.log(&Event::info("stale_mount_detached", message));
     }
     Ok(())
 }
@@ -320,11 +338,12 @@ fn hold(mounted: Mounted, at: &Path, args: &MountArgs, mut stop: Stop, ready: Op
     if ended.map_err(|error| Failure::Failed(format!("unmount {}: {error}", at.display())))?
         == Unmounted::InUse
     {
-        say(&format!(
+        let message = format!(
             "{} was in use: it was detached, and the folder is free; files that are open in it fail with \"transport \
              endpoint is not connected\" from now on",
             at.display()
-        ));
+        );
+        Machine.log(&Event::warn("mount_in_use", message));
     }
     Ok(())
 }

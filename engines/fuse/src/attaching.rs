@@ -4,7 +4,7 @@
 //! gives it to the kernel with the mount. So a service can run without the right to mount, which is nearly as much as
 //! root's.
 
-use crate::unmounting::listed;
+use crate::mount_table::MountTable;
 use crate::{MountError, MountOptions, NAME};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -102,9 +102,9 @@ fn by_number(folder: &OwnedFd) -> PathBuf {
 /// Reports whether a folder is on a mount of this crate.
 fn is_ours(folder: &OwnedFd) -> io::Result<bool> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", folder.as_raw_fd()))?;
-    let mount = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
-    let mounts = std::fs::read("/proc/self/mountinfo")?;
-    Ok(mount.and_then(|mount| listed(&mounts, mount)).is_some_and(|mount| mount.is_ours()))
+    let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    let mounts = MountTable::read()?;
+    Ok(number.and_then(|number| mounts.numbered(number)).is_some_and(|mount| mount.is_ours()))
 }
 
 fn about(pid: u32, error: &io::Error) -> io::Error {

@@ -14,12 +14,14 @@ mod attaching;
 mod cached;
 mod complaints;
 mod listings;
+mod mount_table;
 mod scratch;
 mod tree;
 mod unmounting;
 
 pub use attaching::{Device, attach, detach};
 pub use cached::CachedOptions;
+pub use mount_table::{KernelMount, MountTable};
 pub use scratch::ScratchOptions;
 pub use unmounting::{Unmounted, detach_dead};
 

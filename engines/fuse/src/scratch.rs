@@ -15,6 +15,8 @@ use crate::listings::Entry;
 use crate::tree::{
     AttributeChange, Attributes, Ino, Kind, NAME_BYTES_MAX, Name, NewOwner, Rename, TYPE_BITS, Tree,
 };
+use farpool_files::plan::EXTENT_BYTES_MIN;
+use farpool_files::units::show_bytes;
 use farpool_files::{CreateOptions, ErrorKind, FarFile, FileClass, Pool};
 use farpool_lock::Mutex;
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, InitFlags, TimeOrNow};
@@ -44,8 +46,12 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Options of a scratch folder.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScratchOptions {
-    /// Limit for the bytes of all files together. `None` means as many as the pool has.
+    /// Limit for the bytes of all files together, each rounded up to what it takes in the pool. `None` means as many as
+    /// the pool has.
     pub quota_bytes: Option<u64>,
+    /// Limit for the number of files, folders and further names. A symbolic link counts once more for each KiB of its
+    /// target. `None` means as many as fit the memory of this process.
+    pub files_max: Option<u64>,
     /// Options of the files in far memory.
     pub create: CreateOptions,
     /// True if a write returns only when the pool has its bytes. If false, the kernel gathers writes, and a failed one
@@ -58,7 +64,8 @@ struct Contents {
     /// File in far memory with the bytes. `None` before the first write.
     far: Option<FarFile>,
     length: u64,
-    /// Number of bytes, from the start of the file on, that are counted against [`ScratchOptions::quota_bytes`].
+    /// Number of bytes, from the start of the file on, that are counted against [`ScratchOptions::quota_bytes`]. A
+    /// multiple of the smallest extent.
     used_to: u64,
     /// True if a write that the kernel had acknowledged failed. The file cannot be read until it is truncated to length
     /// 0.
@@ -90,10 +97,11 @@ impl Scratch {
         let permissions = (folder.mode() & 0o7777) as u16;
         let (user, group, now) = (folder.uid(), folder.gid(), SystemTime::now());
         let number = MOUNTS.fetch_add(1, Ordering::Relaxed);
+        let count_max = options.files_max.unwrap_or(u64::MAX);
         Scratch {
             pool: pool.clone(),
             options,
-            tree: Mutex::new(Tree::new(NewOwner { user, group, permissions, now })),
+            tree: Mutex::new(Tree::new(NewOwner { user, group, permissions, now }, count_max)),
             contents: Mutex::default(),
             used_bytes: AtomicU64::new(0),
             prefix: format!("scratch folder {number}: file"),
@@ -140,11 +148,13 @@ impl Scratch {
 
     /// Counts the file's bytes up to `end` against the quota. Fails if the quota is used up.
     fn use_to(&self, contents: &mut Contents, end: u64) -> Result<(), Errno> {
-        let more = end.saturating_sub(contents.used_to);
-        let limit = self.options.quota_bytes.unwrap_or(u64::MAX);
+        let more = in_extents(end).saturating_sub(contents.used_to);
+        let limit = self.options.quota_bytes.map_or(u64::MAX, in_extents);
         let within = |used: u64| used.checked_add(more).filter(|used| *used <= limit);
         if more > 0 && self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_err() {
-            self.complaints.tell(&format!("the quota of {limit} bytes is exhausted"));
+            let limit = show_bytes(self.options.quota_bytes.unwrap_or(u64::MAX));
+            self.complaints
+                .tell(&format!("the files have reached the quota of {limit}; writes find no space"));
             return Err(Errno::NOSPC);
         }
         contents.used_to += more;
@@ -200,7 +210,7 @@ impl Scratch {
         if let Some(far) = &held.far {
             far.truncate(length).map_err(|error| self.failed(&error))?;
         }
-        let over = held.used_to.saturating_sub(length);
+        let over = held.used_to.saturating_sub(in_extents(length));
         held.used_to -= over;
         self.used_bytes.fetch_sub(over, Ordering::Relaxed);
         held.length = length;
@@ -254,6 +264,11 @@ impl Scratch {
         }
         Ok(())
     }
+}
+
+/// Rounds a length up to what it takes in the pool, where a file of one byte takes an extent.
+fn in_extents(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(EXTENT_BYTES_MIN).unwrap_or(u64::MAX)
 }
 
 fn file_attr(ino: Ino, attributes: &Attributes, size: u64) -> FileAttr {
@@ -477,21 +492,28 @@ impl Files for Scratch {
 
     fn space(&self, _: Ino) -> Result<StatVfs, Errno> {
         let used = self.used_bytes.load(Ordering::Relaxed);
-        let free = self.pool.status().map_or(0, |status| {
-            let usable = status.nodes.iter().filter(|node| node.alive && !node.draining);
-            usable.map(|node| u64::from(node.counts.free) * node.info.region_bytes).sum()
-        });
-        let free = self.options.quota_bytes.map_or(free, |quota| free.min(quota.saturating_sub(used)));
+        let free = match self.options.quota_bytes {
+            // The answer must not wait for a broker: it is how others see that this process is well.
+            Some(quota) => quota.saturating_sub(used),
+            None => self.pool.status().map_or(0, |status| {
+                let usable = status.nodes.iter().filter(|node| node.alive && !node.draining);
+                usable.map(|node| u64::from(node.counts.free) * node.info.region_bytes).sum()
+            }),
+        };
         let (blocks, free) = ((used + free) / BLOCK_BYTES, free / BLOCK_BYTES);
+        let files = self.tree.lock().count();
+        // Programs show absurd shares for a total of nearly 2^64.
+        let free_files =
+            self.options.files_max.unwrap_or(u64::MAX).saturating_sub(files).min(u32::MAX.into());
         Ok(StatVfs {
             f_bsize: BLOCK_BYTES,
             f_frsize: BLOCK_BYTES,
             f_blocks: blocks,
             f_bfree: free,
             f_bavail: free,
-            f_files: self.tree.lock().count() as u64,
-            f_ffree: u64::from(u32::MAX),
-            f_favail: u64::from(u32::MAX),
+            f_files: files + free_files,
+            f_ffree: free_files,
+            f_favail: free_files,
             f_fsid: 0,
             f_flag: StatVfsMountFlags::empty(),
             f_namemax: NAME_BYTES_MAX as u64,

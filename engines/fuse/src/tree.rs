@@ -110,12 +110,16 @@ struct Node {
 pub(crate) struct Tree {
     nodes: HashMap<Ino, Node>,
     next: Ino,
+    /// Number of names of nodes beyond the first one of each, and of KiB of the targets of symbolic links.
+    more: u64,
+    /// Limit for [`Tree::count`]. All of it is in the memory of this process, which others may share.
+    count_max: u64,
 }
 
 impl Tree {
-    /// Makes a tree with an empty root folder.
-    pub(crate) fn new(maker: NewOwner) -> Tree {
-        let mut tree = Tree { nodes: HashMap::new(), next: ROOT + 1 };
+    /// Makes a tree with an empty root folder. `count_max` is the limit for [`Tree::count`].
+    pub(crate) fn new(maker: NewOwner, count_max: u64) -> Tree {
+        let mut tree = Tree { nodes: HashMap::new(), next: ROOT + 1, more: 0, count_max };
         tree.nodes.insert(ROOT, node(Kind::Folder, maker, ROOT));
         tree
     }
@@ -138,9 +142,13 @@ impl Tree {
         self.folder(at.parent)?.entries.get(at.name).copied().ok_or(Errno::NOENT)
     }
 
-    /// Returns the number of nodes.
-    pub(crate) fn count(&self) -> usize {
-        self.nodes.len()
+    /// Returns the number of nodes, of further names of them, and of whole KiB of the targets of symbolic links.
+    pub(crate) fn count(&self) -> u64 {
+        self.nodes.len() as u64 + self.more
+    }
+
+    fn check_count(&self, more: u64) -> Result<(), Errno> {
+        if self.count() + more <= self.count_max { Ok(()) } else { Err(Errno::NOSPC) }
     }
 
     pub(crate) fn attributes(&self, ino: Ino) -> Result<&Attributes, Errno> {
@@ -185,8 +193,11 @@ impl Tree {
     /// Removes a node that has no name, handle or reference left.
     fn tidy(&mut self, ino: Ino) {
         let is_over = |node: &Node| node.attributes.links == 0 && node.open == 0 && node.known == 0;
-        if ino != ROOT && self.nodes.get(&ino).is_some_and(is_over) {
-            self.nodes.remove(&ino);
+        if ino != ROOT
+            && self.nodes.get(&ino).is_some_and(is_over)
+            && let Some(gone) = self.nodes.remove(&ino)
+        {
+            self.more = self.more.saturating_sub(more_of(&gone.attributes.kind));
         }
     }
 
@@ -197,6 +208,8 @@ impl Tree {
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
+        let more = more_of(&kind);
+        self.check_count(1 + more)?;
         let is_folder = kind == Kind::Folder;
         let ino = self.next;
         let folder = self.node_mut(at.parent)?;
@@ -219,6 +232,7 @@ impl Tree {
         folder.attributes.links += u32::from(is_folder);
         touch(&mut folder.attributes, maker.now);
         self.nodes.insert(ino, made);
+        self.more += more;
         self.next += 1;
         Ok(ino)
     }
@@ -240,6 +254,9 @@ impl Tree {
         let node = self.nodes.get_mut(&ino)?;
         node.attributes.links = node.attributes.links.saturating_sub(1);
         node.attributes.changed = now;
+        if node.attributes.links > 0 {
+            self.more = self.more.saturating_sub(1);
+        }
         let is_over = node.attributes.links == 0 && node.open == 0;
         self.tidy(ino);
         is_over.then_some(ino)
@@ -284,6 +301,8 @@ impl Tree {
         if self.node(at.parent)?.attributes.links == 0 {
             return Err(Errno::NOENT);
         }
+        self.check_count(1)?;
+        self.more += 1;
         let node = self.node_mut(ino)?;
         node.attributes.links += 1;
         node.attributes.changed = now;
@@ -415,6 +434,11 @@ impl Tree {
         let entries = folder.entries.iter().map(|(name, ino)| (name.clone(), *ino));
         Ok(own.into_iter().chain(entries).collect())
     }
+}
+
+/// Returns what a node counts beyond itself: the whole KiB of the target of a symbolic link.
+fn more_of(kind: &Kind) -> u64 {
+    if let Kind::Link(target) = kind { target.len() as u64 / 1024 } else { 0 }
 }
 
 fn node(kind: Kind, maker: NewOwner, parent: Ino) -> Node {
