@@ -14,6 +14,11 @@ CARGO_FLAGS = --profile $(PROFILE) --locked $(TIMINGS)
 ETCD := $(or $(FARPOOL_ETCD),$(shell command -v etcd),$(CACHE)/etcd/usr/bin/etcd)
 # Prometheus and promtool: Debian's, unpacked under CACHE without installing them.
 PROMETHEUS := $(CACHE)/prometheus/usr/bin
+HELM_VERSION := v4.3.1
+HELM := $(CACHE)/helm/helm
+STRICT := $(CACHE)/helm/strict
+SANITY_VERSION := v5.6.0
+SANITY := $(CACHE)/csi/csi-sanity
 # Runs a test program with a time limit, and names the test that hangs. Cargo's tests run each program with it.
 BOUNDED := $(PYTHON) $(CURDIR)/tests/run.py
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER="$(BOUNDED)"
@@ -51,11 +56,11 @@ COMMAND ?= sandbox sqlite
 
 # Tests and lints use a build with less optimization and more assertions. Benchmarks and long computations use the
 # release profile.
-CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-programs test-monitoring test-documents test-packages test-papers suites damage rules lint guest-test guest-figures upgrade-test
+CHECKS := test test-busy test-core test-rust test-sim test-python test-functions test-sql test-programs test-monitoring test-documents test-packages test-helm csi-sanity test-pod test-papers suites damage rules lint guest-test guest-figures upgrade-test
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare
+.PHONY: csi csi-sanity demo-pod test-pod test-helm help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +77,9 @@ sandbox: build ## Build farpool-sandbox, in which nodes run the functions of the
 sql: build ## Build farpool-sql, the SQL engine that farpool sql runs
 	cargo build $(CARGO_FLAGS) --package farpool-sql
 
+csi: build ## Build farpool-csi, the driver for the Container Storage Interface that farpool csi runs
+	cargo build $(CARGO_FLAGS) --package farpool-csi
+
 sqlite: ## Build libfarpool_sqlite.so, the extension for SQLite
 	cargo build $(CARGO_FLAGS) --package farpool-sqlite
 
@@ -87,9 +95,11 @@ $(READY):
 	touch $@
 
 wheel: $(READY) $(or $(filter everything,$(COMMAND)),sandbox) ## Build the Python wheel and install it into the project's environment
+ifndef BEGUN
 	PATH=$(VENV)/bin:$$PATH MATURIN_PEP517_ARGS="--locked --profile $(PROFILE)" FARPOOL_PROGRAMS=$(dir $(BIN)) \
 	  $(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) ./engines/python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
+endif
 
 # Debian's package. Its default cluster is neither created nor started.
 $(POSTGRES):
@@ -160,9 +170,10 @@ farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB 
 
 # Crates of the workspace are linted while they are compiled, because cargo clippy would check all their dependencies
 # again. Most tests wait more than they compute, so three suites run at a time. The output of each is shown when it has
-# ended.
+# ended. The suites find everything built (BEGUN): one that waited for the wheel to be built once more would begin
+# behind the others.
 BUILT := rules everything wheel functions reference
-PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-programs test-monitoring test-documents test-packages test-sim
+PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-programs test-monitoring test-documents test-packages test-helm csi-sanity test-pod test-sim
 ifdef BEGUN
 # Compilers would try to use make's jobserver, which only child processes of make can reach.
 unexport MAKEFLAGS MFLAGS
@@ -186,7 +197,9 @@ test-busy: everything wheel reference functions $(PROMETHEUS)/promtool $(SYSTEMD
 	  bench/papers/test_figures.py engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py examples/functions/native_test.py engines/python/tests/test_*.py
 
 everything: # Builds all programs and tests, with all their features together.
+ifndef BEGUN
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
+endif
 
 lint: rules ## Check formatting, lints, and the rules for dependencies and licences
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
@@ -200,8 +213,8 @@ rules: $(READY) # Checks everything except the lints of workspace crates.
 	for manifest in $(FUNCTION_CRATES); do \
 	  cargo fmt --all --check --manifest-path $$manifest && \
 	  cargo clippy $(CARGO_FLAGS) --all-targets --manifest-path $$manifest -- -D warnings || exit 1; done
-	$(VENV)/bin/ruff check --config engines/python/pyproject.toml bench engines examples packaging tests
-	$(VENV)/bin/ruff format --check --config engines/python/pyproject.toml bench engines examples packaging tests
+	$(VENV)/bin/ruff check --config engines/python/pyproject.toml bench engines deploy examples packaging tests
+	$(VENV)/bin/ruff format --check --config engines/python/pyproject.toml bench engines deploy examples packaging tests
 
 test-core: benches rivals $(ETCD) ## Test the core alone, without an SQL engine
 	$(RUNNER) FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) cargo test $(CARGO_FLAGS)
@@ -240,7 +253,9 @@ modules: # Builds the example functions in C as modules, for tests.
 	CACHE=$(CACHE) examples/functions/build.sh
 
 functions: ## Build the example functions into CACHE
+ifndef BEGUN
 	CACHE=$(CACHE) examples/functions/build.sh --all
+endif
 
 test-functions: $(READY) functions ## Test the example functions: native, and as modules in Node.js
 	FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) $(PYTEST) examples/functions/native_test.py
@@ -250,8 +265,10 @@ test-sql: everything reference ## Compare SQL over far tables with DuckDB (SCALE
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test sql
 
 reference: $(READY) # Computes DuckDB's answers.
+ifndef BEGUN
 	$(VENV)/bin/python engines/tests/suite/make.py --check
 	$(VENV)/bin/python engines/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
+endif
 
 test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) benches rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Run each figure of bench/papers in its quick form; needs root
 	CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
@@ -297,6 +314,29 @@ dist-compare: $(DIST_VENV)/.ready ## Build the packages again in another folder,
 
 fuzz: ## Fuzz every decoder of bytes from a peer (SECONDS=60 each; EXECUTIONS=N)
 	EXECUTIONS=$(or $(EXECUTIONS),-1) fuzz/run.sh $(or $(SECONDS),60)
+
+$(HELM): # Builds helm, and the program that decodes custom resources strictly, into CACHE.
+	mkdir -p $(dir $@)
+	GOBIN=$(dir $@) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
+
+$(STRICT): deploy/helm/strict/main.go deploy/helm/strict/go.sum
+	cd deploy/helm/strict && go build -o $@ .
+
+test-helm: $(READY) $(HELM) $(STRICT) $(or $(filter everything,$(COMMAND)),build) ## Render the Helm chart for many values, and validate what it renders (CHART=all: every combination)
+	FARPOOL_BIN=$(BIN) HELM=$(HELM) STRICT=$(STRICT) CHART=$(CHART) $(PYTEST) deploy/helm/test_chart.py
+
+$(SANITY):
+	mkdir -p $(dir $@)
+	GOBIN=$(dir $@) go install github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@$(SANITY_VERSION)
+
+csi-sanity: $(or $(filter everything,$(COMMAND)),build csi) $(SANITY) ## Run the conformance tests of CSI against the driver; needs root
+	PROGRAMS=$(dir $(BIN)) SANITY=$(SANITY) engines/csi/sanity.sh
+
+test-pod: everything wheel # Runs one job in emulated pods: a volume that is too small, and far memory.
+	$(BOUNDED) $(VENV)/bin/python bench/pod/run.py --programs $(dir $(BIN)) --data $(CACHE) --quick
+
+demo-pod: $(or $(filter everything,$(COMMAND)),build csi) wheel ## Run jobs in emulated pods that are too small, without Farpool and with it (POD="duckdb:sort --scale 0.1"); needs root
+	$(VENV)/bin/python bench/pod/run.py --programs $(dir $(BIN)) $(POD)
 
 guest-test: everything $(READY) ## Run the tests that need two NUMA nodes, a DAX device, cgroups of version 2 or a booted systemd in a QEMU guest
 	cargo test $(CARGO_FLAGS) $(EVERYTHING) --test two_nodes --test guest_memory --test guest --no-run

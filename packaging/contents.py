@@ -24,7 +24,7 @@ SHELLS = {
     "fish": "usr/share/fish/vendor_completions.d/farpool.fish",
     "zsh": "usr/share/zsh/vendor-completions/_farpool",
 }
-PROGRAMS = ("farpool", "farpool-sandbox", "farpool-sql")
+PROGRAMS = ("farpool", "farpool-csi", "farpool-sandbox", "farpool-sql")
 # Oldest glibc with which the programs run: that of manylinux_2_28.
 GLIBC = "2.28"
 # User of the image. Not in any range that systems assign.

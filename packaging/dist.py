@@ -73,7 +73,8 @@ def environment(target: Path, sources: Path, named: str, epoch: int) -> dict[str
 
 def build_programs(sources: Path, target: Path, variables: dict[str, str]) -> Path:
     """Builds the programs and returns their folder."""
-    packages = [word for name in ("farpool-cli", "farpool-sandbox", "farpool-sql") for word in ("--package", name)]
+    names = ("farpool-cli", "farpool-csi", "farpool-sandbox", "farpool-sql")
+    packages = [word for name in names for word in ("--package", name)]
     command = ["cargo", "zigbuild", "--profile", "dist", "--locked", "--target", f"{TRIPLE}.{GLIBC}", *packages]
     run([*command, *(word for name in PROGRAMS for word in ("--bin", name))], cwd=sources, env=variables)
     return target / TRIPLE / "dist"

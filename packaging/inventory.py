@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = "x86_64-unknown-linux-gnu"
 # Packages whose programs and library are shipped.
-SHIPPED = ("farpool-cli", "farpool-sandbox", "farpool-sql", "farpool-python")
+SHIPPED = ("farpool-cli", "farpool-csi", "farpool-sandbox", "farpool-sql", "farpool-python")
 STANDARD_LIBRARY = "rust-std"
 LICENCE_FILE = re.compile(r"^(licen[cs]es?|copying|notice|copyright|unlicense)([-_.].*)?$", re.IGNORECASE)
 # Depth of folders below a crate in which C code that it bundles has its own licence.

@@ -119,10 +119,11 @@ def test_debian_package_is_read_by_dpkg_and_has_what_a_service_needs(release, tm
     for field in ("Package: farpool", f"Version: {release.version}", "Architecture: amd64", "Depends: libc6 (>= 2.28)"):
         assert field in fields.splitlines() or field in fields, fields
     listed = {line.split(maxsplit=5)[5]: line for line in run("dpkg-deb", "--contents", package).splitlines()}
-    wanted = ["./usr/bin/farpool", "./usr/bin/farpool-sandbox", "./usr/bin/farpool-sql", "./etc/farpool/farpool.toml"]
+    wanted = [*(f"./usr/bin/{name}" for name in contents.PROGRAMS), "./etc/farpool/farpool.toml"]
     wanted += [f"./usr/lib/systemd/system/{unit.name}" for unit in (HERE / "systemd").iterdir()]
     wanted += ["./sbin/mount.farpool -> /usr/bin/farpool", "./usr/share/doc/farpool/copyright"]
-    wanted += [f"./usr/share/man/man1/{page}.1.gz" for page in ("farpool", "farpool-node", "farpool-sql-worker")]
+    pages = ("farpool", "farpool-node", "farpool-sql-worker", "farpool-csi-driver")
+    wanted += [f"./usr/share/man/man1/{page}.1.gz" for page in pages]
     wanted += [f"./{path}" for path in contents.SHELLS.values()]
     assert set(wanted) <= listed.keys(), listed.keys()
     assert all("root/root" in line for line in listed.values())
@@ -153,7 +154,7 @@ def test_tarball_has_one_folder_with_units_for_where_it_is_unpacked(release):
 def test_image_runs_as_its_user_with_a_root_file_system_that_is_read_only(release, tmp_path):
     program = Path(os.environ["FARPOOL_BIN"])
     run("strip", "-o", release.programs / "farpool", program)
-    for name in ("farpool-sandbox", "farpool-sql"):
+    for name in contents.PROGRAMS[1:]:
         shutil.copy("/bin/true", release.programs / name)
     libraries = tmp_path / "libraries"
     libraries.mkdir()

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -28,6 +29,9 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 import farpool
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench/pod"))
+from csi_client import CsiMachine  # noqa: E402
+
 RULES = ROOT / "deploy/prometheus"
 TOOLS = Path(os.environ.get("FARPOOL_PROMETHEUS", ""))
 PATIENCE_SECONDS = 300
@@ -142,7 +146,21 @@ def pool(tmp_path_factory) -> Iterator[Processes]:
             with session.create("scratch", file_class="scratch", protection="none") as file:
                 file.write_at(0, bytes(3 * MIB))
                 assert len(file.read_at(0, 3 * MIB)) == 3 * MIB
-            yield started
+            with volume_of_pod(started, here):
+                yield started
+
+
+@contextlib.contextmanager
+def volume_of_pod(started: Processes, folder: Path) -> Iterator[None]:
+    """Starts the driver for volumes of pods, with a volume."""
+    port = started.ports["csi driver"] = free_port()
+    machine = CsiMachine(Path(os.environ["FARPOOL_BIN"]), started.url, folder, ("--http", f"127.0.0.1:{port}"))
+    try:
+        with machine.volume(4 * MIB, "none") as volume:
+            (volume / "file").write_bytes(b"bytes" * 10_000)
+            yield
+    finally:
+        machine.stop()
 
 
 def promtool(*arguments: str | Path, text: str | None = None) -> str:

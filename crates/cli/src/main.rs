@@ -67,6 +67,9 @@ enum Command {
     /// Query far tables and local Parquet files in SQL (runs farpool-sql, which contains the SQL engine).
     #[command(disable_help_flag = true)]
     Sql(hand_over::Args),
+    /// Give pods far memory as volumes (runs farpool-csi, a driver for the Container Storage Interface).
+    #[command(disable_help_flag = true)]
+    Csi(hand_over::Args),
     /// Mount far memory as a directory.
     #[command(subcommand)]
     Mount(mount::Command),
@@ -94,8 +97,11 @@ enum Command {
 }
 
 /// Subcommands that take settings. A benchmark takes none: its figures belong to the command line that was typed.
-const SCOPE: Scope =
-    Scope { table: &[], without: &["bench", "completions", "config", "man", "version"], elsewhere: &["sql"] };
+const SCOPE: Scope = Scope {
+    table: &[],
+    without: &["bench", "completions", "config", "man", "version"],
+    elsewhere: &["sql", "csi"],
+};
 
 fn main() -> ExitCode {
     if let Some(code) = mount_helper::run_if_called() {
@@ -116,6 +122,7 @@ fn main() -> ExitCode {
         Command::Table(command) => far_table::run(&command),
         Command::Function(command) => function::run(&command),
         Command::Sql(args) => hand_over::run("farpool-sql", "sql", &args, &cli.settings),
+        Command::Csi(args) => hand_over::run("farpool-csi", "csi", &args, &cli.settings),
         Command::Mount(command) => mount::run(&command),
         Command::Doctor(args) => doctor::run(&args),
         Command::Tiers(args) => tiers::run(&args),
@@ -172,11 +179,10 @@ mod tests {
         for leaf in leaves(&root, &SCOPE) {
             for flag in flags(leaf.command, &leaf.table) {
                 assert!(seen.insert(flag.variables[0].clone()), "{} is taken", flag.variables[0]);
-                assert!(
-                    !flag.variables[0].starts_with("FARPOOL_SQL_"),
-                    "{} is of farpool-sql",
-                    flag.variables[0]
-                );
+                for other in ["SQL", "CSI"] {
+                    let is_taken = flag.variables[0].starts_with(&format!("FARPOOL_{other}_"));
+                    assert!(!is_taken, "{} is of another program", flag.variables[0]);
+                }
             }
         }
         let commons =
@@ -194,7 +200,8 @@ mod tests {
     fn document_lists_all_settings() {
         let text = include_str!("../../../docs/configuration.md");
         let is_row = |line: &&str| {
-            (line.starts_with("| `[") && !line.starts_with("| `[sql")) || line.starts_with("| at the top")
+            let is_elsewhere = SCOPE.elsewhere.iter().any(|name| line.starts_with(&format!("| `[{name}")));
+            (line.starts_with("| `[") && !is_elsewhere) || line.starts_with("| at the top")
         };
         let found: Vec<&str> = text.lines().filter(is_row).collect();
         assert_eq!(found.join("\n"), documented::<Cli>(&SCOPE).join("\n"), "docs/configuration.md");

@@ -140,6 +140,12 @@ families! {
     SESSION_CHOSEN = Counter "farpool_session_chosen_placements_total" []
         "Scans of far tables whose placement was left to Farpool.";
 
+    VOLUME_UP = Gauge "farpool_volume_up" ["volume", "pod"]
+        "1 if the process that serves the volume lives, 0 if it has ended and the volume is lost.";
+    VOLUME_SIZE = Gauge "farpool_volume_size_bytes" ["volume", "pod"] "Limit for the files of the volume.";
+    VOLUME_USED = Gauge "farpool_volume_used_bytes" ["volume", "pod"] "Size of the files of the volume.";
+    VOLUME_FILES = Gauge "farpool_volume_files" ["volume", "pod"] "Files and directories of the volume.";
+
     CACHE_LOOKUPS = Counter "farpool_cache_lookups_total" ["result"]
         "Lookups of blocks: near_hit (in this process), far_hit (in far memory) or miss.";
     CACHE_FAILURES = Counter "farpool_cache_far_failures_total" []
