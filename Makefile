@@ -95,11 +95,9 @@ $(READY):
 	touch $@
 
 wheel: $(READY) $(or $(filter everything,$(COMMAND)),sandbox) ## Build the Python wheel and install it into the project's environment
-ifndef BEGUN
 	PATH=$(VENV)/bin:$$PATH MATURIN_PEP517_ARGS="--locked --profile $(PROFILE)" FARPOOL_PROGRAMS=$(dir $(BIN)) \
 	  $(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) ./engines/python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index --find-links $(WHEELS) farpool
-endif
 
 # Debian's package. Its default cluster is neither created nor started.
 $(POSTGRES):
@@ -170,8 +168,7 @@ farview: ## Measure the figures of the Farview paper (FARVIEW="fig8 --size 1GiB 
 
 # Crates of the workspace are linted while they are compiled, because cargo clippy would check all their dependencies
 # again. Most tests wait more than they compute, so three suites run at a time. The output of each is shown when it has
-# ended. The suites find everything built (BEGUN): one that waited for the wheel to be built once more would begin
-# behind the others.
+# ended.
 BUILT := rules everything wheel functions reference
 PARALLEL := test-rust test-python test-fuzz test-papers test-functions suites test-programs test-monitoring test-documents test-packages test-helm csi-sanity test-pod test-sim
 ifdef BEGUN
@@ -197,9 +194,7 @@ test-busy: everything wheel reference functions $(PROMETHEUS)/promtool $(SYSTEMD
 	  bench/papers/test_figures.py engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py examples/functions/native_test.py engines/python/tests/test_*.py
 
 everything: # Builds all programs and tests, with all their features together.
-ifndef BEGUN
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
-endif
 
 lint: rules ## Check formatting, lints, and the rules for dependencies and licences
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
@@ -253,9 +248,7 @@ modules: # Builds the example functions in C as modules, for tests.
 	CACHE=$(CACHE) examples/functions/build.sh
 
 functions: ## Build the example functions into CACHE
-ifndef BEGUN
 	CACHE=$(CACHE) examples/functions/build.sh --all
-endif
 
 test-functions: $(READY) functions ## Test the example functions: native, and as modules in Node.js
 	FARPOOL_FUNCTIONS=$(or $(FARPOOL_FUNCTIONS),$(CACHE)/functions) $(PYTEST) examples/functions/native_test.py
@@ -265,10 +258,8 @@ test-sql: everything reference ## Compare SQL over far tables with DuckDB (SCALE
 	$(TESTED) cargo test $(CARGO_FLAGS) $(EVERYTHING) --test sql
 
 reference: $(READY) # Computes DuckDB's answers.
-ifndef BEGUN
 	$(VENV)/bin/python engines/tests/suite/make.py --check
 	$(VENV)/bin/python engines/tests/reference.py $(CACHE)/sql-reference --scale $(or $(SCALE),0.05) --hits $(or $(HITS),200000)
-endif
 
 test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) benches rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Run each figure of bench/papers in its quick form; needs root
 	CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
