@@ -58,8 +58,9 @@ ROWS_PER_BATCH = 100_000
 UNDISTURBED_RUNS = 3
 # Range of a stall, in seconds. It includes stalls shorter and longer than the timeout of a request and than a lease.
 STALL_SECONDS = (0.05, 2.5)
-STALL_TIMEOUT = "500ms"
-STALL_LEASES = ("--ttl", "1s", "--grace", "500ms")
+STALL_TIMEOUT_MS = 500
+STALL_TTL_MS = 1000
+STALL_GRACE_MS = 500
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,9 @@ def difference(batches: Iterable[pa.RecordBatch], table: pa.Table) -> str:
     return "" if row == table.num_rows else f"there are {row} rows and should be {table.num_rows}"
 
 
-def run(binary: str, setting: Setting, seed: int | None) -> Run:
-    """Runs a query and loses a node at a moment that the seed determines. Without a seed no node is lost."""
+def run(binary: str, setting: Setting, seed: int | None, slowness: int = 1) -> Run:
+    """Runs a query and loses a node at a moment that the seed determines. Without a seed no node is lost. All times of
+    a stall are multiplied by `slowness`."""
     rng = random.Random(f"{setting} {seed}")
     limit, moved_bytes, sql = QUERIES[setting.query]
     moment_bytes = None if seed is None else round(rng.uniform(0.02, 1) * moved_bytes)
@@ -116,14 +118,15 @@ def run(binary: str, setting: Setting, seed: int | None) -> Run:
         binary,
         NODE_MEMORY_BYTES * (2 if is_mirror else 1),
         node_count=2 if is_mirror else 1,
-        broker_arguments=STALL_LEASES if stalls else (),
+        broker_arguments=_leases(slowness) if stalls else (),
         node_arguments=("--no-reserve",),  # a run loses a node when its seed says, and otherwise no memory
         hosts=is_mirror,
     )
     victim = rng.choice(["node-1", "node-2"]) if is_mirror else "node-1"
+    timeout = f"{STALL_TIMEOUT_MS * slowness}ms" if stalls else "5s"
     with (
         cluster,
-        farpool.connect(cluster.url, transport=setting.transport, timeout=STALL_TIMEOUT if stalls else "5s") as pool,
+        farpool.connect(cluster.url, transport=setting.transport, timeout=timeout) as pool,
         duckdb.connect(config={"threads": setting.threads, "memory_limit": limit}) as con,
         ThreadPoolExecutor(1) as executor,
     ):
@@ -135,7 +138,7 @@ def run(binary: str, setting: Setting, seed: int | None) -> Run:
             return Run("early", time.monotonic() - start, pool.stats())
         if moment_bytes is not None and stalls:
             cluster.stall(victim)
-            _wait(query, pool, seconds=rng.uniform(*STALL_SECONDS))
+            _wait(query, pool, seconds=rng.uniform(*STALL_SECONDS) * slowness)
             cluster.go_on(victim)
         elif moment_bytes is not None:
             cluster.kill(victim)
@@ -152,6 +155,10 @@ def run(binary: str, setting: Setting, seed: int | None) -> Run:
         if left and verdict == "right":
             verdict, text = "failed", f"left behind: {', '.join(left)}"
         return Run(verdict, seconds, stats, text)
+
+
+def _leases(slowness: int) -> tuple[str, ...]:
+    return ("--ttl", f"{STALL_TTL_MS * slowness}ms", "--grace", f"{STALL_GRACE_MS * slowness}ms")
 
 
 def _moved_bytes(pool: farpool.Pool) -> int:
