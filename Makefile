@@ -186,12 +186,13 @@ test: ## Run all checks and tests, as CI does (ALSO=guest-test: this target besi
 timed-%: %
 	@echo "phase $*: ended $$(($$(date +%s) - $(BEGUN))) s after all was built"
 
-test-busy: everything wheel reference functions $(PROMETHEUS)/promtool $(SYSTEMD) $(ETCD) $(POSTGRES) $(POSTGRES_WHEELS) ## Run all tests ten times while four processes keep the CPUs busy (BUSY="--runs 3 --only lease")
+test-busy: everything wheel reference functions $(PROMETHEUS)/promtool $(SYSTEMD) $(ETCD) $(POSTGRES) $(POSTGRES_WHEELS) $(HELM) $(STRICT) ## Run all tests ten times while four processes keep the CPUs busy (BUSY="--runs 3 --only lease")
 	$(TESTED) FARPOOL_WHEELS=$(WHEELS) FARPOOL_SANDBOX=$(dir $(BIN))farpool-sandbox FARPOOL_PROMETHEUS=$(PROMETHEUS) \
-	  CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) \
+	  CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) HELM=$(HELM) STRICT=$(STRICT) \
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" \
 	  $(FUNCTION_CRATES:%=--cargo "$(CARGO_FLAGS) --manifest-path %") $(BUSY) --pytest "$(PYTEST)" \
-	  bench/papers/test_figures.py engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py examples/functions/native_test.py engines/python/tests/test_*.py
+	  bench/papers/test_figures.py engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py deploy/helm/test_chart.py \
+	  examples/functions/native_test.py engines/python/tests/test_*.py
 
 everything: # Builds all programs and tests, with all their features together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets
