@@ -191,7 +191,8 @@ test-busy: everything wheel reference functions $(PROMETHEUS)/promtool $(SYSTEMD
 	  CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) HELM=$(HELM) STRICT=$(STRICT) \
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" \
 	  $(FUNCTION_CRATES:%=--cargo "$(CARGO_FLAGS) --manifest-path %") $(BUSY) --pytest "$(PYTEST)" \
-	  bench/papers/test_figures.py engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py deploy/helm/test_chart.py \
+	  "bench/papers/test_figures.py -k 'postgres and (15 or 16)'" "bench/papers/test_figures.py -k 'postgres and (17 or 18)'" "bench/papers/test_figures.py -k 'not postgres'" \
+	  engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py deploy/helm/test_chart.py \
 	  examples/functions/native_test.py engines/python/tests/test_*.py
 
 everything: # Builds all programs and tests, with all their features together.

@@ -11,6 +11,7 @@ or took longer than it may.
 
 import argparse
 import json
+import shlex
 import statistics
 import subprocess
 import sys
@@ -87,12 +88,12 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, required=True, help="a folder for the output of runs that fail")
     parser.add_argument("--cargo", action="append", default=[], help="flags of cargo test that choose packages")
     parser.add_argument("--pytest", default="pytest", help="how pytest is run [default: pytest]")
-    parser.add_argument("python", nargs="*", help="suites of Python")
+    parser.add_argument("python", nargs="*", help="suites of Python: a path, and flags of pytest behind it")
     args = parser.parse_args()
     args.logs.mkdir(parents=True, exist_ok=True)
 
     suites = [suite for flags in args.cargo for suite in binaries(flags.split())]
-    suites += [Suite(f"pytest {path}", [*args.pytest.split(), path], ROOT) for path in args.python]
+    suites += [Suite(f"pytest {words}", [*args.pytest.split(), *shlex.split(words)], ROOT) for words in args.python]
     suites = [suite for suite in suites if args.only in suite.name]
     if not suites:
         parser.error(f"--only {args.only}: no suite has this in its name")
