@@ -107,39 +107,51 @@ impl World {
         found.next().map_or(Value::Unknown, |number| Value::Content(*number))
     }
 
+    /// Returns the bytes of a named file, read from a copy of each run that lives. `None` if there is none.
     fn bytes_of(&self, named: &NamedFile) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
-        for extent in &named.extents {
-            let lives = self.parties.nodes.iter().filter_map(|place| place.life.as_ref());
-            let life = lives.into_iter().find(|life| life.incarnation == extent.incarnation)?;
+        for run in named.places.runs.iter() {
             let start = bytes.len();
-            bytes.resize(start + extent.bytes as usize, 0);
-            life.service.memory().peek(extent.region.0, extent.region_offset, &mut bytes[start..])?;
+            bytes.resize(start + run.bytes as usize, 0);
+            let into = &mut bytes[start..];
+            let is_read = named.places.copies(run).any(|(region, offset)| {
+                let mut lives = self.parties.nodes.iter().filter_map(|place| place.life.as_ref());
+                let life = lives.find(|life| life.incarnation == region.incarnation);
+                life.is_some_and(|life| life.service.memory().peek(region.region.0, offset, into).is_some())
+            });
+            if !is_read {
+                return None;
+            }
         }
         Some(bytes)
     }
 
-    /// Reports whether all nodes that hold a name's bytes are in the same life as when they got them.
+    /// Reports whether a copy of each run of a name's bytes is on a node that is in the same life as when it got it.
     pub(crate) fn is_whole(&self, name: &str, disk: &Disk) -> bool {
         let ended = &self.parties.ended;
         disk.with_durable(|durable| {
             let named = durable.names.iter().find(|(has, _)| &***has == name).map(|(_, named)| named);
-            named.is_some_and(|named| named.extents.iter().all(|extent| !ended.contains(&extent.incarnation)))
+            named.is_some_and(|named| {
+                let mut runs = named.places.runs.iter();
+                runs.all(|run| {
+                    named.places.copies(run).any(|(region, _)| !ended.contains(&region.incarnation))
+                })
+            })
         })
     }
 
     /// Returns the regions of a node's life that belong to published names, according to the broker's disk.
     pub(crate) fn named_in(&self, incarnation: Incarnation) -> Vec<(RegionIndex, Epoch)> {
         self.parties.disk.with_durable(|durable| {
-            let extents = durable.names.values().flat_map(|named| &named.extents);
-            let here = extents.filter(|extent| extent.incarnation == incarnation);
-            here.map(|extent| (extent.region, extent.epoch)).collect()
+            let regions = durable.names.values().flat_map(|named| named.places.regions.iter());
+            let here = regions.filter(|region| region.incarnation == incarnation);
+            here.map(|region| (region.region, region.epoch)).collect()
         })
     }
 }
 
 /// Returns all regions that belong to published names, according to the records on the broker's disk.
 pub(crate) fn places(durable: &Durable) -> BTreeSet<Place> {
-    let extents = durable.names.values().flat_map(|named| &named.extents);
-    extents.map(|extent| (extent.incarnation, extent.region, extent.epoch)).collect()
+    let regions = durable.names.values().flat_map(|named| named.places.regions.iter());
+    regions.map(|region| (region.incarnation, region.region, region.epoch)).collect()
 }

@@ -352,7 +352,7 @@ impl Oracle {
                     view.sent_ruling = Some((ruling.term, ruling.broker_now_ms));
                 }
             }
-            (Request::Publish(publish), Ok(Reply::Publish(published))) => {
+            (Request::PublishPlaces(publish), Ok(Reply::PublishPlaces(published))) => {
                 let kept = disk.with_durable(|durable| {
                     durable.next_file > published.file
                         && durable.names.get(&publish.name).is_none_or(|named| named.file >= published.file)
@@ -360,7 +360,7 @@ impl Oracle {
                 let name = publish.name.to_string();
                 self.check(kept, "I5", || format!("{name:?} was acknowledged and is not on the disk"));
             }
-            (Request::OpenName(by), Ok(Reply::OpenName(opened))) => {
+            (Request::OpenPlaces(by), Ok(Reply::OpenPlaces(opened))) => {
                 let kept = disk.with_durable(|durable| durable.next_file > opened.file);
                 self.check(kept, "I5", || format!("{:?} was opened and is not on the disk", &*by.name));
             }

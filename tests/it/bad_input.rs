@@ -140,7 +140,11 @@ fn command_store_file_of_another_version_is_refused_and_left_as_it_is() {
         transaction.commit().expect("committed");
     }
     let shown = path.display().to_string();
-    fails(&["broker", "--listen", "127.0.0.1:0", "--store", &shown], 2, &[&shown, "format 99", "format 3"]);
+    fails(
+        &["broker", "--listen", "127.0.0.1:0", "--store", &shown],
+        2,
+        &[&shown, "format 99", "formats 3 and 4"],
+    );
     let database = redb::Database::create(&path).expect("still a database");
     drop(database);
     let other = folder.path().join("text");

@@ -123,7 +123,7 @@ fn command_broker_refuses_a_damaged_store_in_one_line_and_begins_it_anew_when_to
 
     // The name "name 7" is lost: every copy of its record in the store's file has a flipped bit.
     let mut bytes = std::fs::read(&path).expect("read");
-    let wanted = b"names/name 7";
+    let wanted = b"files/name 7";
     let places: Vec<usize> =
         bytes.windows(wanted.len()).enumerate().filter(|(_, at)| at == wanted).map(|(at, _)| at).collect();
     assert!(!places.is_empty(), "it is in the file");

@@ -24,6 +24,7 @@ mod paused_client;
 mod pressure;
 mod processes;
 mod protected_files;
+mod published_copies;
 mod published_files;
 mod queue;
 mod raw_client;

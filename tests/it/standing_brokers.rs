@@ -70,7 +70,7 @@ fn damaged_keys_in_etcd_are_refused_with_what_to_do() {
     let expected = load(&*store);
     let key = |record: &str| format!("farpool/{record}");
     let whole = |record: &str| (key(record), cluster.value(&key(record)));
-    let records = ["meta/term", "meta/key", "meta/sum", "meta/format", "names/a", "names/b"].map(whole);
+    let records = ["meta/term", "meta/key", "meta/sum", "meta/format", "files/a", "files/b"].map(whole);
     for (damaged, value) in &records {
         let other =
             records.iter().find(|(key, _)| key != damaged && !key.ends_with("format")).expect("another");
@@ -87,9 +87,9 @@ fn damaged_keys_in_etcd_are_refused_with_what_to_do() {
         cluster.put(damaged, value);
         assert_eq!(load(&*store), expected, "{damaged} is whole again");
     }
-    cluster.put("farpool/names/c", &records[4].1);
+    cluster.put("farpool/files/c", &records[4].1);
     let error = store.load().expect_err("one key more").to_string();
-    assert!(error.contains("is that of \"names/a\""), "{error}");
+    assert!(error.contains("is that of \"files/a\""), "{error}");
 }
 
 #[test]

@@ -16,9 +16,11 @@ pub(crate) fn event_of(news: News) -> Event {
         }
         News::NodeLost { node, silent_ms, files } => {
             let held = match files {
-                0 => "no published file has bytes there".to_owned(),
+                0 => "no published file has bytes only there".to_owned(),
                 files => {
-                    format!("{files} published files have bytes there and cannot be read until it comes back")
+                    format!(
+                        "{files} published files have bytes only there and cannot be read until it comes back"
+                    )
                 }
             };
             let message = format!("node {node} is lost: it has been silent for {silent_ms} ms; {held}");

@@ -154,10 +154,14 @@ impl Core {
             Request::RequestTickets(request) => {
                 leases.request_tickets(now, tenant, &request).map(Reply::RequestTickets)
             }
-            Request::Publish(publish) => {
-                leases.publish(now, tenant, &publish, &mut records).map(Reply::Publish)
+            Request::PublishPlaces(publish) => {
+                leases.publish(now, tenant, &publish, &mut records).map(Reply::PublishPlaces)
             }
-            Request::OpenName(by) => leases.open_name(tenant, &by.name).map(Reply::OpenName),
+            Request::OpenPlaces(by) => leases.open_places(tenant, &by.name).map(Reply::OpenPlaces),
+            Request::Publish(publish) => {
+                leases.publish_extents(now, tenant, &publish, &mut records).map(Reply::Publish)
+            }
+            Request::OpenName(by) => leases.open_extents(tenant, &by.name).map(Reply::OpenName),
             Request::DropName(by) => leases.drop_name(tenant, &by.name, &mut records).map(Reply::DropName),
             Request::RenameName(rename) => {
                 leases.rename(tenant, &rename, &mut records).map(Reply::RenameName)

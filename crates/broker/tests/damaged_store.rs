@@ -294,7 +294,7 @@ fn damaged_file_is_rebuilt_with_the_names_that_are_whole_and_kept_under_another_
     // One page of records is lost: the one with x/00150.
     let mut bytes = subject.bytes.clone();
     let places = |bytes: &[u8]| {
-        let wanted = b"names/x/00150";
+        let wanted = b"files/x/00150";
         let found = bytes.windows(wanted.len()).enumerate().filter(|(_, window)| window == wanted);
         found.map(|(at, _)| at).collect::<Vec<_>>()
     };

@@ -6,8 +6,9 @@ use crate::lanes::{OpenLane, Side, unexpected};
 use crate::lists::{ClientShare, GroupSelection};
 use crate::observed::Observed;
 use crate::places::Locations;
+use crate::station::Station;
 use crate::stopped::stopped;
-use farpool_files::beneath::{self, NodeLinks, Session};
+use farpool_files::beneath::{self, Session};
 use farpool_files::{Error, ErrorKind, FarFile, ReadRange};
 use farpool_lock::Mutex;
 use farpool_planner::{Placement, Way};
@@ -141,46 +142,6 @@ pub struct Caller {
 
 /// Node of a lane, `None` for the client, and the kind of lane.
 type LaneKey = (Option<NodeId>, Side);
-
-/// Place where a call currently runs.
-enum Station {
-    Node(Arc<NodeLinks>),
-    Here,
-}
-
-impl Station {
-    fn key(&self) -> Option<NodeId> {
-        match self {
-            Station::Node(node) => Some(node.info.node),
-            Station::Here => None,
-        }
-    }
-
-    fn links(&self) -> Option<&NodeLinks> {
-        match self {
-            Station::Node(node) => Some(node),
-            Station::Here => None,
-        }
-    }
-
-    fn name(&self) -> Option<String> {
-        match self {
-            Station::Node(node) => Some(node.info.name.to_string()),
-            Station::Here => None,
-        }
-    }
-
-    fn error(&self, error: &LinkError) -> Error {
-        match self {
-            Station::Node(node) => node.link_error(error),
-            Station::Here => Error::of_link("the sandbox of this machine", error),
-        }
-    }
-
-    fn at(&self) -> String {
-        self.name().map_or(" on this machine".to_owned(), |name| format!(" at node {name}"))
-    }
-}
 
 /// State of a call that is running.
 struct Call<'c> {
@@ -363,18 +324,25 @@ impl Caller {
         })
     }
 
-    /// Calls `run`, and retries it once if bytes were lost and have been found elsewhere.
+    /// Calls `run`, and retries it once if bytes were lost or cannot be reached, and there are others elsewhere. A
+    /// retry is safe, because functions have no side effects.
     fn retry_if_moved<T>(&self, run: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        match run() {
-            // The bytes may have moved. A retry is safe, because functions have no side effects.
-            Err(error) if error.kind() == ErrorKind::Lost => {
-                beneath::reopen(&self.file, &error)?;
-                *self.places.lock() = Arc::new(Locations::of(&self.file, self.range.clone())?);
-                self.idle.lock().clear();
-                run()
-            }
-            other => other,
+        let error = match run() {
+            Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable) => error,
+            other => return other,
+        };
+        if error.kind() == ErrorKind::Lost {
+            // The bytes may have moved, or been rebuilt.
+            beneath::reopen(&self.file, &error)?;
         }
+        let places = Locations::of(&self.file, self.range.clone())?;
+        let has_suspects = places.nodes().iter().any(|(node, _)| node.is_suspect());
+        if error.kind() == ErrorKind::Unreachable && has_suspects {
+            return Err(error);
+        }
+        *self.places.lock() = Arc::new(places);
+        self.idle.lock().clear();
+        run()
     }
 
     fn try_call(

@@ -25,6 +25,7 @@ mod lists;
 mod observed;
 mod places;
 mod signing;
+mod station;
 mod stopped;
 mod stored;
 

@@ -4,7 +4,7 @@
 
 use crate::Function;
 use farpool_files::beneath::delete_private;
-use farpool_files::{CreateOptions, Error, ErrorKind, FileClass, FileInfo, IfTaken, Pool};
+use farpool_files::{CreateOptions, Error, ErrorKind, FileClass, FileInfo, IfTaken, Pool, Protection};
 use farpool_wire::codec::{Cursor, Field};
 use farpool_wire::control::{FunctionForm, FunctionSignature};
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
@@ -57,12 +57,18 @@ fn decode(bytes: &[u8]) -> Result<Function, WireError> {
     Function::new(form, bytes, &entry, signature).map_err(|_| WireError::Text { what: "a stored function" })
 }
 
-/// Stores a function in the pool under a name, for all clients.
+/// Stores a function in the pool under a name, for all clients. Returns its protection: a mirror if the pool has room
+/// on two hosts, otherwise none.
 ///
 /// Errors: [`ErrorKind::Invalid`] if the function is resident, so that nodes have it already, or if the name is not
 /// permitted; [`ErrorKind::Exists`] if the name is in use and should not be replaced; [`ErrorKind::Exhausted`] if the
 /// pool has no room.
-pub fn put_function(pool: &Pool, name: &str, function: &Function, if_taken: IfTaken) -> Result<(), Error> {
+pub fn put_function(
+    pool: &Pool,
+    name: &str,
+    function: &Function,
+    if_taken: IfTaken,
+) -> Result<Protection, Error> {
     let during = |error: Error| error.during(format_args!("putting function {name:?}"));
     if function.form == FunctionForm::Resident {
         let message = "a resident function is built into nodes and cannot be stored";
@@ -71,14 +77,24 @@ pub fn put_function(pool: &Pool, name: &str, function: &Function, if_taken: IfTa
     let file_name = file_name(name).map_err(during)?;
     let bytes =
         encode(function).map_err(|error| during(Error::new(ErrorKind::Invalid, error.to_string())))?;
-    let options = CreateOptions { size_hint: bytes.len() as u64, ..CreateOptions::default() };
-    let file = pool.create(&file_name, FileClass::Pinned, options).map_err(during)?;
+    let create = |protection| {
+        let size_hint = bytes.len() as u64;
+        let options = CreateOptions { size_hint, protection: Some(protection), ..CreateOptions::default() };
+        pool.create(&file_name, FileClass::Pinned, options)
+    };
+    // A pool with one host refuses a mirror.
+    let file = create(Protection::Mirror).or_else(|error| match error.kind() {
+        ErrorKind::Invalid => create(Protection::None),
+        _ => Err(error),
+    });
+    let file = file.map_err(during)?;
     let put = file.write_at(0, &bytes).and_then(|()| pool.publish(&file_name, if_taken));
     if put.is_err() {
         // Deletes the file, which is private to this session because it was not published.
         let _was_there = delete_private(pool, &file_name);
     }
-    put.map_err(during)
+    put.map_err(during)?;
+    Ok(if file.copies() > 1 { Protection::Mirror } else { Protection::None })
 }
 
 /// Reads a stored function.

@@ -188,11 +188,19 @@ fn push(args: &PushArgs) -> Outcome {
     let function = args.code.load(&args.file)?;
     let pool = args.pool.open(LABEL)?;
     let if_taken = if args.replace { IfTaken::Replace } else { IfTaken::Refuse };
-    pool.put_function(&args.name, &function, if_taken)?;
+    let protection = pool.put_function(&args.name, &function, if_taken)?.word();
     let digest = abi::hex(function.digest());
     let (form, bytes) = (function.form().word(), function.bytes().len());
-    let json = json!({ "name": args.name, "form": form, "entry": function.entry(), "bytes": bytes, "sha256": digest });
-    let line = format!("{}: {form}, {}, sha256 {}", args.name, show_bytes(bytes as u64), &digest[..16]);
+    let json = json!({
+        "name": args.name, "form": form, "entry": function.entry(), "bytes": bytes, "sha256": digest,
+        "protection": protection,
+    });
+    let line = format!(
+        "{}: {form}, {}, sha256 {}, protection {protection}",
+        args.name,
+        show_bytes(bytes as u64),
+        &digest[..16]
+    );
     args.pool.say(&json, &[line])
 }
 

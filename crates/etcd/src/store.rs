@@ -2,7 +2,7 @@
 
 use crate::gateway::Gateway;
 use crate::{Keys, PATIENCE, decoded, encoded, is_led, number};
-use farpool_broker::stores::records::{Ledger, NAMES, Reading, SUM};
+use farpool_broker::stores::records::{FILES, Ledger, NAMES, PAGES, Reading, SUM, Step};
 use farpool_broker::stores::{Store, StoreError};
 use farpool_lease::broker::{Durable, StateChange};
 use farpool_wire::mutant;
@@ -10,13 +10,15 @@ use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 
 /// Version of the format.
-const FORMAT: &str = "2";
+const FORMAT: &str = "3";
+/// Version of the format before, which is read.
+const FORMER: &str = "2";
 /// Key of the version, without the prefix.
 const FORMAT_KEY: &str = "meta/format";
 /// Prefixes of all keys except the leader's.
-const PREFIXES: [&str; 2] = ["meta/", NAMES];
+const PREFIXES: [&str; 4] = ["meta/", FILES, PAGES, NAMES];
 /// Keys that are read at once.
-const PAGE: usize = 64;
+const KEYS_AT_ONCE: usize = 64;
 
 /// Keys of a pool, for the leader whose key was created at `revision`.
 pub struct EtcdStore {
@@ -25,11 +27,13 @@ pub struct EtcdStore {
     revision: i64,
     /// Digests of what is stored, once it was read. Nobody else changes it.
     ledger: OnceLock<Ledger>,
+    /// True once this store has stored the version of its format.
+    has_format: bool,
 }
 
 impl EtcdStore {
     pub(crate) fn new(gateway: Arc<Gateway>, keys: Keys, revision: i64) -> EtcdStore {
-        EtcdStore { gateway, keys, revision, ledger: OnceLock::new() }
+        EtcdStore { gateway, keys, revision, ledger: OnceLock::new(), has_format: false }
     }
 
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
@@ -59,7 +63,7 @@ impl EtcdStore {
             *last += 1;
         }
         let wanted =
-            json!({ "key": encoded(from), "range_end": encoded(&behind), "limit": PAGE.to_string() });
+            json!({ "key": encoded(from), "range_end": encoded(&behind), "limit": KEYS_AT_ONCE.to_string() });
         let found = self.gateway.call("kv/range", &wanted, PATIENCE)?;
         let mut last = None;
         for one in found["kvs"].as_array().into_iter().flatten() {
@@ -78,10 +82,12 @@ impl EtcdStore {
     /// Reads all records and verifies their checksums.
     fn read(&self) -> Result<(Durable, Ledger), StoreError> {
         let format = self.get(&self.keys.of(FORMAT_KEY))?;
-        if let Some(other) = format.as_deref().filter(|found| *found != FORMAT.as_bytes()) {
+        if let Some(other) =
+            format.as_deref().filter(|found| ![FORMAT, FORMER].map(str::as_bytes).contains(found))
+        {
             return Err(StoreError(format!(
-                "what is under {} in etcd has format {:?}; this version reads and writes format {FORMAT} only. Use \
-                 the version that wrote it, or another prefix",
+                "what is under {} in etcd has format {:?}; this version reads formats {FORMER} and {FORMAT}. Use the \
+                 version that wrote it, or another prefix",
                 self.keys.prefix,
                 String::from_utf8_lossy(other)
             )));
@@ -115,8 +121,23 @@ impl Store for EtcdStore {
         if self.ledger.get().is_none() {
             self.load()?;
         }
-        let ledger = self.ledger.get_mut().ok_or_else(|| StoreError("etcd was not read".to_owned()))?;
-        let changes = ledger.changes(records)?;
+        for step in self.ledger()?.steps(records)? {
+            self.commit_step(&step)?;
+        }
+        Ok(())
+    }
+}
+
+impl EtcdStore {
+    fn ledger(&mut self) -> Result<&mut Ledger, StoreError> {
+        self.ledger.get_mut().ok_or_else(|| StoreError("etcd was not read".to_owned()))
+    }
+
+    /// Commits a step in one transaction.
+    fn commit_step(&mut self, step: &Step) -> Result<(), StoreError> {
+        let has_format = self.has_format;
+        let ledger = self.ledger()?;
+        let (changes, before) = (ledger.changes(step), ledger.sum());
         let put = |key: &str, value: &[u8]| {
             let key = encoded(self.keys.of(key).as_bytes());
             json!({ "request_put": { "key": key, "value": encoded(value) } })
@@ -126,13 +147,13 @@ impl Store for EtcdStore {
             None => json!({ "request_delete_range": { "key": encoded(self.keys.of(key).as_bytes()) } }),
         };
         let mut operations: Vec<Value> = changes.values.iter().map(operation).collect();
-        if ledger.commit() == 0 {
+        if !has_format {
             operations.push(put(FORMAT_KEY, FORMAT.as_bytes()));
         }
         // A transaction may be carried out a second time, by a member that was asked first and acts late, after other
         // commits. It therefore names the sum that it was made from.
         let sum = encoded(self.keys.of(SUM).as_bytes());
-        let follows = match ledger.sum() {
+        let follows = match before {
             Some(value) => {
                 json!({ "key": sum, "target": "VALUE", "result": "EQUAL", "value": encoded(&value) })
             }
@@ -158,7 +179,8 @@ impl Store for EtcdStore {
                 "this broker lost the leadership: {leader} in etcd was created by another broker or is gone"
             )));
         }
-        ledger.kept(&changes);
+        self.has_format = true;
+        self.ledger()?.kept(&changes);
         Ok(())
     }
 }

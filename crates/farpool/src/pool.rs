@@ -6,7 +6,7 @@ use crate::monitoring::{Endpoint, Serving};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_calls::{Function, FunctionInfo};
-use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions};
+use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions, Protection};
 use farpool_tables::{FarTable, PutOptions, TableInfo, TableKey};
 use farpool_transport::Dialer;
 use std::convert::Infallible;
@@ -183,12 +183,18 @@ impl Pool {
         farpool_tables::put_table(self, name, schema, batches, options)
     }
 
-    /// Stores a function in the pool under a name, for all clients.
+    /// Stores a function in the pool under a name, for all clients. Returns its protection: a mirror if the pool has
+    /// room on two hosts, otherwise none.
     ///
     /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the function is resident, so that nodes have it
     /// already, or if the name is not permitted; [`ErrorKind::Exists`](crate::ErrorKind::Exists) if the name is in
     /// use and should not be replaced; [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if the pool has no room.
-    pub fn put_function(&self, name: &str, function: &Function, if_taken: IfTaken) -> Result<(), Error> {
+    pub fn put_function(
+        &self,
+        name: &str,
+        function: &Function,
+        if_taken: IfTaken,
+    ) -> Result<Protection, Error> {
         farpool_calls::put_function(self, name, function, if_taken)
     }
 

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, Phase};
-use crate::plan::{ReadPlan, Segment};
+use crate::plan::{EXTENT_BYTES_MAX, ExtentCopy, ReadPlan, Segment};
 use crate::pool::Pool;
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,7 +63,16 @@ pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretc
         if start >= end {
             continue;
         }
-        let Some(copy) = copies.first() else {
+        // A copy that goes on in the region of the bytes before needs no mapping of its own, and one on the same node
+        // no request to another.
+        let last = stretches.last().map(|last| Arc::clone(&last.region));
+        let rank = |copy: &&ExtentCopy<Arc<LeasedRegion>>| {
+            let region = &copy.allocation.region;
+            let is_here = last.as_ref().is_some_and(|last| Arc::ptr_eq(last, region));
+            let is_near = last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.node, &region.node));
+            (region.check_usable().is_err(), region.node.is_suspect(), !is_here, !is_near)
+        };
+        let Some(copy) = copies.iter().min_by_key(rank) else {
             return Err(Error::new(ErrorKind::Lost, format!("bytes from {start} on have no copy left")));
         };
         let (region, offset) =
@@ -84,32 +93,50 @@ pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretc
 }
 
 /// Returns a region from which the whole range can be read now, and the offset there. `None` if there is none. A node
-/// that did not answer lately is used only if no other has the bytes, as in a read.
+/// that did not answer lately is used only if no other has the bytes, as in a read. Copies that are as good take turns.
 pub fn readable_in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedRegion>, u64)> {
-    let start = range.start;
-    let rank = |region: &Arc<LeasedRegion>| {
-        region.check_usable().is_ok().then(|| u32::from(region.node.is_suspect()))
-    };
-    let plan = file.inner.state().map.plan_read(range, rank);
-    let ReadPlan::Fetch { segments, bare } = plan else { return None };
-    let first = segments.first().filter(|_| bare.is_empty())?;
-    let at = first.offset.checked_sub(first.file.start - start)?;
-    let is_next = |segment: &Segment<Arc<LeasedRegion>>| {
-        Arc::ptr_eq(&segment.region, &first.region) && segment.offset == at + (segment.file.start - start)
-    };
-    segments.iter().all(is_next).then(|| (Arc::clone(&first.region), at))
+    let turn = (range.start / EXTENT_BYTES_MAX) as usize;
+    let mut copies = copies_in_one_region(file, range);
+    copies.retain(|(region, _)| region.check_usable().is_ok());
+    let count = copies.len().max(1);
+    copies.rotate_left(turn % count);
+    copies.into_iter().min_by_key(|(region, _)| region.node.is_suspect())
 }
 
 /// Returns the region that has the whole range, and the offset there, even if it cannot be read now. `None` if the
 /// range is not contiguous in one region.
 pub fn in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedRegion>, u64)> {
-    let start = range.start;
-    let segments = file.inner.state().map.copies_of(range);
-    let first = segments.first()?;
-    let is_next = |segment: &Segment<Arc<LeasedRegion>>| {
-        segment.region.node.info.node == first.region.node.info.node
-            && segment.region.region == first.region.region
-            && segment.offset == first.offset + (segment.file.start - start)
+    copies_in_one_region(file, range).into_iter().next()
+}
+
+/// Returns each region that has a copy of the whole range, contiguously, and the offset there. None if some of the
+/// range cannot be read.
+fn copies_in_one_region(file: &FarFile, range: Range<u64>) -> Vec<(Arc<LeasedRegion>, u64)> {
+    let state = file.inner.state();
+    match state.map.plan_read(range.clone(), |_| Some(0)) {
+        ReadPlan::Fetch { segments, bare } if bare.is_empty() && !segments.is_empty() => {}
+        _ => return Vec::new(),
+    }
+    let segments = state.map.copies_of(range.clone());
+    drop(state);
+    let reaches_end = |first: &Segment<Arc<LeasedRegion>>| {
+        let is_next = |end: u64, segment: &Segment<Arc<LeasedRegion>>| {
+            segment.file.start == end
+                && is_same(&segment.region, &first.region)
+                && segment.offset == first.offset + (end - first.file.start)
+        };
+        // The copies of an extent come before those of the next one.
+        let end = segments.iter().fold(first.file.end, |end, segment| match is_next(end, segment) {
+            true => segment.file.end,
+            false => end,
+        });
+        end >= range.end
     };
-    segments.iter().all(is_next).then(|| (Arc::clone(&first.region), first.offset))
+    let begins = |segment: &&Segment<Arc<LeasedRegion>>| segment.file.start == range.start;
+    let firsts = segments.iter().filter(begins).filter(|first| reaches_end(first));
+    firsts.map(|first| (Arc::clone(&first.region), first.offset)).collect()
+}
+
+fn is_same(one: &LeasedRegion, other: &LeasedRegion) -> bool {
+    (one.node.info.incarnation, one.region) == (other.node.info.incarnation, other.region)
 }

@@ -8,7 +8,7 @@
 //! The only lock is the mutex of the link. It is held until the answer has come or the request has timed out, but not
 //! in the pauses between retries. No other lock is taken inside it.
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::nodes::Nodes;
 use crate::refused::refused;
 use crate::session_core::SessionCore;
@@ -32,6 +32,11 @@ macro_rules! answer_of {
     };
 }
 pub(crate) use answer_of;
+
+/// Reports whether the broker is of a version that does not know the request.
+fn is_unsupported(error: &Error) -> bool {
+    error.refusal().is_some_and(|refusal| refusal.code == Code::Unsupported)
+}
 
 /// Link of a session to its broker.
 pub(crate) struct Broker {
@@ -94,7 +99,13 @@ impl Broker {
                 Err(LinkError::Refused { refusal, .. }) => match (request, refusal.code) {
                     // A broker that has just started waits for its nodes to connect and to report which regions are
                     // free, and which are sealed (immutable).
-                    (Request::OpenName(_) | Request::Publish(_), Code::NoNodes | Code::NotReported)
+                    (
+                        Request::OpenPlaces(_)
+                        | Request::PublishPlaces(_)
+                        | Request::OpenName(_)
+                        | Request::Publish(_),
+                        Code::NoNodes | Code::NotReported,
+                    )
                     | (Request::RequestTickets(_), Code::NotReported)
                         if self.base.host.now() < give_up =>
                     {
@@ -123,6 +134,41 @@ impl Broker {
                 return Err(self.error(&error).during(format!("gave up after {patience_ms} ms")));
             }
             self.base.pause(50)?;
+        }
+    }
+
+    /// Returns where the bytes of a name are.
+    pub(crate) fn open_places(&self, name: &Name) -> Result<PlacesOpened, Error> {
+        let by_name = ByName { name: name.clone() };
+        match self.ask(&Request::OpenPlaces(by_name.clone())) {
+            Err(error) if is_unsupported(&error) => {
+                let opened = answer_of!(self.ask(&Request::OpenName(by_name))?, OpenName)?;
+                let places = Places::of_extents(&opened.extents).map_err(|error| {
+                    Error::new(ErrorKind::Refused, format!("the broker's answer: {error}"))
+                })?;
+                let Opened { file, class, nodes, .. } = opened;
+                Ok(PlacesOpened { file, class, copies_wanted: 1, places, nodes })
+            }
+            reply => answer_of!(reply?, OpenPlaces),
+        }
+    }
+
+    /// Gives sealed regions to a name.
+    ///
+    /// Errors: the file has copies, and the broker is of a version that knows none.
+    pub(crate) fn publish(&self, publish: PublishPlaces) -> Result<Published, Error> {
+        match self.ask(&Request::PublishPlaces(publish.clone())) {
+            Err(error) if is_unsupported(&error) => {
+                let extents = publish.places.extents().and_then(List::new).map_err(|_| {
+                    let message = "the broker is of an earlier version, which keeps one copy of a published file and \
+                                   fewer extents; upgrade it, or publish with protection none";
+                    Error::new(ErrorKind::Invalid, message)
+                })?;
+                let PublishPlaces { session, secret, name, class, replace, moved, .. } = publish;
+                let publish = Publish { session, secret, name, class, replace, moved, extents };
+                answer_of!(self.ask(&Request::Publish(publish))?, Publish)
+            }
+            reply => answer_of!(reply?, PublishPlaces),
         }
     }
 

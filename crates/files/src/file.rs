@@ -18,7 +18,7 @@ use crate::session::Session;
 use crate::stats::add;
 use farpool_host::HostEvent;
 use farpool_lock::{Mutex, MutexGuard};
-use farpool_wire::control::NamedExtent;
+use farpool_wire::control::Places;
 use farpool_wire::{FileClass, FileId, MonoNs, mutant};
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut, Range};
@@ -63,7 +63,7 @@ pub(crate) enum Phase {
     /// No more writes are accepted. The regions are being sealed (made immutable) one after another.
     Sealing,
     /// All regions are sealed. The file has no name yet, because it was not published yet or publishing failed.
-    Sealed(Vec<NamedExtent>),
+    Sealed(Places),
     /// The file was published: a name owns its regions at the nodes, whether this session lives or not.
     Published(FileId),
     Deleted,
@@ -188,6 +188,11 @@ impl FarFile {
     /// Returns the protection against the loss of a node.
     pub fn protection(&self) -> Protection {
         self.inner.protection
+    }
+
+    /// Returns the number of copies in far memory of the bytes that have fewest. A lost node may still be counted.
+    pub fn copies(&self) -> usize {
+        self.inner.state().map.extents().map(|(_, copies)| copies.len()).min().unwrap_or(0)
     }
 
     /// Returns the length in bytes.

@@ -160,8 +160,14 @@ impl NodeLinks {
         self.is_barred.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_suspect(&self) -> bool {
+    /// Reports whether the node did not answer last time. Copies elsewhere are then preferred until it answers again.
+    pub fn is_suspect(&self) -> bool {
         self.is_suspect.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the node did not answer. Renewals find out when it does again.
+    pub fn suspect(&self) {
+        self.set_suspect(true);
     }
 
     pub(crate) fn set_suspect(&self, suspect: bool) {

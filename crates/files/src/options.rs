@@ -40,20 +40,29 @@ pub enum IfTaken {
     Replace,
 }
 
-/// Protection of a scratch file against the loss of a node.
+/// Protection of a file against the loss of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// No protection: reads of bytes on a lost node fail with [`ErrorKind::Lost`].
     None,
     /// Two copies, on nodes with different host labels (failure domains). A write ends when both copies have it, or
-    /// when a copy that failed has been dropped from the file. A lost copy is made again in the background.
+    /// when a copy that failed has been dropped from the file. A lost copy of a scratch file is made again in the
+    /// background.
     Mirror,
     /// A copy on a disk of this machine, written in the background. The disk also takes bytes for which the pool has no
-    /// room.
+    /// room. Only scratch files can have it.
     Local,
 }
 
 impl Protection {
+    /// Returns the number of copies in far memory.
+    pub(crate) fn copies(self) -> usize {
+        match self {
+            Protection::None | Protection::Local => 1,
+            Protection::Mirror => 2,
+        }
+    }
+
     /// Returns the word used in interfaces: `none`, `mirror` or `local`.
     pub fn word(self) -> &'static str {
         match self {
@@ -185,7 +194,8 @@ impl PoolOptions {
 pub struct CreateOptions {
     /// Expected length in bytes. Memory for it is leased at creation. It is not a limit.
     pub size_hint: u64,
-    /// Protection against the loss of a node. Only scratch files have a choice. Default: the session's.
+    /// Protection against the loss of a node. Scratch files may have any, and by default have the session's. Pinned
+    /// files may have none, which is the default, or a mirror. Files of caches have none.
     pub protection: Option<Protection>,
     /// True if the file leaves this process only encrypted. Only scratch files can be encrypted. Default: the
     /// session's.

@@ -462,11 +462,13 @@ impl Inner {
     /// Returns the protection of a new file.
     fn protection(&self, class: FileClass, asked: Option<Protection>) -> Result<Protection, Error> {
         if class != FileClass::Scratch {
-            return match asked {
-                None | Some(Protection::None) => Ok(Protection::None),
-                Some(other) => {
+            return match (class, asked) {
+                (_, None | Some(Protection::None)) => Ok(Protection::None),
+                (FileClass::Pinned, Some(Protection::Mirror)) => self.session.check_mirror(),
+                (_, Some(other)) => {
+                    let permitted = if class == FileClass::Pinned { "none or mirror" } else { "none" };
                     let message = format!(
-                        "protection {} is not possible for files of class {class}; only scratch files are protected",
+                        "protection {} is not possible for files of class {class}; use {permitted}",
                         other.word()
                     );
                     Err(Error::new(ErrorKind::Invalid, message))

@@ -1,22 +1,25 @@
 //! Published files: sealing them (making their regions immutable) and naming them, finding them after they moved,
 //! rebuilding them after a loss, and moving them off a node that is being drained (emptied).
 
-use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::leases::Patience;
 use crate::node_batches::{copy_bytes, span};
-use crate::node_links::LeasedRegion;
+use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::options::IfTaken;
-use crate::plan::{Allocation, CopyId, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, FileMap, Group, Segment};
+use crate::plan::{
+    Allocation, CopyId, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentCopy, FileMap, Group, Segment,
+};
+use crate::repair::Repairable;
 use crate::session::Session;
 use farpool_wire::control::*;
-use farpool_wire::limits::NAMED_EXTENTS_MAX;
-use farpool_wire::{Code, FileClass, FileId, List, Name, Request};
+use farpool_wire::{Code, FileClass, FileId, Name, NodeId, WireError};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// Most bytes of a published file that is opened: its map takes some 100 bytes for each MiB.
+const SEALED_BYTES_MAX: u64 = 4 << 40;
 
 /// State of a name that does not lead to its former file any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +35,7 @@ pub enum Became {
 pub fn became(file: &FarFile) -> Option<Became> {
     let Phase::Published(id) = file.inner.state().phase else { return None };
     let name = Name::new(file.name()).ok()?;
-    let reply = file.inner.session.broker.ask(&Request::OpenName(ByName { name }));
-    match reply.and_then(|reply| answer_of!(reply, OpenName)) {
+    match file.inner.session.broker.open_places(&name) {
         Ok(opened) => (opened.file != id).then_some(Became::Replaced),
         Err(gone) => {
             gone.refusal().filter(|refusal| refusal.code == Code::NoSuchName).map(|_| Became::Dropped)
@@ -52,19 +54,26 @@ impl FileInner {
             let message = format!("far file {shown:?} is of class {class}; only pinned files are published");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let mut extents = self.sealed_extents()?;
-        extents.iter_mut().for_each(|extent| extent.bind(&name));
+        let mut places = self.sealed_places()?;
         let proof = self.session.leases.proof();
-        let publish = Publish {
-            session: proof.session,
-            secret: proof.secret,
-            name,
-            class,
-            replace: if_taken == IfTaken::Replace,
-            moved: FileId(0),
-            extents: list(extents)?,
+        let published = loop {
+            let mut named = places.clone();
+            named.bind(&name);
+            let publish = PublishPlaces {
+                session: proof.session,
+                secret: proof.secret,
+                name: name.clone(),
+                class,
+                replace: if_taken == IfTaken::Replace,
+                moved: FileId(0),
+                copies_wanted: self.protection.copies() as u8,
+                places: named,
+            };
+            match self.session.broker.publish(publish) {
+                Ok(published) => break published,
+                Err(error) => places = without_lost(&places, &error).ok_or(error)?,
+            }
         };
-        let published = answer_of!(self.session.broker.ask(&Request::Publish(publish))?, Publish)?;
         let mut state = self.state();
         if matches!(state.phase, Phase::Sealed(_)) {
             state.phase = Phase::Published(published.file);
@@ -72,14 +81,14 @@ impl FileInner {
         Ok(())
     }
 
-    /// Seals the file (makes it immutable) if that is not done yet, and returns its sealed extents. From then on its
-    /// bytes do not change, even if publishing fails; publishing may be retried.
-    fn sealed_extents(&self) -> Result<Vec<NamedExtent>, Error> {
+    /// Seals the file (makes it immutable) if that is not done yet, and returns its places. From then on its bytes do
+    /// not change, even if publishing fails; publishing may be retried.
+    fn sealed_places(&self) -> Result<Places, Error> {
         loop {
             let holes = {
                 let state = self.state();
                 match &state.phase {
-                    Phase::Sealed(extents) => return Ok(extents.clone()),
+                    Phase::Sealed(places) => return Ok(places.clone()),
                     Phase::Published(_) => {
                         return Err(Error::new(ErrorKind::ReadOnly, "the file is published already"));
                     }
@@ -88,13 +97,17 @@ impl FileInner {
                 }
             };
             self.fill_holes(&holes)?;
+            if self.unprotected_bytes() > 0 {
+                // A copy that was lost, or for which there was no room, is made before nobody can make it any more.
+                self.repair();
+            }
             let _lock = self.begin_change(0..u64::MAX);
             if self.begin_sealing()? {
-                self.session.leases.seal(self.group, |sealed| {
+                let sealed = self.session.leases.seal(self.group, |sealed| {
                     let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();
                     self.state().map.replace_regions(replaced);
-                })?;
-                return self.end_sealing();
+                });
+                return self.end_sealing().map_err(|error| sealed.err().unwrap_or(error));
             }
         }
     }
@@ -112,13 +125,8 @@ impl FileInner {
             let why = if map.is_poisoned() { "a write to it failed" } else { "it is empty" };
             return Err(Error::new(ErrorKind::Invalid, format!("the file cannot be published: {why}")));
         }
-        let extents = map.extents().filter(|(file, _)| file.start < map.length()).count();
-        if extents > NAMED_EXTENTS_MAX {
-            let message = format!(
-                "the file cannot be published: it has {extents} extents; at most {NAMED_EXTENTS_MAX} are permitted"
-            );
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
+        // Checks the limits before the file can no longer be written.
+        places_of(map)?;
         if !map.holes().is_empty() {
             return Ok(false);
         }
@@ -126,25 +134,29 @@ impl FileInner {
         Ok(true)
     }
 
-    fn end_sealing(&self) -> Result<Vec<NamedExtent>, Error> {
+    /// Drops copies whose regions could not be sealed, and returns the places of the others.
+    fn end_sealing(&self) -> Result<Places, Error> {
         let mut state = self.state();
         let length = state.map.length();
-        let mut extents = Vec::new();
-        for (file, copies) in state.map.extents().filter(|(file, _)| file.start < length) {
-            let lost = |copy: &crate::plan::ExtentCopy<Arc<LeasedRegion>>| {
-                let why = "it was lost while the file was sealed";
-                Error::lost(&copy.allocation.region.node.info, why)
-            };
+        let is_sealed = |copy: &ExtentCopy<Arc<LeasedRegion>>| !copy.allocation.region.is_leased;
+        for (_, copies) in state.map.extents().filter(|(file, _)| file.start < length) {
             match copies {
-                [copy, ..] if !copy.allocation.region.is_leased => {
-                    extents.push(named(&copy.allocation, length.min(file.end) - file.start));
+                _ if copies.iter().any(is_sealed) => {}
+                [copy, ..] => {
+                    let why = "it was lost while the file was sealed";
+                    return Err(Error::lost(&copy.allocation.region.node.info, why));
                 }
-                [copy, ..] => return Err(lost(copy)),
                 [] => return Err(Error::new(ErrorKind::Lost, "some bytes of the file have no copy left")),
             }
         }
-        state.phase = Phase::Sealed(extents.clone());
-        Ok(extents)
+        let copies = state.map.extents().flat_map(|(_, copies)| copies);
+        let left = copies.filter(|copy| !is_sealed(copy)).map(|copy| copy.allocation.clone()).collect();
+        state.map.drop_lost(|region| region.is_leased);
+        let places = places_of(&state.map)?;
+        state.phase = Phase::Sealed(places.clone());
+        drop(state);
+        self.session.leases.give_back(left);
+        Ok(places)
     }
 
     /// Looks up where the file is now, after its bytes were not found. They may have moved, or a lost file may have
@@ -169,39 +181,57 @@ impl FileInner {
     }
 }
 
-fn list(extents: Vec<NamedExtent>) -> Result<List<NamedExtent, NAMED_EXTENTS_MAX>, Error> {
-    List::new(extents).map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("the file has too many extents to publish: {error}"))
-    })
+/// Returns the places of a file without the copies at the node that an error of publishing them names. `None` if it
+/// names none, or if some bytes have no copy elsewhere.
+fn without_lost(places: &Places, error: &Error) -> Option<Places> {
+    let is_loss = |code| matches!(code, Code::FileLost | Code::NoNodes | Code::NotReported);
+    let refusal = error.refusal().filter(|refusal| is_loss(refusal.code))?;
+    let left = places.only(|region| region.node.0 != refusal.detail);
+    let is_less = left.regions.len() < places.regions.len();
+    (is_less && left.runs.iter().all(|run| !run.copies.is_empty())).then_some(left)
 }
 
-fn named(allocation: &Allocation<Arc<LeasedRegion>>, bytes: u64) -> NamedExtent {
+/// Returns the places of all bytes of a file up to its length, with handles that are not bound to a name.
+///
+/// Errors: there are too many.
+fn places_of(map: &FileMap<Arc<LeasedRegion>>) -> Result<Places, Error> {
+    let length = map.length();
+    let mut adding = PlacesBuilder::default();
+    for (file, copies) in map.extents().filter(|(file, _)| file.start < length) {
+        let copies = copies.iter().map(|copy| place_of(&copy.allocation));
+        adding.push(length.min(file.end) - file.start, copies).map_err(too_many)?;
+    }
+    adding.finish().map_err(too_many)
+}
+
+fn too_many(error: WireError) -> Error {
+    Error::new(ErrorKind::Invalid, format!("the file cannot be published: {error}"))
+}
+
+/// Returns the region of an extent, and its offset there.
+fn place_of(allocation: &Allocation<Arc<LeasedRegion>>) -> (NamedRegion, u64) {
     let region = &allocation.region;
-    NamedExtent {
+    let named = NamedRegion {
         node: region.node.info.node,
         incarnation: region.node.info.incarnation,
         region: region.region,
         epoch: region.epoch,
         handle: region.handle,
-        region_offset: allocation.offset,
-        bytes,
-    }
+    };
+    (named, allocation.offset)
 }
 
 impl Session {
     /// Returns where the bytes of a name are, and whether a rebuild function is known for it. If the bytes are lost and
     /// one is known, rebuilds them first.
-    pub(crate) fn open_or_rebuild(self: &Arc<Self>, name: &Name) -> Result<(Opened, bool), Error> {
-        let open = || {
-            let reply = self.broker.ask(&Request::OpenName(ByName { name: name.clone() }))?;
-            answer_of!(reply, OpenName)
-        };
+    pub(crate) fn open_or_rebuild(self: &Arc<Self>, name: &Name) -> Result<(PlacesOpened, bool), Error> {
+        let open = || self.broker.open_places(name);
         let rebuild = self.rebuilding.known(name);
         // The broker learns of a loss only when the node is back without the bytes. This session may know earlier.
-        let is_lost = |opened: &Result<Opened, Error>| match opened {
-            Ok(opened) => {
-                opened.extents.iter().any(|extent| self.nodes.has_lost(extent.node, extent.incarnation))
-            }
+        let is_lost = |opened: &Result<PlacesOpened, Error>| match opened {
+            Ok(PlacesOpened { places, .. }) => places.runs.iter().any(|run| {
+                places.copies(run).all(|(region, _)| self.nodes.has_lost(region.node, region.incarnation))
+            }),
             Err(error) => error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost),
         };
         let opened = open();
@@ -229,68 +259,80 @@ impl Session {
         number: u64,
         mut moved: impl FnMut(u64),
     ) -> Result<u64, Error> {
-        let reply = self.broker.ask(&Request::OpenName(ByName { name: info.name.clone() }))?;
-        let opened = answer_of!(reply, OpenName)?;
+        let opened = self.broker.open_places(&info.name)?;
         let group = Group::File(number);
         let source = sealed_map(self, &info.name, &opened)?;
-        // Each moved extent: its index in the file, and its new location.
-        let mut allocations: Vec<(usize, Allocation<Arc<LeasedRegion>>)> = Vec::new();
-        let mut bytes_moved = 0;
-        let sources: Vec<(Range<u64>, Allocation<Arc<LeasedRegion>>)> = source
-            .extents()
-            .filter_map(|(file, copies)| Some((file, copies.first()?.allocation.clone())))
-            .collect();
-        for (index, (file, allocation)) in sources.iter().enumerate() {
-            if allocation.region.node.info.node != from.node {
-                continue;
-            }
+        // Copies of each extent that stay, and the new location of one that moves.
+        type Extent = (u64, Vec<Allocation<Arc<LeasedRegion>>>, Option<Allocation<Arc<LeasedRegion>>>);
+        let mut extents: Vec<Extent> = Vec::new();
+        let (mut has_some, mut bytes_moved) = (false, 0);
+        for (file, copies) in source.extents() {
+            let copies = copies.iter().map(|copy| copy.allocation.clone());
+            let (moves, stays): (Vec<_>, Vec<_>) =
+                copies.partition(|copy| copy.region.node.info.node == from.node);
             let bytes = file.end - file.start;
+            let Some(source) = moves.first() else {
+                extents.push((bytes, stays, None));
+                continue;
+            };
+            has_some = true;
             let wanted = bytes.next_power_of_two().clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX) as u32;
-            let target = self.leases.allocate(group, wanted, &[], Patience::Full)?;
+            let apart: Vec<Name> =
+                stays.iter().map(|copy| copy.region.node.info.host_label.clone()).collect();
+            let target = match self.leases.allocate(group, wanted, &apart, Patience::Full) {
+                Ok(target) => target,
+                // There is no third host. One copy on a node that stays is better than two with one that leaves.
+                Err(error) if error.kind() == ErrorKind::Exhausted && !stays.is_empty() => {
+                    extents.push((bytes, stays, None));
+                    moved(bytes);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let at = |allocation: &Allocation<Arc<LeasedRegion>>| Segment {
                 copy: CopyId::default(),
                 region: Arc::clone(&allocation.region),
                 offset: allocation.offset,
                 file: file.clone(),
             };
-            debug_assert_eq!(span(&at(allocation)).bytes as u64, bytes);
-            copy_bytes(self, &at(allocation), &at(&target))?;
+            debug_assert_eq!(span(&at(source)).bytes as u64, bytes);
+            copy_bytes(self, &at(source), &at(&target))?;
             self.repair.keep_pace(bytes)?;
             bytes_moved += bytes;
             moved(bytes);
-            allocations.push((index, target));
+            extents.push((bytes, stays, Some(target)));
         }
-        if allocations.is_empty() {
+        if !has_some {
             return Ok(0);
         }
         let mut all: BTreeMap<u64, Arc<LeasedRegion>> = BTreeMap::new();
         self.leases.seal(group, |sealed| all.extend(sealed))?;
-        let mut extents = opened.extents.to_vec();
-        for (index, allocation) in allocations {
-            let Some(region) = all.get(&allocation.region.id) else {
-                return Err(Error::lost(
-                    &allocation.region.node.info,
-                    "it was lost while the file was moved",
-                ));
-            };
-            let sealed =
-                Allocation { region: Arc::clone(region), offset: allocation.offset, bytes: allocation.bytes };
-            extents[index] = named(&sealed, extents[index].bytes);
-            extents[index].bind(&info.name);
+        let mut adding = PlacesBuilder::default();
+        for (bytes, stays, target) in &extents {
+            let mut copies: Vec<(NamedRegion, u64)> = stays.iter().map(place_of).collect();
+            if let Some(target) = target {
+                let Some(region) = all.get(&target.region.id) else {
+                    let why = "it was lost while the file was moved";
+                    return Err(Error::lost(&target.region.node.info, why));
+                };
+                copies.push(place_of(&Allocation { region: Arc::clone(region), ..*target }));
+            }
+            adding.push(*bytes, copies).map_err(too_many)?;
         }
+        let mut places = adding.finish().map_err(too_many)?;
+        places.bind(&info.name);
         let proof = self.leases.proof();
-        let publish = Publish {
+        let publish = PublishPlaces {
             session: proof.session,
             secret: proof.secret,
             name: info.name.clone(),
             class: opened.class,
             replace: true,
             moved: opened.file,
-            extents: list(extents)?,
+            copies_wanted: opened.copies_wanted,
+            places,
         };
-        let published =
-            self.broker.ask(&Request::Publish(publish)).and_then(|reply| answer_of!(reply, Publish));
-        if let Err(error) = published {
+        if let Err(error) = self.broker.publish(publish) {
             // If the name was dropped meanwhile, nothing needs to be moved. Any other error goes to the caller, for
             // example if the name has another file by now.
             self.leases.release(&all.into_values().collect::<Vec<_>>(), self.base.options.request_timeout_ms);
@@ -303,47 +345,72 @@ impl Session {
     }
 }
 
-/// Builds the map of the published file `name`.
+/// Builds the map of the published file `name`. Leaves out copies at nodes that are lost or cannot be reached.
+///
+/// Errors: some bytes have no other copy.
 pub(crate) fn sealed_map(
     session: &Session,
     name: &Name,
-    opened: &Opened,
+    opened: &PlacesOpened,
 ) -> Result<FileMap<Arc<LeasedRegion>>, Error> {
-    let mut allocations = Vec::with_capacity(opened.extents.len());
-    let mut regions: BTreeMap<(u64, u32), Arc<LeasedRegion>> = BTreeMap::new();
-    for extent in opened.extents.iter() {
-        let mut extent = extent.clone();
-        extent.bind(name);
-        let Some(info) = opened.nodes.iter().find(|info| info.node == extent.node) else {
-            return Err(Error::new(
-                ErrorKind::Refused,
-                "the broker's answer lists an extent on a node that it does not describe",
-            ));
-        };
-        let node = session.leases.links(info)?;
-        let region = regions.entry((extent.node.0, extent.region.0)).or_insert_with(|| {
+    let wrong = |what: &str| Error::new(ErrorKind::Refused, format!("the broker's answer lists {what}"));
+    let mut places = opened.places.clone();
+    places.bind(name);
+    // Links to each node, or why there are none.
+    let mut nodes: BTreeMap<NodeId, Result<Arc<NodeLinks>, Error>> = BTreeMap::new();
+    for info in opened.nodes.iter() {
+        let links = session.leases.links(info);
+        if let Err(error) = &links
+            && !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable)
+        {
+            return Err(error.clone());
+        }
+        nodes.insert(info.node, links);
+    }
+    let mut regions: Vec<Result<Arc<LeasedRegion>, Error>> = Vec::with_capacity(places.regions.len());
+    for region in places.regions.iter() {
+        let undescribed = || wrong("a region of a node that it does not describe");
+        let links = nodes.get(&region.node).ok_or_else(undescribed)?;
+        regions.push(links.clone().map(|node| {
             Arc::new(LeasedRegion {
                 id: u64::MAX,
                 node,
-                region: extent.region,
-                epoch: extent.epoch,
-                handle: extent.handle,
+                region: region.region,
+                epoch: region.epoch,
+                handle: region.handle,
                 is_leased: false,
                 is_taken: AtomicBool::new(false),
             })
-        });
-        let bytes = u32::try_from(extent.bytes).ok().filter(|bytes| u64::from(*bytes) <= EXTENT_BYTES_MAX);
-        let bytes = bytes.ok_or_else(|| {
-            let message = format!(
-                "the broker's answer lists an extent of {} bytes; at most {EXTENT_BYTES_MAX} are permitted",
-                extent.bytes
-            );
-            Error::new(ErrorKind::Refused, message)
-        })?;
-        allocations.push(Allocation { region: Arc::clone(region), offset: extent.region_offset, bytes });
+        }));
     }
-    let length = opened.extents.iter().map(|extent| extent.bytes).sum();
-    let mut map = FileMap::sealed(allocations);
-    map.set_length(length);
+    if places.bytes() > SEALED_BYTES_MAX {
+        return Err(wrong(&format!("{} bytes; at most {SEALED_BYTES_MAX} are read", places.bytes())));
+    }
+    let mut extents: Vec<Vec<Allocation<Arc<LeasedRegion>>>> = Vec::new();
+    for run in places.runs.iter() {
+        let mut copies = Vec::with_capacity(run.copies.len());
+        let mut missing = None;
+        for copy in run.copies.iter() {
+            match regions.get(copy.region as usize) {
+                Some(Ok(region)) => copies.push((region, u64::from(copy.offset))),
+                Some(Err(error)) => missing = Some(error.clone()),
+                None => missing = Some(wrong("a run without a region")),
+            }
+        }
+        if copies.is_empty() {
+            return Err(missing.unwrap_or_else(|| wrong("a run without a copy")));
+        }
+        for begin in (0..u64::from(run.bytes)).step_by(EXTENT_BYTES_MAX as usize) {
+            let bytes = (u64::from(run.bytes) - begin).min(EXTENT_BYTES_MAX) as u32;
+            let copies = copies.iter().map(|(region, offset)| Allocation {
+                region: Arc::clone(region),
+                offset: offset + begin,
+                bytes,
+            });
+            extents.push(copies.collect());
+        }
+    }
+    let mut map = FileMap::sealed(extents);
+    map.set_length(places.bytes());
     Ok(map)
 }

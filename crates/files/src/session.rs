@@ -1,14 +1,14 @@
 //! The session of a process with a pool: its leases, its broker, the nodes it uses, and the thread that renews the
 //! leases.
 
-use crate::broker::Broker;
+use crate::broker::{Broker, answer_of};
 use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
 use crate::kept::Kept;
 use crate::leases::Leases;
 use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::nodes::Nodes;
-use crate::options::PoolOptions;
+use crate::options::{PoolOptions, Protection};
 use crate::plan::PageKey;
 use crate::rebuilding::Rebuilding;
 use crate::repair::Repair;
@@ -17,7 +17,7 @@ use crate::stats::{Counters, add};
 use farpool_transport::recv_buffers::RecvBufferPool;
 use farpool_transport::times::ConnectionKind;
 use farpool_transport::{Brokers, Dialer, Link, Transport};
-use farpool_wire::{MonoNs, Name, Opcode, TraceId};
+use farpool_wire::{MonoNs, Name, Opcode, Request, TraceId};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -174,6 +174,34 @@ impl Session {
         self.hosts.load(Ordering::Relaxed)
     }
 
+    fn note_hosts(&self, hosts: u32) {
+        if self.hosts.swap(hosts, Ordering::Relaxed) < hosts {
+            // A file with too few copies may find a second host now.
+            self.repair.request();
+        }
+    }
+
+    /// Returns the protection mirror.
+    ///
+    /// Errors: the pool has too few hosts for it.
+    pub(crate) fn check_mirror(&self) -> Result<Protection, Error> {
+        if self.hosts() < 2 {
+            // A second host may have come since the last heartbeat.
+            let kept = self.broker.ask(&Request::KeepSession(self.leases.proof().clone()))?;
+            self.note_hosts(answer_of!(kept, KeepSession)?.hosts);
+        }
+        match self.hosts() {
+            hosts @ (0 | 1) => {
+                let message = format!(
+                    "protection mirror needs memory nodes on two hosts, and the pool has {hosts}: start a node on \
+                     another host (or with another --host-label), or use protection none"
+                );
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+            _ => Ok(Protection::Mirror),
+        }
+    }
+
     /// Checks that the session's leases at the region's node still hold. Renews them first if they are past their time.
     pub fn check_lease(&self, region: &LeasedRegion) -> Result<(), Error> {
         self.leases.check(region)
@@ -190,11 +218,8 @@ impl Session {
         }
         let share_ms = share_ms.min(self.base.options.request_timeout_ms);
         self.leases.renew_all(share_ms);
-        if let Some(kept) = self.broker.keep(self.leases.proof(), share_ms)
-            && self.hosts.swap(kept.hosts, Ordering::Relaxed) < kept.hosts
-        {
-            // A file with too few copies may find a second host now.
-            self.repair.request();
+        if let Some(kept) = self.broker.keep(self.leases.proof(), share_ms) {
+            self.note_hosts(kept.hosts);
         }
         self.leases.release_idle(share_ms);
         self.recv_buffers.age();

@@ -240,22 +240,39 @@ impl FileInner {
         }
     }
 
-    /// Allocates the next `bytes` bytes of the file in a single region, so that a single node can serve them. Returns
-    /// where they begin in the file.
+    /// Allocates the next `bytes` bytes of the file in a single region, so that a single node can serve them, and each
+    /// copy of them likewise. Returns where they begin in the file.
     pub(crate) fn grow_in_one_region(&self, bytes: u64) -> Result<u64, Error> {
         self.check_writable(&self.state().phase)?;
-        let allocations = self.session.leases.allocate_run(self.group, bytes)?;
+        let leases = &self.session.leases;
+        let mut copies: Vec<Vec<Allocation<Arc<LeasedRegion>>>> = Vec::new();
+        let mut apart = Vec::new();
+        for _ in 0..self.protection.copies() {
+            match leases.allocate_run(self.group, bytes, &apart) {
+                Ok(run) => {
+                    apart.extend(run.first().map(|first| first.region.node.info.host_label.clone()));
+                    copies.push(run);
+                }
+                Err(error) => {
+                    leases.give_back(copies.into_iter().flatten().collect());
+                    return Err(error);
+                }
+            }
+        }
         let mut state = self.state();
         if state.phase != Phase::Writable {
             drop(state);
-            self.session.leases.give_back(allocations);
+            leases.give_back(copies.into_iter().flatten().collect());
             return self.check_writable(&self.state().phase).and(Ok(0));
         }
         let start = state.map.allocated();
-        for allocation in allocations {
-            state.map.push(allocation.bytes, vec![allocation]);
+        // Runs of the same length consist of extents of the same sizes.
+        let mut copies: Vec<_> = copies.into_iter().map(Vec::into_iter).collect();
+        loop {
+            let extent: Vec<_> = copies.iter_mut().filter_map(Iterator::next).collect();
+            let Some(first) = extent.first() else { return Ok(start) };
+            state.map.push(first.bytes, extent);
         }
-        Ok(start)
     }
 
     /// Allocates as many copies of an extent as the protection of the file asks for, or as many as possible.

@@ -9,6 +9,7 @@
 
 mod arbiter;
 mod clients;
+mod promises;
 mod schedule;
 
 use arbiter::{Arbiter, Content};
@@ -213,10 +214,10 @@ impl World<'_> {
             Request::RequestTickets(request) => {
                 broker.request_tickets(now, &asker, &request).map(Reply::RequestTickets)
             }
-            Request::Publish(publish) => {
-                broker.publish(now, &asker, &publish, &mut records).map(Reply::Publish)
+            Request::PublishPlaces(publish) => {
+                broker.publish(now, &asker, &publish, &mut records).map(Reply::PublishPlaces)
             }
-            Request::OpenName(by) => broker.open_name(&asker, &by.name).map(Reply::OpenName),
+            Request::OpenPlaces(by) => broker.open_places(&asker, &by.name).map(Reply::OpenPlaces),
             Request::DropName(by) => broker.drop_name(&asker, &by.name, &mut records).map(Reply::DropName),
             Request::RenameName(rename) => {
                 broker.rename(&asker, &rename, &mut records).map(Reply::RenameName)
@@ -255,110 +256,6 @@ impl World<'_> {
             return None;
         }
         Some(answer)
-    }
-
-    /// Reports whether this tenant sees the file of this name.
-    fn sees(&self, asker: &Name, name: &Name) -> bool {
-        let file = self.promised.get(name).map(|promised| &promised.file);
-        file.is_some_and(|file| tenant::is_admin(asker) || *asker == file.tenant)
-    }
-
-    fn promise(&mut self, asker: &Name, request: &Request, reply: &Reply) {
-        match (request, reply) {
-            (Request::Drain(order), _) => {
-                assert!(tenant::is_admin(asker), "{asker} emptied a node");
-                self.tally.add(if order.drain { "told to drain" } else { "told to stay" });
-            }
-            (Request::Publish(publish), Reply::Publish(published)) => {
-                self.promise_file(asker, publish, published.file)
-            }
-            (Request::DropName(by), _) => {
-                assert!(self.sees(asker, &by.name));
-                self.promised.remove(&by.name);
-                self.tally.add("dropped");
-            }
-            (Request::RenameName(rename), _) => {
-                assert!(self.sees(asker, &rename.from));
-                let mut file = self.promised.remove(&rename.from).expect("renamed what is there");
-                for extent in &mut file.file.extents {
-                    extent.bind(&rename.from);
-                    extent.bind(&rename.to);
-                }
-                let taken = self.promised.insert(rename.to.clone(), file);
-                assert!(taken.is_none(), "renamed over another file");
-                self.tally.add("renamed");
-            }
-            (Request::OpenName(by), Reply::OpenName(opened)) => {
-                assert!(self.sees(asker, &by.name));
-                let file = &self.promised[&by.name].file;
-                assert_eq!((opened.file, opened.extents.to_vec()), (file.file, file.extents.clone()));
-                self.tally.add("opened");
-            }
-            _ => {}
-        }
-    }
-
-    fn promise_file(&mut self, asker: &Name, publish: &Publish, file: FileId) {
-        let had = self.promised.remove(&publish.name);
-        let is_own = had.as_ref().is_none_or(|had| *asker == had.file.tenant || tenant::is_admin(asker));
-        assert!(is_own, "{asker} took {} from another tenant", publish.name);
-        let extents = publish.extents.to_vec();
-        if had.as_ref().is_some_and(|had| had.file.file == file && had.file.extents == extents) {
-            self.promised.extend(had.map(|had| (publish.name.clone(), had)));
-            return;
-        }
-        let places: BTreeSet<RegionKey> = extents.iter().map(region_key).collect();
-        let writers =
-            |places: &BTreeSet<RegionKey>| places.iter().map(|place| (*place, publish.session)).collect();
-        let promised = match had {
-            Some(had) if publish.moved != FileId(0) => {
-                assert_eq!(had.file.file, publish.moved, "only the very file is moved");
-                let kept: BTreeMap<RegionKey, SessionId> =
-                    had.writers.into_iter().filter(|(place, _)| places.contains(place)).collect();
-                let fresh = places.iter().filter(|place| !kept.contains_key(place)).copied().collect();
-                let mut writers: BTreeMap<RegionKey, SessionId> = writers(&fresh);
-                writers.extend(kept);
-                let mut leased_by_admin = had.file.leased_by_admin.clone();
-                leased_by_admin.retain(|place| places.contains(place));
-                if *asker != had.file.tenant {
-                    leased_by_admin.extend(fresh);
-                    self.tally.add("moved by the administrator");
-                }
-                self.tally.add("moved");
-                Promised { file: NamedFile { extents, leased_by_admin, ..had.file }, writers }
-            }
-            had => {
-                assert!(file >= self.next_file, "file id {file} is given twice");
-                self.next_file = FileId(file.0 + 1);
-                self.tally.add(if had.is_some() { "replaced" } else { "published" });
-                let (class, tenant) = (publish.class, asker.clone());
-                let file = NamedFile { file, class, tenant, extents, leased_by_admin: BTreeSet::new() };
-                Promised { file, writers: writers(&places) }
-            }
-        };
-        self.promised.insert(publish.name.clone(), promised);
-    }
-
-    /// Checks a refusal. `NoSuchName` may not come for a name whose file the asker may see.
-    fn check_refusal(&mut self, asker: &Name, request: &Request, refusal: &Refusal) {
-        if matches!(request, Request::Offer(_)) && refusal.code == Code::WrongIncarnation {
-            self.tally.add("second life waits");
-        }
-        if let Request::Drain(_) = request {
-            assert_eq!(refusal.code == Code::NotPermitted, !tenant::is_admin(asker), "{refusal}");
-        }
-        let name = match request {
-            Request::OpenName(by) | Request::DropName(by) => &by.name,
-            Request::RenameName(rename) => &rename.from,
-            Request::Publish(publish) if publish.moved != FileId(0) => &publish.name,
-            _ => return,
-        };
-        if refusal.code == Code::NoSuchName {
-            assert!(!self.sees(asker, name), "{asker} does not see {name}");
-            if self.promised.contains_key(name) {
-                self.tally.add("another's name not seen");
-            }
-        }
     }
 
     fn crash_broker(&mut self) {
@@ -504,26 +401,26 @@ impl World<'_> {
             self.promised.iter().map(|(name, promised)| (name, &promised.file)).collect();
         assert_eq!(stored, promised, "I5: the store is not what was promised");
         for (name, Promised { file, writers }) in &self.promised {
-            for extent in &file.extents {
-                let node = &self.nodes[extent.node.0 as usize - 1];
-                if node.arbiter.incarnation() != extent.incarnation {
+            for region in file.places.regions.iter() {
+                let node = &self.nodes[region.node.0 as usize - 1];
+                if node.arbiter.incarnation() != region.incarnation {
                     continue;
                 }
-                let owner = node.arbiter.owner(extent.region);
+                let owner = node.arbiter.owner(region.region);
                 let is_kept = owner.is_some_and(|(epoch, owner)| {
                     let is_sealed = match owner {
                         RegionOwner::Session(_) => false,
                         RegionOwner::Sealing(_) | RegionOwner::Orphan => true,
                         RegionOwner::Name(id) => id == file.file,
                     };
-                    epoch == extent.epoch && is_sealed
+                    epoch == region.epoch && is_sealed
                 });
-                assert!(is_kept, "I5: {name} lost {extent:?}; it is {owner:?}");
-                let mut freed = extent.clone();
+                assert!(is_kept, "I5: {name} lost {region:?}; it is {owner:?}");
+                let mut freed = region.clone();
                 freed.bind(name);
-                let content = node.arbiter.read(extent.region, extent.epoch, freed.handle);
-                let writer = writers[&region_key(extent)];
-                assert_eq!(content, Some(Content::Written(writer)), "I5: {name} at {extent:?}");
+                let content = node.arbiter.read(region.region, region.epoch, freed.handle);
+                let writer = writers[&region_key(region)];
+                assert_eq!(content, Some(Content::Written(writer)), "I5: {name} at {region:?}");
             }
         }
     }

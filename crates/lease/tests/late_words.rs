@@ -75,7 +75,7 @@ fn publish(
         moved: FileId(0),
         extents: List::new(extents.to_vec()).expect("few"),
     };
-    let answer = broker.publish(START, &tenant::local(), &publish, &mut Vec::new());
+    let answer = broker.publish_extents(START, &tenant::local(), &publish, &mut Vec::new());
     answer.map(|published| published.file).map_err(|refusal| refusal.code)
 }
 

@@ -99,7 +99,7 @@ impl Pool {
 
     fn publish(&mut self, tenant: &str, publish: &Publish) -> Result<FileId, Code> {
         let records = &mut Vec::new();
-        let answer = self.broker.publish(START, &name(tenant), publish, records);
+        let answer = self.broker.publish_extents(START, &name(tenant), publish, records);
         records.drain(..).for_each(|record| self.durable.apply(record));
         code(answer).map(|published| published.file)
     }
@@ -182,7 +182,7 @@ fn name_of_another_tenant_is_not_there_but_taken() {
     assert_eq!(pool.publish("blue", &moving), Err(Code::NoSuchName));
     assert_eq!(pool.listed("blue"), []);
     let (blue, records) = (name("blue"), &mut Vec::new());
-    assert_eq!(code(pool.broker.open_name(&blue, &view)), Err(Code::NoSuchName));
+    assert_eq!(code(pool.broker.open_places(&blue, &view)), Err(Code::NoSuchName));
     assert_eq!(code(pool.broker.drop_name(&blue, &view, records)), Err(Code::NoSuchName));
     let rename = Rename { from: view.clone(), to: name("mine") };
     assert_eq!(code(pool.broker.rename(&blue, &rename, records)), Err(Code::NoSuchName));
@@ -192,7 +192,7 @@ fn name_of_another_tenant_is_not_there_but_taken() {
 
     for sees in ["red", "admin"] {
         assert_eq!(pool.listed(sees), [("view".to_owned(), "red".to_owned())]);
-        assert!(pool.broker.open_name(&name(sees), &view).is_ok());
+        assert!(pool.broker.open_places(&name(sees), &view).is_ok());
     }
     assert!(pool.broker.drop_name(&name("admin"), &view, records).is_ok());
 }
@@ -218,7 +218,7 @@ fn moved_file_keeps_its_id_class_and_tenant_and_gives_up_what_it_left() {
     assert_eq!(pool.publish("admin", &moving), Ok(file), "a lost answer is given again");
     let named = &pool.durable.names[&name("view")];
     assert_eq!((named.file, named.class, &*named.tenant), (file, FileClass::Pinned, "red"));
-    assert_eq!(named.extents, [stays.clone(), arrives]);
+    assert_eq!(Ok(&named.places), Places::of_extents(&[stays.clone(), arrives]).as_ref());
     let ruling = pool.report();
     assert_eq!(ruling.drop.iter().map(|at| at.region).collect::<Vec<_>>(), [leaves.region]);
     assert_eq!(ruling.adopt.len(), 2);

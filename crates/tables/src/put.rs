@@ -9,7 +9,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_encryption::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableCipher, TableKey};
 use farpool_files::beneath::{Unlisted, session_of_pool};
-use farpool_files::{Error, ErrorKind, IfTaken, Pool};
+use farpool_files::{Error, ErrorKind, IfTaken, Pool, Protection};
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -25,6 +25,9 @@ pub struct PutOptions {
     /// True to replace a table of this name, if there is one. The replacement is one step, after all of the new table
     /// is written; until then readers see the old one. If false, a name in use is refused.
     pub replace: bool,
+    /// Protection against the loss of a node: none or a mirror, which needs nodes on two hosts. Each row group is in
+    /// one region of a node, and its copy in one region of a node on another host. Default: none.
+    pub protection: Option<Protection>,
 }
 
 fn there_is_one() -> Error {
@@ -38,7 +41,8 @@ fn there_is_one() -> Error {
 /// Errors: [`ErrorKind::Exists`] if there is a table of this name ([`PutOptions::replace`] replaces it);
 /// [`ErrorKind::Invalid`] if far tables do not support the type of a column, if an item of `batches` is an error, if
 /// a batch does not fit the schema, if a row is larger than a region, or if the layout is rows and a column has nulls
-/// or values of variable width; [`ErrorKind::Exhausted`] if the pool has no room.
+/// or values of variable width, or if the pool cannot give the protection; [`ErrorKind::Exhausted`] if the pool has no
+/// room.
 pub fn put_table<E: Display>(
     pool: &Pool,
     name: &str,
@@ -64,8 +68,8 @@ pub fn put_table<E: Display>(
         if encryption.is_some() {
             packer = packer.leaving_tags();
         }
-        let mut writer =
-            Writer { file: Unlisted::create(pool, file_name)?, groups: Vec::new(), rows: 0, encryption };
+        let file = Unlisted::create(pool, file_name, options.protection.unwrap_or(Protection::None))?;
+        let mut writer = Writer { file, groups: Vec::new(), rows: 0, encryption };
         for batch in batches {
             let failed = |error| {
                 let message = format!("reading the next batch failed: {error}");

@@ -1,10 +1,20 @@
 //! Control messages about published files. [`crate::control`] re-exports them.
 
-use crate::codec::{List, Name, Text, wire_struct};
+use crate::codec::{List, Name, Text, WireError, wire_struct};
 use crate::ids::*;
 use crate::limits::*;
 use crate::nodes::NodeInfo;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+impl Handle {
+    /// Combines the handle with a hash of the name. A second time undoes that.
+    fn bind(&mut self, name: &Name) {
+        let mut first = [0; 16];
+        first.copy_from_slice(&Sha256::digest(name.as_bytes())[..16]);
+        self.0 ^= u128::from_le_bytes(first);
+    }
+}
 
 wire_struct! {
     /// Extent of a published file: a run of its bytes in one region.
@@ -33,14 +43,245 @@ wire_struct! {
 impl NamedExtent {
     /// Binds the handle to the name of the file. If it is bound to that name already, undoes that.
     pub fn bind(&mut self, name: &Name) {
-        let mut first = [0; 16];
-        first.copy_from_slice(&Sha256::digest(name.as_bytes())[..16]);
-        self.handle.0 ^= u128::from_le_bytes(first);
+        self.handle.bind(name);
     }
 }
 
 wire_struct! {
-    /// Request to give sealed extents (ranges of immutable regions) to a name, in one transaction of the catalog.
+    /// Region that has bytes of a published file.
+    ///
+    /// Its handle is bound to the name of the file: [`NamedRegion::bind`] combines it with a hash of the name. The node
+    /// knows the handle only as it was before that. So regions that are stored under a wrong name give no right to the
+    /// bytes, and the node refuses to read them.
+    NamedRegion {
+        /// Node of the region.
+        node: NodeId,
+        /// Life of the node: number of one run of its process.
+        incarnation: Incarnation,
+        /// Index of the region.
+        region: RegionIndex,
+        /// Epoch of the sealed region.
+        epoch: Epoch,
+        /// Read handle of the region, bound to the name.
+        handle: Handle,
+    }
+}
+
+impl NamedRegion {
+    /// Binds the handle to the name of the file. If it is bound to that name already, undoes that.
+    pub fn bind(&mut self, name: &Name) {
+        self.handle.bind(name);
+    }
+}
+
+wire_struct! {
+    /// Copy of a run of a published file.
+    RunCopy {
+        /// Index in the list of regions of the file.
+        region: u32,
+        /// First byte in the region.
+        offset: u32,
+    }
+}
+
+wire_struct! {
+    /// Run of a published file: bytes that lie together, in one region or in one region for each copy.
+    NamedRun {
+        /// Bytes of the run.
+        bytes: u32,
+        /// Copies of the run, which have the same bytes. They lie in different failure domains (host labels).
+        copies: List<RunCopy, RUN_COPIES_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Places of the bytes of a published file.
+    #[derive(Default)]
+    Places {
+        /// Regions of the file, each once.
+        regions: List<NamedRegion, NAMED_REGIONS_MAX>,
+        /// Runs of the file, in file order.
+        runs: List<NamedRun, NAMED_EXTENTS_MAX>,
+    }
+}
+
+impl Places {
+    /// Returns the places of a file with one copy of each extent.
+    ///
+    /// Errors: an extent has or ends at an offset of 4 GiB or more, or there are too many regions or runs.
+    pub fn of_extents(extents: &[NamedExtent]) -> Result<Places, WireError> {
+        let mut adding = PlacesBuilder::default();
+        for extent in extents {
+            let NamedExtent { node, incarnation, region, epoch, handle, region_offset, bytes } = *extent;
+            adding
+                .push(bytes, [(NamedRegion { node, incarnation, region, epoch, handle }, region_offset)])?;
+        }
+        adding.finish()
+    }
+
+    /// Returns the extents of a file with one copy of each run, as versions before [`VERSION_COPIES`] have them.
+    ///
+    /// Errors: a run has another number of copies.
+    pub fn extents(&self) -> Result<Vec<NamedExtent>, WireError> {
+        let mut extents = Vec::new();
+        for run in self.runs.iter() {
+            let mut copies = self.copies(run);
+            let (Some((region, offset)), None) = (copies.next(), copies.next()) else {
+                return Err(WireError::Value {
+                    what: "the number of copies",
+                    found: run.copies.len() as u64,
+                });
+            };
+            let NamedRegion { node, incarnation, region, epoch, handle } = *region;
+            for begin in (0..u64::from(run.bytes)).step_by(NAMED_EXTENT_BYTES_MAX as usize) {
+                let bytes = (u64::from(run.bytes) - begin).min(NAMED_EXTENT_BYTES_MAX);
+                let region_offset = offset + begin;
+                extents.push(NamedExtent { node, incarnation, region, epoch, handle, region_offset, bytes });
+            }
+        }
+        Ok(extents)
+    }
+
+    /// Returns these places with only the first copy of each run.
+    pub fn first_copies(&self) -> Places {
+        let mut adding = PlacesBuilder::default();
+        for run in self.runs.iter() {
+            let first = self.copies(run).next().map(|(region, offset)| (region.clone(), offset));
+            // Parts of valid places are within all limits.
+            let _ = adding.push(run.bytes.into(), first);
+        }
+        adding.finish().unwrap_or_default()
+    }
+
+    /// Binds all handles to the name of the file. If they are bound to that name already, undoes that.
+    pub fn bind(&mut self, name: &Name) {
+        self.regions.iter_mut().for_each(|region| region.bind(name));
+    }
+
+    /// Returns the length of the file in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.bytes)).sum()
+    }
+
+    /// Returns the copies of a run that have a region: a peer may name others.
+    pub fn copies<'a>(&'a self, run: &'a NamedRun) -> impl Iterator<Item = (&'a NamedRegion, u64)> {
+        run.copies
+            .iter()
+            .filter_map(|copy| Some((self.regions.get(copy.region as usize)?, u64::from(copy.offset))))
+    }
+
+    /// Returns these places without the regions for which `keeps` is false, and without the copies in them. A run may
+    /// be left without copies.
+    pub fn only(&self, keeps: impl Fn(&NamedRegion) -> bool) -> Places {
+        let mut adding = PlacesBuilder::default();
+        for run in self.runs.iter() {
+            let kept = self.copies(run).filter(|(region, _)| keeps(region));
+            // Parts of valid places are within all limits.
+            let _ = adding.push(run.bytes.into(), kept.map(|(region, offset)| (region.clone(), offset)));
+        }
+        adding.finish().unwrap_or_default()
+    }
+}
+
+/// Builder of [`Places`], from front to back. Runs that follow each other in all their regions become one.
+#[derive(Debug, Default)]
+pub struct PlacesBuilder {
+    regions: Vec<NamedRegion>,
+    indices: BTreeMap<(NodeId, Incarnation, RegionIndex, Epoch), u32>,
+    runs: Vec<NamedRun>,
+}
+
+impl PlacesBuilder {
+    /// Adds a run with its copies: the region of each, and the offset there.
+    ///
+    /// Errors: the run or an offset has 4 GiB or more, or there are too many copies.
+    pub fn push(
+        &mut self,
+        bytes: u64,
+        copies: impl IntoIterator<Item = (NamedRegion, u64)>,
+    ) -> Result<(), WireError> {
+        let small = |found: u64| {
+            let max = u64::from(u32::MAX);
+            u32::try_from(found).map_err(|_| WireError::TooMany { what: "bytes of a region", found, max })
+        };
+        let bytes = small(bytes)?;
+        let mut at = Vec::with_capacity(RUN_COPIES_MAX);
+        for (region, offset) in copies {
+            let key = (region.node, region.incarnation, region.region, region.epoch);
+            let index = *self.indices.entry(key).or_insert(self.regions.len() as u32);
+            match self.regions.get(index as usize) {
+                None => self.regions.push(region),
+                Some(known) if *known == region => {}
+                Some(_) => {
+                    return Err(WireError::Value { what: "another handle of a region", found: index.into() });
+                }
+            }
+            at.push(RunCopy { region: index, offset: small(offset)? });
+        }
+        if let Some(last) = self.runs.last_mut()
+            && let Some(both) = last.bytes.checked_add(bytes)
+            && last.copies.len() == at.len()
+            && !at.is_empty()
+            && last.copies.iter().zip(&at).all(|(before, next)| {
+                before.region == next.region && before.offset.checked_add(last.bytes) == Some(next.offset)
+            })
+        {
+            last.bytes = both;
+            return Ok(());
+        }
+        self.runs.push(NamedRun { bytes, copies: List::new(at)? });
+        Ok(())
+    }
+
+    /// Returns the places.
+    ///
+    /// Errors: there are too many regions or runs.
+    pub fn finish(self) -> Result<Places, WireError> {
+        Ok(Places { regions: List::new(self.regions)?, runs: List::new(self.runs)? })
+    }
+}
+
+wire_struct! {
+    /// Request to give sealed regions (immutable ones) to a name, in one transaction of the catalog.
+    PublishPlaces {
+        /// Session that sealed the regions.
+        session: SessionId,
+        /// Secret of the session.
+        secret: Secret,
+        /// Name of the file.
+        name: Name,
+        /// Class of the file.
+        class: FileClass,
+        /// True to replace a file that has this name.
+        replace: bool,
+        /// File whose bytes these are, moved to other nodes. It keeps its id, and must still have the name. 0: a new
+        /// file.
+        moved: FileId,
+        /// Copies that each run should have, 1 to [`RUN_COPIES_MAX`]. Runs may have fewer when the file is published.
+        copies_wanted: u8,
+        /// Places of the file.
+        places: Places,
+    }
+}
+
+wire_struct! {
+    /// Answer to `OpenPlaces`: the places of a published file.
+    PlacesOpened {
+        /// Id of the file.
+        file: FileId,
+        /// Class of the file.
+        class: FileClass,
+        /// Copies that each run should have.
+        copies_wanted: u8,
+        /// Places of the file, without copies that are known to be lost.
+        places: Places,
+        /// Nodes that the regions name.
+        nodes: List<NodeInfo, NODES_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Request like `PublishPlaces`, of versions before [`VERSION_COPIES`]. There is one copy of each extent.
     Publish {
         /// Session that sealed the extents.
         session: SessionId,
@@ -61,7 +302,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Answer to `Publish`: the name owns the bytes.
+    /// Answer to `PublishPlaces` and to `Publish`: the name owns the bytes.
     Published {
         /// Id of the file.
         file: FileId,
@@ -77,7 +318,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Answer to `OpenName`: the extents of a published file.
+    /// Answer to `OpenName`, which versions before [`VERSION_COPIES`] ask: one copy of each extent of a published file.
     Opened {
         /// Id of the file.
         file: FileId,

@@ -223,6 +223,12 @@ impl<T, const MAX: usize> List<T, MAX> {
     }
 }
 
+impl<T, const MAX: usize> std::ops::DerefMut for List<T, MAX> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+}
+
 impl<T, const MAX: usize> Default for List<T, MAX> {
     fn default() -> Self {
         List(Vec::new())

@@ -365,6 +365,8 @@ messages! {
     Status(Done) -> StatusReport,
     Drain(DrainNode) -> Done,
     ListMemory(Done) -> MemoryListed,
+    PublishPlaces(PublishPlaces) -> Published,
+    OpenPlaces(ByName) -> PlacesOpened,
     Offer(Offer) -> Offered,
     Inventory(Inventory) -> Ruling,
     OfferMemory(NodeMemory) -> Done,

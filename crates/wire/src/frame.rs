@@ -41,9 +41,9 @@ opcodes! {
     CloseSession = 18,
     /// Client to broker: asks for tickets.
     RequestTickets = 19,
-    /// Client to broker: gives sealed extents (ranges of immutable regions) to a name.
+    /// Client to broker: gives sealed extents (ranges of immutable regions) to a name, with one copy of each.
     Publish = 20,
-    /// Anybody to broker: asks where the bytes of a name are.
+    /// Anybody to broker: asks where the bytes of a name are, for one copy of each.
     OpenName = 21,
     /// Anybody to broker: forgets a name and frees its bytes.
     DropName = 22,
@@ -57,6 +57,10 @@ opcodes! {
     Drain = 26,
     /// Anybody to broker: asks which memory the nodes donate.
     ListMemory = 27,
+    /// Client to broker: gives sealed (immutable) regions to a name, with the copies of its runs.
+    PublishPlaces = 28,
+    /// Anybody to broker: asks where the bytes of a name and their copies are.
+    OpenPlaces = 29,
     /// Node to broker: offers its memory.
     Offer = 32,
     /// Node to broker: reports owned regions, the number of other regions in each state, and spent tickets.
@@ -117,6 +121,7 @@ impl Opcode {
     pub fn since(self) -> u8 {
         match self {
             Opcode::ListMemory | Opcode::OfferMemory => VERSION_MEMORY,
+            Opcode::PublishPlaces | Opcode::OpenPlaces => VERSION_COPIES,
             _ => VERSION_MIN,
         }
     }

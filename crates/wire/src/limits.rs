@@ -4,11 +4,13 @@
 /// Oldest protocol version that this code speaks.
 pub const VERSION_MIN: u8 = 1;
 /// Newest protocol version that this code speaks.
-pub const VERSION_MAX: u8 = 2;
+pub const VERSION_MAX: u8 = 3;
 /// First protocol version whose requests carry a trace id.
 pub const VERSION_TRACES: u8 = 2;
 /// First protocol version in which nodes tell which memory they donate.
 pub const VERSION_MEMORY: u8 = 2;
+/// First protocol version in which published files may have several copies.
+pub const VERSION_COPIES: u8 = 3;
 
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 40;
@@ -38,8 +40,14 @@ pub const NODES_MAX: usize = 512;
 pub const APART_MAX: usize = 16;
 /// Most tenants of one pool that hold something at a time.
 pub const TENANTS_MAX: usize = 1_024;
-/// Most extents of one published file.
+/// Most runs of one published file.
 pub const NAMED_EXTENTS_MAX: usize = 16_384;
+/// Most bytes of an extent that a client of a version before [`VERSION_COPIES`] reads.
+pub const NAMED_EXTENT_BYTES_MAX: u64 = 1 << 20;
+/// Most regions of one published file, with all copies.
+pub const NAMED_REGIONS_MAX: usize = 16_384;
+/// Most copies of a run of a published file.
+pub const RUN_COPIES_MAX: usize = 2;
 /// Most names in one page of a listing.
 pub const NAMES_PAGE_MAX: usize = 1_000;
 /// Most spent (redeemed) tickets that a node remembers until they expire.
@@ -123,10 +131,18 @@ const _: () = assert!(
     NODE_REGIONS_MAX * 21 + SPENT_TICKETS_MAX * 8 + TENANTS_MAX * (NAME_BYTES_MAX + 16) + 4096
         <= FRAME_BODY_BYTES_MAX
 );
-// A file on every node, each with a name, a label and two addresses of full length, fits as well.
+// A file on every node, each with a name, a label and two addresses of full length, fits as well. So does one with
+// copies: 44 bytes for each region, 8 for each run and 8 for each of its copies.
 const NODE_INFO_BYTES_MAX: usize = 2 * (NAME_BYTES_MAX + 8) + 2 * (TEXT_BYTES_MAX + 8) + 48;
 const _: () =
     assert!(NAMED_EXTENTS_MAX * 60 + NODES_MAX * NODE_INFO_BYTES_MAX + 4096 <= FRAME_BODY_BYTES_MAX);
+const _: () = assert!(
+    NAMED_REGIONS_MAX * 44
+        + NAMED_EXTENTS_MAX * 8 * (1 + RUN_COPIES_MAX)
+        + NODES_MAX * NODE_INFO_BYTES_MAX
+        + 4096
+        <= FRAME_BODY_BYTES_MAX
+);
 const _: () = assert!(
     NODES_MAX * (NODE_INFO_BYTES_MAX + 96) + TENANTS_MAX * (NAME_BYTES_MAX + 40) + 4096
         <= FRAME_BODY_BYTES_MAX

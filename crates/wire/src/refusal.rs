@@ -119,6 +119,8 @@ codes! {
     NotLeader = 44,
     /// Sandbox processes that did not become free in time; detail: how many there are at a time.
     SandboxesBusy = 45,
+    /// Copies of a run of a file that lie in one failure domain (host label); detail: the run, counted from 0.
+    CopiesTogether = 46,
 }
 
 /// Refusal: a reason and one number that helps.
@@ -225,6 +227,9 @@ impl fmt::Display for Refusal {
                 "none of the {detail} function processes that the node may have became free or ready in time; retry \
                  later, or start the node with a larger --function-processes"
             ),
+            Code::CopiesTogether => {
+                write!(f, "the copies of run {detail} of the file would be lost with one host, so it is not protected")
+            }
             Code::NoSandbox => f.write_str("the node could not start a sandbox process"),
             Code::OverQuota => write!(f, "the tenant's quota is exceeded: {detail} bytes are left"),
             Code::WrongTenant => f.write_str("it belongs to another tenant"),

@@ -2,11 +2,12 @@
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::common::{DataFusionError, Result, config_err};
-use farpool::Placement;
+use farpool::{Placement, Protection};
 use std::any::Any;
 
 const PLACEMENT: &str = "placement";
 const SPILL_JOINS: &str = "spill_joins";
+const TABLE_PROTECTION: &str = "table_protection";
 
 /// Options of a session, under the prefix `farpool`.
 #[derive(Clone, Debug)]
@@ -15,11 +16,13 @@ pub struct Options {
     pub placement: Placement,
     /// True if hash joins may spill when their build side does not fit into the memory pool.
     pub spill_joins: bool,
+    /// Protection of tables that `CREATE TABLE .. AS` makes: none or mirror.
+    pub table_protection: Protection,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { placement: Placement::Auto, spill_joins: true }
+        Options { placement: Placement::Auto, spill_joins: true, table_protection: Protection::None }
     }
 }
 
@@ -53,9 +56,19 @@ impl ExtensionOptions for Options {
                     DataFusionError::Configuration(message)
                 })?
             }
+            TABLE_PROTECTION => {
+                let known = value.to_ascii_lowercase().parse();
+                self.table_protection =
+                    known.ok().filter(|known| *known != Protection::Local).ok_or_else(|| {
+                        let message =
+                            format!("farpool.{TABLE_PROTECTION} is {value:?}: none or mirror is permitted");
+                        DataFusionError::Configuration(message)
+                    })?
+            }
             _ => {
                 return config_err!(
-                    "unknown setting farpool.{key}; the settings are farpool.{PLACEMENT} and farpool.{SPILL_JOINS}"
+                    "unknown setting farpool.{key}; the settings are farpool.{PLACEMENT}, farpool.{SPILL_JOINS} and \
+                     farpool.{TABLE_PROTECTION}"
                 );
             }
         }
@@ -78,6 +91,11 @@ impl ExtensionOptions for Options {
                 SPILL_JOINS,
                 self.spill_joins.to_string(),
                 "Whether hash joins spill to temporary files if their build side does not fit into the memory pool.",
+            ),
+            entry(
+                TABLE_PROTECTION,
+                self.table_protection.word().to_owned(),
+                "Protection of tables that CREATE TABLE AS makes: none, or mirror (copies on two hosts).",
             ),
         ]
     }

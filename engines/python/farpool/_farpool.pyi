@@ -257,6 +257,7 @@ class Pool:
         replace: bool = False,
         layout: Literal["columns", "rows"] = "columns",
         key: bytes | None = None,
+        protection: Literal["none", "mirror"] | None = None,
     ) -> None:
         """Makes a far table of Arrow data, or of files that pyarrow can read.
 
@@ -272,8 +273,11 @@ class Pool:
         With a `key` of 16 bytes the table is encrypted: nobody can read it without the key, and changes are detected.
         The names and types of columns, and the numbers of rows and nulls, are not encrypted.
 
+        Each row group has copies on two hosts with `protection="mirror"`. A scan goes on when one of them is lost.
+
         Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
-        not have, a row larger than a region, a file that cannot be read, a key of another length), ExhaustedError.
+        not have, a row larger than a region, a file that cannot be read, a key of another length, a pool with one host
+        and a mirror), ExhaustedError.
 
             pool.put_table("sales", "sales.parquet")
         """

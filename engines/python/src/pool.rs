@@ -452,13 +452,17 @@ impl PyPool {
     /// a `key` of 16 bytes the table is encrypted: nobody can read it without the key, and changes are detected. The
     /// names and types of columns, and the numbers of rows and nulls, are not encrypted.
     ///
+    /// Each row group has copies on two hosts with `protection="mirror"`. A scan goes on when one of them is lost.
+    ///
     /// Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
-    /// not have, a row larger than a region, a file that cannot be read, a key of another length), ExhaustedError.
+    /// not have, a row larger than a region, a file that cannot be read, a key of another length, a pool with one host
+    /// and a mirror), ExhaustedError.
     ///
     /// >>> import pyarrow
     /// >>> items = pyarrow.table({"item": ["cup", "jug", "cup"], "year": [2024, 2025, 2026], "price": [2.5, 9.0, 3.0]})
     /// >>> pool.put_table("sales", items)
-    #[pyo3(signature = (name, data, *, replace=false, layout="columns", key=None))]
+    #[pyo3(signature = (name, data, *, replace=false, layout="columns", key=None, protection=None))]
+    #[allow(clippy::too_many_arguments)] // those of Python
     fn put_table(
         &self,
         py: Python<'_>,
@@ -467,6 +471,7 @@ impl PyPool {
         replace: bool,
         layout: &str,
         key: Option<&[u8]>,
+        protection: Option<&str>,
     ) -> PyResult<()> {
         let layout = match layout {
             "columns" => TableLayout::Columns,
@@ -476,7 +481,8 @@ impl PyPool {
                 return Err(errors::invalid(py, text));
             }
         };
-        let options = PutOptions { layout, key: table_key(py, key)?, replace };
+        let protection = self::protection(py, protection)?;
+        let options = PutOptions { layout, key: table_key(py, key)?, replace, protection };
         let batches = arrow::stream_of(data)?;
         self.run(py, |pool| pool.put_table_with(name, batches.schema(), batches, &options))
     }
@@ -581,7 +587,7 @@ impl PyPool {
     /// InvalidError (a resident function), ExhaustedError.
     #[pyo3(signature = (name, function, *, replace=false))]
     fn put_function(&self, py: Python<'_>, name: &str, function: &PyFunction, replace: bool) -> PyResult<()> {
-        self.run(py, |pool| pool.put_function(name, &function.0, if_taken(replace)))
+        self.run(py, |pool| pool.put_function(name, &function.0, if_taken(replace)).map(drop))
     }
 
     /// Returns a function stored in the pool. Raises NotFoundError, LostError, InvalidError.

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
+import pyarrow
 import pytest
 from conftest import NODE_MEMORY_BYTES, start_cluster, stop_cluster, wait_until
 from spilling import answer_in_memory, spilling_query
@@ -53,8 +54,30 @@ def test_a_protection_that_is_none_of_the_three_is_refused(pool):
             pool.create("a", protection=wrong)
         with pytest.raises(farpool.InvalidError, match="none, mirror or local"):
             farpool.connect(pool.url, protection=wrong)
-    with pytest.raises(farpool.InvalidError, match="only scratch files"):
+    with pytest.raises(farpool.InvalidError, match="not possible for files of class cache; use none"):
         pool.create("a", file_class="cache", protection="local")
+    with pytest.raises(farpool.InvalidError, match="two hosts, and the pool has 1"):
+        pool.put_table("t", pyarrow.table({"a": [1]}), protection="mirror")
+
+
+def test_a_table_and_a_file_with_a_mirror_are_read_when_a_node_is_lost(two_hosts, con):
+    rows = pyarrow.table({"item": range(300_000), "kind": [0, 1, 2] * 100_000})
+    with farpool.connect(two_hosts.url) as pool:
+        pool.put_table("items", rows, protection="mirror")
+        with pytest.raises(farpool.InvalidError, match="none or mirror"):
+            pool.put_table("others", rows, protection="local")
+        with pool.create("bytes", file_class="pinned", protection="mirror") as file:
+            file.write_at(0, b"forty-two" * MIB)
+        pool.publish("bytes")
+        farpool.duckdb.register(con, pool, "items")
+        two_hosts.kill("node-1")
+        total = "SELECT kind, sum(item), count(*) FROM items GROUP BY kind ORDER BY kind"
+        expected = [(kind, sum(range(kind, 300_000, 3)), 100_000) for kind in range(3)]
+        assert con.sql(total).fetchall() == expected
+        assert pool.scan("items").to_arrow().sort_by("item").equals(rows)
+        assert pool.open("bytes").read_at(0, 9 * MIB) == b"forty-two" * MIB
+    with farpool.connect(two_hosts.url) as pool:
+        assert pool.table("items").to_arrow().equals(rows)
 
 
 def test_a_local_folder_that_is_missing_is_named_when_a_database_is_attached(con, tmp_path):

@@ -97,6 +97,38 @@ async fn node_lost_while_a_scan_runs_is_an_error_by_name_or_no_loss() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn query_over_a_table_with_a_mirror_has_all_its_rows_when_a_node_is_lost_while_it_runs() {
+    for placement in PLACEMENTS {
+        let mut cluster = Cluster::start_on_two_hosts("512MiB");
+        put(&cluster);
+        let session = FarSession::new(&cluster.pool, Options::default()).expect("a session");
+        rows(&session, &format!("SET farpool.placement = '{placement}'")).await.expect("set");
+        let wanted = [
+            rows(&session, QUERIES[0]).await.expect("rows"),
+            rows(&session, QUERIES[1]).await.expect("rows"),
+        ];
+        rows(&session, "SET farpool.table_protection = 'mirror'").await.expect("set");
+        rows(&session, "SET farpool.table_protection = 'local'").await.expect_err("not for tables");
+        let sql = "CREATE OR REPLACE TABLE numbers AS SELECT id + 0 AS id, part + 0 AS part FROM numbers";
+        let plan = session.context().state().create_logical_plan(sql).await.expect("a plan");
+        session.execute(plan).await.expect("put").collect().await.expect("put");
+        let found = soon(rows_of_loss(&mut cluster, &session, QUERIES[0])).await;
+        let found = found.unwrap_or_else(|error| panic!("{placement}: {error}"));
+        assert!(sorted(found) == sorted(wanted[0].clone()), "{placement}: other rows");
+        for (sql, wanted) in QUERIES.iter().zip(&wanted) {
+            let found =
+                soon(rows(&session, sql)).await.unwrap_or_else(|error| panic!("{placement}: {error}"));
+            assert!(sorted(found) == sorted(wanted.clone()), "{placement}: other rows of {sql}");
+        }
+    }
+}
+
+fn sorted(mut rows: Vec<String>) -> Vec<String> {
+    rows.sort();
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn table_that_is_put_again_when_it_is_lost_has_all_its_rows() {
     for placement in PLACEMENTS {
         let mut cluster = Cluster::start("512MiB");

@@ -115,6 +115,13 @@ impl Cluster {
         Cluster::begin(memory, |name, args| Process::start_logging(FARPOOL, args, &logs.join(name)))
     }
 
+    /// Does the same as [`Self::start`] with nodes whose host labels differ, as those of two hosts do.
+    pub fn start_on_two_hosts(memory: &str) -> Cluster {
+        Cluster::begin(memory, |name, args| {
+            Process::start(FARPOOL, &[args, &["--host-label", name]].concat())
+        })
+    }
+
     fn begin(memory: &str, start: impl Fn(&str, &[&str]) -> Process) -> Cluster {
         let broker = Process::start(FARPOOL, &["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
         let node = |name| {

@@ -4,7 +4,7 @@
 use super::{Client, Seen, first_difference, stamped, violated};
 use crate::kernel::world;
 use crate::names::Value;
-use farpool_files::{CreateOptions, Error, ErrorKind, IfTaken};
+use farpool_files::{CreateOptions, Error, ErrorKind, IfTaken, Protection};
 use farpool_wire::FileClass;
 use std::collections::BTreeSet;
 
@@ -20,7 +20,15 @@ impl Client {
         // The contents have 32 bytes or more, so that they are unique.
         let bytes = stamped(self.random.skewed(32, 200 << 10) as usize);
         let pool = self.pool();
-        let created = pool.create(&name, FileClass::Pinned, CreateOptions::default());
+        let create = |protection| {
+            let options = CreateOptions { protection, ..CreateOptions::default() };
+            pool.create(&name, FileClass::Pinned, options)
+        };
+        let mut created = create(self.random.one_in(2).then_some(Protection::Mirror));
+        if created.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid) {
+            // There is only one host at the moment.
+            created = create(None);
+        }
         let Some(file) = self.outcome("create pinned", created) else { return };
         let gap = if self.random.one_in(4) { self.random.below(90 << 10) } else { 0 };
         let written = file.write_at(gap, &bytes);

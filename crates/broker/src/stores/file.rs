@@ -21,10 +21,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Version of the format.
-pub const STORE_FORMAT: u64 = 3;
+pub const STORE_FORMAT: u64 = 4;
+/// Oldest version of the format that is read.
+pub const STORE_FORMAT_MIN: u64 = 3;
 const MAGIC: &[u8; 8] = b"FPBROKER";
 /// First bytes of a file that has only redb's data: a store of a format before the third, or a file of another program.
 const REDB_MAGIC: &[u8; 5] = b"redb\x1a";
+/// Bytes of the front page's head.
+const HEAD_BYTES: usize = 20;
 /// Bytes of the front page, before redb's data.
 const FRONT_BYTES: u64 = 4096;
 const SECTOR_BYTES: u64 = 512;
@@ -56,11 +60,11 @@ pub(super) struct StoreFile {
 }
 
 impl StoreFile {
-    /// Opens the file. If there is none, or an empty one, makes a new store: `fill` writes the contents of its first
-    /// commit, which has the number 1.
+    /// Opens the file. If there is none, or an empty one, makes a new store: `fill` writes its contents and returns the
+    /// number of the last commit.
     pub(super) fn open(
         path: &Path,
-        fill: &dyn Fn(Behind) -> Result<(), Unusable>,
+        fill: &dyn Fn(Behind) -> Result<u64, Unusable>,
     ) -> Result<StoreFile, Unusable> {
         loop {
             let file = match OpenOptions::new().read(true).write(true).open(path) {
@@ -101,7 +105,7 @@ impl StoreFile {
         if page.starts_with(REDB_MAGIC) {
             return Err(Unusable::PlainRedb);
         }
-        let (head, checksum) = page[..20].split_at(16);
+        let (head, checksum) = page[..HEAD_BYTES].split_at(16);
         if crc32c::crc32c(head).to_le_bytes() != *checksum {
             let mut behind = [0; REDB_MAGIC.len()];
             let is_ours = head.starts_with(MAGIC)
@@ -113,7 +117,7 @@ impl StoreFile {
         }
         let (magic, format) = head.split_at(MAGIC.len());
         let format = format.try_into().map_or(0, u64::from_le_bytes);
-        if magic != MAGIC || format != STORE_FORMAT {
+        if magic != MAGIC || !(STORE_FORMAT_MIN..=STORE_FORMAT).contains(&format) {
             return Err(Unusable::Other(other_format(&format.to_string())));
         }
         let sector = |index: u64| {
@@ -126,6 +130,13 @@ impl StoreFile {
         last.ok_or_else(|| {
             Unusable::Damaged("its front page does not say which commit is the last".to_owned())
         })
+    }
+
+    /// Notes durably that the file has this version of the format, so that earlier versions refuse it. It is in one
+    /// sector, which a crash leaves whole.
+    pub(super) fn raise_format(&self) -> io::Result<()> {
+        self.file.write_all_at(&head(), 0)?;
+        self.file.sync_data()
     }
 
     /// Notes durably on the front page that redb has this commit.
@@ -161,9 +172,19 @@ impl StoreFile {
 /// Returns the error message for a store of another format.
 pub(super) fn other_format(format: &str) -> String {
     format!(
-        "it has format {format}; this version reads and writes format {STORE_FORMAT} only. Use the version that wrote it, or \
-         another --store file"
+        "it has format {format}; this version reads formats {STORE_FORMAT_MIN} and {STORE_FORMAT}. Use the version that \
+         wrote it, or another --store file"
     )
+}
+
+/// Returns the head of the front page.
+fn head() -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    head[..8].copy_from_slice(MAGIC);
+    head[8..16].copy_from_slice(&STORE_FORMAT.to_le_bytes());
+    let checksum = crc32c::crc32c(&head[..16]).to_le_bytes();
+    head[16..].copy_from_slice(&checksum);
+    head
 }
 
 /// Returns the offset at which the number of a commit is written, and the bytes to write.
@@ -186,19 +207,16 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 /// Writes a whole new store to a file beside `path` and syncs it, so that a crash never leaves part of a store under
 /// `path`.
-fn written(path: &Path, fill: &dyn Fn(Behind) -> Result<(), Unusable>) -> Result<PathBuf, Unusable> {
+fn written(path: &Path, fill: &dyn Fn(Behind) -> Result<u64, Unusable>) -> Result<PathBuf, Unusable> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".new-{}", std::process::id()));
     let beside = PathBuf::from(beside);
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&beside)?;
     let file = Arc::new(file);
-    fill(Behind { file: Arc::clone(&file) })?;
+    let commit = fill(Behind { file: Arc::clone(&file) })?;
     let mut front = vec![0; FRONT_BYTES as usize];
-    front[..8].copy_from_slice(MAGIC);
-    front[8..16].copy_from_slice(&STORE_FORMAT.to_le_bytes());
-    let checksum = crc32c::crc32c(&front[..16]).to_le_bytes();
-    front[16..20].copy_from_slice(&checksum);
-    let (at, bytes) = sector_of(1);
+    front[..HEAD_BYTES].copy_from_slice(&head());
+    let (at, bytes) = sector_of(commit);
     front[at as usize..][..bytes.len()].copy_from_slice(&bytes);
     file.write_all_at(&front, 0)?;
     file.sync_all()?;
@@ -206,7 +224,7 @@ fn written(path: &Path, fill: &dyn Fn(Behind) -> Result<(), Unusable>) -> Result
 }
 
 /// Puts a new store at `path`. If another file has been created there meanwhile, that one stays.
-fn create(path: &Path, fill: &dyn Fn(Behind) -> Result<(), Unusable>) -> Result<(), Unusable> {
+fn create(path: &Path, fill: &dyn Fn(Behind) -> Result<u64, Unusable>) -> Result<(), Unusable> {
     let beside = written(path, fill)?;
     let linked = std::fs::hard_link(&beside, path);
     std::fs::remove_file(&beside)?;
@@ -217,7 +235,7 @@ fn create(path: &Path, fill: &dyn Fn(Behind) -> Result<(), Unusable>) -> Result<
 }
 
 /// Replaces a file that the caller has locked by a new store.
-pub(super) fn replace(path: &Path, fill: &dyn Fn(Behind) -> Result<(), Unusable>) -> Result<(), Unusable> {
+pub(super) fn replace(path: &Path, fill: &dyn Fn(Behind) -> Result<u64, Unusable>) -> Result<(), Unusable> {
     std::fs::rename(written(path, fill)?, path)?;
     Ok(sync_folder(path)?)
 }

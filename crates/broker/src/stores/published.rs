@@ -3,22 +3,22 @@
 use super::StoreError;
 use farpool_lease::broker::{NamedFile, region_key};
 use farpool_wire::codec::{Cursor, Field};
-use farpool_wire::control::NamedExtent;
-use farpool_wire::limits::NAMED_EXTENTS_MAX;
+use farpool_wire::control::{NamedExtent, Places};
+use farpool_wire::limits::{NAMED_EXTENTS_MAX, NAMED_REGIONS_MAX};
 use farpool_wire::{FileClass, FileId, List, Name, WireError};
 
-/// Encodes a file. Fails if it has too many extents.
+/// Encodes a file. Fails if it has too many regions.
 pub fn encode_file(file: &NamedFile) -> Result<Vec<u8>, StoreError> {
-    let extents: List<NamedExtent, NAMED_EXTENTS_MAX> =
-        List::new(file.extents.clone()).map_err(|error| StoreError(error.to_string()))?;
-    let by_admin = file.extents.iter().map(|extent| file.leased_by_admin.contains(&region_key(extent)));
-    let leased_by_admin: List<bool, NAMED_EXTENTS_MAX> =
+    let by_admin =
+        file.places.regions.iter().map(|region| file.leased_by_admin.contains(&region_key(region)));
+    let leased_by_admin: List<bool, NAMED_REGIONS_MAX> =
         List::new(by_admin.collect()).map_err(|error| StoreError(error.to_string()))?;
     let mut bytes = Vec::new();
     file.file.put(&mut bytes);
     file.class.put(&mut bytes);
     file.tenant.put(&mut bytes);
-    extents.put(&mut bytes);
+    file.copies_wanted.put(&mut bytes);
+    file.places.put(&mut bytes);
     leased_by_admin.put(&mut bytes);
     Ok(bytes)
 }
@@ -29,14 +29,61 @@ pub fn decode_file(bytes: &[u8]) -> Result<NamedFile, WireError> {
     let file = FileId::take(&mut from)?;
     let class = FileClass::take(&mut from)?;
     let tenant = Name::take(&mut from)?;
+    let copies_wanted = u8::take(&mut from)?;
+    let places = Places::take(&mut from)?;
+    let by_admin: List<bool, NAMED_REGIONS_MAX> = List::take(&mut from)?;
+    from.finish()?;
+    let regions = places.regions.iter().zip(by_admin.iter());
+    let leased_by_admin = regions.filter(|(_, by)| **by).map(|(region, _)| region_key(region)).collect();
+    Ok(NamedFile { file, class, tenant, copies_wanted, places, leased_by_admin })
+}
+
+/// Decodes a file from a store of the format before this one, which has one copy of each extent.
+pub fn decode_extents(bytes: &[u8]) -> Result<NamedFile, WireError> {
+    let mut from = Cursor::new(bytes);
+    let file = FileId::take(&mut from)?;
+    let class = FileClass::take(&mut from)?;
+    let tenant = Name::take(&mut from)?;
     let extents: List<NamedExtent, NAMED_EXTENTS_MAX> = List::take(&mut from)?;
     let by_admin: List<bool, NAMED_EXTENTS_MAX> = List::take(&mut from)?;
     from.finish()?;
-    let leased_by_admin = extents
-        .iter()
-        .zip(by_admin.iter())
-        .filter(|(_, by)| **by)
-        .map(|(extent, _)| region_key(extent))
-        .collect();
-    Ok(NamedFile { file, class, tenant, extents: extents.into_vec(), leased_by_admin })
+    let extents_by_admin = extents.iter().zip(by_admin.iter()).filter(|(_, by)| **by);
+    let leased_by_admin =
+        extents_by_admin.map(|(extent, _)| (extent.node, extent.incarnation, extent.region)).collect();
+    let places = Places::of_extents(&extents)?;
+    Ok(NamedFile { file, class, tenant, copies_wanted: 1, places, leased_by_admin })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farpool_wire::{Epoch, Handle, Incarnation, NodeId, RegionIndex};
+
+    /// The bytes are those that the format before this one stored.
+    #[test]
+    fn file_of_the_format_before_is_read_with_extents_that_follow_each_other_as_one_run() {
+        let extent = |region: u32, region_offset: u64| NamedExtent {
+            node: NodeId(1),
+            incarnation: Incarnation(2),
+            region: RegionIndex(region),
+            epoch: Epoch(3),
+            handle: Handle(4),
+            region_offset,
+            bytes: 1 << 20,
+        };
+        let extents = vec![extent(0, 0), extent(0, 1 << 20), extent(1, 0), extent(0, 3 << 20)];
+        let mut bytes = Vec::new();
+        FileId(7).put(&mut bytes);
+        FileClass::Pinned.put(&mut bytes);
+        Name::new("tenant").expect("a name").put(&mut bytes);
+        List::<NamedExtent, NAMED_EXTENTS_MAX>::new(extents).expect("few").put(&mut bytes);
+        List::<bool, NAMED_EXTENTS_MAX>::new(vec![false, false, true, false]).expect("few").put(&mut bytes);
+        let file = decode_extents(&bytes).expect("of the format before");
+        let runs = file.places.runs.iter().map(|run| (run.bytes, run.copies[0].region, run.copies[0].offset));
+        assert_eq!(runs.collect::<Vec<_>>(), [(2 << 20, 0, 0), (1 << 20, 1, 0), (1 << 20, 0, 3 << 20)]);
+        assert_eq!((file.file, file.copies_wanted, file.places.bytes()), (FileId(7), 1, 4 << 20));
+        let by_admin = [(NodeId(1), Incarnation(2), RegionIndex(1))];
+        assert_eq!(file.leased_by_admin, by_admin.into());
+        assert_eq!(decode_file(&encode_file(&file).expect("fits")), Ok(file));
+    }
 }

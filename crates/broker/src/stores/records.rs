@@ -10,11 +10,21 @@
 //! A value: `FPr1`, number of the commit (8 bytes), key (2 bytes of length, then UTF-8), payload (4 bytes of length,
 //! then the payload), CRC32C of all that (4 bytes); integers are little-endian. Keys and payloads: `meta/term` and
 //! `meta/next_file` 8 bytes each, `meta/key` 32 bytes, `meta/sum` the number of all other values (8 bytes) and the sum
-//! of their digests (16 bytes), `names/NAME` a published file in the form of the wire. The digest of a value is the
-//! first 16 bytes of the SHA-256 of it.
+//! of their digests (16 bytes), `files/NAME` a published file. The digest of a value is the first 16 bytes of the
+//! SHA-256 of it.
+//!
+//! The payload of a published file is 0 and the file in the form of the wire. If that would make the value longer than
+//! [`RECORD_BYTES_MAX`], it is 1 and the number of pages (4 bytes) and their generation (8 bytes), and the form of the
+//! wire is in the payloads of `pages/GENERATION/INDEX/NAME`. The pages are stored before the value that refers to them,
+//! each in a transaction of its own, as a transaction of etcd is limited as well. Pages that no value refers to were
+//! left by a crash; the next commit deletes them. The generation is the number of the first commit that wrote a page.
+//!
+//! The format before this one had `names/NAME`, with one copy of each extent. It is read, and each file is stored in
+//! the new form when it changes.
 
+use super::published::decode_extents;
 use super::{StoreError, decode_file, encode_file};
-use farpool_lease::broker::{Durable, StateChange};
+use farpool_lease::broker::{Durable, NamedFile, StateChange};
 use farpool_wire::{FileId, Name, Term};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -22,7 +32,15 @@ use std::collections::BTreeMap;
 /// Key of the value that holds the sum over all others.
 pub const SUM: &str = "meta/sum";
 /// Prefix of the keys of published files.
+pub const FILES: &str = "files/";
+/// Prefix of the keys of pages of published files.
+pub const PAGES: &str = "pages/";
+/// Prefix of the keys of published files, in the format before this one.
 pub const NAMES: &str = "names/";
+/// Most bytes of a value.
+pub const RECORD_BYTES_MAX: usize = 512 << 10;
+/// Most bytes of a page: those of a value without its key, which has up to 300 bytes, and its other fields.
+const PAGE_BYTES_MAX: usize = RECORD_BYTES_MAX - 512;
 const TERM: &str = "meta/term";
 const NEXT_FILE: &str = "meta/next_file";
 const KEY: &str = "meta/key";
@@ -78,6 +96,59 @@ fn digest(value: &[u8]) -> u128 {
     u128::from_le_bytes(first)
 }
 
+/// Payload of a published file's value.
+enum FileRecord<'a> {
+    /// The file in the form of the wire.
+    Whole(&'a [u8]),
+    Paged(Pages),
+}
+
+/// Pages of a published file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pages {
+    generation: u64,
+    count: u32,
+}
+
+impl Pages {
+    fn key(self, index: u32, name: &str) -> String {
+        format!("{PAGES}{:016x}/{index}/{name}", self.generation)
+    }
+
+    fn payload(self) -> Vec<u8> {
+        [&[1][..], &self.count.to_le_bytes(), &self.generation.to_le_bytes()].concat()
+    }
+
+    /// Joins the pages. `None` if one is missing.
+    fn join<'a>(self, name: &str, page: impl Fn(&str) -> Option<&'a [u8]>) -> Option<Vec<u8>> {
+        let pages: Option<Vec<&[u8]>> = (0..self.count).map(|index| page(&self.key(index, name))).collect();
+        pages.map(|pages| pages.concat())
+    }
+}
+
+impl FileRecord<'_> {
+    fn of(payload: &[u8]) -> Option<FileRecord<'_>> {
+        match payload.split_first()? {
+            (0, whole) => Some(FileRecord::Whole(whole)),
+            (1, rest) => {
+                let (count, generation) = rest.split_first_chunk()?;
+                Some(FileRecord::Paged(Pages {
+                    count: u32::from_le_bytes(*count),
+                    generation: u64::from_le_bytes(generation.try_into().ok()?),
+                }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns the generation and the name in the key of a page.
+fn page_of(key: &str) -> Option<(u64, &str)> {
+    let (generation, rest) = key.strip_prefix(PAGES)?.split_once('/')?;
+    let (_, name) = rest.split_once('/')?;
+    Some((u64::from_str_radix(generation, 16).ok()?, name))
+}
+
 /// Digests of all values in a store, from which the next commit computes the new sum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
@@ -85,7 +156,14 @@ pub struct Ledger {
     commit: u64,
     digests: BTreeMap<String, u128>,
     sum: u128,
+    /// Generation of the pages of each file that has pages, by name.
+    paged: BTreeMap<String, u64>,
 }
+
+/// Part of what records change, which a store commits in one transaction: keys with their new payloads. `None` if the
+/// key is deleted.
+#[derive(Debug)]
+pub struct Step(BTreeMap<String, Option<Vec<u8>>>);
 
 /// Changes that a commit makes to a store.
 #[derive(Debug)]
@@ -107,24 +185,76 @@ impl Ledger {
         (self.commit > 0).then(|| sum_value(self.commit, self.digests.len() as u64, self.sum))
     }
 
-    /// Returns the changes that a commit of these records makes.
+    /// Returns what these records change, in steps that have to be committed in this order. All but the last only add
+    /// pages, so a crash between them leaves the records as they were.
     ///
-    /// Errors: a file has more extents than can be stored.
-    pub fn changes(&self, records: &[StateChange]) -> Result<Changes, StoreError> {
-        let commit = self.commit + 1;
-        // If several records have the same key, the last one wins.
-        let mut values: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
+    /// Errors: a file has more regions than can be stored.
+    pub fn steps(&self, records: &[StateChange]) -> Result<Vec<Step>, StoreError> {
+        let mut last: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
+        // If several records are about the same name, the last one wins.
+        let mut names: BTreeMap<&Name, Option<&NamedFile>> = BTreeMap::new();
         for record in records {
-            let (key, payload) = match record {
-                StateChange::Term(term) => (TERM.to_owned(), Some(term.0.to_le_bytes().to_vec())),
-                StateChange::Key(key) => (KEY.to_owned(), Some(key.to_vec())),
-                StateChange::NextFile(file) => (NEXT_FILE.to_owned(), Some(file.0.to_le_bytes().to_vec())),
-                StateChange::Name(name, file) => (format!("{NAMES}{}", &**name), Some(encode_file(file)?)),
-                StateChange::DropName(name) => (format!("{NAMES}{}", &**name), None),
-            };
-            let value = payload.map(|payload| encode(&key, commit, &payload));
-            values.insert(key, value);
+            match record {
+                StateChange::Term(term) => {
+                    last.insert(TERM.to_owned(), Some(term.0.to_le_bytes().to_vec()));
+                }
+                StateChange::Key(key) => {
+                    last.insert(KEY.to_owned(), Some(key.to_vec()));
+                }
+                StateChange::NextFile(file) => {
+                    last.insert(NEXT_FILE.to_owned(), Some(file.0.to_le_bytes().to_vec()));
+                }
+                StateChange::Name(name, file) => {
+                    names.insert(name, Some(file));
+                }
+                StateChange::DropName(name) => {
+                    names.insert(name, None);
+                }
+            }
         }
+        let generation = self.commit + 1;
+        let mut steps = Vec::new();
+        let mut paged = self.paged.clone();
+        for (name, file) in names {
+            let (key, former) = (format!("{FILES}{}", &**name), format!("{NAMES}{}", &**name));
+            paged.remove(&**name);
+            if self.digests.contains_key(&former) {
+                last.insert(former, None);
+            }
+            let Some(file) = file else {
+                last.insert(key, None);
+                continue;
+            };
+            let encoded = encode_file(file)?;
+            if encoded.len() < PAGE_BYTES_MAX {
+                last.insert(key, Some([&[0][..], &encoded].concat()));
+                continue;
+            }
+            let pages = encoded.chunks(PAGE_BYTES_MAX);
+            let head = Pages { generation, count: pages.len() as u32 };
+            for (index, page) in pages.enumerate() {
+                steps.push(Step([(head.key(index as u32, name), Some(page.to_vec()))].into()));
+            }
+            paged.insert(name.to_string(), generation);
+            last.insert(key, Some(head.payload()));
+        }
+        for key in self.digests.range(PAGES.to_owned()..).map(|(key, _)| key) {
+            let Some((generation, name)) = page_of(key) else { break };
+            if paged.get(name) != Some(&generation) {
+                last.insert(key.clone(), None);
+            }
+        }
+        steps.push(Step(last));
+        Ok(steps)
+    }
+
+    /// Returns the changes that a commit of a step makes.
+    pub fn changes(&self, step: &Step) -> Changes {
+        let commit = self.commit + 1;
+        let encoded = step.0.iter().map(|(key, payload)| {
+            (key.clone(), payload.as_ref().map(|payload| encode(key, commit, payload)))
+        });
+        let mut values: BTreeMap<String, Option<Vec<u8>>> = encoded.collect();
         let mut sum = self.sum;
         let mut count = self.digests.len() as u64;
         for (key, value) in &values {
@@ -138,18 +268,34 @@ impl Ledger {
             }
         }
         values.insert(SUM.to_owned(), Some(sum_value(commit, count, sum)));
-        Ok(Changes { values, commit, sum })
+        Changes { values, commit, sum }
     }
 
     /// Notes that changes, which were made from this ledger, have been stored.
     pub fn kept(&mut self, changes: &Changes) {
         for (key, value) in changes.values.iter().filter(|(key, _)| *key != SUM) {
             match value {
-                Some(value) => self.digests.insert(key.clone(), digest(value)),
-                None => self.digests.remove(key),
-            };
+                Some(value) => self.note(key, value),
+                None => {
+                    self.digests.remove(key);
+                    key.strip_prefix(FILES).map(|name| self.paged.remove(name));
+                }
+            }
         }
         (self.commit, self.sum) = (changes.commit, changes.sum);
+    }
+
+    /// Notes that the store has this value, which is valid.
+    fn note(&mut self, key: &str, bytes: &[u8]) {
+        self.digests.insert(key.to_owned(), digest(bytes));
+        if let Some(name) = key.strip_prefix(FILES) {
+            self.paged.remove(name);
+            if let Some(FileRecord::Paged(pages)) =
+                value(bytes).and_then(|value| FileRecord::of(value.payload))
+            {
+                self.paged.insert(name.to_owned(), pages.generation);
+            }
+        }
     }
 }
 
@@ -158,6 +304,10 @@ impl Ledger {
 pub struct Reading {
     durable: Durable,
     ledger: Ledger,
+    /// Files whose pages are joined when all were read.
+    paged: BTreeMap<Name, Pages>,
+    /// Payloads of the pages, by key.
+    pages: BTreeMap<String, Vec<u8>>,
     /// Number of the other values, and sum of their digests, as the value `meta/sum` of the store says; `None` until it
     /// was read.
     said: Option<(u64, u128)>,
@@ -180,15 +330,18 @@ impl Reading {
             self.ledger.commit = value.commit;
             return Ok(());
         }
-        let digest = digest(bytes);
-        self.ledger.sum = self.ledger.sum.wrapping_add(digest);
-        self.ledger.digests.insert(key.to_owned(), digest);
-        self.durable.apply(record(key, value.payload).map_err(|why| wrong(&why))?);
+        self.ledger.note(key, bytes);
+        self.ledger.sum = self.ledger.sum.wrapping_add(digest(bytes));
+        match record(key, value.payload).map_err(|why| wrong(&why))? {
+            Record::Change(change) => self.durable.apply(change),
+            Record::Paged(name, pages) => drop(self.paged.insert(name, pages)),
+            Record::Page => drop(self.pages.insert(key.to_owned(), value.payload.to_vec())),
+        }
         Ok(())
     }
 
     /// Returns everything that was read. Fails with the reason if something is missing.
-    pub fn finish(self) -> Result<(Durable, Ledger), String> {
+    pub fn finish(mut self) -> Result<(Durable, Ledger), String> {
         let read = (self.ledger.digests.len() as u64, self.ledger.sum);
         match self.said {
             None if read.0 == 0 => {}
@@ -199,30 +352,54 @@ impl Reading {
             }
             Some(_) => return Err("one of its records is from before the last commit".to_owned()),
         }
+        for (name, pages) in self.paged {
+            let joined = pages.join(&name, |key| self.pages.get(key).map(Vec::as_slice));
+            let joined = joined.ok_or_else(|| format!("a page of the file {:?} is missing", &*name))?;
+            let file = decode_file(&joined);
+            let file = file.map_err(|error| format!("the pages of the file {:?}: {error}", &*name))?;
+            self.durable.apply(StateChange::Name(name, file));
+        }
         Ok((self.durable, self.ledger))
     }
 }
 
+/// Record of a value.
+enum Record {
+    Change(StateChange),
+    /// File that is in pages.
+    Paged(Name, Pages),
+    Page,
+}
+
 /// Decodes the record of a key and its payload.
-fn record(key: &str, payload: &[u8]) -> Result<StateChange, String> {
+fn record(key: &str, payload: &[u8]) -> Result<Record, String> {
     let length = || format!("has {} bytes", payload.len());
     let number = || payload.try_into().map(u64::from_le_bytes).map_err(|_| length());
-    Ok(match key {
+    let name = |name: &str| Name::new(name).map_err(|error| error.to_string());
+    let file = |name, file: Result<NamedFile, farpool_wire::WireError>| {
+        file.map(|file| StateChange::Name(name, file)).map_err(|error| error.to_string())
+    };
+    Ok(Record::Change(match key {
         TERM => StateChange::Term(Term(number()?)),
         NEXT_FILE => StateChange::NextFile(FileId(number()?)),
         KEY => StateChange::Key(payload.try_into().map_err(|_| length())?),
-        _ => {
-            let name = key.strip_prefix(NAMES).ok_or("is not known")?;
-            let name = Name::new(name).map_err(|error| error.to_string())?;
-            StateChange::Name(name, decode_file(payload).map_err(|error| error.to_string())?)
-        }
-    })
+        _ if page_of(key).is_some() => return Ok(Record::Page),
+        _ => match (key.strip_prefix(FILES), key.strip_prefix(NAMES)) {
+            (Some(of), _) => match FileRecord::of(payload).ok_or_else(length)? {
+                FileRecord::Whole(whole) => file(name(of)?, decode_file(whole))?,
+                FileRecord::Paged(pages) => return Ok(Record::Paged(name(of)?, pages)),
+            },
+            (_, Some(of)) => file(name(of)?, decode_extents(payload))?,
+            _ => return Err("is not known".to_owned()),
+        },
+    }))
 }
 
 /// Undamaged records found in a damaged store: for each key the one of the latest commit.
 #[derive(Debug, Default)]
 pub struct Found {
-    latest: BTreeMap<String, (u64, StateChange)>,
+    /// Commit and payload of each key.
+    latest: BTreeMap<String, (u64, Vec<u8>)>,
 }
 
 impl Found {
@@ -234,11 +411,9 @@ impl Found {
             left = &left[at..];
             match value(left) {
                 Some(value) => {
-                    if let Ok(record) = record(value.key, value.payload) {
-                        let latest = found.latest.get(value.key).map_or(0, |(commit, _)| *commit);
-                        if value.commit >= latest {
-                            found.latest.insert(value.key.to_owned(), (value.commit, record));
-                        }
+                    let latest = found.latest.get(value.key).map_or(0, |(commit, _)| *commit);
+                    if value.commit >= latest && record(value.key, value.payload).is_ok() {
+                        found.latest.insert(value.key.to_owned(), (value.commit, value.payload.to_vec()));
                     }
                     left = &left[value.bytes.len()..];
                 }
@@ -246,6 +421,19 @@ impl Found {
             }
         }
         found
+    }
+
+    /// Returns the change of a key, with the pages that belong to it. `None` if it is a page, or if one is missing.
+    fn change(&self, key: &str, payload: &[u8]) -> Option<StateChange> {
+        match record(key, payload).ok()? {
+            Record::Change(change) => Some(change),
+            Record::Paged(name, pages) => {
+                let page = |key: &str| self.latest.get(key).map(|(_, payload)| &payload[..]);
+                let file = decode_file(&pages.join(&name, page)?).ok()?;
+                Some(StateChange::Name(name, file))
+            }
+            Record::Page => None,
+        }
     }
 
     /// Returns the records of a new store. There may be a name among them that was dropped, replaced or renamed. The
@@ -259,7 +447,9 @@ impl Found {
         let mut kept: BTreeMap<FileId, (u64, Name)> = BTreeMap::new();
         let mut names = BTreeMap::new();
         let mut records = Vec::new();
-        for (commit, record) in self.latest.into_values() {
+        for (key, (commit, payload)) in &self.latest {
+            let Some(record) = self.change(key, payload) else { continue };
+            let commit = *commit;
             match record {
                 StateChange::Term(found) => term = term.max(found.0),
                 StateChange::NextFile(found) => next_file = next_file.max(found.0),
@@ -271,7 +461,10 @@ impl Found {
                     if commit >= latest.0 {
                         *latest = (commit, name.clone());
                     }
-                    names.insert(name, file);
+                    // The keys of the format before this one come later, but have the older version of a name.
+                    if !(key.starts_with(NAMES) && names.contains_key(&name)) {
+                        names.insert(name, file);
+                    }
                 }
                 StateChange::DropName(_) => {}
             }
@@ -286,17 +479,22 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farpool_wire::codec::Field;
+    use farpool_wire::control::{NamedRegion, PlacesBuilder};
+    use farpool_wire::limits::NAMED_REGIONS_MAX;
+    use farpool_wire::{Epoch, Handle, Incarnation, NodeId, RegionIndex};
 
     fn name(text: &str) -> Name {
         Name::new(text).expect("a name")
     }
 
-    fn file(id: u64) -> farpool_lease::broker::NamedFile {
-        farpool_lease::broker::NamedFile {
+    fn file(id: u64) -> NamedFile {
+        NamedFile {
             file: FileId(id),
             class: farpool_wire::FileClass::Pinned,
             tenant: name("tenant"),
-            extents: Vec::new(),
+            copies_wanted: 1,
+            places: Default::default(),
             leased_by_admin: Default::default(),
         }
     }
@@ -305,16 +503,40 @@ mod tests {
     fn store(commits: &[&[StateChange]]) -> (BTreeMap<String, Vec<u8>>, Ledger) {
         let (mut values, mut ledger) = (BTreeMap::new(), Ledger::default());
         for records in commits {
-            let changes = ledger.changes(records).expect("fits");
-            for (key, value) in &changes.values {
-                match value {
-                    Some(value) => values.insert(key.clone(), value.clone()),
-                    None => values.remove(key),
-                };
+            for step in ledger.steps(records).expect("fits") {
+                keep(&step, &mut values, &mut ledger);
             }
-            ledger.kept(&changes);
         }
         (values, ledger)
+    }
+
+    /// Commits a step.
+    fn keep(step: &Step, values: &mut BTreeMap<String, Vec<u8>>, ledger: &mut Ledger) {
+        let changes = ledger.changes(step);
+        for (key, value) in &changes.values {
+            match value {
+                Some(value) => values.insert(key.clone(), value.clone()),
+                None => values.remove(key),
+            };
+        }
+        ledger.kept(&changes);
+    }
+
+    /// Returns a file whose places need several pages.
+    fn large(id: u64) -> NamedFile {
+        let region = |index: u32| NamedRegion {
+            node: NodeId(1),
+            incarnation: Incarnation(2),
+            region: RegionIndex(index),
+            epoch: Epoch(id),
+            handle: Handle(4),
+        };
+        let mut adding = PlacesBuilder::default();
+        for index in 0..NAMED_REGIONS_MAX as u32 / 2 {
+            let copies = [(region(2 * index), 0), (region(2 * index + 1), 64)];
+            adding.push(4096, copies).expect("fits");
+        }
+        NamedFile { copies_wanted: 2, places: adding.finish().expect("fits"), ..file(id) }
     }
 
     fn read(values: &BTreeMap<String, Vec<u8>>) -> Result<(Durable, Ledger), String> {
@@ -361,8 +583,8 @@ mod tests {
     fn value_under_another_key_or_from_before_or_missing_is_found() {
         let (values, _) = three_files();
         let mut swapped = values.clone();
-        swapped.insert("names/b".to_owned(), values["names/c"].clone());
-        assert!(read(&swapped).expect_err("swapped").contains("is that of \"names/c\""));
+        swapped.insert("files/b".to_owned(), values["files/c"].clone());
+        assert!(read(&swapped).expect_err("swapped").contains("is that of \"files/c\""));
         for key in values.keys() {
             let mut missing = values.clone();
             missing.remove(key);
@@ -390,16 +612,84 @@ mod tests {
         for count in (1..=commits.len()).rev() {
             for (key, value) in store(&commits[..count]).0 {
                 bytes.extend_from_slice(&value);
-                if key == "names/other" {
+                if key == "files/other" {
                     *bytes.last_mut().expect("not empty") ^= 1;
                 }
             }
         }
-        bytes.extend_from_slice(&encode("names/torn", 9, &[0; 100])[..50]);
+        bytes.extend_from_slice(&encode("files/torn", 9, &[0; 100])[..50]);
         let mut found = Durable::default();
         Found::in_bytes(&bytes).records(1_000).into_iter().for_each(|record| found.apply(record));
         assert_eq!(found.key, Some([7; 32]));
         assert!(found.term >= Term(1_000) && found.next_file >= FileId(3));
         assert_eq!(found.names, BTreeMap::from([(name("new"), file(1))]));
+    }
+
+    #[test]
+    fn large_file_is_stored_in_pages_of_limited_size_and_a_crash_between_them_leaves_what_was_there() {
+        let (mut values, mut ledger) = store(&[&[StateChange::Name(name("a"), large(1))]]);
+        let pages =
+            |values: &BTreeMap<String, Vec<u8>>| values.keys().filter(|key| key.starts_with(PAGES)).count();
+        let count = pages(&values);
+        assert!(count >= 2 && values.values().all(|value| value.len() <= RECORD_BYTES_MAX));
+        let steps = ledger.steps(&[StateChange::Name(name("a"), large(2))]).expect("fits");
+        assert_eq!(steps.len(), count + 1);
+        for (committed, step) in steps.iter().enumerate() {
+            let (durable, read) = read(&values).expect("whole");
+            assert_eq!(read, ledger);
+            assert_eq!(durable.names, BTreeMap::from([(name("a"), large(1))]), "after {committed} steps");
+            keep(step, &mut values, &mut ledger);
+        }
+        assert_eq!(read(&values).expect("whole").0.names, BTreeMap::from([(name("a"), large(2))]));
+        assert_eq!(pages(&values), count, "the old pages are deleted");
+        // Pages that a crash has left are deleted by the next commit, and all others with their file.
+        let steps = ledger.steps(&[StateChange::Name(name("b"), large(3))]).expect("fits");
+        keep(&steps[0], &mut values, &mut ledger);
+        assert_eq!(pages(&values), count + 1);
+        for (records, left) in
+            [(vec![StateChange::Term(Term(4))], count), (vec![StateChange::DropName(name("a"))], 0)]
+        {
+            for step in ledger.steps(&records).expect("fits") {
+                keep(&step, &mut values, &mut ledger);
+            }
+            assert_eq!(pages(&values), left);
+            assert_eq!(read(&values).expect("whole").1, ledger);
+        }
+    }
+
+    #[test]
+    fn large_file_is_found_in_damaged_bytes_only_if_all_its_pages_are_whole() {
+        let (values, _) =
+            store(&[&[StateChange::Name(name("a"), large(1)), StateChange::Name(name("b"), file(2))]]);
+        let found = |values: &BTreeMap<String, Vec<u8>>| {
+            let mut found = Durable::default();
+            let bytes = values.values().flatten().copied().collect::<Vec<u8>>();
+            Found::in_bytes(&bytes).records(1).into_iter().for_each(|record| found.apply(record));
+            found.names
+        };
+        assert_eq!(found(&values), BTreeMap::from([(name("a"), large(1)), (name("b"), file(2))]));
+        for key in values.keys().filter(|key| key.starts_with(PAGES)) {
+            let mut damaged = values.clone();
+            damaged.get_mut(key).expect("there")[1_000] ^= 1;
+            assert_eq!(found(&damaged), BTreeMap::from([(name("b"), file(2))]));
+        }
+    }
+
+    #[test]
+    fn file_of_the_format_before_is_read_until_it_is_stored_in_this_one() {
+        let mut payload = Vec::new();
+        FileId(1).put(&mut payload);
+        farpool_wire::FileClass::Pinned.put(&mut payload);
+        name("tenant").put(&mut payload);
+        payload.extend_from_slice(&[0; 8]);
+        let (mut values, mut ledger) = (BTreeMap::new(), Ledger::default());
+        keep(&Step([("names/a".to_owned(), Some(payload))].into()), &mut values, &mut ledger);
+        let (durable, read_ledger) = read(&values).expect("whole");
+        assert_eq!((durable.names, &read_ledger), (BTreeMap::from([(name("a"), file(1))]), &ledger));
+        for step in ledger.steps(&[StateChange::Name(name("a"), file(2))]).expect("fits") {
+            keep(&step, &mut values, &mut ledger);
+        }
+        assert_eq!(values.keys().collect::<Vec<_>>(), ["files/a", SUM]);
+        assert_eq!(read(&values).expect("whole").0.names, BTreeMap::from([(name("a"), file(2))]));
     }
 }

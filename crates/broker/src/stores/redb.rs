@@ -11,7 +11,7 @@
 //! was found.
 
 use super::file::{Behind, StoreFile, Unusable, other_format, replace};
-use super::records::{Found, Ledger, Reading};
+use super::records::{Found, Ledger, Reading, Step};
 use super::{Store, StoreError};
 use farpool_lease::broker::{Durable, StateChange};
 use redb::{Builder, Database, ReadOnlyDatabase, ReadableDatabase, ReadableTable, TableDefinition};
@@ -102,6 +102,7 @@ impl RedbStore {
     fn over(file: StoreFile, ledger: Ledger, path: &Path) -> Result<RedbStore, Unusable> {
         // A crash may have come after redb's commit and before the front page was updated.
         file.note_commit(ledger.commit())?;
+        file.raise_format()?;
         let database = guarded(|| Builder::new().create_with_backend(file.behind()).map_err(of_redb))?;
         Ok(RedbStore { database: Some(database), file, ledger, path: path.display().to_string() })
     }
@@ -163,18 +164,26 @@ fn of_redb(error: impl Into<redb::Error>) -> Unusable {
     }
 }
 
-/// Makes a new store. Its commit 1 has these records.
-fn begin(behind: Behind, records: &[StateChange]) -> Result<(), Unusable> {
+/// Makes a new store with these records, in one commit or more.
+/// Returns the number of the last commit.
+fn begin(behind: Behind, records: &[StateChange]) -> Result<u64, Unusable> {
     guarded(|| {
         let database = Builder::new().create_with_backend(behind).map_err(of_redb)?;
-        commit(&database, &mut Ledger::default(), records)?;
-        database.close().map_err(of_redb)
+        let mut ledger = Ledger::default();
+        steps(&ledger, records)?.iter().try_for_each(|step| commit(&database, &mut ledger, step))?;
+        database.close().map_err(of_redb)?;
+        Ok(ledger.commit())
     })
 }
 
-/// Commits records and updates the ledger.
-fn commit(database: &Database, ledger: &mut Ledger, records: &[StateChange]) -> Result<(), Unusable> {
-    let changes = ledger.changes(records).map_err(|error| Unusable::Other(error.to_string()))?;
+/// Returns the steps in which records are committed.
+fn steps(ledger: &Ledger, records: &[StateChange]) -> Result<Vec<Step>, Unusable> {
+    ledger.steps(records).map_err(|error| Unusable::Other(error.to_string()))
+}
+
+/// Commits a step and updates the ledger.
+fn commit(database: &Database, ledger: &mut Ledger, step: &Step) -> Result<(), Unusable> {
+    let changes = ledger.changes(step);
     // The default durability of a redb commit is `Immediate`: synced before it returns.
     let mut transaction = database.begin_write().map_err(of_redb)?;
     transaction.set_two_phase_commit(true);
@@ -264,8 +273,11 @@ impl Store for RedbStore {
     fn commit(&mut self, records: &[StateChange]) -> Result<(), StoreError> {
         let mut ledger = std::mem::take(&mut self.ledger);
         let done = self.database().and_then(|database| {
-            guarded(|| commit(database, &mut ledger, records))?;
-            Ok(self.file.note_commit(ledger.commit())?)
+            for step in steps(&ledger, records)? {
+                guarded(|| commit(database, &mut ledger, &step))?;
+                self.file.note_commit(ledger.commit())?;
+            }
+            Ok(())
         });
         self.ledger = ledger;
         done.map_err(|unusable| self.failed(unusable))

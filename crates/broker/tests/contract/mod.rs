@@ -2,33 +2,40 @@
 
 use farpool_broker::stores::Store;
 use farpool_lease::broker::{Durable, NamedFile, StateChange, region_key};
-use farpool_wire::control::NamedExtent;
-use farpool_wire::limits::NAMED_EXTENTS_MAX;
+use farpool_wire::control::{NamedRegion, PlacesBuilder};
+use farpool_wire::limits::NAMED_REGIONS_MAX;
 use farpool_wire::*;
 
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
 
-pub fn file(id: u64, extent_count: usize) -> NamedFile {
-    let extent = |at: usize| NamedExtent {
-        node: NodeId(1),
+/// Returns a file with this number of runs, each with two copies in regions of their own.
+pub fn file(id: u64, run_count: usize) -> NamedFile {
+    let region = |index: usize| NamedRegion {
+        node: NodeId(1 + index as u64 % 2),
         incarnation: Incarnation(2),
-        region: RegionIndex(at as u32),
+        region: RegionIndex(index as u32),
         epoch: Epoch(id + 4),
         handle: Handle(5 << 100),
-        region_offset: 64,
-        bytes: 4096,
     };
-    let extents: Vec<NamedExtent> = (0..extent_count).map(extent).collect();
+    let mut adding = PlacesBuilder::default();
+    for run in 0..run_count {
+        adding.push(4096, [(region(2 * run), 64), (region(2 * run + 1), 128)]).expect("fits");
+    }
+    let places = adding.finish().expect("fits");
     NamedFile {
         file: FileId(id),
         class: FileClass::Pinned,
         tenant: name("größter Mieter"),
-        leased_by_admin: extents.iter().map(region_key).filter(|place| place.2.0 % 3 == 1).collect(),
-        extents,
+        copies_wanted: 2,
+        leased_by_admin: places.regions.iter().map(region_key).filter(|place| place.2.0 % 3 == 1).collect(),
+        places,
     }
 }
+
+/// Most runs of a file that [`file`] makes.
+pub const RUNS_MAX: usize = NAMED_REGIONS_MAX / 2;
 
 pub fn load(store: &dyn Store) -> Durable {
     store.load().expect("loads")
@@ -49,7 +56,7 @@ pub fn conformance(store: &mut dyn Store) -> Durable {
             StateChange::DropName(name("b")),
             StateChange::DropName(name("a")),
             StateChange::Name(name("a"), file(2, 0)),
-            StateChange::Name(name("größte Datei"), file(3, NAMED_EXTENTS_MAX)),
+            StateChange::Name(name("größte Datei"), file(3, RUNS_MAX)),
         ],
         vec![StateChange::DropName(name("never there"))],
         vec![],
@@ -66,19 +73,17 @@ pub fn conformance(store: &mut dyn Store) -> Durable {
         assert_eq!(load(store), expected, "after {} records", batch.len());
     }
 
-    // A file beyond its limit cannot be read back by everybody. A store may refuse it, but then it must refuse the
-    // whole batch.
-    let batch = vec![
+    // A large file is stored in several values, of which all or none are there.
+    let batch = [
         StateChange::Term(Term(99)),
         StateChange::Name(name("first"), file(4, 1)),
-        StateChange::Name(name("too long"), file(5, NAMED_EXTENTS_MAX + 1)),
+        StateChange::Name(name("größte Datei"), file(5, RUNS_MAX)),
         StateChange::DropName(name("z")),
     ];
-    if store.commit(&batch).is_ok() {
-        batch.iter().for_each(|record| expected.apply(record.clone()));
-    }
-    assert_eq!(load(store), expected, "all of a batch or none");
-    store.commit(&[StateChange::Term(Term(100))]).expect("a refused batch does not end the store");
+    store.commit(&batch).expect("commits");
+    batch.iter().for_each(|record| expected.apply(record.clone()));
+    assert_eq!(load(store), expected);
+    store.commit(&[StateChange::Term(Term(100))]).expect("commits");
     expected.apply(StateChange::Term(Term(100)));
     assert_eq!(load(store), expected);
     expected

@@ -103,29 +103,38 @@ impl Leases {
         }
     }
 
-    /// Allocates consecutive extents in one region, of at least `bytes` bytes in all. Leases more regions if necessary.
+    /// Allocates consecutive extents in one region, of at least `bytes` bytes in all, on a node outside the failure
+    /// domains in `apart`. Leases more regions if necessary.
     pub(crate) fn allocate_run(
         &self,
         group: Group,
         bytes: u64,
+        apart: &[Name],
     ) -> Result<Vec<Allocation<Arc<LeasedRegion>>>, Error> {
         // Each round leases a region. Another round is needed only if the region is too small or is lost at once.
         const ROUNDS: u32 = 3;
         let mut growing = self.grow();
         for _ in 0..ROUNDS {
-            if let Some(allocations) = self.allocate_run_from_held(group, bytes) {
+            if let Some(allocations) = self.allocate_run_from_held(group, bytes, apart) {
                 return Ok(allocations);
             }
-            self.lease_more(&mut growing, group, bytes, bytes, &[], Patience::Full)?;
+            self.lease_more(&mut growing, group, bytes, bytes, apart, Patience::Full)?;
         }
         let message = format!("no leased region has {bytes} contiguous free bytes");
-        self.allocate_run_from_held(group, bytes).ok_or_else(|| Error::new(ErrorKind::Exhausted, message))
+        self.allocate_run_from_held(group, bytes, apart)
+            .ok_or_else(|| Error::new(ErrorKind::Exhausted, message))
     }
 
-    fn allocate_run_from_held(&self, group: Group, bytes: u64) -> Option<Vec<Allocation<Arc<LeasedRegion>>>> {
+    fn allocate_run_from_held(
+        &self,
+        group: Group,
+        bytes: u64,
+        apart: &[Name],
+    ) -> Option<Vec<Allocation<Arc<LeasedRegion>>>> {
+        let is_good = |node: &NodeLinks| !node.is_suspect() && !apart.contains(&node.info.host_label);
         let mut held = self.held.lock();
         loop {
-            let unfit = self.nodes.unfit(|node| !node.is_suspect());
+            let unfit = self.nodes.unfit(is_good);
             let allocations = held.allocator.allocate_run(group, bytes, |node| !unfit.contains(&node))?;
             let id = allocations.first()?.region;
             add(

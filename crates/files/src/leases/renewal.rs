@@ -110,6 +110,7 @@ impl Leases {
 
     /// Seals every region of a file's group (makes it immutable). `sealed` is called with the sealed regions, by the
     /// numbers that the leased ones had. After an error it can be called again; regions that were sealed stay sealed.
+    /// An error of one node does not keep the regions of the others from being sealed.
     pub(crate) fn seal(
         &self,
         group: Group,
@@ -128,17 +129,27 @@ impl Leases {
         // Regions that hold nothing of the file need not outlive the session.
         self.release(&idle, self.base.options.request_timeout_ms);
         let mut by_node: BTreeMap<(NodeId, Incarnation), Vec<Arc<LeasedRegion>>> = BTreeMap::new();
+        let mut failed = None;
         for region in regions {
-            self.check(&region)?;
+            if let Err(error) = self.check(&region) {
+                failed.get_or_insert(error);
+                continue;
+            }
             by_node.entry((region.node.info.node, region.node.info.incarnation)).or_default().push(region);
         }
         for regions in by_node.into_values() {
             let step = regions.first().map_or(1, |region| STEP_BYTES / region.node.info.region_bytes).max(1);
             for regions in regions.chunks(step as usize) {
-                sealed(self.seal_step(regions)?);
+                match self.seal_step(regions) {
+                    Ok(these) => sealed(these),
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        break;
+                    }
+                }
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Seals some regions of one node, with one request.

@@ -132,11 +132,11 @@ impl<R: Clone> Default for FileMap<R> {
 }
 
 impl<R: Clone> FileMap<R> {
-    /// Makes the map of a published file: all extents are written.
-    pub fn sealed(allocations: Vec<Allocation<R>>) -> Self {
+    /// Makes the map of a published file, of the copies of each extent: all extents are written.
+    pub fn sealed(extents: impl IntoIterator<Item = Vec<Allocation<R>>>) -> Self {
         let mut map = FileMap::default();
-        for allocation in allocations {
-            map.push(allocation.bytes, vec![allocation]);
+        for copies in extents {
+            map.push(copies.first().map_or(0, |copy| copy.bytes), copies);
         }
         map.length = map.allocated();
         map.unwritten = RangeSet::default();

@@ -210,7 +210,7 @@ impl BrokerLeases {
         let shows = |of: &Name| tenant::oversees(tenant) || of == tenant;
         let shown = self.durable.names.values().filter(|file| shows(&file.tenant));
         let (files, file_bytes) =
-            shown.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.bytes()));
+            shown.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.places.bytes()));
         let mut shares = self.shares(now);
         for tenant in self.settings.quotas.by_tenant.keys() {
             shares.entry(tenant).or_default();

@@ -1,6 +1,6 @@
 //! Changes of the pool for an operator: nodes that join, fall silent, come back or end, and the files that are lost.
 
-use super::BrokerLeases;
+use super::{BrokerLeases, NamedFile};
 use farpool_wire::Name;
 use farpool_wire::ids::*;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub enum News {
         node: Name,
         /// Time since its last message, in ms.
         silent_ms: u64,
-        /// Number of published files that have bytes there.
+        /// Number of published files that have bytes there, and nowhere else.
         files: usize,
     },
     /// A silent node is heard of again. It has kept its memory.
@@ -95,7 +95,8 @@ impl BrokerLeases {
                 }
                 Some(before) if before.is_alive && !is_alive => {
                     let silent_ms = now.ms_since(node.heard);
-                    let files = self.files_at(*id, |_| true).count();
+                    let files = self.files_at(*id, |_| true);
+                    let files = files.filter(|(_, file)| !self.has_copies_alive(now, file)).count();
                     Some(News::NodeLost { node: name.clone(), silent_ms, files })
                 }
                 Some(before) if !before.is_alive && is_alive => Some(News::NodeBack { node: name.clone() }),
@@ -110,17 +111,22 @@ impl BrokerLeases {
     }
 
     /// Returns the published files that have bytes on a node, in one of the lives that `of` accepts.
-    fn files_at(&self, node: NodeId, of: impl Fn(Incarnation) -> bool) -> impl Iterator<Item = &Name> {
-        let is_there = move |file: &super::NamedFile| {
-            file.extents.iter().any(|extent| extent.node == node && of(extent.incarnation))
+    fn files_at(
+        &self,
+        node: NodeId,
+        of: impl Fn(Incarnation) -> bool,
+    ) -> impl Iterator<Item = (&Name, &NamedFile)> {
+        let is_there = move |file: &NamedFile| {
+            file.places.regions.iter().any(|region| region.node == node && of(region.incarnation))
         };
-        self.durable.names.iter().filter(move |(_, file)| is_there(file)).map(|(name, _)| name)
+        self.durable.names.iter().filter(move |(_, file)| is_there(file))
     }
 
     /// Returns the published files whose bytes were lost with the earlier lives of a node.
     fn lost_with(&self, node: NodeId, present: Incarnation) -> LostFiles {
         let mut lost = LostFiles::default();
-        for name in self.files_at(node, |life| life != present) {
+        let files = self.files_at(node, |life| life != present).filter(|(_, file)| self.is_lost(file));
+        for (name, _) in files {
             if lost.first.len() < NAMES_MAX {
                 lost.first.push(name.clone());
             }

@@ -1,6 +1,6 @@
 //! Durable state of a broker, with which a broker starts again after the process has ended.
 
-use farpool_wire::control::NamedExtent;
+use farpool_wire::control::{NamedRegion, Places};
 use farpool_wire::{FileClass, FileId, Incarnation, Name, NodeId, RegionIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,27 +31,25 @@ pub struct NamedFile {
     pub class: FileClass,
     /// Tenant that owns the file.
     pub tenant: Name,
-    /// Extents of the file, in file order.
-    pub extents: Vec<NamedExtent>,
+    /// Copies that each run should have.
+    pub copies_wanted: u8,
+    /// Places of the bytes of the file.
+    pub places: Places,
     /// Regions that the administrator leased to move the file there. Their nodes count them as the administrator's;
     /// the broker counts them as the tenant's.
     pub leased_by_admin: BTreeSet<RegionKey>,
 }
 
 impl NamedFile {
-    pub(super) fn bytes(&self) -> u64 {
-        self.extents.iter().map(|extent| extent.bytes).sum()
-    }
-
-    /// Returns the regions of the file. A region with several extents comes several times.
-    pub(super) fn places(&self) -> impl Iterator<Item = (RegionKey, &NamedExtent)> {
-        self.extents.iter().map(|extent| (region_key(extent), extent))
+    /// Returns the regions of the file.
+    pub(super) fn regions(&self) -> impl Iterator<Item = (RegionKey, &NamedRegion)> {
+        self.places.regions.iter().map(|region| (region_key(region), region))
     }
 }
 
-/// Returns the region that an extent lies in.
-pub fn region_key(extent: &NamedExtent) -> RegionKey {
-    (extent.node, extent.incarnation, extent.region)
+/// Returns the key of a region.
+pub fn region_key(region: &NamedRegion) -> RegionKey {
+    (region.node, region.incarnation, region.region)
 }
 
 /// Contents of a store at the start of a broker.

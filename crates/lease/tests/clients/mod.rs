@@ -6,16 +6,25 @@ use super::*;
 #[derive(Clone, Debug)]
 pub(super) struct Sealed {
     node: usize,
-    extent: NamedExtent,
+    region: NamedRegion,
 }
 
 impl Sealed {
-    /// Returns the extent as the catalog has it, with its handle combined with a hash of the name.
-    fn bound_to(&self, name: &Name) -> NamedExtent {
-        let mut extent = self.extent.clone();
-        extent.bind(name);
-        extent
+    /// Returns the region as the catalog has it, with its handle combined with a hash of the name.
+    fn bound_to(&self, name: &Name) -> NamedRegion {
+        let mut region = self.region.clone();
+        region.bind(name);
+        region
     }
+}
+
+/// Returns places of these runs, each with the regions of its copies.
+fn places_of(runs: Vec<Vec<NamedRegion>>) -> Option<Places> {
+    let mut adding = PlacesBuilder::default();
+    for copies in runs {
+        adding.push(REGION_BYTES_MIN, copies.into_iter().map(|region| (region, 0))).ok()?;
+    }
+    adding.finish().ok()
 }
 
 #[derive(Clone, Debug, Default)]
@@ -25,7 +34,7 @@ pub(super) struct Client {
     held: Vec<(usize, Incarnation, RegionAt)>,
     sealed: Vec<Sealed>,
     /// Published file that the client has opened, and its name.
-    opened: Option<(Name, Opened)>,
+    opened: Option<(Name, PlacesOpened)>,
     /// Times until which the leases at each node hold for certain.
     deadlines: BTreeMap<usize, u64>,
     asked: BTreeMap<u64, (Request, Address, u64)>,
@@ -96,23 +105,22 @@ impl World<'_> {
                     // If the lease has expired meanwhile, the client may not publish the region.
                     let Some(index) = client.held.iter().position(is_it) else { continue };
                     let (_, incarnation, _) = client.held.remove(index);
-                    let extent = NamedExtent {
+                    let region = NamedRegion {
                         node: node_id(node),
                         incarnation,
                         region: grant.region,
                         epoch: grant.epoch,
                         handle: grant.handle,
-                        region_offset: 0,
-                        bytes: REGION_BYTES_MIN,
                     };
-                    client.sealed.push(Sealed { node, extent });
+                    client.sealed.push(Sealed { node, region });
                 }
             }
-            (Request::OpenName(by), _, Ok(Reply::OpenName(opened))) => {
+            (Request::OpenPlaces(by), _, Ok(Reply::OpenPlaces(opened))) => {
                 client.opened = Some((by.name, opened));
             }
-            (Request::Publish(publish), _, Ok(_)) => {
-                client.sealed.retain(|sealed| !publish.extents.contains(&sealed.bound_to(&publish.name)));
+            (Request::PublishPlaces(publish), _, Ok(_)) => {
+                let named = &publish.places.regions;
+                client.sealed.retain(|sealed| !named.contains(&sealed.bound_to(&publish.name)));
             }
             _ => {}
         }
@@ -169,14 +177,14 @@ impl World<'_> {
             42 => {
                 // Releases sealed regions, even if publications of them are under way.
                 let sealed = self.random.pick_some(&self.clients[index].sealed, 2);
-                for Sealed { node, extent } in &sealed {
-                    let at = RegionAt { region: extent.region, epoch: extent.epoch };
+                for Sealed { node, region } in &sealed {
+                    let at = RegionAt { region: region.region, epoch: region.epoch };
                     let regions = List::new(vec![at]).expect("one");
                     let release = Release { session, secret, whole: false, regions };
                     self.ask_as_client(index, Address::Node(*node), Request::Release(release));
                     self.tally.add("sealed region given back");
                 }
-                let is_kept = |kept: &Sealed| !sealed.iter().any(|left| left.extent == kept.extent);
+                let is_kept = |kept: &Sealed| !sealed.iter().any(|left| left.region == kept.region);
                 if self.random.percent(70) {
                     self.clients[index].sealed.retain(is_kept);
                 }
@@ -196,21 +204,28 @@ impl World<'_> {
             60..72 => self.move_as_client(index, session, secret),
             72..89 => {
                 let sealed = self.random.pick_some(&self.clients[index].sealed, 2);
-                if sealed.is_empty() {
+                let regions: Vec<NamedRegion> = sealed.iter().map(|sealed| sealed.bound_to(&name)).collect();
+                if regions.is_empty() {
                     return;
                 }
-                let extents: Vec<NamedExtent> = sealed.iter().map(|sealed| sealed.bound_to(&name)).collect();
+                // Sometimes the two are copies of one run. The broker refuses that if they are on one node.
+                let runs = match self.random.percent(60) {
+                    true => vec![regions],
+                    false => regions.into_iter().map(|region| vec![region]).collect(),
+                };
+                let copies_wanted = runs[0].len() as u8;
                 let (class, replace) = (FileClass::Pinned, self.random.percent(60));
-                let extents = List::new(extents).expect("two");
-                let publish = Publish { session, secret, name, class, replace, moved: FileId(0), extents };
-                self.ask_broker_as_client(index, Request::Publish(publish));
+                let (moved, places) = (FileId(0), places_of(runs).expect("two"));
+                let publish =
+                    PublishPlaces { session, secret, name, class, replace, moved, copies_wanted, places };
+                self.ask_broker_as_client(index, Request::PublishPlaces(publish));
             }
             89..90 => self.ask_broker_as_client(index, Request::DropName(ByName { name })),
             90..92 => {
                 let to = self.random.pick(&names).expect("four names");
                 self.ask_broker_as_client(index, Request::RenameName(Rename { from: name, to }));
             }
-            92..98 => self.ask_broker_as_client(index, Request::OpenName(ByName { name })),
+            92..98 => self.ask_broker_as_client(index, Request::OpenPlaces(ByName { name })),
             98 if self.random.percent(20) => {
                 let node = offer_of(self.random.below(NODES as u64) as usize, Incarnation(0)).info.name;
                 let (drain, stop) = (self.random.percent(50), self.random.percent(50));
@@ -236,22 +251,33 @@ impl World<'_> {
         }
     }
 
-    /// Publishes the file that was opened with some extents replaced by the client's own sealed regions.
+    /// Publishes the file that was opened with some copies replaced by the client's own sealed regions, added or left
+    /// out.
     fn move_as_client(&mut self, index: usize, session: SessionId, secret: Secret) {
         let Some((name, opened)) = self.clients[index].opened.clone() else { return };
         if self.clients[index].sealed.is_empty() {
             return;
         }
-        let fresh = self.random.pick_some(&self.clients[index].sealed, opened.extents.len() as u64);
-        let mut extents = opened.extents.into_vec();
+        let PlacesOpened { file: moved, class, copies_wanted, places, .. } = opened;
+        let mut runs: Vec<Vec<NamedRegion>> = places
+            .runs
+            .iter()
+            .map(|run| places.copies(run).map(|(region, _)| region.clone()).collect())
+            .collect();
+        let fresh = self.random.pick_some(&self.clients[index].sealed, runs.len() as u64);
         for sealed in fresh {
-            let at = self.random.below(extents.len() as u64) as usize;
-            extents[at] = sealed.bound_to(&name);
+            let at = self.random.below(runs.len() as u64) as usize;
+            let run = &mut runs[at];
+            match self.random.below(3) {
+                0 if run.len() < 2 => run.push(sealed.bound_to(&name)),
+                1 if run.len() > 1 => drop(run.pop()),
+                _ => run[0] = sealed.bound_to(&name),
+            }
         }
-        let extents = List::new(extents).expect("as many as before");
-        let (class, replace) = (opened.class, false);
-        let publish = Publish { session, secret, name, class, replace, moved: opened.file, extents };
-        self.ask_broker_as_client(index, Request::Publish(publish));
+        let Some(places) = places_of(runs) else { return };
+        let replace = false;
+        let publish = PublishPlaces { session, secret, name, class, replace, moved, copies_wanted, places };
+        self.ask_broker_as_client(index, Request::PublishPlaces(publish));
     }
 
     fn some_held<const MAX: usize>(&mut self, client: usize, node: usize) -> List<RegionAt, MAX> {

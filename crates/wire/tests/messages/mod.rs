@@ -39,7 +39,7 @@ fn class() -> impl Strategy<Value = FileClass> {
 fn list<T: Field + Clone + std::fmt::Debug, const MAX: usize>(
     item: impl Strategy<Value = T>,
 ) -> impl Strategy<Value = List<T, MAX>> {
-    vec(item, 0..6).prop_map(|items| List::new(items).expect("six fit every list"))
+    vec(item, 0..=MAX.min(5)).prop_map(|items| List::new(items).expect("no more than MAX"))
 }
 
 fn bytes<const MAX: usize>() -> impl Strategy<Value = Bytes<MAX>> {
@@ -104,6 +104,19 @@ strategies! {
     publish -> Publish {
         session: session_id(), secret: secret(), name: name(), class: class(), replace: any::<bool>(),
         moved: file_id(), extents: list(named_extent()),
+    }
+    named_region -> NamedRegion {
+        node: node_id(), incarnation: incarnation(), region: region_index(), epoch: epoch(), handle: handle(),
+    }
+    run_copy -> RunCopy { region: any::<u32>(), offset: any::<u32>() }
+    named_run -> NamedRun { bytes: any::<u32>(), copies: list(run_copy()) }
+    places -> Places { regions: list(named_region()), runs: list(named_run()) }
+    publish_places -> PublishPlaces {
+        session: session_id(), secret: secret(), name: name(), class: class(), replace: any::<bool>(),
+        moved: file_id(), copies_wanted: any::<u8>(), places: places(),
+    }
+    places_opened -> PlacesOpened {
+        file: file_id(), class: class(), copies_wanted: any::<u8>(), places: places(), nodes: list(node_info()),
     }
     published -> Published { file: file_id() }
     by_name -> ByName { name: name() }
@@ -272,6 +285,8 @@ conversations! {
     Status: done, status_report;
     Drain: drain_node, done;
     ListMemory: done, memory_listed;
+    PublishPlaces: publish_places, published;
+    OpenPlaces: by_name, places_opened;
     Offer: offer, offered;
     Inventory: inventory, ruling;
     OfferMemory: node_memory, done;

@@ -1,0 +1,56 @@
+//! Places where calls of functions run.
+
+use farpool_files::beneath::NodeLinks;
+use farpool_files::{Error, ErrorKind};
+use farpool_transport::LinkError;
+use farpool_wire::NodeId;
+use std::sync::Arc;
+
+/// Place where a call currently runs.
+pub(crate) enum Station {
+    Node(Arc<NodeLinks>),
+    Here,
+}
+
+impl Station {
+    /// Returns the node. `None` on the client.
+    pub(crate) fn key(&self) -> Option<NodeId> {
+        match self {
+            Station::Node(node) => Some(node.info.node),
+            Station::Here => None,
+        }
+    }
+
+    pub(crate) fn links(&self) -> Option<&NodeLinks> {
+        match self {
+            Station::Node(node) => Some(node),
+            Station::Here => None,
+        }
+    }
+
+    pub(crate) fn name(&self) -> Option<String> {
+        match self {
+            Station::Node(node) => Some(node.info.name.to_string()),
+            Station::Here => None,
+        }
+    }
+
+    /// Returns the error of a call here. A node that did not answer is used again once it does.
+    pub(crate) fn error(&self, error: &LinkError) -> Error {
+        match self {
+            Station::Node(node) => {
+                let error = node.link_error(error);
+                if error.kind() == ErrorKind::Unreachable {
+                    node.suspect();
+                }
+                error
+            }
+            Station::Here => Error::of_link("the sandbox of this machine", error),
+        }
+    }
+
+    /// Returns the part of a message that says where the call ran.
+    pub(crate) fn at(&self) -> String {
+        self.name().map_or(" on this machine".to_owned(), |name| format!(" at node {name}"))
+    }
+}

@@ -1,0 +1,194 @@
+//! Tests of published files and tables with copies on two hosts: whatever node is lost, their bytes stay readable, and
+//! each row counts once.
+
+use crate::protected_files::Cluster;
+use crate::random::Random;
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use farpool::function::{CallOptions, CallerOptions, Function};
+use farpool::operators::{Agg, Query, col};
+use farpool::table::{Answer, PutOptions, TableLayout};
+use farpool::{
+    CreateOptions, ErrorKind, FarTable, FileClass, IfTaken, Placement, Pool, Protection, TransportChoice,
+};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+const ROWS: i64 = 400_000;
+const TRANSPORTS: [TransportChoice; 2] = [TransportChoice::Tcp, TransportChoice::Shm];
+const MIRROR: PutOptions = PutOptions {
+    protection: Some(Protection::Mirror),
+    replace: true,
+    key: None,
+    layout: TableLayout::Columns,
+};
+
+/// Publishes a file with a mirror, of bytes that it returns.
+fn publish(pool: &Pool, name: &str, random: &mut Random) -> Vec<u8> {
+    let bytes = random.bytes(5 * MIB + 77);
+    let options = CreateOptions { protection: Some(Protection::Mirror), ..CreateOptions::default() };
+    let file = pool.create(name, FileClass::Pinned, options).expect("created");
+    file.write_at(0, &bytes).expect("written");
+    pool.publish(name, IfTaken::Refuse).expect("published");
+    bytes
+}
+
+fn check(pool: &Pool, name: &str, bytes: &[u8]) {
+    let mut into = vec![0; bytes.len()];
+    let read = pool.open(name).and_then(|file| file.read_at(0, &mut into));
+    assert_eq!(read.expect("readable"), bytes.len());
+    assert!(into == bytes, "{name} has the bytes that were written");
+}
+
+fn numbers() -> RecordBatch {
+    let values = |of: fn(i64) -> i64| Arc::new((0..ROWS).map(of).collect::<Int64Array>()) as ArrayRef;
+    RecordBatch::try_from_iter([("item", values(|row| row)), ("kind", values(|row| row % 7))])
+        .expect("a batch")
+}
+
+fn put(pool: &Pool, name: &str) -> FarTable {
+    let batch = numbers();
+    let batches = [Ok::<_, Infallible>(batch.clone())];
+    pool.put_table_with(name, batch.schema(), batches, &MIRROR).expect("put");
+    pool.table(name).expect("a table")
+}
+
+/// Runs a query that is wrong if a row group is missing or counts twice.
+fn sum(table: &FarTable, placement: Placement) -> Answer {
+    let query: Query = table.query().expect("known types");
+    let sums = [("rows".to_owned(), Agg::Rows), ("sum".to_owned(), Agg::Sum(col("item")))];
+    let answer = table.run(&query.group_by([], sums).plan().expect("a plan"), placement).expect("a result");
+    let values: String =
+        answer.batches[0].columns().iter().map(|column| format!("{:?};", column.slice(0, 1))).collect();
+    for value in [ROWS, ROWS * (ROWS - 1) / 2] {
+        assert!(values.contains(&value.to_string()), "{value} in {values}; {}", answer.report);
+    }
+    answer
+}
+
+#[test]
+fn file_published_with_a_mirror_is_read_whichever_node_is_lost() {
+    for (transport, lost) in TRANSPORTS.into_iter().flat_map(|transport| [(transport, 0), (transport, 1)]) {
+        let mut cluster = Cluster::new(2);
+        let (writer, reader) = (cluster.connect(transport, None), cluster.connect(transport, None));
+        let bytes = publish(&writer, "view", &mut Random(7));
+        let opened = reader.open("view").expect("published");
+        check(&reader, "view", &bytes);
+        cluster.lose_node(lost);
+        let mut into = vec![0; bytes.len()];
+        assert_eq!(opened.read_at(0, &mut into).expect("the other copy"), bytes.len());
+        assert!(into == bytes);
+        check(&cluster.connect(transport, None), "view", &bytes);
+        check(&writer, "view", &bytes);
+    }
+}
+
+#[test]
+fn table_with_a_mirror_is_queried_in_every_placement_whichever_node_is_lost() {
+    for (transport, lost) in TRANSPORTS.into_iter().flat_map(|transport| [(transport, 0), (transport, 1)]) {
+        let mut cluster = Cluster::new(2);
+        let pool = cluster.connect(transport, None);
+        let table = put(&pool, "numbers");
+        let groups = table.row_groups().len();
+        assert!(groups > 2);
+        assert_eq!(
+            sum(&table, Placement::Ship).report.shipped,
+            groups,
+            "each group is in one region of a node"
+        );
+        cluster.lose_node(lost);
+        for placement in Placement::FIXED.into_iter().chain([Placement::Auto]) {
+            sum(&table, placement);
+        }
+        // Once a session knows of the loss, every row group is run beside its other copy.
+        let other = cluster.connect(transport, None);
+        let table = other.table("numbers").expect("a table");
+        sum(&table, Placement::Ship);
+        assert_eq!(sum(&table, Placement::Ship).report.shipped, groups);
+        let rows: usize =
+            table.read(None, None).expect("a reader").map(|batch| batch.expect("rows").num_rows()).sum();
+        assert_eq!(rows as i64, ROWS);
+    }
+}
+
+#[test]
+fn function_is_called_at_the_other_copy_when_the_node_is_lost() {
+    for transport in TRANSPORTS {
+        let mut cluster = Cluster::new(2);
+        let pool = cluster.connect(transport, None);
+        let bytes = publish(&pool, "view", &mut Random(11));
+        let checksum = Function::resident("checksum").expect("a function");
+        let args: Vec<u8> = [0, bytes.len() as u64].into_iter().flat_map(u64::to_le_bytes).collect();
+        let options = CallOptions { placement: Placement::Ship, ..CallOptions::default() };
+        let view = pool.open("view").expect("published");
+        let caller = view.caller(CallerOptions::default()).expect("a caller");
+        let wanted = caller.call(&checksum, &args, options).expect("called").output;
+        cluster.lose_node(0);
+        for _ in 0..3 {
+            assert_eq!(caller.call(&checksum, &args, options).expect("the other copy").output, wanted);
+        }
+        let again = view.caller(CallerOptions::default()).expect("a caller");
+        assert_eq!(again.call(&checksum, &args, options).expect("the other copy").output, wanted);
+    }
+}
+
+#[test]
+fn queries_and_reads_under_way_go_on_when_a_node_is_lost() {
+    for transport in TRANSPORTS {
+        let mut cluster = Cluster::new(3);
+        let pool = cluster.connect(transport, None);
+        let bytes = publish(&pool, "view", &mut Random(9));
+        let table = put(&pool, "numbers");
+        let (is_over, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|threads| {
+            for placement in Placement::FIXED {
+                let (table, is_over, done) = (&table, &is_over, &done);
+                threads.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        sum(table, placement);
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            threads.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    check(&pool, "view", &bytes);
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let waits_for = |more: usize| {
+                let (from, begun) = (done.load(Ordering::Relaxed), Instant::now());
+                while done.load(Ordering::Relaxed) < from + more && begun.elapsed() < Duration::from_secs(120)
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            };
+            waits_for(8);
+            cluster.lose_node(1);
+            waits_for(16);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert!(done.into_inner() >= 24, "operations went on");
+    }
+}
+
+#[test]
+fn mirror_is_refused_where_the_pool_has_one_host_and_for_files_of_caches() {
+    let cluster = Cluster::new(1);
+    let pool = cluster.connect(TransportChoice::Auto, None);
+    let options = CreateOptions { protection: Some(Protection::Mirror), ..CreateOptions::default() };
+    let Err(error) = pool.create("view", FileClass::Pinned, options) else { panic!("created") };
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("needs memory nodes on two hosts, and the pool has 1"), "{error}");
+    let batch = numbers();
+    let put = pool.put_table_with("numbers", batch.schema(), [Ok::<_, Infallible>(batch)], &MIRROR);
+    let error = put.expect_err("one host");
+    assert!(error.to_string().contains("needs memory nodes on two hosts"), "{error}");
+    let local = CreateOptions { protection: Some(Protection::Local), ..CreateOptions::default() };
+    for (class, options) in [(FileClass::Cache, options), (FileClass::Pinned, local)] {
+        let Err(error) = pool.create("other", class, options) else { panic!("created") };
+        assert!(error.to_string().contains("is not possible for files of class"), "{error}");
+    }
+}
