@@ -349,7 +349,7 @@ guest-figures: $(or $(filter everything,$(COMMAND)),build sqlite) $(READY) $(POS
 	  $(VENV)/bin/pytest -q -c engines/python/pyproject.toml bench/papers/test_figures.py --color=no -k "remote_memory and (sqlite or 15) and not tpcc"
 
 # The last commit of the protocol's version before this one.
-OLD := 37e693b1
+OLD := dace89f4
 OLD_BIN := $(CACHE)/upgrade/$(OLD)/farpool
 
 $(OLD_BIN):

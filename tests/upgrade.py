@@ -5,9 +5,9 @@
     tests/upgrade.py --old OLD --new NEW         # etcd is FARPOOL_ETCD, or the installed one
 
 Part 1 starts a broker and a node, each of either version, mounts a folder by a command of either version, writes a file
-there, and compares what it reads. Part 2 upgrades three brokers and three nodes one by one while DuckDB runs queries
-that spill, with mirrors: a broker is stopped and started anew, a node is drained and another takes its place. The
-Python module is this version's. Needs root, for the mounts.
+there, and compares what it reads. A function that one version has stored is listed by both. Part 2 upgrades three
+brokers and three nodes one by one while DuckDB runs queries that spill, with mirrors: a broker is stopped and started
+anew, a node is drained and another takes its place. The Python module is this version's. Needs root, for the mounts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -37,6 +38,7 @@ from spilling import answer_in_memory, spilling_query  # noqa: E402
 START_SECONDS = 120
 END_SECONDS = 120
 FILE_BYTES = 32 << 20
+FUNCTION = ROOT / "examples" / "functions" / "sum_all.wat"
 
 
 class Process:
@@ -64,6 +66,13 @@ class Process:
         return code
 
 
+def output(*command: str) -> str:
+    """Runs a command and returns its standard output."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}: {done.stderr}"
+    return done.stdout
+
+
 def mixed(versions: dict[str, str]) -> None:
     """Runs broker, node and client of all combinations of versions."""
     data = os.urandom(1 << 20) * (FILE_BYTES >> 20)
@@ -86,10 +95,13 @@ def mixed(versions: dict[str, str]) -> None:
                     found = hashlib.sha256(opened.read()).digest()
                 assert found == hashlib.sha256(data).digest(), f"wrong bytes over {transport}"
                 assert mount.end() == 0
-        status = subprocess.run(
-            [versions[client_is], "status", "--pool", broker.ready], capture_output=True, text=True, timeout=60
-        )
-        assert status.returncode == 0 and "n1" in status.stdout, status
+        assert "n1" in output(versions[client_is], "status", "--pool", broker.ready)
+        # A published file is read by clients of both versions, whichever published it.
+        pool = ("--json", "--pool", broker.ready)
+        pushed = json.loads(output(versions[client_is], "fn", "push", "sum", str(FUNCTION), *pool))
+        for reader in versions.values():
+            [listed] = json.loads(output(reader, "fn", "list", *pool))["functions"]
+            assert pushed["sha256"].startswith(listed["sha256"]) and listed["bytes"] > 0, (pushed, listed)
         assert node.end() == 0 and broker.end() == 0
         print(
             f"broker {broker_is}, node {node_is}, client {client_is}: {2 * FILE_BYTES >> 20} MiB compared", flush=True
