@@ -128,7 +128,8 @@ fn metrics_of_broker_and_node_agree_about_memory_and_count_operations() {
     assert_eq!(value(&metrics, "farpool_pool_files{state=\"lost\"}"), 0.0);
     assert_eq!(value(&metrics, "farpool_pool_file_bytes{state=\"whole\"}"), 100_000.0);
     // A session repeats a request that came before the node's first report.
-    let publish = value(&metrics, "farpool_operation_seconds_count{operation=\"publish\",transport=\"tcp\"}");
+    let publish =
+        value(&metrics, "farpool_operation_seconds_count{operation=\"publish_places\",transport=\"tcp\"}");
     assert!(publish >= 1.0, "{publish}");
 }
 

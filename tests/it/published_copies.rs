@@ -8,7 +8,8 @@ use farpool::function::{CallOptions, CallerOptions, Function};
 use farpool::operators::{Agg, Query, col};
 use farpool::table::{Answer, PutOptions, TableLayout};
 use farpool::{
-    CreateOptions, ErrorKind, FarTable, FileClass, IfTaken, Placement, Pool, Protection, TransportChoice,
+    CreateOptions, ErrorKind, FarTable, FileClass, IfTaken, NodeStatus, Placement, Pool, Protection,
+    TransportChoice,
 };
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -125,7 +126,11 @@ fn function_is_called_at_the_other_copy_when_the_node_is_lost() {
         let view = pool.open("view").expect("published");
         let caller = view.caller(CallerOptions::default()).expect("a caller");
         let wanted = caller.call(&checksum, &args, options).expect("called").output;
-        cluster.lose_node(0);
+        // Loses the node that served the call.
+        let nodes = pool.status().expect("a status").nodes;
+        let serves = |node: &&NodeStatus| *node.info.name == *caller.nodes()[0].0;
+        let at = nodes.iter().find(serves).expect("known").info.address.to_string();
+        cluster.lose_node((0..2).position(|index| cluster.address(index) == at).expect("there"));
         for _ in 0..3 {
             assert_eq!(caller.call(&checksum, &args, options).expect("the other copy").output, wanted);
         }

@@ -140,8 +140,8 @@ pub struct Caller {
     trace: TraceId,
 }
 
-/// Node of a lane, `None` for the client, and the kind of lane.
-type LaneKey = (Option<NodeId>, Side);
+/// Number of the locations that a lane was opened for, its node, `None` for the client, and the kind of lane.
+type LaneKey = (u64, Option<NodeId>, Side);
 
 /// State of a call that is running.
 struct Call<'c> {
@@ -254,7 +254,9 @@ impl Caller {
         self.check_placement(function, options)?;
         self.session.check_open()?;
         let trace = self.trace_of_call()?;
-        let run = || self.try_call(function, args, options, deadline_ms, GroupSelection::All, trace);
+        let run = |places: &Locations| {
+            self.try_call(places, function, args, options, deadline_ms, GroupSelection::All, trace)
+        };
         self.retry_if_moved(run)
     }
 
@@ -294,8 +296,7 @@ impl Caller {
         }
         let taken = ClientShare { here, of: self.groups.len() };
         let trace = self.trace_of_call()?;
-        self.retry_if_moved(|| {
-            let places = Arc::clone(&self.places.lock());
+        self.retry_if_moved(|places| {
             let mut firsts: Vec<(NodeId, u64)> = Vec::new();
             for (index, group) in self.groups.iter().enumerate() {
                 let Some(node) = places.node_of(group.start).filter(|_| !taken.has(index)) else { continue };
@@ -310,7 +311,7 @@ impl Caller {
                 calls.push((fetched, GroupSelection::Taken(taken)));
             }
             let at = |&(options, lists): &(CallOptions, GroupSelection)| {
-                self.try_call(function, args, options, deadline_ms, lists, trace)
+                self.try_call(places, function, args, options, deadline_ms, lists, trace)
             };
             // Calls all nodes at once, each from a thread of its own.
             std::thread::scope(|threads| {
@@ -324,10 +325,11 @@ impl Caller {
         })
     }
 
-    /// Calls `run`, and retries it once if bytes were lost or cannot be reached, and there are others elsewhere. A
-    /// retry is safe, because functions have no side effects.
-    fn retry_if_moved<T>(&self, run: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        let error = match run() {
+    /// Calls `run` with the locations of the bytes, and retries it once if bytes were lost or cannot be reached, and
+    /// there are others elsewhere. A retry is safe, because functions have no side effects.
+    fn retry_if_moved<T>(&self, run: impl Fn(&Locations) -> Result<T, Error>) -> Result<T, Error> {
+        let places = Arc::clone(&self.places.lock());
+        let error = match run(&places) {
             Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable) => error,
             other => return other,
         };
@@ -340,13 +342,16 @@ impl Caller {
         if error.kind() == ErrorKind::Unreachable && has_suspects {
             return Err(error);
         }
-        *self.places.lock() = Arc::new(places);
+        let places = Arc::new(places);
+        *self.places.lock() = Arc::clone(&places);
         self.idle.lock().clear();
-        run()
+        run(&places)
     }
 
+    #[allow(clippy::too_many_arguments)] // those of a call, and its locations
     fn try_call(
         &self,
+        places: &Locations,
         function: &Function,
         args: &[u8],
         options: CallOptions,
@@ -354,23 +359,22 @@ impl Caller {
         lists: GroupSelection,
         trace: TraceId,
     ) -> Result<Called, Error> {
-        let places = Arc::clone(&self.places.lock());
         let fresh = options.fresh;
         let way = self.choose(function, options);
         let mut call =
             Call { function, args, fresh, deadline_ms, lists, trace, state: None, supplied: 0, ran_ns: 0 };
-        let mut station = self.first_station(&places, way, options.at)?;
+        let mut station = self.first_station(places, way, options.at)?;
         let is_learning = self.is_learning(options.placement);
         let mut hops = 0;
         loop {
             let begun = is_learning.then(|| self.session.host().now());
-            let (called, output) = self.call_at(&places, &station, &mut call)?;
+            let (called, output) = self.call_at(places, &station, &mut call)?;
             call.ran_ns += called.ran_ns;
             let is_plain = called.outcome == Outcome::Done && call.state.is_none() && call.supplied == 0;
             if let Some(begun) = begun.filter(|_| is_plain) {
                 let took_ns = self.session.host().now().0.saturating_sub(begun.0);
                 // Scales the time to the whole window, so that calls over parts of it can be compared.
-                let share = self.share_of(lists, &places, &station);
+                let share = self.share_of(lists, places, &station);
                 let whole_ns = (called.ran_ns as f64 / share) as u64;
                 self.note(
                     function,
@@ -488,7 +492,7 @@ impl Caller {
         station: &Station,
         call: &mut Call<'_>,
     ) -> Result<(WireCalled, Vec<u8>), Error> {
-        let key = (station.key(), Side::of(call.function));
+        let key = (places.number, station.key(), Side::of(call.function));
         if let Station::Here = station {
             self.fetch_missing(call.lists, places)?;
         }
@@ -498,7 +502,9 @@ impl Caller {
             let was_idle = idle.is_some();
             let mut lane = match idle.take() {
                 Some(lane) => lane,
-                None => self.open(places, station, key.1, call.trace)?,
+                None => {
+                    self.open(places, station, key.2, call.trace).inspect_err(|error| station.note(error))?
+                }
             };
             lane.link.set_trace(call.trace);
             match self.call_on(places, station, &mut lane, call) {
@@ -525,7 +531,12 @@ impl Caller {
     }
 
     fn keep(&self, key: LaneKey, lane: OpenLane) {
+        // A lane over former locations would show a function bytes that are no longer its own.
+        let is_current = self.places.lock().number == key.0;
         let mut idle = self.idle.lock();
+        if !is_current {
+            return;
+        }
         let lanes = idle.entry(key).or_default();
         if lanes.len() < IDLE_LANES_MAX {
             lanes.push(lane);
@@ -653,9 +664,9 @@ impl Caller {
     pub fn round_trip(&self, function: &Function) -> Result<(), Error> {
         let places = Arc::clone(&self.places.lock());
         let station = self.first_station(&places, Way::Ship, None)?;
-        let key = (station.key(), Side::of(function));
+        let key = (places.number, station.key(), Side::of(function));
         let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
-        let mut lane = idle.map_or_else(|| self.open(&places, &station, key.1, TraceId::NONE), Ok)?;
+        let mut lane = idle.map_or_else(|| self.open(&places, &station, key.2, TraceId::NONE), Ok)?;
         lane.link.set_trace(TraceId::NONE);
         let deadline = self.session.request_deadline();
         let next = Request::NextOutput(NextOutput { from: 0 });

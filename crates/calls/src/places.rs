@@ -8,10 +8,13 @@ use farpool_wire::{List, NodeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Locations of the bytes of a range of a file.
 #[derive(Clone)]
 pub(crate) struct Locations {
+    /// Number of these locations. No others of this process have it.
+    pub(crate) number: u64,
     /// Range of the file, in bytes.
     pub(crate) range: Range<u64>,
     stretches: Vec<Stretch>,
@@ -24,7 +27,8 @@ impl Locations {
             let message = "functions run over published files only; publish the file first";
             return Err(Error::new(ErrorKind::Invalid, message));
         };
-        Ok(Locations { range, stretches })
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Ok(Locations { number: NEXT.fetch_add(1, Ordering::Relaxed), range, stretches })
     }
 
     /// Returns the node that holds a byte of the window.

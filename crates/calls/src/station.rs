@@ -35,15 +35,22 @@ impl Station {
         }
     }
 
-    /// Returns the error of a call here. A node that did not answer is used again once it does.
+    /// Notes that no lane could be opened here. A node that did not answer is used again once it does.
+    pub(crate) fn note(&self, error: &Error) {
+        if let (Station::Node(node), ErrorKind::Unreachable) = (self, error.kind()) {
+            node.suspect();
+        }
+    }
+
+    /// Returns the error of a call here. A connection that ended may have been that of a process, so it says nothing
+    /// about the node.
     pub(crate) fn error(&self, error: &LinkError) -> Error {
         match self {
             Station::Node(node) => {
-                let error = node.link_error(error);
-                if error.kind() == ErrorKind::Unreachable {
+                if let LinkError::TimedOut = error {
                     node.suspect();
                 }
-                error
+                node.link_error(error)
             }
             Station::Here => Error::of_link("the sandbox of this machine", error),
         }

@@ -77,24 +77,23 @@ pub fn put_function(
     let file_name = file_name(name).map_err(during)?;
     let bytes =
         encode(function).map_err(|error| during(Error::new(ErrorKind::Invalid, error.to_string())))?;
-    let create = |protection| {
+    let put = |protection| {
         let size_hint = bytes.len() as u64;
         let options = CreateOptions { size_hint, protection: Some(protection), ..CreateOptions::default() };
-        pool.create(&file_name, FileClass::Pinned, options)
+        let file = pool.create(&file_name, FileClass::Pinned, options)?;
+        let put = file.write_at(0, &bytes).and_then(|()| pool.publish(&file_name, if_taken));
+        if put.is_err() {
+            // Deletes the file, which is private to this session because it was not published.
+            let _was_there = delete_private(pool, &file_name);
+        }
+        put.map(|()| file.copies())
     };
-    // A pool with one host refuses a mirror.
-    let file = create(Protection::Mirror).or_else(|error| match error.kind() {
-        ErrorKind::Invalid => create(Protection::None),
+    // A pool with one host refuses a mirror, and so does a broker of an earlier version.
+    let copies = put(Protection::Mirror).or_else(|error| match error.kind() {
+        ErrorKind::Invalid => put(Protection::None),
         _ => Err(error),
     });
-    let file = file.map_err(during)?;
-    let put = file.write_at(0, &bytes).and_then(|()| pool.publish(&file_name, if_taken));
-    if put.is_err() {
-        // Deletes the file, which is private to this session because it was not published.
-        let _was_there = delete_private(pool, &file_name);
-    }
-    put.map_err(during)?;
-    Ok(if file.copies() > 1 { Protection::Mirror } else { Protection::None })
+    copies.map(|copies| if copies > 1 { Protection::Mirror } else { Protection::None }).map_err(during)
 }
 
 /// Reads a stored function.

@@ -137,10 +137,22 @@ impl Broker {
         }
     }
 
+    /// Sends a request that earlier versions do not know. A broker of an earlier version that does not lead cannot say
+    /// so, as the request is not even sent to it; a request that every version knows then finds the leader.
+    fn ask_leader(&self, request: &Request) -> Result<Reply, Error> {
+        match self.ask(request) {
+            Err(error) if is_unsupported(&error) => {
+                self.ask(&Request::Status(Done {}))?;
+                self.ask(request)
+            }
+            reply => reply,
+        }
+    }
+
     /// Returns where the bytes of a name are.
     pub(crate) fn open_places(&self, name: &Name) -> Result<PlacesOpened, Error> {
         let by_name = ByName { name: name.clone() };
-        match self.ask(&Request::OpenPlaces(by_name.clone())) {
+        match self.ask_leader(&Request::OpenPlaces(by_name.clone())) {
             Err(error) if is_unsupported(&error) => {
                 let opened = answer_of!(self.ask(&Request::OpenName(by_name))?, OpenName)?;
                 let places = Places::of_extents(&opened.extents).map_err(|error| {
@@ -157,7 +169,7 @@ impl Broker {
     ///
     /// Errors: the file has copies, and the broker is of a version that knows none.
     pub(crate) fn publish(&self, publish: PublishPlaces) -> Result<Published, Error> {
-        match self.ask(&Request::PublishPlaces(publish.clone())) {
+        match self.ask_leader(&Request::PublishPlaces(publish.clone())) {
             Err(error) if is_unsupported(&error) => {
                 let extents = publish.places.extents().and_then(List::new).map_err(|_| {
                     let message = "the broker is of an earlier version, which keeps one copy of a published file and \

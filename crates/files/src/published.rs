@@ -73,6 +73,10 @@ impl FileInner {
                 Ok(published) => break published,
                 Err(error) => places = without_lost(&places, &error).ok_or(error)?,
             }
+            // A retry, as after a lost answer, must ask for the same places.
+            if let Phase::Sealed(sealed) = &mut self.state().phase {
+                *sealed = places.clone();
+            }
         };
         let mut state = self.state();
         if matches!(state.phase, Phase::Sealed(_)) {
@@ -260,7 +264,10 @@ impl Session {
         mut moved: impl FnMut(u64),
     ) -> Result<u64, Error> {
         let opened = self.broker.open_places(&info.name)?;
+        // Copies at a node without links would be left out of the map, as if there were none to move.
+        self.leases.links(from)?;
         let group = Group::File(number);
+        let mut patience = Patience::Full;
         let source = sealed_map(self, &info.name, &opened)?;
         // Copies of each extent that stay, and the new location of one that moves.
         type Extent = (u64, Vec<Allocation<Arc<LeasedRegion>>>, Option<Allocation<Arc<LeasedRegion>>>);
@@ -279,10 +286,12 @@ impl Session {
             let wanted = bytes.next_power_of_two().clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX) as u32;
             let apart: Vec<Name> =
                 stays.iter().map(|copy| copy.region.node.info.host_label.clone()).collect();
-            let target = match self.leases.allocate(group, wanted, &apart, Patience::Full) {
+            let target = match self.leases.allocate(group, wanted, &apart, patience) {
                 Ok(target) => target,
-                // There is no third host. One copy on a node that stays is better than two with one that leaves.
+                // There is no third host. One copy on a node that stays is better than two with one that leaves. The
+                // broker refuses this if the node that stays is silent.
                 Err(error) if error.kind() == ErrorKind::Exhausted && !stays.is_empty() => {
+                    patience = Patience::Brief;
                     extents.push((bytes, stays, None));
                     moved(bytes);
                     continue;
@@ -296,7 +305,12 @@ impl Session {
                 file: file.clone(),
             };
             debug_assert_eq!(span(&at(source)).bytes as u64, bytes);
-            copy_bytes(self, &at(source), &at(&target))?;
+            let copied = copy_bytes(self, &at(source), &at(&target));
+            match stays.first() {
+                // The node that is being emptied may hang.
+                Some(other) if copied.is_err() => copy_bytes(self, &at(other), &at(&target))?,
+                _ => copied?,
+            }
             self.repair.keep_pace(bytes)?;
             bytes_moved += bytes;
             moved(bytes);

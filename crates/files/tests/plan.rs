@@ -195,6 +195,18 @@ fn copy_made_before_its_extent_was_truncated_and_written_anew_is_not_taken_in() 
     assert_eq!(map.attach(&snapshot, allocation(2), PageTags::new(allocation(2).bytes)), Err(allocation(2)));
 }
 
+/// Two repairs of an extent each added a copy. No repair removed the third, and the file could not be published.
+#[test]
+fn copy_that_is_made_beside_another_copy_of_its_extent_is_not_taken_in() {
+    let allocation = |region: u32| Allocation { region, offset: 0, bytes: EXTENT_BYTES_MIN as u32 };
+    let tags = || PageTags::new(EXTENT_BYTES_MIN as u32);
+    let mut map = FileMap::default();
+    map.push(EXTENT_BYTES_MIN as u32, vec![allocation(1)]);
+    let snapshots = [0, 0].map(|start| map.snapshot(start).expect("an extent"));
+    assert!(map.attach(&snapshots[0], allocation(2), tags()).is_ok());
+    assert_eq!(map.attach(&snapshots[1], allocation(3), tags()), Err(allocation(3)));
+}
+
 #[test]
 fn flight_is_older_than_a_moment_until_it_ends() {
     let mut range_locks = RangeLocks::default();

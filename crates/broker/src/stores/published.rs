@@ -6,6 +6,7 @@ use farpool_wire::codec::{Cursor, Field};
 use farpool_wire::control::{NamedExtent, Places};
 use farpool_wire::limits::{NAMED_EXTENTS_MAX, NAMED_REGIONS_MAX};
 use farpool_wire::{FileClass, FileId, List, Name, WireError};
+use std::collections::BTreeMap;
 
 /// Encodes a file. Fails if it has too many regions.
 pub fn encode_file(file: &NamedFile) -> Result<Vec<u8>, StoreError> {
@@ -50,6 +51,13 @@ pub fn decode_extents(bytes: &[u8]) -> Result<NamedFile, WireError> {
     let extents_by_admin = extents.iter().zip(by_admin.iter()).filter(|(_, by)| **by);
     let leased_by_admin =
         extents_by_admin.map(|(extent, _)| (extent.node, extent.incarnation, extent.region)).collect();
+    // Earlier versions did not compare the handles of a region. A node accepts the one that it made, whichever that is.
+    let mut handles = BTreeMap::new();
+    let mut extents = extents.into_vec();
+    for extent in &mut extents {
+        let region = (extent.node, extent.incarnation, extent.region, extent.epoch);
+        extent.handle = *handles.entry(region).or_insert(extent.handle);
+    }
     let places = Places::of_extents(&extents)?;
     Ok(NamedFile { file, class, tenant, copies_wanted: 1, places, leased_by_admin })
 }

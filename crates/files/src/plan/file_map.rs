@@ -368,8 +368,8 @@ impl<R: Clone> FileMap<R> {
         Some(Snapshot { range, written: readable, copies: extent.copies.clone(), version: extent.version })
     }
 
-    /// Adds a copy that was made from a snapshot. If the extent was written or truncated since, the error returns the
-    /// location of the copy.
+    /// Adds a copy that was made from a snapshot. If the extent was written or truncated since, or has other copies, as
+    /// when another repair was faster, the error returns the location of the copy.
     pub fn attach(
         &mut self,
         snapshot: &Snapshot<R>,
@@ -381,6 +381,7 @@ impl<R: Clone> FileMap<R> {
             extent.start == snapshot.range.start
                 && extent.end() == snapshot.range.end
                 && (extent.version == snapshot.version || mutant!(StaleCopyTaken))
+                && extent.copies.iter().map(|copy| copy.id).eq(snapshot.copies.iter().map(|copy| copy.id))
         };
         match self.extents.iter_mut().find(same) {
             Some(extent) => {

@@ -43,6 +43,11 @@ impl BrokerLeases {
     ) -> Result<Published, Refusal> {
         let places = Places::of_extents(&publish.extents)
             .map_err(|_| Refusal::new(Code::Malformed, Opcode::Publish as u64))?;
+        let has = self.durable.names.get(&publish.name);
+        if publish.moved != FileId(0) && has.is_some_and(|has| has.copies_wanted > 1) {
+            // The client knows of one copy, and would give up the others.
+            return Err(Refusal::new(Code::Unsupported, Opcode::Publish as u64));
+        }
         let Publish { session, secret, name, class, replace, moved, .. } = publish.clone();
         let publish =
             PublishPlaces { session, secret, name, class, replace, moved, copies_wanted: 1, places };
@@ -77,7 +82,7 @@ impl BrokerLeases {
             (_, Some(has), _) => return Err(Refusal::new(Code::NameTaken, has.file.0)),
             (_, None, _) => return Err(Refusal::new(Code::NoSuchName, 0)),
         };
-        let fresh = self.check_places(publish, moved.as_ref())?;
+        let fresh = self.check_places(now, publish, moved.as_ref())?;
         let places = publish.places.clone();
         let mut named = match moved {
             Some(file) => NamedFile { places, ..file },
@@ -112,6 +117,7 @@ impl BrokerLeases {
     /// moved, has already, or one that nobody has. Returns the regions that nobody has.
     fn check_places(
         &self,
+        now: MonoNs,
         publish: &PublishPlaces,
         moved: Option<&NamedFile>,
     ) -> Result<BTreeSet<RegionKey>, Refusal> {
@@ -171,25 +177,44 @@ impl BrokerLeases {
             }
         }
         self.check_runs(places, malformed)?;
-        // A file that is moved to other regions keeps its length.
-        if let Some(file) = moved
-            && file.places.bytes() != places.bytes()
-        {
-            return Err(Refusal::new(Code::OutOfBounds, file.places.bytes()));
+        if let Some(file) = moved {
+            self.check_move(now, file, places)?;
         }
         Ok(fresh)
     }
 
+    /// Checks that a file may be moved to these places: it keeps its length, and no copy is given up that may be the
+    /// last one.
+    fn check_move(&self, now: MonoNs, file: &NamedFile, places: &Places) -> Result<(), Refusal> {
+        if file.places.bytes() != places.bytes() {
+            return Err(Refusal::new(Code::OutOfBounds, file.places.bytes()));
+        }
+        let lives =
+            |region: &NamedRegion| self.nodes.get(&region.node).is_some_and(|node| self.is_alive(now, node));
+        if !every_run_has_one(places, lives) {
+            let silent = places.regions.iter().find(|region| !lives(region));
+            return Err(Refusal::new(Code::NoNodes, silent.map_or(0, |region| region.node.0)));
+        }
+        // The mover was not told of copies at nodes that have not come to this life of the broker yet.
+        let unheard = file.places.regions.iter().find(|region| !self.nodes.contains_key(&region.node));
+        match unheard.filter(|_| self.awaits_nodes(now)) {
+            Some(region) => Err(Refusal::new(Code::NoNodes, region.node.0)),
+            None => Ok(()),
+        }
+    }
+
     /// Checks the runs of places whose nodes are all known: each lies inside its regions, in different failure domains.
     fn check_runs(&self, places: &Places, malformed: Refusal) -> Result<(), Refusal> {
-        let mut is_used = vec![false; places.regions.len()];
+        // Bytes of each region that the runs take. They are bounded, so that a file is not longer than its memory.
+        let mut used = vec![0u64; places.regions.len()];
         for (index, run) in places.runs.iter().enumerate() {
             let mut labels: Vec<&Name> = Vec::with_capacity(run.copies.len());
             for copy in run.copies.iter() {
                 let region = places.regions.get(copy.region as usize).ok_or(malformed)?;
                 let info = &self.nodes.get(&region.node).ok_or(malformed)?.info;
-                is_used[copy.region as usize] = true;
-                if run.bytes == 0 || u64::from(copy.offset) + u64::from(run.bytes) > info.region_bytes {
+                used[copy.region as usize] += u64::from(run.bytes);
+                let end = u64::from(copy.offset) + u64::from(run.bytes);
+                if run.bytes == 0 || end.max(used[copy.region as usize]) > info.region_bytes {
                     return Err(Refusal::new(Code::OutOfBounds, info.region_bytes));
                 }
                 if labels.contains(&&info.host_label) {
@@ -201,7 +226,7 @@ impl BrokerLeases {
                 return Err(malformed);
             }
         }
-        is_used.into_iter().all(|used| used).then_some(()).ok_or(malformed)
+        used.into_iter().all(|used| used > 0).then_some(()).ok_or(malformed)
     }
 
     /// Returns where the bytes of the file with this name are: its places, without copies that are known to be lost,
@@ -242,6 +267,11 @@ impl BrokerLeases {
     pub fn open_extents(&self, tenant: &Name, name: &Name) -> Result<Opened, Refusal> {
         let PlacesOpened { file, class, places, nodes, .. } = self.open_places(tenant, name)?;
         let limit = Refusal::new(Code::LimitReached, NAMED_EXTENTS_MAX as u64);
+        let extent_count: u64 =
+            places.runs.iter().map(|run| u64::from(run.bytes).div_ceil(NAMED_EXTENT_BYTES_MAX)).sum();
+        if extent_count > NAMED_EXTENTS_MAX as u64 {
+            return Err(limit);
+        }
         let extents = places.first_copies().extents().and_then(List::new).map_err(|_| limit)?;
         Ok(Opened { file, class, extents, nodes })
     }
