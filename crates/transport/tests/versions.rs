@@ -57,14 +57,14 @@ fn client_of_version_1_is_answered_in_version_1() {
 }
 
 #[test]
-fn client_of_this_version_tells_its_query() {
+fn client_of_version_2_tells_its_query() {
     let (service, mut conversation) = (Noting::default(), Conversation::new(Peer::default()));
     let hello = bytes(
         "465057310202010001000000000000000a00000039e1cb6f000000000000000000000000a15a482601020807060504030201",
     );
     let (welcome, version) = answered(&mut conversation, &service, &hello);
     assert_eq!((welcome.version, version), (2, vec![2]));
-    let status = Header { trace: TraceId(7), ..Header::request(Opcode::Status, 2, &[]) }.encode();
+    let status = Header { version: 2, trace: TraceId(7), ..Header::request(Opcode::Status, 2, &[]) }.encode();
     assert_eq!(answered(&mut conversation, &service, &status).0.version, 2);
     assert_eq!(*service.0.lock(), [TraceId(7)]);
 }
