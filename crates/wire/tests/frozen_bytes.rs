@@ -181,7 +181,8 @@ fn request_of_version_2_has_the_query_where_a_reply_has_the_detail() {
 #[test]
 fn welcome_of_version_2_is_frozen() {
     let mut frame = Vec::new();
-    append_frame(&mut frame, Header::request(Opcode::Hello, 1, &[]).reply(&[2], None), &[2]);
+    let request = Header { version: 2, ..Header::request(Opcode::Hello, 1, &[]) };
+    append_frame(&mut frame, request.reply(&[2], None), &[2]);
     assert_eq!(
         hex(&frame),
         "4650573102030100010000000000000001000000a62346b30000000000000000000000002f19725602"
