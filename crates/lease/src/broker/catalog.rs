@@ -191,7 +191,8 @@ impl BrokerLeases {
         }
         let lives =
             |region: &NamedRegion| self.nodes.get(&region.node).is_some_and(|node| self.is_alive(now, node));
-        if !every_run_has_one(places, lives) {
+        // A file with one copy gives none up.
+        if file.copies_wanted > 1 && !every_run_has_one(places, lives) {
             let silent = places.regions.iter().find(|region| !lives(region));
             return Err(Refusal::new(Code::NoNodes, silent.map_or(0, |region| region.node.0)));
         }
