@@ -130,8 +130,16 @@ impl Driver {
         let Ok(listed) = self.server().list(ListRequest::default()).await else { return };
         for served in listed.into_inner().volumes {
             let volume = served.volume;
+            // A request for a volume that has a record is never refused because of this.
+            if !matches!(self.record(&volume).await, Ok(None)) {
+                continue;
+            }
             let Ok(_held) = self.hold(&volume) else { continue };
-            if !served.targets.is_empty() || !matches!(self.record(&volume).await, Ok(None)) {
+            // Since then it may have begun, or ended.
+            let is_unknown = matches!(self.record(&volume).await, Ok(None));
+            let is_unused =
+                matches!(self.served(&volume).await, Ok(Some(served)) if served.targets.is_empty());
+            if !is_unknown || !is_unused {
                 continue;
             }
             let event = match self.end(&volume).await {
