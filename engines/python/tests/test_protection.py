@@ -78,6 +78,8 @@ def test_a_table_and_a_file_with_a_mirror_are_read_when_a_node_is_lost(two_hosts
         assert pool.open("bytes").read_at(0, 9 * MIB) == b"forty-two" * MIB
     with farpool.connect(two_hosts.url) as pool:
         assert pool.table("items").to_arrow().equals(rows)
+        pool.delete("items")
+        pool.delete("bytes")
 
 
 def test_a_local_folder_that_is_missing_is_named_when_a_database_is_attached(con, tmp_path):
