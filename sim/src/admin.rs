@@ -1,35 +1,31 @@
-//! Simulated administrator: drains nodes, moves published files off them, and takes the nodes back into use.
+//! Simulated administrator: drains nodes, and takes them back into use.
 
 use crate::host::SimHost;
 use crate::kernel::{ProcessId, rest, world};
 use crate::parties::{Phase, brokers};
 use crate::random::Random;
-use farpool_files::{ErrorKind, Pool, PoolOptions};
 use farpool_host::Host;
 use farpool_transport::LinkError;
 use farpool_wire::control::DrainNode;
 use farpool_wire::{Name, Reply, Request};
-use std::sync::Arc;
 
 const MS: u64 = 1_000_000;
 
 struct Admin {
     process: ProcessId,
     random: Random,
-    pool: Option<Pool>,
 }
 
 /// Runs the administrator until the world ends. Takes every node back into use once the faults are over.
 pub(crate) fn run(process: ProcessId) {
     let random = world(|world| world.random.fork(u64::from(process.0)));
-    let mut admin = Admin { process, random, pool: None };
+    let mut admin = Admin { process, random };
     while world(|world| world.parties.phase) == Phase::Faulty {
         if world(|world| world.plan.drains) {
             admin.work();
         }
         admin.pause();
     }
-    admin.pool = None;
     loop {
         let drained: Vec<usize> = world(|world| world.parties.drained.iter().copied().collect());
         if drained.is_empty() {
@@ -96,36 +92,5 @@ impl Admin {
             world.tally.operation("drain", ordered);
             world.note(self.process, "drains", [node as u64, u64::from(stop), u64::from(ordered)]);
         });
-        if ordered && self.random.one_in(2) {
-            self.evacuate(node);
-        }
-    }
-
-    fn evacuate(&mut self, node: usize) {
-        if self.pool.is_none() {
-            let options = world(|world| PoolOptions {
-                request_timeout_ms: world.plan.request_timeout_ms,
-                broker_patience_ms: world.plan.broker_patience_ms,
-                renew_ms_max: world.plan.renew_ms_max,
-                plaintext: true,
-                label: Some("admin".into()),
-                ..PoolOptions::default()
-            });
-            let host = Arc::new(SimHost(self.process));
-            self.pool = Pool::connect_from(host, &format!("farpool://{}", brokers()), options).ok();
-        }
-        let Some(pool) = &self.pool else { return };
-        let result = pool.evacuate(&format!("node{node}"), |_, _| {});
-        world(|world| {
-            world.tally.operation("evacuate", result.is_ok());
-            if let Err(error) = &result {
-                *world.tally.errors.entry(format!("evacuate: {:?}", error.kind())).or_default() += 1;
-            }
-            let moved = *result.as_ref().unwrap_or(&0);
-            world.note(self.process, "evacuates", [node as u64, moved, u64::from(result.is_ok())]);
-        });
-        if result.is_err_and(|error| error.kind() == ErrorKind::Closed) || self.random.one_in(2) {
-            self.pool = None;
-        }
     }
 }

@@ -102,6 +102,9 @@ impl ObservedBroker {
         world(|world| {
             let disk = world.parties.disk.clone();
             world.oracle.broker_answers(&asked, &answer, &disk);
+            if let (Request::EndRepair(_), Ok(Reply::EndRepair(ended))) = (&asked, &answer) {
+                world.tally.operation("list a copy made by a node", ended.runs > 0);
+            }
             let code = answer.as_ref().err().map_or(0, |refusal| refusal.code as u64);
             world.note(self.process, "answers", [asked.opcode() as u64, code, 0]);
         });

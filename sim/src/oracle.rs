@@ -84,6 +84,8 @@ pub(crate) struct Oracle {
     nodes: BTreeMap<Incarnation, NodeView>,
     /// Regions that a name has released since a broker last opened the disk.
     let_go: BTreeSet<Place>,
+    /// Regions that nodes have filled with copies of published files.
+    copied: BTreeSet<Place>,
 }
 
 /// Least delay in ms, beyond TTL and grace, within which a node must have ended a silent session's leases (invariant
@@ -100,6 +102,7 @@ impl Oracle {
             tick_ms: plan.tick_ms,
             nodes: BTreeMap::new(),
             let_go: BTreeSet::new(),
+            copied: BTreeSet::new(),
         }
     }
 
@@ -340,6 +343,12 @@ impl Oracle {
                     view.broker_ms = broker_ms;
                 }
             }
+            // From now on the broker may give the handle to clients.
+            Request::EndRepair(report) if !report.copied.is_empty() => {
+                let incarnation = report.order.incarnation;
+                self.copied.insert((incarnation, report.region, report.epoch));
+                self.right_is_new(incarnation, report.region, report.epoch, report.handle.0, None, false);
+            }
             _ => {}
         }
     }
@@ -400,6 +409,7 @@ impl Oracle {
             self.invariant_i1_gates_are_as_leases_say(region, owners.get(&region), &gate);
             if let Some((_, RegionOwner::Session(session) | RegionOwner::Sealing(session))) =
                 owners.get(&region)
+                && *session != SessionId(0)
             {
                 self.invariant_i6_silent_sessions_own_nothing(incarnation, clock, region, *session);
             }
@@ -451,6 +461,11 @@ impl Oracle {
         }
     }
 
+    /// Reports whether a node has filled a region with copies of a published file.
+    pub(crate) fn was_copied(&self, place: Place) -> bool {
+        self.copied.contains(&place)
+    }
+
     /// Checks that a tenant holds no more than its quota.
     pub(crate) fn holds_no_more_than(&mut self, tenant: &str, bytes: u64, quota_bytes: u64) {
         self.check(bytes <= quota_bytes, "quota", || {
@@ -483,6 +498,13 @@ impl Oracle {
                     gate.epoch < *epoch
                 };
                 self.check(agrees, "I1", || format!("region {region} is leased at {epoch}: {gate:?}"));
+            }
+            // The node fills it with copies of a published file, or has done that.
+            Some((epoch, RegionOwner::Sealing(SessionId(0)))) => {
+                let agrees = if is_in { gate.epoch == *epoch } else { gate.epoch <= *epoch };
+                self.check(agrees && !gate.is_suspended, "I1", || {
+                    format!("region {region} has copies at {epoch}: {gate:?}")
+                });
             }
             Some((epoch, _)) => {
                 let agrees = gate.epoch == *epoch && gate.write_handle.is_none() && !gate.is_suspended;

@@ -1,6 +1,6 @@
 //! Processes of a world: its broker (now and then two), nodes and clients; starting and ending them.
 //!
-//! Each is a process on a machine, made of the real code: [`BrokerService`], [`NodeService`] with its three loops,
+//! Each is a process on a machine, made of the real code: [`BrokerService`], [`NodeService`] with its loops,
 //! [`farpool_files::Pool`] under a workload. The oracle sees their answers before they are sent.
 
 use crate::clock::{Clock, RATE_TRUE};
@@ -19,7 +19,7 @@ use farpool_broker::BrokerService;
 use farpool_broker::election::Standby;
 use farpool_host::HostEvent;
 use farpool_lease::ticket;
-use farpool_node::{NodeService, Prefault, keep_house, keep_time, report};
+use farpool_node::{NodeService, Prefault, keep_copies, keep_house, keep_time, report};
 use farpool_transport::{Brokers, Identity, Service};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::REGION_BYTES_MIN;
@@ -34,6 +34,9 @@ const STANDING: &str = "10.0.0.2:7700";
 /// Machine of the first broker. The next machine is for a second one.
 pub(crate) const BROKER_MACHINE: MachineId = 0;
 pub(crate) const SPARE_MACHINE: MachineId = 1;
+
+/// Bytes per second that a node copies of published files: about a second for a region.
+const COPY_BYTES_PER_SECOND: u64 = REGION_BYTES_MIN;
 
 /// Phase of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -272,6 +275,8 @@ pub(crate) fn start_node(index: usize) {
         world.spawn(process, Box::new(move || keep_time(&loops, tick_ms)));
         let loops = Arc::clone(&service);
         world.spawn(process, Box::new(move || keep_house(&loops, Prefault::OnUse, tick_ms)));
+        let loops = Arc::clone(&service);
+        world.spawn(process, Box::new(move || keep_copies(&loops, &SimHost(process), COPY_BYTES_PER_SECOND)));
         let loops = Arc::clone(&service);
         let key = life.ticket_key;
         world.spawn(process, Box::new(move || report(&loops, &SimHost(process), &info, key, &brokers)));

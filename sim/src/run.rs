@@ -11,8 +11,8 @@ use crate::parties::{self, BROKER_MACHINE, ClientPlace, Phase, SPARE_MACHINE};
 use crate::profile::{Plan, Profile, Theme};
 use crate::tally::Tally;
 use crate::trace::{self, Trace};
-use farpool_wire::TENANT_ADMIN;
-use farpool_wire::control::Traffic;
+use farpool_wire::{SessionId, TENANT_ADMIN};
+use farpool_wire::control::{OwnedRegion, RegionOwner, Traffic};
 use farpool_wire::limits::REGION_BYTES_MIN;
 use std::collections::BTreeMap;
 
@@ -157,15 +157,23 @@ impl World {
         }
         let lives = self.parties.nodes.iter().filter_map(|place| place.life.as_ref());
         let mut held: BTreeMap<String, u64> = BTreeMap::new();
+        // Copies that nodes make are not held up by quotas.
+        let mut copied_bytes = 0;
         for life in lives {
             let Some(leases) = life.service.try_leases() else { return };
-            for share in leases.inventory(Traffic::default(), 0).tenants.iter() {
+            let inventory = leases.inventory(Traffic::default(), 0);
+            let is_copy = |owned: &&OwnedRegion| {
+                owned.owner == RegionOwner::Sealing(SessionId(0))
+                    || self.oracle.was_copied((life.incarnation, owned.region, owned.epoch))
+            };
+            copied_bytes += inventory.owned.iter().filter(is_copy).count() as u64 * REGION_BYTES_MIN;
+            for share in inventory.tenants.iter() {
                 *held.entry(share.tenant.to_string()).or_default() +=
                     u64::from(share.regions) * REGION_BYTES_MIN;
             }
         }
         for (tenant, bytes) in held.into_iter().filter(|(tenant, _)| tenant != TENANT_ADMIN) {
-            self.oracle.holds_no_more_than(&tenant, bytes, quota_bytes);
+            self.oracle.holds_no_more_than(&tenant, bytes, quota_bytes + copied_bytes);
         }
     }
 

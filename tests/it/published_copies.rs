@@ -1,6 +1,7 @@
 //! Tests of published files and tables with copies on two hosts: whatever node is lost, their bytes stay readable, and
 //! each row counts once.
 
+use crate::programs::PATIENCE;
 use crate::protected_files::Cluster;
 use crate::random::Random;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
@@ -11,6 +12,7 @@ use farpool::{
     CreateOptions, ErrorKind, FarTable, FileClass, IfTaken, NodeStatus, Placement, Pool, Protection,
     TransportChoice,
 };
+use farpool_wire::control::DrainNode;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -176,6 +178,80 @@ fn queries_and_reads_under_way_go_on_when_a_node_is_lost() {
             is_over.store(true, Ordering::Relaxed);
         });
         assert!(done.into_inner() >= 24, "operations went on");
+    }
+}
+
+/// Waits until every published file has its copies, on nodes that stay.
+fn all_copied(pool: &Pool) {
+    let begun = Instant::now();
+    loop {
+        let listed = pool.repairs().expect("the broker answers");
+        if listed.endangered_files + listed.leaving_files + listed.lost_files == 0 {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "copies are made: {listed:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Two of four nodes are lost one after the other, which is more than two copies survive by themselves.
+#[test]
+fn copies_that_are_lost_with_a_node_are_made_again_before_the_next_is_lost() {
+    for transport in TRANSPORTS {
+        let mut cluster = Cluster::new(4);
+        let pool = cluster.connect(transport, None);
+        let bytes = publish(&pool, "view", &mut Random(13));
+        put(&pool, "numbers");
+        all_copied(&pool);
+        for lost in [1, 0] {
+            cluster.lose_node(lost);
+            let begun = Instant::now();
+            while pool.repairs().expect("the broker answers").endangered_files < 1 {
+                assert!(begun.elapsed() < PATIENCE, "the loss is seen");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            all_copied(&pool);
+        }
+        // A session that has not seen any of this, and one that has.
+        for pool in [&pool, &cluster.connect(transport, None)] {
+            check(pool, "view", &bytes);
+            let table = pool.table("numbers").expect("a table");
+            for placement in Placement::FIXED {
+                sum(&table, placement);
+            }
+        }
+    }
+}
+
+#[test]
+fn drained_node_gives_its_copies_to_others_and_nobody_notices() {
+    for transport in TRANSPORTS {
+        let cluster = Cluster::new(3);
+        let pool = cluster.connect(transport, None);
+        let bytes = publish(&pool, "view", &mut Random(17));
+        let single = pool.create("single", FileClass::Pinned, CreateOptions::default()).expect("created");
+        single.write_at(0, &bytes).expect("written");
+        pool.publish("single", IfTaken::Refuse).expect("published");
+        let table = put(&pool, "numbers");
+        for number in 1..=3 {
+            let node = farpool_wire::Name::new(format!("n{number}")).expect("a name");
+            let order = |drain| DrainNode { node: node.clone(), drain, stop: false };
+            pool.drain(&order(true)).expect("ordered");
+            let begun = Instant::now();
+            let named = || {
+                let nodes = pool.status().expect("a status").nodes;
+                let it = nodes.iter().find(|status| status.info.name == node).expect("known").clone();
+                (it.draining, it.counts.named)
+            };
+            while named() != (true, 0) {
+                assert!(begun.elapsed() < PATIENCE, "the node becomes empty: {:?}", pool.repairs());
+                check(&pool, "view", &bytes);
+                check(&pool, "single", &bytes);
+                sum(&table, Placement::Ship);
+            }
+            pool.drain(&order(false)).expect("ordered");
+            all_copied(&pool);
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Tests of published files: they are immutable and belong to their name. Any session can read them, and their memory
 //! is freed when the name is dropped.
 
+use crate::programs::PATIENCE;
 use farpool::{
     CreateOptions, EmbeddedOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, TransportChoice,
 };
+use farpool_wire::control::DrainNode;
 
 const MIB: u64 = 1 << 20;
 
@@ -118,26 +120,33 @@ fn file_of_another_class_is_not_published() {
 }
 
 #[test]
-fn file_that_is_replaced_while_its_node_is_evacuated_does_not_end_the_evacuation() {
+fn file_that_is_replaced_while_its_node_is_drained_does_not_hold_up_the_drain() {
     let (writer, reader) = two_sessions(TransportChoice::Tcp);
     let content = |version: u8| vec![version; 3 * MIB as usize];
-    for name in ["a", "b", "c"] {
+    let names = ["a", "b", "c"];
+    for name in names {
         publish(&writer, name, &content(1), IfTaken::Refuse).expect("published");
     }
-    let nodes: Vec<String> =
-        reader.status().expect("a status").nodes.iter().map(|node| node.info.name.to_string()).collect();
+    let nodes: Vec<_> =
+        reader.status().expect("a status").nodes.iter().map(|node| node.info.clone()).collect();
     for (node, version) in nodes.iter().zip(2..) {
-        let mut replaced = Vec::new();
-        let moved = reader.evacuate(node, |name, _| {
-            if !replaced.contains(&name.to_owned()) {
-                replaced.push(name.to_owned());
+        let order = |drain| DrainNode { node: node.name.clone(), drain, stop: false };
+        reader.drain(&order(true)).expect("ordered");
+        let begun = std::time::Instant::now();
+        let holds = || {
+            let status = reader.status().expect("a status");
+            let of = status.nodes.iter().find(|status| status.info.node == node.node).expect("known");
+            !of.draining || of.counts.named + of.counts.cleaning > 0
+        };
+        while holds() {
+            assert!(begun.elapsed() < PATIENCE, "the node becomes empty: {:?}", reader.repairs());
+            for name in names {
                 publish(&writer, name, &content(version), IfTaken::Replace).expect("replaced");
             }
-        });
-        moved.expect("evacuated");
-        for name in &replaced {
+        }
+        for name in names {
             assert!(whole(&reader, name) == content(version), "{name} has the bytes of its last version");
         }
-        assert!(!replaced.is_empty(), "{node} had files");
+        reader.drain(&order(false)).expect("ordered");
     }
 }

@@ -8,7 +8,7 @@ use farpool_lease::{BrokerLeases, BrokerSettings, tenant, ticket};
 use farpool_lock::MutexGuard;
 use farpool_transport::times::OperationTimes;
 use farpool_transport::{Identity, Peer, Service};
-use farpool_wire::control::{ListNames, Names, StatusReport};
+use farpool_wire::control::{ListNames, Names, RepairsListed, StatusReport};
 use farpool_wire::{Code, Name, Refusal, Reply, Request, SessionId, Term, mutant};
 use std::io;
 use std::sync::Arc;
@@ -81,6 +81,11 @@ impl BrokerService {
         self.core().leases.list_names(&tenant::admin(), list)
     }
 
+    /// Returns what published files of all tenants lack.
+    pub fn repairs(&self) -> RepairsListed {
+        self.core().leases.list_repairs(self.host.now(), &tenant::admin())
+    }
+
     /// Returns the first `count_max` sessions.
     pub fn sessions(&self, count_max: usize) -> Vec<SessionStatus> {
         self.core().leases.sessions(self.host.now(), count_max)
@@ -121,6 +126,8 @@ fn check_permitted(identity: &Identity, request: &Request) -> Result<(), Refusal
         }
         Request::Inventory(inventory) => *identity == Identity::Node(inventory.node),
         Request::OfferMemory(memory) => *identity == Identity::Node(memory.node),
+        Request::NextRepair(asked) => *identity == Identity::Node(asked.node),
+        Request::EndRepair(report) => *identity == Identity::Node(report.order.node),
         Request::Status(_) | Request::ListMemory(_) => true,
         _ => matches!(identity, Identity::Tenant(_) | Identity::Admin),
     };
@@ -173,6 +180,13 @@ impl Core {
             Request::OfferMemory(memory) => {
                 leases.offer_memory(peer.connection, memory).map(Reply::OfferMemory)
             }
+            Request::NextRepair(asked) => {
+                leases.next_repair(now, peer.connection, &asked, &mut records).map(Reply::NextRepair)
+            }
+            Request::EndRepair(report) => {
+                leases.end_repair(now, peer.connection, &report, &mut records).map(Reply::EndRepair)
+            }
+            Request::ListRepairs(_) => Ok(Reply::ListRepairs(leases.list_repairs(now, tenant))),
             Request::Offer(offer) => leases.offer(now, peer.connection, offer).map(Reply::Offer),
             Request::Inventory(inventory) => {
                 leases.inventory(now, peer.connection, inventory).map(Reply::Inventory)

@@ -1,23 +1,20 @@
 //! `farpool drain`: empties a node while the pool keeps working.
 //!
 //! The broker passes the order to the node. Sessions learn of it when they renew their leases, and move their own data.
-//! This command moves the published files. A function that runs over a file fails when its file is moved, so the
-//! command first waits for running calls. It can be run again at any time: the node keeps draining without it.
+//! Other nodes copy the published files, as the broker orders. A function that runs over a file is called again
+//! elsewhere when its file has moved, so the command first waits for running calls. It can be run again at any time: the
+//! node keeps draining without it.
 
 use crate::exit::Failure;
 use crate::units::show_bytes;
 use crate::{Outcome, exposure, table, units};
 use farpool::{NodeStatus, Pool, PoolOptions, RunningCall, shown, shown_lines};
 use farpool_command::json::JsonLine;
-use farpool_lock::Mutex;
-use farpool_transport::{Exposure, LinkError, Sockets, is_not_leader};
-use farpool_wire::control::DrainNode;
-use farpool_wire::{Code, Incarnation, Name, Request, Term};
+use farpool_wire::control::{DrainNode, RepairsListed};
+use farpool_wire::{Code, Incarnation, Name, Term};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Empty a node: its data moves to other nodes, then its process ends.
@@ -35,7 +32,7 @@ pub(crate) struct Args {
     /// Stop waiting after this time; the node keeps draining
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10m")]
     timeout: u32,
-    /// How long to wait for function calls that already run on the node; then its files are moved, which ends the calls
+    /// How long to wait for function calls that already run on the node; then its files are moved, and the calls made again
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "30s")]
     calls: u32,
     /// Print the result as JSON
@@ -45,12 +42,8 @@ pub(crate) struct Args {
     exposure: exposure::ClientArgs,
 }
 
-/// Time limit for an answer of the broker, in ms.
-const BROKER_PATIENCE_MS: u64 = 5_000;
 /// Interval at which the status of the node is polled.
 const LOOK: Duration = Duration::from_millis(100);
-/// Pause before published files are moved again, if a move failed or files are left.
-const MOVE_AGAIN: Duration = Duration::from_millis(500);
 /// Interval of progress lines where no progress bar is shown.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 /// Most calls that are named in one line.
@@ -61,15 +54,6 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Failure::Usage(format!("{:?}: {error}; a node's name of 1 to 255 bytes is permitted", args.node))
     })?;
     let exposure = args.exposure.exposure()?;
-    let order = DrainNode { node: name, drain: !args.cancel, stop: !args.cancel && !args.keep_running };
-    if args.cancel {
-        ask(args, &exposure, &order)?;
-        return finish(
-            args,
-            &format!("{} is in use again: its drain is cancelled", args.node),
-            json!({ "state": "in use" }),
-        );
-    }
     let options = PoolOptions {
         label: Some("farpool drain".into()),
         tls: exposure.tls.clone(),
@@ -77,43 +61,30 @@ pub(crate) fn run(args: &Args) -> Outcome {
         ..PoolOptions::default()
     };
     let pool = Pool::connect_with(&args.exposure.pool, options)?;
-    ask(args, &exposure, &order)?;
-    Drain::begin(args, &exposure, &order, &pool)?.watch()
+    let order = DrainNode { node: name, drain: !args.cancel, stop: !args.cancel && !args.keep_running };
+    if args.cancel {
+        give(args, &pool, &order)?;
+        return finish(
+            args,
+            &format!("{} is in use again: its drain is cancelled", args.node),
+            json!({ "state": "in use" }),
+        );
+    }
+    Drain::begin(args, &order, &pool)?.watch()
 }
 
-/// Sends the drain order to the broker. With several brokers, tries each until the leader answers.
-fn ask(args: &Args, exposure: &Exposure, order: &DrainNode) -> Outcome {
-    let host = Sockets::dialer(exposure.clone());
-    let brokers = exposure::brokers_of("--pool", &args.exposure.pool, exposure)?;
-    let deadline = host.now().plus_ms(BROKER_PATIENCE_MS);
-    let ask = || {
-        let answer = brokers
-            .dial(&*host, deadline)
-            .and_then(|mut link| link.call(&Request::Drain(order.clone()), brokers.until(&*host, deadline)));
-        brokers.heard(&answer);
-        answer
-    };
-    // Only the leader carries out the order, and it may be any of them.
-    let mut answer = ask();
-    for _ in 1..brokers.count() {
-        match answer {
-            Err(error) if is_not_leader(&error) || !error.link_survives() => answer = ask(),
-            _ => break,
-        }
-    }
-    match answer {
-        Ok(_) => Ok(()),
-        Err(LinkError::Refused { refusal, .. }) => Err(Failure::Refused(match refusal.code {
-            Code::NoNodes => {
-                format!("there is no node {} in this pool; farpool status lists the nodes", args.node)
-            }
-            Code::NotPermitted => {
-                "only the administrator may drain a node: use the certificate of admin.farpool".into()
-            }
-            _ => format!("broker {brokers}: {refusal}"),
-        })),
-        Err(error) => Err(Failure::Failed(format!("broker {brokers}: {error}"))),
-    }
+/// Gives the order to the broker.
+fn give(args: &Args, pool: &Pool, order: &DrainNode) -> Outcome {
+    pool.drain(order).map_err(|error| match error.refusal().map(|refusal| refusal.code) {
+        Some(Code::NoNodes) => Failure::Refused(format!(
+            "there is no node {} in this pool; farpool status lists the nodes",
+            args.node
+        )),
+        Some(Code::NotPermitted) => Failure::Refused(
+            "only the administrator may drain a node: use the certificate of admin.farpool".into(),
+        ),
+        _ => error.into(),
+    })
 }
 
 fn finish(args: &Args, text: &str, mut figures: serde_json::Value) -> Outcome {
@@ -177,81 +148,9 @@ fn calls_shown(calls: &[RunningCall]) -> String {
     format!("{} call{plural} of functions ({})", calls.len(), names.join(", "))
 }
 
-/// Progress of the move that is under way.
-#[derive(Default)]
-struct Moving {
-    /// Name of the file that is moved.
-    file: String,
-    /// Bytes moved by this attempt.
-    bytes: u64,
-}
-
-/// Thread that moves published files off the node. The command does not wait for the thread when it times out: a file
-/// that is just being moved then stays on the node.
-struct Mover {
-    go: Sender<()>,
-    done: Receiver<Result<u64, farpool::Error>>,
-    is_moving: bool,
-    idle_since: Instant,
-    /// Error of the last attempt to move files. `None` if it succeeded.
-    failure: Option<farpool::Error>,
-    moved_bytes: u64,
-    moving: Arc<Mutex<Moving>>,
-}
-
-impl Mover {
-    fn start(pool: &Pool, node: &str) -> Result<Mover, Failure> {
-        let (go, ordered) = channel();
-        let (finished, done) = channel();
-        let moving = Arc::new(Mutex::new(Moving::default()));
-        let (pool, node, told) = (pool.clone(), node.to_owned(), Arc::clone(&moving));
-        std::thread::Builder::new()
-            .name("farpool-mover".into())
-            .spawn(move || {
-                while ordered.recv().is_ok() {
-                    let (mut file, mut before, mut of_file) = (String::new(), 0, 0);
-                    let moved = pool.evacuate(&node, |name, bytes| {
-                        if file != name {
-                            (file, before) = (name.to_owned(), before + of_file);
-                        }
-                        of_file = bytes;
-                        *told.lock() = Moving { file: name.to_owned(), bytes: before + of_file };
-                    });
-                    if finished.send(moved).is_err() {
-                        return;
-                    }
-                }
-            })
-            .map_err(Failure::failed)?;
-        let idle_since = Instant::now() - MOVE_AGAIN;
-        Ok(Mover { go, done, is_moving: false, idle_since, failure: None, moved_bytes: 0, moving })
-    }
-
-    /// Collects the result of a finished move. Starts another one if there are files to move.
-    fn look(&mut self, has_files: bool) {
-        while let Ok(result) = self.done.try_recv() {
-            self.is_moving = false;
-            self.idle_since = Instant::now();
-            *self.moving.lock() = Moving::default();
-            match result {
-                Ok(bytes) => (self.failure, self.moved_bytes) = (None, self.moved_bytes + bytes),
-                Err(error) => self.failure = Some(error),
-            }
-        }
-        if has_files && !self.is_moving && self.idle_since.elapsed() >= MOVE_AGAIN {
-            self.is_moving = self.go.send(()).is_ok();
-        }
-    }
-
-    fn moved_bytes(&self) -> u64 {
-        self.moved_bytes + self.moving.lock().bytes
-    }
-}
-
 /// State of the drain of one node, as this command sees it.
 struct Drain<'a> {
     args: &'a Args,
-    exposure: &'a Exposure,
     order: &'a DrainNode,
     pool: &'a Pool,
     /// Incarnation of the node when the drain began.
@@ -264,26 +163,24 @@ struct Drain<'a> {
     silent_ms: Option<u64>,
     at_first: Held,
     now: Held,
-    mover: Mover,
-    /// Calls of functions that are waited for: those that had begun before the drain. `None` once files may be moved.
+    /// Calls of functions that the order waits for: those that had begun before this command. `None` once the order is
+    /// given.
     calls: Option<Vec<RunningCall>>,
-    /// Calls of functions that were still running when the time of `--calls` was over, so that moving files ended them.
+    /// Calls of functions that were still running when the time of `--calls` was over.
     ended_calls: Vec<RunningCall>,
+    /// Copies of published files that the pool still lacks.
+    repairs: Option<RepairsListed>,
     bar: ProgressBar,
     begun: Instant,
     said: Instant,
 }
 
 impl<'a> Drain<'a> {
-    fn begin(
-        args: &'a Args,
-        exposure: &'a Exposure,
-        order: &'a DrainNode,
-        pool: &'a Pool,
-    ) -> Result<Drain<'a>, Failure> {
+    fn begin(args: &'a Args, order: &'a DrainNode, pool: &'a Pool) -> Result<Drain<'a>, Failure> {
         let report = pool.status()?;
         let Some(node) = report.nodes.iter().find(|node| node.info.name == order.node) else {
-            return Err(Failure::Refused(format!("node {} has left the pool", args.node)));
+            let what = "there is no node {} in this pool; farpool status lists the nodes";
+            return Err(Failure::Refused(what.replace("{}", &args.node)));
         };
         let at_first = Held::of(node);
         let bar = if args.json { ProgressBar::hidden() } else { ProgressBar::new(at_first.bytes()) };
@@ -291,10 +188,8 @@ impl<'a> Drain<'a> {
             bar.set_style(style);
         }
         let (incarnation, term) = (node.info.incarnation, report.term);
-        let mover = Mover::start(pool, &args.node)?;
         Ok(Drain {
             args,
-            exposure,
             order,
             pool,
             incarnation,
@@ -303,9 +198,9 @@ impl<'a> Drain<'a> {
             silent_ms: None,
             at_first,
             now: at_first,
-            mover,
             calls: Some(Vec::new()),
             ended_calls: Vec::new(),
+            repairs: None,
             bar,
             begun: Instant::now(),
             said: Instant::now(),
@@ -352,23 +247,27 @@ impl<'a> Drain<'a> {
         if self.has_heard && !node.draining {
             return Err(Failure::Refused(format!("node {name} was taken back into use during the drain")));
         }
+        self.look_at_calls()?;
+        if self.calls.is_some() {
+            return Ok(None);
+        }
         if !self.has_heard && report.term != self.term {
             // The broker restarted before it had passed the order to the node.
-            ask(self.args, self.exposure, self.order)?;
+            give(self.args, self.pool, self.order)?;
         }
         self.has_heard |= node.draining;
         self.term = report.term;
         self.silent_ms = (!node.alive).then_some(node.heard_ms_ago);
         self.now = Held::of(node);
-        self.look_at_calls();
-        self.mover.look(self.now.named > 0 && self.calls.is_none());
+        // A broker of an earlier version does not say.
+        self.repairs = self.pool.repairs().ok();
         let left = self.now.bytes();
         self.bar.set_length(self.bar.length().unwrap_or(0).max(left));
         self.bar.set_position(self.bar.length().unwrap_or(0) - left);
         self.bar.set_message(format!("left: {}", self.waits_for()));
         // A node that has not got the order yet may still lease a region that the broker has promised, so it does not
         // count as empty.
-        let is_over = left == 0 && (self.has_heard || !node.alive) && !self.mover.is_moving;
+        let is_over = left == 0 && (self.has_heard || !node.alive);
         Ok(match (is_over, self.order.stop, node.alive) {
             (true, false, _) => Some("empty"),
             (true, true, false) => Some("ended"),
@@ -376,10 +275,10 @@ impl<'a> Drain<'a> {
         })
     }
 
-    /// Updates the calls that are waited for, and stops waiting when `--calls` is over.
-    fn look_at_calls(&mut self) {
+    /// Updates the calls that are waited for. Gives the order when there are none, or when `--calls` is over.
+    fn look_at_calls(&mut self) -> Outcome {
         if self.calls.is_none() {
-            return;
+            return Ok(());
         }
         let since_told_ms = self.begun.elapsed().as_millis() as u64;
         // A node of an earlier release does not report its running calls, so they are not waited for.
@@ -388,13 +287,15 @@ impl<'a> Drain<'a> {
         calls.retain(|call| call.running_ms >= since_told_ms);
         if !calls.is_empty() && since_told_ms < self.args.calls.into() {
             self.calls = Some(calls);
-            return;
+            return Ok(());
         }
+        give(self.args, self.pool, self.order)?;
         self.calls = None;
         if !calls.is_empty() {
             self.say(&format!("ending {}: the files that they run over are moved now", calls_shown(&calls)));
             self.ended_calls = calls;
         }
+        Ok(())
     }
 
     fn waits_for(&self) -> String {
@@ -404,16 +305,14 @@ impl<'a> Drain<'a> {
             shown.push_str(", ");
         }
         shown.push_str(&self.now.shown());
-        let moving = self.mover.moving.lock();
-        if !moving.file.is_empty() {
-            shown.push_str(&format!("; file {:?} is being moved", moving.file));
+        if let Some(repairs) = self.repairs.as_ref().filter(|repairs| repairs.leaving_files > 0) {
+            match repairs.under_way.first() {
+                Some(copying) => shown.push_str(&format!("; file {:?} is being copied", &*copying.name)),
+                None => shown.push_str("; no other node has room for a copy of the next file: add memory"),
+            }
         }
-        drop(moving);
         if let Some(ms) = self.silent_ms {
             shown.push_str(&format!("; the node has not reported for {} s", ms / 1_000));
-        }
-        if let Some(error) = &self.mover.failure {
-            shown.push_str(&format!("; moving files failed and is retried: {error}"));
         }
         shown
     }
@@ -422,6 +321,10 @@ impl<'a> Drain<'a> {
     fn say(&self, what: &str) {
         let line = format!("farpool drain: node {}: {what}", self.args.node);
         self.bar.suspend(|| drop(writeln!(std::io::stderr(), "{line}")));
+    }
+
+    fn moved_bytes(&self) -> u64 {
+        self.at_first.named.saturating_sub(self.now.named)
     }
 
     fn figures(&self, state: &str) -> serde_json::Value {
@@ -436,7 +339,7 @@ impl<'a> Drain<'a> {
             "state": state,
             "leased_bytes_at_first": self.at_first.leased,
             "named_bytes_at_first": self.at_first.named,
-            "moved_file_bytes": self.mover.moved_bytes(),
+            "moved_file_bytes": self.moved_bytes(),
             "leased_bytes": self.now.leased,
             "named_bytes": self.now.named,
             "sessions": self.now.sessions,
@@ -454,7 +357,7 @@ impl<'a> Drain<'a> {
             state.to_owned(),
             show_bytes(self.at_first.leased),
             show_bytes(self.at_first.named),
-            show_bytes(self.mover.moved_bytes()),
+            show_bytes(self.moved_bytes()),
             format!("{:.1} s", self.begun.elapsed().as_secs_f64()),
         ];
         finish(self.args, &table::lines(&header, &[row]).join("\n"), self.figures(state))

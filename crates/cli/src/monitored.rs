@@ -37,6 +37,14 @@ impl Monitored for MonitoredBroker {
         into.set(&families::POOL_SESSIONS, &[], report.sessions.into());
         into.set(&families::POOL_TICKETS, &[], report.tickets_open.into());
         measure_files(&leading, into);
+        let repairs = leading.repairs();
+        for (state, files, bytes) in [
+            ("endangered", repairs.endangered_files, repairs.endangered_bytes),
+            ("leaving", repairs.leaving_files, repairs.leaving_bytes),
+        ] {
+            into.set(&families::POOL_REPAIR_FILES, &[state], files);
+            into.set(&families::POOL_REPAIR_BYTES, &[state], bytes);
+        }
         report.nodes.iter().for_each(|node| measure_node_of_pool(node, into));
         for tenant in report.tenants.iter() {
             let name: &str = &tenant.tenant;

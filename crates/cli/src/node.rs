@@ -79,6 +79,10 @@ pub(crate) struct Args {
     /// copy by themselves
     #[arg(long, value_name = "SIZE/s", value_parser = units::rate)]
     bandwidth_limit: Option<u64>,
+    /// Limit for copies of published files that the node makes after a loss or for a drain, such as 500MB/s; 1MB/s to
+    /// 1TB/s
+    #[arg(long, value_name = "SIZE/s", value_parser = units::rate, default_value = "256MiB/s")]
+    repair_bandwidth: u64,
     /// Limit for CPU time spent on client traffic, in CPUs, such as 0.5; 0.01 up to the CPUs of the host. Connections
     /// then do not spin, and shared memory is off
     #[arg(long, value_name = "CPUS", value_parser = units::cpus)]
@@ -244,6 +248,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     options.socket_folder = socket_folder(args)?;
     options.limits = Limits { bytes_per_second: args.bandwidth_limit, cpu_milli: args.cpu_limit };
     options.limits.check().map_err(Failure::Usage)?;
+    options.repair_bytes_per_second = args.repair_bandwidth;
     let functions = FunctionOptions { sandboxes: sandboxes(args)?, ..FunctionOptions::default() };
     options.extension = farpool_near_data::extension(functions);
     if args.no_reserve {

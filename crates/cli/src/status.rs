@@ -6,7 +6,9 @@ use crate::units::show_bytes;
 use crate::{Outcome, exposure, table, units};
 use farpool::{FileClass, FileInfo, MemoryKind, NodeMemory, NodeStatus, Pool, PoolOptions, StatusReport};
 use farpool_command::json::JsonLine;
-use farpool_wire::control::{RegionCounts, TenantStatus, Traffic};
+use farpool_wire::control::{
+    EndangeredFile, RegionCounts, RepairUnderWay, RepairsListed, TenantStatus, Traffic,
+};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -75,14 +77,16 @@ fn look(pool: &Pool, args: &Args) -> Outcome {
     let report = pool.status()?;
     let memory = pool.list_memory()?;
     let files = pool.list("")?;
+    // A broker of an earlier version does not say.
+    let repairs = pool.repairs().ok();
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", JsonLine(&as_json(&report, &memory, &files)))?;
+        writeln!(out, "{}", JsonLine(&as_json(&report, &memory, &files, repairs.as_ref())))?;
     } else {
         if args.watch && std::io::stdout().is_terminal() {
             write!(out, "\x1b[H\x1b[2J")?;
         }
-        for line in as_text(&report, &memory, &files, args.files) {
+        for line in as_text(&report, &memory, &files, repairs.as_ref(), args.files) {
             writeln!(out, "{line}")?;
         }
     }
@@ -109,7 +113,12 @@ fn memory_json(memory: &NodeMemory) -> Value {
     })
 }
 
-fn as_json(report: &StatusReport, memory: &[NodeMemory], files: &[FileInfo]) -> Value {
+fn as_json(
+    report: &StatusReport,
+    memory: &[NodeMemory],
+    files: &[FileInfo],
+    repairs: Option<&RepairsListed>,
+) -> Value {
     let node = |node: &NodeStatus| {
         let mut shown = node_json(node);
         shown["memory"] = memory_of(memory, node).map_or(Value::Null, memory_json);
@@ -125,7 +134,51 @@ fn as_json(report: &StatusReport, memory: &[NodeMemory], files: &[FileInfo]) -> 
         "nodes": report.nodes.iter().map(node).collect::<Vec<_>>(),
         "tenants": report.tenants.iter().map(tenant_json).collect::<Vec<_>>(),
         "files": files.iter().map(file).collect::<Vec<_>>(),
+        "repairs": repairs.map(repairs_json),
     })
+}
+
+/// Returns what published files lack in JSON.
+fn repairs_json(repairs: &RepairsListed) -> Value {
+    let file = |file: &EndangeredFile| {
+        json!({
+            "name": &*file.name, "bytes": file.bytes, "copies": file.copies,
+            "copies_wanted": file.copies_wanted, "needs_host": file.needs_host,
+        })
+    };
+    let under_way = |repair: &RepairUnderWay| json!({ "name": &*repair.name, "bytes": repair.bytes });
+    json!({
+        "endangered_files": repairs.endangered_files, "endangered_bytes": repairs.endangered_bytes,
+        "leaving_files": repairs.leaving_files, "leaving_bytes": repairs.leaving_bytes,
+        "lost_files": repairs.lost_files,
+        "first": repairs.first.iter().map(file).collect::<Vec<_>>(),
+        "under_way": repairs.under_way.iter().map(under_way).collect::<Vec<_>>(),
+    })
+}
+
+/// Says what published files lack, in a sentence. `None` if nothing.
+fn repairs_text(repairs: &RepairsListed) -> Option<String> {
+    let mut parts = Vec::new();
+    if repairs.endangered_files > 0 {
+        let (files, bytes) = (repairs.endangered_files, show_bytes(repairs.endangered_bytes));
+        parts.push(format!(
+            "{files} published files lack copies of {bytes}, and would lose bytes with the next node"
+        ));
+    }
+    if repairs.leaving_files > 0 {
+        let (files, bytes) = (repairs.leaving_files, show_bytes(repairs.leaving_bytes));
+        parts.push(format!("{files} have copies of {bytes} on nodes that are being drained"));
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    let copying: u64 = repairs.under_way.iter().map(|repair| repair.bytes).sum();
+    parts.push(match (copying, repairs.first.iter().find(|file| file.needs_host)) {
+        (0, Some(file)) => format!("{} needs a node on another host", file.name),
+        (0, None) => "none is being copied yet".to_owned(),
+        (copying, _) => format!("{} are being copied", show_bytes(copying)),
+    });
+    Some(parts.join("; "))
 }
 
 /// Returns a node of the pool in JSON.
@@ -198,7 +251,13 @@ pub(crate) fn tenants(report: &StatusReport) -> Vec<Vec<String>> {
     tenants.collect()
 }
 
-fn as_text(report: &StatusReport, memory: &[NodeMemory], files: &[FileInfo], most: usize) -> Vec<String> {
+fn as_text(
+    report: &StatusReport,
+    memory: &[NodeMemory],
+    files: &[FileInfo],
+    repairs: Option<&RepairsListed>,
+    most: usize,
+) -> Vec<String> {
     let total = |count: fn(&NodeStatus) -> u32| -> u64 {
         let alive = report.nodes.iter().filter(|node| node.alive);
         alive.map(|node| u64::from(count(node)) * node.info.region_bytes).sum()
@@ -213,6 +272,7 @@ fn as_text(report: &StatusReport, memory: &[NodeMemory], files: &[FileInfo], mos
         report.files,
         show_bytes(report.file_bytes),
     )];
+    lines.extend(repairs.and_then(repairs_text));
     lines.push(String::new());
     let rows: Vec<Vec<String>> = report
         .nodes

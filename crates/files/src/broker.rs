@@ -16,7 +16,7 @@ use crate::stats::add;
 use farpool_host::HostMutex;
 use farpool_transport::{Brokers, Link, LinkError, is_not_leader};
 use farpool_wire::control::*;
-use farpool_wire::{Code, List, Name, NodeId, Refusal, Reply, Request};
+use farpool_wire::{Code, FileId, List, Name, NodeId, Refusal, Reply, Request};
 use std::sync::Arc;
 
 /// Unwraps a reply of the expected kind. Another kind is a protocol error.
@@ -176,7 +176,8 @@ impl Broker {
                                    fewer extents; upgrade it, or publish with protection none";
                     Error::new(ErrorKind::Invalid, message)
                 })?;
-                let PublishPlaces { session, secret, name, class, replace, moved, .. } = publish;
+                let PublishPlaces { session, secret, name, class, replace, .. } = publish;
+                let moved = FileId(0);
                 let publish = Publish { session, secret, name, class, replace, moved, extents };
                 answer_of!(self.ask(&Request::Publish(publish))?, Publish)
             }
@@ -186,6 +187,14 @@ impl Broker {
 
     pub(crate) fn status(&self) -> Result<StatusReport, Error> {
         answer_of!(self.ask(&Request::Status(Done {}))?, Status)
+    }
+
+    pub(crate) fn drain(&self, order: &DrainNode) -> Result<(), Error> {
+        answer_of!(self.ask(&Request::Drain(order.clone()))?, Drain).map(drop)
+    }
+
+    pub(crate) fn repairs(&self) -> Result<RepairsListed, Error> {
+        answer_of!(self.ask_leader(&Request::ListRepairs(Done {}))?, ListRepairs)
     }
 
     pub(crate) fn list_memory(&self) -> Result<Vec<NodeMemory>, Error> {

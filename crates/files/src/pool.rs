@@ -16,11 +16,12 @@ use farpool_lock::{Mutex, MutexGuard};
 use farpool_transport::times::OperationTime;
 use farpool_transport::{Brokers, Dialer, Exposure, Link, Sockets};
 use farpool_wire::control::{
-    ByName, Done, ListNames, NameInfo, NodeInfo, NodeMemory, Rename, RunningCalls, StatusReport,
+    ByName, Done, DrainNode, ListNames, NameInfo, NodeInfo, NodeMemory, Rename, RepairsListed, RunningCalls,
+    StatusReport,
 };
 use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -232,34 +233,19 @@ impl Pool {
         answer_of!(links.converse(deadline, Repeat::Harmless, ask)?, RunningCalls)
     }
 
-    /// Moves the published files off a node; they keep their names. An administrator does this before stopping a node.
-    /// `progress` is called with the name of each file and how many of its bytes were moved so far. Returns how many
-    /// bytes were moved in all.
-    pub fn evacuate(&self, node: &str, mut progress: impl FnMut(&str, u64)) -> Result<u64, Error> {
+    /// Orders a node to drain: it grants nothing more, sessions move their data elsewhere, and other nodes copy its
+    /// published files, which keep their names. Or takes a node back into use. Returns when the broker has the order.
+    pub fn drain(&self, order: &DrainNode) -> Result<(), Error> {
         self.inner.check()?;
-        let from = self.node_called(node)?;
-        let mut bytes = 0;
-        let mut names = VecDeque::from(self.names("")?);
-        while let Some(info) = names.pop_front() {
-            let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
-            let mut of_file = 0;
-            let moved = |count| {
-                of_file += count;
-                progress(&info.name, of_file);
-            };
-            let result = self.inner.session.move_file(&info, &from, number, moved);
-            match result {
-                Ok(moved) => bytes += moved,
-                // Another client dropped it meanwhile, or it was lost before.
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Lost) => {}
-                // Another client replaced it meanwhile, and the new file may lie on the node as well.
-                Err(error) if error.kind() == ErrorKind::Exists => {
-                    names.extend(self.names(&info.name)?.into_iter().filter(|one| one.name == info.name));
-                }
-                Err(error) => return Err(error.during(format_args!("moving far file {:?}", &*info.name))),
-            }
-        }
-        Ok(bytes)
+        self.inner.session.broker.drain(order)
+    }
+
+    /// Returns what published files lack: copies on nodes that are lost, or that are being drained.
+    ///
+    /// Errors: the broker is of an earlier version.
+    pub fn repairs(&self) -> Result<RepairsListed, Error> {
+        self.inner.check()?;
+        self.inner.session.broker.repairs()
     }
 
     fn published_name(&self, name: &str) -> Result<Name, Error> {

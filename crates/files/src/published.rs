@@ -1,19 +1,15 @@
 //! Published files: sealing them (making their regions immutable) and naming them, finding them after they moved,
-//! rebuilding them after a loss, and moving them off a node that is being drained (emptied).
+//! and rebuilding them after a loss.
 
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
-use crate::leases::Patience;
-use crate::node_batches::{copy_bytes, span};
-use crate::node_links::{LeasedRegion, NodeLinks};
+use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::options::IfTaken;
-use crate::plan::{
-    Allocation, CopyId, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentCopy, FileMap, Group, Segment,
-};
+use crate::plan::{Allocation, EXTENT_BYTES_MAX, ExtentCopy, FileMap};
 use crate::repair::Repairable;
 use crate::session::Session;
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileClass, FileId, Name, NodeId, WireError};
+use farpool_wire::{Code, FileClass, List, Name, NodeId, Reply, Request, WireError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -55,6 +51,7 @@ impl FileInner {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let mut places = self.sealed_places()?;
+        self.take_checksums(&mut places)?;
         let proof = self.session.leases.proof();
         let published = loop {
             let mut named = places.clone();
@@ -65,7 +62,6 @@ impl FileInner {
                 name: name.clone(),
                 class,
                 replace: if_taken == IfTaken::Replace,
-                moved: FileId(0),
                 copies_wanted: self.protection.copies() as u8,
                 places: named,
             };
@@ -163,6 +159,57 @@ impl FileInner {
         Ok(places)
     }
 
+    /// Asks the nodes for the checksums of the runs, by which copies that are made later are checked. A node that does
+    /// not answer, or is of an earlier version, leaves them unknown.
+    ///
+    /// Errors: the copies of a run differ.
+    fn take_checksums(&self, places: &mut Places) -> Result<(), Error> {
+        let mut leased = BTreeMap::new();
+        for (_, copies) in self.state().map.extents() {
+            for copy in copies {
+                let region = &copy.allocation.region;
+                leased.insert((region.node.info.incarnation, region.region), Arc::clone(region));
+            }
+        }
+        let mut wanted: BTreeMap<u32, Vec<(usize, RegionRange)>> = BTreeMap::new();
+        for (index, run) in places.runs.iter().enumerate().filter(|(_, run)| run.checksum == 0) {
+            for copy in run.copies.iter() {
+                let range = RegionRange { offset: copy.offset, bytes: run.bytes };
+                wanted.entry(copy.region).or_default().push((index, range));
+            }
+        }
+        for (region, ranges) in wanted {
+            let of = places.regions.get(region as usize);
+            let Some(at) = of.and_then(|region| leased.get(&(region.incarnation, region.region))) else {
+                continue;
+            };
+            let asked = Request::Checksums(Checksums {
+                region: at.region,
+                epoch: at.epoch,
+                handle: at.handle,
+                ranges: List::new(ranges.iter().map(|(_, range)| range.clone()).collect())
+                    .map_err(too_many)?,
+            });
+            let deadline = self.session.request_deadline();
+            let answer = at.node.converse(deadline, Repeat::Harmless, |link| link.call(&asked, deadline));
+            let Ok(Reply::Checksums(taken)) = answer else { continue };
+            for ((index, _), checksum) in ranges.iter().zip(taken.checksums.iter()) {
+                let run = &mut places.runs[*index];
+                if run.checksum != 0 && run.checksum != *checksum {
+                    let message =
+                        format!("the copies of run {index} of the file differ; write the file again");
+                    return Err(Error::new(ErrorKind::Lost, message));
+                }
+                run.checksum = *checksum;
+            }
+        }
+        if let Phase::Sealed(sealed) = &mut self.state().phase {
+            // A retry, as after a lost answer, must ask for the same places.
+            *sealed = places.clone();
+        }
+        Ok(())
+    }
+
     /// Looks up where the file is now, after its bytes were not found. They may have moved, or a lost file may have
     /// been rebuilt.
     ///
@@ -252,110 +299,6 @@ impl Session {
         }
         rebuild(name).map_err(|error| error.during(format_args!("rebuilding far file {:?}", &**name)))?;
         Ok((open()?, true))
-    }
-
-    /// Moves the extents of a published file from one node to others. The name stays. Returns how many bytes were
-    /// moved.
-    pub(crate) fn move_file(
-        self: &Arc<Self>,
-        info: &NameInfo,
-        from: &NodeInfo,
-        number: u64,
-        mut moved: impl FnMut(u64),
-    ) -> Result<u64, Error> {
-        let opened = self.broker.open_places(&info.name)?;
-        // Copies at a node without links would be left out of the map, as if there were none to move.
-        self.leases.links(from)?;
-        let group = Group::File(number);
-        let mut patience = Patience::Full;
-        let source = sealed_map(self, &info.name, &opened)?;
-        // Copies of each extent that stay, and the new location of one that moves.
-        type Extent = (u64, Vec<Allocation<Arc<LeasedRegion>>>, Option<Allocation<Arc<LeasedRegion>>>);
-        let mut extents: Vec<Extent> = Vec::new();
-        let (mut has_some, mut bytes_moved) = (false, 0);
-        for (file, copies) in source.extents() {
-            let copies = copies.iter().map(|copy| copy.allocation.clone());
-            let (moves, stays): (Vec<_>, Vec<_>) =
-                copies.partition(|copy| copy.region.node.info.node == from.node);
-            let bytes = file.end - file.start;
-            let Some(source) = moves.first() else {
-                extents.push((bytes, stays, None));
-                continue;
-            };
-            has_some = true;
-            let wanted = bytes.next_power_of_two().clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX) as u32;
-            let apart: Vec<Name> =
-                stays.iter().map(|copy| copy.region.node.info.host_label.clone()).collect();
-            let target = match self.leases.allocate(group, wanted, &apart, patience) {
-                Ok(target) => target,
-                // There is no third host. One copy on a node that stays is better than two with one that leaves. The
-                // broker refuses this if the node that stays is silent.
-                Err(error) if error.kind() == ErrorKind::Exhausted && !stays.is_empty() => {
-                    patience = Patience::Brief;
-                    extents.push((bytes, stays, None));
-                    moved(bytes);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let at = |allocation: &Allocation<Arc<LeasedRegion>>| Segment {
-                copy: CopyId::default(),
-                region: Arc::clone(&allocation.region),
-                offset: allocation.offset,
-                file: file.clone(),
-            };
-            debug_assert_eq!(span(&at(source)).bytes as u64, bytes);
-            let copied = copy_bytes(self, &at(source), &at(&target));
-            match stays.first() {
-                // The node that is being emptied may hang.
-                Some(other) if copied.is_err() => copy_bytes(self, &at(other), &at(&target))?,
-                _ => copied?,
-            }
-            self.repair.keep_pace(bytes)?;
-            bytes_moved += bytes;
-            moved(bytes);
-            extents.push((bytes, stays, Some(target)));
-        }
-        if !has_some {
-            return Ok(0);
-        }
-        let mut all: BTreeMap<u64, Arc<LeasedRegion>> = BTreeMap::new();
-        self.leases.seal(group, |sealed| all.extend(sealed))?;
-        let mut adding = PlacesBuilder::default();
-        for (bytes, stays, target) in &extents {
-            let mut copies: Vec<(NamedRegion, u64)> = stays.iter().map(place_of).collect();
-            if let Some(target) = target {
-                let Some(region) = all.get(&target.region.id) else {
-                    let why = "it was lost while the file was moved";
-                    return Err(Error::lost(&target.region.node.info, why));
-                };
-                copies.push(place_of(&Allocation { region: Arc::clone(region), ..*target }));
-            }
-            adding.push(*bytes, copies).map_err(too_many)?;
-        }
-        let mut places = adding.finish().map_err(too_many)?;
-        places.bind(&info.name);
-        let proof = self.leases.proof();
-        let publish = PublishPlaces {
-            session: proof.session,
-            secret: proof.secret,
-            name: info.name.clone(),
-            class: opened.class,
-            replace: true,
-            moved: opened.file,
-            copies_wanted: opened.copies_wanted,
-            places,
-        };
-        if let Err(error) = self.broker.publish(publish) {
-            // If the name was dropped meanwhile, nothing needs to be moved. Any other error goes to the caller, for
-            // example if the name has another file by now.
-            self.leases.release(&all.into_values().collect::<Vec<_>>(), self.base.options.request_timeout_ms);
-            return match error.kind() {
-                ErrorKind::NotFound => Ok(0),
-                _ => Err(error),
-            };
-        }
-        Ok(bytes_moved)
     }
 }
 

@@ -14,6 +14,7 @@
 //! and a scrub, never another `Open`), I2 (epochs only grow), I4 (only scrubbed regions are granted), I6 (a silent
 //! session owns nothing after TTL + grace).
 
+mod copying;
 mod sealing;
 mod withdrawal;
 
@@ -72,6 +73,10 @@ enum State {
     Sealing { session: SessionId, handle: Handle },
     /// Sealed by a session that has ended or released it. The broker has not ruled yet if a name owns it.
     Orphan,
+    /// Being filled by the node itself, with copies of a published file.
+    Copying,
+    /// Has such copies and is immutable. The broker does not know yet, as far as the node knows.
+    Copied,
     /// Owned by this published file.
     Named(FileId),
     /// Being zeroed, or being made mappable by clients of this host.
@@ -112,12 +117,14 @@ struct BrokerClock {
 
 /// Rules for the leases of one node: a state for each region, the sessions and the spent tickets.
 ///
-/// Apart from `new` and `set_firm_max`, which set it up, there are four kinds of methods:
+/// Apart from `new` and `set_firm_max`, which set it up, there are five kinds of methods:
 ///
 /// * *Requests of clients*: `redeem`, `renew`, `release`, `seal`. Each checks who asks, then returns the reply
 ///   or a refusal. `redeem` comes first, because it is how a session becomes known.
 /// * *Decisions of others*: `offered` and `rule` (the broker), `limit` (the host's memory), `tick` (time),
 ///   `abandon` (a grant that could not be opened).
+/// * *Copies of published files*, which the node makes itself: `begin_copying`, then `abandon_copying`, or
+///   `end_copying` and `copies_known`.
 /// * *Reports of finished work*: `scrubbed` after each `Action::Scrub` and once for every region after `new`;
 ///   `take_to_make_mappable`, followed by `made_mappable` or `scrubbed`.
 /// * *Queries*, which change nothing: `inventory`, `epoch_of`, `is_suspended`, `surplus`, `present`, `is_away`,
@@ -588,6 +595,10 @@ impl NodeLeases {
                     counts.named += 1;
                     RegionOwner::Orphan
                 }
+                State::Copying | State::Copied => {
+                    counts.named += 1;
+                    RegionOwner::Sealing(SessionId(0))
+                }
                 State::Named(file) => {
                     counts.named += 1;
                     RegionOwner::Name(file)
@@ -612,7 +623,7 @@ impl NodeLeases {
     fn firm(&self) -> u32 {
         let is_firm = |region: &&Region| match region.state {
             State::Leased(_) => region.class == FileClass::Pinned,
-            State::Sealing { .. } | State::Orphan | State::Named(_) => true,
+            State::Sealing { .. } | State::Orphan | State::Copying | State::Copied | State::Named(_) => true,
             State::Free | State::Cleaning | State::Away => false,
         };
         self.regions.iter().filter(is_firm).count() as u32

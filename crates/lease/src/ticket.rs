@@ -6,10 +6,13 @@
 //! knows from rulings, the answers to its reports. The node takes the time in a ruling as that at which it sent its
 //! report. Its view of the clock is therefore ahead by at most the journey of the report, and a ticket may be refused
 //! that much too early.
+//!
+//! Orders to make copies of published files are signed with the same key. So a broker accepts the report of an order
+//! that an earlier leader gave.
 
 use farpool_wire::Name;
 use farpool_wire::codec::Field;
-use farpool_wire::control::Ticket;
+use farpool_wire::control::{SignedRepair, Ticket};
 use farpool_wire::ids::{Secret, SessionId};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -23,21 +26,58 @@ fn keyed(key: &[u8; 32], message: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-fn signed_bytes(ticket: &Ticket) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(256);
-    ticket.put(&mut bytes);
-    bytes.truncate(bytes.len() - ticket.mac.len());
+/// Message that ends with its signature.
+pub trait Signed: Field {
+    /// Text in front of the signed bytes, so that no message passes for one of another kind.
+    const KIND: &'static [u8];
+
+    /// Returns the signature.
+    fn mac(&self) -> &[u8; 32];
+
+    /// Sets the signature.
+    fn set_mac(&mut self, mac: [u8; 32]);
+}
+
+impl Signed for Ticket {
+    // Tickets are as the first version of the protocol has them.
+    const KIND: &'static [u8] = b"";
+
+    fn mac(&self) -> &[u8; 32] {
+        &self.mac
+    }
+
+    fn set_mac(&mut self, mac: [u8; 32]) {
+        self.mac = mac;
+    }
+}
+
+impl Signed for SignedRepair {
+    const KIND: &'static [u8] = b"repair";
+
+    fn mac(&self) -> &[u8; 32] {
+        &self.mac
+    }
+
+    fn set_mac(&mut self, mac: [u8; 32]) {
+        self.mac = mac;
+    }
+}
+
+fn signed_bytes<T: Signed>(message: &T) -> Vec<u8> {
+    let mut bytes = T::KIND.to_vec();
+    message.put(&mut bytes);
+    bytes.truncate(bytes.len() - size_of::<[u8; 32]>());
     bytes
 }
 
-/// Signs a ticket.
-pub fn sign(ticket: &mut Ticket, key: &TicketKey) {
-    ticket.mac = keyed(key, &signed_bytes(ticket)).finalize().into_bytes().into();
+/// Signs a ticket or an order.
+pub fn sign<T: Signed>(message: &mut T, key: &TicketKey) {
+    message.set_mac(keyed(key, &signed_bytes(message)).finalize().into_bytes().into());
 }
 
 /// Reports whether the signature is right, and compares in constant time.
-pub fn is_genuine(ticket: &Ticket, key: &TicketKey) -> bool {
-    keyed(key, &signed_bytes(ticket)).verify_slice(&ticket.mac).is_ok()
+pub fn is_genuine<T: Signed>(message: &T, key: &TicketKey) -> bool {
+    keyed(key, &signed_bytes(message)).verify_slice(message.mac()).is_ok()
 }
 
 /// Returns the digest of a session's secret, which a node keeps in place of the secret.

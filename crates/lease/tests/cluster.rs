@@ -1,6 +1,6 @@
 //! One broker over three nodes and four clients of three tenants, under random schedules. Messages are lost, delayed,
 //! repeated and overtake each other. The broker, nodes and clients crash. Names are published, replaced, renamed and
-//! dropped. After every step invariants I1, I2, I4 and I6 of leases are checked at each node (by `arbiter`, which words
+//! dropped. Nodes make copies of files that lack some. After every step invariants I1, I2, I4 and I6 of leases are checked at each node (by `arbiter`, which words
 //! them), and here I5: a published name keeps its bytes.
 //!
 //! Two rules are those of the running system. A node has one question to the broker under way at a time, and
@@ -74,12 +74,24 @@ struct Node {
     connection: u64,
     /// Life of the broker that was asked last.
     asked_life: u64,
+    copies: Copies,
 }
 
-/// Published file, and the client that wrote each of its regions.
+/// What a node does about copies of published files.
+#[derive(Default)]
+enum Copies {
+    #[default]
+    Idle,
+    /// It copies by an order to a region.
+    Copying(Box<RepairOrder>, RegionAt),
+    /// It has made the copy, and has no answer to its report yet.
+    Made(Box<EndRepair>),
+}
+
+/// Published file, and the session that wrote it.
 struct Promised {
     file: NamedFile,
-    writers: BTreeMap<RegionKey, SessionId>,
+    writer: SessionId,
 }
 
 struct World<'a> {
@@ -122,7 +134,7 @@ fn ticket_key(incarnation: Incarnation) -> [u8; 32] {
 
 fn fresh_node(index: usize, incarnation: Incarnation) -> Node {
     let arbiter = Arbiter::new(node_id(index), incarnation, ticket_key(incarnation), REGIONS);
-    Node { arbiter, joined: None, waiting: None, connection: 0, asked_life: 0 }
+    Node { arbiter, joined: None, waiting: None, connection: 0, asked_life: 0, copies: Copies::Idle }
 }
 
 fn offer_of(index: usize, incarnation: Incarnation) -> Offer {
@@ -138,6 +150,15 @@ fn offer_of(index: usize, incarnation: Incarnation) -> Offer {
         region_bytes: REGION_BYTES_MIN,
     };
     Offer { info, ticket_key: ticket_key(incarnation) }
+}
+
+impl Node {
+    /// Notes that the broker has decided about the copy that was reported.
+    fn copies_known(&mut self) {
+        if let Copies::Made(report) = std::mem::take(&mut self.copies) {
+            self.arbiter.copies_known(report.region, report.epoch);
+        }
+    }
 }
 
 impl World<'_> {
@@ -227,6 +248,12 @@ impl World<'_> {
             Request::Inventory(inventory) => {
                 broker.inventory(now, connection, inventory).map(Reply::Inventory)
             }
+            Request::NextRepair(asked) => {
+                broker.next_repair(now, connection, &asked, &mut records).map(Reply::NextRepair)
+            }
+            Request::EndRepair(report) => {
+                broker.end_repair(now, connection, &report, &mut records).map(Reply::EndRepair)
+            }
             other => panic!("nobody asks the broker for {other:?}"),
         };
         assert!(answer.is_ok() || records.is_empty(), "a refusal changes nothing: {records:?}");
@@ -312,7 +339,14 @@ impl World<'_> {
             return;
         }
         let request = if node.joined == Some(life) {
-            Request::Inventory(node.arbiter.inventory())
+            let incarnation = node.arbiter.incarnation();
+            match &node.copies {
+                Copies::Made(report) if self.random.percent(50) => Request::EndRepair((**report).clone()),
+                Copies::Idle if self.random.percent(30) => {
+                    Request::NextRepair(NextRepair { node: node_id(index), incarnation })
+                }
+                _ => Request::Inventory(node.arbiter.inventory()),
+            }
         } else {
             node.joined = None;
             Request::Offer(offer_of(index, node.arbiter.incarnation()))
@@ -345,7 +379,48 @@ impl World<'_> {
                     self.tally.add("draining");
                 }
             }
+            (Ok(Reply::NextRepair(given)), _) => {
+                let Some(order) = given.order.into_vec().pop() else { return };
+                match node.arbiter.begin_copying(&order.tenant) {
+                    Ok(at) => node.copies = Copies::Copying(Box::new(order), at),
+                    Err(_) => self.tally.add("no region for a copy"),
+                }
+            }
+            (Ok(Reply::EndRepair(ended)), _) => {
+                if ended.runs == 0 {
+                    self.tally.add("copy not needed any more");
+                }
+                node.copies_known();
+            }
+            // Only the broker's rules say this.
+            (Err(Refusal { code: Code::StaleEpoch | Code::NameTaken, .. }), _) => node.copies_known(),
             _ => node.joined = None,
+        }
+    }
+
+    /// Reads what an order names from one of its sources, and makes the copy.
+    fn copy(&mut self, index: usize) {
+        let Copies::Copying(order, at) = &self.nodes[index].copies else { return };
+        let (order, at) = (order.clone(), at.clone());
+        self.nodes[index].copies = Copies::Idle;
+        assert_eq!(order.signed.runs.len(), 1, "each run has a region of its own");
+        let source = self.random.pick(&order.sources[0]).expect("it names one");
+        let source = &order.regions[source.region as usize];
+        let from = &self.nodes[source.node.0 as usize - 1];
+        let content = match from.arbiter.incarnation() == source.incarnation {
+            true => from.arbiter.read(source.region, source.epoch, source.handle),
+            false => None,
+        };
+        let node = &mut self.nodes[index];
+        let Some(content) = content else {
+            node.arbiter.abandon_copying(&at);
+            self.tally.add("source of a copy is gone");
+            return;
+        };
+        if let Ok(Grant { region, epoch, handle }) = node.arbiter.end_copying(&at, content) {
+            let copied = List::new(vec![0]).expect("one");
+            node.copies =
+                Copies::Made(Box::new(EndRepair { order: order.signed, copied, region, epoch, handle }));
         }
     }
 
@@ -358,7 +433,8 @@ impl World<'_> {
                 let client = self.random.below(CLIENTS.len() as u64) as usize;
                 self.act_as_client(client);
             }
-            760..850 => self.report(node),
+            760..840 => self.report(node),
+            840..850 => self.copy(node),
             850..900 => {
                 if let Some(region) = self.random.pick(&self.nodes[node].arbiter.to_scrub()) {
                     self.nodes[node].arbiter.scrub(region);
@@ -400,7 +476,7 @@ impl World<'_> {
         let promised: Vec<(&Name, &NamedFile)> =
             self.promised.iter().map(|(name, promised)| (name, &promised.file)).collect();
         assert_eq!(stored, promised, "I5: the store is not what was promised");
-        for (name, Promised { file, writers }) in &self.promised {
+        for (name, Promised { file, writer }) in &self.promised {
             for region in file.places.regions.iter() {
                 let node = &self.nodes[region.node.0 as usize - 1];
                 if node.arbiter.incarnation() != region.incarnation {
@@ -419,8 +495,7 @@ impl World<'_> {
                 let mut freed = region.clone();
                 freed.bind(name);
                 let content = node.arbiter.read(region.region, region.epoch, freed.handle);
-                let writer = writers[&region_key(region)];
-                assert_eq!(content, Some(Content::Written(writer)), "I5: {name} at {region:?}");
+                assert_eq!(content, Some(Content::Written(*writer)), "I5: {name} at {region:?}");
             }
         }
     }
@@ -435,6 +510,20 @@ impl World<'_> {
             arbiter.tick(now);
             let broker = self.broker.as_mut().expect("it runs");
             arbiter.offered(&broker.offer(broker_now, connection, offer).expect("taken in"));
+            match std::mem::take(&mut self.nodes[index].copies) {
+                Copies::Idle => {}
+                Copies::Copying(_, at) => self.nodes[index].arbiter.abandon_copying(&at),
+                Copies::Made(report) => {
+                    let mut records = Vec::new();
+                    let _ = broker.end_repair(broker_now, connection, &report, &mut records);
+                    records.into_iter().for_each(|record| self.durable.apply(record));
+                    self.promise_copies(Some(&report));
+                    self.nodes[index].copies = Copies::Made(report);
+                    self.nodes[index].copies_known();
+                }
+            }
+            let arbiter = &mut self.nodes[index].arbiter;
+            let broker = self.broker.as_mut().expect("it runs");
             for _ in 0..2 {
                 let ruling = broker.inventory(broker_now, connection, arbiter.inventory()).expect("known");
                 arbiter.rule(now, &ruling);
@@ -460,7 +549,12 @@ impl World<'_> {
         let lives = |(node, incarnation, _): &&RegionKey| {
             self.nodes[node.0 as usize - 1].arbiter.incarnation() == *incarnation
         };
-        let kept = self.promised.values().flat_map(|promised| promised.writers.keys()).filter(lives);
+        let kept: Vec<RegionKey> = self
+            .promised
+            .values()
+            .flat_map(|promised| promised.file.places.regions.iter().map(region_key))
+            .collect();
+        let kept = kept.iter().filter(lives);
         let free = self.nodes.iter().map(|node| node.arbiter.inventory().counts.free).sum();
         (free, kept.count() as u32)
     }
@@ -557,8 +651,13 @@ fn cluster_under_random_schedules_keeps_its_invariants() {
         "renamed",
         "dropped",
         "opened",
-        "moved",
-        "moved by the administrator",
+        "repaired",
+        "repaired again",
+        "drained",
+        "leaving copy dropped",
+        "copy not needed any more",
+        "source of a copy is gone",
+        "no region for a copy",
         "another's name not seen",
         "over quota",
         "second life waits",

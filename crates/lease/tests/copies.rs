@@ -59,15 +59,11 @@ impl Pool {
         let owner = RegionOwner::Sealing(self.proof.session);
         let owned = (0..4).map(|region| OwnedRegion { region: RegionIndex(region), epoch: Epoch(2), owner });
         inventory.owned = List::new(owned.collect()).expect("four");
+        inventory.counts.free = 4;
         self.broker.inventory(now, node, inventory).expect("known");
     }
 
-    fn publish(
-        &mut self,
-        now: MonoNs,
-        moved: FileId,
-        runs: &[&[(NamedRegion, u64)]],
-    ) -> Result<FileId, Code> {
+    fn publish(&mut self, runs: &[&[(NamedRegion, u64)]]) -> Result<FileId, Code> {
         let mut adding = PlacesBuilder::default();
         for copies in runs {
             adding.push(REGION_BYTES_MIN / 2, copies.iter().cloned()).expect("fits");
@@ -77,13 +73,12 @@ impl Pool {
             secret: self.proof.secret,
             name: name("view"),
             class: FileClass::Pinned,
-            replace: false,
-            moved,
+            replace: true,
             copies_wanted: 2,
             places: adding.finish().expect("fits"),
         };
         let mut records = Vec::new();
-        let answer = self.broker.publish(now, &tenant::local(), &publish, &mut records);
+        let answer = self.broker.publish(START, &tenant::local(), &publish, &mut records);
         records.into_iter().for_each(|record| self.durable.apply(record));
         answer.map(|published| published.file).map_err(|refusal| refusal.code)
     }
@@ -106,9 +101,9 @@ fn at(node: u64, region: u32) -> (NamedRegion, u64) {
 #[test]
 fn copies_of_a_run_on_one_host_are_refused() {
     let mut pool = Pool::new();
-    assert_eq!(pool.publish(START, FileId(0), &[&[at(2, 0), at(3, 0)]]), Err(Code::CopiesTogether));
-    assert_eq!(pool.publish(START, FileId(0), &[&[at(1, 0), at(1, 1)]]), Err(Code::CopiesTogether));
-    assert!(pool.publish(START, FileId(0), &[&[at(1, 0), at(2, 0)], &[at(3, 0)]]).is_ok());
+    assert_eq!(pool.publish(&[&[at(2, 0), at(3, 0)]]), Err(Code::CopiesTogether));
+    assert_eq!(pool.publish(&[&[at(1, 0), at(1, 1)]]), Err(Code::CopiesTogether));
+    assert!(pool.publish(&[&[at(1, 0), at(2, 0)], &[at(3, 0)]]).is_ok());
     assert_eq!(pool.shown(), Ok(vec![vec![1, 2], vec![3]]));
 }
 
@@ -118,15 +113,15 @@ fn runs_that_take_more_than_their_region_are_refused() {
     let mut pool = Pool::new();
     let again = |offset| (at(1, 0).0, offset);
     let overlapping = [&[again(0)][..], &[again(8)], &[again(16)]];
-    assert_eq!(pool.publish(START, FileId(0), &overlapping), Err(Code::OutOfBounds));
-    assert_eq!(pool.publish(START, FileId(0), &[&[again(REGION_BYTES_MIN)]]), Err(Code::OutOfBounds));
-    assert!(pool.publish(START, FileId(0), &[&[again(0)], &[again(REGION_BYTES_MIN / 2)]]).is_ok());
+    assert_eq!(pool.publish(&overlapping), Err(Code::OutOfBounds));
+    assert_eq!(pool.publish(&[&[again(REGION_BYTES_MIN)]]), Err(Code::OutOfBounds));
+    assert!(pool.publish(&[&[again(0)], &[again(REGION_BYTES_MIN / 2)]]).is_ok());
 }
 
 #[test]
 fn file_is_lost_only_when_all_copies_of_a_run_are() {
     let mut pool = Pool::new();
-    pool.publish(START, FileId(0), &[&[at(1, 0), at(2, 0)], &[at(1, 1), at(3, 0)]]).expect("published");
+    pool.publish(&[&[at(1, 0), at(2, 0)], &[at(1, 1), at(3, 0)]]).expect("published");
     let later = START.plus_ms(60_000);
     pool.offer(later, 1, Incarnation(8));
     assert_eq!(pool.shown(), Ok(vec![vec![2], vec![3]]), "a copy that is lost is not shown");
@@ -134,28 +129,196 @@ fn file_is_lost_only_when_all_copies_of_a_run_are() {
     assert_eq!(pool.shown(), Err(Code::FileLost));
 }
 
-/// A drained node had the only copy that could be read: the other was on a node that had fallen silent, or that had not
-/// come to a new broker yet. The copy was given up all the same.
-#[test]
-fn move_that_leaves_only_copies_on_silent_nodes_or_forgets_copies_not_heard_of_yet_is_refused() {
-    let mut pool = Pool::new();
-    let file = pool.publish(START, FileId(0), &[&[at(1, 0), at(2, 0)]]).expect("published");
-    let silent = START.plus_ms(u64::from(LeaseSettings::default().node_silence_ms) + 1);
-    pool.report(silent, 1);
-    assert_eq!(pool.publish(silent, file, &[&[at(2, 0)]]), Err(Code::NoNodes));
-    pool.report(silent, 2);
-    assert!(pool.publish(silent, file, &[&[at(2, 0)]]).is_ok());
+/// Time at which a node that has been silent since the start counts as lost.
+fn lost() -> MonoNs {
+    let times = LeaseSettings::default();
+    START.plus_ms(u64::from(times.lease_ttl_ms + times.grace_ms) + 1)
+}
 
+impl Pool {
+    /// Asks for an order for a node, and changes the store as the broker says.
+    fn next(&mut self, now: MonoNs, node: u64) -> Option<RepairOrder> {
+        let mut records = Vec::new();
+        let asked = NextRepair { node: NodeId(node), incarnation: LIFE };
+        let given = self.broker.next_repair(now, node, &asked, &mut records).expect("known");
+        records.into_iter().for_each(|record| self.durable.apply(record));
+        given.order.into_vec().pop()
+    }
+
+    /// Reports the copies that an order names, in region 7 of the node.
+    fn end(&mut self, now: MonoNs, order: &RepairOrder) -> Result<u32, Code> {
+        let runs = order.signed.runs.len() as u32;
+        let copied = List::new((0..runs).collect()).expect("as many");
+        let (region, epoch, handle) = (RegionIndex(7), Epoch(2), Handle(6));
+        let report = EndRepair { order: order.signed.clone(), copied, region, epoch, handle };
+        let mut records = Vec::new();
+        let ended = self.broker.end_repair(now, order.signed.node.0, &report, &mut records);
+        records.into_iter().for_each(|record| self.durable.apply(record));
+        ended.map(|ended| ended.runs).map_err(|refusal| refusal.code)
+    }
+
+    fn drain(&mut self, node: u64) {
+        let order = DrainNode { node: name(&format!("n{node}")), drain: true, stop: false };
+        self.broker.drain(&tenant::local(), &order).expect("known");
+    }
+
+    /// Has nodes 1 to 3 report, except one.
+    fn report_all_but(&mut self, now: MonoNs, silent: u64) {
+        (1..=NODES).filter(|node| *node != silent).for_each(|node| self.report(now, node));
+    }
+
+    fn listed(&mut self, now: MonoNs) -> (u64, u64, u64) {
+        let listed = self.broker.list_repairs(now, &tenant::local());
+        (listed.endangered_files, listed.leaving_files, listed.lost_files)
+    }
+}
+
+#[test]
+fn copy_of_a_lost_node_is_ordered_from_a_node_on_another_host_than_the_copy_that_is_left() {
     let mut pool = Pool::new();
-    let file = pool.publish(START, FileId(0), &[&[at(1, 0), at(2, 0)]]).expect("published");
+    pool.publish(&[&[at(1, 0), at(2, 0)], &[at(1, 1), at(3, 0)]]).expect("published");
+    assert_eq!(pool.listed(START), (0, 0, 0));
+    assert_eq!((1..=NODES).find_map(|node| pool.next(START, node)), None, "nothing is missing");
+    pool.report_all_but(lost(), 2);
+    assert_eq!(pool.listed(lost()), (1, 0, 0));
+    assert_eq!(pool.next(lost(), 1), None, "it has the copy that is left");
+    let order = pool.next(lost(), 3).expect("node 3 is on the host of the lost node");
+    assert_eq!(order.signed.runs.iter().map(|run| run.run).collect::<Vec<_>>(), [0]);
+    // The node that reads gets the handle as the node that has the bytes knows it.
+    let mut source = at(1, 0).0;
+    source.bind(&name("view"));
+    assert_eq!(order.regions.to_vec(), [source]);
+    assert_eq!(pool.end(lost(), &order), Ok(1));
+    assert_eq!(pool.end(lost(), &order), Ok(1), "a lost answer is given again");
+    assert_eq!(pool.shown(), Ok(vec![vec![1, 3], vec![1, 3]]));
+    assert_eq!(pool.listed(lost()), (0, 0, 0));
+    // The lost node comes back, and has to free what it kept.
+    let owned = OwnedRegion { region: RegionIndex(0), epoch: Epoch(2), owner: RegionOwner::Name(FileId(1)) };
+    let mut inventory = NodeLeases::new(NodeId(2), LIFE, KEY, 4).inventory(Traffic::default(), 0);
+    inventory.owned = List::new(vec![owned]).expect("one");
+    let ruling = pool.broker.inventory(lost(), 2, inventory).expect("known");
+    assert_eq!(ruling.drop.iter().map(|at| at.region).collect::<Vec<_>>(), [RegionIndex(0)]);
+}
+
+#[test]
+fn copy_that_could_not_be_published_is_made_later() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(2, 0)]]).expect("published");
+    assert_eq!(pool.listed(START), (1, 0, 0));
+    assert_eq!(pool.next(START, 3), None, "it is on the host of node 2");
+    let order = pool.next(START, 1).expect("ordered");
+    assert_eq!(pool.end(START, &order), Ok(1));
+    assert_eq!(pool.shown(), Ok(vec![vec![2, 1]]));
+}
+
+#[test]
+fn drained_node_is_read_from_and_keeps_its_place_until_another_has_the_bytes() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0), at(2, 0)]]).expect("published");
+    pool.drain(2);
+    assert_eq!(pool.listed(START), (0, 1, 0));
+    assert_eq!((pool.next(START, 1), pool.next(START, 2)), (None, None));
+    let order = pool.next(START, 3).expect("ordered");
+    assert_eq!(order.sources[0].len(), 2, "both copies can be read");
+    assert_eq!(pool.shown(), Ok(vec![vec![1, 2]]));
+    assert_eq!(pool.end(START, &order), Ok(1));
+    assert_eq!(pool.shown(), Ok(vec![vec![1, 3]]));
+}
+
+#[test]
+fn drained_copy_is_dropped_where_no_host_can_have_another_and_made_again_when_one_can() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0), at(2, 0)]]).expect("published");
+    pool.drain(1);
+    assert_eq!(pool.next(START, 3), None, "hosts of nodes 2 and 3 are the same");
+    assert_eq!(pool.shown(), Ok(vec![vec![2]]));
+    assert_eq!(pool.listed(START), (1, 0, 0));
+    let order = DrainNode { node: name("n1"), drain: false, stop: false };
+    pool.broker.drain(&tenant::local(), &order).expect("known");
+    let order = pool.next(START, 1).expect("ordered");
+    assert_eq!(pool.end(START, &order), Ok(1));
+    assert_eq!(pool.shown(), Ok(vec![vec![2, 1]]));
+}
+
+/// The copy that stays must be one that can be read: it may be on a node that has fallen silent.
+#[test]
+fn drained_copy_is_kept_while_the_other_copy_is_silent() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0), at(2, 0)]]).expect("published");
+    pool.drain(1);
+    let silent = START.plus_ms(u64::from(LeaseSettings::default().node_silence_ms) + 1);
+    pool.report_all_but(silent, 2);
+    assert_eq!(pool.next(silent, 3), None);
+    assert_eq!(pool.shown(), Ok(vec![vec![1, 2]]));
+}
+
+#[test]
+fn copy_of_a_file_that_was_replaced_or_has_got_its_copies_is_not_listed() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0)], &[at(1, 1)]]).expect("published");
+    let order = pool.next(START, 2).expect("ordered");
+    assert_eq!(order.signed.runs.len(), 2);
+    assert_eq!(pool.next(START, 3), None, "another node makes these copies");
+    // A new broker knows of no order, and gives it to another node. Whoever reports first is listed.
     let (settings, durable) = (LeaseSettings::default(), pool.durable.clone());
     pool.broker = BrokerLeases::start(START, settings, durable, [4; 32], &mut Vec::new());
-    for node in [1, 3] {
+    for node in 1..=NODES {
         pool.offer(START, node, LIFE);
         pool.report(START, node);
     }
-    assert_eq!(pool.publish(START, file, &[&[at(3, 1)]]), Err(Code::NoNodes));
-    pool.offer(START, 2, LIFE);
-    pool.report(START, 2);
-    assert!(pool.publish(START, file, &[&[at(1, 0), at(3, 1)]]).is_ok());
+    let other = pool.next(START, 3).expect("ordered");
+    assert_eq!((pool.end(START, &order), pool.end(START, &other)), (Ok(2), Ok(0)));
+    assert_eq!(pool.shown(), Ok(vec![vec![1, 2], vec![1, 2]]));
+
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0)]]).expect("published");
+    let order = pool.next(START, 2).expect("ordered");
+    pool.publish(&[&[at(1, 1)]]).expect("published");
+    assert_eq!(pool.end(START, &order), Ok(0));
+}
+
+#[test]
+fn report_of_an_order_that_nobody_gave_or_of_a_region_in_use_is_refused() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0)]]).expect("published");
+    let order = pool.next(START, 2).expect("ordered");
+    let mut forged = order.clone();
+    forged.signed.runs[0].run = 1;
+    assert_eq!(pool.end(START, &forged), Err(Code::TicketForged));
+    let mut report = EndRepair {
+        order: order.signed.clone(),
+        copied: List::new(vec![0, 9]).expect("two"),
+        region: RegionIndex(u32::MAX),
+        epoch: Epoch(2),
+        handle: Handle(6),
+    };
+    let code = |pool: &mut Pool, report: &EndRepair| {
+        let ended = pool.broker.end_repair(START, 2, report, &mut Vec::new());
+        ended.map(|ended| ended.runs).map_err(|refusal| refusal.code)
+    };
+    assert_eq!(code(&mut pool, &report), Err(Code::NoSuchRegion));
+    report.region = RegionIndex(7);
+    assert_eq!(code(&mut pool, &report), Ok(1));
+    let other = EndRepair { epoch: Epoch(3), ..report };
+    assert_eq!(code(&mut pool, &other), Err(Code::StaleEpoch));
+}
+
+#[test]
+fn run_that_could_not_be_copied_is_ordered_again_after_a_while_and_does_not_hold_up_others() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0)], &[at(1, 1)]]).expect("published");
+    let order = pool.next(START, 2).expect("ordered");
+    let report = EndRepair {
+        order: order.signed,
+        copied: List::new(vec![1]).expect("one"),
+        region: RegionIndex(7),
+        epoch: Epoch(2),
+        handle: Handle(6),
+    };
+    assert_eq!(pool.broker.end_repair(START, 2, &report, &mut Vec::new()), Ok(RepairEnded { runs: 1 }));
+    assert_eq!(pool.next(START, 2), None);
+    let later = START.plus_ms(20_000);
+    (1..=NODES).for_each(|node| pool.report(later, node));
+    let again = pool.next(later, 2).expect("ordered");
+    assert_eq!(again.signed.runs.iter().map(|run| run.run).collect::<Vec<_>>(), [0]);
 }

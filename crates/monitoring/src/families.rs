@@ -72,6 +72,11 @@ families! {
         "Published files: whole, or lost if bytes of them are gone.";
     POOL_FILE_BYTES = Gauge "farpool_pool_file_bytes" ["state"]
         "Bytes of published files: whole, or lost if bytes of them are gone.";
+    POOL_REPAIR_FILES = Gauge "farpool_pool_repair_files" ["state"]
+        "Published files that lack copies: endangered, or leaving if all copies are there and some lie on nodes that are \
+         being emptied.";
+    POOL_REPAIR_BYTES = Gauge "farpool_pool_repair_bytes" ["state"]
+        "Bytes of the copies that published files lack: endangered, or leaving.";
     POOL_NODE_UP = Gauge "farpool_pool_node_up" ["node", "host"]
         "1 if the node has reported to the broker in time, 0 if it is lost.";
     POOL_NODE_DRAINING = Gauge "farpool_pool_node_draining" ["node"] "1 if the node is being emptied.";

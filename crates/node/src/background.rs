@@ -11,7 +11,7 @@ use farpool_lease::node::{Action, Withdrawal};
 use farpool_lease::ticket::TicketKey;
 use farpool_region::RegionError;
 use farpool_transport::{Brokers, Dialer, LinkError};
-use farpool_wire::control::{NodeInfo, Offer};
+use farpool_wire::control::{NextRepair, NodeInfo, Offer};
 use farpool_wire::{Code, RegionIndex, Reply, Request, mutant};
 
 /// Milliseconds between two checks for expired leases when nothing else happens.
@@ -276,6 +276,10 @@ fn report_until_disconnected<M: Memory>(
         };
         if is_news {
             node.chores_changed.signal();
+        }
+        let asked = NextRepair { node: info.node, incarnation: info.incarnation };
+        if let Some(request) = node.copying.next_request(asked) {
+            node.take_answer(ask(&request))?;
         }
         let next_report = host.now().plus_ms(offered.heartbeat_ms.into());
         loop {

@@ -5,8 +5,8 @@
 //!
 //! Three kinds of work never wait for one another. For a data operation, a connection's thread enters the region's gate
 //! and checks the rights ([`admit`]), without a lock. Control messages change leases under one lock, and carry their
-//! effects out to the gates before they reply. Housekeeping (expiry, zeroing, prefaulting) and the report to the broker
-//! have a thread each.
+//! effects out to the gates before they reply. Housekeeping (expiry, zeroing, prefaulting), the report to the broker
+//! and the copying of published files that the broker orders have a thread each.
 //!
 //! Never in this crate: raw memory (that is `region`), a rule about leases (that is `lease`), programs or functions
 //! (those extend a node from `near-data`).
@@ -16,6 +16,7 @@ mod admission_queue;
 pub mod admit;
 mod background;
 mod copy_steps;
+mod copying;
 mod extension;
 pub mod fair;
 mod host_memory;
@@ -31,6 +32,7 @@ mod start;
 pub use admission_queue::{AdmissionQueue, ClientKey, QueuedAdmission};
 pub use background::{Prefault, TICK_MS, keep_house, keep_regions, keep_reserve, keep_time, report};
 pub use copy_steps::copy_out;
+pub use copying::keep_copies;
 pub use extension::{Extend, Extension};
 pub use farpool_lease::node::Withdrawal;
 pub use farpool_lease::ticket::node_id;

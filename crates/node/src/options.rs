@@ -49,6 +49,9 @@ pub struct NodeOptions {
     pub socket_folder: Option<SocketFolder>,
     /// Limits of the work for clients.
     pub limits: Limits,
+    /// Bytes per second that the node copies at most, to have copies of published files that lack some, within
+    /// [`Limits::BYTES_PER_SECOND`]. Default 256 MiB.
+    pub repair_bytes_per_second: u64,
     /// Extension of the node. Default: none.
     pub extension: Extend,
     /// Rules for returning memory to the host.
@@ -140,6 +143,7 @@ impl NodeOptions {
             shared_memory: true,
             socket_folder: None,
             limits: Limits::default(),
+            repair_bytes_per_second: 256 << 20,
             extension: Box::new(|_, _| Ok(Box::new(()))),
             pressure: PressureOptions::default(),
         }

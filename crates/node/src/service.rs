@@ -3,7 +3,8 @@
 
 use crate::admission_queue::AdmissionQueue;
 use crate::admit::admit;
-use crate::copy_steps::{copy_out, each_step};
+use crate::copy_steps::{checksums, copy_out, each_step};
+use crate::copying::Copying;
 use crate::extension::{Extend, Extension};
 use crate::memory::{Inside, Memory, Range};
 use crate::observation::PressureSeen;
@@ -93,6 +94,8 @@ pub struct NodeService<M = Arena> {
     moving: Mutex<BTreeSet<RegionIndex>>,
     /// Event that is signalled when regions leave `moving`.
     moved: HostEvent,
+    /// Copies of published files that the node makes.
+    pub(crate) copying: Copying,
     /// Extension that answers the requests that are about neither leases nor bytes.
     pub(crate) extension: Box<dyn Extension>,
     /// Admission queue of the connections that move data.
@@ -207,6 +210,7 @@ impl<M: Memory> NodeService<M> {
             withheld: Mutex::default(),
             moving: Mutex::default(),
             moved: HostEvent::default(),
+            copying: Copying::default(),
             extension: Box::new(()),
         }
     }
@@ -236,6 +240,7 @@ impl<M: Memory> NodeService<M> {
         self.chores.lock().stop = true;
         self.chores_changed.signal();
         self.stopped.signal();
+        self.copying.wake();
         self.admission_queue.lift_limits();
     }
 
@@ -293,7 +298,7 @@ impl<M: Memory> NodeService<M> {
     /// Makes the regions of a grant ready and opens them, without the lease lock. It checks that each region is zero,
     /// and makes shared memory if none is ready: some 35 ms for each 64 MiB. If the session ends meanwhile, the gate
     /// refuses to open at an old epoch.
-    fn open_granted(&self, actions: &[Action], shared: bool) -> Result<(), Refusal> {
+    pub(crate) fn open_granted(&self, actions: &[Action], shared: bool) -> Result<(), Refusal> {
         for action in actions {
             if let Action::Open { region, epoch, writable: true, handle } = *action {
                 self.open_fresh(region, shared)?;
@@ -435,12 +440,12 @@ impl<M: Memory> NodeService<M> {
     }
 
     /// Claims the regions that no other thread moves, and returns them.
-    fn claim_moving(&self, grants: &[Grant]) -> Vec<Grant> {
+    pub(crate) fn claim_moving(&self, grants: &[Grant]) -> Vec<Grant> {
         let mut moving = self.moving.lock();
         grants.iter().filter(|grant| moving.insert(grant.region)).cloned().collect()
     }
 
-    fn end_moving(&self, grants: &[Grant]) {
+    pub(crate) fn end_moving(&self, grants: &[Grant]) {
         let mut moving = self.moving.lock();
         grants.iter().for_each(|grant| _ = moving.remove(&grant.region));
         drop(moving);
@@ -463,7 +468,7 @@ impl<M: Memory> NodeService<M> {
 
     /// Moves the bytes of an immutable region to memory that its writer has not mapped, and lets readers in. Takes some
     /// 50 ms for each 64 MiB, without the lease lock. Does nothing if it was done before.
-    fn open_sealed(&self, grant: &Grant) -> Result<(), Refusal> {
+    pub(crate) fn open_sealed(&self, grant: &Grant) -> Result<(), Refusal> {
         let Grant { region, epoch, handle } = *grant;
         let fence = self.arena.enter(region)?.fence();
         if fence.epoch != epoch {
@@ -580,6 +585,7 @@ impl<M: Memory> Service for NodeService<M> {
             Request::Seal(seal) => self.seal(tenant_of(peer).as_ref(), &seal),
             Request::Renew(proof) => self.renew(tenant_of(peer).as_ref(), &proof),
             Request::Release(release) => self.release(tenant_of(peer).as_ref(), &release),
+            Request::Checksums(asked) => checksums(&*self.arena, &asked).map(Reply::Checksums),
             other => self.extension.call(peer, other),
         };
         if let Err(refusal) = &answer

@@ -1,9 +1,10 @@
 //! Start and stop of a node with its listeners and threads.
 
 use crate::background::{self, Prefault, TICK_MS};
+use crate::copying;
 use crate::memory::Memory;
 use crate::observation::NodeState;
-use crate::options::{NodeOptions, PressureOptions};
+use crate::options::{Limits, NodeOptions, PressureOptions};
 use crate::pressure::Pressure;
 use crate::service::{Chores, Life, NodeService};
 use farpool_host::{Event, Host, HostLayer, Task};
@@ -121,6 +122,14 @@ impl Node {
             )));
         }
         options.limits.check().map_err(StartError::Setting)?;
+        if !Limits::BYTES_PER_SECOND.contains(&options.repair_bytes_per_second) {
+            return Err(StartError::Setting(format!(
+                "copies are made at {} bytes per second; {} to {} are permitted (1MB/s to 1TB/s)",
+                options.repair_bytes_per_second,
+                Limits::BYTES_PER_SECOND.start(),
+                Limits::BYTES_PER_SECOND.end()
+            )));
+        }
         let region_count = options.memory_bytes / options.region_bytes.max(1);
         if region_count == 0 || region_count > NODE_REGIONS_MAX as u64 {
             return Err(StartError::Setting(format!(
@@ -204,6 +213,11 @@ impl Node {
                 background::keep_reserve(&service, &*source, pressure, evacuate_ms)
             })?;
         }
+        let (service, peers) = (Arc::clone(&running.service), dialer.clone());
+        let bytes_per_second = options.repair_bytes_per_second;
+        running.spawn("farpool-copies", move || {
+            copying::keep_copies(&service, &*peers, bytes_per_second);
+        })?;
         let service = Arc::clone(&running.service);
         let info = running.info.clone();
         running.spawn("farpool-report", move || {

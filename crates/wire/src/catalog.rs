@@ -85,10 +85,13 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Run of a published file: bytes that lie together, in one region or in one region for each copy.
+    /// Run of a published file: bytes that lie together, in one region or in one region for each copy. The runs of a
+    /// file never change; only the places of their copies do.
     NamedRun {
         /// Bytes of the run.
         bytes: u32,
+        /// CRC32C of these bytes; 0: not known.
+        checksum: u32,
         /// Copies of the run, which have the same bytes. They lie in different failure domains (host labels).
         copies: List<RunCopy, RUN_COPIES_MAX>,
     }
@@ -170,17 +173,37 @@ impl Places {
             .filter_map(|copy| Some((self.regions.get(copy.region as usize)?, u64::from(copy.offset))))
     }
 
-    /// Returns these places without the regions for which `keeps` is false, and without the copies in them. A run may
-    /// be left without copies.
+    /// Returns these places without the regions for which `keeps` is false, and without the copies in them. The runs
+    /// stay the same; a run may be left without copies.
     pub fn only(&self, keeps: impl Fn(&NamedRegion) -> bool) -> Places {
-        let mut adding = PlacesBuilder::default();
-        for run in self.runs.iter() {
+        self.with_copies(|_, run| {
             let kept = self.copies(run).filter(|(region, _)| keeps(region));
-            // Parts of valid places are within all limits.
-            let _ = adding.push(run.bytes.into(), kept.map(|(region, offset)| (region.clone(), offset)));
-        }
-        adding.finish().unwrap_or_default()
+            kept.map(|(region, offset)| (region.clone(), offset)).collect()
+        })
+        // Parts of valid places are within all limits.
+        .unwrap_or_default()
     }
+
+    /// Returns the same runs with other copies: those that `copies` returns for each run and its index.
+    ///
+    /// Errors: there are too many copies or regions.
+    pub fn with_copies(
+        &self,
+        copies: impl Fn(usize, &NamedRun) -> Vec<(NamedRegion, u64)>,
+    ) -> Result<Places, WireError> {
+        let mut adding = PlacesBuilder::default();
+        for (index, run) in self.runs.iter().enumerate() {
+            let copies = adding.copies(copies(index, run))?;
+            adding.runs.push(NamedRun { copies, ..run.clone() });
+        }
+        adding.finish()
+    }
+}
+
+/// Converts bytes or an offset of a region.
+fn small(found: u64) -> Result<u32, WireError> {
+    let max = u64::from(u32::MAX);
+    u32::try_from(found).map_err(|_| WireError::TooMany { what: "bytes of a region", found, max })
 }
 
 /// Builder of [`Places`], from front to back. Runs that follow each other in all their regions become one.
@@ -200,11 +223,28 @@ impl PlacesBuilder {
         bytes: u64,
         copies: impl IntoIterator<Item = (NamedRegion, u64)>,
     ) -> Result<(), WireError> {
-        let small = |found: u64| {
-            let max = u64::from(u32::MAX);
-            u32::try_from(found).map_err(|_| WireError::TooMany { what: "bytes of a region", found, max })
-        };
         let bytes = small(bytes)?;
+        let copies = self.copies(copies)?;
+        if let Some(last) = self.runs.last_mut()
+            && let Some(both) = last.bytes.checked_add(bytes)
+            && last.copies.len() == copies.len()
+            && !copies.is_empty()
+            && last.copies.iter().zip(copies.iter()).all(|(before, next)| {
+                before.region == next.region && before.offset.checked_add(last.bytes) == Some(next.offset)
+            })
+        {
+            last.bytes = both;
+            return Ok(());
+        }
+        self.runs.push(NamedRun { bytes, checksum: 0, copies });
+        Ok(())
+    }
+
+    /// Notes the regions of copies, and returns the copies as a run has them.
+    fn copies(
+        &mut self,
+        copies: impl IntoIterator<Item = (NamedRegion, u64)>,
+    ) -> Result<List<RunCopy, RUN_COPIES_MAX>, WireError> {
         let mut at = Vec::with_capacity(RUN_COPIES_MAX);
         for (region, offset) in copies {
             let key = (region.node, region.incarnation, region.region, region.epoch);
@@ -218,19 +258,7 @@ impl PlacesBuilder {
             }
             at.push(RunCopy { region: index, offset: small(offset)? });
         }
-        if let Some(last) = self.runs.last_mut()
-            && let Some(both) = last.bytes.checked_add(bytes)
-            && last.copies.len() == at.len()
-            && !at.is_empty()
-            && last.copies.iter().zip(&at).all(|(before, next)| {
-                before.region == next.region && before.offset.checked_add(last.bytes) == Some(next.offset)
-            })
-        {
-            last.bytes = both;
-            return Ok(());
-        }
-        self.runs.push(NamedRun { bytes, copies: List::new(at)? });
-        Ok(())
+        List::new(at)
     }
 
     /// Returns the places.
@@ -254,9 +282,6 @@ wire_struct! {
         class: FileClass,
         /// True to replace a file that has this name.
         replace: bool,
-        /// File whose bytes these are, moved to other nodes. It keeps its id, and must still have the name. 0: a new
-        /// file.
-        moved: FileId,
         /// Copies that each run should have, 1 to [`RUN_COPIES_MAX`]. Runs may have fewer when the file is published.
         copies_wanted: u8,
         /// Places of the file.
@@ -293,8 +318,8 @@ wire_struct! {
         class: FileClass,
         /// True to replace a file that has this name.
         replace: bool,
-        /// File whose bytes these are, moved to other nodes. It keeps its id, and must still have the name. 0: a new
-        /// file.
+        /// File that a client moves to other nodes, as versions before [`VERSION_COPIES`] do to empty a node. Nodes do
+        /// that by themselves now, so the broker refuses all but 0.
         moved: FileId,
         /// Extents of the file, in file order.
         extents: List<NamedExtent, NAMED_EXTENTS_MAX>,

@@ -7,6 +7,7 @@ pub use crate::function::*;
 use crate::ids::*;
 use crate::limits::*;
 pub use crate::nodes::*;
+pub use crate::repair::*;
 pub use crate::scan::*;
 
 wire_struct! {
@@ -367,14 +368,18 @@ messages! {
     ListMemory(Done) -> MemoryListed,
     PublishPlaces(PublishPlaces) -> Published,
     OpenPlaces(ByName) -> PlacesOpened,
+    ListRepairs(Done) -> RepairsListed,
     Offer(Offer) -> Offered,
     Inventory(Inventory) -> Ruling,
     OfferMemory(NodeMemory) -> Done,
+    NextRepair(NextRepair) -> RepairGiven,
+    EndRepair(EndRepair) -> RepairEnded,
     Lease(Lease) -> Leased,
     Attach(Attach) -> Attached,
     Renew(SessionProof) -> Renewed,
     Release(Release) -> Released,
     Seal(Seal) -> Sealed,
+    Checksums(Checksums) -> ChecksumsTaken,
     OpenScan(OpenScan) -> ScanOpened,
     NextChunk(ScanId) -> Chunk,
     ClaimGroups(ClaimGroups) -> Claimed,

@@ -61,12 +61,18 @@ opcodes! {
     PublishPlaces = 28,
     /// Anybody to broker: asks where the bytes of a name and their copies are.
     OpenPlaces = 29,
+    /// Anybody to broker: asks which published files lack copies.
+    ListRepairs = 30,
     /// Node to broker: offers its memory.
     Offer = 32,
     /// Node to broker: reports owned regions, the number of other regions in each state, and spent tickets.
     Inventory = 33,
     /// Node to broker: tells which memory it donates.
     OfferMemory = 34,
+    /// Node to broker: asks whether it should make copies of published files.
+    NextRepair = 35,
+    /// Node to broker: reports the copies that it has made.
+    EndRepair = 36,
     /// Client to node: turns a ticket into leases.
     Lease = 48,
     /// Client to node: asks to map a region (same host only).
@@ -77,6 +83,8 @@ opcodes! {
     Release = 51,
     /// Client to node: ends writing to regions.
     Seal = 52,
+    /// Anybody to node: asks for the checksums of ranges of an immutable region.
+    Checksums = 53,
     /// Client to node: reads one range.
     Read = 64,
     /// Client to node: writes one range.
@@ -121,7 +129,12 @@ impl Opcode {
     pub fn since(self) -> u8 {
         match self {
             Opcode::ListMemory | Opcode::OfferMemory => VERSION_MEMORY,
-            Opcode::PublishPlaces | Opcode::OpenPlaces => VERSION_COPIES,
+            Opcode::PublishPlaces
+            | Opcode::OpenPlaces
+            | Opcode::ListRepairs
+            | Opcode::NextRepair
+            | Opcode::EndRepair
+            | Opcode::Checksums => VERSION_COPIES,
             _ => VERSION_MIN,
         }
     }

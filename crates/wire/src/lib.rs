@@ -18,6 +18,7 @@ pub mod limits;
 pub mod mutants;
 mod nodes;
 pub mod refusal;
+mod repair;
 mod scan;
 mod shown;
 

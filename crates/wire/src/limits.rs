@@ -48,6 +48,14 @@ pub const NAMED_EXTENT_BYTES_MAX: u64 = 1 << 20;
 pub const NAMED_REGIONS_MAX: usize = 16_384;
 /// Most copies of a run of a published file.
 pub const RUN_COPIES_MAX: usize = 2;
+/// Most runs that one order to make copies names.
+pub const REPAIR_RUNS_MAX: usize = 4_096;
+/// Most regions that such an order names.
+pub const REPAIR_REGIONS_MAX: usize = 4_096;
+/// Most nodes that such an order names.
+pub const REPAIR_NODES_MAX: usize = 64;
+/// Most files in the list of files that lack copies.
+pub const REPAIRS_LISTED_MAX: usize = 100;
 /// Most names in one page of a listing.
 pub const NAMES_PAGE_MAX: usize = 1_000;
 /// Most spent (redeemed) tickets that a node remembers until they expire.
@@ -132,18 +140,26 @@ const _: () = assert!(
         <= FRAME_BODY_BYTES_MAX
 );
 // A file on every node, each with a name, a label and two addresses of full length, fits as well. So does one with
-// copies: 44 bytes for each region, 8 for each run and 8 for each of its copies.
+// copies: 44 bytes for each region, 12 for each run and 8 for each of its copies.
 const NODE_INFO_BYTES_MAX: usize = 2 * (NAME_BYTES_MAX + 8) + 2 * (TEXT_BYTES_MAX + 8) + 48;
 const _: () =
     assert!(NAMED_EXTENTS_MAX * 60 + NODES_MAX * NODE_INFO_BYTES_MAX + 4096 <= FRAME_BODY_BYTES_MAX);
 const _: () = assert!(
     NAMED_REGIONS_MAX * 44
-        + NAMED_EXTENTS_MAX * 8 * (1 + RUN_COPIES_MAX)
+        + NAMED_EXTENTS_MAX * (12 + 8 * RUN_COPIES_MAX)
         + NODES_MAX * NODE_INFO_BYTES_MAX
         + 4096
         <= FRAME_BODY_BYTES_MAX
 );
 const _: () = assert!(
     NODES_MAX * (NODE_INFO_BYTES_MAX + 96) + TENANTS_MAX * (NAME_BYTES_MAX + 40) + 4096
+        <= FRAME_BODY_BYTES_MAX
+);
+// So does an order to make copies: 20 bytes for each run and 8 for each source of it, and one behind its length.
+const _: () = assert!(
+    REPAIR_RUNS_MAX * (20 + 4 + 8 * RUN_COPIES_MAX)
+        + REPAIR_REGIONS_MAX * 44
+        + REPAIR_NODES_MAX * NODE_INFO_BYTES_MAX
+        + 4096
         <= FRAME_BODY_BYTES_MAX
 );

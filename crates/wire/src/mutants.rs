@@ -53,6 +53,8 @@ mutants! {
     WithdrawnStaysFree,
     /// Node: a region that is taken back for the host stays open to its former holder.
     WithdrawnStaysOpen,
+    /// Node: runs of a published file that it could not copy are reported as copied.
+    HalfCopyReported,
     /// Client on the node's host: the fence word (a region's epoch in shared memory) is checked before a copy, but not
     /// after it.
     FenceNotLookedAtAgain,
@@ -72,6 +74,8 @@ mutants! {
     OwnersForgotten,
     /// Broker: it tells nodes to drop regions that a published file owns.
     NamedDropped,
+    /// Broker: a copy on a node that is being drained is freed as soon as its successor is ordered.
+    DrainedCopyFreed,
     /// Broker: quotas are not checked.
     QuotaNotChecked,
     /// Client: a range may be read after a write to it failed.

@@ -180,7 +180,7 @@ pub enum RegionOwner {
     /// Session that leases the region and may write.
     Session(SessionId),
     /// Live session that sealed the region (made it immutable). No published file owns it yet, as far as the node
-    /// knows.
+    /// knows. Session 0 is the node itself, which makes copies of a published file.
     Sealing(SessionId),
     /// Nobody: the session that sealed it is gone, and no published file owns it, as far as the node knows.
     Orphan,

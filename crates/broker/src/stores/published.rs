@@ -1,27 +1,21 @@
 //! Encoding of a published file: its fields in the form of the wire, for every store that keeps bytes.
 
-use super::StoreError;
-use farpool_lease::broker::{NamedFile, region_key};
+use farpool_lease::broker::NamedFile;
 use farpool_wire::codec::{Cursor, Field};
 use farpool_wire::control::{NamedExtent, Places};
-use farpool_wire::limits::{NAMED_EXTENTS_MAX, NAMED_REGIONS_MAX};
+use farpool_wire::limits::NAMED_EXTENTS_MAX;
 use farpool_wire::{FileClass, FileId, List, Name, WireError};
 use std::collections::BTreeMap;
 
-/// Encodes a file. Fails if it has too many regions.
-pub fn encode_file(file: &NamedFile) -> Result<Vec<u8>, StoreError> {
-    let by_admin =
-        file.places.regions.iter().map(|region| file.leased_by_admin.contains(&region_key(region)));
-    let leased_by_admin: List<bool, NAMED_REGIONS_MAX> =
-        List::new(by_admin.collect()).map_err(|error| StoreError(error.to_string()))?;
+/// Encodes a file.
+pub fn encode_file(file: &NamedFile) -> Vec<u8> {
     let mut bytes = Vec::new();
     file.file.put(&mut bytes);
     file.class.put(&mut bytes);
     file.tenant.put(&mut bytes);
     file.copies_wanted.put(&mut bytes);
     file.places.put(&mut bytes);
-    leased_by_admin.put(&mut bytes);
-    Ok(bytes)
+    bytes
 }
 
 /// Decodes a file. Fails if the bytes are not those of a file.
@@ -32,11 +26,8 @@ pub fn decode_file(bytes: &[u8]) -> Result<NamedFile, WireError> {
     let tenant = Name::take(&mut from)?;
     let copies_wanted = u8::take(&mut from)?;
     let places = Places::take(&mut from)?;
-    let by_admin: List<bool, NAMED_REGIONS_MAX> = List::take(&mut from)?;
     from.finish()?;
-    let regions = places.regions.iter().zip(by_admin.iter());
-    let leased_by_admin = regions.filter(|(_, by)| **by).map(|(region, _)| region_key(region)).collect();
-    Ok(NamedFile { file, class, tenant, copies_wanted, places, leased_by_admin })
+    Ok(NamedFile { file, class, tenant, copies_wanted, places })
 }
 
 /// Decodes a file from a store of the format before this one, which has one copy of each extent.
@@ -46,11 +37,9 @@ pub fn decode_extents(bytes: &[u8]) -> Result<NamedFile, WireError> {
     let class = FileClass::take(&mut from)?;
     let tenant = Name::take(&mut from)?;
     let extents: List<NamedExtent, NAMED_EXTENTS_MAX> = List::take(&mut from)?;
-    let by_admin: List<bool, NAMED_EXTENTS_MAX> = List::take(&mut from)?;
+    // Which of them the administrator had leased, to move the file there. Nothing depends on that any more.
+    let _: List<bool, NAMED_EXTENTS_MAX> = List::take(&mut from)?;
     from.finish()?;
-    let extents_by_admin = extents.iter().zip(by_admin.iter()).filter(|(_, by)| **by);
-    let leased_by_admin =
-        extents_by_admin.map(|(extent, _)| (extent.node, extent.incarnation, extent.region)).collect();
     // Earlier versions did not compare the handles of a region. A node accepts the one that it made, whichever that is.
     let mut handles = BTreeMap::new();
     let mut extents = extents.into_vec();
@@ -59,7 +48,7 @@ pub fn decode_extents(bytes: &[u8]) -> Result<NamedFile, WireError> {
         extent.handle = *handles.entry(region).or_insert(extent.handle);
     }
     let places = Places::of_extents(&extents)?;
-    Ok(NamedFile { file, class, tenant, copies_wanted: 1, places, leased_by_admin })
+    Ok(NamedFile { file, class, tenant, copies_wanted: 1, places })
 }
 
 #[cfg(test)]
@@ -90,8 +79,6 @@ mod tests {
         let runs = file.places.runs.iter().map(|run| (run.bytes, run.copies[0].region, run.copies[0].offset));
         assert_eq!(runs.collect::<Vec<_>>(), [(2 << 20, 0, 0), (1 << 20, 1, 0), (1 << 20, 0, 3 << 20)]);
         assert_eq!((file.file, file.copies_wanted, file.places.bytes()), (FileId(7), 1, 4 << 20));
-        let by_admin = [(NodeId(1), Incarnation(2), RegionIndex(1))];
-        assert_eq!(file.leased_by_admin, by_admin.into());
-        assert_eq!(decode_file(&encode_file(&file).expect("fits")), Ok(file));
+        assert_eq!(decode_file(&encode_file(&file)), Ok(file));
     }
 }

@@ -1,7 +1,7 @@
 //! Contract that every store of a broker must fulfil.
 
 use farpool_broker::stores::Store;
-use farpool_lease::broker::{Durable, NamedFile, StateChange, region_key};
+use farpool_lease::broker::{Durable, NamedFile, StateChange};
 use farpool_wire::control::{NamedRegion, PlacesBuilder};
 use farpool_wire::limits::NAMED_REGIONS_MAX;
 use farpool_wire::*;
@@ -29,7 +29,6 @@ pub fn file(id: u64, run_count: usize) -> NamedFile {
         class: FileClass::Pinned,
         tenant: name("größter Mieter"),
         copies_wanted: 2,
-        leased_by_admin: places.regions.iter().map(region_key).filter(|place| place.2.0 % 3 == 1).collect(),
         places,
     }
 }

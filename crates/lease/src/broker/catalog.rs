@@ -9,8 +9,8 @@ use crate::tenant;
 use farpool_wire::control::*;
 use farpool_wire::ids::{FileId, MonoNs, NodeId};
 use farpool_wire::limits::*;
-use farpool_wire::{Code, Handle, List, Name, Opcode, Refusal, mutant};
-use std::collections::{BTreeMap, BTreeSet};
+use farpool_wire::{Code, List, Name, Opcode, Refusal, mutant};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 /// Reports whether a tenant may see a file and change it.
@@ -43,20 +43,15 @@ impl BrokerLeases {
     ) -> Result<Published, Refusal> {
         let places = Places::of_extents(&publish.extents)
             .map_err(|_| Refusal::new(Code::Malformed, Opcode::Publish as u64))?;
-        let has = self.durable.names.get(&publish.name);
-        if publish.moved != FileId(0) && has.is_some_and(|has| has.copies_wanted > 1) {
-            // The client knows of one copy, and would give up the others.
+        if publish.moved != FileId(0) {
             return Err(Refusal::new(Code::Unsupported, Opcode::Publish as u64));
         }
-        let Publish { session, secret, name, class, replace, moved, .. } = publish.clone();
-        let publish =
-            PublishPlaces { session, secret, name, class, replace, moved, copies_wanted: 1, places };
+        let Publish { session, secret, name, class, replace, .. } = publish.clone();
+        let publish = PublishPlaces { session, secret, name, class, replace, copies_wanted: 1, places };
         self.publish(now, tenant, &publish, records)
     }
 
-    /// Gives sealed (immutable) regions to a name, in one transaction that frees what the name had before. If the
-    /// request says that the file was moved to other regions, the new places replace its old ones; regions that stay
-    /// are named in the request once more.
+    /// Gives sealed (immutable) regions to a name, in one transaction that frees what the name had before.
     pub fn publish(
         &mut self,
         now: MonoNs,
@@ -66,73 +61,62 @@ impl BrokerLeases {
     ) -> Result<Published, Refusal> {
         self.prove(now, tenant, publish.session, publish.secret)?;
         let has = self.durable.names.get(&publish.name);
-        let seen = has.filter(|has| may_use(tenant, has));
         // The request is a repetition: the first answer was lost.
-        if let Some(has) = seen
-            && has.places == publish.places
-            && (publish.moved == FileId(0) || publish.moved == has.file)
-        {
+        if let Some(has) = has.filter(|has| may_use(tenant, has) && self.was_published_by(has, publish)) {
             return Ok(Published { file: has.file });
         }
-        let moved = match (publish.moved, seen, has) {
-            (FileId(0), _, None) => None,
-            (FileId(0), Some(_), _) if publish.replace => None,
-            (FileId(0), _, Some(has)) => return Err(taken(tenant, has)),
-            (moved, Some(has), _) if has.file == moved => Some(has.clone()),
-            (_, Some(has), _) => return Err(Refusal::new(Code::NameTaken, has.file.0)),
-            (_, None, _) => return Err(Refusal::new(Code::NoSuchName, 0)),
-        };
-        let fresh = self.check_places(now, publish, moved.as_ref())?;
-        let places = publish.places.clone();
-        let mut named = match moved {
-            Some(file) => NamedFile { places, ..file },
-            None => {
-                // No file has the id 0: on the wire it says that no file was moved.
-                let file = FileId(self.durable.next_file.0.max(1));
-                self.persist(StateChange::NextFile(FileId(file.0 + 1)), records);
-                NamedFile {
-                    file,
-                    class: publish.class,
-                    tenant: tenant.clone(),
-                    copies_wanted: publish.copies_wanted,
-                    places,
-                    leased_by_admin: BTreeSet::new(),
-                }
-            }
-        };
-        let has: BTreeSet<RegionKey> = named.regions().map(|(region, _)| region).collect();
-        named.leased_by_admin.retain(|region| has.contains(region));
-        if named.tenant != *tenant {
-            // Only the administrator may move a file of another tenant.
-            named.leased_by_admin.extend(fresh);
+        match has {
+            Some(has) if !publish.replace || !may_use(tenant, has) => return Err(taken(tenant, has)),
+            _ => {}
         }
-        self.disown(&publish.name, &has);
-        self.own(&named);
-        let file = named.file;
-        self.persist(StateChange::Name(publish.name.clone(), named), records);
+        self.check_places(publish)?;
+        // No file has the id 0, which says on the wire that there is none.
+        let file = FileId(self.durable.next_file.0.max(1));
+        self.persist(StateChange::NextFile(FileId(file.0 + 1)), records);
+        let named = NamedFile {
+            file,
+            class: publish.class,
+            tenant: tenant.clone(),
+            copies_wanted: publish.copies_wanted,
+            places: publish.places.clone(),
+        };
+        self.replace(&publish.name, named, records);
         Ok(Published { file })
     }
 
-    /// Checks that these places may become a file's: each region is either one that `moved`, the file before it was
-    /// moved, has already, or one that nobody has. Returns the regions that nobody has.
-    fn check_places(
-        &self,
-        now: MonoNs,
-        publish: &PublishPlaces,
-        moved: Option<&NamedFile>,
-    ) -> Result<BTreeSet<RegionKey>, Refusal> {
+    /// Reports whether a file was published by this request. Some copies may lie elsewhere since.
+    fn was_published_by(&self, file: &NamedFile, publish: &PublishPlaces) -> bool {
+        let places = &publish.places;
+        let runs =
+            |places: &Places| places.runs.iter().map(|run| (run.bytes, run.checksum)).collect::<Vec<_>>();
+        let is_own = |region: &NamedRegion| {
+            self.owners.get(&region_key(region)).is_some_and(|owner| owner.is(file, region))
+        };
+        let was_own = |region: &NamedRegion| self.given_up.get(&region_key(region)) >= Some(&region.epoch);
+        file.places == *places
+            || file.copies_wanted == publish.copies_wanted
+                && runs(&file.places) == runs(places)
+                && places.regions.iter().any(is_own)
+                && places.regions.iter().all(|region| is_own(region) || was_own(region))
+    }
+
+    /// Gives a name to a file, which may be the file that has it, with other places. What the name had before and does
+    /// not have now is given up.
+    pub(super) fn replace(&mut self, name: &Name, file: NamedFile, records: &mut Vec<StateChange>) {
+        let has: BTreeSet<RegionKey> = file.regions().map(|(region, _)| region).collect();
+        self.disown(name, &has);
+        self.own(&file);
+        self.persist(StateChange::Name(name.clone(), file), records);
+    }
+
+    /// Checks that these places may become a file's: nobody has their regions, and they were sealed by the session.
+    fn check_places(&self, publish: &PublishPlaces) -> Result<(), Refusal> {
         let malformed = Refusal::new(Code::Malformed, Opcode::PublishPlaces as u64);
         let places = &publish.places;
         if !(1..=RUN_COPIES_MAX).contains(&usize::from(publish.copies_wanted)) {
             return Err(malformed);
         }
-        let own: BTreeMap<RegionKey, Handle> = moved
-            .iter()
-            .flat_map(|file| file.regions())
-            .map(|(place, region)| (place, region.handle))
-            .collect();
         let mut seen = BTreeSet::new();
-        let mut fresh = BTreeSet::new();
         for region in places.regions.iter() {
             // A node not heard of since the broker started may still come back, so this is not a loss.
             let node = self.nodes.get(&region.node).ok_or(Refusal::new(Code::NoNodes, region.node.0))?;
@@ -142,28 +126,10 @@ impl BrokerLeases {
             if region.region.0 as usize >= NODE_REGIONS_MAX {
                 return Err(Refusal::new(Code::NoSuchRegion, NODE_REGIONS_MAX as u64));
             }
-            let place = region_key(region);
-            if !seen.insert(place) {
+            if !seen.insert(region_key(region)) {
                 return Err(Refusal::new(Code::StaleEpoch, region.epoch.0));
             }
-            // A region that a file owns stays at its epoch until the file gives it up, so any other epoch is wrong.
-            if let Some(owner) = self.owners.get(&place) {
-                if owner.epoch != region.epoch {
-                    return Err(Refusal::new(Code::StaleEpoch, owner.epoch.0));
-                }
-                match own.get(&place) {
-                    Some(handle) if *handle == region.handle => continue,
-                    Some(_) => return Err(Refusal::new(Code::WrongHandle, 0)),
-                    None => return Err(Refusal::new(Code::NameTaken, owner.file.0)),
-                }
-            }
-            if let Some(epoch) = self.given_up.get(&place)
-                && *epoch >= region.epoch
-                && !mutant!(GivenUpPublished)
-            {
-                return Err(Refusal::new(Code::StaleEpoch, epoch.0));
-            }
-            fresh.insert(place);
+            self.check_free(region)?;
             // Only regions that the node has reported as sealed (immutable) to this life of the broker are accepted.
             // The caller may have published the region to an earlier life, which has freed it since.
             match node.sealed.get(&region.region) {
@@ -176,31 +142,24 @@ impl BrokerLeases {
                 _ => return Err(Refusal::new(Code::NotReported, region.node.0)),
             }
         }
-        self.check_runs(places, malformed)?;
-        if let Some(file) = moved {
-            self.check_move(now, file, places)?;
-        }
-        Ok(fresh)
+        self.check_runs(places, malformed)
     }
 
-    /// Checks that a file may be moved to these places: it keeps its length, and no copy is given up that may be the
-    /// last one.
-    fn check_move(&self, now: MonoNs, file: &NamedFile, places: &Places) -> Result<(), Refusal> {
-        if file.places.bytes() != places.bytes() {
-            return Err(Refusal::new(Code::OutOfBounds, file.places.bytes()));
+    /// Checks that no file has a region, or had it at this epoch.
+    pub(super) fn check_free(&self, region: &NamedRegion) -> Result<(), Refusal> {
+        let place = region_key(region);
+        // A region that a file owns stays at its epoch until the file gives it up, so any other epoch is wrong.
+        if let Some(owner) = self.owners.get(&place) {
+            return Err(match owner.epoch == region.epoch {
+                true => Refusal::new(Code::NameTaken, owner.file.0),
+                false => Refusal::new(Code::StaleEpoch, owner.epoch.0),
+            });
         }
-        let lives =
-            |region: &NamedRegion| self.nodes.get(&region.node).is_some_and(|node| self.is_alive(now, node));
-        // A file with one copy gives none up.
-        if file.copies_wanted > 1 && !every_run_has_one(places, lives) {
-            let silent = places.regions.iter().find(|region| !lives(region));
-            return Err(Refusal::new(Code::NoNodes, silent.map_or(0, |region| region.node.0)));
-        }
-        // The mover was not told of copies at nodes that have not come to this life of the broker yet.
-        let unheard = file.places.regions.iter().find(|region| !self.nodes.contains_key(&region.node));
-        match unheard.filter(|_| self.awaits_nodes(now)) {
-            Some(region) => Err(Refusal::new(Code::NoNodes, region.node.0)),
-            None => Ok(()),
+        match self.given_up.get(&place) {
+            Some(epoch) if *epoch >= region.epoch && !mutant!(GivenUpPublished) => {
+                Err(Refusal::new(Code::StaleEpoch, epoch.0))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -359,8 +318,7 @@ impl BrokerLeases {
     /// Records the file as the owner of its regions.
     pub(super) fn own(&mut self, file: &NamedFile) {
         for (place, region) in file.regions() {
-            let instead_of_admin = file.leased_by_admin.contains(&place).then(|| file.tenant.clone());
-            self.owners.insert(place, Owner { epoch: region.epoch, file: file.file, instead_of_admin });
+            self.owners.insert(place, Owner { epoch: region.epoch, file: file.file });
         }
     }
 

@@ -15,6 +15,7 @@ mod news;
 mod nodes;
 mod promises;
 mod records;
+mod repair;
 mod spread;
 
 pub use news::{LostFiles, News};
@@ -28,6 +29,7 @@ use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Refusal, mutant};
 use news::ToldNodes;
 use nodes::Node;
+use repair::Repairs;
 use std::collections::BTreeMap;
 
 /// File ids per term (life of the broker): the first id of a term is the term times this number. Terms are above the
@@ -42,9 +44,13 @@ const NEWS_MAX: usize = 4096;
 struct Owner {
     epoch: Epoch,
     file: FileId,
-    /// Tenant of the file, if the node counts the region as the administrator's, because the administrator
-    /// moved the file there.
-    instead_of_admin: Option<Name>,
+}
+
+impl Owner {
+    /// Reports whether this is a file, which owns the region at the epoch that `region` says.
+    fn is(&self, file: &NamedFile, region: &NamedRegion) -> bool {
+        self.epoch == region.epoch && self.file == file.file
+    }
 }
 
 /// Session that has proved itself to this life (since the start) of the broker.
@@ -92,6 +98,8 @@ pub struct BrokerLeases {
     news: Vec<News>,
     /// State of each node as the news reported it last.
     told_nodes: ToldNodes,
+    /// Copies of published files that are missing, and the orders to make them.
+    repairs: Repairs,
 }
 
 fn give_up(given_up: &mut BTreeMap<RegionKey, Epoch>, place: RegionKey, epoch: Epoch) {
@@ -123,6 +131,7 @@ impl BrokerLeases {
             given_up: BTreeMap::new(),
             news: Vec::new(),
             told_nodes: ToldNodes::new(),
+            repairs: Repairs::default(),
         };
         let files: Vec<NamedFile> = broker.durable.names.values().cloned().collect();
         for file in files.iter().filter(|_| !mutant!(OwnersForgotten)) {
@@ -289,6 +298,9 @@ impl BrokerLeases {
     }
 
     fn persist(&mut self, record: StateChange, records: &mut Vec<StateChange>) {
+        if let StateChange::Name(name, _) | StateChange::DropName(name) = &record {
+            self.repairs.note_change(name);
+        }
         self.durable.apply(record.clone());
         records.push(record);
     }

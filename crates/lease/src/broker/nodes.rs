@@ -158,9 +158,8 @@ impl Node {
         Share { held: share.held * bytes, promised: share.promised * bytes }
     }
 
-    /// Takes over what an inventory (the node's report) says of tickets and tenants. `moved` has the true owner of each
-    /// region that the node counts as the administrator's.
-    fn count(&mut self, inventory: &Inventory, moved: &[Name]) {
+    /// Takes over what an inventory (the node's report) says of tickets and tenants.
+    fn count(&mut self, inventory: &Inventory) {
         for ticket in inventory.spent.iter() {
             self.forget_ticket(*ticket);
         }
@@ -180,16 +179,26 @@ impl Node {
         for has in inventory.tenants.iter() {
             self.shares.entry(has.tenant.clone()).or_default().held += u64::from(has.regions);
         }
-        for owner in moved {
-            let admin =
-                self.shares.iter_mut().find(|(tenant, share)| tenant::is_admin(tenant) && share.held > 0);
-            if let Some((_, admin)) = admin {
-                admin.held -= 1;
-                self.shares.entry(owner.clone()).or_default().held += 1;
-            }
-        }
         self.shares.retain(|_, share| *share != Share::default());
     }
+}
+
+/// Returns a node that reports over a connection, which must be that of the node's last offer: what comes late over an
+/// earlier one may not be true any more.
+pub(super) fn reporting(
+    node: Option<&mut Node>,
+    connection: u64,
+    id: NodeId,
+    incarnation: Incarnation,
+) -> Result<&mut Node, Refusal> {
+    let node = node.ok_or(Refusal::new(Code::NoNodes, id.0))?;
+    if node.info.incarnation != incarnation {
+        return Err(Refusal::new(Code::WrongIncarnation, node.info.incarnation.0));
+    }
+    if node.connection != connection {
+        return Err(Refusal::new(Code::NoNodes, id.0));
+    }
+    Ok(node)
 }
 
 impl BrokerLeases {
@@ -260,14 +269,8 @@ impl BrokerLeases {
         inventory: Inventory,
     ) -> Result<Ruling, Refusal> {
         let broker_now_ms = self.clock_ms(now);
-        let node =
-            self.nodes.get_mut(&inventory.node).ok_or(Refusal::new(Code::NoNodes, inventory.node.0))?;
-        if node.info.incarnation != inventory.incarnation {
-            return Err(Refusal::new(Code::WrongIncarnation, node.info.incarnation.0));
-        }
-        if node.connection != connection {
-            return Err(Refusal::new(Code::NoNodes, inventory.node.0));
-        }
+        let node = self.nodes.get_mut(&inventory.node);
+        let node = reporting(node, connection, inventory.node, inventory.incarnation)?;
         let counted: u64 = inventory.tenants.iter().map(|has| u64::from(has.regions)).sum();
         if u64::from(inventory.counts.free).max(counted) > NODE_REGIONS_MAX as u64 {
             return Err(Refusal::new(Code::Malformed, Opcode::Inventory as u64));
@@ -275,14 +278,15 @@ impl BrokerLeases {
         node.heard = now;
         let mut adopt = Vec::new();
         let mut drop = Vec::new();
-        let mut moved = Vec::new();
         node.sealed.clear();
         for owned in inventory.owned.iter() {
             let place: RegionKey = (inventory.node, inventory.incarnation, owned.region);
             let named = self.owners.get(&place).filter(|owner| owner.epoch == owned.epoch);
-            moved.extend(named.and_then(|owner| owner.instead_of_admin.clone()));
             match (owned.owner, named.map(|owner| owner.file)) {
                 (RegionOwner::Session(_), _) => {}
+                // The node makes copies here, or has made them, and will say what became of them.
+                (RegionOwner::Sealing(SessionId(0)), None)
+                    if self.given_up.get(&place) < Some(&owned.epoch) => {}
                 // The session may still publish the region, unless a published file had it before and has given it up.
                 (RegionOwner::Sealing(session), None) if self.given_up.get(&place) < Some(&owned.epoch) => {
                     node.sealed.insert(owned.region, (owned.epoch, session));
@@ -297,7 +301,7 @@ impl BrokerLeases {
                 }
             }
         }
-        node.count(&inventory, &moved);
+        node.count(&inventory);
         node.ruled_ms = Some(broker_now_ms);
         node.inventory = Some(inventory);
         let (drain, stop) = node.order();

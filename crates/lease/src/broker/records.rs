@@ -2,7 +2,7 @@
 
 use farpool_wire::control::{NamedRegion, Places};
 use farpool_wire::{FileClass, FileId, Incarnation, Name, NodeId, RegionIndex, Term};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Region of a node in one life (run of the process) of the node.
 pub type RegionKey = (NodeId, Incarnation, RegionIndex);
@@ -35,9 +35,6 @@ pub struct NamedFile {
     pub copies_wanted: u8,
     /// Places of the bytes of the file.
     pub places: Places,
-    /// Regions that the administrator leased to move the file there. Their nodes count them as the administrator's;
-    /// the broker counts them as the tenant's.
-    pub leased_by_admin: BTreeSet<RegionKey>,
 }
 
 impl NamedFile {

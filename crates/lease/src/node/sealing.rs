@@ -81,7 +81,7 @@ impl NodeLeases {
         for adoption in ruling.adopt.iter() {
             if let Some(entry) = self.regions.get_mut(adoption.region.0 as usize)
                 && entry.epoch == adoption.epoch
-                && matches!(entry.state, State::Sealing { .. } | State::Orphan)
+                && matches!(entry.state, State::Sealing { .. } | State::Orphan | State::Copied)
             {
                 entry.state = State::Named(adoption.file);
             }
@@ -89,7 +89,10 @@ impl NodeLeases {
         for at in ruling.drop.iter() {
             if self.regions.get(at.region.0 as usize).is_some_and(|entry| {
                 entry.epoch == at.epoch
-                    && matches!(entry.state, State::Sealing { .. } | State::Orphan | State::Named(_))
+                    && matches!(
+                        entry.state,
+                        State::Sealing { .. } | State::Orphan | State::Copied | State::Named(_)
+                    )
             }) {
                 self.take_back(at.region, actions);
             }

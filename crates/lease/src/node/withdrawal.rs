@@ -73,7 +73,14 @@ impl NodeLeases {
                 self.take_back_where(leased(FileClass::Scratch), actions);
                 self.take_back_where(leased(FileClass::Pinned), actions);
                 let is_sealed = |region: &Region| {
-                    matches!(region.state, State::Sealing { .. } | State::Orphan | State::Named(_))
+                    matches!(
+                        region.state,
+                        State::Sealing { .. }
+                            | State::Orphan
+                            | State::Copying
+                            | State::Copied
+                            | State::Named(_)
+                    )
                 };
                 self.take_back_where(is_sealed, actions);
             }

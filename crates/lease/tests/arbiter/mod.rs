@@ -217,6 +217,48 @@ impl Arbiter {
         answer
     }
 
+    /// Takes a region for a copy of a tenant's file.
+    pub fn begin_copying(&mut self, tenant: &Name) -> Result<RegionAt, Refusal> {
+        let mut actions = Vec::new();
+        self.handles += 1;
+        let answer = self.leases.begin_copying(tenant, Handle(self.handles), &mut actions);
+        if let Ok(at) = &answer {
+            assert!(!self.inventory().draining, "a node that is being emptied takes nothing");
+            self.tenants.insert(at.region, tenant.clone());
+            self.classes.insert(at.region, FileClass::Pinned);
+        }
+        self.step(answer.is_ok(), &actions);
+        answer
+    }
+
+    /// Fills the region with what was read from another node, and makes it immutable. Refused if it was taken back.
+    pub fn end_copying(&mut self, at: &RegionAt, content: Content) -> Result<Grant, Refusal> {
+        let (mut actions, mut handles) = (Vec::new(), self.handles);
+        handles += 1;
+        let answer = self.leases.end_copying(at, Handle(handles), &mut actions);
+        self.handles = handles;
+        if answer.is_ok() {
+            let gate = &mut self.gates[at.region.0 as usize];
+            assert!(gate.right.is_some_and(|right| right.writable && right.epoch == at.epoch));
+            gate.content = content;
+        }
+        self.step(answer.is_ok(), &actions);
+        answer
+    }
+
+    /// Takes back a region that could not be filled.
+    pub fn abandon_copying(&mut self, at: &RegionAt) {
+        let mut actions = Vec::new();
+        self.leases.abandon_copying(at, &mut actions);
+        self.step(true, &actions);
+    }
+
+    /// Notes that the broker knows of a copy.
+    pub fn copies_known(&mut self, region: RegionIndex, epoch: Epoch) {
+        self.leases.copies_known(region, epoch);
+        self.step(true, &[]);
+    }
+
     pub fn rule(&mut self, now: MonoNs, ruling: &Ruling) {
         let mut actions = Vec::new();
         self.leases.rule(now, ruling, &mut actions);
@@ -379,7 +421,9 @@ impl Arbiter {
         }
         self.deadlines.retain(|_, deadline| now < deadline.plus_ms(grace_ms));
         for owned in self.inventory().owned.iter() {
-            if let RegionOwner::Session(session) | RegionOwner::Sealing(session) = owned.owner {
+            if let RegionOwner::Session(session) | RegionOwner::Sealing(session) = owned.owner
+                && session != SessionId(0)
+            {
                 let lives = self.deadlines.contains_key(&session);
                 assert!(lives, "I6: silent session {session} owns {owned:?} at {now:?}");
             }
@@ -404,6 +448,11 @@ impl Arbiter {
         assert_eq!(reported.len(), inventory.tenants.len(), "each tenant is reported once");
         for (index, gate) in self.gates.iter().enumerate() {
             let owned = inventory.owned.iter().find(|owned| owned.region.0 as usize == index);
+            // The node writes to the regions that it fills by itself.
+            if owned.is_some_and(|owned| owned.owner == RegionOwner::Sealing(SessionId(0))) {
+                assert!(gate.right.is_some(), "region {index}: {gate:?}");
+                continue;
+            }
             let owned_writable = owned.map(|owned| matches!(owned.owner, RegionOwner::Session(_)));
             assert_eq!(gate.right.map(|right| right.writable), owned_writable, "region {index}: {gate:?}");
         }

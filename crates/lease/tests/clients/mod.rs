@@ -33,8 +33,6 @@ pub(super) struct Client {
     tickets: Vec<(usize, Ticket)>,
     held: Vec<(usize, Incarnation, RegionAt)>,
     sealed: Vec<Sealed>,
-    /// Published file that the client has opened, and its name.
-    opened: Option<(Name, PlacesOpened)>,
     /// Times until which the leases at each node hold for certain.
     deadlines: BTreeMap<usize, u64>,
     asked: BTreeMap<u64, (Request, Address, u64)>,
@@ -114,9 +112,6 @@ impl World<'_> {
                     };
                     client.sealed.push(Sealed { node, region });
                 }
-            }
-            (Request::OpenPlaces(by), _, Ok(Reply::OpenPlaces(opened))) => {
-                client.opened = Some((by.name, opened));
             }
             (Request::PublishPlaces(publish), _, Ok(_)) => {
                 let named = &publish.places.regions;
@@ -201,8 +196,7 @@ impl World<'_> {
                     self.ask_as_client(index, Address::Node(node), Request::Seal(seal));
                 }
             }
-            60..72 => self.move_as_client(index, session, secret),
-            72..89 => {
+            60..89 => {
                 let sealed = self.random.pick_some(&self.clients[index].sealed, 2);
                 let regions: Vec<NamedRegion> = sealed.iter().map(|sealed| sealed.bound_to(&name)).collect();
                 if regions.is_empty() {
@@ -215,9 +209,8 @@ impl World<'_> {
                 };
                 let copies_wanted = runs[0].len() as u8;
                 let (class, replace) = (FileClass::Pinned, self.random.percent(60));
-                let (moved, places) = (FileId(0), places_of(runs).expect("two"));
-                let publish =
-                    PublishPlaces { session, secret, name, class, replace, moved, copies_wanted, places };
+                let places = places_of(runs).expect("two");
+                let publish = PublishPlaces { session, secret, name, class, replace, copies_wanted, places };
                 self.ask_broker_as_client(index, Request::PublishPlaces(publish));
             }
             89..90 => self.ask_broker_as_client(index, Request::DropName(ByName { name })),
@@ -249,35 +242,6 @@ impl World<'_> {
                 self.tally.add("client crashed");
             }
         }
-    }
-
-    /// Publishes the file that was opened with some copies replaced by the client's own sealed regions, added or left
-    /// out.
-    fn move_as_client(&mut self, index: usize, session: SessionId, secret: Secret) {
-        let Some((name, opened)) = self.clients[index].opened.clone() else { return };
-        if self.clients[index].sealed.is_empty() {
-            return;
-        }
-        let PlacesOpened { file: moved, class, copies_wanted, places, .. } = opened;
-        let mut runs: Vec<Vec<NamedRegion>> = places
-            .runs
-            .iter()
-            .map(|run| places.copies(run).map(|(region, _)| region.clone()).collect())
-            .collect();
-        let fresh = self.random.pick_some(&self.clients[index].sealed, runs.len() as u64);
-        for sealed in fresh {
-            let at = self.random.below(runs.len() as u64) as usize;
-            let run = &mut runs[at];
-            match self.random.below(3) {
-                0 if run.len() < 2 => run.push(sealed.bound_to(&name)),
-                1 if run.len() > 1 => drop(run.pop()),
-                _ => run[0] = sealed.bound_to(&name),
-            }
-        }
-        let Some(places) = places_of(runs) else { return };
-        let replace = false;
-        let publish = PublishPlaces { session, secret, name, class, replace, moved, copies_wanted, places };
-        self.ask_broker_as_client(index, Request::PublishPlaces(publish));
     }
 
     fn some_held<const MAX: usize>(&mut self, client: usize, node: usize) -> List<RegionAt, MAX> {

@@ -18,6 +18,17 @@ impl World<'_> {
             (Request::PublishPlaces(publish), Reply::PublishPlaces(published)) => {
                 self.promise_file(asker, publish, published.file)
             }
+            (Request::NextRepair(_), _) => self.promise_copies(None),
+            (Request::EndRepair(made), Reply::EndRepair(ended)) => {
+                let file = self.promised.values().find(|promised| promised.file.file == made.order.file);
+                let place = (made.order.node, made.order.incarnation, made.region);
+                let has =
+                    |file: &NamedFile| file.places.regions.iter().any(|region| region_key(region) == place);
+                if ended.runs > 0 && file.is_some_and(|promised| has(&promised.file)) {
+                    self.tally.add("repaired again");
+                }
+                self.promise_copies(Some(made));
+            }
             (Request::DropName(by), _) => {
                 assert!(self.sees(asker, &by.name));
                 self.promised.remove(&by.name);
@@ -54,52 +65,68 @@ impl World<'_> {
     }
 
     fn promise_file(&mut self, asker: &Name, publish: &PublishPlaces, file: FileId) {
-        let had = self.promised.remove(&publish.name);
-        let is_own = had.as_ref().is_none_or(|had| *asker == had.file.tenant || tenant::is_admin(asker));
+        let had = self.promised.get(&publish.name);
+        let is_own = had.is_none_or(|had| *asker == had.file.tenant || tenant::is_admin(asker));
         assert!(is_own, "{asker} took {} from another tenant", publish.name);
         let named = publish.places.clone();
+        if let Some(had) = had.filter(|had| had.file.file == file) {
+            // A repetition, of which the first answer was lost.
+            assert_eq!((had.writer, had.file.places.bytes()), (publish.session, named.bytes()));
+            return;
+        }
+        let had = self.promised.remove(&publish.name);
         for run in named.runs.iter() {
             let nodes: BTreeSet<NodeId> = named.copies(run).map(|(region, _)| region.node).collect();
             assert_eq!(nodes.len(), run.copies.len(), "copies of a run are on different hosts");
         }
-        if had.as_ref().is_some_and(|had| had.file.file == file && had.file.places == named) {
-            self.promised.extend(had.map(|had| (publish.name.clone(), had)));
-            return;
-        }
         if named.runs.iter().any(|run| run.copies.len() > 1) {
             self.tally.add("published with copies");
         }
-        let places: BTreeSet<RegionKey> = named.regions.iter().map(region_key).collect();
-        let writers =
-            |places: &BTreeSet<RegionKey>| places.iter().map(|place| (*place, publish.session)).collect();
-        let promised = match had {
-            Some(had) if publish.moved != FileId(0) => {
-                assert_eq!(had.file.file, publish.moved, "only the very file is moved");
-                let kept: BTreeMap<RegionKey, SessionId> =
-                    had.writers.into_iter().filter(|(place, _)| places.contains(place)).collect();
-                let fresh = places.iter().filter(|place| !kept.contains_key(place)).copied().collect();
-                let mut writers: BTreeMap<RegionKey, SessionId> = writers(&fresh);
-                writers.extend(kept);
-                let mut leased_by_admin = had.file.leased_by_admin.clone();
-                leased_by_admin.retain(|place| places.contains(place));
-                if *asker != had.file.tenant {
-                    leased_by_admin.extend(fresh);
-                    self.tally.add("moved by the administrator");
+        assert!(file >= self.next_file, "file id {file} is given twice");
+        self.next_file = FileId(file.0 + 1);
+        self.tally.add(if had.is_some() { "replaced" } else { "published" });
+        let (class, tenant, copies_wanted) = (publish.class, asker.clone(), publish.copies_wanted);
+        let file = NamedFile { file, class, tenant, copies_wanted, places: named };
+        self.promised.insert(publish.name.clone(), Promised { file, writer: publish.session });
+    }
+
+    /// Checks what the broker did to the copies of files when a node asked for an order, or reported `made`.
+    pub(super) fn promise_copies(&mut self, made: Option<&EndRepair>) {
+        for (name, promised) in &mut self.promised {
+            let (had, has) = (&promised.file, &self.durable.names[name]);
+            if had == has {
+                continue;
+            }
+            let bytes = |file: &NamedFile| file.places.runs.iter().map(|run| run.bytes).collect::<Vec<_>>();
+            assert_eq!((had.file, &had.tenant, bytes(had)), (has.file, &has.tenant, bytes(has)));
+            assert!(made.is_none_or(|made| made.order.file == had.file), "another file is changed");
+            for (before, after) in had.places.runs.iter().zip(has.places.runs.iter()) {
+                let before: Vec<RegionKey> =
+                    had.places.copies(before).map(|(region, _)| region_key(region)).collect();
+                let after: Vec<RegionKey> =
+                    has.places.copies(after).map(|(region, _)| region_key(region)).collect();
+                let fresh: Vec<&RegionKey> = after.iter().filter(|place| !before.contains(place)).collect();
+                let gone = before.iter().filter(|place| !after.contains(place)).count();
+                match (made, &fresh[..]) {
+                    (Some(made), [place]) => {
+                        assert_eq!(**place, (made.order.node, made.order.incarnation, made.region));
+                        assert!(gone <= 1 && after.len() <= had.copies_wanted.into());
+                        self.tally.add(if gone == 0 { "repaired" } else { "drained" });
+                    }
+                    (None, []) if gone > 0 => {
+                        assert!(!after.is_empty(), "the last copy of {name} is dropped");
+                        self.tally.add("leaving copy dropped");
+                    }
+                    (_, fresh) => assert!(fresh.is_empty() && gone == 0, "{before:?} became {after:?}"),
                 }
-                self.tally.add("moved");
-                Promised { file: NamedFile { places: named, leased_by_admin, ..had.file }, writers }
+                let lives =
+                    |place: &&RegionKey| self.nodes[place.0.0 as usize - 1].arbiter.incarnation() == place.1;
+                let nodes: Vec<NodeId> = after.iter().filter(lives).map(|place| place.0).collect();
+                let hosts: BTreeSet<&NodeId> = nodes.iter().collect();
+                assert_eq!(hosts.len(), nodes.len(), "copies of a run are on one host: {after:?}");
             }
-            had => {
-                assert!(file >= self.next_file, "file id {file} is given twice");
-                self.next_file = FileId(file.0 + 1);
-                self.tally.add(if had.is_some() { "replaced" } else { "published" });
-                let (class, tenant, copies_wanted) = (publish.class, asker.clone(), publish.copies_wanted);
-                let leased_by_admin = BTreeSet::new();
-                let file = NamedFile { file, class, tenant, copies_wanted, places: named, leased_by_admin };
-                Promised { file, writers: writers(&places) }
-            }
-        };
-        self.promised.insert(publish.name.clone(), promised);
+            promised.file = has.clone();
+        }
     }
 
     /// Checks a refusal. `NoSuchName` may not come for a name whose file the asker may see.
@@ -113,7 +140,6 @@ impl World<'_> {
         let name = match request {
             Request::OpenPlaces(by) | Request::DropName(by) => &by.name,
             Request::RenameName(rename) => &rename.from,
-            Request::PublishPlaces(publish) if publish.moved != FileId(0) => &publish.name,
             _ => return,
         };
         if refusal.code == Code::NoSuchName {

@@ -109,14 +109,46 @@ strategies! {
         node: node_id(), incarnation: incarnation(), region: region_index(), epoch: epoch(), handle: handle(),
     }
     run_copy -> RunCopy { region: any::<u32>(), offset: any::<u32>() }
-    named_run -> NamedRun { bytes: any::<u32>(), copies: list(run_copy()) }
+    named_run -> NamedRun { bytes: any::<u32>(), checksum: any::<u32>(), copies: list(run_copy()) }
     places -> Places { regions: list(named_region()), runs: list(named_run()) }
     publish_places -> PublishPlaces {
         session: session_id(), secret: secret(), name: name(), class: class(), replace: any::<bool>(),
-        moved: file_id(), copies_wanted: any::<u8>(), places: places(),
+        copies_wanted: any::<u8>(), places: places(),
     }
     places_opened -> PlacesOpened {
         file: file_id(), class: class(), copies_wanted: any::<u8>(), places: places(), nodes: list(node_info()),
+    }
+    region_range -> RegionRange { offset: any::<u32>(), bytes: any::<u32>() }
+    checksums -> Checksums {
+        region: region_index(), epoch: epoch(), handle: handle(), ranges: list(region_range()),
+    }
+    checksums_taken -> ChecksumsTaken { checksums: list(any::<u32>()) }
+    next_repair -> NextRepair { node: node_id(), incarnation: incarnation() }
+    repair_run -> RepairRun {
+        run: any::<u32>(), bytes: any::<u32>(), checksum: any::<u32>(), offset: any::<u32>(),
+    }
+    signed_repair -> SignedRepair {
+        node: node_id(), incarnation: incarnation(), term: term(), file: file_id(), runs: list(repair_run()),
+        mac: any::<[u8; 32]>(),
+    }
+    repair_order -> RepairOrder {
+        signed: signed_repair(), tenant: name(), regions: list(named_region()), sources: list(list(run_copy())),
+        nodes: list(node_info()),
+    }
+    repair_given -> RepairGiven { order: list(repair_order()) }
+    end_repair -> EndRepair {
+        order: signed_repair(), copied: list(any::<u32>()), region: region_index(), epoch: epoch(), handle: handle(),
+    }
+    repair_ended -> RepairEnded { runs: any::<u32>() }
+    endangered_file -> EndangeredFile {
+        name: name(), bytes: any::<u64>(), copies: any::<u8>(), copies_wanted: any::<u8>(),
+        needs_host: any::<bool>(),
+    }
+    repair_under_way -> RepairUnderWay { node: node_id(), name: name(), bytes: any::<u64>() }
+    repairs_listed -> RepairsListed {
+        endangered_files: any::<u64>(), endangered_bytes: any::<u64>(), leaving_files: any::<u64>(),
+        leaving_bytes: any::<u64>(), lost_files: any::<u64>(), first: list(endangered_file()),
+        under_way: list(repair_under_way()),
     }
     published -> Published { file: file_id() }
     by_name -> ByName { name: name() }
@@ -287,14 +319,18 @@ conversations! {
     ListMemory: done, memory_listed;
     PublishPlaces: publish_places, published;
     OpenPlaces: by_name, places_opened;
+    ListRepairs: done, repairs_listed;
     Offer: offer, offered;
     Inventory: inventory, ruling;
     OfferMemory: node_memory, done;
+    NextRepair: next_repair, repair_given;
+    EndRepair: end_repair, repair_ended;
     Lease: lease, leased;
     Attach: attach, attached;
     Renew: proof, renewed;
     Release: release, released;
     Seal: seal, sealed;
+    Checksums: checksums, checksums_taken;
     OpenScan: open_scan, scan_opened;
     NextChunk: scan_id, chunk;
     ClaimGroups: claim_groups, claimed;
