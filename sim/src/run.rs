@@ -11,9 +11,9 @@ use crate::parties::{self, BROKER_MACHINE, ClientPlace, Phase, SPARE_MACHINE};
 use crate::profile::{Plan, Profile, Theme};
 use crate::tally::Tally;
 use crate::trace::{self, Trace};
-use farpool_wire::{SessionId, TENANT_ADMIN};
 use farpool_wire::control::{OwnedRegion, RegionOwner, Traffic};
 use farpool_wire::limits::REGION_BYTES_MIN;
+use farpool_wire::{SessionId, TENANT_ADMIN};
 use std::collections::BTreeMap;
 
 /// Result of a world.

@@ -229,7 +229,8 @@ fn drained_node_gives_its_copies_to_others_and_nobody_notices() {
         let cluster = Cluster::new(3);
         let pool = cluster.connect(transport, None);
         let bytes = publish(&pool, "view", &mut Random(17));
-        let single = pool.create("single", FileClass::Pinned, CreateOptions::default()).expect("created");
+        let one_copy = CreateOptions { protection: Some(Protection::None), ..CreateOptions::default() };
+        let single = pool.create("single", FileClass::Pinned, one_copy).expect("created");
         single.write_at(0, &bytes).expect("written");
         pool.publish("single", IfTaken::Refuse).expect("published");
         let table = put(&pool, "numbers");

@@ -195,7 +195,8 @@ pub struct CreateOptions {
     /// Expected length in bytes. Memory for it is leased at creation. It is not a limit.
     pub size_hint: u64,
     /// Protection against the loss of a node. Scratch files may have any, and by default have the session's. Pinned
-    /// files may have none, which is the default, or a mirror. Files of caches have none.
+    /// files may have none or a mirror, which is the default where the pool has two hosts and is not embedded. Files of
+    /// caches have none.
     pub protection: Option<Protection>,
     /// True if the file leaves this process only encrypted. Only scratch files can be encrypted. Default: the
     /// session's.

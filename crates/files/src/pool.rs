@@ -140,6 +140,15 @@ impl Pool {
         self.inner.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Returns the protection of a new file.
+    pub(crate) fn protection(
+        &self,
+        class: FileClass,
+        asked: Option<Protection>,
+    ) -> Result<Protection, Error> {
+        self.inner.protection(class, asked)
+    }
+
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.inner.session
     }
@@ -445,32 +454,30 @@ impl Inner {
         }
     }
 
-    /// Returns the protection of a new file.
     fn protection(&self, class: FileClass, asked: Option<Protection>) -> Result<Protection, Error> {
-        if class != FileClass::Scratch {
-            return match (class, asked) {
-                (_, None | Some(Protection::None)) => Ok(Protection::None),
-                (FileClass::Pinned, Some(Protection::Mirror)) => self.session.check_mirror(),
-                (_, Some(other)) => {
-                    let permitted = if class == FileClass::Pinned { "none or mirror" } else { "none" };
-                    let message = format!(
-                        "protection {} is not possible for files of class {class}; use {permitted}",
-                        other.word()
-                    );
-                    Err(Error::new(ErrorKind::Invalid, message))
-                }
-            };
-        }
-        if let Some(protection) = asked.or(self.session.options().protection) {
-            return Ok(protection);
-        }
-        let is_embedded = self.embedded.lock().is_some();
-        Ok(match self.session.hosts() {
+        let default = || match (self.session.hosts(), class) {
             // The nodes are in this process and end together with it, so no copy could survive them.
-            _ if is_embedded => Protection::None,
-            0 | 1 => Protection::Local,
+            _ if self.embedded.lock().is_some() => Protection::None,
+            (0 | 1, FileClass::Scratch) => Protection::Local,
+            (0 | 1, _) => Protection::None,
             _ => Protection::Mirror,
-        })
+        };
+        match (class, asked) {
+            (FileClass::Scratch, asked) => {
+                Ok(asked.or(self.session.options().protection).unwrap_or_else(default))
+            }
+            (FileClass::Pinned, None) => Ok(default()),
+            (FileClass::Pinned, Some(Protection::Mirror)) => self.session.check_mirror(),
+            (_, None | Some(Protection::None)) => Ok(Protection::None),
+            (_, Some(other)) => {
+                let permitted = if class == FileClass::Pinned { "none or mirror" } else { "none" };
+                let message = format!(
+                    "protection {} is not possible for files of class {class}; use {permitted}",
+                    other.word()
+                );
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+        }
     }
 
     fn close(&self) {

@@ -1,6 +1,6 @@
 //! Files that are being written to be published, with runs of bytes that each lie in one region.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::file::FarFile;
 use crate::leases::Patience;
 use crate::options::{IfTaken, Protection};
@@ -17,19 +17,12 @@ pub struct Unlisted {
 }
 
 impl Unlisted {
-    /// Creates a file that can be published as `name`, with this protection.
+    /// Creates a file that can be published as `name`, with this protection; by default that of pinned files.
     ///
     /// Errors: the protection is local, or the pool has too few hosts for it.
-    pub fn create(pool: &Pool, name: String, protection: Protection) -> Result<Unlisted, Error> {
+    pub fn create(pool: &Pool, name: String, protection: Option<Protection>) -> Result<Unlisted, Error> {
         let session = Arc::clone(pool.session());
-        match protection {
-            Protection::None => {}
-            Protection::Mirror => drop(session.check_mirror()?),
-            Protection::Local => {
-                let message = "protection local is not possible for published files; use none or mirror";
-                return Err(Error::new(ErrorKind::Invalid, message));
-            }
-        }
+        let protection = pool.protection(FileClass::Pinned, protection)?;
         let number = pool.next_number();
         let patience = Patience::Full;
         let file = FarFile::create(session, name, FileClass::Pinned, number, protection, None, patience)?;

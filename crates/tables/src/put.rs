@@ -26,7 +26,8 @@ pub struct PutOptions {
     /// is written; until then readers see the old one. If false, a name in use is refused.
     pub replace: bool,
     /// Protection against the loss of a node: none or a mirror, which needs nodes on two hosts. Each row group is in
-    /// one region of a node, and its copy in one region of a node on another host. Default: none.
+    /// one region of a node, and its copy in one region of a node on another host. Default: a mirror where the pool has
+    /// two hosts and is not embedded.
     pub protection: Option<Protection>,
 }
 
@@ -68,7 +69,7 @@ pub fn put_table<E: Display>(
         if encryption.is_some() {
             packer = packer.leaving_tags();
         }
-        let file = Unlisted::create(pool, file_name, options.protection.unwrap_or(Protection::None))?;
+        let file = Unlisted::create(pool, file_name, options.protection)?;
         let mut writer = Writer { file, groups: Vec::new(), rows: 0, encryption };
         for batch in batches {
             let failed = |error| {

@@ -8,6 +8,8 @@ use std::any::Any;
 const PLACEMENT: &str = "placement";
 const SPILL_JOINS: &str = "spill_joins";
 const TABLE_PROTECTION: &str = "table_protection";
+/// Value of [`TABLE_PROTECTION`] by which the pool decides.
+const AUTO: &str = "auto";
 
 /// Options of a session, under the prefix `farpool`.
 #[derive(Clone, Debug)]
@@ -16,13 +18,14 @@ pub struct Options {
     pub placement: Placement,
     /// True if hash joins may spill when their build side does not fit into the memory pool.
     pub spill_joins: bool,
-    /// Protection of tables that `CREATE TABLE .. AS` makes: none or mirror.
-    pub table_protection: Protection,
+    /// Protection of tables that `CREATE TABLE .. AS` makes: none or mirror. Default: a mirror where the pool has two
+    /// hosts.
+    pub table_protection: Option<Protection>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { placement: Placement::Auto, spill_joins: true, table_protection: Protection::None }
+        Options { placement: Placement::Auto, spill_joins: true, table_protection: None }
     }
 }
 
@@ -57,13 +60,16 @@ impl ExtensionOptions for Options {
                 })?
             }
             TABLE_PROTECTION => {
-                let known = value.to_ascii_lowercase().parse();
-                self.table_protection =
-                    known.ok().filter(|known| *known != Protection::Local).ok_or_else(|| {
-                        let message =
-                            format!("farpool.{TABLE_PROTECTION} is {value:?}: none or mirror is permitted");
-                        DataFusionError::Configuration(message)
-                    })?
+                self.table_protection = match value.to_ascii_lowercase().as_str() {
+                    AUTO => None,
+                    word => Some(word.parse().ok().filter(|known| *known != Protection::Local).ok_or_else(
+                        || {
+                            DataFusionError::Configuration(format!(
+                                "farpool.{TABLE_PROTECTION} is {value:?}: {AUTO}, none or mirror is permitted"
+                            ))
+                        },
+                    )?),
+                }
             }
             _ => {
                 return config_err!(
@@ -94,8 +100,9 @@ impl ExtensionOptions for Options {
             ),
             entry(
                 TABLE_PROTECTION,
-                self.table_protection.word().to_owned(),
-                "Protection of tables that CREATE TABLE AS makes: none, or mirror (copies on two hosts).",
+                self.table_protection.map_or(AUTO, Protection::word).to_owned(),
+                "Protection of tables that CREATE TABLE AS makes: none, mirror (copies on two hosts), or auto (a mirror \
+                 where the pool has two hosts).",
             ),
         ]
     }

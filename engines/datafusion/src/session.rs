@@ -93,7 +93,8 @@ impl FarSession {
                 }
                 let rows = DataFrame::new(self.context.state(), create.input.as_ref().clone());
                 let config = self.context.copied_config();
-                let protection = config.options().extensions.get::<Options>().map(|set| set.table_protection);
+                let protection =
+                    config.options().extensions.get::<Options>().and_then(|set| set.table_protection);
                 let options = PutOptions { replace: create.or_replace, protection, ..PutOptions::default() };
                 self.put(name, rows, options).await?;
                 return self.context.read_empty();

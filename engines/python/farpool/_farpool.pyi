@@ -215,8 +215,9 @@ class Pool:
         """Makes an empty file, which only this session sees until it is published.
 
         It takes no far memory yet and contacts no broker, so it may hide a published file of the same name from this
-        session. With `size_hint`, this many bytes may be leased ahead. `protection` applies to scratch files; the
-        default is the session's (see `connect`).
+        session. With `size_hint`, this many bytes may be leased ahead. The `protection` of scratch files is by default
+        the session's (see `connect`); that of pinned files is "none" or "mirror", which is the default where the pool
+        has two hosts.
 
         Raises ExistsError if this session has a file of this name, InvalidError (also if no file can be made in the
         folder for local copies).
@@ -273,7 +274,8 @@ class Pool:
         With a `key` of 16 bytes the table is encrypted: nobody can read it without the key, and changes are detected.
         The names and types of columns, and the numbers of rows and nulls, are not encrypted.
 
-        Each row group has copies on two hosts with `protection="mirror"`. A scan goes on when one of them is lost.
+        Where the pool has two hosts, each row group has copies on two of them, unless `protection` is "none". A scan
+        goes on when one of them is lost.
 
         Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
         not have, a row larger than a region, a file that cannot be read, a key of another length, a pool with one host

@@ -41,7 +41,9 @@ def test_the_default_protection_is_what_the_pool_has(shared_cluster, two_hosts):
     with farpool.connect(two_hosts.url) as pool, pool.create("a") as file:
         assert file.protection == "mirror"
         with pool.create("b", protection="local") as other, pool.create("c", file_class="pinned") as pinned:
-            assert (other.protection, pinned.protection) == ("local", "none")
+            assert (other.protection, pinned.protection) == ("local", "mirror")
+        with pool.create("d", file_class="pinned", protection="none") as other:
+            assert other.protection == "none"
     with farpool.connect(two_hosts.url, protection="none") as pool, pool.create("a") as file:
         assert file.protection == "none"
     with farpool.embedded("64MiB") as pool, pool.create("a") as file:

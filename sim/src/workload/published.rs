@@ -21,13 +21,14 @@ impl Client {
         let bytes = stamped(self.random.skewed(32, 200 << 10) as usize);
         let pool = self.pool();
         let create = |protection| {
-            let options = CreateOptions { protection, ..CreateOptions::default() };
+            let options = CreateOptions { protection: Some(protection), ..CreateOptions::default() };
             pool.create(&name, FileClass::Pinned, options)
         };
-        let mut created = create(self.random.one_in(2).then_some(Protection::Mirror));
+        let protection = if self.random.one_in(2) { Protection::Mirror } else { Protection::None };
+        let mut created = create(protection);
         if created.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid) {
             // There is only one host at the moment.
-            created = create(None);
+            created = create(Protection::None);
         }
         let Some(file) = self.outcome("create pinned", created) else { return };
         let gap = if self.random.one_in(4) { self.random.below(90 << 10) } else { 0 };
