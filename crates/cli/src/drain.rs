@@ -8,10 +8,10 @@
 use crate::exit::Failure;
 use crate::units::show_bytes;
 use crate::{Outcome, exposure, table, units};
-use farpool::{NodeStatus, Pool, PoolOptions, RunningCall, shown, shown_lines};
+use farpool::{ErrorKind, NodeStatus, Pool, PoolOptions, RunningCall, shown, shown_lines};
 use farpool_command::json::JsonLine;
 use farpool_wire::control::{DrainNode, RepairsListed};
-use farpool_wire::{Code, Incarnation, Name, Term};
+use farpool_wire::{Incarnation, Name, Term};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::io::Write;
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let pool = Pool::connect_with(&args.exposure.pool, options)?;
     let order = DrainNode { node: name, drain: !args.cancel, stop: !args.cancel && !args.keep_running };
     if args.cancel {
-        give(args, &pool, &order)?;
+        give(&pool, &order)?;
         return finish(
             args,
             &format!("{} is in use again: its drain is cancelled", args.node),
@@ -74,15 +74,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
 }
 
 /// Gives the order to the broker.
-fn give(args: &Args, pool: &Pool, order: &DrainNode) -> Outcome {
-    pool.drain(order).map_err(|error| match error.refusal().map(|refusal| refusal.code) {
-        Some(Code::NoNodes) => Failure::Refused(format!(
-            "there is no node {} in this pool; farpool status lists the nodes",
-            args.node
-        )),
-        Some(Code::NotPermitted) => Failure::Refused(
-            "only the administrator may drain a node: use the certificate of admin.farpool".into(),
-        ),
+fn give(pool: &Pool, order: &DrainNode) -> Outcome {
+    pool.drain(order).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::Refused => Failure::Refused(error.to_string()),
         _ => error.into(),
     })
 }
@@ -253,7 +247,7 @@ impl<'a> Drain<'a> {
         }
         if !self.has_heard && report.term != self.term {
             // The broker restarted before it had passed the order to the node.
-            give(self.args, self.pool, self.order)?;
+            give(self.pool, self.order)?;
         }
         self.has_heard |= node.draining;
         self.term = report.term;
@@ -289,7 +283,7 @@ impl<'a> Drain<'a> {
             self.calls = Some(calls);
             return Ok(());
         }
-        give(self.args, self.pool, self.order)?;
+        give(self.pool, self.order)?;
         self.calls = None;
         if !calls.is_empty() {
             self.say(&format!("ending {}: the files that they run over are moved now", calls_shown(&calls)));

@@ -190,7 +190,19 @@ impl Broker {
     }
 
     pub(crate) fn drain(&self, order: &DrainNode) -> Result<(), Error> {
-        answer_of!(self.ask(&Request::Drain(order.clone()))?, Drain).map(drop)
+        let refused = |error: Error| match error.refusal().map(|refusal| refusal.code) {
+            Some(Code::NoNodes) => {
+                let message =
+                    format!("there is no node {} in this pool; farpool status lists the nodes", order.node);
+                Error::new(ErrorKind::NotFound, message)
+            }
+            Some(Code::NotPermitted) => {
+                let message = "only the administrator may drain a node: use the certificate of admin.farpool";
+                Error::new(ErrorKind::Refused, message)
+            }
+            _ => error,
+        };
+        answer_of!(self.ask(&Request::Drain(order.clone())).map_err(refused)?, Drain).map(drop)
     }
 
     pub(crate) fn repairs(&self) -> Result<RepairsListed, Error> {

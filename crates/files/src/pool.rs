@@ -244,6 +244,9 @@ impl Pool {
 
     /// Orders a node to drain: it grants nothing more, sessions move their data elsewhere, and other nodes copy its
     /// published files, which keep their names. Or takes a node back into use. Returns when the broker has the order.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if there is no such node; [`ErrorKind::Refused`] if the caller is not the
+    /// administrator.
     pub fn drain(&self, order: &DrainNode) -> Result<(), Error> {
         self.inner.check()?;
         self.inner.session.broker.drain(order)

@@ -341,8 +341,8 @@ impl World<'_> {
         let request = if node.joined == Some(life) {
             let incarnation = node.arbiter.incarnation();
             match &node.copies {
-                Copies::Made(report) if self.random.percent(50) => Request::EndRepair((**report).clone()),
-                Copies::Idle if self.random.percent(30) => {
+                Copies::Made(report) if self.random.percent(70) => Request::EndRepair((**report).clone()),
+                Copies::Idle if self.random.percent(50) => {
                     Request::NextRepair(NextRepair { node: node_id(index), incarnation })
                 }
                 _ => Request::Inventory(node.arbiter.inventory()),
@@ -433,8 +433,8 @@ impl World<'_> {
                 let client = self.random.below(CLIENTS.len() as u64) as usize;
                 self.act_as_client(client);
             }
-            760..840 => self.report(node),
-            840..850 => self.copy(node),
+            760..835 => self.report(node),
+            835..850 => self.copy(node),
             850..900 => {
                 if let Some(region) = self.random.pick(&self.nodes[node].arbiter.to_scrub()) {
                     self.nodes[node].arbiter.scrub(region);
@@ -651,13 +651,12 @@ fn cluster_under_random_schedules_keeps_its_invariants() {
         "renamed",
         "dropped",
         "opened",
-        "repaired",
+        "copy added",
+        "copy replaced",
         "repaired again",
-        "drained",
         "leaving copy dropped",
         "copy not needed any more",
         "source of a copy is gone",
-        "no region for a copy",
         "another's name not seen",
         "over quota",
         "second life waits",

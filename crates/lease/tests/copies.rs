@@ -20,6 +20,10 @@ struct Pool {
     broker: BrokerLeases,
     durable: Durable,
     proof: SessionProof,
+    /// Nodes that have filled region 7 with copies.
+    filled: Vec<u64>,
+    /// Regions that nodes have taken back.
+    taken_back: Vec<(u64, RegionIndex)>,
 }
 
 impl Pool {
@@ -28,7 +32,8 @@ impl Pool {
         let settings = LeaseSettings::default();
         let broker = BrokerLeases::start(START, settings, Durable::default(), [4; 32], &mut records);
         let proof = SessionProof { session: SessionId(9), secret: Secret(0) };
-        let mut pool = Pool { broker, durable: Durable::default(), proof };
+        let mut pool =
+            Pool { broker, durable: Durable::default(), proof, filled: vec![], taken_back: vec![] };
         records.into_iter().for_each(|record| pool.durable.apply(record));
         (1..=NODES).for_each(|node| pool.offer(START, node, LIFE));
         let open = OpenSession { resume: SessionId(0), secret: Secret(0), label: name("c") };
@@ -57,8 +62,11 @@ impl Pool {
     fn report(&mut self, now: MonoNs, node: u64) {
         let mut inventory = NodeLeases::new(NodeId(node), LIFE, KEY, 4).inventory(Traffic::default(), 0);
         let owner = RegionOwner::Sealing(self.proof.session);
-        let owned = (0..4).map(|region| OwnedRegion { region: RegionIndex(region), epoch: Epoch(2), owner });
-        inventory.owned = List::new(owned.collect()).expect("four");
+        let at = |region, owner| OwnedRegion { region: RegionIndex(region), epoch: Epoch(2), owner };
+        let filled = self.filled.contains(&node).then(|| at(7, RegionOwner::Sealing(SessionId(0))));
+        let owned = (0..4).map(|region| at(region, owner)).chain(filled);
+        let owned = owned.filter(|owned| !self.taken_back.contains(&(node, owned.region)));
+        inventory.owned = List::new(owned.collect()).expect("five");
         inventory.counts.free = 4;
         self.broker.inventory(now, node, inventory).expect("known");
     }
@@ -153,6 +161,7 @@ impl Pool {
         let report = EndRepair { order: order.signed.clone(), copied, region, epoch, handle };
         let mut records = Vec::new();
         let ended = self.broker.end_repair(now, order.signed.node.0, &report, &mut records);
+        self.filled.push(order.signed.node.0);
         records.into_iter().for_each(|record| self.durable.apply(record));
         ended.map(|ended| ended.runs).map_err(|refusal| refusal.code)
     }
@@ -316,9 +325,28 @@ fn run_that_could_not_be_copied_is_ordered_again_after_a_while_and_does_not_hold
         handle: Handle(6),
     };
     assert_eq!(pool.broker.end_repair(START, 2, &report, &mut Vec::new()), Ok(RepairEnded { runs: 1 }));
+    pool.filled.push(2);
     assert_eq!(pool.next(START, 2), None);
     let later = START.plus_ms(20_000);
     (1..=NODES).for_each(|node| pool.report(later, node));
     let again = pool.next(later, 2).expect("ordered");
     assert_eq!(again.signed.runs.iter().map(|run| run.run).collect::<Vec<_>>(), [0]);
+}
+
+/// A node takes back what published files have when its host needs the memory at once.
+#[test]
+fn copy_that_its_node_has_taken_back_is_lost_and_made_again() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0), at(2, 0)]]).expect("published");
+    pool.taken_back.push((1, RegionIndex(0)));
+    pool.report(START, 1);
+    assert_eq!(pool.shown(), Ok(vec![vec![2]]));
+    assert_eq!(pool.listed(START), (1, 0, 0));
+    let order = pool.next(START, 1).expect("the node lives, and has other memory");
+    assert_eq!(pool.end(START, &order), Ok(1));
+    assert_eq!(pool.shown(), Ok(vec![vec![2, 1]]));
+    pool.taken_back.push((2, RegionIndex(0)));
+    pool.taken_back.push((1, RegionIndex(7)));
+    (1..=2).for_each(|node| pool.report(START, node));
+    assert_eq!((pool.shown(), pool.listed(START)), (Err(Code::FileLost), (0, 0, 1)));
 }

@@ -193,9 +193,7 @@ impl BrokerLeases {
     /// and the nodes that have them.
     pub fn open_places(&self, tenant: &Name, name: &Name) -> Result<PlacesOpened, Refusal> {
         let file = self.seen(tenant, name)?;
-        let is_here = |region: &NamedRegion| {
-            self.nodes.get(&region.node).is_some_and(|node| node.info.incarnation == region.incarnation)
-        };
+        let is_here = |region: &NamedRegion| self.keeps(region) == Some(true);
         if !every_run_has_one(&file.places, is_here) {
             return Err(self.loss_of(&file.places, is_here));
         }
@@ -295,19 +293,20 @@ impl BrokerLeases {
 
     /// Reports whether some bytes of the file are lost: every copy of them was on a node that has started again.
     pub(super) fn is_lost(&self, file: &NamedFile) -> bool {
-        let is_kept = |region: &NamedRegion| {
-            self.nodes.get(&region.node).is_none_or(|node| node.info.incarnation == region.incarnation)
-        };
-        !every_run_has_one(&file.places, is_kept)
+        !every_run_has_one(&file.places, |region| self.keeps(region) != Some(false))
     }
 
     /// Reports whether each run of the file has a copy on a node that is heard of.
     pub(super) fn has_copies_alive(&self, now: MonoNs, file: &NamedFile) -> bool {
-        let lives = |region: &NamedRegion| {
-            let node = self.nodes.get(&region.node);
-            node.is_some_and(|node| node.info.incarnation == region.incarnation && self.is_alive(now, node))
-        };
-        every_run_has_one(&file.places, lives)
+        every_run_has_one(&file.places, |region| self.is_here(now, region))
+    }
+
+    /// Reports whether a node still has a region of a published file. `None` if this life of the broker has not heard of
+    /// the node.
+    pub(super) fn keeps(&self, region: &NamedRegion) -> Option<bool> {
+        let node = self.nodes.get(&region.node)?;
+        let is_same = node.info.incarnation == region.incarnation;
+        Some(is_same && !self.taken_back.contains(&region_key(region)))
     }
 
     fn seen(&self, tenant: &Name, name: &Name) -> Result<&NamedFile, Refusal> {
@@ -327,6 +326,7 @@ impl BrokerLeases {
         let Some(file) = self.durable.names.get(name) else { return };
         for (place, region) in file.regions().filter(|(place, _)| !keeps.contains(place)) {
             self.owners.remove(&place);
+            self.taken_back.remove(&place);
             give_up(&mut self.given_up, place, region.epoch);
         }
     }

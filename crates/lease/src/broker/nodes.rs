@@ -227,6 +227,7 @@ impl BrokerLeases {
         // that the node made after the answer to a later offer. Such an inventory is up to date, and what the
         // broker sent over other connections no longer reaches the node.
         self.given_up.retain(|place, _| place.0 != id || place.1 == incarnation);
+        self.taken_back.retain(|place| place.0 != id || place.1 == incarnation);
         match self.nodes.get_mut(&id) {
             Some(node) if node.info.incarnation == incarnation => {
                 node.connected_again(now, connection, offer);
@@ -278,10 +279,12 @@ impl BrokerLeases {
         node.heard = now;
         let mut adopt = Vec::new();
         let mut drop = Vec::new();
+        let mut kept = 0;
         node.sealed.clear();
         for owned in inventory.owned.iter() {
             let place: RegionKey = (inventory.node, inventory.incarnation, owned.region);
             let named = self.owners.get(&place).filter(|owner| owner.epoch == owned.epoch);
+            kept += usize::from(named.is_some());
             match (owned.owner, named.map(|owner| owner.file)) {
                 (RegionOwner::Session(_), _) => {}
                 // The node makes copies here, or has made them, and will say what became of them.
@@ -299,6 +302,19 @@ impl BrokerLeases {
                     give_up(&mut self.given_up, place, owned.epoch);
                     drop.push(RegionAt { region: owned.region, epoch: owned.epoch });
                 }
+            }
+        }
+        let (id, incarnation) = (inventory.node, inventory.incarnation);
+        let named =
+            self.owners.range((id, incarnation, RegionIndex(0))..=(id, incarnation, RegionIndex(u32::MAX)));
+        if named.clone().count() > kept {
+            let shown: BTreeSet<(RegionIndex, Epoch)> =
+                inventory.owned.iter().map(|owned| (owned.region, owned.epoch)).collect();
+            let gone = named.filter(|(place, owner)| !shown.contains(&(place.2, owner.epoch)));
+            let before = self.taken_back.len();
+            self.taken_back.extend(gone.map(|(place, _)| *place));
+            if self.taken_back.len() > before {
+                self.repairs.note_all();
             }
         }
         node.count(&inventory);

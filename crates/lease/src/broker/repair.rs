@@ -35,7 +35,7 @@ enum Standing {
     Good,
     /// Its node is being drained. It can be read, but another one should take its place.
     Leaving,
-    /// Its node has started again, or has been silent for longer than any lease lasts.
+    /// Its node has started again, has been silent for longer than any lease lasts, or has taken it back.
     Gone,
 }
 
@@ -81,6 +81,11 @@ pub(super) struct Repairs {
 }
 
 impl Repairs {
+    /// Notes that any file may have changed.
+    pub(super) fn note_all(&mut self) {
+        self.seen = None;
+    }
+
     /// Notes that the file of a name has changed.
     pub(super) fn note_change(&mut self, name: &Name) {
         self.changed.insert(name.clone());
@@ -252,6 +257,7 @@ impl BrokerLeases {
             None if self.awaits_nodes(now) => Standing::Good,
             None => Standing::Gone,
             Some(node) if node.info.incarnation != region.incarnation => Standing::Gone,
+            Some(_) if self.taken_back.contains(&region_key(region)) => Standing::Gone,
             Some(node) => self.standing_of(now, node),
         }
     }
@@ -383,10 +389,10 @@ impl BrokerLeases {
         }
     }
 
-    /// Reports whether a region can be read: its node is heard of, and has not started again since.
-    fn is_here(&self, now: MonoNs, region: &NamedRegion) -> bool {
-        let node = self.nodes.get(&region.node);
-        node.is_some_and(|node| node.info.incarnation == region.incarnation && self.is_alive(now, node))
+    /// Reports whether a region can be read: its node is heard of, and has it.
+    pub(super) fn is_here(&self, now: MonoNs, region: &NamedRegion) -> bool {
+        self.nodes.get(&region.node).is_some_and(|node| self.is_alive(now, node))
+            && self.keeps(region) == Some(true)
     }
 
     /// Returns an order for a node. `None` if no file lacks anything that it can have.

@@ -197,13 +197,23 @@ impl World<'_> {
                 }
             }
             60..89 => {
-                let sealed = self.random.pick_some(&self.clients[index].sealed, 2);
+                let mut sealed = self.random.pick_some(&self.clients[index].sealed, 2);
+                // Mostly two that can be copies of each other, if there are such.
+                if let Some(first) = sealed.first().cloned()
+                    && self.random.percent(80)
+                {
+                    let elsewhere =
+                        self.clients[index].sealed.iter().filter(|other| other.node != first.node);
+                    let elsewhere: Vec<Sealed> = elsewhere.cloned().collect();
+                    sealed.truncate(1);
+                    sealed.extend(self.random.pick(&elsewhere));
+                }
                 let regions: Vec<NamedRegion> = sealed.iter().map(|sealed| sealed.bound_to(&name)).collect();
                 if regions.is_empty() {
                     return;
                 }
                 // Sometimes the two are copies of one run. The broker refuses that if they are on one node.
-                let runs = match self.random.percent(60) {
+                let runs = match self.random.percent(80) {
                     true => vec![regions],
                     false => regions.into_iter().map(|region| vec![region]).collect(),
                 };

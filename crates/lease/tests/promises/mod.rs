@@ -111,7 +111,7 @@ impl World<'_> {
                     (Some(made), [place]) => {
                         assert_eq!(**place, (made.order.node, made.order.incarnation, made.region));
                         assert!(gone <= 1 && after.len() <= had.copies_wanted.into());
-                        self.tally.add(if gone == 0 { "repaired" } else { "drained" });
+                        self.tally.add(if gone == 0 { "copy added" } else { "copy replaced" });
                     }
                     (None, []) if gone > 0 => {
                         assert!(!after.is_empty(), "the last copy of {name} is dropped");
