@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -164,6 +165,11 @@ def rolling(old: str, new: str, rows: int) -> None:
         brokers = [broker(old, port) for port in ports]
         nodes = {name: node(old, name) for name in ("a", "b", "c")}
         wait(leads, 60, "a broker leads and knows nodes")
+        kept = random.Random(7).randbytes(64 << 20)
+        with farpool.connect(url) as pool:
+            with pool.create("kept", file_class="pinned", protection="none") as file:
+                file.write_at(0, kept)
+            pool.publish("kept")
         queries = Queries(url, rows)
         try:
             queries.more(1)
@@ -188,6 +194,8 @@ def rolling(old: str, new: str, rows: int) -> None:
                 print(f"node {at + 1} of 3 is new: {queries.done} queries, {len(queries.failures)} failed", flush=True)
         finally:
             queries.end()
+        with farpool.connect(url) as pool, pool.open("kept") as file:
+            assert file.read_at(0, len(kept)) == kept, "the published file has other bytes"
         print(f"{queries.done} queries spilled {queries.spilled_bytes >> 20} MiB, {len(queries.failures)} failed")
         for process in [*nodes.values(), *brokers]:
             process.end()

@@ -346,8 +346,10 @@ impl Oracle {
             // From now on the broker may give the handle to clients.
             Request::EndRepair(report) if !report.copied.is_empty() => {
                 let incarnation = report.order.incarnation;
-                self.copied.insert((incarnation, report.region, report.epoch));
-                self.right_is_new(incarnation, report.region, report.epoch, report.handle.0, None, false);
+                // A report is repeated until the broker has decided.
+                if self.copied.insert((incarnation, report.region, report.epoch)) {
+                    self.right_is_new(incarnation, report.region, report.epoch, report.handle.0, None, false);
+                }
             }
             _ => {}
         }

@@ -2,13 +2,13 @@
 //!
 //! The broker passes the order to the node. Sessions learn of it when they renew their leases, and move their own data.
 //! Other nodes copy the published files, as the broker orders. A function that runs over a file is called again
-//! elsewhere when its file has moved, so the command first waits for running calls. It can be run again at any time: the
-//! node keeps draining without it.
+//! elsewhere when its file has moved, so the command waits for running calls before it gives the order. After that the
+//! node drains without it; it can be run again at any time.
 
 use crate::exit::Failure;
 use crate::units::show_bytes;
 use crate::{Outcome, exposure, table, units};
-use farpool::{ErrorKind, NodeStatus, Pool, PoolOptions, RunningCall, shown, shown_lines};
+use farpool::{NodeStatus, Pool, PoolOptions, RunningCall, shown, shown_lines};
 use farpool_command::json::JsonLine;
 use farpool_wire::control::{DrainNode, RepairsListed};
 use farpool_wire::{Incarnation, Name, Term};
@@ -32,7 +32,8 @@ pub(crate) struct Args {
     /// Stop waiting after this time; the node keeps draining
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10m")]
     timeout: u32,
-    /// How long to wait for function calls that already run on the node; then its files are moved, and the calls made again
+    /// How long to wait for function calls that already run on the node; then its files are moved, and the calls made
+    /// again
     #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "30s")]
     calls: u32,
     /// Print the result as JSON
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let pool = Pool::connect_with(&args.exposure.pool, options)?;
     let order = DrainNode { node: name, drain: !args.cancel, stop: !args.cancel && !args.keep_running };
     if args.cancel {
-        give(&pool, &order)?;
+        pool.drain(&order)?;
         return finish(
             args,
             &format!("{} is in use again: its drain is cancelled", args.node),
@@ -71,14 +72,6 @@ pub(crate) fn run(args: &Args) -> Outcome {
         );
     }
     Drain::begin(args, &order, &pool)?.watch()
-}
-
-/// Gives the order to the broker.
-fn give(pool: &Pool, order: &DrainNode) -> Outcome {
-    pool.drain(order).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::Refused => Failure::Refused(error.to_string()),
-        _ => error.into(),
-    })
 }
 
 fn finish(args: &Args, text: &str, mut figures: serde_json::Value) -> Outcome {
@@ -247,7 +240,7 @@ impl<'a> Drain<'a> {
         }
         if !self.has_heard && report.term != self.term {
             // The broker restarted before it had passed the order to the node.
-            give(self.pool, self.order)?;
+            self.pool.drain(self.order)?;
         }
         self.has_heard |= node.draining;
         self.term = report.term;
@@ -274,16 +267,16 @@ impl<'a> Drain<'a> {
         if self.calls.is_none() {
             return Ok(());
         }
-        let since_told_ms = self.begun.elapsed().as_millis() as u64;
+        let waited_ms = self.begun.elapsed().as_millis() as u64;
         // A node of an earlier release does not report its running calls, so they are not waited for.
         let mut calls =
             self.pool.running_calls(&self.args.node).map_or(Vec::new(), |told| told.calls.to_vec());
-        calls.retain(|call| call.running_ms >= since_told_ms);
-        if !calls.is_empty() && since_told_ms < self.args.calls.into() {
+        calls.retain(|call| call.running_ms >= waited_ms);
+        if !calls.is_empty() && waited_ms < self.args.calls.into() {
             self.calls = Some(calls);
             return Ok(());
         }
-        give(self.pool, self.order)?;
+        self.pool.drain(self.order)?;
         self.calls = None;
         if !calls.is_empty() {
             self.say(&format!("ending {}: the files that they run over are moved now", calls_shown(&calls)));
@@ -299,11 +292,17 @@ impl<'a> Drain<'a> {
             shown.push_str(", ");
         }
         shown.push_str(&self.now.shown());
-        if let Some(repairs) = self.repairs.as_ref().filter(|repairs| repairs.leaving_files > 0) {
-            match repairs.under_way.first() {
-                Some(copying) => shown.push_str(&format!("; file {:?} is being copied", &*copying.name)),
-                None => shown.push_str("; no other node has room for a copy of the next file: add memory"),
+        match &self.repairs {
+            Some(repairs) if repairs.leaving_files > 0 => {
+                let copying: u64 = repairs.under_way.iter().map(|repair| repair.bytes).sum();
+                let (left, copying) = (show_bytes(repairs.leaving_bytes), show_bytes(copying));
+                shown.push_str(&format!("; other nodes have {left} to copy and are copying {copying}"));
             }
+            None if self.now.named > 0 => shown.push_str(
+                "; the broker is of an earlier version, under which only the farpool drain of that version moves \
+                 published files",
+            ),
+            _ => {}
         }
         if let Some(ms) = self.silent_ms {
             shown.push_str(&format!("; the node has not reported for {} s", ms / 1_000));
@@ -360,11 +359,16 @@ impl<'a> Drain<'a> {
     fn give_up(&self) -> Outcome {
         self.bar.finish_and_clear();
         if self.args.json {
-            finish(self.args, "", self.figures("draining"))?;
+            finish(self.args, "", self.figures(if self.calls.is_some() { "in use" } else { "draining" }))?;
         }
+        let state = match self.calls {
+            Some(_) => "It is in use as before: run this again",
+            None => {
+                "It is still draining: run this again to continue, or with --cancel to take it back into use"
+            }
+        };
         Err(Failure::Refused(format!(
-            "node {} is not empty after {:.0} s: it has {}. It is still draining: run this again to continue, or with \
-             --cancel to take it back into use",
+            "node {} is not empty after {:.0} s: it has {}. {state}",
             self.args.node,
             self.begun.elapsed().as_secs_f64(),
             self.waits_for()

@@ -185,6 +185,12 @@ impl Broker {
         }
     }
 
+    /// Reports whether the broker keeps several copies of a published file. One that does not answer is taken for one
+    /// that does.
+    pub(crate) fn knows_copies(&self) -> bool {
+        !self.repairs().is_err_and(|error| is_unsupported(&error))
+    }
+
     pub(crate) fn status(&self) -> Result<StatusReport, Error> {
         answer_of!(self.ask(&Request::Status(Done {}))?, Status)
     }

@@ -458,18 +458,19 @@ impl Inner {
     }
 
     fn protection(&self, class: FileClass, asked: Option<Protection>) -> Result<Protection, Error> {
-        let default = || match (self.session.hosts(), class) {
-            // The nodes are in this process and end together with it, so no copy could survive them.
-            _ if self.embedded.lock().is_some() => Protection::None,
-            (0 | 1, FileClass::Scratch) => Protection::Local,
-            (0 | 1, _) => Protection::None,
+        // The nodes of an embedded pool are in this process and end together with it, so no copy could survive them.
+        let is_embedded = || self.embedded.lock().is_some();
+        let default = || match self.session.hosts() {
+            _ if is_embedded() => Protection::None,
+            0 | 1 => Protection::Local,
             _ => Protection::Mirror,
         };
         match (class, asked) {
             (FileClass::Scratch, asked) => {
                 Ok(asked.or(self.session.options().protection).unwrap_or_else(default))
             }
-            (FileClass::Pinned, None) => Ok(default()),
+            (FileClass::Pinned, None) if is_embedded() => Ok(Protection::None),
+            (FileClass::Pinned, None) => Ok(self.session.default_protection()),
             (FileClass::Pinned, Some(Protection::Mirror)) => self.session.check_mirror(),
             (_, None | Some(Protection::None)) => Ok(Protection::None),
             (_, Some(other)) => {

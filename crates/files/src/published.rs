@@ -10,7 +10,7 @@ use crate::repair::Repairable;
 use crate::session::Session;
 use farpool_wire::control::*;
 use farpool_wire::{Code, FileClass, List, Name, NodeId, Reply, Request, WireError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -178,11 +178,11 @@ impl FileInner {
                 wanted.entry(copy.region).or_default().push((index, range));
             }
         }
+        let mut silent: BTreeSet<NodeId> = BTreeSet::new();
         for (region, ranges) in wanted {
             let of = places.regions.get(region as usize);
-            let Some(at) = of.and_then(|region| leased.get(&(region.incarnation, region.region))) else {
-                continue;
-            };
+            let at = of.and_then(|region| leased.get(&(region.incarnation, region.region)));
+            let Some(at) = at.filter(|at| !silent.contains(&at.node.info.node)) else { continue };
             let asked = Request::Checksums(Checksums {
                 region: at.region,
                 epoch: at.epoch,
@@ -192,7 +192,10 @@ impl FileInner {
             });
             let deadline = self.session.request_deadline();
             let answer = at.node.converse(deadline, Repeat::Harmless, |link| link.call(&asked, deadline));
-            let Ok(Reply::Checksums(taken)) = answer else { continue };
+            let Ok(Reply::Checksums(taken)) = answer else {
+                silent.insert(at.node.info.node);
+                continue;
+            };
             for ((index, _), checksum) in ranges.iter().zip(taken.checksums.iter()) {
                 let run = &mut places.runs[*index];
                 if run.checksum != 0 && run.checksum != *checksum {

@@ -23,7 +23,7 @@ pub(crate) fn refused(
     let why = match refusal.code {
         Code::FileLost => match status(id) {
             Some(node) => format!(
-                "bytes of the file were lost: memory node {} has been back without them for {} or longer; \
+                "bytes of the file were lost: memory node {} has been without them for {} or longer; \
                  {PUBLISH_AGAIN}",
                 name_and_host(&node.info),
                 seconds(node.present_ms)

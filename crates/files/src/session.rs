@@ -40,6 +40,8 @@ pub struct Session {
     pub(crate) rebuilding: Rebuilding,
     /// Number of failure domains whose nodes can grant leases, as the broker last reported.
     hosts: AtomicU32,
+    /// True if the broker keeps several copies of published files. It is asked when that first matters.
+    knows_copies: OnceLock<bool>,
     /// Key that encrypts the pages of encrypted files. Made with the first such file.
     page_key: OnceLock<Arc<PageKey>>,
     /// Writes that wait for the local disk.
@@ -80,6 +82,7 @@ impl Session {
             leases,
             rebuilding: Rebuilding::default(),
             hosts: AtomicU32::new(opened.hosts),
+            knows_copies: OnceLock::new(),
             page_key: OnceLock::new(),
             behind,
             recv_buffers: RecvBufferPool::new(),
@@ -178,6 +181,22 @@ impl Session {
         if self.hosts.swap(hosts, Ordering::Relaxed) < hosts {
             // A file with too few copies may find a second host now.
             self.repair.request();
+        }
+    }
+
+    /// Returns the protection of pinned files that choose none: a mirror, if the pool has two hosts and its broker
+    /// keeps several copies. Asks the broker once if it seems that the pool has one host: a session that begins just
+    /// after its broker hears of few nodes at first.
+    pub(crate) fn default_protection(&self) -> Protection {
+        if self.hosts() < 2
+            && let Some(kept) = self.broker.keep(self.leases.proof(), self.base.options.request_timeout_ms)
+        {
+            self.note_hosts(kept.hosts);
+        }
+        if self.hosts() >= 2 && *self.knows_copies.get_or_init(|| self.broker.knows_copies()) {
+            Protection::Mirror
+        } else {
+            Protection::None
         }
     }
 

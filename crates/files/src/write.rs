@@ -241,22 +241,22 @@ impl FileInner {
     }
 
     /// Allocates the next `bytes` bytes of the file in a single region, so that a single node can serve them, and each
-    /// copy of them likewise. Returns where they begin in the file.
+    /// copy of them likewise. Makes as many copies as possible. Returns where they begin in the file.
     pub(crate) fn grow_in_one_region(&self, bytes: u64) -> Result<u64, Error> {
         self.check_writable(&self.state().phase)?;
         let leases = &self.session.leases;
         let mut copies: Vec<Vec<Allocation<Arc<LeasedRegion>>>> = Vec::new();
         let mut apart = Vec::new();
         for _ in 0..self.protection.copies() {
-            match leases.allocate_run(self.group, bytes, &apart) {
+            let patience = if copies.is_empty() { Patience::Full } else { Patience::Brief };
+            match leases.allocate_run(self.group, bytes, &apart, patience) {
                 Ok(run) => {
                     apart.extend(run.first().map(|first| first.region.node.info.host_label.clone()));
                     copies.push(run);
                 }
-                Err(error) => {
-                    leases.give_back(copies.into_iter().flatten().collect());
-                    return Err(error);
-                }
+                Err(error) if copies.is_empty() => return Err(error),
+                // One copy is better than none. Nodes make the second when there is room.
+                Err(_) => break,
             }
         }
         let mut state = self.state();

@@ -234,8 +234,7 @@ impl NodeLeases {
     }
 
     /// Sets how many regions may be leased for pinned files, sealed (immutable) or owned by published files at a time.
-    /// Such regions cannot be moved to another node, and the node takes them back only in an emergency of its host's
-    /// memory.
+    /// The node takes them back only in an emergency of its host's memory.
     pub fn set_firm_max(&mut self, regions: u32) {
         self.firm_max = regions;
     }

@@ -1,7 +1,7 @@
 //! One broker over three nodes and four clients of three tenants, under random schedules. Messages are lost, delayed,
 //! repeated and overtake each other. The broker, nodes and clients crash. Names are published, replaced, renamed and
-//! dropped. Nodes make copies of files that lack some. After every step invariants I1, I2, I4 and I6 of leases are checked at each node (by `arbiter`, which words
-//! them), and here I5: a published name keeps its bytes.
+//! dropped. Nodes make copies of files that lack some. After every step invariants I1, I2, I4 and I6 of leases are
+//! checked at each node (by `arbiter`, which words them), and here I5: a published name keeps its bytes.
 //!
 //! Two rules are those of the running system. A node has one question to the broker under way at a time, and
 //! forgets its answer when it connects anew. A client does not publish regions for which its own, conservative
@@ -84,8 +84,9 @@ enum Copies {
     Idle,
     /// It copies by an order to a region.
     Copying(Box<RepairOrder>, RegionAt),
-    /// It has made the copy, and has no answer to its report yet.
-    Made(Box<EndRepair>),
+    /// It has made the copy, and has no answer to its report yet. True once an inventory over its present connection
+    /// has shown the region.
+    Made(Box<EndRepair>, bool),
 }
 
 /// Published file, and the session that wrote it.
@@ -141,12 +142,13 @@ fn offer_of(index: usize, incarnation: Incarnation) -> Offer {
     let name = Name::new(format!("node-{index}")).expect("a name");
     let info = NodeInfo {
         node: node_id(index),
-        name: name.clone(),
+        name,
         incarnation,
         address: Text::default(),
         shm_socket: Text::default(),
         host_boot: index as u128 % 2,
-        host_label: name,
+        // Two of them are on one host.
+        host_label: Name::new(format!("host-{}", index % 2)).expect("a name"),
         region_bytes: REGION_BYTES_MIN,
     };
     Offer { info, ticket_key: ticket_key(incarnation) }
@@ -155,7 +157,7 @@ fn offer_of(index: usize, incarnation: Incarnation) -> Offer {
 impl Node {
     /// Notes that the broker has decided about the copy that was reported.
     fn copies_known(&mut self) {
-        if let Copies::Made(report) = std::mem::take(&mut self.copies) {
+        if let Copies::Made(report, _) = std::mem::take(&mut self.copies) {
             self.arbiter.copies_known(report.region, report.epoch);
         }
     }
@@ -341,7 +343,9 @@ impl World<'_> {
         let request = if node.joined == Some(life) {
             let incarnation = node.arbiter.incarnation();
             match &node.copies {
-                Copies::Made(report) if self.random.percent(70) => Request::EndRepair((**report).clone()),
+                Copies::Made(report, true) if self.random.percent(70) => {
+                    Request::EndRepair((**report).clone())
+                }
                 Copies::Idle if self.random.percent(50) => {
                     Request::NextRepair(NextRepair { node: node_id(index), incarnation })
                 }
@@ -372,9 +376,15 @@ impl World<'_> {
             (Ok(Reply::Offer(offered)), Address::Broker { life }) => {
                 node.arbiter.offered(&offered);
                 node.joined = Some(life);
+                if let Copies::Made(_, is_shown) = &mut node.copies {
+                    *is_shown = false;
+                }
             }
             (Ok(Reply::Inventory(ruling)), _) => {
                 node.arbiter.rule(now, &ruling);
+                if let Copies::Made(_, is_shown) = &mut node.copies {
+                    *is_shown = true;
+                }
                 if node.arbiter.inventory().draining {
                     self.tally.add("draining");
                 }
@@ -392,6 +402,7 @@ impl World<'_> {
                 }
                 node.copies_known();
             }
+            (Err(Refusal { code: Code::NotReported, .. }), _) => self.tally.add("report of a copy too early"),
             // Only the broker's rules say this.
             (Err(Refusal { code: Code::StaleEpoch | Code::NameTaken, .. }), _) => node.copies_known(),
             _ => node.joined = None,
@@ -419,8 +430,8 @@ impl World<'_> {
         };
         if let Ok(Grant { region, epoch, handle }) = node.arbiter.end_copying(&at, content) {
             let copied = List::new(vec![0]).expect("one");
-            node.copies =
-                Copies::Made(Box::new(EndRepair { order: order.signed, copied, region, epoch, handle }));
+            let report = EndRepair { order: order.signed, copied, region, epoch, handle };
+            node.copies = Copies::Made(Box::new(report), false);
         }
     }
 
@@ -513,12 +524,14 @@ impl World<'_> {
             match std::mem::take(&mut self.nodes[index].copies) {
                 Copies::Idle => {}
                 Copies::Copying(_, at) => self.nodes[index].arbiter.abandon_copying(&at),
-                Copies::Made(report) => {
+                Copies::Made(report, _) => {
                     let mut records = Vec::new();
+                    let shown = self.nodes[index].arbiter.inventory();
+                    broker.inventory(broker_now, connection, shown).expect("known");
                     let _ = broker.end_repair(broker_now, connection, &report, &mut records);
                     records.into_iter().for_each(|record| self.durable.apply(record));
                     self.promise_copies(Some(&report));
-                    self.nodes[index].copies = Copies::Made(report);
+                    self.nodes[index].copies = Copies::Made(report, true);
                     self.nodes[index].copies_known();
                 }
             }
@@ -657,6 +670,7 @@ fn cluster_under_random_schedules_keeps_its_invariants() {
         "leaving copy dropped",
         "copy not needed any more",
         "source of a copy is gone",
+        "report of a copy too early",
         "another's name not seen",
         "over quota",
         "second life waits",

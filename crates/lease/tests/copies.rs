@@ -39,7 +39,10 @@ impl Pool {
         let open = OpenSession { resume: SessionId(0), secret: Secret(0), label: name("c") };
         let opened = pool.broker.open_session(START, &tenant::local(), &open, SessionId(9)).expect("opened");
         pool.proof.secret = opened.secret;
-        (1..=NODES).for_each(|node| pool.report(START, node));
+        for node in 1..=NODES {
+            pool.report(START, node);
+            assert_eq!(pool.next(START, node), None);
+        }
         pool
     }
 
@@ -72,6 +75,10 @@ impl Pool {
     }
 
     fn publish(&mut self, runs: &[&[(NamedRegion, u64)]]) -> Result<FileId, Code> {
+        self.publish_as("view", runs)
+    }
+
+    fn publish_as(&mut self, called: &str, runs: &[&[(NamedRegion, u64)]]) -> Result<FileId, Code> {
         let mut adding = PlacesBuilder::default();
         for copies in runs {
             adding.push(REGION_BYTES_MIN / 2, copies.iter().cloned()).expect("fits");
@@ -79,7 +86,7 @@ impl Pool {
         let publish = PublishPlaces {
             session: self.proof.session,
             secret: self.proof.secret,
-            name: name("view"),
+            name: name(called),
             class: FileClass::Pinned,
             replace: true,
             copies_wanted: 2,
@@ -160,10 +167,16 @@ impl Pool {
         let (region, epoch, handle) = (RegionIndex(7), Epoch(2), Handle(6));
         let report = EndRepair { order: order.signed.clone(), copied, region, epoch, handle };
         let mut records = Vec::new();
+        self.fill(now, order.signed.node.0);
         let ended = self.broker.end_repair(now, order.signed.node.0, &report, &mut records);
-        self.filled.push(order.signed.node.0);
         records.into_iter().for_each(|record| self.durable.apply(record));
         ended.map(|ended| ended.runs).map_err(|refusal| refusal.code)
+    }
+
+    /// Has a node report that it has filled region 7.
+    fn fill(&mut self, now: MonoNs, node: u64) {
+        self.filled.push(node);
+        self.report(now, node);
     }
 
     fn drain(&mut self, node: u64) {
@@ -275,8 +288,11 @@ fn copy_of_a_file_that_was_replaced_or_has_got_its_copies_is_not_listed() {
         pool.offer(START, node, LIFE);
         pool.report(START, node);
     }
-    let other = pool.next(START, 3).expect("ordered");
-    assert_eq!((pool.end(START, &order), pool.end(START, &other)), (Ok(2), Ok(0)));
+    assert_eq!(pool.next(START, 3), None, "nodes of the former broker may still come");
+    assert_eq!(pool.end(START, &order), Err(Code::NotReported));
+    (1..=NODES).for_each(|node| pool.report(lost(), node));
+    let other = pool.next(lost(), 3).expect("ordered");
+    assert_eq!((pool.end(lost(), &order), pool.end(lost(), &other)), (Ok(2), Ok(0)));
     assert_eq!(pool.shown(), Ok(vec![vec![1, 2], vec![1, 2]]));
 
     let mut pool = Pool::new();
@@ -293,9 +309,8 @@ fn report_of_an_order_that_nobody_gave_or_of_a_region_in_use_is_refused() {
     let order = pool.next(START, 2).expect("ordered");
     let mut forged = order.clone();
     forged.signed.runs[0].run = 1;
-    assert_eq!(pool.end(START, &forged), Err(Code::TicketForged));
     let mut report = EndRepair {
-        order: order.signed.clone(),
+        order: forged.signed,
         copied: List::new(vec![0, 9]).expect("two"),
         region: RegionIndex(u32::MAX),
         epoch: Epoch(2),
@@ -305,11 +320,23 @@ fn report_of_an_order_that_nobody_gave_or_of_a_region_in_use_is_refused() {
         let ended = pool.broker.end_repair(START, 2, report, &mut Vec::new());
         ended.map(|ended| ended.runs).map_err(|refusal| refusal.code)
     };
-    assert_eq!(code(&mut pool, &report), Err(Code::NoSuchRegion));
+    assert_eq!(code(&mut pool, &report), Err(Code::TicketForged));
+    report.order = order.signed;
+    assert_eq!(code(&mut pool, &report), Err(Code::StaleEpoch));
     report.region = RegionIndex(7);
-    assert_eq!(code(&mut pool, &report), Ok(1));
+    assert_eq!(
+        code(&mut pool, &report),
+        Err(Code::StaleEpoch),
+        "the node has not shown that it has filled it"
+    );
+    let order = pool.next(START.plus_ms(1), 3).expect("ordered");
+    report.order = order.signed;
+    pool.fill(START, 3);
+    let ended = pool.broker.end_repair(START, 3, &report, &mut Vec::new());
+    assert_eq!(ended.map(|ended| ended.runs), Ok(1));
     let other = EndRepair { epoch: Epoch(3), ..report };
-    assert_eq!(code(&mut pool, &other), Err(Code::StaleEpoch));
+    let ended = pool.broker.end_repair(START, 3, &other, &mut Vec::new());
+    assert_eq!(ended.map_err(|refusal| refusal.code), Err(Code::StaleEpoch));
 }
 
 #[test]
@@ -324,8 +351,8 @@ fn run_that_could_not_be_copied_is_ordered_again_after_a_while_and_does_not_hold
         epoch: Epoch(2),
         handle: Handle(6),
     };
+    pool.fill(START, 2);
     assert_eq!(pool.broker.end_repair(START, 2, &report, &mut Vec::new()), Ok(RepairEnded { runs: 1 }));
-    pool.filled.push(2);
     assert_eq!(pool.next(START, 2), None);
     let later = START.plus_ms(20_000);
     (1..=NODES).for_each(|node| pool.report(later, node));
@@ -349,4 +376,63 @@ fn copy_that_its_node_has_taken_back_is_lost_and_made_again() {
     pool.taken_back.push((1, RegionIndex(7)));
     (1..=2).for_each(|node| pool.report(START, node));
     assert_eq!((pool.shown(), pool.listed(START)), (Err(Code::FileLost), (0, 0, 1)));
+}
+
+/// The region may have been granted and published anew since it was taken back.
+#[test]
+fn region_that_was_taken_back_is_free_for_another_file() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0), at(2, 0)]]).expect("published");
+    pool.taken_back.push((1, RegionIndex(0)));
+    pool.report(START, 1);
+    pool.taken_back.clear();
+    let anew =
+        OwnedRegion { region: RegionIndex(0), epoch: Epoch(5), owner: RegionOwner::Sealing(SessionId(9)) };
+    let mut inventory = NodeLeases::new(NodeId(1), LIFE, KEY, 4).inventory(Traffic::default(), 0);
+    inventory.owned = List::new(vec![anew]).expect("one");
+    pool.broker.inventory(START, 1, inventory.clone()).expect("known");
+    let (mut region, offset) = at(1, 0);
+    region.epoch = Epoch(5);
+    let file = pool.publish_as("other", &[&[(region, offset)]]).expect("published");
+    let adopted = |pool: &mut Pool| {
+        let ruling = pool.broker.inventory(START, 1, inventory.clone()).expect("known");
+        (ruling.adopt.iter().map(|adopted| adopted.file).collect::<Vec<_>>(), ruling.drop.len())
+    };
+    assert_eq!(adopted(&mut pool), (vec![file], 0));
+    // A broker that starts again finds the region at both epochs in its store.
+    let (settings, durable) = (LeaseSettings::default(), pool.durable.clone());
+    pool.broker = BrokerLeases::start(START, settings, durable, [4; 32], &mut Vec::new());
+    pool.offer(START, 1, LIFE);
+    assert_eq!(adopted(&mut pool), (vec![file], 0));
+}
+
+#[test]
+fn two_copies_are_never_on_one_host_also_if_both_are_on_nodes_that_are_drained() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(2, 0), at(1, 0)]]).expect("published");
+    pool.drain(1);
+    pool.drain(2);
+    let order = pool.next(START, 3).expect("node 3 is on the host of node 2");
+    assert_eq!(pool.end(START, &order), Ok(1));
+    assert_eq!(pool.shown(), Ok(vec![vec![1, 3]]));
+}
+
+#[test]
+fn order_of_a_node_that_is_lost_is_given_to_another() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0)]]).expect("published");
+    pool.next(START, 2).expect("ordered");
+    assert_eq!(pool.next(START, 3), None);
+    pool.report_all_but(lost(), 2);
+    pool.next(lost(), 3).expect("node 2 does nothing any more");
+}
+
+#[test]
+fn copies_on_a_node_that_is_about_to_end_are_not_listed() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0)]]).expect("published");
+    let order = pool.next(START, 2).expect("ordered");
+    pool.drain(2);
+    assert_eq!(pool.end(START, &order), Ok(0));
+    assert_eq!(pool.shown(), Ok(vec![vec![1]]));
 }

@@ -1,4 +1,4 @@
-//! Sessions, names and moved files of several tenants at one broker, case by case. The random schedules of
+//! Sessions and names of several tenants at one broker, case by case. The random schedules of
 //! `cluster` and `quota` mix them.
 
 use farpool_lease::broker::Durable;

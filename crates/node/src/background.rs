@@ -245,6 +245,9 @@ fn report_until_disconnected<M: Memory>(
     ));
     *retry_ms = 50;
     loop {
+        // Chosen before the inventory, which then shows the region of copies that are reported.
+        let about_copies =
+            node.copying.next_request(NextRepair { node: info.node, incarnation: info.incarnation });
         let inventory = node.leases().inventory(node.traffic(), node.arena.locked_count());
         let (was_draining, was_empty) = (inventory.draining, node.is_empty(&inventory));
         let sent = host.now();
@@ -277,8 +280,7 @@ fn report_until_disconnected<M: Memory>(
         if is_news {
             node.chores_changed.signal();
         }
-        let asked = NextRepair { node: info.node, incarnation: info.incarnation };
-        if let Some(request) = node.copying.next_request(asked) {
+        if let Some(request) = about_copies {
             node.take_answer(ask(&request))?;
         }
         let next_report = host.now().plus_ms(offered.heartbeat_ms.into());

@@ -13,11 +13,13 @@ use farpool_region::GATE_BYTES_MAX;
 use farpool_transport::{Dial, Dialer, Intent, Link, LinkError, ReadOp};
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
-use farpool_wire::{Code, Handle, List, MonoNs, NodeId, Refusal, Reply, Request, mutant};
-use std::collections::BTreeMap;
+use farpool_wire::{Code, Epoch, Handle, List, MonoNs, NodeId, Refusal, RegionIndex, Reply, Request, mutant};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Timeout of connecting to another node, and of each read from it, in ms.
 const PATIENCE_MS: u64 = 5_000;
+/// Shortest pause in ms for the sake of the limit of bytes per second. Shorter ones are added up.
+const PAUSE_MS_MIN: u64 = 10;
 /// Pause in ms after which the thread that copies looks for an order if it has missed the event.
 const LOOK_MS: u64 = 1_000;
 
@@ -75,8 +77,12 @@ impl<M: Memory> NodeService<M> {
                 }
                 Ok(())
             }
-            Ok(Reply::EndRepair(_)) => {
+            Ok(Reply::EndRepair(ended)) => {
                 self.copies_known();
+                if ended.runs > 0 {
+                    // The next order comes at once.
+                    self.changed();
+                }
                 Ok(())
             }
             Ok(_) => Ok(()),
@@ -84,8 +90,12 @@ impl<M: Memory> NodeService<M> {
                 self.copies_known();
                 Ok(())
             }
-            // A broker of an earlier version gives no orders.
-            Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::Unsupported => Ok(()),
+            // A broker that has just started asks for the report later. One of an earlier version gives no orders.
+            Err(LinkError::Refused { refusal, .. })
+                if matches!(refusal.code, Code::NotReported | Code::Unsupported) =>
+            {
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }
@@ -95,48 +105,75 @@ impl<M: Memory> NodeService<M> {
         let step = std::mem::take(&mut *self.copying.step.lock());
         if let Step::Copied(report) = step {
             self.leases().copies_known(report.region, report.epoch);
-            self.changed();
         }
     }
 
-    /// Carries out an order.
-    fn make_copies(
+    /// Carries out an order. The report names no runs if nothing could be copied; the broker then orders something
+    /// else.
+    fn make_copies(&self, dialer: &dyn Dialer, order: &RepairOrder, bytes_per_second: u64) -> EndRepair {
+        let copied = self.fill_region(dialer, order, bytes_per_second).unwrap_or_else(|refusal| {
+            let message = format!("copies of file {} cannot be made here: {refusal}", order.signed.file);
+            self.host.log(&Event::warn("copies_not_made", message));
+            None
+        });
+        let order = order.signed.clone();
+        match copied {
+            Some((Grant { region, epoch, handle }, copied)) => {
+                // There are no more than runs in the order.
+                EndRepair { order, copied: List::new(copied).unwrap_or_default(), region, epoch, handle }
+            }
+            None => EndRepair {
+                order,
+                copied: List::default(),
+                region: RegionIndex(0),
+                epoch: Epoch(0),
+                handle: Handle::default(),
+            },
+        }
+    }
+
+    /// Copies the runs of an order to a free region, and makes it immutable. Returns the right to read it and the
+    /// indices of the runs that it has. `None` if none could be copied. On every other way out the region is freed.
+    fn fill_region(
         &self,
         dialer: &dyn Dialer,
         order: &RepairOrder,
         bytes_per_second: u64,
-    ) -> Result<EndRepair, Refusal> {
-        let (handle, mut actions) = (fresh_handle(&*self.host)?, Vec::new());
+    ) -> Result<Option<(Grant, Vec<u32>)>, Refusal> {
+        // Both are drawn first, so that nothing fails in between.
+        let (own, sealed) = (fresh_handle(&*self.host)?, fresh_handle(&*self.host)?);
+        let mut actions = Vec::new();
         let (at, claimed) = {
             let mut leases = self.leases();
-            let at = leases.begin_copying(&order.tenant, handle, &mut actions)?;
-            self.carry_out(&actions)?;
+            let at = leases.begin_copying(&order.tenant, own, &mut actions)?;
+            // Opening needs no decision to be carried out.
+            let _ = self.carry_out(&actions);
             // Claimed before the lock is released: afterwards it might be taken back, and wiped.
-            let claimed = self.claim_moving(&[Grant { region: at.region, epoch: at.epoch, handle }]);
+            let claimed = self.claim_moving(&[Grant { region: at.region, epoch: at.epoch, handle: own }]);
             (at, claimed)
         };
         let shared = self.chores.lock().sharing_wanted;
         let opened = self.open_granted(&actions, shared);
         self.end_moving(&claimed);
-        let into = Span { region: at.region, bytes: 0, offset: 0, epoch: at.epoch, handle };
+        let into = Span { region: at.region, bytes: 0, offset: 0, epoch: at.epoch, handle: own };
         let copied = opened.and_then(|()| self.copy_runs(dialer, order, &into, bytes_per_second));
         match copied {
             Ok(copied) if !copied.is_empty() => {
-                let Grant { region, epoch, handle } = self.seal_copies(&at)?;
-                // There are no more than runs in the order.
-                let copied = List::new(copied).unwrap_or_default();
-                Ok(EndRepair { order: order.signed.clone(), copied, region, epoch, handle })
+                self.seal_copies(&at, sealed).map(|grant| Some((grant, copied)))
             }
             other => {
-                let mut actions = Vec::new();
-                let mut leases = self.leases();
-                leases.abandon_copying(&at, &mut actions);
-                self.carry_out(&actions)?;
-                // The broker hears that nothing could be copied, and orders something else next.
-                let (copied, handle, RegionAt { region, epoch }) = (List::default(), Handle::default(), at);
-                other.map(|_| EndRepair { order: order.signed.clone(), copied, region, epoch, handle })
+                self.abandon_copying(&at);
+                other.map(|_| None)
             }
         }
+    }
+
+    fn abandon_copying(&self, at: &RegionAt) {
+        let mut actions = Vec::new();
+        let mut leases = self.leases();
+        leases.abandon_copying(at, &mut actions);
+        // Closing and wiping cannot fail.
+        let _ = self.carry_out(&actions);
     }
 
     /// Copies the runs of an order to the region that `into` names. Returns the indices of those that could be copied.
@@ -147,42 +184,14 @@ impl<M: Memory> NodeService<M> {
         into: &Span,
         bytes_per_second: u64,
     ) -> Result<Vec<u32>, Refusal> {
-        let mut source = Source { dialer, order, links: BTreeMap::new() };
+        let mut source = Source::new(dialer, order, bytes_per_second);
         let mut copied = Vec::new();
         for (index, run) in order.signed.runs.iter().enumerate() {
-            if self.chores.lock().stop {
-                break;
-            }
             if self.copy_run(&mut source, index, run, into)? || mutant!(HalfCopyReported) {
                 copied.push(index as u32);
             }
-            // Clients' work goes on beside this.
-            let pause_ms = u64::from(run.bytes) * 1_000 / bytes_per_second.max(1);
-            if pause_ms > 0 {
-                self.host.wait(&self.stopped, 0, self.host.now().plus_ms(pause_ms));
-            }
         }
         Ok(copied)
-    }
-
-    /// Makes a region that has its copies immutable, and opens it to readers.
-    fn seal_copies(&self, at: &RegionAt) -> Result<Grant, Refusal> {
-        let (handle, mut actions) = (fresh_handle(&*self.host)?, Vec::new());
-        let (grant, claimed) = {
-            let mut leases = self.leases();
-            let grant = leases.end_copying(at, handle, &mut actions)?;
-            let closed = self.carry_out(&actions);
-            let claimed = self.claim_moving(std::slice::from_ref(&grant));
-            closed?;
-            (grant, claimed)
-        };
-        let opened = self.open_sealed(&grant);
-        self.end_moving(&claimed);
-        if opened.is_err() {
-            // Nobody knows of the region, so the broker's next ruling frees it.
-            self.leases().copies_known(grant.region, grant.epoch);
-        }
-        opened.map(|()| grant)
     }
 
     /// Copies a run from the first source that has it as it should be. Returns false if none has.
@@ -194,32 +203,14 @@ impl<M: Memory> NodeService<M> {
         into: &Span,
     ) -> Result<bool, Refusal> {
         let order = source.order;
-        let sources = order.sources.get(index).map(|sources| sources.to_vec()).unwrap_or_default();
-        let mut piece = vec![0; GATE_BYTES_MAX];
-        for copy in sources {
+        for copy in order.sources.get(index).iter().flat_map(|sources| sources.iter()) {
             let Some(region) = order.regions.get(copy.region as usize) else { continue };
-            let (mut done, mut checksum) = (0u32, 0);
-            let result = loop {
-                let bytes = (run.bytes - done).min(piece.len() as u32);
-                if bytes == 0 {
-                    break Ok(());
-                }
-                let read = &mut piece[..bytes as usize];
-                if let Err(error) = source.read(region, u64::from(copy.offset) + u64::from(done), read) {
-                    break Err(error);
-                }
-                checksum = crc32c::crc32c_append(checksum, read);
-                let at = Span { offset: u64::from(run.offset) + u64::from(done), bytes, ..*into };
-                let entered = self.arena.enter(at.region)?;
-                admit(&at, Intent::Write, &entered.fence())?;
-                entered.copy_in(at.offset, read)?;
-                done += bytes;
-            };
-            match result {
-                Ok(()) if run.checksum == 0 || run.checksum == checksum => {
-                    return Ok(true);
-                }
-                Ok(()) => {
+            if source.failed.contains(&region.node) {
+                continue;
+            }
+            match self.copy_from(source, region, copy.offset, run, into)? {
+                Ok(checksum) if run.checksum == 0 || run.checksum == checksum => return Ok(true),
+                Ok(checksum) => {
                     let message = format!(
                         "the copy of run {} of file {} in region {} of node {} is damaged: its checksum is {checksum:08x} \
                          and should be {:08x}",
@@ -233,10 +224,71 @@ impl<M: Memory> NodeService<M> {
                         run.run, order.signed.file, region.node
                     );
                     self.host.log(&Event::warn("copy_not_read", message));
+                    // A node that refuses one run may have others. One that does not answer is not waited for again.
+                    if !matches!(error, LinkError::Refused { .. }) {
+                        source.failed.insert(region.node);
+                    }
                 }
             }
         }
         Ok(false)
+    }
+
+    /// Copies a run from one source. Returns its checksum.
+    fn copy_from(
+        &self,
+        source: &mut Source<'_>,
+        region: &NamedRegion,
+        offset: u32,
+        run: &RepairRun,
+        into: &Span,
+    ) -> Result<Result<u32, LinkError>, Refusal> {
+        let mut piece = vec![0; GATE_BYTES_MAX.min(run.bytes as usize)];
+        let (mut done, mut checksum) = (0, 0);
+        while done < run.bytes {
+            if self.chores.lock().stop || self.leases().is_draining() {
+                return Err(Refusal::new(Code::Draining, 0));
+            }
+            let bytes = (run.bytes - done).min(piece.len() as u32);
+            let read = &mut piece[..bytes as usize];
+            if let Err(error) = source.read(region, u64::from(offset) + u64::from(done), read) {
+                return Ok(Err(error));
+            }
+            checksum = crc32c::crc32c_append(checksum, read);
+            let at = Span { offset: u64::from(run.offset) + u64::from(done), bytes, ..*into };
+            let entered = self.arena.enter(at.region)?;
+            admit(&at, Intent::Write, &entered.fence())?;
+            entered.copy_in(at.offset, read)?;
+            drop(entered);
+            done += bytes;
+            // Clients' work goes on beside this.
+            source.due_ms += u64::from(bytes) * 1_000 / source.bytes_per_second.max(1);
+            let due = source.begun.plus_ms(source.due_ms);
+            if self.host.now().plus_ms(PAUSE_MS_MIN) < due {
+                self.host.wait(&self.stopped, 0, due);
+            }
+        }
+        Ok(Ok(checksum))
+    }
+
+    /// Makes a region that has its copies immutable, and opens it to readers.
+    fn seal_copies(&self, at: &RegionAt, handle: Handle) -> Result<Grant, Refusal> {
+        let mut actions = Vec::new();
+        let (grant, claimed) = {
+            let mut leases = self.leases();
+            let grant = leases.end_copying(at, handle, &mut actions)?;
+            // Closing cannot fail.
+            let _ = self.carry_out(&actions);
+            let claimed = self.claim_moving(std::slice::from_ref(&grant));
+            (grant, claimed)
+        };
+        let opened = self.open_sealed(&grant);
+        self.end_moving(&claimed);
+        if opened.is_err() {
+            // Nobody knows of the region, so the broker's next ruling frees it.
+            self.leases().copies_known(grant.region, grant.epoch);
+        }
+        opened.map(|()| grant)
     }
 }
 
@@ -247,14 +299,25 @@ fn is_decision(refusal: &Refusal) -> bool {
     [LimitReached, NameTaken, NoSuchRegion, StaleEpoch, TicketForged].contains(&refusal.code)
 }
 
-/// Nodes that are read from.
+/// Nodes that the runs of an order are read from.
 struct Source<'a> {
     dialer: &'a dyn Dialer,
     order: &'a RepairOrder,
     links: BTreeMap<NodeId, Box<dyn Link>>,
+    /// Nodes that have not answered.
+    failed: BTreeSet<NodeId>,
+    bytes_per_second: u64,
+    begun: MonoNs,
+    /// Time that the bytes so far should have taken, in ms.
+    due_ms: u64,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    fn new(dialer: &'a dyn Dialer, order: &'a RepairOrder, bytes_per_second: u64) -> Source<'a> {
+        let (links, failed) = (BTreeMap::new(), BTreeSet::new());
+        Source { dialer, order, links, failed, bytes_per_second, begun: dialer.now(), due_ms: 0 }
+    }
+
     /// Reads bytes of a region.
     fn read(&mut self, region: &NamedRegion, offset: u64, into: &mut [u8]) -> Result<(), LinkError> {
         let deadline = self.dialer.now().plus_ms(PATIENCE_MS);
@@ -264,9 +327,11 @@ impl Source<'_> {
         };
         let NamedRegion { region: index, epoch, handle, .. } = *region;
         let span = Span { region: index, bytes: into.len() as u32, offset, epoch, handle };
-        link.read(&mut [ReadOp { span, into }], deadline)?;
-        self.links.insert(region.node, link);
-        Ok(())
+        let read = link.read(&mut [ReadOp { span, into }], deadline);
+        if read.as_ref().err().is_none_or(LinkError::link_survives) {
+            self.links.insert(region.node, link);
+        }
+        read
     }
 
     fn dial(&self, node: NodeId, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
@@ -302,17 +367,9 @@ pub fn keep_copies<M: Memory>(node: &NodeService<M>, dialer: &dyn Dialer, bytes_
             node.host.wait(&node.copying.ordered, heard, node.host.now().plus_ms(LOOK_MS));
             continue;
         };
-        let made = node.make_copies(dialer, &order, bytes_per_second);
-        let is_made = made.is_ok();
-        let step = match made {
-            Ok(report) => Step::Copied(Box::new(report)),
-            Err(refusal) => {
-                let message = format!("copies of file {} cannot be made here: {refusal}", order.signed.file);
-                node.host.log(&Event::warn("copies_not_made", message));
-                Step::Idle
-            }
-        };
-        *node.copying.step.lock() = step;
+        let report = node.make_copies(dialer, &order, bytes_per_second);
+        let is_made = !report.copied.is_empty();
+        *node.copying.step.lock() = Step::Copied(Box::new(report));
         if is_made {
             node.changed();
         }

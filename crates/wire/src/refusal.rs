@@ -167,7 +167,7 @@ impl fmt::Display for Refusal {
             Code::NameTaken => write!(f, "the name is taken (by file {detail})"),
             Code::NoSuchName => f.write_str("no file of this name"),
             Code::FileLost => {
-                f.write_str("the file has lost bytes: a memory node that held them has restarted")
+                f.write_str("the file has lost bytes: no memory node has them any more")
             }
             Code::Unsupported => write!(f, "the peer does not support operation {detail}"),
             Code::Malformed => write!(f, "the peer could not read the message (opcode {detail})"),

@@ -2,7 +2,8 @@
 //! re-exports them.
 //!
 //! The broker decides which node makes a copy of which runs, and the node asks for the next such order. It reads the
-//! bytes from the nodes that have them, puts them into a free region, and reports that region. Then the broker lists it.
+//! bytes from the nodes that have them, puts them into a free region, and reports that region. Then the broker lists
+//! it.
 
 use crate::catalog::{NamedRegion, RunCopy};
 use crate::codec::{List, Name, wire_struct};

@@ -214,10 +214,10 @@ class Pool:
     ) -> File:
         """Makes an empty file, which only this session sees until it is published.
 
-        It takes no far memory yet and contacts no broker, so it may hide a published file of the same name from this
-        session. With `size_hint`, this many bytes may be leased ahead. The `protection` of scratch files is by default
-        the session's (see `connect`); that of pinned files is "none" or "mirror", which is the default where the pool
-        has two hosts.
+        It takes no far memory yet, and does not look whether the name is taken, so it may hide a published file of the
+        same name from this session. With `size_hint`, this many bytes may be leased ahead. The `protection` of scratch
+        files is by default the session's (see `connect`); that of pinned files is "none" or "mirror", which is the
+        default where the pool has two hosts.
 
         Raises ExistsError if this session has a file of this name, InvalidError (also if no file can be made in the
         folder for local copies).

@@ -2,6 +2,8 @@
 
 import ast
 import gc
+import json
+import subprocess
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pyarrow
 import pytest
-from conftest import NODE_MEMORY_BYTES, start_cluster, stop_cluster, wait_until
+from conftest import NODE_ARGUMENTS, NODE_MEMORY_BYTES, start_cluster, stop_cluster, wait_until
 from spilling import answer_in_memory, spilling_query
 
 import farpool
@@ -82,6 +84,43 @@ def test_a_table_and_a_file_with_a_mirror_are_read_when_a_node_is_lost(two_hosts
         assert pool.table("items").to_arrow().equals(rows)
         pool.delete("items")
         pool.delete("bytes")
+
+
+def run(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+def test_copies_that_are_lost_with_a_node_are_made_again_over_tls_and_the_status_says_so(farpool_binary, tmp_path):
+    certs = str(tmp_path / "certs")
+    run([farpool_binary, "certs", "init", certs, "--node=node-[1-3]", "--tenant=analytics"])
+    tls, tenant = ("--certs", certs), {"certs": certs, "tenant": "analytics"}
+    cluster = Cluster(
+        farpool_binary,
+        NODE_MEMORY_BYTES,
+        3,
+        ("--ttl", "5s", "--grace", "1s", *tls),
+        (*NODE_ARGUMENTS, *tls),
+        hosts=True,
+    )
+    rows = pyarrow.table({"item": range(300_000)})
+
+    def lacks() -> int:
+        status = run([farpool_binary, "status", "--json", "--pool", cluster.url, *tls, "--tenant", "analytics"])
+        return json.loads(status)["repairs"]["endangered_files"]
+
+    with cluster:
+        with farpool.connect(cluster.url, **tenant) as pool:
+            pool.put_table("items", rows)
+        assert lacks() == 0
+        for lost in ("node-1", "node-2"):
+            cluster.kill(lost)
+            # Where two hosts are left, the copies of the first are made again; where one is left, they are not.
+            wait_until(lambda: lacks() > 0, "the loss is seen")
+            if lost == "node-1":
+                wait_until(lambda: lacks() == 0, "the copies are made again")
+        with farpool.connect(cluster.url, **tenant) as pool:
+            assert pool.table("items").to_arrow().equals(rows)
+            pool.delete("items")
 
 
 def test_a_local_folder_that_is_missing_is_named_when_a_database_is_attached(con, tmp_path):

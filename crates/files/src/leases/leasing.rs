@@ -110,6 +110,7 @@ impl Leases {
         group: Group,
         bytes: u64,
         apart: &[Name],
+        patience: Patience,
     ) -> Result<Vec<Allocation<Arc<LeasedRegion>>>, Error> {
         // Each round leases a region. Another round is needed only if the region is too small or is lost at once.
         const ROUNDS: u32 = 3;
@@ -118,7 +119,7 @@ impl Leases {
             if let Some(allocations) = self.allocate_run_from_held(group, bytes, apart) {
                 return Ok(allocations);
             }
-            self.lease_more(&mut growing, group, bytes, bytes, apart, Patience::Full)?;
+            self.lease_more(&mut growing, group, bytes, bytes, apart, patience)?;
         }
         let message = format!("no leased region has {bytes} contiguous free bytes");
         self.allocate_run_from_held(group, bytes, apart)

@@ -301,12 +301,17 @@ impl BrokerLeases {
         every_run_has_one(&file.places, |region| self.is_here(now, region))
     }
 
-    /// Reports whether a node still has a region of a published file. `None` if this life of the broker has not heard of
-    /// the node.
+    /// Reports whether a node still has a region of a published file. `None` if this life of the broker has not heard
+    /// of the node.
     pub(super) fn keeps(&self, region: &NamedRegion) -> Option<bool> {
         let node = self.nodes.get(&region.node)?;
         let is_same = node.info.incarnation == region.incarnation;
-        Some(is_same && !self.taken_back.contains(&region_key(region)))
+        Some(is_same && !self.was_taken_back(region))
+    }
+
+    /// Reports whether the node has taken a region back that a published file has.
+    pub(super) fn was_taken_back(&self, region: &NamedRegion) -> bool {
+        self.taken_back.get(&region_key(region)) >= Some(&region.epoch)
     }
 
     fn seen(&self, tenant: &Name, name: &Name) -> Result<&NamedFile, Refusal> {
@@ -317,7 +322,11 @@ impl BrokerLeases {
     /// Records the file as the owner of its regions.
     pub(super) fn own(&mut self, file: &NamedFile) {
         for (place, region) in file.regions() {
-            self.owners.insert(place, Owner { epoch: region.epoch, file: file.file });
+            // A region that its node has taken back may belong to another file since, at a later epoch.
+            let is_later = self.owners.get(&place).is_some_and(|owner| owner.epoch > region.epoch);
+            if !is_later && !self.was_taken_back(region) {
+                self.owners.insert(place, Owner { epoch: region.epoch, file: file.file });
+            }
         }
     }
 
@@ -325,8 +334,9 @@ impl BrokerLeases {
     fn disown(&mut self, name: &Name, keeps: &BTreeSet<RegionKey>) {
         let Some(file) = self.durable.names.get(name) else { return };
         for (place, region) in file.regions().filter(|(place, _)| !keeps.contains(place)) {
-            self.owners.remove(&place);
-            self.taken_back.remove(&place);
+            if self.owners.get(&place).is_some_and(|owner| owner.is(file, region)) {
+                self.owners.remove(&place);
+            }
             give_up(&mut self.given_up, place, region.epoch);
         }
     }

@@ -30,7 +30,7 @@ use farpool_wire::{Code, List, Name, Refusal, mutant};
 use news::ToldNodes;
 use nodes::Node;
 use repair::Repairs;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// File ids per term (life of the broker): the first id of a term is the term times this number. Terms are above the
 /// milliseconds since 1970 at the broker's start, so there are this many ids for each ms.
@@ -94,9 +94,9 @@ pub struct BrokerLeases {
     /// Highest epoch (fencing counter) at which this life of the broker freed each region: its node was ordered to free
     /// it, or will be. A publication that comes late, or a second time, must not name such bytes.
     given_up: BTreeMap<RegionKey, Epoch>,
-    /// Regions of published files that their nodes have taken back, as an emergency of their host's memory makes them do:
-    /// the node lives, and its report shows the region no more.
-    taken_back: BTreeSet<RegionKey>,
+    /// Regions of published files that their nodes have taken back, with their last such epochs: the node lives, and
+    /// its report shows the region no more. An emergency of the host's memory makes nodes do that.
+    taken_back: BTreeMap<RegionKey, Epoch>,
     /// Changes that [`Self::take_news`] has not returned yet.
     news: Vec<News>,
     /// State of each node as the news reported it last.
@@ -132,7 +132,7 @@ impl BrokerLeases {
             next_ticket: 1,
             owners: BTreeMap::new(),
             given_up: BTreeMap::new(),
-            taken_back: BTreeSet::new(),
+            taken_back: BTreeMap::new(),
             news: Vec::new(),
             told_nodes: ToldNodes::new(),
             repairs: Repairs::default(),

@@ -27,6 +27,10 @@ pub(super) struct Node {
     pub(super) memory: Option<NodeMemory>,
     /// Regions that the last inventory (report) showed as sealed without a name, and the sessions that sealed them.
     pub(super) sealed: BTreeMap<RegionIndex, (Epoch, SessionId)>,
+    /// Regions that the last inventory showed as filled by the node itself, with copies of published files.
+    pub(super) filled: BTreeMap<RegionIndex, Epoch>,
+    /// True if this life of the node has asked for orders to make copies. Nodes of earlier versions never do.
+    pub(super) makes_copies: bool,
     /// Broker's clock in the last answer to an inventory over this connection, in ms. The node makes its next
     /// inventory after that time.
     ruled_ms: Option<u64>,
@@ -75,6 +79,8 @@ impl Node {
             inventory: None,
             memory: None,
             sealed: BTreeMap::new(),
+            filled: BTreeMap::new(),
+            makes_copies: false,
             ruled_ms: None,
             tickets: BTreeMap::new(),
             promised: 0,
@@ -89,6 +95,7 @@ impl Node {
         let before = std::mem::replace(self, Node::new(now, connection, offer));
         (self.tickets, self.promised, self.shares) = (before.tickets, before.promised, before.shares);
         (self.told, self.since, self.memory) = (before.told, before.since, before.memory);
+        self.makes_copies = before.makes_copies;
     }
 
     /// Reports whether the node's last report says that it is being emptied, for whatever reason.
@@ -227,7 +234,7 @@ impl BrokerLeases {
         // that the node made after the answer to a later offer. Such an inventory is up to date, and what the
         // broker sent over other connections no longer reaches the node.
         self.given_up.retain(|place, _| place.0 != id || place.1 == incarnation);
-        self.taken_back.retain(|place| place.0 != id || place.1 == incarnation);
+        self.taken_back.retain(|place, _| place.0 != id || place.1 == incarnation);
         match self.nodes.get_mut(&id) {
             Some(node) if node.info.incarnation == incarnation => {
                 node.connected_again(now, connection, offer);
@@ -281,6 +288,7 @@ impl BrokerLeases {
         let mut drop = Vec::new();
         let mut kept = 0;
         node.sealed.clear();
+        node.filled.clear();
         for owned in inventory.owned.iter() {
             let place: RegionKey = (inventory.node, inventory.incarnation, owned.region);
             let named = self.owners.get(&place).filter(|owner| owner.epoch == owned.epoch);
@@ -289,7 +297,10 @@ impl BrokerLeases {
                 (RegionOwner::Session(_), _) => {}
                 // The node makes copies here, or has made them, and will say what became of them.
                 (RegionOwner::Sealing(SessionId(0)), None)
-                    if self.given_up.get(&place) < Some(&owned.epoch) => {}
+                    if self.given_up.get(&place) < Some(&owned.epoch) =>
+                {
+                    node.filled.insert(owned.region, owned.epoch);
+                }
                 // The session may still publish the region, unless a published file had it before and has given it up.
                 (RegionOwner::Sealing(session), None) if self.given_up.get(&place) < Some(&owned.epoch) => {
                     node.sealed.insert(owned.region, (owned.epoch, session));
@@ -311,11 +322,14 @@ impl BrokerLeases {
             let shown: BTreeSet<(RegionIndex, Epoch)> =
                 inventory.owned.iter().map(|owned| (owned.region, owned.epoch)).collect();
             let gone = named.filter(|(place, owner)| !shown.contains(&(place.2, owner.epoch)));
-            let before = self.taken_back.len();
-            self.taken_back.extend(gone.map(|(place, _)| *place));
-            if self.taken_back.len() > before {
-                self.repairs.note_all();
+            let gone: Vec<(RegionKey, Epoch)> = gone.map(|(place, owner)| (*place, owner.epoch)).collect();
+            for (place, epoch) in gone {
+                // The node may use the region for something else now.
+                self.owners.remove(&place);
+                self.taken_back.insert(place, epoch);
+                give_up(&mut self.given_up, place, epoch);
             }
+            self.repairs.note_all();
         }
         node.count(&inventory);
         node.ruled_ms = Some(broker_now_ms);

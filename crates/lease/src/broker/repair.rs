@@ -1,10 +1,10 @@
 //! Copies of published files that are missing, and the orders by which nodes make them again.
 //!
 //! The idea: the runs of a published file never change, only the places of their copies do. So the id of the file and
-//! the index of a run say which bytes a copy has, whenever a node reports it and to whichever broker. A report is judged
-//! by what the file lacks then: a run that has got its copies meanwhile takes no other, and a region of which no run
-//! takes a copy is freed. A signature shows that some broker of the pool has given the order, so nothing about orders
-//! has to survive a broker.
+//! the index of a run say which bytes a copy has, whenever a node reports it and to whichever broker. A report is
+//! judged by what the file lacks then: a run that has got its copies meanwhile takes no other, and a region of which no
+//! run takes a copy is freed. A signature shows that some broker of the pool has given the order, so nothing about
+//! orders has to survive a broker.
 //!
 //! A node that is being drained is repaired like one that is lost, except that its copies are read from and stay listed
 //! until others are. A copy leaves the list in the transaction that lists its successor, and its node learns only
@@ -25,8 +25,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes to which the place of a copy is aligned as the place that it was read from is. Ranges of files that functions
 /// see consist of pages.
 const ALIGNMENT: u64 = WINDOW_PAGE_BYTES;
-/// Time after which a run that a node could not copy is ordered again, in ms.
+/// Time after which a run that a node could not copy is ordered from it again, in ms.
 const AGAIN_MS: u64 = 10_000;
+/// Time after which an order of no bytes is forgotten, in ms. A node that has not reported by then may hang.
+const ORDER_MS: u64 = 60_000;
+/// Fewest bytes per ms that nodes copy: 1 MB/s. An order is forgotten later if it has more bytes.
+const BYTES_PER_MS_MIN: u64 = 1_000;
 
 /// What a listed copy is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +46,7 @@ enum Standing {
 /// What a published file lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Need {
-    /// Runs that lack a copy and can still be read.
+    /// Runs that lack a copy on another host and can still be read.
     runs: Vec<u32>,
     /// Bytes of these runs.
     bytes: u64,
@@ -57,12 +61,28 @@ struct Need {
     label: Option<Name>,
 }
 
+impl Need {
+    /// Returns the rank of the file among those that are repaired, 0 to 2; 0 comes first.
+    fn urgency(&self) -> u8 {
+        match (self.is_leaving, self.copies) {
+            (true, _) => 2,
+            (false, 0) => 1,
+            (false, _) => 0,
+        }
+    }
+}
+
 /// Order that a node has.
 #[derive(Clone, Debug)]
 struct Order {
+    incarnation: Incarnation,
+    /// Name of the file when the order was given.
+    name: Name,
     file: FileId,
     runs: BTreeSet<u32>,
     bytes: u64,
+    /// Time at which the order is forgotten.
+    until: MonoNs,
 }
 
 /// States of nodes on which the needs of files depend.
@@ -76,8 +96,9 @@ pub(super) struct Repairs {
     seen: Option<NodesSeen>,
     changed: BTreeSet<Name>,
     orders: BTreeMap<NodeId, Order>,
-    /// Runs that a node could not copy, and when they are ordered again.
-    failed: BTreeMap<(FileId, u32), MonoNs>,
+    /// Runs of which a node could not make a copy, or made one that was not needed, and when they are ordered from it
+    /// again.
+    failed: BTreeMap<(NodeId, FileId, u32), MonoNs>,
 }
 
 impl Repairs {
@@ -101,17 +122,25 @@ impl BrokerLeases {
         asked: &NextRepair,
         records: &mut Vec<StateChange>,
     ) -> Result<RepairGiven, Refusal> {
-        reporting(self.nodes.get_mut(&asked.node), connection, asked.node, asked.incarnation)?;
+        let node = reporting(self.nodes.get_mut(&asked.node), connection, asked.node, asked.incarnation)?;
+        node.makes_copies = true;
         self.repairs.orders.remove(&asked.node);
+        if self.awaits_nodes(now) {
+            // What seems to be missing may still come.
+            return Ok(RepairGiven { order: List::default() });
+        }
         self.repairs.failed.retain(|_, until| *until > now);
         self.survey(now);
         self.drop_leaving(now, records);
         let order = self.order_for(now, asked.node);
-        if let Some(order) = &order {
-            let runs = &order.signed.runs;
+        if let Some((name, order)) = &order {
+            let SignedRepair { incarnation, file, runs, .. } = &order.signed;
             let bytes = runs.iter().map(|run| u64::from(run.bytes)).sum();
+            let until = now.plus_ms(ORDER_MS + bytes / BYTES_PER_MS_MIN);
             let runs = runs.iter().map(|run| run.run).collect();
-            self.repairs.orders.insert(asked.node, Order { file: order.signed.file, runs, bytes });
+            let given =
+                Order { incarnation: *incarnation, name: name.clone(), file: *file, runs, bytes, until };
+            self.repairs.orders.insert(asked.node, given);
             for region in order.regions.iter().filter(|_| mutant!(DrainedCopyFreed)) {
                 if self.standing(now, region) == Standing::Leaving {
                     self.owners.remove(&region_key(region));
@@ -119,10 +148,14 @@ impl BrokerLeases {
                 }
             }
         }
+        let order = order.map(|(_, order)| order);
         Ok(RepairGiven { order: List::new(order.into_iter().collect()).unwrap_or_default() })
     }
 
     /// Lists copies that a node has made, in one transaction that also drops the copies in whose place they are.
+    ///
+    /// Refused with `NotReported` while nodes of an earlier life of the broker may come: what the file lacks is not
+    /// known yet, and the node asks again.
     pub fn end_repair(
         &mut self,
         now: MonoNs,
@@ -130,73 +163,91 @@ impl BrokerLeases {
         report: &EndRepair,
         records: &mut Vec<StateChange>,
     ) -> Result<RepairEnded, Refusal> {
-        let SignedRepair { node: id, incarnation, file: file_id, runs, .. } = &report.order;
-        let node = reporting(self.nodes.get_mut(id), connection, *id, *incarnation)?;
+        let SignedRepair { node: id, incarnation, .. } = report.order;
+        let node = reporting(self.nodes.get_mut(&id), connection, id, incarnation)?;
         if !ticket::is_genuine(&report.order, &node.ticket_key) {
             return Err(Refusal::new(Code::TicketForged, 0));
         }
-        let info = node.info.clone();
-        if report.region.0 as usize >= NODE_REGIONS_MAX {
-            return Err(Refusal::new(Code::NoSuchRegion, NODE_REGIONS_MAX as u64));
+        if self.awaits_nodes(now) {
+            return Err(Refusal::new(Code::NotReported, id.0));
         }
-        self.repairs.orders.remove(id);
-        let copied: BTreeSet<u32> = report.copied.iter().copied().collect();
-        for (index, run) in runs.iter().enumerate() {
+        self.repairs.orders.remove(&id);
+        let listed = self.list_copies(now, report, records);
+        // What was copied in vain, or could not be copied, is not ordered again at once.
+        let copied: BTreeSet<u32> = match listed {
+            Ok(runs) if runs > 0 => report.copied.iter().copied().collect(),
+            _ => BTreeSet::new(),
+        };
+        for (index, run) in report.order.runs.iter().enumerate() {
             if !copied.contains(&(index as u32)) {
-                self.repairs.failed.insert((*file_id, run.run), now.plus_ms(AGAIN_MS));
+                self.repairs.failed.insert((id, report.order.file, run.run), now.plus_ms(AGAIN_MS));
             }
         }
+        listed.map(|runs| RepairEnded { runs })
+    }
+
+    /// Lists copies that a node has made. Returns the number of runs that have a copy there.
+    fn list_copies(
+        &mut self,
+        now: MonoNs,
+        report: &EndRepair,
+        records: &mut Vec<StateChange>,
+    ) -> Result<u32, Refusal> {
         let EndRepair { region, epoch, handle, .. } = *report;
-        let made = NamedRegion { node: *id, incarnation: *incarnation, region, epoch, handle };
+        let SignedRepair { node: id, incarnation, file: file_id, ref runs, .. } = report.order;
+        let made = NamedRegion { node: id, incarnation, region, epoch, handle };
         let place = region_key(&made);
-        let found = self.durable.names.iter().find(|(_, file)| file.file == *file_id);
-        let Some((name, file)) = found.map(|(name, file)| (name.clone(), file.clone())) else {
-            give_up(&mut self.given_up, place, epoch);
-            return Ok(RepairEnded { runs: 0 });
-        };
-        if let Some(owner) = self.owners.get(&place)
-            && owner.is(&file, &made)
+        let Some(node) = self.nodes.get(&id).filter(|_| !report.copied.is_empty()) else { return Ok(0) };
+        let found = self.durable.names.iter().find(|(_, file)| file.file == file_id);
+        let found = found.map(|(name, file)| (name.clone(), file.clone()));
+        if let Some((_, file)) = &found
+            && self.owners.get(&place).is_some_and(|owner| owner.is(file, &made))
         {
             // The request is a repetition: the first answer was lost.
             let is_there = |run: &&NamedRun| file.places.copies(run).any(|(has, _)| region_key(has) == place);
-            return Ok(RepairEnded { runs: file.places.runs.iter().filter(is_there).count() as u32 });
+            return Ok(file.places.runs.iter().filter(is_there).count() as u32);
+        }
+        // The node may have taken the region back since it made the copies.
+        if node.filled.get(&region) != Some(&epoch) {
+            return Err(Refusal::new(Code::StaleEpoch, 0));
         }
         self.check_free(&made)?;
-        let made = {
-            let mut bound = made;
-            bound.bind(&name);
-            bound
-        };
+        let info = node.info.clone();
+        // Copies on a node that is about to end are worth nothing.
+        let found = found.filter(|_| !node.is_draining());
         let mut taken = BTreeMap::new();
-        for index in copied {
-            let Some(run) = runs.get(index as usize) else { continue };
+        for index in report.copied.iter() {
+            let (Some((_, file)), Some(run)) = (&found, runs.get(*index as usize)) else { continue };
             let Some(has) = file.places.runs.get(run.run as usize) else { continue };
             let end = u64::from(run.offset) + u64::from(run.bytes);
-            if has.bytes == run.bytes && end <= info.region_bytes && self.takes(now, &file, has, &info) {
+            if has.bytes == run.bytes && end <= info.region_bytes && self.takes(now, file, has, &info) {
                 taken.insert(run.run as usize, u64::from(run.offset));
             }
         }
-        if taken.is_empty() {
+        let Some((name, file)) = found.filter(|_| !taken.is_empty()) else {
             give_up(&mut self.given_up, place, epoch);
-            return Ok(RepairEnded { runs: 0 });
-        }
+            return Ok(0);
+        };
+        let mut bound = made;
+        bound.bind(&name);
         let places = file.places.with_copies(|index, run| {
             let copies = file.places.copies(run).map(|(region, offset)| (region.clone(), offset));
             let Some(offset) = taken.get(&index) else { return copies.collect() };
-            let mut copies: Vec<(NamedRegion, u64)> = copies.collect();
-            // Those that count most come first.
+            // Those on other hosts stay, and of these the ones that count most.
+            let is_apart = |(region, _): &(NamedRegion, u64)| self.label_of(region) != Some(&info.host_label);
+            let mut copies: Vec<(NamedRegion, u64)> = copies.filter(is_apart).collect();
             copies.sort_by_key(|(region, _)| match self.standing(now, region) {
                 Standing::Good => 0,
                 Standing::Leaving => 1,
                 Standing::Gone => 2,
             });
             copies.truncate(usize::from(file.copies_wanted).saturating_sub(1));
-            copies.push((made.clone(), *offset));
+            copies.push((bound.clone(), *offset));
             copies
         });
         let places = places.map_err(|_| Refusal::new(Code::LimitReached, NAMED_REGIONS_MAX as u64))?;
         self.replace(&name, NamedFile { places, ..file }, records);
-        Ok(RepairEnded { runs: taken.len() as u32 })
+        Ok(taken.len() as u32)
     }
 
     /// Returns what published files lack. A caller who may not look at the whole pool is told of its own files.
@@ -225,9 +276,9 @@ impl BrokerLeases {
                 listed.lost_files += u64::from(need.copies == 0);
                 listed.endangered_bytes += need.bytes;
             }
-            let needs_host = need.label.as_ref().is_some_and(|label| !self.has_host_beside(now, &[label]));
+            let needs_host = need.label.as_ref().is_some_and(|label| !self.has_host_beside(now, label));
             first.push((
-                need.is_leaving,
+                need.urgency(),
                 need.copies,
                 EndangeredFile {
                     name: name.clone(),
@@ -238,14 +289,13 @@ impl BrokerLeases {
                 },
             ));
         }
-        first.sort_by_key(|(is_leaving, copies, _)| (*is_leaving, *copies));
+        first.sort_by_key(|(urgency, copies, _)| (*urgency, *copies));
         first.truncate(REPAIRS_LISTED_MAX);
         listed.first = List::new(first.into_iter().map(|(.., file)| file).collect()).unwrap_or_default();
-        let names = self.durable.names.iter().filter(|(_, file)| shows(&file.tenant));
-        let names: BTreeMap<FileId, &Name> = names.map(|(name, file)| (file.file, name)).collect();
         let under_way = self.repairs.orders.iter().filter_map(|(node, order)| {
-            let name = (*names.get(&order.file)?).clone();
-            Some(RepairUnderWay { node: *node, name, bytes: order.bytes })
+            let file = self.durable.names.get(&order.name)?;
+            let is_shown = file.file == order.file && shows(&file.tenant);
+            is_shown.then(|| RepairUnderWay { node: *node, name: order.name.clone(), bytes: order.bytes })
         });
         listed.under_way = List::new(under_way.take(NODES_MAX).collect()).unwrap_or_default();
         listed
@@ -257,7 +307,7 @@ impl BrokerLeases {
             None if self.awaits_nodes(now) => Standing::Good,
             None => Standing::Gone,
             Some(node) if node.info.incarnation != region.incarnation => Standing::Gone,
-            Some(_) if self.taken_back.contains(&region_key(region)) => Standing::Gone,
+            Some(_) if self.was_taken_back(region) => Standing::Gone,
             Some(node) => self.standing_of(now, node),
         }
     }
@@ -272,8 +322,14 @@ impl BrokerLeases {
         }
     }
 
-    /// Brings the needs of all files up to date.
+    /// Brings the needs of all files up to date, and forgets orders that nobody carries out.
     fn survey(&mut self, now: MonoNs) {
+        let is_carried_out = |(id, order): &(&NodeId, &Order)| {
+            let node = self.nodes.get(id).filter(|node| node.info.incarnation == order.incarnation);
+            order.until > now && node.is_some_and(|node| self.is_alive(now, node))
+        };
+        let orders = self.repairs.orders.iter().filter(is_carried_out);
+        self.repairs.orders = orders.map(|(id, order)| (*id, order.clone())).collect();
         let nodes = self.nodes.values();
         let mut seen: NodesSeen = nodes
             .map(|node| (node.info.node, node.info.incarnation, Some(self.standing_of(now, node))))
@@ -317,15 +373,16 @@ impl BrokerLeases {
                 let copies = run.copies.iter().filter(is_one);
                 copies.filter_map(|copy| file.places.regions.get(copy.region as usize))
             };
-            let good = of(Standing::Good).count();
+            let good = self.hosts_of(of(Standing::Good));
             if good >= file.copies_wanted.into() {
                 continue;
             }
             let leaving = of(Standing::Leaving).count();
-            let readable = good + leaving;
+            let readable = of(Standing::Good).count() + leaving;
             need.has_leaving |= leaving > 0;
             need.copies = need.copies.min(readable as u8);
-            need.is_leaving &= readable >= file.copies_wanted.into();
+            need.is_leaving &=
+                self.hosts_of(of(Standing::Good).chain(of(Standing::Leaving))) >= file.copies_wanted.into();
             if readable > 0 {
                 need.runs.push(index as u32);
                 need.bytes += u64::from(run.bytes);
@@ -342,23 +399,32 @@ impl BrokerLeases {
         self.nodes.get(&region.node).map(|node| &node.info.host_label)
     }
 
-    /// Reports whether a node on a host without one of these labels may grant leases.
-    fn has_host_beside(&self, now: MonoNs, labels: &[&Name]) -> bool {
-        let mut grants = self.nodes.values().filter(|node| self.may_grant(now, node));
-        grants.any(|node| !labels.contains(&&node.info.host_label))
+    /// Counts the hosts that regions are on. Those of nodes that are not known count one each.
+    fn hosts_of<'a>(&self, regions: impl Iterator<Item = &'a NamedRegion>) -> usize {
+        let (mut labels, mut unknown) = (BTreeSet::new(), 0);
+        for region in regions {
+            match self.label_of(region) {
+                Some(label) => drop(labels.insert(label)),
+                None => unknown += 1,
+            }
+        }
+        labels.len() + unknown
     }
 
-    /// Returns the host labels of the good copies of a run.
-    fn good_labels<'a>(&'a self, now: MonoNs, file: &'a NamedFile, run: &'a NamedRun) -> Vec<&'a Name> {
-        let good = file.places.copies(run).filter(|(region, _)| self.standing(now, region) == Standing::Good);
-        good.filter_map(|(region, _)| self.label_of(region)).collect()
+    /// Reports whether a host with another label has a node that makes copies, now or when it goes on.
+    fn has_host_beside(&self, now: MonoNs, label: &Name) -> bool {
+        let is_one = |node: &Node| node.makes_copies && self.standing_of(now, node) == Standing::Good;
+        self.nodes.values().any(|node| is_one(node) && node.info.host_label != *label)
     }
 
     /// Reports whether a run lacks a copy that a node can have.
     fn takes(&self, now: MonoNs, file: &NamedFile, run: &NamedRun, node: &NodeInfo) -> bool {
-        let good = file.places.copies(run).filter(|(region, _)| self.standing(now, region) == Standing::Good);
-        good.count() < file.copies_wanted.into()
-            && !self.good_labels(now, file, run).contains(&&node.host_label)
+        let good = || {
+            let copies = file.places.copies(run).map(|(region, _)| region);
+            copies.filter(|region| self.standing(now, region) == Standing::Good)
+        };
+        let is_apart = |region| self.label_of(region).is_some_and(|label| *label != node.host_label);
+        self.hosts_of(good()) < file.copies_wanted.into() && good().all(is_apart)
     }
 
     /// Drops copies at nodes that are being drained, if others are good and no host of the pool can have a successor,
@@ -366,7 +432,7 @@ impl BrokerLeases {
     /// the file stays in need, and gets its copy when there is a host. Does that for one file at a time.
     fn drop_leaving(&mut self, now: MonoNs, records: &mut Vec<StateChange>) {
         let is_stuck = |need: &Need| {
-            need.has_leaving && need.label.as_ref().is_some_and(|label| !self.has_host_beside(now, &[label]))
+            need.has_leaving && need.label.as_ref().is_some_and(|label| !self.has_host_beside(now, label))
         };
         let found = self.repairs.needs.iter().filter(|(_, need)| is_stuck(need)).find_map(|(name, _)| {
             let file = self.durable.names.get(name)?;
@@ -396,14 +462,17 @@ impl BrokerLeases {
     }
 
     /// Returns an order for a node. `None` if no file lacks anything that it can have.
-    fn order_for(&self, now: MonoNs, id: NodeId) -> Option<RepairOrder> {
+    fn order_for(&self, now: MonoNs, id: NodeId) -> Option<(Name, RepairOrder)> {
         let node = self.nodes.get(&id).filter(|node| self.may_grant(now, node) && node.unpromised() > 0)?;
-        let needs = |is_leaving: bool| {
-            self.repairs.needs.iter().filter(move |(_, need)| need.is_leaving == is_leaving)
-        };
-        let helped = |(_, need): &(&Name, &Need)| need.label.as_ref() != Some(&node.info.host_label);
-        let mut all = needs(false).chain(needs(true)).filter(helped);
-        all.find_map(|(name, need)| self.order_of(now, node, name, need))
+        let is_helped = |need: &Need| need.label.as_ref() != Some(&node.info.host_label);
+        // Files that one more loss would damage come first, then what is left of damaged ones, then complete ones.
+        (0..3).find_map(|urgency| {
+            let mut needs = self.repairs.needs.iter();
+            needs.find_map(|(name, need)| match need.urgency() == urgency && is_helped(need) {
+                true => Some((name.clone(), self.order_of(now, node, name, need)?)),
+                false => None,
+            })
+        })
     }
 
     /// Returns the order for a node to copy as many runs of a file as one region holds.
@@ -413,7 +482,7 @@ impl BrokerLeases {
         for &index in &need.runs {
             let Some(run) = file.places.runs.get(index as usize) else { continue };
             let is_ordered = |order: &Order| order.file == file.file && order.runs.contains(&index);
-            if self.repairs.failed.contains_key(&(file.file, index))
+            if self.repairs.failed.contains_key(&(node.info.node, file.file, index))
                 || self.repairs.orders.values().any(is_ordered)
                 || !self.takes(now, file, run, &node.info)
             {

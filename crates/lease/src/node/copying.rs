@@ -1,8 +1,8 @@
 //! Regions that the node fills by itself, with copies of published files.
 //!
-//! The idea: such a region goes through the same epochs as one that a client fills and seals, but its only writer is the
-//! node, and no session owns it. The report to the broker shows it as sealed by session 0, which does not exist, so that
-//! the broker neither frees it nor lets anybody publish it. It belongs to a file once the broker has listed it.
+//! The idea: such a region goes through the same epochs as one that a client fills and seals, but its only writer is
+//! the node, and no session owns it. The report to the broker shows it as sealed by session 0, which does not exist, so
+//! that the broker neither frees it nor lets anybody publish it. It belongs to a file once the broker has listed it.
 //!
 //! Invariants: those of [`NodeLeases`].
 

@@ -217,7 +217,8 @@ impl World<'_> {
                     true => vec![regions],
                     false => regions.into_iter().map(|region| vec![region]).collect(),
                 };
-                let copies_wanted = runs[0].len() as u8;
+                // A copy that could not be published is wanted all the same.
+                let copies_wanted = if self.random.percent(30) { 2 } else { runs[0].len() as u8 };
                 let (class, replace) = (FileClass::Pinned, self.random.percent(60));
                 let places = places_of(runs).expect("two");
                 let publish = PublishPlaces { session, secret, name, class, replace, copies_wanted, places };

@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn host_of(node: NodeId) -> Name {
+    offer_of(node.0 as usize - 1, Incarnation(0)).info.host_label
+}
+
 impl World<'_> {
     /// Reports whether this tenant sees the file of this name.
     pub(super) fn sees(&self, asker: &Name, name: &Name) -> bool {
@@ -76,8 +80,8 @@ impl World<'_> {
         }
         let had = self.promised.remove(&publish.name);
         for run in named.runs.iter() {
-            let nodes: BTreeSet<NodeId> = named.copies(run).map(|(region, _)| region.node).collect();
-            assert_eq!(nodes.len(), run.copies.len(), "copies of a run are on different hosts");
+            let hosts: BTreeSet<Name> = named.copies(run).map(|(region, _)| host_of(region.node)).collect();
+            assert_eq!(hosts.len(), run.copies.len(), "copies of a run are on different hosts");
         }
         if named.runs.iter().any(|run| run.copies.len() > 1) {
             self.tally.add("published with copies");
@@ -122,7 +126,7 @@ impl World<'_> {
                 let lives =
                     |place: &&RegionKey| self.nodes[place.0.0 as usize - 1].arbiter.incarnation() == place.1;
                 let nodes: Vec<NodeId> = after.iter().filter(lives).map(|place| place.0).collect();
-                let hosts: BTreeSet<&NodeId> = nodes.iter().collect();
+                let hosts: BTreeSet<Name> = nodes.iter().map(|node| host_of(*node)).collect();
                 assert_eq!(hosts.len(), nodes.len(), "copies of a run are on one host: {after:?}");
             }
             promised.file = has.clone();
