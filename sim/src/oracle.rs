@@ -343,7 +343,7 @@ impl Oracle {
                     view.broker_ms = broker_ms;
                 }
             }
-            // From now on the broker may give the handle to clients.
+            // The broker may give the handle to clients from now on.
             Request::EndRepair(report) if !report.copied.is_empty() => {
                 let incarnation = report.order.incarnation;
                 // A report is repeated until the broker has decided.

@@ -9,11 +9,13 @@
 
 mod arbiter;
 mod clients;
+mod copying;
 mod promises;
 mod schedule;
 
 use arbiter::{Arbiter, Content};
 use clients::Client;
+use copying::Copies;
 use farpool_lease::broker::{Durable, NamedFile, RegionKey, StateChange, region_key};
 use farpool_lease::{BrokerLeases, BrokerSettings, LeaseSettings, Quotas, tenant};
 use farpool_wire::control::*;
@@ -75,18 +77,6 @@ struct Node {
     /// Life of the broker that was asked last.
     asked_life: u64,
     copies: Copies,
-}
-
-/// What a node does about copies of published files.
-#[derive(Default)]
-enum Copies {
-    #[default]
-    Idle,
-    /// It copies by an order to a region.
-    Copying(Box<RepairOrder>, RegionAt),
-    /// It has made the copy, and has no answer to its report yet. True once an inventory over its present connection
-    /// has shown the region.
-    Made(Box<EndRepair>, bool),
 }
 
 /// Published file, and the session that wrote it.
@@ -152,15 +142,6 @@ fn offer_of(index: usize, incarnation: Incarnation) -> Offer {
         region_bytes: REGION_BYTES_MIN,
     };
     Offer { info, ticket_key: ticket_key(incarnation) }
-}
-
-impl Node {
-    /// Notes that the broker has decided about the copy that was reported.
-    fn copies_known(&mut self) {
-        if let Copies::Made(report, _) = std::mem::take(&mut self.copies) {
-            self.arbiter.copies_known(report.region, report.epoch);
-        }
-    }
 }
 
 impl World<'_> {
@@ -406,32 +387,6 @@ impl World<'_> {
             // Only the broker's rules say this.
             (Err(Refusal { code: Code::StaleEpoch | Code::NameTaken, .. }), _) => node.copies_known(),
             _ => node.joined = None,
-        }
-    }
-
-    /// Reads what an order names from one of its sources, and makes the copy.
-    fn copy(&mut self, index: usize) {
-        let Copies::Copying(order, at) = &self.nodes[index].copies else { return };
-        let (order, at) = (order.clone(), at.clone());
-        self.nodes[index].copies = Copies::Idle;
-        assert_eq!(order.signed.runs.len(), 1, "each run has a region of its own");
-        let source = self.random.pick(&order.sources[0]).expect("it names one");
-        let source = &order.regions[source.region as usize];
-        let from = &self.nodes[source.node.0 as usize - 1];
-        let content = match from.arbiter.incarnation() == source.incarnation {
-            true => from.arbiter.read(source.region, source.epoch, source.handle),
-            false => None,
-        };
-        let node = &mut self.nodes[index];
-        let Some(content) = content else {
-            node.arbiter.abandon_copying(&at);
-            self.tally.add("source of a copy is gone");
-            return;
-        };
-        if let Ok(Grant { region, epoch, handle }) = node.arbiter.end_copying(&at, content) {
-            let copied = List::new(vec![0]).expect("one");
-            let report = EndRepair { order: order.signed, copied, region, epoch, handle };
-            node.copies = Copies::Made(Box::new(report), false);
         }
     }
 

@@ -73,8 +73,8 @@ families! {
     POOL_FILE_BYTES = Gauge "farpool_pool_file_bytes" ["state"]
         "Bytes of published files: whole, or lost if bytes of them are gone.";
     POOL_REPAIR_FILES = Gauge "farpool_pool_repair_files" ["state"]
-        "Published files that lack copies: endangered, or leaving if all copies are there and some lie on nodes that are \
-         being emptied.";
+        "Published files that lack copies: endangered, or leaving if all copies are there and some lie on nodes \
+         that are being emptied.";
     POOL_REPAIR_BYTES = Gauge "farpool_pool_repair_bytes" ["state"]
         "Bytes of the copies that published files lack: endangered, or leaving.";
     POOL_NODE_UP = Gauge "farpool_pool_node_up" ["node", "host"]

@@ -247,7 +247,7 @@ fn report_until_disconnected<M: Memory>(
     loop {
         // Chosen before the inventory, which then shows the region of copies that are reported.
         let about_copies =
-            node.copying.next_request(NextRepair { node: info.node, incarnation: info.incarnation });
+            node.copy_order.next_request(NextRepair { node: info.node, incarnation: info.incarnation });
         let inventory = node.leases().inventory(node.traffic(), node.arena.locked_count());
         let (was_draining, was_empty) = (inventory.draining, node.is_empty(&inventory));
         let sent = host.now();

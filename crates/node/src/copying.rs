@@ -5,15 +5,15 @@
 //! repeated until the broker has decided about it: also when the connection ends, or another broker leads.
 
 use crate::admit::admit;
+use crate::copy_order::Step;
 use crate::memory::{Inside, Memory};
 use crate::service::{NodeService, fresh_handle};
-use farpool_host::{Event, HostEvent};
-use farpool_lock::Mutex;
+use farpool_host::Event;
 use farpool_region::GATE_BYTES_MAX;
 use farpool_transport::{Dial, Dialer, Intent, Link, LinkError, ReadOp};
 use farpool_wire::control::*;
 use farpool_wire::data::Span;
-use farpool_wire::{Code, Epoch, Handle, List, MonoNs, NodeId, Refusal, RegionIndex, Reply, Request, mutant};
+use farpool_wire::{Code, Epoch, Handle, List, MonoNs, NodeId, Refusal, RegionIndex, Reply, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Timeout of connecting to another node, and of each read from it, in ms.
@@ -23,57 +23,14 @@ const PAUSE_MS_MIN: u64 = 10;
 /// Pause in ms after which the thread that copies looks for an order if it has missed the event.
 const LOOK_MS: u64 = 1_000;
 
-/// What the node does about copies.
-#[derive(Debug, Default)]
-enum Step {
-    /// Nothing. The broker may be asked for an order.
-    #[default]
-    Idle,
-    /// An order waits for the thread that copies.
-    Ordered(Box<RepairOrder>),
-    /// The thread copies.
-    Copying,
-    /// Copies were made, and the broker has not decided about them.
-    Copied(Box<EndRepair>),
-}
-
-/// Order that this node has, and how far it is.
-#[derive(Debug, Default)]
-pub(crate) struct Copying {
-    step: Mutex<Step>,
-    ordered: HostEvent,
-}
-
-impl Copying {
-    /// Returns the request to send to the broker next, if there is one.
-    pub(crate) fn next_request(&self, asked: NextRepair) -> Option<Request> {
-        match &*self.step.lock() {
-            Step::Idle => Some(Request::NextRepair(asked)),
-            Step::Copied(report) => Some(Request::EndRepair((**report).clone())),
-            Step::Ordered(_) | Step::Copying => None,
-        }
-    }
-
-    /// Takes an order.
-    pub(crate) fn order(&self, order: RepairOrder) {
-        *self.step.lock() = Step::Ordered(Box::new(order));
-        self.ordered.signal();
-    }
-
-    /// Wakes the thread that copies, when the node stops.
-    pub(crate) fn wake(&self) {
-        self.ordered.signal();
-    }
-}
-
 impl<M: Memory> NodeService<M> {
-    /// Takes the broker's answer to a request of [`Copying::next_request`]. Returns an error if the connection, or this
+    /// Takes the broker's answer to the request that the order asks for. Returns an error if the connection, or this
     /// broker, is of no use any more.
     pub(crate) fn take_answer(&self, answer: Result<Reply, LinkError>) -> Result<(), LinkError> {
         match answer {
             Ok(Reply::NextRepair(given)) => {
                 if let Some(order) = given.order.into_vec().pop() {
-                    self.copying.order(order);
+                    self.copy_order.give(order);
                 }
                 Ok(())
             }
@@ -102,7 +59,7 @@ impl<M: Memory> NodeService<M> {
 
     /// Leaves the copies to the broker's next ruling, which adopts or frees their region.
     fn copies_known(&self) {
-        let step = std::mem::take(&mut *self.copying.step.lock());
+        let step = std::mem::take(&mut *self.copy_order.step.lock());
         if let Step::Copied(report) = step {
             self.leases().copies_known(report.region, report.epoch);
         }
@@ -212,8 +169,8 @@ impl<M: Memory> NodeService<M> {
                 Ok(checksum) if run.checksum == 0 || run.checksum == checksum => return Ok(true),
                 Ok(checksum) => {
                     let message = format!(
-                        "the copy of run {} of file {} in region {} of node {} is damaged: its checksum is {checksum:08x} \
-                         and should be {:08x}",
+                        "the copy of run {} of file {} in region {} of node {} is damaged: its checksum is \
+                         {checksum:08x} and should be {:08x}",
                         run.run, order.signed.file, region.region, region.node, run.checksum
                     );
                     self.host.log(&Event::error("copy_damaged", message));
@@ -346,12 +303,12 @@ impl<'a> Source<'a> {
 /// stops.
 pub fn keep_copies<M: Memory>(node: &NodeService<M>, dialer: &dyn Dialer, bytes_per_second: u64) {
     loop {
-        let heard = node.copying.ordered.heard();
+        let heard = node.copy_order.ordered.heard();
         if node.chores.lock().stop {
             return;
         }
         let order = {
-            let mut step = node.copying.step.lock();
+            let mut step = node.copy_order.step.lock();
             match std::mem::take(&mut *step) {
                 Step::Ordered(order) => {
                     *step = Step::Copying;
@@ -364,12 +321,12 @@ pub fn keep_copies<M: Memory>(node: &NodeService<M>, dialer: &dyn Dialer, bytes_
             }
         };
         let Some(order) = order else {
-            node.host.wait(&node.copying.ordered, heard, node.host.now().plus_ms(LOOK_MS));
+            node.host.wait(&node.copy_order.ordered, heard, node.host.now().plus_ms(LOOK_MS));
             continue;
         };
         let report = node.make_copies(dialer, &order, bytes_per_second);
         let is_made = !report.copied.is_empty();
-        *node.copying.step.lock() = Step::Copied(Box::new(report));
+        *node.copy_order.step.lock() = Step::Copied(Box::new(report));
         if is_made {
             node.changed();
         }

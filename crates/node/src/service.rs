@@ -3,8 +3,8 @@
 
 use crate::admission_queue::AdmissionQueue;
 use crate::admit::admit;
+use crate::copy_order::CopyOrder;
 use crate::copy_steps::{checksums, copy_out, each_step};
-use crate::copying::Copying;
 use crate::extension::{Extend, Extension};
 use crate::memory::{Inside, Memory, Range};
 use crate::observation::PressureSeen;
@@ -94,8 +94,8 @@ pub struct NodeService<M = Arena> {
     moving: Mutex<BTreeSet<RegionIndex>>,
     /// Event that is signalled when regions leave `moving`.
     moved: HostEvent,
-    /// Copies of published files that the node makes.
-    pub(crate) copying: Copying,
+    /// Order to make copies of a published file.
+    pub(crate) copy_order: CopyOrder,
     /// Extension that answers the requests that are about neither leases nor bytes.
     pub(crate) extension: Box<dyn Extension>,
     /// Admission queue of the connections that move data.
@@ -210,7 +210,7 @@ impl<M: Memory> NodeService<M> {
             withheld: Mutex::default(),
             moving: Mutex::default(),
             moved: HostEvent::default(),
-            copying: Copying::default(),
+            copy_order: CopyOrder::default(),
             extension: Box::new(()),
         }
     }
@@ -240,7 +240,7 @@ impl<M: Memory> NodeService<M> {
         self.chores.lock().stop = true;
         self.chores_changed.signal();
         self.stopped.signal();
-        self.copying.wake();
+        self.copy_order.wake();
         self.admission_queue.lift_limits();
     }
 

@@ -57,7 +57,7 @@ wire_struct! {
 wire_struct! {
     /// Answer to `NextRepair`.
     RepairGiven {
-        /// What to do; empty: nothing.
+        /// The order; empty: there is nothing to do.
         order: List<RepairOrder, 1>,
     }
 }
@@ -65,7 +65,7 @@ wire_struct! {
 wire_struct! {
     /// Order to make copies of runs of a published file, in one free region.
     RepairOrder {
-        /// What the node promises to report.
+        /// Part that the node repeats in its report.
         signed: SignedRepair,
         /// Tenant that owns the file.
         tenant: Name,

@@ -135,7 +135,7 @@ impl Driver {
                 continue;
             }
             let Ok(_held) = self.hold(&volume) else { continue };
-            // Since then it may have begun, or ended.
+            // It may have begun, or ended, since it was looked at.
             let is_unknown = matches!(self.record(&volume).await, Ok(None));
             let is_unused =
                 matches!(self.served(&volume).await, Ok(Some(served)) if served.targets.is_empty());

@@ -101,8 +101,8 @@ impl ExtensionOptions for Options {
             entry(
                 TABLE_PROTECTION,
                 self.table_protection.map_or(AUTO, Protection::word).to_owned(),
-                "Protection of tables that CREATE TABLE AS makes: none, mirror (copies on two hosts), or auto (a mirror \
-                 where the pool has two hosts).",
+                "Protection of tables that CREATE TABLE AS makes: none, mirror (copies on two hosts), or auto (a \
+                 mirror where the pool has two hosts).",
             ),
         ]
     }

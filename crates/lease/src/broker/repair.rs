@@ -32,7 +32,7 @@ const ORDER_MS: u64 = 60_000;
 /// Fewest bytes per ms that nodes copy: 1 MB/s. An order is forgotten later if it has more bytes.
 const BYTES_PER_MS_MIN: u64 = 1_000;
 
-/// What a listed copy is worth.
+/// Worth of a listed copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// It counts.
@@ -43,7 +43,7 @@ enum Standing {
     Gone,
 }
 
-/// What a published file lacks.
+/// Copies that a published file lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Need {
     /// Runs that lack a copy on another host and can still be read.
@@ -126,7 +126,7 @@ impl BrokerLeases {
         node.makes_copies = true;
         self.repairs.orders.remove(&asked.node);
         if self.awaits_nodes(now) {
-            // What seems to be missing may still come.
+            // Copies that seem to be missing may still come.
             return Ok(RepairGiven { order: List::default() });
         }
         self.repairs.failed.retain(|_, until| *until > now);
@@ -173,7 +173,7 @@ impl BrokerLeases {
         }
         self.repairs.orders.remove(&id);
         let listed = self.list_copies(now, report, records);
-        // What was copied in vain, or could not be copied, is not ordered again at once.
+        // Runs that were copied in vain, or could not be copied, are not ordered again at once.
         let copied: BTreeSet<u32> = match listed {
             Ok(runs) if runs > 0 => report.copied.iter().copied().collect(),
             _ => BTreeSet::new(),
