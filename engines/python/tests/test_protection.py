@@ -82,7 +82,7 @@ def test_a_table_and_a_file_with_a_mirror_are_read_when_a_node_is_lost(two_hosts
         assert pool.open("bytes").read_at(0, 9 * MIB) == b"forty-two" * MIB
     with farpool.connect(two_hosts.url) as pool:
         assert pool.table("items").to_arrow().equals(rows)
-        pool.delete("items")
+        pool.drop_table("items")
         pool.delete("bytes")
 
 
@@ -128,7 +128,7 @@ def test_copies_that_are_lost_with_a_node_are_made_again_over_tls_and_the_status
         wait_until(lambda: lacks() > 0, "one host is left, which cannot have both copies")
         with farpool.connect(cluster.url, **tenant) as pool:
             assert pool.table("items").to_arrow().equals(rows)
-            pool.delete("items")
+            pool.drop_table("items")
 
 
 def test_a_local_folder_that_is_missing_is_named_when_a_database_is_attached(con, tmp_path):
