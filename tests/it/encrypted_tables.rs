@@ -10,7 +10,7 @@ use farpool::table::{PutOptions, TABLE_PREFIX};
 use farpool::{
     CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, IfTaken, Placement, Pool,
 };
-use farpool::{TableKey, TransportChoice};
+use farpool::{Protection, TableKey, TransportChoice};
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ fn batch() -> RecordBatch {
 fn put(pool: &Pool, name: &str, key: Option<TableKey>) {
     let batch = batch();
     let batches = [Ok::<_, Infallible>(batch.clone())];
-    let options = PutOptions { key, replace: true, ..PutOptions::default() };
+    let protection = Some(Protection::None);
+    let options = PutOptions { key, replace: true, protection, ..PutOptions::default() };
     pool.put_table_with(name, batch.schema(), batches, &options).expect("put");
 }
 

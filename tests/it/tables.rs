@@ -13,7 +13,7 @@ use farpool::operators::{Agg, Literal, Scalar, Type, Value, col, lit};
 use farpool::table::{Encoding, PutOptions, TABLE_PREFIX};
 use farpool::{
     CreateOptions, EmbeddedOptions, Error, ErrorKind, FarTable, FileClass, IfTaken, Placement, Pool,
-    PoolOptions, TransportChoice,
+    PoolOptions, Protection, TransportChoice,
 };
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ fn try_put(
     schema: SchemaRef,
     batches: impl IntoIterator<Item = Result<RecordBatch, &'static str>>,
 ) -> Result<(), Error> {
-    let options = PutOptions { replace: true, ..PutOptions::default() };
+    let options = PutOptions { replace: true, protection: Some(Protection::None), ..PutOptions::default() };
     pool.put_table_with(name, schema, batches, &options)
 }
 
