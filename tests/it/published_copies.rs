@@ -1,6 +1,7 @@
 //! Tests of published files and tables with copies on two hosts: whatever node is lost, their bytes stay readable, and
 //! each row counts once.
 
+use crate::processes::until;
 use crate::programs::PATIENCE;
 use crate::protected_files::Cluster;
 use crate::random::Random;
@@ -12,7 +13,7 @@ use farpool::{
     CreateOptions, ErrorKind, FarTable, FileClass, IfTaken, NodeStatus, Placement, Pool, Protection,
     TransportChoice,
 };
-use farpool_wire::control::DrainNode;
+use farpool_wire::control::{DrainNode, StatusReport};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -190,7 +191,7 @@ fn all_copied(pool: &Pool) {
             return;
         }
         assert!(begun.elapsed() < PATIENCE, "copies are made: {listed:?}");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::park_timeout(Duration::from_millis(20));
     }
 }
 
@@ -204,15 +205,11 @@ fn copies_that_are_lost_with_a_node_are_made_again_before_the_next_is_lost() {
         put(&pool, "numbers");
         all_copied(&pool);
         for lost in [1, 0] {
-            let lives = || pool.status().expect("a status").nodes.iter().filter(|node| node.alive).count();
-            let before = lives();
+            let lives = |status: &StatusReport| status.nodes.iter().filter(|node| node.alive).count();
+            let before = lives(&pool.status().expect("a status"));
             cluster.lose_node(lost);
-            let begun = Instant::now();
             // Copies on a node count as lost as soon as the node does: no lease lasts as long here.
-            while lives() == before {
-                assert!(begun.elapsed() < PATIENCE, "the loss is seen");
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            until(&pool, PATIENCE, "the loss is seen", |status| lives(status) < before);
             all_copied(&pool);
         }
         // A session that has not seen any of this, and one that has.
