@@ -166,8 +166,10 @@ impl<'a> Drain<'a> {
     fn begin(args: &'a Args, order: &'a DrainNode, pool: &'a Pool) -> Result<Drain<'a>, Failure> {
         let report = pool.status()?;
         let Some(node) = report.nodes.iter().find(|node| node.info.name == order.node) else {
-            let what = "there is no node {} in this pool; farpool status lists the nodes";
-            return Err(Failure::Refused(what.replace("{}", &args.node)));
+            return Err(Failure::Refused(format!(
+                "there is no node {} in this pool; farpool status lists the nodes",
+                args.node
+            )));
         };
         let at_first = Held::of(node);
         let bar = if args.json { ProgressBar::hidden() } else { ProgressBar::new(at_first.bytes()) };
