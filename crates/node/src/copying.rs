@@ -6,7 +6,7 @@
 
 use crate::admit::admit;
 use crate::copy_order::Step;
-use crate::memory::{Inside, Memory};
+use crate::memory::{Inside, Memory, Sharing};
 use crate::service::{NodeService, fresh_handle};
 use farpool_host::Event;
 use farpool_region::GATE_BYTES_MAX;
@@ -109,8 +109,8 @@ impl<M: Memory> NodeService<M> {
             let claimed = self.claim_moving(&[Grant { region: at.region, epoch: at.epoch, handle: own }]);
             (at, claimed)
         };
-        let shared = self.chores.lock().sharing_wanted;
-        let opened = self.open_granted(&actions, shared);
+        let sharing = if self.chores.lock().sharing_wanted { Sharing::Mappable } else { Sharing::Any };
+        let opened = self.open_granted(&actions, sharing);
         self.end_moving(&claimed);
         let into = Span { region: at.region, bytes: 0, offset: 0, epoch: at.epoch, handle: own };
         let copied = opened.and_then(|()| self.copy_runs(dialer, order, &into, bytes_per_second));

@@ -93,6 +93,15 @@ pub trait Memory: Send + Sync + 'static {
     fn locked_count(&self) -> u32;
 }
 
+/// Memory that a region has when it is opened to a new owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Memory that clients of this host can map.
+    Mappable,
+    /// Any memory.
+    Any,
+}
+
 /// Range of a region whose gate was entered.
 #[derive(Debug)]
 pub struct Range<E> {

@@ -6,7 +6,7 @@ use crate::admit::admit;
 use crate::copy_order::CopyOrder;
 use crate::copy_steps::{checksums, copy_out, each_step};
 use crate::extension::{Extend, Extension};
-use crate::memory::{Inside, Memory, Range};
+use crate::memory::{Inside, Memory, Range, Sharing};
 use crate::observation::PressureSeen;
 use crate::options::Limits;
 use farpool_host::{Event, Host, HostEvent, HostMutex, Level};
@@ -298,10 +298,10 @@ impl<M: Memory> NodeService<M> {
     /// Makes the regions of a grant ready and opens them, without the lease lock. It checks that each region is zero,
     /// and makes shared memory if none is ready: some 35 ms for each 64 MiB. If the session ends meanwhile, the gate
     /// refuses to open at an old epoch.
-    pub(crate) fn open_granted(&self, actions: &[Action], shared: bool) -> Result<(), Refusal> {
+    pub(crate) fn open_granted(&self, actions: &[Action], sharing: Sharing) -> Result<(), Refusal> {
         for action in actions {
             if let Action::Open { region, epoch, writable: true, handle } = *action {
-                self.open_fresh(region, shared)?;
+                self.open_fresh(region, sharing)?;
                 match self.arena.open(region, epoch, Some(handle), None) {
                     // The region was revoked meanwhile.
                     Err(RegionError::EpochOrder { current, .. }) => {
@@ -315,9 +315,9 @@ impl<M: Memory> NodeService<M> {
     }
 
     /// Makes a free region ready for its new owner.
-    fn open_fresh(&self, region: RegionIndex, shared: bool) -> Result<(), Refusal> {
+    fn open_fresh(&self, region: RegionIndex, sharing: Sharing) -> Result<(), Refusal> {
         let is_shared = self.arena.is_shared(region) == Some(true);
-        if shared
+        if sharing == Sharing::Mappable
             && !is_shared
             && let Err(error) = self.arena.share(region)
         {
@@ -383,7 +383,8 @@ impl<M: Memory> NodeService<M> {
         if lease.shared {
             self.chores.lock().sharing_wanted = true;
         }
-        let opened = self.open_granted(&actions, lease.shared);
+        let sharing = if lease.shared { Sharing::Mappable } else { Sharing::Any };
+        let opened = self.open_granted(&actions, sharing);
         self.end_moving(&claimed);
         let regions: Vec<RegionAt> =
             leased.grants.iter().map(|grant| RegionAt { region: grant.region, epoch: grant.epoch }).collect();
