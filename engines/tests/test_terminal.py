@@ -119,9 +119,9 @@ def test_help_is_shown_without_a_semicolon(shell, habit):
 
 def test_tables_and_their_columns_are_listed(shell):
     terminal = shell()
-    terminal.enter("CREATE TABLE shell_words AS SELECT 'word' AS word, 7 AS places;")
+    created = terminal.enter("CREATE TABLE shell_words AS SELECT 'word' AS word, 7 AS places;")
     for habit in ["\\d", ".tables"]:
-        assert "shell_words" in terminal.enter(habit)
+        assert "shell_words" in terminal.enter(habit), created
     for habit in ["\\d shell_words", ".schema shell_words"]:
         answer = terminal.enter(habit)
         assert "word" in answer and "Int64" in answer

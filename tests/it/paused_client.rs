@@ -50,15 +50,17 @@ impl Pauses {
     fn pass(&self, moment: Moment) {
         let me = std::thread::current().id();
         let mut state = self.state.lock();
-        if state.trap == Some(moment) {
+        if state.trap == Some(moment) && state.caught.is_none_or(|it| it == me) {
             *state = State { trap: None, caught: Some(me), is_let_go: false };
             self.changed.notify_all();
         }
         let stops = |state: &mut State| state.caught.is_some_and(|it| it != me || !state.is_let_go);
-        drop(self.changed.wait_while(state, stops));
+        // A test that has failed lets nobody go on.
+        drop(self.changed.wait_timeout_while(state, 2 * PATIENCE, stops));
     }
 
-    /// Pauses the next thread that reaches this moment. Until then the thread that was caught before continues, alone.
+    /// Pauses the next thread that reaches this moment. If one is paused already, it continues, alone, until it reaches
+    /// the moment itself.
     fn catch(&self, moment: Moment) {
         let mut state = self.state.lock();
         state.trap = Some(moment);

@@ -210,7 +210,7 @@ def test_a_published_file_is_built_anew_by_whoever_opens_or_reads_it(cluster):
         built.append((pool, name))
         publish(pool, name, content)
 
-    with farpool.connect(cluster.url, timeout="2s") as pool:
+    with farpool.connect(cluster.url) as pool:
         publish(pool, "views/a", content)
         pool.rebuild_with("views/", rebuild)
         reader = pool.open("views/a")
@@ -231,7 +231,7 @@ def test_what_a_rebuild_function_raises_is_in_the_error(cluster):
     def rebuild(pool: farpool.Pool, name: str) -> None:
         raise ValueError(f"no source for {name} today")
 
-    with farpool.connect(cluster.url, timeout="2s") as pool:
+    with farpool.connect(cluster.url) as pool:
         publish(pool, "views/a", b"content")
         pool.rebuild_with("views/", rebuild)
         reader = pool.open("views/a")
