@@ -103,6 +103,11 @@ impl Function {
         Ok(Function { form, entry, digest, bytes: bytes.into(), signature })
     }
 
+    /// Reports whether the function has a signature. Only nodes check whether they trust it.
+    pub fn is_signed(&self) -> bool {
+        self.signature.is_some()
+    }
+
     /// Returns the form: resident, WebAssembly or native.
     pub fn form(&self) -> FunctionForm {
         self.form

@@ -1,13 +1,14 @@
-//! Keys that sign native functions: Ed25519, in PKCS #8.
+//! Keys that sign functions: Ed25519, in PKCS #8.
 
 use crate::{Function, abi};
 use aws_lc_rs::pkcs8::Document;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use farpool_files::Error;
+use farpool_wire::control::FunctionSignature;
 use std::io;
 
-/// Private key that signs native functions.
+/// Private key that signs functions.
 pub struct SigningKey(Ed25519KeyPair);
 
 impl SigningKey {
@@ -35,11 +36,17 @@ impl SigningKey {
         abi::hex(&self.public())
     }
 
-    /// Returns the signature of a shared object.
+    /// Returns the signature of a shared object or a module.
     pub fn signature(&self, object: &[u8]) -> [u8; 64] {
         let mut signature = [0; 64];
         signature.copy_from_slice(self.0.sign(&abi::signed_text(&abi::digest(object))).as_ref());
         signature
+    }
+
+    /// Signs a WebAssembly function, for nodes that run no others. Its signature is not checked anywhere else.
+    pub fn sign_wasm(&self, function: Function) -> Function {
+        let signature = FunctionSignature { key: self.public(), signature: self.signature(&function.bytes) };
+        Function { signature: Some(signature), ..function }
     }
 
     /// Makes a native function of a shared object, with its signature.

@@ -37,7 +37,7 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Remove a function from a pool.
     Rm(RmArgs),
-    /// Create a key pair to sign native functions with.
+    /// Create a key pair to sign functions with.
     Keygen(KeygenArgs),
 }
 
@@ -47,7 +47,7 @@ struct CodeArgs {
     /// Exported name of the function in the file [default: the file name without its extension]
     #[arg(long, value_name = "NAME")]
     entry: Option<String>,
-    /// Private key to sign a native function (.so) with, made by `farpool fn keygen`
+    /// Private key to sign the function with, made by `farpool fn keygen`; native ones (.so) must be signed
     #[arg(long, value_name = "FILE")]
     sign: Option<PathBuf>,
 }
@@ -149,14 +149,19 @@ fn failed(what: &Path, error: impl std::fmt::Display) -> Failure {
 }
 
 impl CodeArgs {
-    /// Loads the function of a file. A shared object is signed with the key of `--sign`.
+    /// Loads the function of a file, signed with the key of `--sign`.
     fn load(&self, file: &Path) -> Result<Function, Failure> {
         let read = |bytes_max| input::file(file, bytes_max).map_err(|error| failed(file, error));
         let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let entry = self.entry.clone().or(stem).unwrap_or_default();
+        let signed = |module| {
+            let function = Function::wasm(module, &entry)?;
+            let key = self.sign.as_deref().map(read_key).transpose()?;
+            Ok(key.map_or(function.clone(), |key| key.sign_wasm(function)))
+        };
         match file.extension().and_then(|ending| ending.to_str()) {
-            Some("wasm") => Ok(Function::wasm(read(FUNCTION_BYTES_MAX)?, &entry)?),
-            Some("wat") => Ok(Function::wasm(build::module_of_text(file)?, &entry)?),
+            Some("wasm") => signed(read(FUNCTION_BYTES_MAX)?),
+            Some("wat") => signed(build::module_of_text(file)?),
             Some("so") => {
                 let Some(key) = &self.sign else {
                     let message =
@@ -193,7 +198,7 @@ fn push(args: &PushArgs) -> Outcome {
     let (form, bytes) = (function.form().word(), function.bytes().len());
     let json = json!({
         "name": args.name, "form": form, "entry": function.entry(), "bytes": bytes, "sha256": digest,
-        "protection": protection,
+        "protection": protection, "signed": function.is_signed(),
     });
     let line = format!(
         "{}: {form}, {}, sha256 {}, protection {protection}",

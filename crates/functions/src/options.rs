@@ -16,8 +16,10 @@ pub struct SandboxOptions {
     pub program: PathBuf,
     /// Largest size of a function's heap, in bytes.
     pub heap_bytes: u64,
-    /// Ed25519 public keys that sign native functions. If there are none, native functions are refused.
+    /// Ed25519 public keys that sign functions. If there are none, native functions are refused.
     pub keys: Vec<[u8; 32]>,
+    /// True if WebAssembly functions, too, must be signed by one of the keys.
+    pub signed_alone: bool,
     /// Folder that caches compiled modules, with a subfolder for each tenant. `None`: nothing is cached.
     pub cache: Option<PathBuf>,
     /// Folders of control groups. Each process is put into all of them, so their limits apply to it.
@@ -49,6 +51,7 @@ impl SandboxOptions {
             program,
             heap_bytes: Self::HEAP_BYTES,
             keys: Vec::new(),
+            signed_alone: false,
             cache: None,
             groups: Vec::new(),
             processes_max: 16,

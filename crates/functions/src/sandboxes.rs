@@ -673,8 +673,9 @@ impl Process {
         // A process without a folder compiles every module anew.
         let cache = options.cache.as_deref().and_then(|folder| tenant_folder(folder, tenant).ok());
         let status = self.status.file().try_clone_to_owned()?;
-        let (heap_bytes, keys, waiting) = (options.heap_bytes, options.keys.clone(), waiting::chosen());
-        Start { heap_bytes, waiting, keys, status, cache }.send(&self.control)
+        let SandboxOptions { heap_bytes, ref keys, signed_alone, .. } = *options;
+        let (keys, waiting) = (keys.clone(), waiting::chosen());
+        Start { heap_bytes, waiting, keys, signed_alone, status, cache }.send(&self.control)
     }
 }
 

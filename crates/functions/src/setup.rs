@@ -18,7 +18,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Largest number of keys of native functions that a process receives.
+/// Largest number of keys that a process receives.
 pub const KEYS_MAX: usize = 64;
 /// Largest number of file descriptors that are sent with one byte. The kernel permits 253.
 const BESIDE_MAX: usize = 128;
@@ -30,8 +30,10 @@ const MESSAGE_BYTES_MAX: usize = 2 << 20;
 pub struct Start {
     /// Largest size of a function's heap, in bytes.
     pub heap_bytes: u64,
-    /// Ed25519 public keys of native functions.
+    /// Ed25519 public keys that sign functions.
     pub keys: Vec<[u8; 32]>,
+    /// True if WebAssembly functions, too, must be signed by one of the keys.
+    pub signed_alone: bool,
     /// Method by which its threads wait for their callers: spinning, sleeping, or both.
     pub waiting: Waiting,
     /// Shared memory in which lanes show what they are doing ([`crate::status`]).
@@ -137,6 +139,7 @@ impl Start {
         let mut body = Vec::new();
         self.heap_bytes.put(&mut body);
         (self.waiting as u8).put(&mut body);
+        self.signed_alone.put(&mut body);
         (self.keys.len() as u32).put(&mut body);
         self.keys.iter().for_each(|key| key.put(&mut body));
         let beside: Vec<_> =
@@ -152,11 +155,12 @@ impl Start {
         let number: u8 = take(&mut cursor)?;
         let waiting =
             Waiting::ALL.iter().find(|(_, waiting)| *waiting as u8 == number).ok_or_else(malformed)?.1;
+        let signed_alone = take(&mut cursor)?;
         let keys =
             (0..count(&mut cursor, KEYS_MAX)?).map(|_| take(&mut cursor)).collect::<io::Result<_>>()?;
         let mut beside = beside.into_iter();
         let status = beside.next().ok_or_else(malformed)?;
-        Ok(Some(Start { heap_bytes, waiting, keys, status, cache: beside.next() }))
+        Ok(Some(Start { heap_bytes, waiting, keys, signed_alone, status, cache: beside.next() }))
     }
 }
 

@@ -108,7 +108,7 @@ codes! {
     BadFunction = 39,
     /// Form of functions that the node does not run; detail: the form.
     NoFunctions = 40,
-    /// Native function without a trusted signature; detail: number of keys that are trusted.
+    /// Function without a trusted signature; detail: number of keys that are trusted.
     NotTrusted = 41,
     /// Window (range of a file for functions) that is not valid; detail: the range, counted from 0, or 2^64 - 1 for the
     /// whole.

@@ -232,7 +232,9 @@ impl Serving<'_> {
         let unknown = Refusal::new(Code::NoSuchFunction, 0);
         match wanted.form {
             FunctionForm::Wasm => {
-                let known = self.process.engines.known(&wanted.digest, self.process.cache.as_ref());
+                // A module of the cache may be from a time when signatures were not asked for.
+                let cache = self.process.cache.as_ref().filter(|_| !self.process.signed_alone);
+                let known = self.process.engines.known(&wanted.digest, cache);
                 self.module(known.ok_or(unknown)?, &wanted.entry)
             }
             FunctionForm::Native => {
@@ -247,6 +249,9 @@ impl Serving<'_> {
         let process = self.process;
         match put.form {
             FunctionForm::Wasm => {
+                if process.signed_alone {
+                    check_signature(&digest(&put.bytes), put.signature.first(), &process.keys)?;
+                }
                 let cache = process.cache.as_ref();
                 let compiled = process.engines.module(&put.bytes, process.heap_bytes, cache).map_err(bad)?;
                 self.module(compiled, &put.entry)

@@ -45,6 +45,8 @@ pub struct Process {
     heap_bytes: u64,
     /// Ed25519 public keys by which native functions must be signed.
     keys: Vec<[u8; 32]>,
+    /// True if WebAssembly functions must be signed as well.
+    signed_alone: bool,
     /// Folder of the tenant's compiled code; `None` if nothing is cached in files.
     cache: Option<OwnedFd>,
     /// Memory that is shared with the node, in which each lane shows what it is doing.
@@ -97,7 +99,9 @@ fn serve(control: &UnixStream, confinement: Confinement) -> Result<(), Box<dyn E
     let engines = Engines::new()?;
     faults::install()?;
     waiting::spin_budget_ns();
-    let Some(Start { heap_bytes, waiting: how, keys, status, cache }) = Start::receive(control)? else {
+    let Some(Start { heap_bytes, waiting: how, keys, signed_alone, status, cache }) =
+        Start::receive(control)?
+    else {
         return Ok(());
     };
     waiting::choose(how);
@@ -114,7 +118,8 @@ fn serve(control: &UnixStream, confinement: Confinement) -> Result<(), Box<dyn E
         (false, false) => ObjectFiles::Nowhere,
     };
     let (objects, lanes) = (Objects::new(object_files), Lanes::default());
-    let process = Arc::new(Process { engines, objects, heap_bytes, keys, cache, status, lanes });
+    let process =
+        Arc::new(Process { engines, objects, heap_bytes, keys, signed_alone, cache, status, lanes });
     let watching = Arc::clone(&process);
     std::thread::Builder::new()
         .name("farpool-look".into())

@@ -54,7 +54,7 @@ pub struct Objects {
     files: ObjectFiles,
 }
 
-/// Checks that one of these keys has signed the object with this hash.
+/// Checks that one of these keys has signed the object or module with this hash.
 pub fn check_signature(
     hash: &[u8; 32],
     by: Option<&FunctionSignature>,

@@ -201,6 +201,36 @@ fn native_function_that_nobody_vouches_for_is_refused() {
     assert_eq!(words_of(&called.output), [0x0101_0101_0101_0101]);
 }
 
+/// The folder of compiled code may hold modules from before the node asked for signatures.
+#[test]
+fn module_is_run_only_if_a_trusted_key_signed_it_where_signatures_are_asked_for() {
+    let (signer, stranger) = (signer(), signer());
+    let folder = tempfile::tempdir().unwrap();
+    let text = r#"(module (memory (export "memory") 1)
+        (func (export "nothing") (param i32) (result i64) (i64.const 0)))"#;
+    let unsigned = Function::wasm(module(text), "nothing").unwrap();
+    let ship = CallOptions { placement: Placement::Ship, ..CallOptions::default() };
+    for signed_alone in [false, true] {
+        let cache = Some(folder.path().to_owned());
+        let running = Running::start(1, SandboxOptions { cache, signed_alone, ..trusting(&signer) });
+        let pool = running.connect(Tcp);
+        let caller = publish(&pool, "bytes", &[1; 8]).caller(Default::default()).unwrap();
+        for function in [unsigned.clone(), stranger.sign_wasm(unsigned.clone())] {
+            match (signed_alone, caller.call(&function, &[], ship)) {
+                (false, Ok(_)) => {}
+                (true, Err(error)) => {
+                    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+                    assert!(error.to_string().contains("not signed by one of the 1 keys"), "{error}");
+                }
+                (_, other) => panic!("{signed_alone}: {other:?}"),
+            }
+        }
+        caller.call(&signer.sign_wasm(unsigned.clone()), &[], ship).unwrap();
+        // The process has compiled it by now, for whoever had it signed.
+        caller.call(&unsigned, &[], ship).unwrap();
+    }
+}
+
 /// Regression: a client's own sandbox holds no keys. Choosing a placement once ignored that, and calls failed as soon
 /// as fetching seemed to take less time.
 #[test]
