@@ -3,7 +3,8 @@
 use farpool_node::node_id;
 use farpool_transport::{Exposure, Identity, Tls};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, date_time_ymd,
 };
 use std::time::{Duration, SystemTime};
 
@@ -58,6 +59,15 @@ impl Ca {
     pub fn tls(&self, identity: &Identity) -> Tls {
         let Issued { cert, key } = self.issue(&Wish { names: &[&identity.dns_name()], days: (-1, 1) });
         Tls::from_pem(&self.pem, &cert, &key).expect("a good certificate")
+    }
+
+    /// Issues a certificate that only clients may use, as those of tenants once were.
+    pub fn client_alone(&self, identity: &Identity) -> Tls {
+        let mut params = CertificateParams::new(vec![identity.dns_name()]).expect("a name");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().expect("a key");
+        let cert = params.signed_by(&key, &self.issuer).expect("signed").pem();
+        Tls::from_pem(&self.pem, &cert, &key.serialize_pem()).expect("a good certificate")
     }
 
     pub fn broker(&self) -> Tls {

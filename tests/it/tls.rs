@@ -277,6 +277,15 @@ fn own_certificate_that_peers_would_refuse_is_refused_at_the_start_and_its_file_
 }
 
 #[test]
+fn certificate_that_only_clients_may_use_is_no_servers_and_the_way_to_another_is_told() {
+    let (ca, tenant) = (Ca::new(), Identity::tenant("analytics").expect("a tenant"));
+    assert!(ca.tls(&tenant).check_serves().is_ok());
+    let error = ca.client_alone(&tenant).check_serves().expect_err("for clients");
+    assert_eq!(error.kind(), TlsErrorKind::Identity, "{error}");
+    assert!(error.to_string().contains("farpool certs renew"), "{error}");
+}
+
+#[test]
 fn server_started_with_anothers_certificate_is_refused() {
     let ca = Ca::new();
     let store = Box::new(farpool_broker::stores::MemoryStore::default());

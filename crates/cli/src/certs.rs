@@ -154,8 +154,9 @@ impl Authority {
         let (what, usages) = match identity {
             Identity::Broker => ("Farpool broker", vec![ServerAuth]),
             Identity::Node(_) => ("Farpool node", vec![ServerAuth, ClientAuth]),
-            Identity::Tenant(_) => ("Farpool tenant", vec![ClientAuth]),
-            Identity::Admin => ("Farpool administrator", vec![ClientAuth]),
+            // Workers serve sessions that have the same identity.
+            Identity::Tenant(_) => ("Farpool tenant", vec![ServerAuth, ClientAuth]),
+            Identity::Admin => ("Farpool administrator", vec![ServerAuth, ClientAuth]),
         };
         let mut params = params_of(days)?;
         let name = identity.dns_name().try_into().map_err(Failure::failed)?;

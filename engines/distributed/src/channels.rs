@@ -3,6 +3,7 @@
 //! The idea: if a worker dies or hangs, the query must fail with the worker's name within seconds. Therefore
 //! connections are probed while a request is in flight, and errors get the address of the worker.
 
+use crate::encrypted;
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
@@ -14,14 +15,20 @@ use datafusion_distributed::{
     SetPlanRequest, WorkerChannel, WorkerToCoordinatorMsg,
 };
 use farpool_lock::Mutex;
+use farpool_transport::{Exposure, Tls};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tonic::codegen::http::HeaderMap;
+use tonic::codegen::Service;
+use tonic::codegen::http::{HeaderMap, Uri};
 use tonic::transport::{Channel, Endpoint};
-use url::{Host, Url};
+use url::Url;
 
 /// Time limit for connecting to a worker.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -30,61 +37,44 @@ const PROBE: Duration = Duration::from_secs(5);
 /// Number of connections that are kept for reuse. If there are more, all are dropped and opened again when needed.
 const CHANNELS_MAX: usize = 1_024;
 
-/// Policy for connections to other machines. They are neither encrypted nor authenticated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beyond {
-    /// Permits this machine only.
-    Refused,
-    /// Permits all machines. Anyone who can reach a worker can run plans there, and anyone on the network path can read
-    /// and change rows.
-    Insecure,
-}
-
-impl Beyond {
-    /// Checks that this worker may be contacted.
-    pub(crate) fn check(self, url: &Url) -> Result<()> {
-        let is_here = match url.host() {
-            Some(Host::Ipv4(address)) => address.is_loopback(),
-            Some(Host::Ipv6(address)) => address.is_loopback(),
-            Some(Host::Domain(name)) => name == "localhost",
-            None => false,
-        };
-        if is_here || self == Beyond::Insecure {
-            return Ok(());
-        }
-        exec_err!(
-            "worker {url} is not on this machine, and the connection would be neither encrypted nor authenticated: \
-             pass --insecure-workers (to a worker: --insecure-listen) to permit it"
-        )
-    }
-}
-
 /// Connections by address. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Channels {
-    beyond: Beyond,
+    exposure: Exposure,
     open: Arc<Mutex<HashMap<Url, Channel>>>,
 }
 
 impl Channels {
-    pub(crate) fn new(beyond: Beyond) -> Channels {
-        Channels { beyond, open: Arc::default() }
+    pub(crate) fn new(exposure: Exposure) -> Channels {
+        Channels { exposure, open: Arc::default() }
     }
 
     pub(crate) fn worker(&self, url: &Url) -> Result<Named> {
-        self.beyond.check(url)?;
+        encrypted::check(&self.exposure, url)?;
         let mut open = self.open.lock();
         let channel = match open.get(url) {
             Some(channel) => channel.clone(),
             None => {
-                let endpoint = Endpoint::from_shared(url.to_string());
-                let endpoint = endpoint.map_err(|error| exec_datafusion_err!("worker {url}: {error}"))?;
-                let channel = endpoint
+                let (host, port) = (url.host_str(), url.port_or_known_default());
+                let (Some(host), Some(port)) = (host, port) else {
+                    return exec_err!("{url} is not an address of a worker");
+                };
+                // The connector encrypts, so the endpoint need not know of it.
+                let endpoint = Endpoint::from_shared(format!("http://{host}:{port}"));
+                let endpoint = endpoint
+                    .map_err(|error| exec_datafusion_err!("worker {url}: {error}"))?
                     .connect_timeout(CONNECT)
                     .tcp_nodelay(true)
                     .http2_keep_alive_interval(PROBE)
-                    .keep_alive_timeout(PROBE)
-                    .connect_lazy();
+                    .keep_alive_timeout(PROBE);
+                let channel = match &self.exposure.tls {
+                    None => endpoint.connect_lazy(),
+                    Some(tls) => {
+                        // `url` writes an IPv6 address in brackets.
+                        let host = host.trim_matches(['[', ']']).to_owned();
+                        endpoint.connect_with_connector_lazy(Encrypting { tls: tls.clone(), host, port })
+                    }
+                };
                 if open.len() >= CHANNELS_MAX {
                     open.clear();
                 }
@@ -93,6 +83,29 @@ impl Channels {
             }
         };
         Ok(Named { url: url.clone(), channel: create_worker_client(BoxCloneSyncChannel::new(channel)) })
+    }
+}
+
+/// Connector that encrypts connections to one worker.
+#[derive(Clone)]
+struct Encrypting {
+    tls: Tls,
+    host: String,
+    port: u16,
+}
+
+impl Service<Uri> for Encrypting {
+    type Response = TokioIo<encrypted::Encrypted>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _uri: Uri) -> Self::Future {
+        let Encrypting { tls, host, port } = self.clone();
+        Box::pin(async move { encrypted::connect(&tls, &host, port).await.map(TokioIo::new) })
     }
 }
 

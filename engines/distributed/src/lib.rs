@@ -5,11 +5,11 @@
 //! same host. `datafusion-distributed` divides the operators above the scans, as it does for any table.
 //!
 //! ```no_run
-//! use farpool_distributed::{Beyond, Workers};
+//! use farpool_distributed::Workers;
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let pool = farpool::Pool::connect("farpool://127.0.0.1:7700")?;
 //! let known = vec!["http://127.0.0.1:7801".parse()?, "http://127.0.0.1:7802=one,two".parse()?];
-//! let workers = Workers::new(known, Beyond::Refused)?;
+//! let workers = Workers::new(known, Default::default())?;
 //! let session = farpool_distributed::session(&pool, Default::default(), &workers)?;
 //! for left_out in workers.refresh().await {
 //!     eprintln!("{left_out}");
@@ -21,7 +21,7 @@
 //!
 //! `dividing` assigns row groups to workers, and `placing` passes the result to the planner. `message` is an encoded
 //! scan, which `codec` makes and decodes. `workers` knows the workers that are available, and `channels` connects to
-//! them. `session` plans queries, and `serving` is the worker's side.
+//! them, with TLS by `encrypted`. `session` plans queries, and `serving` is the worker's side.
 //!
 //! Invariant: the loss of a worker gives an error that names it, or has no effect. It never gives fewer rows.
 //!
@@ -31,6 +31,7 @@
 mod channels;
 mod codec;
 mod dividing;
+mod encrypted;
 mod explain;
 mod message;
 mod placing;
@@ -39,7 +40,6 @@ mod session;
 mod tables;
 mod workers;
 
-pub use channels::Beyond;
 pub use codec::ScanCodec;
 pub use explain::explain;
 pub use serving::serve;

@@ -1,7 +1,8 @@
 //! Worker: runs parts of queries over the far tables of a pool.
 
-use crate::channels::{Beyond, Channels};
+use crate::channels::Channels;
 use crate::codec::ScanCodec;
+use crate::encrypted;
 use crate::session::check;
 use crate::workers::info;
 use datafusion::common::{Result, plan_err};
@@ -11,6 +12,7 @@ use datafusion_distributed::{
 };
 use farpool::Pool;
 use farpool_datafusion::Options;
+use farpool_transport::Exposure;
 use std::future::Future;
 use std::io;
 use std::time::Duration;
@@ -26,37 +28,47 @@ const PLAN_BYTES_MAX: usize = 64 << 20;
 /// Serves plans that clients send over connections to this listener, until `stop` completes. Queries that still run
 /// then fail, because their connections close. `near` are the names of the memory nodes on the same host.
 ///
-/// Connections are neither encrypted nor authenticated. Anyone who reaches the listener may run plans over all tables
-/// of the pool that are not encrypted. Plans that read anything else, or write, are refused.
+/// With certificates, connections are encrypted, and only peers with the identity of this session are served. Without,
+/// anyone who reaches the listener may run plans over all tables of the pool that are not encrypted. Plans that read
+/// anything else, or write, are refused.
 ///
-/// Errors: the listener is reachable from other machines, unless `beyond` permits that.
+/// Errors: the certificate is not one of a server; without certificates, the listener is reachable from other machines,
+/// unless `exposure` permits plaintext.
 pub async fn serve(
     listener: TcpListener,
     pool: &Pool,
     near: &[String],
-    beyond: Beyond,
+    exposure: &Exposure,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
-    if !address.ip().is_loopback() && beyond == Beyond::Refused {
-        let why = format!(
-            "{address} can be reached from other machines, and anyone there could run plans: pass --insecure-listen \
-                 to permit it"
-        );
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    let denied = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
+    match &exposure.tls {
+        Some(tls) => tls.check_serves().map_err(|error| denied(error.to_string()))?,
+        None if address.ip().is_loopback() || exposure.plaintext => {}
+        None => {
+            return Err(denied(format!(
+                "{address} can be reached from other machines, and anyone there could run plans: give certificates \
+                 (--certs), or pass --insecure-listen to permit it"
+            )));
+        }
     }
-    let (codec, channels) = (ScanCodec::new(pool), Channels::new(beyond));
+    let (codec, channels) = (ScanCodec::new(pool), Channels::new(exposure.clone()));
     let build = move |query: WorkerQueryContext| {
         let (codec, channels) = (codec.clone(), channels.clone());
         async move { state(query, codec, channels) }
     };
     let worker = Worker::from_session_builder(build).with_version(info(near));
-    let server = Server::builder()
-        .tcp_nodelay(true)
+    let router = Server::builder()
         .http2_keepalive_interval(Some(PROBE))
         .http2_keepalive_timeout(Some(PROBE))
-        .add_service(worker.into_worker_server().max_decoding_message_size(PLAN_BYTES_MAX))
-        .serve_with_incoming(TcpIncoming::from(listener));
+        .add_service(worker.into_worker_server().max_decoding_message_size(PLAN_BYTES_MAX));
+    let server = async {
+        match exposure.tls.clone() {
+            Some(tls) => router.serve_with_incoming(encrypted::incoming(listener, tls)).await,
+            None => router.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true))).await,
+        }
+    };
     tokio::select! {
         served = server => served.map_err(io::Error::other),
         () = stop => Ok(()),

@@ -1,10 +1,12 @@
 //! Workers of a session: their addresses, the memory nodes near them, and which of them are available.
 
-use crate::channels::{Beyond, Channels};
+use crate::channels::Channels;
+use crate::encrypted;
 use crate::message::VERSION;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion_distributed::{GetWorkerInfoRequest, WorkerChannel, WorkerResolver};
 use farpool_lock::{Mutex, RwLock};
+use farpool_transport::Exposure;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -24,10 +26,11 @@ const ASSIGNED_MAX: usize = 4_096;
 const SPEAKS: &str = "farpool-distributed ";
 const NEAR: &str = "; near ";
 
-/// Address of a worker, `http://HOST:PORT`, and optionally the memory nodes near it, as in `http://HOST:PORT=one,two`.
+/// Address of a worker, `https://HOST:PORT` with certificates and `http://HOST:PORT` without, and optionally the memory
+/// nodes near it, as in `http://HOST:PORT=one,two`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerAddress {
-    /// Address, `http://HOST:PORT`.
+    /// Address, `https://HOST:PORT` or `http://HOST:PORT`.
     pub url: Url,
     /// Names of memory nodes on the same host. `None` if those apply that the worker reports.
     pub near: Option<Vec<String>>,
@@ -37,14 +40,18 @@ impl FromStr for WorkerAddress {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<WorkerAddress, String> {
-        let wanted = "http://HOST:PORT or http://HOST:PORT=NODE,NODE is permitted";
+        let wanted =
+            "https://HOST:PORT or https://HOST:PORT=NODE,NODE is permitted, and http:// without certificates";
         let (url, near) = match text.split_once('=') {
             Some((url, near)) => (url, Some(near)),
             None => (text, None),
         };
         let url =
             Url::parse(url).map_err(|error| format!("{url:?} is not an address ({error}): {wanted}"))?;
-        if url.scheme() != "http" || url.host_str().is_none() || url.port_or_known_default().is_none() {
+        if !["http", "https"].contains(&url.scheme())
+            || url.host_str().is_none()
+            || url.port_or_known_default().is_none()
+        {
             return Err(format!("{url} is not an address of a worker: {wanted}"));
         }
         let near = near.map(|near| near.split(',').map(str::to_owned).collect::<Vec<_>>());
@@ -110,10 +117,13 @@ impl fmt::Debug for Workers {
 impl Workers {
     /// Makes a list of these workers. None is used before [`Workers::refresh`] found it available.
     ///
-    /// Errors: an address on another machine, unless `beyond` permits that; an address given twice.
-    pub fn new(known: Vec<WorkerAddress>, beyond: Beyond) -> Result<Arc<Workers>> {
+    /// With certificates, workers must have the identity of this session, and `https` addresses.
+    ///
+    /// Errors: an address on another machine without certificates, unless `exposure` permits plaintext; an address given
+    /// twice.
+    pub fn new(known: Vec<WorkerAddress>, exposure: Exposure) -> Result<Arc<Workers>> {
         for (place, worker) in known.iter().enumerate() {
-            beyond.check(&worker.url)?;
+            encrypted::check(&exposure, &worker.url)?;
             if known[..place].iter().any(|other| other.url == worker.url) {
                 return exec_err!("worker {} is named twice", worker.url);
             }
@@ -121,7 +131,7 @@ impl Workers {
         Ok(Arc::new(Workers {
             known,
             live: RwLock::default(),
-            channels: Channels::new(beyond),
+            channels: Channels::new(exposure),
             assigned: Mutex::default(),
         }))
     }
@@ -253,8 +263,9 @@ mod tests {
             ("http://localhost.example.org:1", false),
         ] {
             let worker = || vec![url.parse::<WorkerAddress>().expect("an address")];
-            assert_eq!(Workers::new(worker(), Beyond::Refused).is_ok(), is_here, "{url}");
-            assert!(Workers::new(worker(), Beyond::Insecure).is_ok(), "{url}");
+            assert_eq!(Workers::new(worker(), Exposure::default()).is_ok(), is_here, "{url}");
+            let plaintext = Exposure { tls: None, plaintext: true };
+            assert!(Workers::new(worker(), plaintext).is_ok(), "{url}");
         }
     }
 

@@ -27,7 +27,8 @@ use farpool_command::exit::{self, Failure};
 use farpool_command::settings::{self, declared::Scope, origin::Origins};
 use farpool_command::{declaration, exposure, input, log, units};
 use farpool_datafusion::{FarSession, FarTempFiles, Options, Spilled, runtime};
-use farpool_distributed::{Assigned, Beyond, LeftOut, WorkerAddress, Workers};
+use farpool_distributed::{Assigned, LeftOut, WorkerAddress, Workers};
+use farpool_transport::Exposure;
 use output::Format;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -105,10 +106,11 @@ struct Args {
     #[arg(short, long)]
     quiet: bool,
     /// A worker to divide queries among (farpool sql worker), optionally with the names of memory nodes that it is
-    /// near; may be given several times
-    #[arg(long, value_name = "http://HOST:PORT[=NODE,..]")]
+    /// near; may be given several times. Workers without certificates have addresses with http://
+    #[arg(long, value_name = "https://HOST:PORT[=NODE,..]")]
     workers: Vec<WorkerAddress>,
-    /// Permit workers on other machines: plans and rows travel there unencrypted and unauthenticated
+    /// Permit workers on other machines without certificates: plans and rows travel there unencrypted and
+    /// unauthenticated
     #[arg(long, requires = "workers")]
     insecure_workers: bool,
     #[command(flatten)]
@@ -223,17 +225,19 @@ fn run(args: Args, origins: Origins) -> Result<(), Failure> {
     let exposure = args.exposure.exposure()?;
     let options = PoolOptions {
         label: Some("farpool sql".into()),
-        tls: exposure.tls,
+        tls: exposure.tls.clone(),
         plaintext: exposure.plaintext,
         ..PoolOptions::default()
     };
     let pool = Pool::connect_with(&args.exposure.pool, options)?;
     let mut options = Options::default();
     options.placement = args.placement.unwrap_or(options.placement);
-    let beyond = if args.insecure_workers { Beyond::Insecure } else { Beyond::Refused };
     let workers = match args.workers.is_empty() {
         true => None,
-        false => Some(Workers::new(args.workers.clone(), beyond).map_err(refused)?),
+        false => {
+            let exposure = Exposure { tls: exposure.tls, plaintext: args.insecure_workers };
+            Some(Workers::new(args.workers.clone(), exposure).map_err(refused)?)
+        }
     };
     let memory_bytes = match &workers {
         // Workers have limits of their own.

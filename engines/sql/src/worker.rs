@@ -4,7 +4,8 @@ use farpool::monitoring::MonitoredSession;
 use farpool::{Pool, PoolOptions};
 use farpool_command::exit::Failure;
 use farpool_command::{exposure, monitoring, supervisor};
-use farpool_distributed::{Beyond, serve};
+use farpool_distributed::serve;
+use farpool_transport::Exposure;
 use std::io::Write;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -22,7 +23,8 @@ pub(crate) struct Args {
     /// A memory node on this host, whose row groups this worker should read; may be given several times
     #[arg(long, value_name = "NODE", value_parser = name)]
     near: Vec<String>,
-    /// Listen beyond this machine: whoever reaches the port can run plans over every table, and rows travel unencrypted
+    /// Listen beyond this machine without certificates: whoever reaches the port can run plans over every table, and rows
+    /// travel unencrypted
     #[arg(long)]
     insecure_listen: bool,
     #[command(flatten)]
@@ -48,29 +50,33 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let endpoint = args.monitoring.endpoint(exposure.tls.as_ref())?;
     let options = PoolOptions {
         label: Some("farpool sql worker".into()),
-        tls: exposure.tls,
+        tls: exposure.tls.clone(),
         plaintext: exposure.plaintext,
         ..PoolOptions::default()
     };
     let pool = Pool::connect_with(&args.exposure.pool, options)?;
     let monitored = Arc::new(MonitoredSession::new("sql worker", &pool, None));
     let _server = monitoring::serve(endpoint, monitored)?;
-    let beyond = if args.insecure_listen { Beyond::Insecure } else { Beyond::Refused };
+    let exposure = Exposure { tls: exposure.tls, plaintext: args.insecure_listen };
     let served = runtime.block_on(async {
         let listen = |error| Failure::Usage(format!("--listen {}: {error}", args.listen));
         let listener = TcpListener::bind(&args.listen).await.map_err(listen)?;
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let address = listener.local_addr()?;
-        let is_permitted = beyond == Beyond::Insecure || address.ip().is_loopback();
+        let scheme = if exposure.tls.is_some() { "https" } else { "http" };
+        let is_permitted = match &exposure.tls {
+            Some(tls) => tls.check_serves().is_ok(),
+            None => exposure.plaintext || address.ip().is_loopback(),
+        };
         let ready = if is_permitted {
-            writeln!(std::io::stdout(), "ready http://{address}")?;
+            writeln!(std::io::stdout(), "ready {scheme}://{address}")?;
             let threads = tokio::runtime::Handle::current();
             // Needs one of the threads that run plans.
             let check = move || {
                 let _ = threads.block_on(threads.spawn(async {}));
             };
-            Some(supervisor::ready(&format!("serving http://{address}"), check)?)
+            Some(supervisor::ready(&format!("serving {scheme}://{address}"), check)?)
         } else {
             None
         };
@@ -80,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 _ = terminate.recv() => {}
             }
         };
-        let served = serve(listener, &pool, &args.near, beyond, stop).await;
+        let served = serve(listener, &pool, &args.near, &exposure, stop).await;
         drop(ready);
         served.map_err(|error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => {

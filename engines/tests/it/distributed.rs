@@ -14,8 +14,9 @@ use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use datafusion_distributed::{DistributedExt, SessionStateBuilderExt, WorkerResolver};
 use farpool::table::PutOptions;
 use farpool_datafusion::{FarSession, Options};
-use farpool_distributed::{Beyond, WorkerAddress, Workers};
+use farpool_distributed::{WorkerAddress, Workers};
 use farpool_tests::programs::{output, reserved_address};
+use farpool_transport::Exposure;
 use futures::StreamExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -68,7 +69,7 @@ async fn trace_of_a_query_is_in_the_logs_of_its_workers_and_of_the_nodes_that_th
     let [one, two] = logs("worker-");
     let processes = [worker("one", &one), worker("two", &two)];
     let known = processes.iter().map(|process| process.ready.parse().expect("an address")).collect();
-    let workers = Workers::new(known, Beyond::Refused).expect("workers");
+    let workers = Workers::new(known, Exposure::default()).expect("workers");
     let session =
         farpool_distributed::session(&cluster.pool, Options::default(), &workers).expect("a session");
     assert_eq!(soon(workers.refresh()).await, [], "both answer");
@@ -105,7 +106,7 @@ impl Bench {
             NODES.iter().map(|node| worker(&cluster, node, &reserved_address().to_string())).collect();
         let known: Vec<WorkerAddress> =
             processes.iter().map(|process| process.ready.parse().expect("an address")).collect();
-        let workers = Workers::new(known, Beyond::Refused).expect("workers");
+        let workers = Workers::new(known, Exposure::default()).expect("workers");
         let far =
             farpool_distributed::session(&cluster.pool, Options::default(), &workers).expect("a session");
         let near = FarSession::new(&cluster.pool, Options::default()).expect("a session");

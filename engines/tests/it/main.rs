@@ -17,6 +17,7 @@ mod projections;
 mod spills;
 mod substrait;
 mod suite;
+mod worker_certificates;
 
 /// Placements that queries are run with.
 const PLACEMENTS: [&str; 4] = ["auto", "fetch", "ship", "split"];

@@ -22,7 +22,7 @@ const MEMORY_BYTES_MIN: u64 = 1 << 30;
 /// Bytes of memory that a pool has for each byte of a Parquet file, which is compressed.
 const MEMORY_PER_FILE_BYTE: u64 = 6;
 /// Environment variable with the path of the `farpool` binary.
-const FARPOOL: &str = "FARPOOL_BIN";
+pub const FARPOOL: &str = "FARPOOL_BIN";
 /// Environment variable with the path of the `farpool-sql` binary.
 pub const FARPOOL_SQL: &str = "FARPOOL_SQL_BIN";
 /// Time limit of a query. No query takes that long unless it hangs.

@@ -84,6 +84,9 @@ struct Inner {
 
 /// Certificates and key, ready for handshakes.
 struct Loaded {
+    /// Our certificate, followed by those between it and the CA.
+    chain: Vec<CertificateDer<'static>>,
+    roots: Arc<RootCertStore>,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     /// Like `server`, but peers need no certificate.
@@ -156,6 +159,35 @@ impl Tls {
         self.loaded().not_after
     }
 
+    /// Returns the configuration with which connections of other protocols are accepted. Peers prove that they have
+    /// exactly one identity; which one, the caller checks.
+    pub fn server_config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.loaded().server)
+    }
+
+    /// Returns the configuration with which connections of other protocols are made, to the DNS name of an identity.
+    pub fn client_config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.loaded().client)
+    }
+
+    /// Fails if the certificate may not be used by servers, as those of tenants from earlier versions.
+    pub fn check_serves(&self) -> Result<(), TlsError> {
+        let loaded = self.loaded();
+        verify(&loaded.chain, &loaded.roots, webpki::KeyUsage::server_auth()).map_err(|error| {
+            let why = "is not one of a server; farpool certs renew makes one that is";
+            TlsError::new(TlsErrorKind::Identity, format!("{} {why} ({error})", loaded.own()))
+        })
+    }
+
+    /// Translates the error of a handshake that another library made with these configurations.
+    pub fn explain(&self, error: io::Error, expected: Option<&Identity>) -> io::Error {
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        let Some(cause) = cause else { return error };
+        let loaded = self.loaded();
+        let why = causes::of_rustls(cause, expected, &loaded.own(), &loaded.ca_label);
+        io::Error::new(io::ErrorKind::PermissionDenied, why)
+    }
+
     /// Returns the identity of this process.
     pub fn identity(&self) -> &Identity {
         &self.0.identity
@@ -202,7 +234,7 @@ impl Loaded {
             .only_check_end_entity_revocation()
             .build()
             .map_err(unusable)?;
-        let servers = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+        let servers = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .with_crls(revoked)
             .only_check_end_entity_revocation()
             .build()
@@ -233,11 +265,13 @@ impl Loaded {
             .with_protocol_versions(&[&version::TLS13])
             .map_err(version)?
             .with_webpki_verifier(servers)
-            .with_client_auth_cert(chain, private)
+            .with_client_auth_cert(chain.clone(), private)
             .map_err(wrong_key)?;
         client.resumption = Resumption::disabled();
         client.enable_secret_extraction = true;
         Ok(Loaded {
+            chain,
+            roots,
             client: Arc::new(client),
             server,
             open_server,
@@ -314,15 +348,23 @@ fn check_own(
         Identity::Node(_) => &[KeyUsage::server_auth(), KeyUsage::client_auth()],
         Identity::Tenant(_) | Identity::Admin => &[KeyUsage::client_auth()],
     };
-    let wrong = |error: webpki::Error| causes::of_webpki(&error, &whose, ca_label);
-    let certificate = webpki::EndEntityCert::try_from(&chain[0]).map_err(wrong)?;
-    for usage in usages {
-        let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms.all;
-        certificate
-            .verify_for_usage(algorithms, &roots.roots, &chain[1..], UnixTime::now(), *usage, None, None)
-            .map_err(wrong)?;
-    }
-    Ok(())
+    let mut usages = usages.iter();
+    usages
+        .try_for_each(|usage| verify(chain, roots, *usage))
+        .map_err(|error| causes::of_webpki(&error, &whose, ca_label))
+}
+
+/// Checks that CAs have issued a certificate, the first of its chain, for a usage.
+fn verify(
+    chain: &[CertificateDer<'static>],
+    roots: &RootCertStore,
+    usage: webpki::KeyUsage,
+) -> Result<(), webpki::Error> {
+    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms.all;
+    let certificate = webpki::EndEntityCert::try_from(&chain[0])?;
+    certificate
+        .verify_for_usage(algorithms, &roots.roots, &chain[1..], UnixTime::now(), usage, None, None)
+        .map(drop)
 }
 
 /// Verifier of clients: the standard verification, and exactly one identity.
