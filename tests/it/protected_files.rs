@@ -39,11 +39,15 @@ impl Cluster {
 
     /// Starts a node with a host label of its own.
     fn start_node(&mut self) {
+        self.start_node_at(&format!("rack-{}", self.started + 1));
+    }
+
+    pub(crate) fn start_node_at(&mut self, host_label: &str) {
         self.started += 1;
         let name = Name::new(format!("n{}", self.started)).expect("a name");
         let mut options = NodeOptions::new(name, 48 * MIB, self.broker.address().to_string());
         options.region_bytes = MIB;
-        options.host_label = Some(Name::new(format!("rack-{}", self.started)).expect("a label"));
+        options.host_label = Some(Name::new(host_label).expect("a label"));
         // The node keeps its memory, however little the other tests of this machine leave free.
         options.pressure.source = None;
         options.extension = farpool_near_data::extension(FunctionOptions::default());

@@ -73,6 +73,34 @@ fn sum(table: &FarTable, placement: Placement) -> Answer {
 }
 
 #[test]
+fn copies_lie_in_different_zones_so_that_the_loss_of_a_whole_zone_loses_nothing() {
+    for (transport, lost) in TRANSPORTS.into_iter().flat_map(|transport| [(transport, "z"), (transport, "y")])
+    {
+        let mut cluster = Cluster::new(0);
+        let mut zones = vec!["z", "z", "y", "z"];
+        for (number, zone) in zones.iter().enumerate() {
+            cluster.start_node_at(&format!("{zone}/rack-{number}/host"));
+        }
+        let pool = cluster.connect(transport, Some(Protection::Mirror));
+        let mut random = Random(11);
+        let published = publish(&pool, "view", &mut random);
+        put(&pool, "numbers");
+        let spilled = pool.create("spill", FileClass::Scratch, CreateOptions::default()).expect("created");
+        let bytes = random.bytes(9 * MIB);
+        spilled.write_at(0, &bytes).expect("written");
+        while let Some(index) = zones.iter().position(|zone| *zone == lost) {
+            zones.remove(index);
+            cluster.lose_node(index);
+        }
+        check(&pool, "view", &published);
+        sum(&pool.table("numbers").expect("a table"), Placement::Ship);
+        let mut into = vec![0; bytes.len()];
+        assert_eq!(spilled.read_at(0, &mut into).expect("readable"), bytes.len());
+        assert!(into == bytes, "the spilled bytes are those that were written");
+    }
+}
+
+#[test]
 fn file_published_with_a_mirror_is_read_whichever_node_is_lost() {
     for (transport, lost) in TRANSPORTS.into_iter().flat_map(|transport| [(transport, 0), (transport, 1)]) {
         let mut cluster = Cluster::new(2);

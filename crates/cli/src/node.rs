@@ -10,7 +10,8 @@ use farpool_host::waiting::{self, Waiting};
 use farpool_host::{Event, Host, Machine};
 use farpool_near_data::FunctionOptions;
 use farpool_node::{Donation, HostMemory, Limits, MemorySource, Node, NodeOptions, NodeState, SocketFolder};
-use farpool_wire::Name;
+use farpool_wire::limits::HOST_LABEL_LEVELS_MAX;
+use farpool_wire::{Name, shown};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +43,8 @@ pub(crate) struct Args {
     /// Address at which clients reach the node [default: the address it listens on]
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// Failure domain of the node [default: the name of this host]
+    /// Failure domains of the node, from the widest to its host, such as zone-1/rack-2/host-3 [default: the name of this
+    /// host]
     #[arg(long, value_name = "NAME")]
     host_label: Option<String>,
     /// NUMA node of this host whose memory is donated, such as CXL memory, which is a node without CPUs [default: the
@@ -124,6 +126,9 @@ pub(crate) struct Args {
     /// can do on this machine whatever the sandbox process can: protect the key like root access
     #[arg(long, value_name = "FILE", conflicts_with = "no_functions")]
     function_keys: Option<PathBuf>,
+    /// Refuse WebAssembly functions, too, unless they are signed with a key of --function-keys
+    #[arg(long, requires = "function_keys")]
+    function_signed: bool,
     /// Directory for compiled functions, so that they survive a restart of the node
     #[arg(long, value_name = "FOLDER", conflicts_with = "no_functions")]
     function_cache: Option<PathBuf>,
@@ -171,6 +176,7 @@ fn sandboxes(args: &Args) -> Result<Option<SandboxOptions>, Failure> {
     Ok(Some(SandboxOptions {
         heap_bytes,
         keys,
+        signed_alone: args.function_signed,
         cache,
         groups,
         processes_max,
@@ -190,6 +196,25 @@ fn function_keys(file: &Path) -> Result<Vec<[u8; 32]>, Failure> {
         key.ok_or_else(|| wrong(format!("{line:?} is not a key; 64 hexadecimal digits are needed")))
     };
     lines.map(key).collect()
+}
+
+/// Reads the name that a flag gives.
+fn name(flag: &str, name: &str) -> Result<Name, Failure> {
+    Name::new(name)
+        .map_err(|error| Failure::Usage(format!("{flag} {name:?}: {error}; 1 to 255 bytes are permitted")))
+}
+
+/// Reads a host label. Up to [`HOST_LABEL_LEVELS_MAX`] failure domains are told apart.
+fn host_label(label: &str) -> Result<Name, Failure> {
+    let levels = label.split('/').count();
+    if label.split('/').all(|part| !part.is_empty()) && levels <= HOST_LABEL_LEVELS_MAX {
+        return name("--host-label", label);
+    }
+    Err(Failure::Usage(format!(
+        "--host-label {}: use 1 to {HOST_LABEL_LEVELS_MAX} names with a / between them, from the widest failure domain \
+         to the host, such as zone-1/rack-2/host-3",
+        shown(label)
+    )))
 }
 
 /// Returns the bytes to donate. Looks at the memory of the host if they are a share of it, or if a reserve of it is
@@ -214,11 +239,6 @@ fn socket_folder(args: &Args) -> Result<Option<SocketFolder>, Failure> {
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut stop = Stop::catch()?;
     waiting::choose(args.waiting);
-    let name = |flag: &str, name: &str| {
-        Name::new(name).map_err(|error| {
-            Failure::Usage(format!("{flag} {name:?}: {error}; 1 to 255 bytes are permitted"))
-        })
-    };
     let exposure = args.exposure.exposure(&format!("node-{}", args.name))?;
     let brokers = exposure::brokers_of("--broker", &args.broker, &exposure)?;
     let host = HostMemory::find();
@@ -233,7 +253,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let endpoint = args.monitoring.endpoint(exposure.tls.as_ref())?;
     options.exposure = exposure;
     options.advertise = args.advertise.clone();
-    options.host_label = args.host_label.as_deref().map(|label| name("--host-label", label)).transpose()?;
+    options.host_label = args.host_label.as_deref().map(host_label).transpose()?;
     options.donation = match (&args.dax, args.huge_pages) {
         (Some(device), _) => Donation::Device(device.clone()),
         (None, Some(page_bytes)) => Donation::HugePages { page_bytes },

@@ -190,7 +190,8 @@ impl FileInner {
                 ranges: List::new(ranges.iter().map(|(_, range)| range.clone()).collect())
                     .map_err(too_many)?,
             });
-            let deadline = self.session.request_deadline();
+            let bytes = ranges.iter().map(|(_, range)| u64::from(range.bytes)).sum();
+            let deadline = self.session.base.request_deadline_for(bytes);
             let answer = at.node.converse(deadline, Repeat::Harmless, |link| link.call(&asked, deadline));
             let Ok(Reply::Checksums(taken)) = answer else {
                 silent.insert(at.node.info.node);

@@ -15,11 +15,13 @@ fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
 
-/// Broker with nodes 1 to 3, of which 2 and 3 are on one host, and a session that has sealed four regions of each.
+/// Broker with nodes 1 to 3, of which 2 and 3 are on one host unless given, and a session that has sealed four regions of each.
 struct Pool {
     broker: BrokerLeases,
     durable: Durable,
     proof: SessionProof,
+    /// Host labels of the nodes.
+    hosts: [&'static str; 3],
     /// Nodes that have filled region 7 with copies.
     filled: Vec<u64>,
     /// Regions that nodes have taken back.
@@ -28,12 +30,16 @@ struct Pool {
 
 impl Pool {
     fn new() -> Pool {
+        Pool::on(["a", "b", "b"])
+    }
+
+    fn on(hosts: [&'static str; 3]) -> Pool {
         let mut records = Vec::new();
         let settings = LeaseSettings::default();
         let broker = BrokerLeases::start(START, settings, Durable::default(), [4; 32], &mut records);
         let proof = SessionProof { session: SessionId(9), secret: Secret(0) };
-        let mut pool =
-            Pool { broker, durable: Durable::default(), proof, filled: vec![], taken_back: vec![] };
+        let durable = Durable::default();
+        let mut pool = Pool { broker, durable, proof, hosts, filled: vec![], taken_back: vec![] };
         records.into_iter().for_each(|record| pool.durable.apply(record));
         (1..=NODES).for_each(|node| pool.offer(START, node, LIFE));
         let open = OpenSession { resume: SessionId(0), secret: Secret(0), label: name("c") };
@@ -47,7 +53,7 @@ impl Pool {
     }
 
     fn offer(&mut self, now: MonoNs, node: u64, incarnation: Incarnation) {
-        let host = if node == 1 { "a" } else { "b" };
+        let host = self.hosts[node as usize - 1];
         let info = NodeInfo {
             node: NodeId(node),
             name: name(&format!("n{node}")),
@@ -220,6 +226,32 @@ fn copy_of_a_lost_node_is_ordered_from_a_node_on_another_host_than_the_copy_that
     inventory.owned = List::new(vec![owned]).expect("one");
     let ruling = pool.broker.inventory(lost(), 2, inventory).expect("known");
     assert_eq!(ruling.drop.iter().map(|at| at.region).collect::<Vec<_>>(), [RegionIndex(0)]);
+}
+
+#[test]
+fn copy_is_ordered_from_the_node_that_lies_farthest_among_those_that_are_free() {
+    let mut pool = Pool::on(["z/1", "z/2", "y/3"]);
+    pool.publish(&[&[at(1, 0)]]).expect("published");
+    assert_eq!(pool.next(START, 2), None, "another zone has a free node");
+    assert!(pool.next(START, 3).is_some());
+    // It could not make the copy, so nearer nodes may.
+    let order = pool.next(START, 3).expect("ordered");
+    let (region, epoch, handle) = (RegionIndex(7), Epoch(2), Handle(6));
+    let report = EndRepair { order: order.signed, copied: List::default(), region, epoch, handle };
+    assert_eq!(pool.broker.end_repair(START, 3, &report, &mut Vec::new()), Ok(RepairEnded { runs: 0 }));
+    assert!(pool.next(START, 2).is_some());
+
+    let mut pool = Pool::on(["z/1", "z/2", "y/3"]);
+    pool.publish(&[&[at(1, 0)]]).expect("published");
+    pool.drain(3);
+    assert!(pool.next(START, 2).is_some(), "no other zone takes copies");
+}
+
+#[test]
+fn copies_in_a_domain_and_on_a_host_of_it_are_refused_as_they_may_be_on_one_host() {
+    let mut pool = Pool::on(["z", "z/2", "y/2"]);
+    assert_eq!(pool.publish(&[&[at(1, 0), at(2, 0)]]), Err(Code::CopiesTogether));
+    assert!(pool.publish(&[&[at(2, 0), at(3, 0)]]).is_ok());
 }
 
 #[test]

@@ -14,6 +14,7 @@ use arbiter::Arbiter;
 use farpool_lease::broker::Durable;
 use farpool_lease::{BrokerLeases, BrokerSettings, LeaseSettings, Quotas};
 use farpool_wire::control::*;
+use farpool_wire::host_label::is_within;
 use farpool_wire::*;
 use schedule::{Random, Tally, run, run_one};
 use std::collections::BTreeMap;
@@ -82,7 +83,7 @@ fn tenant_of(index: usize) -> Name {
 }
 
 fn host_of(node: usize) -> Name {
-    Name::new(format!("host-{node}")).expect("a name")
+    Name::new(format!("zone-{}/host-{node}", node % 2)).expect("a name")
 }
 
 fn settings() -> BrokerSettings {
@@ -178,8 +179,9 @@ impl World<'_> {
     fn ask_for_tickets(&mut self) {
         let (tenant, proof) = self.random.pick(&self.sessions).expect("sessions");
         let regions = 1 + self.random.below(5);
-        let hosts: Vec<Name> = (0..NODES).map(host_of).collect();
-        let apart = if self.random.percent(20) { self.random.pick_some(&hosts, 2) } else { Vec::new() };
+        let zone = Name::new("zone-1").expect("a name");
+        let domains: Vec<Name> = (0..NODES).map(host_of).chain([zone]).collect();
+        let apart = if self.random.percent(20) { self.random.pick_some(&domains, 2) } else { Vec::new() };
         let request = RequestTickets {
             session: proof.session,
             secret: proof.secret,
@@ -191,7 +193,8 @@ impl World<'_> {
         };
         match self.broker.request_tickets(self.now(), &tenant_of(tenant), &request) {
             Ok(tickets) => {
-                let is_apart = |offer: &TicketOffer| !apart.contains(&offer.node.host_label);
+                let is_in = |offer: &TicketOffer, domain| is_within(&offer.node.host_label, domain);
+                let is_apart = |offer: &TicketOffer| !apart.iter().any(|domain| is_in(offer, domain));
                 assert!(tickets.tickets.iter().all(is_apart), "{tickets:?} is not apart from {apart:?}");
                 let drains = |offer: &TicketOffer| self.nodes[offer.node.node.0 as usize - 1].is_to_drain;
                 assert!(!tickets.tickets.iter().any(drains), "promised from a node that is being emptied");

@@ -96,7 +96,8 @@ wire_struct! {
         near: u128,
         /// Incarnations not to use. A node that has restarted since may be used again.
         avoid: List<Incarnation, NODES_MAX>,
-        /// Failure domains (host labels) not to use: the copy of a mirror must lie on another one.
+        /// Failure domains not to use, because other copies lie there: host labels, or what stands before one of their
+        /// slashes.
         apart: List<Name, APART_MAX>,
     }
 }

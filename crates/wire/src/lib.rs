@@ -13,6 +13,7 @@ pub mod control;
 pub mod data;
 pub mod frame;
 mod function;
+pub mod host_label;
 pub mod ids;
 pub mod limits;
 pub mod mutants;

@@ -36,8 +36,10 @@ pub const LEASE_REGIONS_MAX: usize = 4_096;
 pub const TICKETS_MAX: usize = 256;
 /// Most nodes of one pool.
 pub const NODES_MAX: usize = 512;
-/// Most failure domains (host labels) that one request excludes.
+/// Most failure domains that one request excludes.
 pub const APART_MAX: usize = 16;
+/// Most levels of a host label, such as the three of `zone/rack/host`. Further slashes belong to the host's name.
+pub const HOST_LABEL_LEVELS_MAX: usize = 8;
 /// Most tenants of one pool that hold something at a time.
 pub const TENANTS_MAX: usize = 1_024;
 /// Most runs of one published file.

@@ -20,7 +20,7 @@ wire_struct! {
         shm_socket: Text,
         /// Boot id of the node's host. Equal boot ids mean the same host.
         host_boot: u128,
-        /// Failure domain of the node.
+        /// Failure domains of the node, from the widest to the host ([`crate::host_label`]).
         host_label: Name,
         /// Bytes of each of the node's regions.
         region_bytes: u64,

@@ -7,7 +7,7 @@ use super::{Growing, Leases, Patience, STEP_BYTES};
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
-use crate::plan::{Allocation, Group};
+use crate::plan::{Allocation, Apart, Group};
 use crate::stats::{add, subtract};
 use farpool_lock::MutexGuard;
 use farpool_wire::control::*;
@@ -27,9 +27,6 @@ const BRIEF_PAUSE_MS: u64 = 1_000;
 /// Time in ms after a broker did not answer for the whole patience, in which other threads that need memory ask only
 /// once. Otherwise they would all wait for as long, one after the other.
 const UNREACHABLE_PAUSE_MS: u64 = 1_000;
-/// Slowest rate at which a node is expected to touch the pages of a new lease, in bytes per ms. It touches them before
-/// it answers. 400 MB/s were measured on a virtual machine whose host had to find the pages first.
-const READY_BYTES_PER_MS: u64 = 128 << 10;
 
 impl Leases {
     /// Waits for the mutex under which more memory is requested.
@@ -40,28 +37,43 @@ impl Leases {
         growing
     }
 
-    /// Allocates an extent on a node outside the failure domains in `apart`. Leases more regions if necessary.
+    /// Allocates an extent on a host other than those with the labels in `beside`, and as far from them as the pool
+    /// allows. Leases more regions if necessary.
     pub(crate) fn allocate(
         &self,
         group: Group,
         bytes: u32,
-        apart: &[Name],
+        beside: &[Name],
         patience: Patience,
     ) -> Result<Allocation<Arc<LeasedRegion>>, Error> {
-        let apart = if mutant!(MirrorOnOneHost) { &[] } else { apart };
-        let is_good = |node: &NodeLinks| !node.is_suspect() && !apart.contains(&node.info.host_label);
+        let beside = if mutant!(MirrorOnOneHost) { &[] } else { beside };
+        farthest(beside, patience, |apart, patience| self.allocate_apart(group, bytes, apart, patience))
+    }
+
+    fn allocate_apart(
+        &self,
+        group: Group,
+        bytes: u32,
+        apart: &Apart,
+        patience: Patience,
+    ) -> Result<Allocation<Arc<LeasedRegion>>, Error> {
+        let is_good = |node: &NodeLinks| !node.is_suspect() && apart.allows(&node.info.host_label);
         if let Some(allocation) = self.allocate_from_held(group, bytes, is_good) {
             return Ok(allocation);
         }
         let mut growing = self.grow();
+        let mut has_leased = false;
         loop {
             // Another thread may have leased memory that serves both.
             if let Some(allocation) = self.allocate_from_held(group, bytes, is_good) {
                 return Ok(allocation);
             }
-            if patience == Patience::Brief && self.base.host.now() < growing.brief_until {
-                let message = "the pool had no free memory less than 1 s ago; retry later";
-                return Err(Error::new(ErrorKind::Exhausted, message));
+            if has_leased && apart.levels() > 0 {
+                // The broker is of a version that knows hosts alone, or the node was lost at once.
+                growing.brief_until[apart.levels()] = self.base.deadline(BRIEF_PAUSE_MS);
+            }
+            if patience == Patience::Brief {
+                self.check_not_refused(&growing, apart)?;
             }
             let (held, _) = self.held.lock().allocator.held(group);
             let needed = u64::from(bytes);
@@ -71,14 +83,24 @@ impl Leases {
             };
             if let Err(error) = self.lease_more(&mut growing, group, needed, wanted, apart, patience) {
                 if patience == Patience::Brief {
-                    growing.brief_until = self.base.deadline(BRIEF_PAUSE_MS);
+                    growing.brief_until[apart.levels()] = self.base.deadline(BRIEF_PAUSE_MS);
                     return Err(error);
                 }
                 // A node that did not answer last time is better than none.
-                let is_apart = |node: &NodeLinks| !apart.contains(&node.info.host_label);
+                let is_apart = |node: &NodeLinks| apart.allows(&node.info.host_label);
                 return self.allocate_from_held(group, bytes, is_apart).ok_or(error);
             }
+            has_leased = true;
         }
+    }
+
+    /// Fails if the pool had no memory a moment ago that is as far from other copies.
+    fn check_not_refused(&self, growing: &Growing, apart: &Apart) -> Result<(), Error> {
+        if self.base.host.now() >= growing.brief_until[apart.levels()] {
+            return Ok(());
+        }
+        let message = "the pool had no free memory less than 1 s ago; retry later";
+        Err(Error::new(ErrorKind::Exhausted, message))
     }
 
     fn allocate_from_held(
@@ -103,13 +125,23 @@ impl Leases {
         }
     }
 
-    /// Allocates consecutive extents in one region, of at least `bytes` bytes in all, on a node outside the failure
-    /// domains in `apart`. Leases more regions if necessary.
+    /// Allocates consecutive extents in one region, of at least `bytes` bytes in all, on a host other than those with
+    /// the labels in `beside`, and as far from them as the pool allows. Leases more regions if necessary.
     pub(crate) fn allocate_run(
         &self,
         group: Group,
         bytes: u64,
-        apart: &[Name],
+        beside: &[Name],
+        patience: Patience,
+    ) -> Result<Vec<Allocation<Arc<LeasedRegion>>>, Error> {
+        farthest(beside, patience, |apart, patience| self.allocate_run_apart(group, bytes, apart, patience))
+    }
+
+    fn allocate_run_apart(
+        &self,
+        group: Group,
+        bytes: u64,
+        apart: &Apart,
         patience: Patience,
     ) -> Result<Vec<Allocation<Arc<LeasedRegion>>>, Error> {
         // Each round leases a region. Another round is needed only if the region is too small or is lost at once.
@@ -119,7 +151,16 @@ impl Leases {
             if let Some(allocations) = self.allocate_run_from_held(group, bytes, apart) {
                 return Ok(allocations);
             }
-            self.lease_more(&mut growing, group, bytes, bytes, apart, patience)?;
+            // Each row group of a table would ask again for memory that the pool lacks.
+            if apart.levels() > 0 {
+                self.check_not_refused(&growing, apart)?;
+            }
+            if let Err(error) = self.lease_more(&mut growing, group, bytes, bytes, apart, patience) {
+                if apart.levels() > 0 {
+                    growing.brief_until[apart.levels()] = self.base.deadline(BRIEF_PAUSE_MS);
+                }
+                return Err(error);
+            }
         }
         let message = format!("no leased region has {bytes} contiguous free bytes");
         self.allocate_run_from_held(group, bytes, apart)
@@ -130,9 +171,9 @@ impl Leases {
         &self,
         group: Group,
         bytes: u64,
-        apart: &[Name],
+        apart: &Apart,
     ) -> Option<Vec<Allocation<Arc<LeasedRegion>>>> {
-        let is_good = |node: &NodeLinks| !node.is_suspect() && !apart.contains(&node.info.host_label);
+        let is_good = |node: &NodeLinks| !node.is_suspect() && apart.allows(&node.info.host_label);
         let mut held = self.held.lock();
         loop {
             let unfit = self.nodes.unfit(is_good);
@@ -167,7 +208,7 @@ impl Leases {
             let of_group = held.allocator.regions().filter(|(_, _, its_group)| *its_group == group);
             of_group.filter_map(|(id, ..)| Some(held.regions.get(&id)?.node.info.incarnation)).collect()
         };
-        self.lease_once(group, bytes, &[], Patience::Brief, &mut avoid).is_ok()
+        self.lease_once(group, bytes, &Apart::default(), Patience::Brief, &mut avoid).is_ok()
     }
 
     /// Returns the bytes of the regions that a group of files shares, and how many of them are free.
@@ -201,18 +242,20 @@ impl Leases {
         if free >= bytes {
             return Ok(());
         }
-        self.lease_more(&mut growing, group, bytes - free, bytes - free, &[], Patience::Full)
+        self.lease_more(&mut growing, group, bytes - free, bytes - free, &Apart::default(), Patience::Full)
     }
 
     /// Leases until a group of files has at least `bytes` free bytes in its regions. For scratch files, the regions
     /// held then stay leased while the session lives.
     pub(crate) fn reserve(&self, group: Group, bytes: u64) -> Result<(), Error> {
         let mut growing = self.grow();
+        let floor_before = self.held.lock().floor_bytes;
         loop {
             let free = {
                 let mut held = self.held.lock();
                 let (all, free) = held.allocator.held(group);
-                if free >= bytes && group == Group::Class(FileClass::Scratch) {
+                // Nodes may take long, and what they have leased so far is idle until the last of them is done.
+                if group == Group::Class(FileClass::Scratch) {
                     held.floor_bytes = held.floor_bytes.max(all);
                 }
                 free
@@ -221,7 +264,11 @@ impl Leases {
                 return Ok(());
             }
             let next = (bytes - free).min(STEP_BYTES);
-            self.lease_more(&mut growing, group, next, next, &[], Patience::Full)?;
+            let leased = self.lease_more(&mut growing, group, next, next, &Apart::default(), Patience::Full);
+            if let Err(error) = leased {
+                self.held.lock().floor_bytes = floor_before;
+                return Err(error);
+            }
         }
     }
 
@@ -233,7 +280,7 @@ impl Leases {
         group: Group,
         needed: u64,
         wanted: u64,
-        apart: &[Name],
+        apart: &Apart,
         patience: Patience,
     ) -> Result<(), Error> {
         if patience == Patience::Brief {
@@ -259,7 +306,7 @@ impl Leases {
         group: Group,
         needed: u64,
         wanted: u64,
-        apart: &[Name],
+        apart: &Apart,
         patience: Patience,
     ) -> Result<(), Error> {
         let mut avoid: Vec<Incarnation> = Vec::new();
@@ -301,7 +348,7 @@ impl Leases {
         &self,
         group: Group,
         bytes: u64,
-        apart: &[Name],
+        apart: &Apart,
         patience: Patience,
         avoid: &mut Vec<Incarnation>,
     ) -> Result<(), Error> {
@@ -320,7 +367,7 @@ impl Leases {
             class,
             near: self.nodes.this_host(),
             avoid: List::new(avoid.clone()).unwrap_or_default(),
-            apart: List::new(apart.to_vec()).unwrap_or_default(),
+            apart: List::new(apart.domains().to_vec()).unwrap_or_default(),
         };
         let patience_ms = match patience {
             Patience::Full => self.base.options.broker_patience_ms,
@@ -357,8 +404,7 @@ impl Leases {
         let lease = Request::Lease(Lease { ticket: offer.ticket.clone(), shared: links.is_shared() });
         let asked = self.base.host.now();
         let bytes = u64::from(offer.ticket.region_count).saturating_mul(offer.node.region_bytes);
-        let ready_ms = bytes / READY_BYTES_PER_MS;
-        let deadline = self.base.deadline(self.base.options.request_timeout_ms.saturating_add(ready_ms));
+        let deadline = self.base.request_deadline_for(bytes);
         // If the answer to the first try was lost, the second is refused because the ticket is spent. The regions of
         // the first then belong to this session and are freed when it ends.
         let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&lease, deadline))?;
@@ -388,4 +434,17 @@ impl Leases {
         add(&self.base.counters.leased_bytes_total, bytes);
         Ok(leased.grants.len() as u64)
     }
+}
+
+/// Allocates for a copy beside others, whose host labels are given: in the domains farthest from theirs that have
+/// memory.
+fn farthest<T>(
+    beside: &[Name],
+    patience: Patience,
+    allocate: impl Fn(&Apart, Patience) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut levels = Apart::farthest_first(beside);
+    let hosts = levels.pop().unwrap_or_default();
+    let wider = levels.iter().find_map(|apart| allocate(apart, Patience::Brief).ok());
+    wider.map_or_else(|| allocate(&hosts, patience), Ok)
 }

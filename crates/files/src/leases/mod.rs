@@ -24,6 +24,7 @@ use farpool_host::HostMutex;
 use farpool_lock::Mutex;
 use farpool_transport::LinkError;
 use farpool_wire::control::*;
+use farpool_wire::limits::HOST_LABEL_LEVELS_MAX;
 use farpool_wire::{Code, Epoch, List, MonoNs, RegionIndex, Request};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,8 +62,9 @@ struct Held {
 struct Growing {
     /// Time at which the thread that holds the mutex began to wait for it.
     asked: MonoNs,
-    /// Time until which requests with [`Patience::Brief`] fail without asking the broker.
-    brief_until: MonoNs,
+    /// Time until which requests with [`Patience::Brief`] fail without asking the broker, by the levels between hosts and
+    /// the domains that they avoid ([`crate::plan::Apart`]).
+    brief_until: [MonoNs; HOST_LABEL_LEVELS_MAX],
     /// Time until which requests are sent once and not retried, because no broker answered a moment ago.
     unreachable_until: MonoNs,
     /// Time at which a request with [`Patience::Full`] was last refused.

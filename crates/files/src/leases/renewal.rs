@@ -165,7 +165,7 @@ impl Leases {
                 Error::new(ErrorKind::Invalid, format!("too many regions to seal at once: {error}"))
             })?,
         });
-        let deadline = self.base.request_deadline();
+        let deadline = self.base.request_deadline_for(regions.len() as u64 * links.info.region_bytes);
         let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&request, deadline))?;
         let grants = answer_of!(reply, Seal)?;
         if grants.regions.len() != regions.len() {

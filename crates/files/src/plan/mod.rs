@@ -3,12 +3,14 @@
 //! runs this code.
 
 mod allocator;
+mod apart;
 mod file_map;
 mod page_encryption;
 mod range_locks;
 mod range_set;
 
 pub use allocator::{Allocation, Allocator, Group};
+pub use apart::Apart;
 pub use file_map::{CopyId, ExtentCopy, FileMap, ReadPlan, Readable, Segment, Snapshot};
 pub use page_encryption::{
     PAGE_BYTES, PAGES_PER_KEY_MAX, PageError, PageKey, PagePlace, PageSplit, PageTag, PageTags, pages_around,

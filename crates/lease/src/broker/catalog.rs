@@ -7,6 +7,7 @@ use super::records::region_key;
 use super::{BrokerLeases, NamedFile, Owner, RegionKey, StateChange, give_up};
 use crate::tenant;
 use farpool_wire::control::*;
+use farpool_wire::host_label::may_be_one_host;
 use farpool_wire::ids::{FileId, MonoNs, NodeId};
 use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Opcode, Refusal, mutant};
@@ -177,7 +178,7 @@ impl BrokerLeases {
                 if run.bytes == 0 || end.max(used[copy.region as usize]) > info.region_bytes {
                     return Err(Refusal::new(Code::OutOfBounds, info.region_bytes));
                 }
-                if labels.contains(&&info.host_label) {
+                if labels.iter().any(|label| may_be_one_host(label, &info.host_label)) {
                     return Err(Refusal::new(Code::CopiesTogether, index as u64));
                 }
                 labels.push(&info.host_label);

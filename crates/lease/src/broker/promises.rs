@@ -8,6 +8,7 @@ use super::nodes::{Node, Share};
 use super::spread::{Candidate, spread};
 use crate::ticket;
 use farpool_wire::control::{RequestTickets, Ticket, TicketOffer, Tickets};
+use farpool_wire::host_label::is_within;
 use farpool_wire::ids::{MonoNs, NodeId, TicketId};
 use farpool_wire::limits::{LEASE_REGIONS_MAX, TENANTS_MAX, TICKETS_MAX};
 use farpool_wire::{Code, List, Name, Refusal, mutant};
@@ -131,5 +132,6 @@ impl BrokerLeases {
 
 /// Reports whether a request permits that this node gives memory.
 fn is_wanted(node: &Node, request: &RequestTickets) -> bool {
-    !request.avoid.contains(&node.info.incarnation) && !request.apart.contains(&node.info.host_label)
+    !request.avoid.contains(&node.info.incarnation)
+        && !request.apart.iter().any(|domain| is_within(&node.info.host_label, domain))
 }

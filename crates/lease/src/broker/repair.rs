@@ -17,6 +17,7 @@ use super::records::region_key;
 use super::{BrokerLeases, NamedFile, RegionKey, StateChange, give_up};
 use crate::{tenant, ticket};
 use farpool_wire::control::*;
+use farpool_wire::host_label::{may_be_one_host, shared_domains};
 use farpool_wire::ids::*;
 use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Refusal, mutant};
@@ -234,7 +235,9 @@ impl BrokerLeases {
             let copies = file.places.copies(run).map(|(region, offset)| (region.clone(), offset));
             let Some(offset) = taken.get(&index) else { return copies.collect() };
             // Those on other hosts stay, and of these the ones that count most.
-            let is_apart = |(region, _): &(NamedRegion, u64)| self.label_of(region) != Some(&info.host_label);
+            let is_apart = |(region, _): &(NamedRegion, u64)| {
+                !self.label_of(region).is_some_and(|label| may_be_one_host(label, &info.host_label))
+            };
             let mut copies: Vec<(NamedRegion, u64)> = copies.filter(is_apart).collect();
             copies.sort_by_key(|(region, _)| match self.standing(now, region) {
                 Standing::Good => 0,
@@ -414,7 +417,7 @@ impl BrokerLeases {
     /// Reports whether a host with another label has a node that makes copies, now or when it goes on.
     fn has_host_beside(&self, now: MonoNs, label: &Name) -> bool {
         let is_one = |node: &Node| node.makes_copies && self.standing_of(now, node) == Standing::Good;
-        self.nodes.values().any(|node| is_one(node) && node.info.host_label != *label)
+        self.nodes.values().any(|node| is_one(node) && !may_be_one_host(&node.info.host_label, label))
     }
 
     /// Reports whether a run lacks a copy that a node can have.
@@ -423,8 +426,31 @@ impl BrokerLeases {
             let copies = file.places.copies(run).map(|(region, _)| region);
             copies.filter(|region| self.standing(now, region) == Standing::Good)
         };
-        let is_apart = |region| self.label_of(region).is_some_and(|label| *label != node.host_label);
+        let is_apart =
+            |region| self.label_of(region).is_some_and(|label| !may_be_one_host(label, &node.host_label));
         self.hosts_of(good()) < file.copies_wanted.into() && good().all(is_apart)
+    }
+
+    /// Reports whether no node that is free to copy the run now lies farther from its good copies.
+    fn is_farthest(&self, now: MonoNs, file: &NamedFile, index: u32, run: &NamedRun, node: &Node) -> bool {
+        let copies = file.places.copies(run).map(|(region, _)| region);
+        let good = copies.filter(|region| self.standing(now, region) == Standing::Good);
+        let labels: Vec<&Name> = good.filter_map(|region| self.label_of(region)).collect();
+        let shared = |node: &Node| {
+            let shared = labels.iter().map(|label| shared_domains(label, &node.info.host_label));
+            shared.max().unwrap_or(0)
+        };
+        let is_free = |other: &Node| {
+            let id = other.info.node;
+            other.makes_copies
+                && self.may_grant(now, other)
+                && other.unpromised() > 0
+                && other.info.region_bytes >= run.bytes.into()
+                && !self.repairs.orders.contains_key(&id)
+                && !self.repairs.failed.contains_key(&(id, file.file, index))
+        };
+        let here = shared(node);
+        here == 0 || !self.nodes.values().any(|other| shared(other) < here && is_free(other))
     }
 
     /// Drops copies at nodes that are being drained, if others are good and no host of the pool can have a successor,
@@ -485,6 +511,7 @@ impl BrokerLeases {
             if self.repairs.failed.contains_key(&(node.info.node, file.file, index))
                 || self.repairs.orders.values().any(is_ordered)
                 || !self.takes(now, file, run, &node.info)
+                || !self.is_farthest(now, file, index, run, node)
             {
                 continue;
             }
