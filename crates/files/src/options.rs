@@ -45,9 +45,9 @@ pub enum IfTaken {
 pub enum Protection {
     /// No protection: reads of bytes on a lost node fail with [`ErrorKind::Lost`].
     None,
-    /// Two copies, on different hosts (host labels), as far apart as the pool allows. A write ends when both copies have
-    /// it, or when a copy that failed has been dropped from the file. A lost copy of a scratch file is made again in the
-    /// background.
+    /// Two copies, on different hosts (host labels), as far apart as the pool allows. A write ends when both copies
+    /// have it, or when a copy that failed has been dropped from the file. A lost copy of a scratch file is made again
+    /// in the background.
     Mirror,
     /// A copy on a disk of this machine, written in the background. The disk also takes bytes for which the pool has no
     /// room. Only scratch files can have it.

@@ -15,7 +15,8 @@ fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
 
-/// Broker with nodes 1 to 3, of which 2 and 3 are on one host unless given, and a session that has sealed four regions of each.
+/// Broker with nodes 1 to 3, of which 2 and 3 are on one host unless given, and a session that has sealed four regions
+/// of each.
 struct Pool {
     broker: BrokerLeases,
     durable: Durable,
@@ -252,6 +253,25 @@ fn copies_in_a_domain_and_on_a_host_of_it_are_refused_as_they_may_be_on_one_host
     let mut pool = Pool::on(["z", "z/2", "y/2"]);
     assert_eq!(pool.publish(&[&[at(1, 0), at(2, 0)]]), Err(Code::CopiesTogether));
     assert!(pool.publish(&[&[at(2, 0), at(3, 0)]]).is_ok());
+}
+
+/// The broker may have been stopped itself, and comes to old words of a node that died meanwhile.
+#[test]
+fn report_of_a_node_that_has_been_silent_waits_for_the_next_word_of_it() {
+    let mut pool = Pool::new();
+    pool.publish(&[&[at(1, 0), at(2, 0)]]).expect("published");
+    pool.drain(2);
+    let order = pool.next(START, 3).expect("ordered");
+    pool.fill(START, 3);
+    (1..=2).for_each(|node| pool.report(lost(), node));
+    let (region, epoch, handle) = (RegionIndex(7), Epoch(2), Handle(6));
+    let copied = List::new(vec![0]).expect("one");
+    let report = EndRepair { order: order.signed.clone(), copied, region, epoch, handle };
+    let ended = pool.broker.end_repair(lost(), 3, &report, &mut Vec::new());
+    assert_eq!(ended.map_err(|refusal| refusal.code), Err(Code::NotReported));
+    assert_eq!(pool.shown(), Ok(vec![vec![1, 2]]));
+    assert_eq!(pool.end(lost(), &order), Ok(1));
+    assert_eq!(pool.shown(), Ok(vec![vec![1, 3]]));
 }
 
 #[test]

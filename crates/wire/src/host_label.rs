@@ -1,7 +1,7 @@
 //! Host labels: the failure domains that nodes are in, from the widest to the host, such as `zone-1/rack-2/host-3`.
 //!
-//! The idea: what comes before each `/` is a domain in which everything may fail at once. Copies lie on different hosts,
-//! and the wider the first domain that differs, the better. A label without `/` is a host alone.
+//! The idea: what comes before each `/` is a domain in which everything may fail at once. Copies lie on different
+//! hosts, and the wider the first domain that differs, the better. A label without `/` is a host alone.
 
 use crate::limits::HOST_LABEL_LEVELS_MAX;
 

@@ -28,9 +28,9 @@ const PLAN_BYTES_MAX: usize = 64 << 20;
 /// Serves plans that clients send over connections to this listener, until `stop` completes. Queries that still run
 /// then fail, because their connections close. `near` are the names of the memory nodes on the same host.
 ///
-/// With certificates, connections are encrypted, and only peers with the identity of this session are served. Without,
-/// anyone who reaches the listener may run plans over all tables of the pool that are not encrypted. Plans that read
-/// anything else, or write, are refused.
+/// Connections are encrypted if there are certificates, and then only peers with the identity of this session are
+/// served. Without certificates, anyone who reaches the listener may run plans over all tables of the pool that are not
+/// encrypted. Plans that read anything else, or write, are refused.
 ///
 /// Errors: the certificate is not one of a server; without certificates, the listener is reachable from other machines,
 /// unless `exposure` permits plaintext.

@@ -117,10 +117,10 @@ impl fmt::Debug for Workers {
 impl Workers {
     /// Makes a list of these workers. None is used before [`Workers::refresh`] found it available.
     ///
-    /// With certificates, workers must have the identity of this session, and `https` addresses.
+    /// Workers must have the identity of this session, and `https` addresses, if there are certificates.
     ///
-    /// Errors: an address on another machine without certificates, unless `exposure` permits plaintext; an address given
-    /// twice.
+    /// Errors: an address on another machine without certificates, unless `exposure` permits plaintext; an address
+    /// given twice.
     pub fn new(known: Vec<WorkerAddress>, exposure: Exposure) -> Result<Arc<Workers>> {
         for (place, worker) in known.iter().enumerate() {
             encrypted::check(&exposure, &worker.url)?;

@@ -23,8 +23,8 @@ pub(crate) struct Args {
     /// A memory node on this host, whose row groups this worker should read; may be given several times
     #[arg(long, value_name = "NODE", value_parser = name)]
     near: Vec<String>,
-    /// Listen beyond this machine without certificates: whoever reaches the port can run plans over every table, and rows
-    /// travel unencrypted
+    /// Listen beyond this machine without certificates: whoever reaches the port can run plans over every table, and
+    /// rows travel unencrypted
     #[arg(long)]
     insecure_listen: bool,
     #[command(flatten)]

@@ -62,8 +62,8 @@ struct Held {
 struct Growing {
     /// Time at which the thread that holds the mutex began to wait for it.
     asked: MonoNs,
-    /// Time until which requests with [`Patience::Brief`] fail without asking the broker, by the levels between hosts and
-    /// the domains that they avoid ([`crate::plan::Apart`]).
+    /// Time until which requests with [`Patience::Brief`] fail without asking the broker, by the levels between hosts
+    /// and the domains that they avoid ([`crate::plan::Apart`]).
     brief_until: [MonoNs; HOST_LABEL_LEVELS_MAX],
     /// Time until which requests are sent once and not retried, because no broker answered a moment ago.
     unreachable_until: MonoNs,

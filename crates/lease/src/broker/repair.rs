@@ -155,8 +155,8 @@ impl BrokerLeases {
 
     /// Lists copies that a node has made, in one transaction that also drops the copies in whose place they are.
     ///
-    /// Refused with `NotReported` while nodes of an earlier life of the broker may come: what the file lacks is not
-    /// known yet, and the node asks again.
+    /// Refused with `NotReported` while nodes of an earlier life of the broker may come, since what the file lacks is not
+    /// known yet, and while the node itself is silent. It asks again.
     pub fn end_repair(
         &mut self,
         now: MonoNs,
@@ -169,7 +169,9 @@ impl BrokerLeases {
         if !ticket::is_genuine(&report.order, &node.ticket_key) {
             return Err(Refusal::new(Code::TicketForged, 0));
         }
-        if self.awaits_nodes(now) {
+        // A node that is silent may have died after it sent this, and its copy would take the place of a good one.
+        let is_heard = self.nodes.get(&id).is_some_and(|node| self.is_alive(now, node));
+        if self.awaits_nodes(now) || !is_heard {
             return Err(Refusal::new(Code::NotReported, id.0));
         }
         self.repairs.orders.remove(&id);
