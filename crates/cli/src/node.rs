@@ -43,8 +43,8 @@ pub(crate) struct Args {
     /// Address at which clients reach the node [default: the address it listens on]
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// Failure domains of the node, from the widest to its host, such as zone-1/rack-2/host-3 [default: the name of this
-    /// host]
+    /// Failure domains of the node, from the widest to its host, such as zone-1/rack-2/host-3 [default: the name of
+    /// this host]
     #[arg(long, value_name = "NAME")]
     host_label: Option<String>,
     /// NUMA node of this host whose memory is donated, such as CXL memory, which is a node without CPUs [default: the

@@ -155,8 +155,8 @@ impl BrokerLeases {
 
     /// Lists copies that a node has made, in one transaction that also drops the copies in whose place they are.
     ///
-    /// Refused with `NotReported` while nodes of an earlier life of the broker may come, since what the file lacks is not
-    /// known yet, and while the node itself is silent. It asks again.
+    /// Refused with `NotReported` while nodes of an earlier life of the broker may come, since what the file lacks is
+    /// not known yet, and while the node itself is silent. It asks again.
     pub fn end_repair(
         &mut self,
         now: MonoNs,
