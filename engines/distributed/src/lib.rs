@@ -42,6 +42,6 @@ mod workers;
 
 pub use codec::ScanCodec;
 pub use explain::explain;
-pub use serving::serve;
+pub use serving::{check_listener, serve};
 pub use session::session;
 pub use workers::{Assigned, LeftOut, WorkerAddress, Workers};

@@ -15,6 +15,7 @@ use farpool_datafusion::Options;
 use farpool_transport::Exposure;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
@@ -41,18 +42,7 @@ pub async fn serve(
     exposure: &Exposure,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let address = listener.local_addr()?;
-    let denied = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
-    match &exposure.tls {
-        Some(tls) => tls.check_serves().map_err(|error| denied(error.to_string()))?,
-        None if address.ip().is_loopback() || exposure.plaintext => {}
-        None => {
-            return Err(denied(format!(
-                "{address} can be reached from other machines, and anyone there could run plans: give certificates \
-                 (--certs), or pass --insecure-listen to permit it"
-            )));
-        }
-    }
+    check_listener(listener.local_addr()?, exposure)?;
     let (codec, channels) = (ScanCodec::new(pool), Channels::new(exposure.clone()));
     let build = move |query: WorkerQueryContext| {
         let (codec, channels) = (codec.clone(), channels.clone());
@@ -72,6 +62,21 @@ pub async fn serve(
     tokio::select! {
         served = server => served.map_err(io::Error::other),
         () = stop => Ok(()),
+    }
+}
+
+/// Checks that a worker may listen at an address. [`serve`] does that as well.
+///
+/// Errors: those of [`serve`], with the kind `PermissionDenied`.
+pub fn check_listener(address: SocketAddr, exposure: &Exposure) -> io::Result<()> {
+    let denied = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
+    match &exposure.tls {
+        Some(tls) => tls.check_serves().map_err(|error| denied(error.to_string())),
+        None if address.ip().is_loopback() || exposure.plaintext => Ok(()),
+        None => Err(denied(format!(
+            "{address} can be reached from other machines, and anyone there could run plans: give certificates \
+             (--certs), or pass --insecure-listen to permit it"
+        ))),
     }
 }
 

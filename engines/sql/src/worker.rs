@@ -4,7 +4,7 @@ use farpool::monitoring::MonitoredSession;
 use farpool::{Pool, PoolOptions};
 use farpool_command::exit::Failure;
 use farpool_command::{exposure, monitoring, supervisor};
-use farpool_distributed::serve;
+use farpool_distributed::{check_listener, serve};
 use farpool_transport::Exposure;
 use std::io::Write;
 use std::sync::Arc;
@@ -65,11 +65,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let address = listener.local_addr()?;
         let scheme = if exposure.tls.is_some() { "https" } else { "http" };
-        let is_permitted = match &exposure.tls {
-            Some(tls) => tls.check_serves().is_ok(),
-            None => exposure.plaintext || address.ip().is_loopback(),
-        };
-        let ready = if is_permitted {
+        // It is ready only if it may be, so that nobody waits for a worker that ends.
+        let ready = if check_listener(address, &exposure).is_ok() {
             writeln!(std::io::stdout(), "ready {scheme}://{address}")?;
             let threads = tokio::runtime::Handle::current();
             // Needs one of the threads that run plans.
