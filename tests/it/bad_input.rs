@@ -4,9 +4,8 @@
 use crate::certificates::{Ca, Wish};
 use crate::processes::{Process, binary};
 use crate::programs::{PATIENCE, ended, output};
-use crate::raw_client::{one_node, soon, span};
+use crate::raw_client::{lasting_leases, one_node, soon, span};
 use farpool::{ErrorKind, Pool, PoolOptions};
-use farpool_broker::LeaseSettings;
 use farpool_transport::{ReadOp, Transport, WriteOp};
 use farpool_wire::control::{Done, Hello};
 use farpool_wire::frame::Header;
@@ -234,7 +233,7 @@ fn rejection(answer: &[u8]) -> Code {
 
 #[test]
 fn node_given_bytes_that_are_no_frame_hangs_up_and_serves_on() {
-    let pool = one_node(1, LeaseSettings::default());
+    let pool = one_node(1, lasting_leases());
     let address = pool.node.info().address.to_string();
     assert_eq!(answer(&address, b"GET / HTTP/1.1\r\nHost: example\r\n\r\n      "), b"");
     let hello = |version: u8| {
@@ -275,7 +274,7 @@ fn session_options_outside_their_range_are_refused() {
 /// The batch has more empty ranges than one request may hold, and then a range with bytes.
 #[test]
 fn batches_of_empty_ranges_are_answered() {
-    let node = one_node(2, LeaseSettings::default());
+    let node = one_node(2, lasting_leases());
     for transport in [Transport::Tcp, Transport::Shm] {
         let session = node.session();
         let mut link = node.link(transport);

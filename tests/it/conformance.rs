@@ -42,7 +42,7 @@ impl std::fmt::Display for Way {
 
 fn over_each_transport(claim: impl Fn(&OneNode, &mut dyn Link, Way)) {
     for way in Way::ALL {
-        let pool = way.pool(4, LeaseSettings::default());
+        let pool = way.pool(4, lasting_leases());
         let mut link = pool.link(way.transport());
         assert_eq!(link.transport(), way.transport());
         claim(&pool, &mut *link, way);
@@ -249,7 +249,7 @@ fn link_regions_come_zeroed_whoever_had_them() {
 #[test]
 fn link_peer_that_goes_away_is_an_error_within_the_deadline() {
     for way in [Way::Tcp, Way::Tls, Way::Shm] {
-        let pool = way.pool(1, LeaseSettings::default());
+        let pool = way.pool(1, lasting_leases());
         let mut link = pool.link(way.transport());
         let grant = pool.session().lease(&pool, &mut *link, 1).expect("a lease").remove(0);
         write(&mut *link, &grant, 0, b"here").expect("a write");

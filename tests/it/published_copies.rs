@@ -13,6 +13,7 @@ use farpool::{
     CreateOptions, ErrorKind, FarTable, FileClass, IfTaken, NodeStatus, Placement, Pool, Protection,
     TransportChoice,
 };
+use farpool_broker::LeaseSettings;
 use farpool_wire::control::{DrainNode, StatusReport};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,13 +30,21 @@ const MIRROR: PutOptions = PutOptions {
     layout: TableLayout::Columns,
 };
 
-/// Publishes a file with a mirror, of bytes that it returns.
+/// Waits until all published files have their copies. On a busy machine a node may have been silent when they were made.
+fn wait_for_copies(pool: &Pool) {
+    until(pool, PATIENCE, "all copies", |_| {
+        pool.repairs().is_ok_and(|repairs| repairs.endangered_files + repairs.lost_files == 0)
+    });
+}
+
+/// Publishes a file with a mirror, of bytes that it returns, and waits for its copies.
 fn publish(pool: &Pool, name: &str, random: &mut Random) -> Vec<u8> {
     let bytes = random.bytes(5 * MIB + 77);
     let options = CreateOptions { protection: Some(Protection::Mirror), ..CreateOptions::default() };
     let file = pool.create(name, FileClass::Pinned, options).expect("created");
     file.write_at(0, &bytes).expect("written");
     pool.publish(name, IfTaken::Refuse).expect("published");
+    wait_for_copies(pool);
     bytes
 }
 
@@ -56,6 +65,7 @@ fn put(pool: &Pool, name: &str) -> FarTable {
     let batch = numbers();
     let batches = [Ok::<_, Infallible>(batch.clone())];
     pool.put_table_with(name, batch.schema(), batches, &MIRROR).expect("put");
+    wait_for_copies(pool);
     pool.table(name).expect("a table")
 }
 
@@ -76,7 +86,10 @@ fn sum(table: &FarTable, placement: Placement) -> Answer {
 fn copies_lie_in_different_zones_so_that_the_loss_of_a_whole_zone_loses_nothing() {
     for (transport, lost) in TRANSPORTS.into_iter().flat_map(|transport| [(transport, "z"), (transport, "y")])
     {
-        let mut cluster = Cluster::new(0);
+        // Copies are made where nodes are heard of, so no node may count as silent because the machine is busy.
+        let settings =
+            LeaseSettings { lease_ttl_ms: 60_000, node_silence_ms: 60_000, ..LeaseSettings::default() };
+        let mut cluster = Cluster::with(0, settings);
         let mut zones = vec!["z", "z", "y", "z"];
         for (number, zone) in zones.iter().enumerate() {
             cluster.start_node_at(&format!("{zone}/rack-{number}/host"));

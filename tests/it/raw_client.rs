@@ -24,6 +24,11 @@ pub struct OneNode {
     pub exposure: Exposure,
 }
 
+/// Returns settings by which a lease outlasts any test, however busy the machine is: raw sessions do not renew theirs.
+pub fn lasting_leases() -> LeaseSettings {
+    LeaseSettings { lease_ttl_ms: 600_000, ..LeaseSettings::default() }
+}
+
 pub fn one_node(regions: u64, settings: LeaseSettings) -> OneNode {
     one_node_within(regions, settings, [Exposure::default(), Exposure::default(), Exposure::default()])
 }

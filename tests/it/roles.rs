@@ -2,7 +2,6 @@
 
 use crate::certificates::Ca;
 use crate::raw_client::*;
-use farpool_broker::LeaseSettings;
 use farpool_node::node_id;
 use farpool_transport::{Identity, Link, LinkError, Tls, tcp};
 use farpool_wire::control::*;
@@ -76,7 +75,7 @@ fn not_permitted(link: &mut dyn Link, request: &Request) {
 
 #[test]
 fn tenant_cannot_offer_itself_as_a_node() {
-    let (pool, ca) = one_tls_node(1, LeaseSettings::default());
+    let (pool, ca) = one_tls_node(1, lasting_leases());
     for tls in [ca.tenant("intruder"), ca.tls(&Identity::Admin), ca.broker()] {
         let mut link = broker_link(&pool, tls);
         not_permitted(&mut *link, &offer(node_id(NODE), NODE));
@@ -90,7 +89,7 @@ fn tenant_cannot_offer_itself_as_a_node() {
 
 #[test]
 fn node_speaks_for_itself_only_and_has_no_session() {
-    let (pool, ca) = one_tls_node(1, LeaseSettings::default());
+    let (pool, ca) = one_tls_node(1, lasting_leases());
     let mut link = broker_link(&pool, ca.node("other"));
     not_permitted(&mut *link, &offer(node_id(NODE), NODE));
     not_permitted(&mut *link, &inventory(node_id(NODE)));
@@ -112,7 +111,7 @@ fn node_speaks_for_itself_only_and_has_no_session() {
 
 #[test]
 fn everybody_with_an_identity_may_see_the_status_and_tenants_and_admins_open_sessions() {
-    let (pool, ca) = one_tls_node(1, LeaseSettings::default());
+    let (pool, ca) = one_tls_node(1, lasting_leases());
     for (tls, has_sessions) in [
         (ca.tenant("a"), true),
         (ca.tls(&Identity::Admin), true),
@@ -133,7 +132,7 @@ fn everybody_with_an_identity_may_see_the_status_and_tenants_and_admins_open_ses
 
 #[test]
 fn node_grants_leases_to_no_other_node() {
-    let (pool, ca) = one_tls_node(1, LeaseSettings::default());
+    let (pool, ca) = one_tls_node(1, lasting_leases());
     let address = pool.node.info().address.to_string();
     let session = pool.session();
     for tls in [ca.node("other"), ca.broker()] {

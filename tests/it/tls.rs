@@ -130,7 +130,7 @@ fn server_whose_time_is_over_or_has_not_come_is_refused_with_the_date() {
 
 #[test]
 fn server_that_is_another_than_was_dialled_is_refused_and_both_are_named() {
-    let (pool, ca) = one_tls_node(1, LeaseSettings::default());
+    let (pool, ca) = one_tls_node(1, lasting_leases());
     let address = pool.node.info().address.to_string();
     for expected in [Identity::Broker, Identity::Node(NodeId(7))] {
         let error = untrusted(dial(&pool.exposure, &address, &expected));
@@ -159,7 +159,7 @@ fn server_with_more_than_one_identity_is_nobody() {
 
 #[test]
 fn client_certificates_that_are_not_good_are_refused_by_their_fault() {
-    let (pool, ca) = one_tls_node(1, LeaseSettings::default());
+    let (pool, ca) = one_tls_node(1, lasting_leases());
     let address = pool.node.info().address.to_string();
     let tenant = "a.tenant.farpool";
     let wish = |names, days| Some(ca.issue(&Wish { names, days }));
@@ -183,7 +183,7 @@ fn client_certificates_that_are_not_good_are_refused_by_their_fault() {
 
 #[test]
 fn client_that_is_refused_is_told_so_with_its_own_certificate_named() {
-    let (pool, ca) = one_tls_node(1, LeaseSettings::default());
+    let (pool, ca) = one_tls_node(1, lasting_leases());
     let address = pool.node.info().address.to_string();
     // The client trusts two CAs, the node's and its own. The node trusts only the node's, so it refuses the client.
     let other = Ca::new();
@@ -197,7 +197,7 @@ fn client_that_is_refused_is_told_so_with_its_own_certificate_named() {
 
 #[test]
 fn plaintext_client_of_a_tls_node_is_told_what_to_give() {
-    let (pool, _) = one_tls_node(1, LeaseSettings::default());
+    let (pool, _) = one_tls_node(1, lasting_leases());
     let address = pool.node.info().address.to_string();
     let error = untrusted(dial(&plaintext(), &address, &Identity::Node(node_id(NODE))));
     assert_eq!(error.kind(), TlsErrorKind::PeerSpeaksTls, "{error}");
@@ -206,7 +206,7 @@ fn plaintext_client_of_a_tls_node_is_told_what_to_give() {
 
 #[test]
 fn tls_client_of_a_plaintext_node_is_told_what_is_missing_there() {
-    let pool = one_node(1, LeaseSettings::default());
+    let pool = one_node(1, lasting_leases());
     let exposure = Ca::exposure(Ca::new().tenant("a"));
     let address = pool.node.info().address.to_string();
     match dial(&exposure, &address, &Identity::Node(node_id(NODE))).map(|_| "a link") {
@@ -305,7 +305,7 @@ const HANDSHAKE_OVER: Duration = Duration::from_secs(7);
 
 #[test]
 fn peers_that_stall_a_handshake_are_disconnected_in_time_and_keep_nobody_waiting() {
-    let (pool, _) = one_tls_node(1, LeaseSettings::default());
+    let (pool, _) = one_tls_node(1, lasting_leases());
     let address = pool.node.info().address.to_string();
     // Some peers send the begin of a record whose head promises more bytes than ever arrive. Others send
     // change_cipher_spec records, which TLS 1.3 ignores, one at a time until the listener disconnects them.
@@ -361,7 +361,7 @@ fn peers_that_stall_a_handshake_are_disconnected_in_time_and_keep_nobody_waiting
 
 #[test]
 fn hostile_bytes_instead_of_a_handshake_end_the_connection_and_nothing_else() {
-    let (pool, ca) = one_tls_node(1, LeaseSettings::default());
+    let (pool, ca) = one_tls_node(1, lasting_leases());
     let address = pool.node.info().address.to_string();
     let mut random = Random(3);
     // Makes a valid ClientHello (the first message of a handshake), which is damaged below.
@@ -430,7 +430,7 @@ fn meddler(target: &str, to_client: bool, flip: usize) -> String {
 
 #[test]
 fn byte_changed_on_the_way_is_an_error_wherever_it_is_and_never_taken_for_data() {
-    let (pool, _) = one_tls_node(1, LeaseSettings { lease_ttl_ms: 600_000, ..LeaseSettings::default() });
+    let (pool, _) = one_tls_node(1, lasting_leases());
     let direct = pool.node.info().address.to_string();
     let node = Identity::Node(node_id(NODE));
     let session = pool.session();
