@@ -1,7 +1,7 @@
 //! Tests of published files and tables with copies on two hosts: whatever node is lost, their bytes stay readable, and
 //! each row counts once.
 
-use crate::processes::until;
+use crate::processes::{Process, until};
 use crate::programs::PATIENCE;
 use crate::protected_files::Cluster;
 use crate::random::Random;
@@ -10,11 +10,12 @@ use farpool::function::{CallOptions, CallerOptions, Function};
 use farpool::operators::{Agg, Query, col};
 use farpool::table::{Answer, PutOptions, TableLayout};
 use farpool::{
-    CreateOptions, ErrorKind, FarTable, FileClass, IfTaken, NodeStatus, Placement, Pool, Protection,
-    TransportChoice,
+    CreateOptions, ErrorKind, FarTable, FileClass, IfTaken, NodeStatus, Placement, Pool, PoolOptions,
+    Protection, TransportChoice,
 };
 use farpool_broker::LeaseSettings;
 use farpool_wire::control::{DrainNode, StatusReport};
+use rustix::process::Signal;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -110,6 +111,67 @@ fn copies_lie_in_different_zones_so_that_the_loss_of_a_whole_zone_loses_nothing(
         let mut into = vec![0; bytes.len()];
         assert_eq!(spilled.read_at(0, &mut into).expect("readable"), bytes.len());
         assert!(into == bytes, "the spilled bytes are those that were written");
+    }
+}
+
+/// Broker, two nodes on hosts of their own, and a session that gives requests five minutes.
+fn processes(transport: TransportChoice) -> (Process, [Process; 2], Pool) {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", "60s"]);
+    let node = |name: &str| {
+        let fixed =
+            ["--memory", "128MiB", "--region-size", "4MiB", "--no-reserve", "--broker", &broker.ready];
+        Process::start(&[&["node", "--name", name, "--host-label", name][..], &fixed[..]].concat())
+    };
+    let nodes = [node("one"), node("two")];
+    let options = PoolOptions { transport, request_timeout_ms: 300_000, ..PoolOptions::default() };
+    let pool = Pool::connect_with(&broker.ready, options).expect("a session");
+    until(&pool, PATIENCE, "two nodes", |status| status.nodes.len() == 2);
+    (broker, nodes, pool)
+}
+
+#[test]
+fn node_that_stalls_is_not_waited_for_where_another_has_a_copy() {
+    for transport in TRANSPORTS {
+        let (_broker, nodes, pool) = processes(transport);
+        let bytes = publish(&pool, "view", &mut Random(13));
+        let table = put(&pool, "numbers");
+        for stalled in &nodes {
+            stalled.signal(Signal::STOP);
+            let begun = Instant::now();
+            for placement in Placement::FIXED.into_iter().chain([Placement::Auto]) {
+                sum(&table, placement);
+            }
+            check(&pool, "view", &bytes);
+            // Anything that had waited for the whole time of a request would have taken 300 s.
+            assert!(begun.elapsed() < Duration::from_secs(150), "{transport:?}: {:?}", begun.elapsed());
+            stalled.signal(Signal::CONT);
+            // A renewal or an answer shows that it is there again.
+            let is_alive = |node: &NodeStatus| node.alive;
+            until(&pool, PATIENCE, "both nodes", |status| {
+                status.nodes.iter().filter(|node| is_alive(node)).count() == 2
+            });
+        }
+    }
+}
+
+/// The short time that a node has where another has a copy must not make an error of slowness.
+#[test]
+fn copies_that_are_all_slow_are_waited_for() {
+    for transport in TRANSPORTS {
+        let (_broker, nodes, pool) = processes(transport);
+        let bytes = publish(&pool, "view", &mut Random(17));
+        let table = put(&pool, "numbers");
+        for placement in Placement::FIXED {
+            nodes.iter().for_each(|node| node.signal(Signal::STOP));
+            std::thread::scope(|scope| {
+                let reading = scope.spawn(|| check(&pool, "view", &bytes));
+                let asking = scope.spawn(|| sum(&table, placement));
+                std::thread::park_timeout(Duration::from_secs(4));
+                nodes.iter().for_each(|node| node.signal(Signal::CONT));
+                reading.join().expect("read");
+                asking.join().expect("answered");
+            });
+        }
     }
 }
 

@@ -103,6 +103,14 @@ pub fn readable_in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<
     copies.into_iter().min_by_key(|(region, _)| region.node.is_suspect())
 }
 
+/// Reports whether another node than that of `region` has the whole range in one region, and has answered lately.
+pub fn another_has(file: &FarFile, range: Range<u64>, region: &LeasedRegion) -> bool {
+    let is_good = |other: &LeasedRegion| {
+        !Arc::ptr_eq(&other.node, &region.node) && !other.node.is_suspect() && other.check_usable().is_ok()
+    };
+    copies_in_one_region(file, range).iter().any(|(other, _)| is_good(other))
+}
+
 /// Returns the region that has the whole range, and the offset there, even if it cannot be read now. `None` if the
 /// range is not contiguous in one region.
 pub fn in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedRegion>, u64)> {

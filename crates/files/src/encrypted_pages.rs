@@ -10,6 +10,7 @@ use crate::plan::{
     Segment, Snapshot, pages_around,
 };
 use crate::session::Session;
+use crate::session_core::ReadPatience;
 use farpool_transport::{ReadOp, WriteOp};
 use std::borrow::Cow;
 use std::iter;
@@ -198,6 +199,7 @@ impl FileInner {
         &self,
         key: &PageKey,
         segments: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>,
+        patience: ReadPatience,
     ) -> Vec<Missed> {
         let (pages, mut wanted) = together(segments);
         // The range lock of this read keeps the pages from being encrypted again meanwhile.
@@ -210,7 +212,8 @@ impl FileInner {
         for (segment, wanted) in pages.iter().zip(&mut wanted) {
             by_node.add(&segment.region, ReadOp { span: span(segment), into: wanted.room() });
         }
-        let outcomes = by_node.read_and(&self.session, |node, ops| {
+        let timeout_ms = self.session.base.read_timeout_ms(patience, by_node.bytes());
+        let outcomes = by_node.read_and(&self.session, timeout_ms, |node, ops| {
             let all = pages.iter().zip(&tags).zip(&mut decrypted);
             let answered = all.filter(|((segment, _), _)| Arc::ptr_eq(&segment.region.node, node));
             for (((segment, tags), decrypted), op) in answered.zip(ops) {
@@ -256,7 +259,9 @@ impl FileInner {
                     };
                     let mut read = NodeBatches::default();
                     read.add(&from.region, ReadOp { span: span(&from), into: &mut plain });
-                    if let Some(error) = failure(&read.read(session), &from.region) {
+                    if let Some(error) =
+                        failure(&read.read(session, session.options().request_timeout_ms), &from.region)
+                    {
                         return Err(error.clone());
                     }
                     let mut run_tags = vec![None; plain.len() / PAGE_BYTES];

@@ -88,6 +88,8 @@ impl<'r, Op: Spanned> NodeBatches<'r, Op> {
 /// Functions of a link for one kind of operation: `post` and `take` send and receive; `talk` does both.
 struct Exchange<Op> {
     opcode: Opcode,
+    /// Time limit of each step: sending, and the answer of a node.
+    timeout_ms: u64,
     post: fn(&mut dyn Link, &[Op], MonoNs) -> Result<(), LinkError>,
     /// Sends as much as the node takes without waiting. Returns true if everything has been sent.
     post_some: fn(&mut dyn Link, &[Op], MonoNs) -> Result<bool, LinkError>,
@@ -96,8 +98,14 @@ struct Exchange<Op> {
 }
 
 impl NodeBatches<'_, ReadOp<'_>> {
-    pub(crate) fn read(self, session: &Session) -> Vec<Outcome> {
-        self.read_and(session, |_, _| {})
+    pub(crate) fn read(self, session: &Session, timeout_ms: u64) -> Vec<Outcome> {
+        self.read_and(session, timeout_ms, |_, _| {})
+    }
+
+    /// Returns the bytes of all operations.
+    pub(crate) fn bytes(&self) -> u64 {
+        let ops = self.nodes.iter().flat_map(|(_, ops)| ops);
+        ops.map(|op| op.span.bytes as u64).sum()
     }
 
     /// Reads. Calls `answered` with each node's operations, in the order they were added, as soon as their bytes have
@@ -105,10 +113,12 @@ impl NodeBatches<'_, ReadOp<'_>> {
     pub(crate) fn read_and(
         self,
         session: &Session,
+        timeout_ms: u64,
         answered: impl FnMut(&Arc<NodeLinks>, &mut [ReadOp<'_>]),
     ) -> Vec<Outcome> {
         let exchange = Exchange {
             opcode: Opcode::Read,
+            timeout_ms,
             post: |link, ops, deadline| link.post_read(ops, deadline),
             post_some: |link, ops, deadline| link.post_read(ops, deadline).map(|()| true),
             take: |link, ops, deadline| link.take_read(ops, deadline),
@@ -122,6 +132,7 @@ impl NodeBatches<'_, WriteOp<'_>> {
     pub(crate) fn write(self, session: &Session) -> Vec<Outcome> {
         let exchange = Exchange {
             opcode: Opcode::Write,
+            timeout_ms: session.options().request_timeout_ms,
             post: |link, ops, deadline| link.post_write(ops, deadline),
             post_some: |link, ops, deadline| link.post_write_some(ops, deadline),
             take: |link, ops, deadline| link.take_write(ops, deadline),
@@ -157,7 +168,7 @@ fn begin<Op>(
     exchange: &Exchange<Op>,
     is_alone: bool,
 ) -> Result<Begun, Error> {
-    let deadline = session.request_deadline();
+    let deadline = session.deadline(exchange.timeout_ms);
     let mut conversation = region.node.begin(deadline).map_err(|error| settle(session, region, error))?;
     let (link, sent) = (&mut *conversation.link, session.host().now());
     let posted = match is_alone {
@@ -171,7 +182,7 @@ fn begin<Op>(
 /// another.
 fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], exchange: &Exchange<Op>) {
     // A new deadline: connecting to the other nodes may have used up the first one.
-    let deadline = session.request_deadline();
+    let deadline = session.deadline(exchange.timeout_ms);
     let mut is_late = false;
     loop {
         for (_, ops, begun) in &mut *asked {
@@ -206,7 +217,7 @@ fn finish<Op: Spanned>(
 ) -> Result<(), Error> {
     // A new deadline. Another node that did not answer may have used up the last one. Meanwhile this node's answer may
     // have filled the socket buffers, and the node then waits until it is read.
-    let deadline = session.request_deadline();
+    let deadline = session.deadline(exchange.timeout_ms);
     let mut moved_on = None;
     let mut judge = |link: &mut dyn Link, ops: &mut [Op], result: Result<(), LinkError>| {
         let result = match result {
@@ -251,7 +262,7 @@ pub(crate) fn copy_bytes(
     let mut bytes = vec![0; (from.file.end - from.file.start) as usize];
     let mut read = NodeBatches::default();
     read.add(&from.region, ReadOp { span: span(from), into: &mut bytes });
-    if let Some(error) = failure(&read.read(session), &from.region) {
+    if let Some(error) = failure(&read.read(session, session.options().request_timeout_ms), &from.region) {
         return Err(error.clone());
     }
     write_bytes(session, to, &bytes)

@@ -6,8 +6,9 @@ use crate::encrypted_pages::EncryptedRead;
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase, RangeLock, ReadRange, hull};
 use crate::node_batches::{Missed, NodeBatches, failure, span};
-use crate::node_links::LeasedRegion;
+use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::plan::{FileMap, RangeLockKind, ReadPlan, Segment, pages_around};
+use crate::session_core::ReadPatience;
 use farpool_transport::ReadOp;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,6 +36,12 @@ impl NodeRead {
 /// Reports whether an error concerns one node only, so that another copy may answer.
 fn is_worth_another_copy(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable | ErrorKind::Tampered)
+}
+
+/// Lets nodes be asked again that did not answer in a short time. They may be busy, and answer if they get more.
+fn forgive(failed: &mut Vec<Missed>, hurried: &mut Vec<Arc<NodeLinks>>) {
+    let hurried = std::mem::take(hurried);
+    failed.retain(|(region, _)| !hurried.iter().any(|node| Arc::ptr_eq(node, &region.node)));
 }
 
 /// Segments to fetch from nodes, and ranges that only the local disk has.
@@ -120,11 +127,21 @@ impl FileInner {
 
     /// Reads the ranges, from any copies that answer.
     pub(crate) fn fetch(&self, ranges: &mut [&mut ReadRange<'_>]) -> Result<(), Error> {
-        let mut failed: Vec<(Arc<LeasedRegion>, Error)> = Vec::new();
+        let mut failed: Vec<Missed> = Vec::new();
         // If there is a local disk, a node that did not answer last time is left out at first.
         let mut asks_suspects = self.disk.is_none();
+        let mut patience = ReadPatience::Brief;
+        let mut hurried: Vec<Arc<NodeLinks>> = Vec::new();
         loop {
-            let plans = self.plan_reads(ranges, &failed, asks_suspects)?;
+            let plans = match self.plan_reads(ranges, &failed, asks_suspects) {
+                Ok(plans) => plans,
+                Err(_) if !hurried.is_empty() => {
+                    patience = ReadPatience::Full;
+                    forgive(&mut failed, &mut hurried);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let mut from_nodes: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])> = Vec::new();
             let mut from_disk: Vec<(u64, &mut [u8])> = Vec::new();
             for (range, (segments, bare)) in ranges.iter_mut().zip(&plans) {
@@ -154,9 +171,13 @@ impl FileInner {
                 }
                 rest.fill(0);
             }
+            let this_time = match patience == ReadPatience::Brief && self.has_others(&from_nodes, &failed) {
+                true => ReadPatience::Brief,
+                false => ReadPatience::Full,
+            };
             let missed = match &self.key {
-                Some(key) => self.fetch_encrypted(key, from_nodes),
-                None => self.fetch_plain(from_nodes),
+                Some(key) => self.fetch_encrypted(key, from_nodes, this_time),
+                None => self.fetch_plain(from_nodes, this_time),
             };
             if let Some((_, error)) = missed.iter().find(|(_, error)| !is_worth_another_copy(error)) {
                 return Err(error.clone());
@@ -164,23 +185,61 @@ impl FileInner {
             if missed.is_empty() {
                 match self.fetch_from_disk(from_disk) {
                     // The disk does not have the bytes. A node that did not answer last time may have them.
-                    Err(_) if !asks_suspects => asks_suspects = true,
+                    Err(_) if !asks_suspects => {
+                        asks_suspects = true;
+                        patience = ReadPatience::Full;
+                        forgive(&mut failed, &mut hurried);
+                    }
                     other => return other,
                 }
+            }
+            if this_time == ReadPatience::Brief {
+                let late = missed.iter().filter(|(_, error)| error.kind() == ErrorKind::Unreachable);
+                hurried.extend(late.map(|(region, _)| Arc::clone(&region.node)));
             }
             failed.extend(missed);
         }
     }
 
+    /// Reports whether other nodes, or the disk, can answer for each node that these segments are read from. Segments
+    /// that this process reads from shared memory wait for nobody.
+    fn has_others(&self, segments: &[(&Segment<Arc<LeasedRegion>>, &mut [u8])], failed: &[Missed]) -> bool {
+        let mut asked = segments.iter().map(|(segment, _)| segment).filter(|of| !of.region.node.is_shared());
+        if self.disk.is_some() {
+            return asked.next().is_some();
+        }
+        let state = self.state();
+        let has_other = |segment: &&&Segment<Arc<LeasedRegion>>| {
+            let is_good = |other: &Segment<Arc<LeasedRegion>>| {
+                let node = &other.region.node;
+                let has_failed = failed.iter().any(|(region, _)| Arc::ptr_eq(&region.node, node));
+                !Arc::ptr_eq(node, &segment.region.node)
+                    && !has_failed
+                    && !node.is_suspect()
+                    && other.region.check_usable().is_ok()
+            };
+            let copies = state.map.copies_of(segment.file.clone());
+            // The copies of an extent follow each other.
+            copies.chunk_by(|one, next| one.file == next.file).all(|copies| copies.iter().any(is_good))
+        };
+        let mut asked = asked.peekable();
+        asked.peek().is_some() && asked.all(|segment| has_other(&segment))
+    }
+
     /// Reads segments of an unencrypted file. Returns the regions whose bytes did not come, with the reasons.
-    fn fetch_plain(&self, segments: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>) -> Vec<Missed> {
+    fn fetch_plain(
+        &self,
+        segments: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>,
+        patience: ReadPatience,
+    ) -> Vec<Missed> {
         let mut by_node = NodeBatches::default();
         let mut asked = Vec::with_capacity(segments.len());
         for (segment, into) in segments {
             asked.push(&segment.region);
             by_node.add(&segment.region, ReadOp { span: span(segment), into });
         }
-        let outcomes = by_node.read(&self.session);
+        let timeout_ms = self.session.base.read_timeout_ms(patience, by_node.bytes());
+        let outcomes = by_node.read(&self.session, timeout_ms);
         let missed =
             |region: &Arc<LeasedRegion>| Some((Arc::clone(region), failure(&outcomes, region)?.clone()));
         asked.into_iter().filter_map(missed).collect()
@@ -203,7 +262,7 @@ impl FileInner {
     fn plan_reads(
         &self,
         ranges: &[&mut ReadRange<'_>],
-        failed: &[(Arc<LeasedRegion>, Error)],
+        failed: &[Missed],
         asks_suspects: bool,
     ) -> Result<Vec<Plan>, Error> {
         let rank = |region: &Arc<LeasedRegion>| {
@@ -236,12 +295,7 @@ impl FileInner {
     }
 
     /// Returns the error for a range that no copy can answer.
-    fn nobody_has(
-        &self,
-        map: &FileMap<Arc<LeasedRegion>>,
-        range: Range<u64>,
-        failed: &[(Arc<LeasedRegion>, Error)],
-    ) -> Error {
+    fn nobody_has(&self, map: &FileMap<Arc<LeasedRegion>>, range: Range<u64>, failed: &[Missed]) -> Error {
         let copies = map.copies_of(range.clone());
         let answered = |segment: &&Segment<Arc<LeasedRegion>>| {
             failed.iter().any(|(other, _)| Arc::ptr_eq(&other.node, &segment.region.node))

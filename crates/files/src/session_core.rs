@@ -19,6 +19,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// in bytes per ms. 400 MB/s were measured on a virtual machine whose host had to find the pages first.
 const WORK_BYTES_PER_MS: u64 = 128 << 10;
 
+/// Time limit of a read that another node can answer as well, in ms, and the bytes of it that the node has 1 ms more
+/// for: 16 MB/s, a slow link.
+const BRIEF_MS: u64 = 1_000;
+const BRIEF_BYTES_PER_MS: u64 = 16 << 10;
+
+/// How long a reader waits for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadPatience {
+    /// Not long, because another node has the bytes, too.
+    Brief,
+    /// As long as for any request.
+    Full,
+}
+
 /// Host, settings, counters and end of a session, shared by all of its parts.
 pub(crate) struct SessionCore {
     /// Clock, threads, random numbers and connections.
@@ -60,6 +74,15 @@ impl SessionCore {
     /// Returns the deadline of a request that is sent now, and for which the peer works through this many bytes.
     pub(crate) fn request_deadline_for(&self, bytes: u64) -> MonoNs {
         self.deadline(self.options.request_timeout_ms.saturating_add(bytes / WORK_BYTES_PER_MS))
+    }
+
+    /// Returns the time limit of a read of this many bytes, in ms.
+    pub(crate) fn read_timeout_ms(&self, patience: ReadPatience, bytes: u64) -> u64 {
+        let full = self.options.request_timeout_ms;
+        match patience {
+            ReadPatience::Brief => full.min(BRIEF_MS + bytes / BRIEF_BYTES_PER_MS),
+            ReadPatience::Full => full,
+        }
     }
 
     /// Fails if the session was closed, or was opened by the process that this one was forked from.

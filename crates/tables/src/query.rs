@@ -12,7 +12,7 @@
 
 use crate::counts::count_scan;
 use crate::estimates::Estimates;
-use crate::joining::{self, JoinBy, Joining};
+use crate::joining::{self, JoinBy, Joining, Upload};
 use crate::pacing::{Claim, Fetching};
 use crate::placing::{Choice, Placing, Ran, ScanRan, Stage};
 use crate::report::Report;
@@ -384,13 +384,34 @@ impl<'t> Work<'t> {
             self.report.semi_joins.iter_mut().for_each(|join| join.by = JoinBy::Here);
             return self.fetch(groups).map(|_| ());
         };
+        let uploads: Arc<[Upload]> = uploads.into();
+        let undone = self.ship(way, groups, &program, &uploads)?;
+        // Other nodes may have what some did not answer for.
+        let undone = match undone.is_empty() {
+            true => undone,
+            false => self.ship(Way::Ship, undone, &program, &uploads)?,
+        };
+        self.fetch(undone).map(|_| ())
+    }
+
+    /// Runs the program at the nodes, and in this process over what no single region holds. Returns the row groups that
+    /// are not done because their node did not answer or was lost, and which other nodes have.
+    fn ship(
+        &mut self,
+        way: Way,
+        groups: Vec<usize>,
+        program: &[u8],
+        uploads: &Arc<[Upload]>,
+    ) -> Result<Vec<usize>, Error> {
         let (shares, rest) = shares(self.table, groups.into_iter(), &self.scope.columns);
         let rows_wanted = match self.scope.program.operators().last() {
             Some(Operator::Limit(rows)) => Some(*rows),
             _ => None,
         };
         let keys = self.table.scan_keys(&self.scope.columns);
-        let shipping = Shipping::new(program, shares, rows_wanted).with_keys(keys).with_lookups(uploads);
+        let shipping = Shipping::new(program.to_vec(), shares, rows_wanted)
+            .with_keys(keys)
+            .with_lookups(Arc::clone(uploads));
         let shipping = Arc::new(shipping.with_trace(self.report.trace));
         let session = Arc::clone(self.table.session());
         let nodes = shipping.nodes();
@@ -545,12 +566,12 @@ impl<'t> Work<'t> {
         }
     }
 
-    /// Uses the results of the shares that are complete. Fetches the row groups of the other shares now, unless there
-    /// are enough rows.
-    fn commit(&mut self, shipping: &Shipping, claimed: &BTreeSet<usize>) -> Result<(), Error> {
+    /// Uses the results of the shares that are complete. Of the other shares, returns the row groups whose node did not
+    /// answer or was lost and which other nodes have, and fetches the rest; neither if there are enough rows.
+    fn commit(&mut self, shipping: &Shipping, claimed: &BTreeSet<usize>) -> Result<Vec<usize>, Error> {
         let outcomes: Vec<_> = (0..shipping.shares.len()).map(|share| shipping.take_over(share)).collect();
         let is_enough = self.local.is_done() || shipping.is_enough(&outcomes);
-        let mut undone = Vec::new();
+        let (mut undone, mut unanswered) = (Vec::new(), Vec::new());
         for (share, outcome) in shipping.shares.iter().zip(outcomes) {
             let unclaimed = || share.groups.iter().copied().filter(|group| !claimed.contains(group));
             match outcome {
@@ -571,7 +592,12 @@ impl<'t> Work<'t> {
                 }
                 Some(Err(error)) => {
                     self.report.refusals.push((share.node.info.name.to_string(), error.to_string()));
-                    undone.extend(unclaimed());
+                    match error.kind() {
+                        ErrorKind::Unreachable | ErrorKind::Lost if share.has_others => {
+                            unanswered.extend(unclaimed());
+                        }
+                        _ => undone.extend(unclaimed()),
+                    }
                 }
                 // Some row groups were run by neither side: the answer to a claim was lost, or the share has no
                 // outcome.
@@ -580,8 +606,12 @@ impl<'t> Work<'t> {
         }
         self.report.lookup_bytes += shipping.uploaded.load(Ordering::Relaxed);
         undone.sort_unstable();
+        unanswered.sort_unstable();
         self.is_enough |= is_enough;
-        if is_enough { Ok(()) } else { self.fetch(undone).map(|_| ()) }
+        if is_enough {
+            return Ok(Vec::new());
+        }
+        self.fetch(undone).map(|_| unanswered)
     }
 
     /// Merges the partial results of all parts once, and runs the last part of the plan over the merged rows.

@@ -5,7 +5,8 @@
 //! another. The client keeps several requests for results under way, so that the node never waits for the next one.
 //!
 //! The results of a share count only once all of them have arrived. If a scan breaks off, its results are dropped and
-//! the client runs those row groups another way, so that no row is counted twice or lost. The one exception is a
+//! other nodes or the client run those row groups, so that no row is counted twice or lost. A node has less time to
+//! answer if others have all of its row groups. The one exception is a
 //! query with a limit that takes any rows: as soon as enough rows have arrived, all scans are stopped where they are.
 
 use crate::FarTable;
@@ -17,7 +18,7 @@ use crate::pacing::{ChunkSeen, Pace};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use farpool_encryption::ChunkCipher;
-use farpool_files::beneath::{LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region};
+use farpool_files::beneath::{LeasedRegion, NodeLinks, Repeat, Session, another_has, readable_in_one_region};
 use farpool_files::{Error, ErrorKind};
 use farpool_host::HostEvent;
 use farpool_lock::Mutex;
@@ -36,9 +37,15 @@ const CREDITS: usize = 8;
 /// Bytes of a request to open a scan that are kept for all but its row groups.
 const OPEN_BYTES_MAX: usize = 256 << 10;
 
+/// Time in ms that a node has for each answer of a scan if other nodes can run the scan as well. A step of a scan takes
+/// a quarter of that at most (spec/wire.md).
+const BRIEF_MS: u64 = 1_000;
+
 /// Row groups of one node that one scan covers.
 pub(crate) struct Share {
     pub(crate) node: Arc<NodeLinks>,
+    /// True if other nodes have each of these row groups, too.
+    pub(crate) has_others: bool,
     /// Regions that hold the row groups.
     regions: Vec<Arc<LeasedRegion>>,
     /// Numbers of the row groups in the table.
@@ -103,7 +110,7 @@ pub(crate) struct Shipping {
     trace: TraceId,
     keys: ScanKeys,
     /// Keys or filters of the semi-joins, by number.
-    uploads: Vec<Upload>,
+    uploads: Arc<[Upload]>,
     /// Bytes of keys and filters that were sent to nodes.
     pub(crate) uploaded: AtomicU64,
     pub(crate) shares: Vec<Share>,
@@ -148,8 +155,10 @@ pub(crate) fn shares(
             ScanGroup { region: 0, offset, rows: group.rows, position: positions[index], columns };
         let mut encoded = Vec::new();
         described.put(&mut encoded);
+        let has_others = another_has(&table.file, group.offset..group.end(), &region);
         let is_open = |share: &&mut Share| {
             Arc::ptr_eq(&share.node, &region.node)
+                && share.has_others == has_others
                 && share.groups.len() < SCAN_GROUPS_MAX
                 && share.regions.len() < SCAN_REGIONS_MAX
                 && share.bytes + encoded.len() <= FRAME_BODY_BYTES_MAX - OPEN_BYTES_MAX
@@ -158,9 +167,7 @@ pub(crate) fn shares(
         match shares.iter_mut().rev().find(is_open) {
             Some(share) => share.add(index, region, described, encoded.len()),
             None => {
-                let node = Arc::clone(&region.node);
-                let (regions, groups) = (Vec::new(), Vec::new());
-                let mut share = Share { node, regions, groups, described: Vec::new(), bytes: 0 };
+                let mut share = Share::at(Arc::clone(&region.node), has_others);
                 share.add(index, region, described, encoded.len());
                 shares.push(share);
             }
@@ -189,6 +196,16 @@ fn described(group: &RowGroup, places: Option<&RowLayout>, column: usize) -> Opt
 }
 
 impl Share {
+    fn at(node: Arc<NodeLinks>, has_others: bool) -> Share {
+        let (regions, groups, described) = (Vec::new(), Vec::new(), Vec::new());
+        Share { node, has_others, regions, groups, described, bytes: 0 }
+    }
+
+    /// Returns the deadline of a request to the node that is sent now.
+    fn deadline(&self, session: &Session) -> MonoNs {
+        deadline(session, self.has_others)
+    }
+
     fn add(&mut self, index: usize, region: Arc<LeasedRegion>, mut described: ScanGroup, bytes: usize) {
         let known = self.regions.iter().position(|known| Arc::ptr_eq(known, &region));
         let place = known.unwrap_or(self.regions.len());
@@ -250,7 +267,7 @@ impl Shipping {
     }
 
     /// Sets the keys or filters of the semi-joins, by number.
-    pub(crate) fn with_lookups(self, uploads: Vec<Upload>) -> Shipping {
+    pub(crate) fn with_lookups(self, uploads: Arc<[Upload]>) -> Shipping {
         Shipping { uploads, ..self }
     }
 
@@ -295,6 +312,7 @@ impl Shipping {
     pub(crate) fn run_at(&self, session: &Session, node: &Arc<NodeLinks>) {
         let mut lookups = Vec::new();
         // Keys of a join reveal something about the table, so they go only where the table's own key may go.
+        let mut gone: Option<Error> = None;
         let put = match self.keys.check_way(session, node) {
             Ok(_) if self.is_stopped() => return,
             Ok(_) => self.put_lookups(session, node, &mut lookups),
@@ -302,7 +320,17 @@ impl Shipping {
         };
         for (index, share) in self.shares.iter().enumerate() {
             if Arc::ptr_eq(&share.node, node) && !self.is_stopped() {
-                let shipped = put.clone().and_then(|()| self.run(session, index, share, &lookups));
+                let shipped = match gone.as_ref().filter(|_| share.has_others) {
+                    Some(error) => Err(error.clone()),
+                    None => put.clone().and_then(|()| self.run(session, index, share, &lookups)),
+                };
+                if let Err(error) = &shipped
+                    && error.kind() == ErrorKind::Unreachable
+                {
+                    // Copies elsewhere are preferred until it answers again.
+                    node.suspect();
+                    gone = Some(error.clone());
+                }
                 self.set(index, Progress::Over(shipped));
             }
         }
@@ -313,15 +341,17 @@ impl Shipping {
     fn put_lookups(
         &self,
         session: &Session,
-        node: &NodeLinks,
+        node: &Arc<NodeLinks>,
         lookups: &mut Vec<Handle>,
     ) -> Result<(), Error> {
         if self.uploads.is_empty() {
             return Ok(());
         }
-        let deadline = || session.request_deadline();
+        let of_node = |share: &&Share| Arc::ptr_eq(&share.node, node);
+        let has_others = self.shares.iter().filter(of_node).all(|share| share.has_others);
+        let deadline = || deadline(session, has_others);
         node.converse(deadline(), Repeat::Harmful, |link| {
-            for Upload { kind, bytes } in &self.uploads {
+            for Upload { kind, bytes } in &*self.uploads {
                 let mut lookup = Handle(0);
                 // Sends one empty part if there are no bytes.
                 let rest = bytes.get(1..).unwrap_or_default();
@@ -347,7 +377,7 @@ impl Shipping {
 
     /// Drops the keys and filters at a node. Errors do not matter: the node drops them when their connection ends.
     fn drop_lookups(&self, session: &Session, node: &NodeLinks, lookups: &[Handle]) {
-        if lookups.is_empty() {
+        if lookups.is_empty() || node.is_suspect() {
             return;
         }
         let deadline = session.request_deadline();
@@ -423,7 +453,7 @@ impl Shipping {
     /// has taken all of them or the request fails.
     pub(crate) fn claim(&self, session: &Session, share: usize, scan: Handle, count: u32) -> Vec<usize> {
         let Some(of) = self.shares.get(share) else { return Vec::new() };
-        let deadline = session.request_deadline();
+        let deadline = of.deadline(session);
         let request = Request::ClaimGroups(ClaimGroups { scan, groups: count });
         // If the answer is lost, neither side runs the claimed row groups. The scan's count at its end shows that.
         let answer = of.node.converse(deadline, Repeat::Harmful, |link| link.call(&request, deadline));
@@ -449,7 +479,7 @@ impl Shipping {
         let refused = |error: WireError| Error::new(ErrorKind::Invalid, error.to_string());
         let (seals, cipher) = self.keys.for_scan(session, &share.node)?;
         let open = share.request(&self.program, lookups, seals).map_err(refused)?;
-        let deadline = session.request_deadline();
+        let deadline = share.deadline(session);
         let mut shipped = Shipped::default();
         let received = share.node.converse(deadline, Repeat::Harmful, |link| {
             let asked = session.host().now();
@@ -485,7 +515,7 @@ impl Shipping {
         let next = Request::NextChunk(ScanId { scan });
         // Each request has its own deadline: the node answers every step, and a step takes no longer than other
         // requests may.
-        let deadline = || session.request_deadline();
+        let deadline = || self.shares[index].deadline(session);
         let (mut asked, mut number) = (0, 0);
         while asked < CREDITS {
             link.post_call(&next, deadline())?;
@@ -548,6 +578,12 @@ impl Shipping {
             }
         }
     }
+}
+
+/// Returns the deadline of a request to a node that is sent now, by whether other nodes can take its place.
+fn deadline(session: &Session, has_others: bool) -> MonoNs {
+    let full = session.options().request_timeout_ms;
+    session.deadline(if has_others { full.min(BRIEF_MS) } else { full })
 }
 
 fn unexpected(reply: &Reply) -> LinkError {
