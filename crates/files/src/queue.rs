@@ -32,6 +32,7 @@ use crate::node_links::{Conversation, NodeLinks, Repeat};
 use crate::pool::Pool;
 use crate::read::NodeRead;
 use crate::session::Session;
+use crate::session_core::ReadPatience;
 use farpool_transport::{LinkError, ReadOp};
 use farpool_wire::data::Span;
 use farpool_wire::limits::IO_BYTES_MAX;
@@ -97,6 +98,7 @@ struct Reading {
     /// Ranges of regions that hold the bytes, in order.
     spans: Vec<Span>,
     encrypted: Option<EncryptedReading>,
+    patience: ReadPatience,
 }
 
 /// Additional state of a read of an encrypted file.
@@ -114,12 +116,22 @@ struct NodeRequest {
     bytes: usize,
 }
 
-/// Connection to a node, and its unanswered requests, oldest first: the deadline of the answer, and the reads.
+/// Request that a node has not answered.
+struct UnderWay {
+    sent: MonoNs,
+    /// Time limit of the answer, after the one before it.
+    timeout_ms: u64,
+    readings: Vec<Reading>,
+}
+
+/// Connection to a node, and its unanswered requests, oldest first.
 struct NodeConnection {
     node: Arc<NodeLinks>,
     traffic: Traffic,
     conversation: Conversation,
-    under_way: VecDeque<(MonoNs, Vec<Reading>)>,
+    under_way: VecDeque<UnderWay>,
+    /// Time of the last answer.
+    heard: MonoNs,
 }
 
 /// Queue of operations on the files of one pool. Made by [`Pool::queue`]; used by one thread at a time.
@@ -198,14 +210,17 @@ impl Queue {
         for connection in (0..self.connections.len()).rev() {
             // The last connection may have been removed together with another one.
             let Some(of) = self.connections.get_mut(connection) else { continue };
-            let Some((deadline, _)) = of.under_way.front() else { continue };
+            let Some(UnderWay { sent, timeout_ms, .. }) = of.under_way.front() else { continue };
+            let deadline = of.heard.max(*sent).plus_ms(*timeout_ms);
             if of.traffic != traffic {
                 continue;
             }
             if of.conversation.link.is_ready() {
                 self.small_taken += u32::from(traffic == Traffic::Small);
                 self.take(connection);
-            } else if self.session.host().now() > *deadline {
+            } else if self.session.host().now() > deadline {
+                // Copies elsewhere are preferred until it answers again.
+                of.node.suspect();
                 self.break_off(connection);
             }
         }
@@ -329,19 +344,24 @@ impl Queue {
             traffic,
             conversation,
             under_way: VecDeque::new(),
+            heard: MonoNs(0),
         });
         Some(self.connections.len() - 1)
     }
 
     /// Sends a request to a node.
-    fn post(&mut self, NodeRequest { node, traffic, mut readings, .. }: NodeRequest) {
-        let deadline = self.session.request_deadline();
+    fn post(&mut self, NodeRequest { node, traffic, mut readings, bytes }: NodeRequest) {
+        let is_brief = readings.iter().all(|reading| reading.patience == ReadPatience::Brief);
+        let patience = if is_brief { ReadPatience::Brief } else { ReadPatience::Full };
+        let timeout_ms = self.session.base.read_timeout_ms(patience, bytes as u64);
+        let deadline = self.session.deadline(timeout_ms);
         let Some(connection) = self.connection(&node, traffic, deadline) else {
             return self.put_off(readings);
         };
+        let sent = self.session.host().now();
         let posted =
             self.connections[connection].conversation.link.post_read(&ops_of(&mut readings), deadline);
-        self.connections[connection].under_way.push_back((deadline, readings));
+        self.connections[connection].under_way.push_back(UnderWay { sent, timeout_ms, readings });
         if posted.is_err() {
             self.break_off(connection);
         }
@@ -349,14 +369,13 @@ impl Queue {
 
     /// Takes the oldest answer of a connection. Waits for it if necessary.
     fn take(&mut self, connection: usize) {
-        let deadline = self.session.request_deadline();
         let of = &mut self.connections[connection];
-        let Some((asked_until, mut readings)) = of.under_way.pop_front() else { return };
+        let Some(UnderWay { sent, timeout_ms, mut readings }) = of.under_way.pop_front() else { return };
+        let deadline = self.session.deadline(timeout_ms);
         match of.conversation.link.take_read(&mut ops_of(&mut readings), deadline) {
             Ok(()) => {
-                let sent_ns =
-                    asked_until.0.saturating_sub(self.session.options().request_timeout_ms * 1_000_000);
-                self.session.note_time(&*of.conversation.link, Opcode::Read, MonoNs(sent_ns));
+                of.heard = self.session.host().now();
+                self.session.note_time(&*of.conversation.link, Opcode::Read, sent);
                 let counters = self.session.counters();
                 for reading in readings {
                     match reading.decrypt() {
@@ -372,8 +391,11 @@ impl Queue {
             }
             // Each read is done by itself later, which shows the reason and handles it.
             Err(LinkError::Refused { .. }) => self.put_off(readings),
-            Err(_) => {
-                of.under_way.push_front((asked_until, readings));
+            Err(error) => {
+                if matches!(error, LinkError::TimedOut) {
+                    of.node.suspect();
+                }
+                of.under_way.push_front(UnderWay { sent, timeout_ms, readings });
                 return self.break_off(connection);
             }
         }
@@ -387,7 +409,7 @@ impl Queue {
     /// Drops a connection that cannot be used any more. Its reads are put off.
     fn break_off(&mut self, connection: usize) {
         let NodeConnection { under_way, .. } = self.connections.swap_remove(connection);
-        under_way.into_iter().for_each(|(_, readings)| self.put_off(readings));
+        under_way.into_iter().for_each(|request| self.put_off(request.readings));
     }
 
     /// Gives up all connections in a forked process, because the answers belong to the parent process. The reads
@@ -396,7 +418,7 @@ impl Queue {
         for NodeConnection { conversation, under_way, .. } in std::mem::take(&mut self.connections) {
             // Closing it would end the conversation of the parent process.
             std::mem::forget(conversation);
-            under_way.into_iter().for_each(|(_, readings)| self.put_off(readings));
+            under_way.into_iter().for_each(|request| self.put_off(request.readings));
         }
     }
 
@@ -505,12 +527,12 @@ impl Drop for Queue {
 impl Reading {
     fn of(asked: Asked, read: NodeRead) -> Reading {
         let bytes = read.bytes();
-        let NodeRead { lock, segments, encrypted } = read;
+        let NodeRead { lock, segments, encrypted, patience } = read;
         let is_whole = bytes == asked.bytes.len();
         let encrypted = encrypted
             .map(|read| EncryptedReading { read, pages: if is_whole { Vec::new() } else { vec![0; bytes] } });
         let segments = encrypted.as_ref().map_or(&segments, |encrypted| &encrypted.read.segments);
-        Reading { spans: segments.iter().map(span).collect(), asked, lock, encrypted }
+        Reading { spans: segments.iter().map(span).collect(), asked, lock, encrypted, patience }
     }
 
     /// Ends a read that was answered. Returns the operation with its bytes, or as an error one that must be done the

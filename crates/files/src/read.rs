@@ -23,6 +23,8 @@ pub(crate) struct NodeRead {
     pub(crate) segments: Vec<Segment<Arc<LeasedRegion>>>,
     /// Pages to read of an encrypted file, with their nonces and tags.
     pub(crate) encrypted: Option<EncryptedRead>,
+    /// How long to wait for the node.
+    pub(crate) patience: ReadPatience,
 }
 
 impl NodeRead {
@@ -122,7 +124,11 @@ impl FileInner {
             None => (state.try_read(&range)?, None),
         };
         drop(state);
-        Some(NodeRead { lock: RangeLock::of(Arc::clone(self), id), segments, encrypted })
+        let patience = match self.has_others(segments.iter(), &[]) {
+            true => ReadPatience::Brief,
+            false => ReadPatience::Full,
+        };
+        Some(NodeRead { lock: RangeLock::of(Arc::clone(self), id), segments, encrypted, patience })
     }
 
     /// Reads the ranges, from any copies that answer.
@@ -171,7 +177,8 @@ impl FileInner {
                 }
                 rest.fill(0);
             }
-            let this_time = match patience == ReadPatience::Brief && self.has_others(&from_nodes, &failed) {
+            let asked = from_nodes.iter().map(|(segment, _)| *segment);
+            let this_time = match patience == ReadPatience::Brief && self.has_others(asked, &failed) {
                 true => ReadPatience::Brief,
                 false => ReadPatience::Full,
             };
@@ -203,13 +210,17 @@ impl FileInner {
 
     /// Reports whether other nodes, or the disk, can answer for each node that these segments are read from. Segments
     /// that this process reads from shared memory wait for nobody.
-    fn has_others(&self, segments: &[(&Segment<Arc<LeasedRegion>>, &mut [u8])], failed: &[Missed]) -> bool {
-        let mut asked = segments.iter().map(|(segment, _)| segment).filter(|of| !of.region.node.is_shared());
+    fn has_others<'s>(
+        &self,
+        segments: impl Iterator<Item = &'s Segment<Arc<LeasedRegion>>>,
+        failed: &[Missed],
+    ) -> bool {
+        let mut asked = segments.filter(|segment| !segment.region.node.is_shared());
         if self.disk.is_some() {
             return asked.next().is_some();
         }
         let state = self.state();
-        let has_other = |segment: &&&Segment<Arc<LeasedRegion>>| {
+        let has_other = |segment: &Segment<Arc<LeasedRegion>>| {
             let is_good = |other: &Segment<Arc<LeasedRegion>>| {
                 let node = &other.region.node;
                 let has_failed = failed.iter().any(|(region, _)| Arc::ptr_eq(&region.node, node));
@@ -223,7 +234,7 @@ impl FileInner {
             copies.chunk_by(|one, next| one.file == next.file).all(|copies| copies.iter().any(is_good))
         };
         let mut asked = asked.peekable();
-        asked.peek().is_some() && asked.all(|segment| has_other(&segment))
+        asked.peek().is_some() && asked.all(has_other)
     }
 
     /// Reads segments of an unencrypted file. Returns the regions whose bytes did not come, with the reasons.
