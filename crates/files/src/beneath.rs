@@ -92,23 +92,33 @@ pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretc
     Ok(Some(stretches))
 }
 
-/// Returns a region from which the whole range can be read now, and the offset there. `None` if there is none. A node
-/// that did not answer lately is used only if no other has the bytes, as in a read. Copies that are as good take turns.
-pub fn readable_in_one_region(file: &FarFile, range: Range<u64>) -> Option<(Arc<LeasedRegion>, u64)> {
-    let turn = (range.start / EXTENT_BYTES_MAX) as usize;
-    let mut copies = copies_in_one_region(file, range);
-    copies.retain(|(region, _)| region.check_usable().is_ok());
-    let count = copies.len().max(1);
-    copies.rotate_left(turn % count);
-    copies.into_iter().min_by_key(|(region, _)| region.node.is_suspect())
+/// Range that one region holds as a whole.
+pub struct InOneRegion {
+    /// The region.
+    pub region: Arc<LeasedRegion>,
+    /// Offset of the range in the region.
+    pub offset: u64,
+    /// True if another node has such a region, too.
+    pub has_others: bool,
 }
 
-/// Reports whether another node than that of `region` has the whole range in one region, and has answered lately.
-pub fn another_has(file: &FarFile, range: Range<u64>, region: &LeasedRegion) -> bool {
-    let is_good = |other: &LeasedRegion| {
-        !Arc::ptr_eq(&other.node, &region.node) && !other.node.is_suspect() && other.check_usable().is_ok()
-    };
-    copies_in_one_region(file, range).iter().any(|(other, _)| is_good(other))
+/// Returns a region from which the whole range can be read now. `None` if there is none. A node
+/// that did not answer lately is used only if no other has the bytes, as in a read, and one in `without` not at all.
+/// Copies that are as good take turns.
+pub fn readable_in_one_region(
+    file: &FarFile,
+    range: Range<u64>,
+    without: &[Arc<NodeLinks>],
+) -> Option<InOneRegion> {
+    let turn = (range.start / EXTENT_BYTES_MAX) as usize;
+    let mut copies = copies_in_one_region(file, range);
+    let is_left_out = |node: &Arc<NodeLinks>| without.iter().any(|other| Arc::ptr_eq(node, other));
+    copies.retain(|(region, _)| region.check_usable().is_ok() && !is_left_out(&region.node));
+    let count = copies.len().max(1);
+    copies.rotate_left(turn % count);
+    let (region, offset) = copies.iter().min_by_key(|(region, _)| region.node.is_suspect())?;
+    let has_others = copies.iter().any(|(other, _)| !Arc::ptr_eq(&other.node, &region.node));
+    Some(InOneRegion { region: Arc::clone(region), offset: *offset, has_others })
 }
 
 /// Returns the region that has the whole range, and the offset there, even if it cannot be read now. `None` if the

@@ -224,10 +224,7 @@ impl FileInner {
             let is_good = |other: &Segment<Arc<LeasedRegion>>| {
                 let node = &other.region.node;
                 let has_failed = failed.iter().any(|(region, _)| Arc::ptr_eq(&region.node, node));
-                !Arc::ptr_eq(node, &segment.region.node)
-                    && !has_failed
-                    && !node.is_suspect()
-                    && other.region.check_usable().is_ok()
+                !Arc::ptr_eq(node, &segment.region.node) && !has_failed && other.region.check_usable().is_ok()
             };
             let copies = state.map.copies_of(segment.file.clone());
             // The copies of an extent follow each other.

@@ -17,7 +17,7 @@ use crate::report::Report;
 use crate::scope::Scope;
 use crate::shipping::{ScanSeen, located};
 use farpool_calls::{Observed, distance};
-use farpool_files::beneath::NodeLinks;
+use farpool_files::beneath::{InOneRegion, NodeLinks};
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
 use farpool_planner::{
@@ -151,7 +151,7 @@ impl<'t> Placing<'t> {
             leaves,
             factors: [1.0; 3],
         };
-        let is_shared = located(table, 0).is_some_and(|(region, _)| session.is_here(&region.node));
+        let is_shared = located(table, 0, &[]).is_some_and(|found| session.is_here(&found.region.node));
         let observed = Observed::of(session);
         Placing {
             table,
@@ -176,7 +176,7 @@ impl<'t> Placing<'t> {
         for index in groups {
             let Some(group) = self.table.row_groups().get(*index) else { continue };
             let bytes: f64 = group.buffers(&self.columns).map(|buffer| f64::from(buffer.bytes)).sum();
-            let Some((region, _)) = located(self.table, *index) else {
+            let Some(InOneRegion { region, .. }) = located(self.table, *index, &[]) else {
                 fetched_bytes += bytes;
                 continue;
             };
@@ -251,7 +251,7 @@ impl<'t> Placing<'t> {
         }
         let mut seen: Vec<u64> = Vec::new();
         for index in groups {
-            let Some((region, _)) = located(self.table, *index) else { continue };
+            let Some(InOneRegion { region, .. }) = located(self.table, *index, &[]) else { continue };
             let node = region.node.info.node.0;
             if seen.contains(&node) {
                 continue;
@@ -300,7 +300,7 @@ impl<'t> Placing<'t> {
                 // Several nodes answered at the same time, so each gets the whole time and its share of the bytes.
                 let mut seen: Vec<(u64, Distance)> = Vec::new();
                 for index in groups {
-                    let Some((region, _)) = located(self.table, *index) else { continue };
+                    let Some(InOneRegion { region, .. }) = located(self.table, *index, &[]) else { continue };
                     let node = region.node.info.node.0;
                     if !seen.iter().any(|(known, _)| *known == node) {
                         seen.push((node, distance(session, &region.node)));

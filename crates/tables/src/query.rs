@@ -21,6 +21,7 @@ use crate::shipping::{Shipping, shares};
 use crate::{FarTable, TableReader};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
+use farpool_files::beneath::NodeLinks;
 use farpool_files::{Error, ErrorKind};
 use farpool_host::Host;
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
@@ -385,25 +386,27 @@ impl<'t> Work<'t> {
             return self.fetch(groups).map(|_| ());
         };
         let uploads: Arc<[Upload]> = uploads.into();
-        let undone = self.ship(way, groups, &program, &uploads)?;
-        // Other nodes may have what some did not answer for.
-        let undone = match undone.is_empty() {
-            true => undone,
-            false => self.ship(Way::Ship, undone, &program, &uploads)?,
-        };
-        self.fetch(undone).map(|_| ())
+        let (mut way, mut undone, mut failed) = (way, groups, Vec::new());
+        // Each round leaves out one more node at least.
+        while !undone.is_empty() {
+            undone = self.ship(way, undone, &program, &uploads, &mut failed)?;
+            way = Way::Ship;
+        }
+        Ok(())
     }
 
-    /// Runs the program at the nodes, and in this process over what no single region holds. Returns the row groups that
-    /// are not done because their node did not answer or was lost, and which other nodes have.
+    /// Runs the program at the nodes not in `failed`, and in this process over what no single region of them holds.
+    /// Returns the row groups whose node did not answer or was lost, and which other nodes have; such a node is then in
+    /// `failed`.
     fn ship(
         &mut self,
         way: Way,
         groups: Vec<usize>,
         program: &[u8],
         uploads: &Arc<[Upload]>,
+        failed: &mut Vec<Arc<NodeLinks>>,
     ) -> Result<Vec<usize>, Error> {
-        let (shares, rest) = shares(self.table, groups.into_iter(), &self.scope.columns);
+        let (shares, rest) = shares(self.table, groups.into_iter(), &self.scope.columns, failed);
         let rows_wanted = match self.scope.program.operators().last() {
             Some(Operator::Limit(rows)) => Some(*rows),
             _ => None,
@@ -444,7 +447,7 @@ impl<'t> Work<'t> {
         }
         tasks.into_iter().for_each(farpool_host::Task::join);
         result?;
-        self.commit(&shipping, &claimed)
+        self.commit(&shipping, &claimed, failed)
     }
 
     /// Runs a program that reads no column. It needs the numbers of rows alone.
@@ -567,8 +570,14 @@ impl<'t> Work<'t> {
     }
 
     /// Uses the results of the shares that are complete. Of the other shares, returns the row groups whose node did not
-    /// answer or was lost and which other nodes have, and fetches the rest; neither if there are enough rows.
-    fn commit(&mut self, shipping: &Shipping, claimed: &BTreeSet<usize>) -> Result<Vec<usize>, Error> {
+    /// answer or was lost and which other nodes have, adds these nodes to `failed`, and fetches the rest; neither if
+    /// there are enough rows.
+    fn commit(
+        &mut self,
+        shipping: &Shipping,
+        claimed: &BTreeSet<usize>,
+        failed: &mut Vec<Arc<NodeLinks>>,
+    ) -> Result<Vec<usize>, Error> {
         let outcomes: Vec<_> = (0..shipping.shares.len()).map(|share| shipping.take_over(share)).collect();
         let is_enough = self.local.is_done() || shipping.is_enough(&outcomes);
         let (mut undone, mut unanswered) = (Vec::new(), Vec::new());
@@ -595,6 +604,7 @@ impl<'t> Work<'t> {
                     match error.kind() {
                         ErrorKind::Unreachable | ErrorKind::Lost if share.has_others => {
                             unanswered.extend(unclaimed());
+                            failed.push(Arc::clone(&share.node));
                         }
                         _ => undone.extend(unclaimed()),
                     }

@@ -18,7 +18,7 @@ use crate::pacing::{ChunkSeen, Pace};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use farpool_encryption::ChunkCipher;
-use farpool_files::beneath::{LeasedRegion, NodeLinks, Repeat, Session, another_has, readable_in_one_region};
+use farpool_files::beneath::{InOneRegion, LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region};
 use farpool_files::{Error, ErrorKind};
 use farpool_host::HostEvent;
 use farpool_lock::Mutex;
@@ -127,18 +127,20 @@ pub(crate) struct Shipping {
     is_stopped: AtomicBool,
 }
 
-/// Sorts row groups by the nodes that hold them. The second result has the row groups that cannot be read from one
-/// region.
+/// Sorts row groups by the nodes that hold them and are not in `without`. The second result has the row groups that
+/// cannot be read from one region.
 pub(crate) fn shares(
     table: &FarTable,
     groups: impl Iterator<Item = usize>,
     columns: &[usize],
+    without: &[Arc<NodeLinks>],
 ) -> (Vec<Share>, Vec<usize>) {
     let (mut shares, mut rest): (Vec<Share>, Vec<usize>) = (Vec::new(), Vec::new());
     let positions = table.positions();
     let places = RowLayout::of(table.schema());
     for index in groups {
-        let Some(((region, offset), group)) = located(table, index).zip(table.row_groups().get(index)) else {
+        let found = located(table, index, without).zip(table.row_groups().get(index));
+        let Some((InOneRegion { region, offset, has_others }, group)) = found else {
             rest.push(index);
             continue;
         };
@@ -155,7 +157,6 @@ pub(crate) fn shares(
             ScanGroup { region: 0, offset, rows: group.rows, position: positions[index], columns };
         let mut encoded = Vec::new();
         described.put(&mut encoded);
-        let has_others = another_has(&table.file, group.offset..group.end(), &region);
         let is_open = |share: &&mut Share| {
             Arc::ptr_eq(&share.node, &region.node)
                 && share.has_others == has_others
@@ -176,10 +177,10 @@ pub(crate) fn shares(
     (shares, rest)
 }
 
-/// Returns the region that holds a row group as a whole, and the offset in it. `None` if no one region does.
-pub(crate) fn located(table: &FarTable, index: usize) -> Option<(Arc<LeasedRegion>, u64)> {
+/// Returns the region of a node not in `without` that holds a row group as a whole. `None` if no one region does.
+pub(crate) fn located(table: &FarTable, index: usize, without: &[Arc<NodeLinks>]) -> Option<InOneRegion> {
     let group = table.row_groups().get(index)?;
-    readable_in_one_region(&table.file, group.offset..group.end())
+    readable_in_one_region(&table.file, group.offset..group.end(), without)
 }
 
 fn described(group: &RowGroup, places: Option<&RowLayout>, column: usize) -> Option<ScanColumn> {
