@@ -208,16 +208,15 @@ impl FileInner {
         }
     }
 
-    /// Reports whether other nodes, or the disk, can answer for each node that these segments are read from. Segments
-    /// that this process reads from shared memory wait for nobody.
+    /// Reports whether other nodes, or the disk, can answer for each node that these segments are read from.
     fn has_others<'s>(
         &self,
         segments: impl Iterator<Item = &'s Segment<Arc<LeasedRegion>>>,
         failed: &[Missed],
     ) -> bool {
-        let mut asked = segments.filter(|segment| !segment.region.node.is_shared());
-        if self.disk.is_some() {
-            return asked.next().is_some();
+        let mut asked = segments.peekable();
+        if self.disk.is_some() || asked.peek().is_none() {
+            return self.disk.is_some();
         }
         let state = self.state();
         let has_other = |segment: &Segment<Arc<LeasedRegion>>| {
@@ -230,8 +229,7 @@ impl FileInner {
             // The copies of an extent follow each other.
             copies.chunk_by(|one, next| one.file == next.file).all(|copies| copies.iter().any(is_good))
         };
-        let mut asked = asked.peekable();
-        asked.peek().is_some() && asked.all(has_other)
+        asked.all(has_other)
     }
 
     /// Reads segments of an unencrypted file. Returns the regions whose bytes did not come, with the reasons.
