@@ -37,7 +37,7 @@ pub fn on_time(shortest: Duration, test: impl Fn(Duration)) {
     }
 }
 
-/// Returns for how long threads of this machine have waited for a CPU since it started. Zero if the kernel does not say.
+/// Returns for how long threads of this machine have waited for a CPU since it started. Zero if that is not known.
 fn waited_for_cpus() -> Duration {
     let pressure = std::fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
     let some = pressure.lines().find(|line| line.starts_with("some "));

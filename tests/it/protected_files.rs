@@ -366,7 +366,7 @@ fn local_copy_answers_at_once_while_its_node_stalls() {
     assert_eq!(file.protection(), Protection::Local);
     let model = Random(41).bytes(8 * MIB as usize);
     file.write_at(0, &model).expect("a write");
-    // On a busy machine the disk may have taken the bytes alone at first.
+    // The disk may have taken the bytes alone at first, if the machine is busy.
     until(&pool, PATIENCE, "all bytes are in far memory", |_| file.copies() == 1);
     node.signal(rustix::process::Signal::STOP);
     let give_up = Instant::now() + PATIENCE;

@@ -31,7 +31,7 @@ const MIRROR: PutOptions = PutOptions {
     layout: TableLayout::Columns,
 };
 
-/// Waits until all published files have their copies. On a busy machine a node may have been silent when they were made.
+/// Waits until all published files have their copies. A node may have been silent when they were made.
 fn wait_for_copies(pool: &Pool) {
     until(pool, PATIENCE, "all copies", |_| {
         pool.repairs().is_ok_and(|repairs| repairs.endangered_files + repairs.lost_files == 0)

@@ -29,7 +29,7 @@ const BRIEF_BYTES_PER_MS: u64 = 16 << 10;
 pub(crate) enum ReadPatience {
     /// Not long, because another node has the bytes, too.
     Brief,
-    /// As long as for any request.
+    /// Time of any request.
     Full,
 }
 

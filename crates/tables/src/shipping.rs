@@ -6,8 +6,8 @@
 //!
 //! The results of a share count only once all of them have arrived. If a scan breaks off, its results are dropped and
 //! other nodes or the client run those row groups, so that no row is counted twice or lost. A node has less time to
-//! answer if others have all of its row groups. The one exception is a
-//! query with a limit that takes any rows: as soon as enough rows have arrived, all scans are stopped where they are.
+//! answer if others have all of its row groups. The one exception is a query with a limit that takes any rows: as soon
+//! as enough rows have arrived, all scans are stopped where they are.
 
 use crate::FarTable;
 use crate::column_type::RowLayout;
