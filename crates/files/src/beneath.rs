@@ -14,6 +14,7 @@ use std::sync::Arc;
 pub use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 pub use crate::published::{Became, became};
 pub use crate::session::Session;
+pub use crate::session_core::BRIEF_MS;
 pub use crate::unlisted::Unlisted;
 
 /// Returns the session that a file was opened in.
@@ -102,9 +103,9 @@ pub struct InOneRegion {
     pub has_others: bool,
 }
 
-/// Returns a region from which the whole range can be read now. `None` if there is none. A node
-/// that did not answer lately is used only if no other has the bytes, as in a read, and one in `without` not at all.
-/// Copies that are as good take turns.
+/// Returns a region from which the whole range can be read now. `None` if there is none. A node that did not answer
+/// lately is used only if no other has the bytes, as in a read, and one in `without` not at all. Copies that are as
+/// good take turns.
 pub fn readable_in_one_region(
     file: &FarFile,
     range: Range<u64>,

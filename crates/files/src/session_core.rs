@@ -19,9 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// in bytes per ms. 400 MB/s were measured on a virtual machine whose host had to find the pages first.
 const WORK_BYTES_PER_MS: u64 = 128 << 10;
 
-/// Time limit of a read that another node can answer as well, in ms, and the bytes of it that the node has 1 ms more
-/// for: 16 MB/s, a slow link.
-const BRIEF_MS: u64 = 1_000;
+/// Time limit in ms of what another node can do as well: a read, or a step of a scan, which takes a quarter of that at
+/// most (spec/wire.md).
+pub const BRIEF_MS: u64 = 1_000;
+/// Bytes of such a read for which the node has 1 ms more: 16 MB/s, a slow link.
 const BRIEF_BYTES_PER_MS: u64 = 16 << 10;
 
 /// How long a reader waits for a node.

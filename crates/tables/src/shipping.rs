@@ -18,7 +18,9 @@ use crate::pacing::{ChunkSeen, Pace};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use farpool_encryption::ChunkCipher;
-use farpool_files::beneath::{InOneRegion, LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region};
+use farpool_files::beneath::{
+    BRIEF_MS, InOneRegion, LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region,
+};
 use farpool_files::{Error, ErrorKind};
 use farpool_host::HostEvent;
 use farpool_lock::Mutex;
@@ -36,10 +38,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const CREDITS: usize = 8;
 /// Bytes of a request to open a scan that are kept for all but its row groups.
 const OPEN_BYTES_MAX: usize = 256 << 10;
-
-/// Time in ms that a node has for each answer of a scan if other nodes can run the scan as well. A step of a scan takes
-/// a quarter of that at most (spec/wire.md).
-const BRIEF_MS: u64 = 1_000;
 
 /// Row groups of one node that one scan covers.
 pub(crate) struct Share {
