@@ -1,7 +1,7 @@
 //! Tests of `farpool certs`, and of pools of real processes that use its certificates.
 
 use crate::processes::{Process, binary};
-use crate::programs::{PATIENCE, output};
+use crate::programs::{PATIENCE, eventually, output};
 use farpool::{
     CreateOptions, ErrorKind, FileClass, Pool, PoolOptions, Tls, TlsErrorKind, TlsFiles, TransportChoice,
 };
@@ -197,18 +197,6 @@ fn node_certificate_of_another_folder_is_refused_by_the_pool() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("broker.farpool") && said.contains(&their), "{said}");
-}
-
-/// Repeats a check until it succeeds. Panics with the last failure if it never does.
-fn eventually<T>(what: &str, check: impl Fn() -> Result<T, String>) -> T {
-    let begun = Instant::now();
-    loop {
-        match check() {
-            Ok(found) => return found,
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {error}"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Connects with the certificate of this name in a folder.

@@ -92,6 +92,18 @@ pub fn wait_for_line(stream: impl Read + Send + 'static, part: &'static str, wha
     found.unwrap_or_else(|| panic!("{what} said nothing with {part:?} in it within {PATIENCE:?}"));
 }
 
+/// Repeats a check until it succeeds, and returns what it found. Panics with the last failure if it never does.
+pub fn eventually<T>(what: &str, check: impl Fn() -> Result<T, String>) -> T {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        match check() {
+            Ok(found) => return found,
+            Err(error) => assert!(Instant::now() < give_up, "not within {PATIENCE:?}: {what}: {error}"),
+        }
+        thread::park_timeout(LOOK);
+    }
+}
+
 /// Waits until a program has ended by itself. Kills it after the deadline.
 pub fn ended(child: &mut Child, what: &str, patience: Duration) -> ExitStatus {
     let give_up = Instant::now() + patience;
