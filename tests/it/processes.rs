@@ -300,3 +300,34 @@ fn client_killed_mid_write_frees_its_regions_within_ttl_grace_and_a_second() {
         });
     }
 }
+
+#[test]
+fn memory_promised_at_a_node_that_does_not_answer_is_waited_for() {
+    // The tickets of this broker last for some seconds.
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
+    let node = node("only", &broker.ready);
+    let (transport, protection) = (TransportChoice::Tcp, Some(Protection::None));
+    let (request_timeout_ms, broker_patience_ms) = (300, 60_000);
+    let options = PoolOptions {
+        transport,
+        request_timeout_ms,
+        broker_patience_ms,
+        protection,
+        ..PoolOptions::default()
+    };
+    let pool = Pool::connect_with(&broker.ready, options).expect("a session");
+    let file = pool.create("late", FileClass::Scratch, CreateOptions::default()).expect("created");
+    node.stop();
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| file.write_at(0, &vec![3; 20 * MIB as usize]));
+        // Longer than the tries of a pool that is full, and shorter than the time in which the broker believes the node
+        // to be alive.
+        std::thread::park_timeout(Duration::from_secs(3));
+        node.signal(rustix::process::Signal::CONT);
+        writer.join().expect("it does not panic")
+    });
+    written.expect("the memory that was promised becomes free");
+    let mut found = vec![0; 20 * MIB as usize];
+    file.read_at(0, &mut found).expect("a read");
+    assert!(found.iter().all(|byte| *byte == 3));
+}

@@ -19,7 +19,8 @@ use std::sync::atomic::AtomicBool;
 /// requests to the broker; the bounds keep the session from taking much that it may not need.
 const AHEAD_BYTES_MIN: u64 = 128 << 20;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
-/// Number of tries to lease from a full pool. A node may be wiping regions that were just released.
+/// Number of tries to lease from a full pool. A node may be wiping regions that were just released. There are more
+/// tries while memory may become free that was promised at a node that did not answer.
 const FULL_TRIES: u32 = 5;
 
 /// Pause in ms after a refusal, before the broker is asked again for memory with [`Patience::Brief`].
@@ -202,13 +203,13 @@ impl Leases {
     /// that its extents are spread over that node too. Returns false if there is no such node; nothing else changes
     /// then.
     pub(crate) fn widen(&self, group: Group, bytes: u64) -> bool {
-        let _growing = self.grow();
+        let mut growing = self.grow();
         let mut avoid: Vec<Incarnation> = {
             let held = self.held.lock();
             let of_group = held.allocator.regions().filter(|(_, _, its_group)| *its_group == group);
             of_group.filter_map(|(id, ..)| Some(held.regions.get(&id)?.node.info.incarnation)).collect()
         };
-        self.lease_once(group, bytes, &Apart::default(), Patience::Brief, &mut avoid).is_ok()
+        self.lease_once(&mut growing, group, bytes, &Apart::default(), Patience::Brief, &mut avoid).is_ok()
     }
 
     /// Returns the bytes of the regions that a group of files shares, and how many of them are free.
@@ -284,12 +285,12 @@ impl Leases {
         patience: Patience,
     ) -> Result<(), Error> {
         if patience == Patience::Brief {
-            return self.lease_within(group, needed, wanted, apart, patience);
+            return self.lease_within(growing, group, needed, wanted, apart, patience);
         }
         // Threads that queued for the mutex while another one waited without success have waited as long already.
         let waits = self.base.host.now() >= growing.unreachable_until && growing.asked >= growing.refused_at;
         let patience = if waits { patience } else { Patience::Brief };
-        let leased = self.lease_within(group, needed, wanted, apart, patience);
+        let leased = self.lease_within(growing, group, needed, wanted, apart, patience);
         match &leased {
             Ok(()) => growing.unreachable_until = MonoNs(0),
             Err(error) if error.kind() == ErrorKind::Unreachable => {
@@ -301,8 +302,15 @@ impl Leases {
         leased
     }
 
+    /// Returns the time in ms for which memory is waited for that was promised at a node which did not answer. By
+    /// default, a promise lasts as long as the patience for brokers, and the broker learns of its end a little later.
+    fn promise_patience_ms(&self) -> u64 {
+        self.base.options.broker_patience_ms.saturating_mul(3) / 2
+    }
+
     fn lease_within(
         &self,
+        growing: &mut Growing,
         group: Group,
         needed: u64,
         wanted: u64,
@@ -312,8 +320,9 @@ impl Leases {
         let mut avoid: Vec<Incarnation> = Vec::new();
         let mut bytes = wanted;
         let mut tries = 0;
+        let mut give_up = None;
         loop {
-            let error = match self.lease_once(group, bytes, apart, patience, &mut avoid) {
+            let error = match self.lease_once(growing, group, bytes, apart, patience, &mut avoid) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Exhausted => error,
                 Err(error) => return Err(error),
@@ -327,7 +336,10 @@ impl Leases {
             tries += 1;
             // It was asked for until the patience for brokers was over.
             let has_waited = error.refusal().is_some_and(|refusal| refusal.code == Code::NotReported);
-            if tries == FULL_TRIES || patience == Patience::Brief || has_waited {
+            let give_up = *give_up.get_or_insert_with(|| self.base.deadline(self.promise_patience_ms()));
+            let may_become_free = self.base.host.now() < growing.unredeemed_until.min(give_up);
+            let is_over = tries >= FULL_TRIES && !may_become_free;
+            if is_over || patience == Patience::Brief || has_waited {
                 let held = self.base.counters.read();
                 return Err(error.during(format!(
                     "leasing {needed} more bytes (this session holds {}, {} in use{})",
@@ -337,7 +349,7 @@ impl Leases {
                 )));
             }
             avoid.clear();
-            self.base.pause(20 << tries)?;
+            self.base.pause(20 << tries.min(FULL_TRIES))?;
         }
     }
 
@@ -346,6 +358,7 @@ impl Leases {
     /// Errors: no region was leased.
     fn lease_once(
         &self,
+        growing: &mut Growing,
         group: Group,
         bytes: u64,
         apart: &Apart,
@@ -381,6 +394,9 @@ impl Leases {
             match self.redeem(group, offer) {
                 Ok(count) => leased += count,
                 Err(error) => {
+                    if error.kind() == ErrorKind::Unreachable {
+                        growing.unredeemed_until = self.base.deadline(self.promise_patience_ms());
+                    }
                     avoid.push(offer.node.incarnation);
                     failed = Some(error);
                 }

@@ -69,6 +69,9 @@ struct Growing {
     unreachable_until: MonoNs,
     /// Time at which a request with [`Patience::Full`] was last refused.
     refused_at: MonoNs,
+    /// Time until which memory may become free that the broker promised to this session, at a node that did not answer.
+    /// The broker counts it as in use until the ticket is too old.
+    unredeemed_until: MonoNs,
 }
 
 /// Leases of a session.
