@@ -34,7 +34,7 @@ pub use embedded::EmbeddedOptions;
 pub use farpool_files::{
     AsyncQueue, Completion, CreateOptions, Error, ErrorKind, FarReader, FileClass, FileInfo, Identity,
     IfTaken, MemoryKind, NodeMemory, NodeStatus, Operation, POOL_VARIABLE, PoolOptions, Protection, Queue,
-    RangeStream, ReadRange, Retry, RunningCall, RunningCalls, Stats, StatusReport, Tls, TlsError,
+    RangeStream, ReadRange, Relay, Retry, RunningCall, RunningCalls, Stats, StatusReport, Tls, TlsError,
     TlsErrorKind, TlsFiles, TransportChoice, WriteRange, plan, prints, shown, shown_lines, units,
 };
 /// Memory that a process may use.

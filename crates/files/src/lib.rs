@@ -63,6 +63,7 @@ pub use asynchronous::{AsyncQueue, FarReader, Operation, RangeStream};
 pub use ended::Ended;
 pub use environment::POOL_VARIABLE;
 pub use error::{Error, ErrorKind, Retry};
+pub use farpool_transport::relay::Relay;
 pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 pub use farpool_wire::FileClass;
 pub use farpool_wire::control::{

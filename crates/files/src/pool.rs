@@ -13,8 +13,9 @@ use crate::session::Session;
 use crate::stats::Stats;
 use farpool_host::Task;
 use farpool_lock::{Mutex, MutexGuard};
+use farpool_transport::relay::Relay;
 use farpool_transport::times::OperationTime;
-use farpool_transport::{Brokers, Dialer, Exposure, Link, Sockets};
+use farpool_transport::{Brokers, Dialer, Exposure, Link, LinkError, Sockets, Tls};
 use farpool_wire::control::{
     ByName, Done, DrainNode, ListNames, NameInfo, NodeInfo, NodeMemory, Rename, RepairsListed, RunningCalls,
     StatusReport,
@@ -22,6 +23,8 @@ use farpool_wire::control::{
 use farpool_wire::limits::NAME_BYTES_MAX;
 use farpool_wire::{FileClass, Name, Request, Text};
 use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -223,6 +226,45 @@ impl Pool {
             None => Err(Error::new(ErrorKind::Closed, "the pool is closed")),
         };
         self.inner.session.rebuilding.add(prefix, Arc::new(rebuild));
+    }
+
+    /// Reports whether the session has certificates.
+    pub fn has_certificates(&self) -> bool {
+        self.inner.session.options().tls.is_some()
+    }
+
+    /// Accepts connections at `listener` over mutual TLS, from sessions of this session's identity alone, and connects
+    /// each to the Unix socket `behind`, where a server of another protocol listens.
+    ///
+    /// Errors: [`ErrorKind::Refused`] if the session has no certificates, or one that servers may not use.
+    pub fn relay_to(&self, listener: TcpListener, behind: &Path) -> Result<Relay, Error> {
+        let refused = |why: String| Error::new(ErrorKind::Refused, why);
+        let tls = self.certificates()?;
+        tls.check_serves().map_err(|error| refused(error.to_string()))?;
+        Relay::serve(listener, tls, behind.to_owned())
+            .map_err(|error| refused(format!("cannot listen: {error}")))
+    }
+
+    /// Listens on the Unix socket `before` and carries its connections over mutual TLS to `address`, `host:port` of
+    /// [`Self::relay_to`] of a session that has this session's identity.
+    ///
+    /// Errors: [`ErrorKind::Refused`] if the session has no certificates, or the other side another identity;
+    /// [`ErrorKind::Unreachable`] if it does not answer.
+    pub fn relay_from(&self, before: &Path, address: &str) -> Result<Relay, Error> {
+        let deadline = self.inner.session.request_deadline();
+        Relay::connect(self.certificates()?, address, before, deadline).map_err(|error| {
+            let kind = match &error {
+                LinkError::Untrusted(_) => ErrorKind::Refused,
+                _ => ErrorKind::Unreachable,
+            };
+            Error::new(kind, error.to_string())
+        })
+    }
+
+    fn certificates(&self) -> Result<&Tls, Error> {
+        let missing = "the session has no certificates: connect with certs, or with ca, cert and key";
+        let tls = self.inner.session.options().tls.as_ref();
+        tls.ok_or_else(|| Error::new(ErrorKind::Refused, missing))
     }
 
     fn node_called(&self, name: &str) -> Result<NodeInfo, Error> {

@@ -10,6 +10,8 @@
 //! - [`sim`]: a simulated network with seeded delays, losses and disconnects, on a virtual clock.
 //! - [`shaped`]: a wrapper over any link that emulates a slower one.
 //!
+//! A [`relay`] carries the connections of other programs over TLS.
+//!
 //! Never in this crate: a decision about leases (the [`Service`] decides), a retry (the client retries), or an async
 //! runtime.
 #![deny(unsafe_code)]
@@ -23,6 +25,7 @@ pub mod exposure;
 mod lane;
 mod outgoing;
 pub mod recv_buffers;
+pub mod relay;
 pub mod serve;
 pub mod shaped;
 pub mod shm;

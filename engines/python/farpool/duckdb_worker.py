@@ -1,7 +1,8 @@
 """A DuckDB beside the data: runs queries that others send as SQL over the far tables of a pool.
 
     python -m farpool.duckdb_worker --pool farpool://10.0.0.1:7700        on a host of the pool, beside its node
-    farpool.duckdb.ship("grpc://127.0.0.1:7810", "SELECT ...")            from any machine that can connect to it
+    farpool.duckdb.ship("grpc://127.0.0.1:7810", "SELECT ...")            from the same machine
+    farpool.duckdb.ship("grpc+tls://10.0.0.2:7810", "SELECT ...", pool)   from others, if both sides have certificates
 
 The idea: if a host that donates memory has this wheel with DuckDB and pyarrow, the query moves instead of the rows.
 Results are sent as Arrow record batches over Arrow Flight. DuckDB produces such batches, so values are not converted.
@@ -9,26 +10,32 @@ Results are sent as Arrow record batches over Arrow Flight. DuckDB produces such
 A worker stores nothing. Each query has its own connection to one in-memory database, which knows only the far tables
 that the query names. Queries cannot write. DuckDB opens no file, no network address and no extension.
 
-Connections are not encrypted, and anybody who can connect to the port can query every table. A worker therefore listens
-on this machine only, unless `--insecure-listen` is given.
+With certificates (`--certs`), connections are encrypted, and sessions of the worker's own identity alone are served:
+Flight listens on a Unix socket in a folder of the worker's user, and a relay passes on what comes over mutual TLS.
+Without certificates, anybody who can connect to the port can query every table. A worker then listens on this machine
+only, unless `--insecure-listen` is given.
 """
 
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 from pyarrow import flight
 
 import farpool
+from farpool._farpool import _has_certificates, _relay_to
 from farpool.duckdb.relations import register, unregister
+from farpool.duckdb.worker_client import ENCRYPTED, is_of_this_machine
 
 # Bytes of a query, at most.
 SQL_BYTES_MAX = 1 << 20
@@ -95,11 +102,21 @@ def _address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _is_of_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+@contextmanager
+def _serving(pool: farpool.Pool, host: str, port: int, memory_limit: str | None, threads: int | None) -> Iterator[str]:
+    """Runs a worker and yields its address."""
+    if not _has_certificates(pool):
+        with Worker(pool, f"grpc://{host}:{port}", memory_limit, threads) as worker:
+            yield f"grpc://{host}:{worker.port}"
+        return
+    with tempfile.TemporaryDirectory(prefix="farpool-") as folder:
+        behind = str(Path(folder) / "flight")
+        with Worker(pool, f"grpc+unix://{behind}", memory_limit, threads):
+            relay = _relay_to(pool, f"{host}:{port}", behind)
+            try:
+                yield f"{ENCRYPTED}{host}:{relay.port}"
+            finally:
+                relay.close()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -116,19 +133,25 @@ def main(arguments: list[str] | None = None) -> int:
         "--memory-limit", metavar="SIZE", help="memory of all queries together, such as 4GB [default: DuckDB's]"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of each query [default: DuckDB's]")
+    certs = "directory of the pool's certificates: mutual TLS, for sessions of the same identity alone"
+    parser.add_argument("--certs", metavar="DIR", help=certs)
+    parser.add_argument("--tenant", metavar="NAME", help="with --certs: be this tenant, not the administrator")
     insecure = "listen to other machines: anyone who reaches the port can query all tables, and rows travel unencrypted"
     parser.add_argument("--insecure-listen", action="store_true", help=insecure)
     args = parser.parse_args(arguments)
     host, port = args.listen
-    if not _is_of_this_machine(host) and not args.insecure_listen:
-        parser.error(f"--listen {host}:{port}: other machines can reach it: pass --insecure-listen to permit that")
     over = threading.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda *_: over.set())
     try:
-        with farpool.connect(args.pool) as pool:
-            with Worker(pool, f"grpc://{host}:{port}", args.memory_limit, args.threads) as worker:
-                print(f"ready grpc://{host}:{worker.port}", flush=True)
+        with farpool.connect(args.pool, certs=args.certs, tenant=args.tenant) as pool:
+            if not is_of_this_machine(host) and not _has_certificates(pool) and not args.insecure_listen:
+                parser.error(
+                    f"--listen {host}:{port}: other machines can reach it: pass --certs, or --insecure-listen to "
+                    "permit that without"
+                )
+            with _serving(pool, host, port, args.memory_limit, args.threads) as address:
+                print(f"ready {address}", flush=True)
                 over.wait()
     except (farpool.Error, duckdb.Error, pa.ArrowException) as error:
         print(f"farpool.duckdb_worker: {error}", file=sys.stderr)

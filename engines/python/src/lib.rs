@@ -15,6 +15,7 @@ mod file;
 mod function;
 mod literal;
 mod pool;
+mod relay;
 mod report;
 mod scan;
 mod stream;
@@ -59,6 +60,10 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(expression::len, module)?)?;
     module.add_function(wrap_pyfunction!(pool::connect, module)?)?;
     module.add_function(wrap_pyfunction!(pool::embedded, module)?)?;
+    module.add_class::<relay::PyRelay>()?;
+    module.add_function(wrap_pyfunction!(relay::_relay_to, module)?)?;
+    module.add_function(wrap_pyfunction!(relay::_relay_from, module)?)?;
+    module.add_function(wrap_pyfunction!(relay::_has_certificates, module)?)?;
     module.add_function(wrap_pyfunction!(units::_group_memory, module)?)?;
     module.add_function(wrap_pyfunction!(units::_shown, module)?)?;
     module.add_function(wrap_pyfunction!(units::_size_bytes, module)?)?;

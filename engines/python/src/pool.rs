@@ -210,7 +210,7 @@ impl PyPool {
     }
 
     /// Runs a call of the library without the GIL.
-    fn run<T: Send>(
+    pub(crate) fn run<T: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&Pool) -> Result<T, farpool::Error> + Send,

@@ -111,7 +111,15 @@ def test_worker_that_is_not_there_is_unreachable():
         farpool.duckdb.ship("no-such-scheme://x", "SELECT 1")
 
 
-def test_worker_stays_on_this_machine_unless_told_otherwise():
-    command = [sys.executable, "-m", "farpool.duckdb_worker", "--listen", "0.0.0.0:0"]
+def test_worker_without_certificates_stays_on_this_machine_unless_told_otherwise(shared_cluster):
+    command = [sys.executable, "-m", "farpool.duckdb_worker", "--listen", "0.0.0.0:0", "--pool", shared_cluster.url]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert refused.returncode == 2 and "--insecure-listen" in refused.stderr
+
+
+def test_worker_without_certificates_on_another_machine_is_asked_only_if_that_is_permitted():
+    # 192.0.2.0/24 is reserved for documentation, so nobody answers there.
+    with pytest.raises(farpool.RefusedError, match="neither encrypted nor authenticated"):
+        farpool.duckdb.ship("grpc://192.0.2.1:7810", "SELECT 1")
+    with pytest.raises(farpool.UnreachableError, match="does not answer"):
+        farpool.duckdb.ship("grpc://no-such-host.invalid:7810", "SELECT 1", insecure=True)

@@ -96,7 +96,7 @@ pub fn listen_for_streams(
         serve(stream, identity);
         Ok(())
     };
-    let mut listening = run_with(listener, accept, connections_max, serve_one)?;
+    let mut listening = accept_loop(listener, accept, connections_max, serve_one)?;
     listening.local = Some(local);
     Ok(listening)
 }
@@ -108,7 +108,7 @@ pub(crate) fn run<L: AsFd + Send + 'static>(
     admit: impl Fn(Socket) -> io::Result<(Box<dyn Stream>, Peer)> + Send + Sync + 'static,
     service: Arc<dyn Service>,
 ) -> io::Result<Listening> {
-    run_with(listener, accept, CONNECTIONS_MAX, move |socket| {
+    accept_loop(listener, accept, CONNECTIONS_MAX, move |socket| {
         // A failure only makes this thread's wake-ups slower.
         let _ = slice::shorten();
         let (mut stream, peer) = admit(socket)?;
@@ -117,7 +117,7 @@ pub(crate) fn run<L: AsFd + Send + 'static>(
 }
 
 /// Runs an accept loop on a thread of its own. `serve_one` is called on the connection's thread.
-fn run_with<L: AsFd + Send + 'static>(
+pub(crate) fn accept_loop<L: AsFd + Send + 'static>(
     listener: L,
     accept: impl Fn(&L) -> io::Result<Socket> + Send + 'static,
     connections_max: usize,

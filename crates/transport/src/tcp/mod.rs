@@ -3,8 +3,8 @@
 
 mod listener;
 
-pub(crate) use listener::run;
 pub use listener::{CONNECTIONS_MAX, Listening, listen, listen_for_streams};
+pub(crate) use listener::{accept_loop, run};
 
 use crate::client::{FrameLink, broken};
 use crate::exposure::{Exposure, ExposureError};
@@ -47,7 +47,12 @@ pub fn connect_for(
     })
 }
 
-fn connect_socket(exposure: &Exposure, address: &str, deadline: MonoNs) -> Result<Socket, LinkError> {
+/// Connects to `host:port` within the limits of `exposure`, and exchanges nothing.
+pub(crate) fn connect_socket(
+    exposure: &Exposure,
+    address: &str,
+    deadline: MonoNs,
+) -> Result<Socket, LinkError> {
     let mut last: io::Error = io::ErrorKind::NotFound.into();
     let addresses = exposure.resolve(address).map_err(|error| match error {
         ExposureError::Unresolved(error) => LinkError::Disconnected(error),

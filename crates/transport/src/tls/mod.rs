@@ -18,7 +18,7 @@ mod kernel;
 mod renewal;
 mod stream;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use causes::utc;
 pub use error::{TlsError, TlsErrorKind};

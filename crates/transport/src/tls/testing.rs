@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, OnceLock};
 
 /// Returns a client and a broker of one CA. All tests share them, because making keys takes time.
-fn client_and_broker() -> &'static [Tls; 2] {
+pub(crate) fn client_and_broker() -> &'static [Tls; 2] {
     static BOTH: OnceLock<[Tls; 2]> = OnceLock::new();
     BOTH.get_or_init(|| {
         let key = KeyPair::generate().expect("a key");
