@@ -7,8 +7,10 @@
 
 use crate::kernel::World;
 use crate::store::Disk;
+use farpool_erasure::StripeCode;
 use farpool_lease::broker::{Durable, NamedFile, StateChange};
-use farpool_wire::{Epoch, Incarnation, RegionIndex};
+use farpool_wire::control::{NamedRegion, NamedRun, Stripe};
+use farpool_wire::{Epoch, Incarnation, NodeId, RegionIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -90,12 +92,39 @@ impl World {
         let now = self.now();
         match record {
             StateChange::Name(name, named) => {
+                self.oracle.checks += 1;
+                if let Some(why) = self.lies_together(named) {
+                    self.oracle.violated("I7", format!("{name:?}: {why}"));
+                }
                 let value = self.value_of(named);
                 self.parties.names.changed(name, now, value);
             }
             StateChange::DropName(name) => self.parties.names.changed(name, now, Value::Nothing),
             _ => {}
         }
+    }
+
+    /// Returns what is wrong if one host has two copies of a run, or two runs of a stripe. Each node is a host. Copies
+    /// that a node does not have any more may be listed until others have taken their place.
+    fn lies_together(&self, named: &NamedFile) -> Option<String> {
+        let places = &named.places;
+        let has = |region: &NamedRegion| {
+            let mut lives = self.parties.nodes.iter().filter_map(|place| place.life.as_ref());
+            let life = lives.find(|life| life.incarnation == region.incarnation);
+            life.is_some_and(|life| life.service.memory().view(region.region.0).epoch == region.epoch)
+        };
+        let of_runs = places.runs.iter().map(|run| vec![run]);
+        let of_stripes = places
+            .stripes
+            .iter()
+            .map(|stripe| stripe.shards().filter_map(|run| places.runs.get(run)).collect());
+        of_runs.chain(of_stripes).find_map(|runs| {
+            let copies = runs.into_iter().flat_map(|run| places.copies(run)).map(|(region, _)| region);
+            let nodes: Vec<NodeId> = copies.filter(|region| has(region)).map(|region| region.node).collect();
+            let different: BTreeSet<NodeId> = nodes.iter().copied().collect();
+            (different.len() < nodes.len())
+                .then(|| format!("nodes {nodes:?} have what should be on different hosts"))
+        })
     }
 
     /// Returns the content that a named file's bytes in the nodes' memory are. Unknown if a node is gone.
@@ -107,36 +136,61 @@ impl World {
         found.next().map_or(Value::Unknown, |number| Value::Content(*number))
     }
 
-    /// Returns the bytes of a named file, read from a copy of each run that lives. `None` if there is none.
+    /// Returns the bytes of a named file, read from a copy of each run that lives, or computed. `None` if some can be
+    /// neither.
     fn bytes_of(&self, named: &NamedFile) -> Option<Vec<u8>> {
+        let stripes = named.places.stripe_of_runs();
         let mut bytes = Vec::new();
-        for run in named.places.runs.iter() {
-            let start = bytes.len();
-            bytes.resize(start + run.bytes as usize, 0);
-            let into = &mut bytes[start..];
-            let is_read = named.places.copies(run).any(|(region, offset)| {
-                let mut lives = self.parties.nodes.iter().filter_map(|place| place.life.as_ref());
-                let life = lives.find(|life| life.incarnation == region.incarnation);
-                life.is_some_and(|life| life.service.memory().peek(region.region.0, offset, into).is_some())
-            });
-            if !is_read {
-                return None;
-            }
+        for (index, run) in named.places.data().iter().enumerate() {
+            let computed = || {
+                let stripe = named.places.stripes.get(stripes[index]? as usize)?;
+                self.computed(named, stripe, index, run.bytes as usize)
+            };
+            bytes.extend(self.bytes_of_run(named, run).or_else(computed)?);
         }
         Some(bytes)
     }
 
-    /// Reports whether a copy of each run of a name's bytes is on a node that is in the same life as when it got it.
+    /// Returns the bytes of a run, read from a copy that lives.
+    fn bytes_of_run(&self, named: &NamedFile, run: &NamedRun) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; run.bytes as usize];
+        let is_read = named.places.copies(run).any(|(region, offset)| {
+            let mut lives = self.parties.nodes.iter().filter_map(|place| place.life.as_ref());
+            let life = lives.find(|life| life.incarnation == region.incarnation);
+            life.is_some_and(|life| life.service.memory().peek(region.region.0, offset, &mut bytes).is_some())
+        });
+        is_read.then_some(bytes)
+    }
+
+    /// Computes a run from others of its stripe that live.
+    fn computed(&self, named: &NamedFile, stripe: &Stripe, index: usize, bytes: usize) -> Option<Vec<u8>> {
+        let runs: Vec<Option<&NamedRun>> = stripe.shards().map(|run| named.places.runs.get(run)).collect();
+        let longest = runs.iter().flatten().map(|run| run.bytes as usize).max()?;
+        let mut have: Vec<(usize, Vec<u8>)> = runs
+            .into_iter()
+            .enumerate()
+            .filter_map(|(shard, run)| {
+                let mut found = self.bytes_of_run(named, run?)?;
+                found.resize(longest, 0);
+                Some((shard, found))
+            })
+            .collect();
+        have.truncate(stripe.data.len());
+        let wanted = stripe.shards().position(|run| run == index)?;
+        let mut computed =
+            StripeCode::new(stripe.data.len(), stripe.parity.len()).ok()?.compute(have, wanted).ok()?;
+        computed.truncate(bytes);
+        Some(computed)
+    }
+
+    /// Reports whether a copy of each run of a name's bytes is on a node that is in the same life as when it got it, or
+    /// enough others of its stripe are.
     pub(crate) fn is_whole(&self, name: &str, disk: &Disk) -> bool {
         let ended = &self.parties.ended;
         disk.with_durable(|durable| {
             let named = durable.names.iter().find(|(has, _)| &***has == name).map(|(_, named)| named);
-            named.is_some_and(|named| {
-                let mut runs = named.places.runs.iter();
-                runs.all(|run| {
-                    named.places.copies(run).any(|(region, _)| !ended.contains(&region.incarnation))
-                })
-            })
+            let lives = |region: &NamedRegion| !ended.contains(&region.incarnation);
+            named.is_some_and(|named| named.places.first_lost(lives).is_none())
         })
     }
 

@@ -144,7 +144,12 @@ impl<M: Memory> NodeService<M> {
         let mut source = Source::new(dialer, order, bytes_per_second);
         let mut copied = Vec::new();
         for (index, run) in order.signed.runs.iter().enumerate() {
-            if self.copy_run(&mut source, index, run, into)? || mutant!(HalfCopyReported) {
+            let computed = order.computed.iter().find(|computed| computed.run as usize == index);
+            if let Some(computed) = computed {
+                if self.compute_run(&mut source, computed, run, into)? {
+                    copied.push(index as u32);
+                }
+            } else if self.copy_run(&mut source, index, run, into)? || mutant!(HalfCopyReported) {
                 copied.push(index as u32);
             }
         }
@@ -203,29 +208,43 @@ impl<M: Memory> NodeService<M> {
         let mut piece = vec![0; GATE_BYTES_MAX.min(run.bytes as usize)];
         let (mut done, mut checksum) = (0, 0);
         while done < run.bytes {
-            if self.chores.lock().stop || self.leases().is_draining() {
-                return Err(Refusal::new(Code::Draining, 0));
-            }
             let bytes = (run.bytes - done).min(piece.len() as u32);
             let read = &mut piece[..bytes as usize];
             if let Err(error) = source.read(region, u64::from(offset) + u64::from(done), read) {
                 return Ok(Err(error));
             }
             checksum = crc32c::crc32c_append(checksum, read);
-            let at = Span { offset: u64::from(run.offset) + u64::from(done), bytes, ..*into };
-            let entered = self.arena.enter(at.region)?;
-            admit(&at, Intent::Write, &entered.fence())?;
-            entered.copy_in(at.offset, read)?;
-            drop(entered);
+            self.put_piece(source, into, u64::from(run.offset) + u64::from(done), read)?;
             done += bytes;
-            // Clients' work goes on beside this.
-            source.due_ms += u64::from(bytes) * 1_000 / source.bytes_per_second.max(1);
-            let due = source.begun.plus_ms(source.due_ms);
-            if self.host.now().plus_ms(PAUSE_MS_MIN) < due {
-                self.host.wait(&self.stopped, 0, due);
-            }
         }
         Ok(Ok(checksum))
+    }
+
+    /// Writes bytes of a run to the region that `into` names, and waits as the limit of bytes per second demands.
+    ///
+    /// Errors: the node is being emptied or stopped, or the region was taken back.
+    pub(crate) fn put_piece(
+        &self,
+        source: &mut Source<'_>,
+        into: &Span,
+        offset: u64,
+        piece: &[u8],
+    ) -> Result<(), Refusal> {
+        if self.chores.lock().stop || self.leases().is_draining() {
+            return Err(Refusal::new(Code::Draining, 0));
+        }
+        let at = Span { offset, bytes: piece.len() as u32, ..*into };
+        let entered = self.arena.enter(at.region)?;
+        admit(&at, Intent::Write, &entered.fence())?;
+        entered.copy_in(at.offset, piece)?;
+        drop(entered);
+        // Clients' work goes on beside this.
+        source.due_ms += piece.len() as u64 * 1_000 / source.bytes_per_second.max(1);
+        let due = source.begun.plus_ms(source.due_ms);
+        if self.host.now().plus_ms(PAUSE_MS_MIN) < due {
+            self.host.wait(&self.stopped, 0, due);
+        }
+        Ok(())
     }
 
     /// Makes a region that has its copies immutable, and opens it to readers.
@@ -257,12 +276,12 @@ fn is_decision(refusal: &Refusal) -> bool {
 }
 
 /// Nodes that the runs of an order are read from.
-struct Source<'a> {
+pub(crate) struct Source<'a> {
     dialer: &'a dyn Dialer,
-    order: &'a RepairOrder,
+    pub(crate) order: &'a RepairOrder,
     links: BTreeMap<NodeId, Box<dyn Link>>,
     /// Nodes that have not answered.
-    failed: BTreeSet<NodeId>,
+    pub(crate) failed: BTreeSet<NodeId>,
     bytes_per_second: u64,
     begun: MonoNs,
     /// Time that the bytes so far should have taken, in ms.
@@ -276,7 +295,12 @@ impl<'a> Source<'a> {
     }
 
     /// Reads bytes of a region.
-    fn read(&mut self, region: &NamedRegion, offset: u64, into: &mut [u8]) -> Result<(), LinkError> {
+    pub(crate) fn read(
+        &mut self,
+        region: &NamedRegion,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), LinkError> {
         let deadline = self.dialer.now().plus_ms(PATIENCE_MS);
         let mut link = match self.links.remove(&region.node) {
             Some(link) => link,

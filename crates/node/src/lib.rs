@@ -15,6 +15,7 @@
 mod admission_queue;
 pub mod admit;
 mod background;
+mod computing;
 mod copy_order;
 mod copy_steps;
 mod copying;

@@ -98,13 +98,33 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// Runs of a published file that protect each other: its shards. As many of them as have bytes of the file give all
+    /// others, by the code of crate `erasure`. A shard that is shorter than the longest counts as followed by zeros.
+    Stripe {
+        /// Indices of the runs that have bytes of the file, in the order of the code.
+        data: List<u32, STRIPE_DATA_MAX>,
+        /// Indices of the runs that have parity, in the order of the code. Each is as long as the longest of the data.
+        parity: List<u32, STRIPE_PARITY_MAX>,
+    }
+}
+
+impl Stripe {
+    /// Returns the indices of all runs of the stripe, in the order of the code: data first.
+    pub fn shards(&self) -> impl Iterator<Item = usize> {
+        self.data.iter().chain(self.parity.iter()).map(|run| *run as usize)
+    }
+}
+
+wire_struct! {
     /// Places of the bytes of a published file.
     #[derive(Default)]
     Places {
         /// Regions of the file, each once.
         regions: List<NamedRegion, NAMED_REGIONS_MAX>,
-        /// Runs of the file, in file order.
+        /// Runs of the file, in file order. Those with parity, which are no bytes of the file, come last.
         runs: List<NamedRun, NAMED_EXTENTS_MAX>,
+        /// Stripes of the file, which have each run once. None if its runs are protected by copies, or not at all.
+        stripes: List<Stripe, STRIPES_MAX>,
     }
 }
 
@@ -124,10 +144,13 @@ impl Places {
 
     /// Returns the extents of a file with one copy of each run, as versions before [`VERSION_COPIES`] have them.
     ///
-    /// Errors: a run has another number of copies.
+    /// Errors: a run has another number of copies, or there are stripes.
     pub fn extents(&self) -> Result<Vec<NamedExtent>, WireError> {
+        if !self.stripes.is_empty() {
+            return Err(WireError::Value { what: "the number of stripes", found: self.stripes.len() as u64 });
+        }
         let mut extents = Vec::new();
-        for run in self.runs.iter() {
+        for run in self.data() {
             let mut copies = self.copies(run);
             let (Some((region, offset)), None) = (copies.next(), copies.next()) else {
                 return Err(WireError::Value {
@@ -145,10 +168,10 @@ impl Places {
         Ok(extents)
     }
 
-    /// Returns these places with only the first copy of each run.
+    /// Returns these places with only the first copy of each run, and without parity.
     pub fn first_copies(&self) -> Places {
         let mut adding = PlacesBuilder::default();
-        for run in self.runs.iter() {
+        for run in self.data() {
             let first = self.copies(run).next().map(|(region, offset)| (region.clone(), offset));
             // Parts of valid places are within all limits.
             let _ = adding.push(run.bytes.into(), first);
@@ -163,7 +186,64 @@ impl Places {
 
     /// Returns the length of the file in bytes.
     pub fn bytes(&self) -> u64 {
-        self.runs.iter().map(|run| u64::from(run.bytes)).sum()
+        self.data().iter().map(|run| u64::from(run.bytes)).sum()
+    }
+
+    /// Returns the runs that have bytes of the file, in file order.
+    pub fn data(&self) -> &[NamedRun] {
+        let parity: usize = self.stripes.iter().map(|stripe| stripe.parity.len()).sum();
+        &self.runs[..self.runs.len().saturating_sub(parity)]
+    }
+
+    /// Returns the index of the stripe of each run. `None` for a run that is in none.
+    pub fn stripe_of_runs(&self) -> Vec<Option<u32>> {
+        let mut stripes = vec![None; self.runs.len()];
+        for (index, stripe) in self.stripes.iter().enumerate() {
+            for shard in stripe.shards() {
+                if let Some(of) = stripes.get_mut(shard) {
+                    *of = Some(index as u32);
+                }
+            }
+        }
+        stripes
+    }
+
+    /// Returns the first run that has no copy in a region for which `is_good` is true, and that cannot be computed from
+    /// others of its stripe that have one. `None` if the whole file can be read from such regions.
+    pub fn first_lost(&self, is_good: impl Fn(&NamedRegion) -> bool) -> Option<&NamedRun> {
+        let good: Vec<bool> = self.regions.iter().map(is_good).collect();
+        let are_all_good = !good.contains(&false);
+        let has_one = |run: &NamedRun| match are_all_good {
+            true => !run.copies.is_empty(),
+            false => run.copies.iter().any(|copy| good.get(copy.region as usize) == Some(&true)),
+        };
+        if self.stripes.is_empty() {
+            return self.runs.iter().find(|run| !has_one(run));
+        }
+        let is_missing = |run: &usize| self.runs.get(*run).is_none_or(|run| !has_one(run));
+        self.stripes.iter().find_map(|stripe| {
+            let is_lost = stripe.shards().filter(is_missing).count() > stripe.parity.len();
+            let mut data = stripe.data.iter().map(|run| *run as usize);
+            data.find(|run| is_lost && is_missing(run)).and_then(|run| self.runs.get(run))
+        })
+    }
+
+    /// Reports whether the stripes are as they should be: there are none, or each run is in one, those with parity come
+    /// last, and have the length that [`Stripe`] says.
+    pub fn has_sound_stripes(&self) -> bool {
+        let data_runs = self.data().len();
+        let mut seen = vec![false; self.runs.len()];
+        let is_sound = |stripe: &Stripe| {
+            let bytes = |run: &u32| self.runs.get(*run as usize).map_or(0, |run| run.bytes);
+            let longest = stripe.data.iter().map(bytes).max().unwrap_or(0);
+            let is_first = |run: usize| seen.get_mut(run).is_some_and(|seen| !std::mem::replace(seen, true));
+            !stripe.data.is_empty()
+                && !stripe.parity.is_empty()
+                && stripe.data.iter().all(|run| (*run as usize) < data_runs)
+                && stripe.parity.iter().all(|run| *run as usize >= data_runs && bytes(run) == longest)
+                && stripe.shards().all(is_first)
+        };
+        self.stripes.is_empty() || self.stripes.iter().all(is_sound) && seen.into_iter().all(|seen| seen)
     }
 
     /// Returns the copies of a run that have a region: a peer may name others.
@@ -196,7 +276,7 @@ impl Places {
             let copies = adding.copies(copies(index, run))?;
             adding.runs.push(NamedRun { copies, ..run.clone() });
         }
-        adding.finish()
+        Ok(Places { stripes: self.stripes.clone(), ..adding.finish()? })
     }
 }
 
@@ -215,6 +295,19 @@ pub struct PlacesBuilder {
 }
 
 impl PlacesBuilder {
+    /// Adds a run, also if it follows the one before in its region.
+    ///
+    /// Errors: as those of [`Self::push`].
+    pub fn push_apart(
+        &mut self,
+        bytes: u64,
+        copies: impl IntoIterator<Item = (NamedRegion, u64)>,
+    ) -> Result<(), WireError> {
+        let (bytes, copies) = (small(bytes)?, self.copies(copies)?);
+        self.runs.push(NamedRun { bytes, checksum: 0, copies });
+        Ok(())
+    }
+
     /// Adds a run with its copies: the region of each, and the offset there.
     ///
     /// Errors: the run or an offset has 4 GiB or more, or there are too many copies.
@@ -265,7 +358,8 @@ impl PlacesBuilder {
     ///
     /// Errors: there are too many regions or runs.
     pub fn finish(self) -> Result<Places, WireError> {
-        Ok(Places { regions: List::new(self.regions)?, runs: List::new(self.runs)? })
+        let stripes = List::default();
+        Ok(Places { regions: List::new(self.regions)?, runs: List::new(self.runs)?, stripes })
     }
 }
 
@@ -282,7 +376,8 @@ wire_struct! {
         class: FileClass,
         /// True to replace a file that has this name.
         replace: bool,
-        /// Copies that each run should have, 1 to [`RUN_COPIES_MAX`]. Runs may have fewer when the file is published.
+        /// Copies that each run should have, 1 to [`RUN_COPIES_MAX`]; 1 if there are stripes. Runs may have fewer when
+        /// the file is published.
         copies_wanted: u8,
         /// Places of the file.
         places: Places,
@@ -298,7 +393,8 @@ wire_struct! {
         class: FileClass,
         /// Copies that each run should have.
         copies_wanted: u8,
-        /// Places of the file, without copies that are known to be lost.
+        /// Places of the file, without copies that are known to be lost. A run that has none left can be computed from
+        /// its stripe.
         places: Places,
         /// Nodes that the regions name.
         nodes: List<NodeInfo, NODES_MAX>,

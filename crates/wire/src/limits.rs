@@ -50,6 +50,16 @@ pub const NAMED_EXTENT_BYTES_MAX: u64 = 1 << 20;
 pub const NAMED_REGIONS_MAX: usize = 16_384;
 /// Most copies of a run of a published file.
 pub const RUN_COPIES_MAX: usize = 2;
+/// Most runs with bytes of the file in a stripe of a published file.
+pub const STRIPE_DATA_MAX: usize = 12;
+/// Most runs with parity in a stripe.
+pub const STRIPE_PARITY_MAX: usize = 4;
+/// Most runs in a stripe.
+pub const STRIPE_SHARDS_MAX: usize = STRIPE_DATA_MAX + STRIPE_PARITY_MAX;
+/// Most stripes of one published file: each has a run with bytes and one with parity.
+pub const STRIPES_MAX: usize = NAMED_EXTENTS_MAX / 2;
+/// Most runs that one order has computed from others.
+pub const REPAIR_COMPUTED_MAX: usize = 256;
 /// Most runs that one order to make copies names.
 pub const REPAIR_RUNS_MAX: usize = 4_096;
 /// Most regions that such an order names.
@@ -133,6 +143,8 @@ const _: () = assert!(LANE_PARTS_MAX * 52 + 64 <= FRAME_BODY_BYTES_MAX);
 const _: () = assert!(FUNCTION_BYTES_MAX + NAME_BYTES_MAX + 256 <= FRAME_BODY_BYTES_MAX);
 const _: () = assert!(FUNCTION_ARGS_BYTES_MAX + FUNCTION_STATE_BYTES_MAX + 64 <= FRAME_BODY_BYTES_MAX);
 const _: () = assert!(REGION_BYTES_MIN.is_power_of_two() && REGION_BYTES_MAX.is_power_of_two());
+// A request for memory excludes the hosts of all other runs of a stripe.
+const _: () = assert!(STRIPE_SHARDS_MAX - 1 <= APART_MAX);
 // A batch of full size fits: 40 bytes of table entry for each operation.
 const _: () = assert!(IO_BYTES_MAX + 8 + BATCH_OPS_MAX * 40 <= FRAME_BODY_BYTES_MAX);
 // The largest control messages fit: a full inventory (21 bytes for each region) and a full file (60 bytes for each
@@ -142,10 +154,13 @@ const _: () = assert!(
         <= FRAME_BODY_BYTES_MAX
 );
 // A file on every node, each with a name, a label and two addresses of full length, fits as well. So does one with
-// copies: 44 bytes for each region, 12 for each run and 8 for each of its copies.
+// copies: 44 bytes for each region, 12 for each run and 8 for each of its copies. Stripes take no more: 8 bytes each
+// and 4 for each run, which then has one copy.
 const NODE_INFO_BYTES_MAX: usize = 2 * (NAME_BYTES_MAX + 8) + 2 * (TEXT_BYTES_MAX + 8) + 48;
 const _: () =
     assert!(NAMED_EXTENTS_MAX * 60 + NODES_MAX * NODE_INFO_BYTES_MAX + 4096 <= FRAME_BODY_BYTES_MAX);
+const _: () =
+    assert!(STRIPES_MAX * 8 + NAMED_EXTENTS_MAX * (4 + 8) <= NAMED_EXTENTS_MAX * 8 * RUN_COPIES_MAX);
 const _: () = assert!(
     NAMED_REGIONS_MAX * 44
         + NAMED_EXTENTS_MAX * (12 + 8 * RUN_COPIES_MAX)
@@ -157,10 +172,12 @@ const _: () = assert!(
     NODES_MAX * (NODE_INFO_BYTES_MAX + 96) + TENANTS_MAX * (NAME_BYTES_MAX + 40) + 4096
         <= FRAME_BODY_BYTES_MAX
 );
-// So does an order to make copies: 20 bytes for each run and 8 for each source of it, and one behind its length.
+// So does an order to make copies: 20 bytes for each run and 8 for each source of it, and one behind its length. A run
+// that is computed takes 11 bytes, and 13 for each run that it is computed from.
 const _: () = assert!(
     REPAIR_RUNS_MAX * (20 + 4 + 8 * RUN_COPIES_MAX)
         + REPAIR_REGIONS_MAX * 44
+        + REPAIR_COMPUTED_MAX * (11 + 13 * STRIPE_SHARDS_MAX)
         + REPAIR_NODES_MAX * NODE_INFO_BYTES_MAX
         + 4096
         <= FRAME_BODY_BYTES_MAX

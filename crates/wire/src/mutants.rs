@@ -55,11 +55,17 @@ mutants! {
     WithdrawnStaysOpen,
     /// Node: runs of a published file that it could not copy are reported as copied.
     HalfCopyReported,
+    /// Node: a run is computed as if it were another of its stripe, and the result is not compared with its checksum.
+    ShardMistaken,
+    /// Client: a part of a stripe that cannot be read counts as zeros when others are computed from it.
+    LostShardIsZero,
     /// Client on the node's host: the fence word (a region's epoch in shared memory) is checked before a copy, but not
     /// after it.
     FenceNotLookedAtAgain,
     /// Client on the node's host: the fence word (a region's epoch in shared memory) is not checked.
     FenceNotLookedAt,
+    /// Broker: several runs of a stripe may lie on one host.
+    StripeOnOneHost,
     /// Broker: an answer leaves before its records are in the store.
     AnsweredBeforeStored,
     /// Broker: a broker that has lost the leadership goes on writing.

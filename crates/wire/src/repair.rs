@@ -75,6 +75,36 @@ wire_struct! {
         sources: List<List<RunCopy, RUN_COPIES_MAX>, REPAIR_RUNS_MAX>,
         /// Nodes that have the regions.
         nodes: List<NodeInfo, REPAIR_NODES_MAX>,
+        /// Runs without sources, in the order of `signed`.
+        computed: List<ComputedRun, REPAIR_COMPUTED_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Run of an order that no node has. It is computed from others of its stripe.
+    ComputedRun {
+        /// Index of the run in the order.
+        run: u32,
+        /// Number of shards of its stripe that have bytes of the file.
+        data: u8,
+        /// Number of shards of its stripe that have parity.
+        parity: u8,
+        /// Number of the run among the shards of the stripe: data first, then parity.
+        shard: u8,
+        /// Shards to read, any `data` of them.
+        sources: List<ShardSource, STRIPE_SHARDS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Shard of a stripe that can be read.
+    ShardSource {
+        /// Number of the shard: data first, then parity.
+        shard: u8,
+        /// Bytes of the shard. Zeros follow.
+        bytes: u32,
+        /// Place of the shard, in a region of the order.
+        copy: RunCopy,
     }
 }
 

@@ -251,6 +251,8 @@ fn list_count_beyond_its_limit_or_its_bytes_is_refused_without_allocating() {
     check_list::<NamedRun, NAMED_EXTENTS_MAX>();
     check_list::<NamedRegion, NAMED_REGIONS_MAX>();
     check_list::<RunCopy, RUN_COPIES_MAX>();
+    check_list::<Stripe, STRIPES_MAX>();
+    check_list::<ComputedRun, REPAIR_COMPUTED_MAX>();
     check_list::<RepairRun, REPAIR_RUNS_MAX>();
     check_list::<RepairOrder, 1>();
     check_list::<NodeInfo, NODES_MAX>();

@@ -14,7 +14,12 @@ pub fn encode_file(file: &NamedFile) -> Vec<u8> {
     file.class.put(&mut bytes);
     file.tenant.put(&mut bytes);
     file.copies_wanted.put(&mut bytes);
-    file.places.put(&mut bytes);
+    file.places.regions.put(&mut bytes);
+    file.places.runs.put(&mut bytes);
+    // A file without stripes is stored as it was before there were any.
+    if !file.places.stripes.is_empty() {
+        file.places.stripes.put(&mut bytes);
+    }
     bytes
 }
 
@@ -25,8 +30,10 @@ pub fn decode_file(bytes: &[u8]) -> Result<NamedFile, WireError> {
     let class = FileClass::take(&mut from)?;
     let tenant = Name::take(&mut from)?;
     let copies_wanted = u8::take(&mut from)?;
-    let places = Places::take(&mut from)?;
+    let (regions, runs) = (List::take(&mut from)?, List::take(&mut from)?);
+    let stripes = if from.left() > 0 { List::take(&mut from)? } else { List::default() };
     from.finish()?;
+    let places = Places { regions, runs, stripes };
     Ok(NamedFile { file, class, tenant, copies_wanted, places })
 }
 
@@ -54,6 +61,7 @@ pub fn decode_extents(bytes: &[u8]) -> Result<NamedFile, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farpool_wire::control::{NamedRegion, PlacesBuilder, Stripe};
     use farpool_wire::{Epoch, Handle, Incarnation, NodeId, RegionIndex};
 
     /// The bytes are those that the format before this one stored.
@@ -80,5 +88,36 @@ mod tests {
         assert_eq!(runs.collect::<Vec<_>>(), [(2 << 20, 0, 0), (1 << 20, 1, 0), (1 << 20, 0, 3 << 20)]);
         assert_eq!((file.file, file.copies_wanted, file.places.bytes()), (FileId(7), 1, 4 << 20));
         assert_eq!(decode_file(&encode_file(&file)), Ok(file));
+    }
+
+    /// A store of the version before has no list of stripes behind the places.
+    #[test]
+    fn file_with_stripes_is_read_as_it_was_and_one_without_is_stored_as_before_there_were_any() {
+        let region = |node: u64| NamedRegion {
+            node: NodeId(node),
+            incarnation: Incarnation(2),
+            region: RegionIndex(0),
+            epoch: Epoch(3),
+            handle: Handle(4),
+        };
+        let mut adding = PlacesBuilder::default();
+        for node in 1..=3 {
+            adding.push_apart(128, [(region(node), 0)]).expect("fits");
+        }
+        let stripe =
+            Stripe { data: List::new(vec![0, 1]).expect("two"), parity: List::new(vec![2]).expect("one") };
+        let places =
+            Places { stripes: List::new(vec![stripe]).expect("one"), ..adding.finish().expect("fits") };
+        let tenant = Name::new("tenant").expect("a name");
+        let file = NamedFile { file: FileId(7), class: FileClass::Pinned, tenant, copies_wanted: 1, places };
+        assert_eq!(decode_file(&encode_file(&file)), Ok(file.clone()));
+        let mut plain = file;
+        let mut wire = Vec::new();
+        plain.places.put(&mut wire);
+        plain.places.stripes = List::default();
+        let stored = encode_file(&plain);
+        let both = plain.places.regions.len() * 44 + plain.places.runs.len() * 20 + 8;
+        assert!(stored.ends_with(&wire[..both]), "the list of stripes is left out");
+        assert_eq!(decode_file(&stored), Ok(plain));
     }
 }

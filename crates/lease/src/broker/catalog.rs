@@ -24,14 +24,6 @@ fn taken(tenant: &Name, has: &NamedFile) -> Refusal {
     Refusal::new(Code::NameTaken, if may_use(tenant, has) { has.file.0 } else { 0 })
 }
 
-/// Reports whether each run has a copy in a region for which `is_good` is true.
-fn every_run_has_one(places: &Places, is_good: impl Fn(&NamedRegion) -> bool) -> bool {
-    let good: Vec<bool> = places.regions.iter().map(is_good).collect();
-    let has_one =
-        |run: &NamedRun| run.copies.iter().any(|copy| good.get(copy.region as usize) == Some(&true));
-    !good.contains(&false) || places.runs.iter().all(has_one)
-}
-
 impl BrokerLeases {
     /// Gives sealed (immutable) extents to a name, as [`Self::publish`] does, for a client of a version that knows no
     /// copies.
@@ -97,6 +89,7 @@ impl BrokerLeases {
         file.places == *places
             || file.copies_wanted == publish.copies_wanted
                 && runs(&file.places) == runs(places)
+                && file.places.stripes == places.stripes
                 && places.regions.iter().any(is_own)
                 && places.regions.iter().all(|region| is_own(region) || was_own(region))
     }
@@ -114,7 +107,8 @@ impl BrokerLeases {
     fn check_places(&self, publish: &PublishPlaces) -> Result<(), Refusal> {
         let malformed = Refusal::new(Code::Malformed, Opcode::PublishPlaces as u64);
         let places = &publish.places;
-        if !(1..=RUN_COPIES_MAX).contains(&usize::from(publish.copies_wanted)) {
+        let copies_max = if places.stripes.is_empty() { RUN_COPIES_MAX } else { 1 };
+        if !(1..=copies_max).contains(&usize::from(publish.copies_wanted)) {
             return Err(malformed);
         }
         let mut seen = BTreeSet::new();
@@ -165,9 +159,16 @@ impl BrokerLeases {
     }
 
     /// Checks the runs of places whose nodes are all known: each lies inside its regions, in different failure domains.
+    /// So do those of a stripe, of which so many must be there that all others can be computed.
     fn check_runs(&self, places: &Places, malformed: Refusal) -> Result<(), Refusal> {
         // Bytes of each region that the runs take. They are bounded, so that a file is not longer than its memory.
         let mut used = vec![0u64; places.regions.len()];
+        if !places.has_sound_stripes() || places.data().is_empty() {
+            return Err(malformed);
+        }
+        for stripe in places.stripes.iter() {
+            self.check_stripe(places, stripe, malformed)?;
+        }
         for (index, run) in places.runs.iter().enumerate() {
             let mut labels: Vec<&Name> = Vec::with_capacity(run.copies.len());
             for copy in run.copies.iter() {
@@ -183,11 +184,30 @@ impl BrokerLeases {
                 }
                 labels.push(&info.host_label);
             }
-            if labels.is_empty() {
+            if labels.is_empty() && places.stripes.is_empty() {
                 return Err(malformed);
             }
         }
         used.into_iter().all(|used| used > 0).then_some(()).ok_or(malformed)
+    }
+
+    fn check_stripe(&self, places: &Places, stripe: &Stripe, malformed: Refusal) -> Result<(), Refusal> {
+        let mut labels: Vec<&Name> = Vec::with_capacity(STRIPE_SHARDS_MAX);
+        for index in stripe.shards() {
+            let run = places.runs.get(index).ok_or(malformed)?;
+            // A second copy would protect the run better than the others.
+            if run.copies.len() > 1 {
+                return Err(malformed);
+            }
+            for (region, _) in places.copies(run) {
+                let label = &self.nodes.get(&region.node).ok_or(malformed)?.info.host_label;
+                if labels.iter().any(|other| may_be_one_host(other, label)) && !mutant!(StripeOnOneHost) {
+                    return Err(Refusal::new(Code::CopiesTogether, index as u64));
+                }
+                labels.push(label);
+            }
+        }
+        if labels.len() < stripe.data.len() { Err(malformed) } else { Ok(()) }
     }
 
     /// Returns where the bytes of the file with this name are: its places, without copies that are known to be lost,
@@ -195,8 +215,8 @@ impl BrokerLeases {
     pub fn open_places(&self, tenant: &Name, name: &Name) -> Result<PlacesOpened, Refusal> {
         let file = self.seen(tenant, name)?;
         let is_here = |region: &NamedRegion| self.keeps(region) == Some(true);
-        if !every_run_has_one(&file.places, is_here) {
-            return Err(self.loss_of(&file.places, is_here));
+        if let Some(lost) = file.places.first_lost(is_here) {
+            return Err(self.loss_of(&file.places, lost));
         }
         let places = match file.places.regions.iter().all(is_here) {
             true => file.places.clone(),
@@ -209,12 +229,9 @@ impl BrokerLeases {
         Ok(PlacesOpened { file, class, copies_wanted, places, nodes })
     }
 
-    /// Returns the refusal to open a file of which a run has no copy in a region for which `is_here` is true.
-    fn loss_of(&self, places: &Places, is_here: impl Fn(&NamedRegion) -> bool) -> Refusal {
-        let mut runs = places.runs.iter();
-        let lost = runs.find(|run| !places.copies(run).any(|(region, _)| is_here(region)));
-        let nodes: Vec<NodeId> =
-            lost.iter().flat_map(|run| places.copies(run)).map(|(region, _)| region.node).collect();
+    /// Returns the refusal to open a file of which a run cannot be read.
+    fn loss_of(&self, places: &Places, lost: &NamedRun) -> Refusal {
+        let nodes: Vec<NodeId> = places.copies(lost).map(|(region, _)| region.node).collect();
         // A node not heard of since the broker started may still come back, so this is not a loss.
         match nodes.iter().find(|id| !self.nodes.contains_key(id)) {
             Some(silent) => Refusal::new(Code::NoNodes, silent.0),
@@ -227,9 +244,13 @@ impl BrokerLeases {
         let PlacesOpened { file, class, places, nodes, .. } = self.open_places(tenant, name)?;
         let limit = Refusal::new(Code::LimitReached, NAMED_EXTENTS_MAX as u64);
         let extent_count: u64 =
-            places.runs.iter().map(|run| u64::from(run.bytes).div_ceil(NAMED_EXTENT_BYTES_MAX)).sum();
+            places.data().iter().map(|run| u64::from(run.bytes).div_ceil(NAMED_EXTENT_BYTES_MAX)).sum();
         if extent_count > NAMED_EXTENTS_MAX as u64 {
             return Err(limit);
+        }
+        // Such a client cannot compute what a stripe has lost.
+        if let Some(lost) = places.data().iter().find(|run| run.copies.is_empty()) {
+            return Err(self.loss_of(&places, lost));
         }
         let extents = places.first_copies().extents().and_then(List::new).map_err(|_| limit)?;
         Ok(Opened { file, class, extents, nodes })
@@ -294,12 +315,12 @@ impl BrokerLeases {
 
     /// Reports whether some bytes of the file are lost: every copy of them was on a node that has started again.
     pub(super) fn is_lost(&self, file: &NamedFile) -> bool {
-        !every_run_has_one(&file.places, |region| self.keeps(region) != Some(false))
+        file.places.first_lost(|region| self.keeps(region) != Some(false)).is_some()
     }
 
     /// Reports whether each run of the file has a copy on a node that is heard of.
     pub(super) fn has_copies_alive(&self, now: MonoNs, file: &NamedFile) -> bool {
-        every_run_has_one(&file.places, |region| self.is_here(now, region))
+        file.places.first_lost(|region| self.is_here(now, region)).is_none()
     }
 
     /// Reports whether a node still has a region of a published file. `None` if this life of the broker has not heard

@@ -13,6 +13,7 @@
 mod catalog;
 mod news;
 mod nodes;
+mod orders;
 mod promises;
 mod records;
 mod repair;

@@ -38,6 +38,12 @@ pub struct NamedFile {
 }
 
 impl NamedFile {
+    /// Returns how many hosts may have to be lost before bytes are. 1 if one suffices.
+    pub(super) fn strength_wanted(&self) -> u8 {
+        let parity = self.places.stripes.iter().map(|stripe| stripe.parity.len() as u8).min();
+        parity.map_or(self.copies_wanted, |parity| parity + 1)
+    }
+
     /// Returns the regions of the file.
     pub(super) fn regions(&self) -> impl Iterator<Item = (RegionKey, &NamedRegion)> {
         self.places.regions.iter().map(|region| (region_key(region), region))

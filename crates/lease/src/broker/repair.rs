@@ -6,6 +6,9 @@
 //! run takes a copy is freed. A signature shows that some broker of the pool has given the order, so nothing about
 //! orders has to survive a broker.
 //!
+//! A run in a stripe has one copy. If that is lost, the run is computed from others of the stripe, by the node that
+//! gets it. All runs of a stripe lie on different hosts.
+//!
 //! A node that is being drained is repaired like one that is lost, except that its copies are read from and stay listed
 //! until others are. A copy leaves the list in the transaction that lists its successor, and its node learns only
 //! afterwards that it should free the region.
@@ -13,8 +16,9 @@
 //! Nodes ask for orders, one at a time. Files in most danger come first.
 
 use super::nodes::{Node, reporting};
+use super::orders::OrderBuilder;
 use super::records::region_key;
-use super::{BrokerLeases, NamedFile, RegionKey, StateChange, give_up};
+use super::{BrokerLeases, NamedFile, StateChange, give_up};
 use crate::{tenant, ticket};
 use farpool_wire::control::*;
 use farpool_wire::host_label::{may_be_one_host, shared_domains};
@@ -23,9 +27,6 @@ use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Refusal, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes to which the place of a copy is aligned as the place that it was read from is. Ranges of files that functions
-/// see consist of pages.
-const ALIGNMENT: u64 = WINDOW_PAGE_BYTES;
 /// Time after which a run that a node could not copy is ordered from it again, in ms.
 const AGAIN_MS: u64 = 10_000;
 /// Time after which an order of no bytes is forgotten, in ms. A node that has not reported by then may hang.
@@ -47,11 +48,12 @@ enum Standing {
 /// Copies that a published file lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Need {
-    /// Runs that lack a copy on another host and can still be read.
+    /// Runs that lack a copy on another host and can still be read, or computed.
     runs: Vec<u32>,
     /// Bytes of these runs.
     bytes: u64,
-    /// Fewest copies of a run that can be read. 0: some bytes are lost.
+    /// Fewest copies of a run that can be read. 0: some bytes are lost. For a stripe: how many of its shards can be
+    /// read beyond those that are needed, and 1.
     copies: u8,
     /// True if no run lacks anything but successors of copies whose node is being drained.
     is_leaving: bool,
@@ -219,12 +221,20 @@ impl BrokerLeases {
         // Copies on a node that is about to end are worth nothing.
         let found = found.filter(|_| !node.is_draining());
         let mut taken = BTreeMap::new();
+        let stripes = found.as_ref().map_or(Vec::new(), |(_, file)| file.places.stripe_of_runs());
+        // A second run of a stripe in this region would be lost together with the first.
+        let mut in_stripes = BTreeSet::new();
         for index in report.copied.iter() {
             let (Some((_, file)), Some(run)) = (&found, runs.get(*index as usize)) else { continue };
-            let Some(has) = file.places.runs.get(run.run as usize) else { continue };
+            let at = run.run as usize;
+            let Some(has) = file.places.runs.get(at) else { continue };
             let end = u64::from(run.offset) + u64::from(run.bytes);
-            if has.bytes == run.bytes && end <= info.region_bytes && self.takes(now, file, has, &info) {
-                taken.insert(run.run as usize, u64::from(run.offset));
+            if has.bytes == run.bytes
+                && end <= info.region_bytes
+                && self.takes(now, file, &stripes, at, &info)
+                && (mutant!(StripeOnOneHost) || stripes[at].is_none_or(|stripe| in_stripes.insert(stripe)))
+            {
+                taken.insert(at, u64::from(run.offset));
             }
         }
         let Some((name, file)) = found.filter(|_| !taken.is_empty()) else {
@@ -281,7 +291,7 @@ impl BrokerLeases {
                 listed.lost_files += u64::from(need.copies == 0);
                 listed.endangered_bytes += need.bytes;
             }
-            let needs_host = need.label.as_ref().is_some_and(|label| !self.has_host_beside(now, label));
+            let needs_host = self.needs_host(now, file, need);
             first.push((
                 need.urgency(),
                 need.copies,
@@ -289,7 +299,7 @@ impl BrokerLeases {
                     name: name.clone(),
                     bytes: need.bytes,
                     copies: need.copies,
-                    copies_wanted: file.copies_wanted,
+                    copies_wanted: file.strength_wanted(),
                     needs_host,
                 },
             ));
@@ -371,6 +381,26 @@ impl BrokerLeases {
         let (runs, copies) = (Vec::new(), u8::MAX);
         let mut need = Need { runs, bytes: 0, copies, is_leaving: true, has_leaving: false, label: None };
         let mut labels: BTreeSet<Option<&Name>> = BTreeSet::new();
+        let stripes = file.places.stripe_of_runs();
+        // Strength of each stripe, as `Need::copies` has it.
+        let can_be_read = |run: usize| {
+            let run = file.places.runs.get(run);
+            run.is_some_and(|run| {
+                let is_left = |copy: &RunCopy| {
+                    standings.get(copy.region as usize).is_some_and(|standing| *standing != Standing::Gone)
+                };
+                run.copies.iter().any(is_left)
+            })
+        };
+        let strengths: Vec<usize> = file
+            .places
+            .stripes
+            .iter()
+            .map(|stripe| {
+                let readable = stripe.shards().filter(|run| can_be_read(*run)).count();
+                (readable + 1).saturating_sub(stripe.data.len())
+            })
+            .collect();
         for (index, run) in file.places.runs.iter().enumerate() {
             let of = |wanted: Standing| {
                 let standings = &standings;
@@ -384,11 +414,12 @@ impl BrokerLeases {
             }
             let leaving = of(Standing::Leaving).count();
             let readable = of(Standing::Good).count() + leaving;
+            let strength = stripes[index].map_or(readable, |stripe| strengths[stripe as usize]);
             need.has_leaving |= leaving > 0;
-            need.copies = need.copies.min(readable as u8);
+            need.copies = need.copies.min(strength as u8);
             need.is_leaving &=
                 self.hosts_of(of(Standing::Good).chain(of(Standing::Leaving))) >= file.copies_wanted.into();
-            if readable > 0 {
+            if readable.max(strength) > 0 {
                 need.runs.push(index as u32);
                 need.bytes += u64::from(run.bytes);
                 labels.insert(of(Standing::Good).next().and_then(|region| self.label_of(region)));
@@ -422,22 +453,80 @@ impl BrokerLeases {
         self.nodes.values().any(|node| is_one(node) && !may_be_one_host(&node.info.host_label, label))
     }
 
-    /// Reports whether a run lacks a copy that a node can have.
-    fn takes(&self, now: MonoNs, file: &NamedFile, run: &NamedRun, node: &NodeInfo) -> bool {
-        let good = || {
-            let copies = file.places.copies(run).map(|(region, _)| region);
-            copies.filter(|region| self.standing(now, region) == Standing::Good)
+    /// Reports whether no node of the pool, however much memory it has, can have what a file lacks.
+    fn needs_host(&self, now: MonoNs, file: &NamedFile, need: &Need) -> bool {
+        if let Some(label) = &need.label {
+            return !self.has_host_beside(now, label);
+        }
+        if file.places.stripes.is_empty() {
+            return false;
+        }
+        let stripes = file.places.stripe_of_runs();
+        let can_help = |node: &Node| {
+            let takes = |run: &u32| self.takes(now, file, &stripes, *run as usize, &node.info);
+            node.makes_copies && self.standing_of(now, node) == Standing::Good && need.runs.iter().any(takes)
         };
-        let is_apart =
-            |region| self.label_of(region).is_some_and(|label| !may_be_one_host(label, &node.host_label));
-        self.hosts_of(good()) < file.copies_wanted.into() && good().all(is_apart)
+        !self.nodes.values().any(can_help)
     }
 
-    /// Reports whether no node that is free to copy the run now lies farther from its good copies.
-    fn is_farthest(&self, now: MonoNs, file: &NamedFile, index: u32, run: &NamedRun, node: &Node) -> bool {
+    /// Returns the good copies of a run.
+    fn good_copies<'f>(
+        &self,
+        now: MonoNs,
+        file: &'f NamedFile,
+        run: &'f NamedRun,
+    ) -> impl Iterator<Item = &'f NamedRegion> {
         let copies = file.places.copies(run).map(|(region, _)| region);
-        let good = copies.filter(|region| self.standing(now, region) == Standing::Good);
-        let labels: Vec<&Name> = good.filter_map(|region| self.label_of(region)).collect();
+        copies.filter(move |region| self.standing(now, region) == Standing::Good)
+    }
+
+    /// Returns the good copies of a run and of the others in its stripe: no host of theirs may have another.
+    fn good_beside<'f>(
+        &self,
+        now: MonoNs,
+        file: &'f NamedFile,
+        stripes: &[Option<u32>],
+        index: usize,
+    ) -> Vec<&'f NamedRegion> {
+        let stripe = stripes.get(index).copied().flatten();
+        let runs: Vec<usize> = match stripe.and_then(|stripe| file.places.stripes.get(stripe as usize)) {
+            Some(stripe) if !mutant!(StripeOnOneHost) => stripe.shards().collect(),
+            _ => vec![index],
+        };
+        let runs = runs.into_iter().filter_map(|run| file.places.runs.get(run));
+        runs.flat_map(|run| self.good_copies(now, file, run)).collect()
+    }
+
+    /// Reports whether a run lacks a copy that a node can have. `stripes` has the stripe of each run.
+    fn takes(
+        &self,
+        now: MonoNs,
+        file: &NamedFile,
+        stripes: &[Option<u32>],
+        index: usize,
+        node: &NodeInfo,
+    ) -> bool {
+        let Some(run) = file.places.runs.get(index) else { return false };
+        let is_apart = |region: &&NamedRegion| {
+            self.label_of(region).is_some_and(|label| !may_be_one_host(label, &node.host_label))
+        };
+        self.hosts_of(self.good_copies(now, file, run)) < file.copies_wanted.into()
+            && self.good_beside(now, file, stripes, index).iter().all(is_apart)
+    }
+
+    /// Reports whether no node that is free to copy the run now lies farther from its good copies, and from those of
+    /// the others in its stripe.
+    fn is_farthest(
+        &self,
+        now: MonoNs,
+        file: &NamedFile,
+        stripes: &[Option<u32>],
+        index: u32,
+        node: &Node,
+    ) -> bool {
+        let good = self.good_beside(now, file, stripes, index as usize);
+        let labels: Vec<&Name> = good.into_iter().filter_map(|region| self.label_of(region)).collect();
+        let bytes = file.places.runs.get(index as usize).map_or(0, |run| run.bytes);
         let shared = |node: &Node| {
             let shared = labels.iter().map(|label| shared_domains(label, &node.info.host_label));
             shared.max().unwrap_or(0)
@@ -447,7 +536,7 @@ impl BrokerLeases {
             other.makes_copies
                 && self.may_grant(now, other)
                 && other.unpromised() > 0
-                && other.info.region_bytes >= run.bytes.into()
+                && other.info.region_bytes >= bytes.into()
                 && !self.repairs.orders.contains_key(&id)
                 && !self.repairs.failed.contains_key(&(id, file.file, index))
         };
@@ -455,28 +544,38 @@ impl BrokerLeases {
         here == 0 || !self.nodes.values().any(|other| shared(other) < here && is_free(other))
     }
 
-    /// Drops copies at nodes that are being drained, if others are good and no host of the pool can have a successor,
-    /// however much memory it has. One copy at a node that stays is better than two of which one leaves with its node;
-    /// the file stays in need, and gets its copy when there is a host. Does that for one file at a time.
+    /// Drops copies at nodes that are being drained, if others are good, or those of a stripe suffice, and no host of
+    /// the pool can have a successor, however much memory it has. One copy at a node that stays is better than two of
+    /// which one leaves with its node; the file stays in need, and gets its copy when there is a host. Does that for
+    /// one file at a time.
     fn drop_leaving(&mut self, now: MonoNs, records: &mut Vec<StateChange>) {
-        let is_stuck = |need: &Need| {
-            need.has_leaving && need.label.as_ref().is_some_and(|label| !self.has_host_beside(now, label))
-        };
-        let found = self.repairs.needs.iter().filter(|(_, need)| is_stuck(need)).find_map(|(name, _)| {
-            let file = self.durable.names.get(name)?;
-            let is_good = |region: &NamedRegion| {
-                self.standing(now, region) == Standing::Good && self.is_here(now, region)
-            };
-            let places = file.places.with_copies(|_, run| {
-                let has_good = file.places.copies(run).any(|(region, _)| is_good(region));
-                let stays =
-                    |region: &NamedRegion| !has_good || self.standing(now, region) != Standing::Leaving;
-                let kept = file.places.copies(run).filter(|(region, _)| stays(region));
-                kept.map(|(region, offset)| (region.clone(), offset)).collect()
+        let found =
+            self.repairs.needs.iter().filter(|(_, need)| need.has_leaving).find_map(|(name, need)| {
+                let file = self.durable.names.get(name).filter(|file| self.needs_host(now, file, need))?;
+                let has_good = |run: &NamedRun| {
+                    let mut good = self.good_copies(now, file, run);
+                    good.any(|region| self.is_here(now, region))
+                };
+                let stripes = file.places.stripe_of_runs();
+                let suffices = |stripe: &Stripe| {
+                    let good = stripe
+                        .shards()
+                        .filter_map(|run| file.places.runs.get(run))
+                        .filter(|run| has_good(run));
+                    good.count() >= stripe.data.len()
+                };
+                let sufficient: Vec<bool> = file.places.stripes.iter().map(suffices).collect();
+                let places = file.places.with_copies(|index, run| {
+                    let is_spared =
+                        stripes[index].map_or_else(|| has_good(run), |stripe| sufficient[stripe as usize]);
+                    let stays =
+                        |region: &NamedRegion| !is_spared || self.standing(now, region) != Standing::Leaving;
+                    let kept = file.places.copies(run).filter(|(region, _)| stays(region));
+                    kept.map(|(region, offset)| (region.clone(), offset)).collect()
+                });
+                let places = places.ok().filter(|places| *places != file.places)?;
+                Some((name.clone(), NamedFile { places, ..file.clone() }))
             });
-            let places = places.ok().filter(|places| *places != file.places)?;
-            Some((name.clone(), NamedFile { places, ..file.clone() }))
-        });
         if let Some((name, file)) = found {
             self.replace(&name, file, records);
             self.survey(now);
@@ -493,39 +592,58 @@ impl BrokerLeases {
     fn order_for(&self, now: MonoNs, id: NodeId) -> Option<(Name, RepairOrder)> {
         let node = self.nodes.get(&id).filter(|node| self.may_grant(now, node) && node.unpromised() > 0)?;
         let is_helped = |need: &Need| need.label.as_ref() != Some(&node.info.host_label);
-        // Files that one more loss would damage come first, then what is left of damaged ones, then complete ones.
-        (0..3).find_map(|urgency| {
-            let mut needs = self.repairs.needs.iter();
-            needs.find_map(|(name, need)| match need.urgency() == urgency && is_helped(need) {
-                true => Some((name.clone(), self.order_of(now, node, name, need)?)),
-                false => None,
-            })
-        })
+        // Files that one more loss would damage come first, then those that two would, then what is left of damaged
+        // ones, then complete ones.
+        let mut needs: Vec<(&Name, &Need)> =
+            self.repairs.needs.iter().filter(|(_, need)| is_helped(need)).collect();
+        needs.sort_by_key(|(_, need)| (need.urgency(), need.copies));
+        needs.into_iter().find_map(|(name, need)| Some((name.clone(), self.order_of(now, node, name, need)?)))
     }
 
     /// Returns the order for a node to copy as many runs of a file as one region holds.
     fn order_of(&self, now: MonoNs, node: &Node, name: &Name, need: &Need) -> Option<RepairOrder> {
         let file = self.durable.names.get(name)?;
         let mut adding = OrderBuilder::new(node.info.region_bytes);
+        let stripes = file.places.stripe_of_runs();
+        let mut in_stripes = BTreeSet::new();
         for &index in &need.runs {
             let Some(run) = file.places.runs.get(index as usize) else { continue };
+            let stripe = stripes[index as usize];
             let is_ordered = |order: &Order| order.file == file.file && order.runs.contains(&index);
             if self.repairs.failed.contains_key(&(node.info.node, file.file, index))
+                || stripe.is_some_and(|stripe| in_stripes.contains(&stripe))
                 || self.repairs.orders.values().any(is_ordered)
-                || !self.takes(now, file, run, &node.info)
-                || !self.is_farthest(now, file, index, run, node)
+                || !self.takes(now, file, &stripes, index as usize, &node.info)
+                || !self.is_farthest(now, file, &stripes, index, node)
             {
                 continue;
             }
-            let sources = file.places.copies(run).filter(|(region, _)| self.is_here(now, region));
-            if !adding.add(index, run, sources) {
+            let is_here = |(region, _): &(&NamedRegion, u64)| self.is_here(now, region);
+            let sources: Vec<(&NamedRegion, u64)> = file.places.copies(run).filter(is_here).collect();
+            let stripe_of = stripe.and_then(|stripe| file.places.stripes.get(stripe as usize));
+            let shards = match (stripe_of, &sources[..]) {
+                (Some(stripe), []) => {
+                    let of = |(shard, run): (usize, usize)| {
+                        let run = file.places.runs.get(run)?;
+                        let (region, offset) = file.places.copies(run).find(is_here)?;
+                        Some((shard as u8, run.bytes, region, offset))
+                    };
+                    let readable: Vec<_> = stripe.shards().enumerate().filter_map(of).collect();
+                    (readable.len() >= stripe.data.len()).then_some((stripe, readable))
+                }
+                _ => None,
+            };
+            // A copy that is gone shows how the bytes were aligned.
+            let before = file.places.copies(run).next().map_or(0, |(_, offset)| offset);
+            if !adding.add(index, run, before, &sources, shards) {
                 break;
             }
+            in_stripes.extend(stripe);
         }
         if adding.runs.is_empty() {
             return None;
         }
-        let OrderBuilder { runs, mut regions, sources, .. } = adding;
+        let OrderBuilder { runs, mut regions, sources, computed, .. } = adding;
         let nodes: BTreeSet<NodeId> = regions.iter().map(|region| region.node).collect();
         let nodes = nodes.iter().filter_map(|id| Some(self.nodes.get(id)?.info.clone())).collect();
         regions.iter_mut().for_each(|region| region.bind(name));
@@ -545,74 +663,7 @@ impl BrokerLeases {
             regions: List::new(regions).ok()?,
             sources: List::new(sources).ok()?,
             nodes: List::new(nodes).ok()?,
+            computed: List::new(computed).ok()?,
         })
-    }
-}
-
-/// Builder of an order: packs runs into one region.
-struct OrderBuilder {
-    region_bytes: u64,
-    /// First free byte of the region.
-    end: u64,
-    runs: Vec<RepairRun>,
-    regions: Vec<NamedRegion>,
-    indices: BTreeMap<RegionKey, u32>,
-    nodes: BTreeSet<NodeId>,
-    sources: Vec<List<RunCopy, RUN_COPIES_MAX>>,
-}
-
-impl OrderBuilder {
-    fn new(region_bytes: u64) -> OrderBuilder {
-        OrderBuilder {
-            region_bytes,
-            end: 0,
-            runs: Vec::new(),
-            regions: Vec::new(),
-            indices: BTreeMap::new(),
-            nodes: BTreeSet::new(),
-            sources: Vec::new(),
-        }
-    }
-
-    /// Adds a run with the copies to read it from, if there are any and it fits. Returns false if the order is full.
-    fn add<'a>(
-        &mut self,
-        index: u32,
-        run: &NamedRun,
-        sources: impl Iterator<Item = (&'a NamedRegion, u64)>,
-    ) -> bool {
-        let sources: Vec<(&NamedRegion, u64)> = sources.collect();
-        let Some((_, first)) = sources.first() else { return true };
-        let offset = self.end + (first % ALIGNMENT + ALIGNMENT - self.end % ALIGNMENT) % ALIGNMENT;
-        let end = offset + u64::from(run.bytes);
-        if end > self.region_bytes {
-            // A run that is longer than the region does not hold up the others.
-            return self.runs.is_empty();
-        }
-        let fresh =
-            sources.iter().filter(|(region, _)| !self.indices.contains_key(&region_key(region))).count();
-        let nodes = sources.iter().filter(|(region, _)| !self.nodes.contains(&region.node)).count();
-        if self.runs.len() == REPAIR_RUNS_MAX
-            || self.regions.len() + fresh > REPAIR_REGIONS_MAX
-            || self.nodes.len() + nodes > REPAIR_NODES_MAX
-        {
-            return false;
-        }
-        let mut copies = Vec::with_capacity(sources.len());
-        for (region, offset) in sources {
-            let next = self.regions.len() as u32;
-            let index = *self.indices.entry(region_key(region)).or_insert(next);
-            if index == next {
-                self.regions.push(region.clone());
-                self.nodes.insert(region.node);
-            }
-            // Offsets in regions are below 4 GiB.
-            copies.push(RunCopy { region: index, offset: offset as u32 });
-        }
-        let NamedRun { bytes, checksum, .. } = *run;
-        self.runs.push(RepairRun { run: index, bytes, checksum, offset: offset as u32 });
-        self.sources.push(List::new(copies).unwrap_or_default());
-        self.end = end;
-        true
     }
 }

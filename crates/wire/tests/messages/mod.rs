@@ -110,7 +110,8 @@ strategies! {
     }
     run_copy -> RunCopy { region: any::<u32>(), offset: any::<u32>() }
     named_run -> NamedRun { bytes: any::<u32>(), checksum: any::<u32>(), copies: list(run_copy()) }
-    places -> Places { regions: list(named_region()), runs: list(named_run()) }
+    stripe -> Stripe { data: list(any::<u32>()), parity: list(any::<u32>()) }
+    places -> Places { regions: list(named_region()), runs: list(named_run()), stripes: list(stripe()) }
     publish_places -> PublishPlaces {
         session: session_id(), secret: secret(), name: name(), class: class(), replace: any::<bool>(),
         copies_wanted: any::<u8>(), places: places(),
@@ -131,9 +132,13 @@ strategies! {
         node: node_id(), incarnation: incarnation(), term: term(), file: file_id(), runs: list(repair_run()),
         mac: any::<[u8; 32]>(),
     }
+    shard_source -> ShardSource { shard: any::<u8>(), bytes: any::<u32>(), copy: run_copy() }
+    computed_run -> ComputedRun {
+        run: any::<u32>(), data: any::<u8>(), parity: any::<u8>(), shard: any::<u8>(), sources: list(shard_source()),
+    }
     repair_order -> RepairOrder {
         signed: signed_repair(), tenant: name(), regions: list(named_region()), sources: list(list(run_copy())),
-        nodes: list(node_info()),
+        nodes: list(node_info()), computed: list(computed_run()),
     }
     repair_given -> RepairGiven { order: list(repair_order()) }
     end_repair -> EndRepair {
