@@ -219,7 +219,7 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
         let (load, url) = (&load, url.as_str());
         for (number, transport) in (1..).zip(transports) {
             for protection in protections {
-                let kind = format!("{transport:?} {}", protection.word());
+                let kind = format!("{transport:?} {}", protection);
                 let pool = connect(url, transport, protection);
                 scope.spawn(move || use_a_file(load, &kind, &pool, FileClass::Scratch, number));
             }

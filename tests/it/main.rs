@@ -26,6 +26,7 @@ mod processes;
 mod protected_files;
 mod published_copies;
 mod published_files;
+mod published_parity;
 mod queue;
 mod raw_client;
 mod roles;

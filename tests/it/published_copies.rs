@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 const ROWS: i64 = 400_000;
-const TRANSPORTS: [TransportChoice; 2] = [TransportChoice::Tcp, TransportChoice::Shm];
+pub(crate) const TRANSPORTS: [TransportChoice; 2] = [TransportChoice::Tcp, TransportChoice::Shm];
 const MIRROR: PutOptions = PutOptions {
     protection: Some(Protection::Mirror),
     replace: true,
@@ -49,14 +49,14 @@ fn publish(pool: &Pool, name: &str, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-fn check(pool: &Pool, name: &str, bytes: &[u8]) {
+pub(crate) fn check(pool: &Pool, name: &str, bytes: &[u8]) {
     let mut into = vec![0; bytes.len()];
     let read = pool.open(name).and_then(|file| file.read_at(0, &mut into));
     assert_eq!(read.expect("readable"), bytes.len());
     assert!(into == bytes, "{name} has the bytes that were written");
 }
 
-fn numbers() -> RecordBatch {
+pub(crate) fn numbers() -> RecordBatch {
     let values = |of: fn(i64) -> i64| Arc::new((0..ROWS).map(of).collect::<Int64Array>()) as ArrayRef;
     RecordBatch::try_from_iter([("item", values(|row| row)), ("kind", values(|row| row % 7))])
         .expect("a batch")
@@ -71,7 +71,7 @@ fn put(pool: &Pool, name: &str) -> FarTable {
 }
 
 /// Runs a query that is wrong if a row group is missing or counts twice.
-fn sum(table: &FarTable, placement: Placement) -> Answer {
+pub(crate) fn sum(table: &FarTable, placement: Placement) -> Answer {
     let query: Query = table.query().expect("known types");
     let sums = [("rows".to_owned(), Agg::Rows), ("sum".to_owned(), Agg::Sum(col("item")))];
     let answer = table.run(&query.group_by([], sums).plan().expect("a plan"), placement).expect("a result");
@@ -280,7 +280,7 @@ fn queries_and_reads_under_way_go_on_when_a_node_is_lost() {
 }
 
 /// Waits until every published file has its copies, on nodes that stay.
-fn all_copied(pool: &Pool) {
+pub(crate) fn all_copied(pool: &Pool) {
     let begun = Instant::now();
     loop {
         let listed = pool.repairs().expect("the broker answers");
@@ -360,11 +360,11 @@ fn mirror_is_refused_where_the_pool_has_one_host_and_for_files_of_caches() {
     let options = CreateOptions { protection: Some(Protection::Mirror), ..CreateOptions::default() };
     let Err(error) = pool.create("view", FileClass::Pinned, options) else { panic!("created") };
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("needs memory nodes on two hosts, and the pool has 1"), "{error}");
+    assert!(error.to_string().contains("needs memory nodes on 2 hosts, and the pool has 1"), "{error}");
     let batch = numbers();
     let put = pool.put_table_with("numbers", batch.schema(), [Ok::<_, Infallible>(batch)], &MIRROR);
     let error = put.expect_err("one host");
-    assert!(error.to_string().contains("needs memory nodes on two hosts"), "{error}");
+    assert!(error.to_string().contains("needs memory nodes on 2 hosts"), "{error}");
     let local = CreateOptions { protection: Some(Protection::Local), ..CreateOptions::default() };
     for (class, options) in [(FileClass::Cache, options), (FileClass::Pinned, local)] {
         let Err(error) = pool.create("other", class, options) else { panic!("created") };

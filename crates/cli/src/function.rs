@@ -193,7 +193,7 @@ fn push(args: &PushArgs) -> Outcome {
     let function = args.code.load(&args.file)?;
     let pool = args.pool.open(LABEL)?;
     let if_taken = if args.replace { IfTaken::Replace } else { IfTaken::Refuse };
-    let protection = pool.put_function(&args.name, &function, if_taken)?.word();
+    let protection = pool.put_function(&args.name, &function, if_taken)?.to_string();
     let digest = abi::hex(function.digest());
     let (form, bytes) = (function.form().word(), function.bytes().len());
     let json = json!({

@@ -12,7 +12,7 @@ use crate::mapped_runs::Direct;
 use crate::node_links::LeasedRegion;
 use crate::options::{IfTaken, Protection};
 use crate::plan::{
-    Allocation, CopyId, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks,
+    Allocation, CopyId, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks, Stripes,
 };
 use crate::session::Session;
 use crate::stats::add;
@@ -23,7 +23,7 @@ use farpool_wire::{FileClass, FileId, MonoNs, mutant};
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Range of a file to read.
 #[derive(Debug)]
@@ -72,6 +72,8 @@ pub(crate) enum Phase {
 pub(crate) struct FileState {
     pub(crate) phase: Phase,
     pub(crate) map: FileMap<Arc<LeasedRegion>>,
+    /// Stripes of a file with parity, once it was added.
+    pub(crate) stripes: Option<Arc<Stripes>>,
     range_locks: RangeLocks,
     /// Locations of dropped copies that operations begun earlier may still read or write.
     leaving: Vec<RetiredCopy>,
@@ -91,7 +93,11 @@ pub(crate) struct FileInner {
     name: Mutex<String>,
     pub(crate) class: FileClass,
     pub(crate) group: Group,
-    pub(crate) protection: Protection,
+    protection: Protection,
+    /// True if the file has too few parts for the code of its protection, and gets a mirror.
+    pub(crate) is_mirrored_instead: AtomicBool,
+    /// True if there may be a node that has no region of a file with parity yet.
+    may_spread: AtomicBool,
     /// Effort that its writes make to get memory.
     pub(crate) patience: Patience,
     /// Key of an encrypted file. Its bytes leave this process only encrypted.
@@ -156,9 +162,14 @@ impl FarFile {
         name: String,
         class: FileClass,
         file: FileId,
+        protection: Protection,
         map: FileMap<Arc<LeasedRegion>>,
+        stripes: Option<Arc<Stripes>>,
     ) -> FarFile {
-        FarFile { inner: Arc::new(FileInner::new(session, name, class, Phase::Published(file), map)) }
+        let inner = FileInner::new(session, name, class, Phase::Published(file), map);
+        let inner = FileInner { protection, ..inner };
+        inner.state().stripes = stripes;
+        FarFile { inner: Arc::new(inner) }
     }
 
     pub(crate) fn same_file(&self, other: &FarFile) -> bool {
@@ -185,9 +196,10 @@ impl FarFile {
         self.inner.key.is_some()
     }
 
-    /// Returns the protection against the loss of a node.
+    /// Returns the protection against the loss of a node. A file that was too short for its code when it was published
+    /// has a mirror.
     pub fn protection(&self) -> Protection {
-        self.inner.protection
+        self.inner.protection()
     }
 
     /// Returns the number of copies in far memory of the bytes that have fewest. A lost node may still be counted.
@@ -477,12 +489,15 @@ impl FileInner {
             class,
             group: Group::Class(class),
             protection: Protection::None,
+            is_mirrored_instead: AtomicBool::new(false),
+            may_spread: AtomicBool::new(true),
             key: None,
             patience: Patience::Full,
             disk: None,
             state: Mutex::new(FileState {
                 phase,
                 map,
+                stripes: None,
                 range_locks: RangeLocks::default(),
                 leaving: Vec::new(),
                 waiting: 0,
@@ -495,6 +510,28 @@ impl FileInner {
 
     pub(crate) fn name(&self) -> String {
         self.name.lock().clone()
+    }
+
+    pub(crate) fn protection(&self) -> Protection {
+        match self.protection {
+            Protection::Rs { .. } if self.is_mirrored_instead.load(Ordering::Relaxed) => Protection::Mirror,
+            protection => protection,
+        }
+    }
+
+    /// Leases a region of at least `bytes` bytes on another host, if the file is to get parity and lies on fewer hosts
+    /// than its code has parts. Nothing changes if there is none.
+    pub(crate) fn spread(&self, bytes: u64) {
+        let Protection::Rs { data, .. } = self.protection() else { return };
+        let leases = &self.session.leases;
+        let hosts = leases.hosts_with(self.group);
+        // The first region is leased with the first bytes.
+        if (1..usize::from(data)).contains(&hosts)
+            && self.may_spread.load(Ordering::Relaxed)
+            && !leases.widen(self.group, bytes)
+        {
+            self.may_spread.store(false, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn state(&self) -> StateGuard<'_> {

@@ -69,7 +69,8 @@ impl Repairable for FileInner {
 
     fn unprotected_bytes(&self) -> u64 {
         let state = self.state();
-        if self.protection == Protection::None || state.phase != Phase::Writable {
+        let has_copies = matches!(self.protection(), Protection::Mirror | Protection::Local);
+        if !has_copies || state.phase != Phase::Writable {
             return 0;
         }
         let is_bare = |file: &std::ops::Range<u64>, copies: &[ExtentCopy<Arc<LeasedRegion>>]| match &self.disk
@@ -85,7 +86,7 @@ impl Repairable for FileInner {
 impl FileInner {
     /// Returns how many copies an extent should have now.
     fn copies_wanted(&self) -> usize {
-        match self.protection {
+        match self.protection() {
             Protection::Mirror if self.session.hosts() >= 2 => 2,
             _ => 1,
         }

@@ -44,6 +44,7 @@ mod node_batches;
 mod node_links;
 mod nodes;
 mod options;
+mod parity;
 pub mod plan;
 mod pool;
 mod published;

@@ -70,7 +70,7 @@ impl FileInner {
     /// Writes the ranges by the fast path, if each has one copy and that is mapped. Returns false if that is not
     /// possible; some bytes may have been written then, and the caller must write all of them again.
     pub(crate) fn write_mapped(&self, ranges: &[WriteRange<'_>]) -> bool {
-        if self.protection != Protection::None {
+        if self.protection() != Protection::None {
             return false;
         }
         let Some(list) = self.direct.list.try_read() else { return false };

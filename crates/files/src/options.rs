@@ -2,6 +2,9 @@
 
 use crate::error::{Error, ErrorKind};
 use farpool_transport::{Exposure, Tls};
+use farpool_wire::limits::{STRIPE_DATA_MAX, STRIPE_PARITY_MAX};
+use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Transport between this process and the nodes.
@@ -40,6 +43,10 @@ pub enum IfTaken {
     Replace,
 }
 
+/// Numbers of parts that [`Protection::Rs`] may have.
+const RS_DATA: RangeInclusive<u8> = 2..=STRIPE_DATA_MAX as u8;
+const RS_PARITY: RangeInclusive<u8> = 1..=STRIPE_PARITY_MAX as u8;
+
 /// Protection of a file against the loss of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
@@ -49,6 +56,16 @@ pub enum Protection {
     /// have it, or when a copy that failed has been dropped from the file. A lost copy of a scratch file is made again
     /// in the background.
     Mirror,
+    /// Parity on further hosts, by a Reed-Solomon code: any `data` of `data + parity` parts give all others. Takes
+    /// `parity / data` of the memory of the file, where a mirror takes all of it again. Parts lie on different hosts,
+    /// of which any `parity` may be lost. Only pinned files can have it, and get their parity when they are published.
+    /// A file of fewer parts than `data` gets a mirror in its place.
+    Rs {
+        /// Parts with bytes of the file, 2 to 12.
+        data: u8,
+        /// Parts with parity, 1 to 4.
+        parity: u8,
+    },
     /// A copy on a disk of this machine, written in the background. The disk also takes bytes for which the pool has no
     /// room. Only scratch files can have it.
     Local,
@@ -58,17 +75,29 @@ impl Protection {
     /// Returns the number of copies in far memory.
     pub(crate) fn copies(self) -> usize {
         match self {
-            Protection::None | Protection::Local => 1,
+            Protection::None | Protection::Local | Protection::Rs { .. } => 1,
             Protection::Mirror => 2,
         }
     }
 
-    /// Returns the word used in interfaces: `none`, `mirror` or `local`.
-    pub fn word(self) -> &'static str {
+    /// Returns the number of hosts without which it is not possible.
+    pub(crate) fn hosts_min(self) -> u32 {
         match self {
-            Protection::None => "none",
-            Protection::Mirror => "mirror",
-            Protection::Local => "local",
+            Protection::None | Protection::Local => 1,
+            Protection::Mirror => 2,
+            Protection::Rs { data, parity } => u32::from(data) + u32::from(parity),
+        }
+    }
+}
+
+/// The word used in interfaces: `none`, `mirror`, `rs(DATA,PARITY)` or `local`.
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Protection::None => f.write_str("none"),
+            Protection::Mirror => f.write_str("mirror"),
+            Protection::Rs { data, parity } => write!(f, "rs({data},{parity})"),
+            Protection::Local => f.write_str("local"),
         }
     }
 }
@@ -76,13 +105,26 @@ impl Protection {
 impl std::str::FromStr for Protection {
     type Err = Error;
     fn from_str(word: &str) -> Result<Self, Error> {
-        [Protection::None, Protection::Mirror, Protection::Local]
-            .into_iter()
-            .find(|protection| protection.word() == word)
-            .ok_or_else(|| {
-                let message = format!("unknown protection {word:?}; none, mirror or local are permitted");
-                Error::new(ErrorKind::Invalid, message)
-            })
+        let wrong = |permitted: &str| {
+            Error::new(ErrorKind::Invalid, format!("unknown protection {word:?}; {permitted}"))
+        };
+        match word {
+            "none" => return Ok(Protection::None),
+            "mirror" => return Ok(Protection::Mirror),
+            "local" => return Ok(Protection::Local),
+            _ => {}
+        }
+        let Some(inside) = word.strip_prefix("rs(").and_then(|rest| rest.strip_suffix(')')) else {
+            return Err(wrong("none, mirror, local or rs(DATA,PARITY) are permitted"));
+        };
+        let numbers =
+            inside.split_once(',').map(|(data, parity)| (data.trim().parse(), parity.trim().parse()));
+        match numbers {
+            Some((Ok(data), Ok(parity))) if RS_DATA.contains(&data) && RS_PARITY.contains(&parity) => {
+                Ok(Protection::Rs { data, parity })
+            }
+            _ => Err(wrong("2 to 12 parts of data and 1 to 4 of parity are permitted, as in rs(4,2)")),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::leases::Patience;
 use crate::node_links::Repeat;
 use crate::options::{CreateOptions, IfTaken, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};
-use crate::published::sealed_map;
+use crate::published::{protection_of, sealed_map};
 use crate::session::Session;
 use crate::stats::Stats;
 use farpool_host::Task;
@@ -207,8 +207,9 @@ impl Pool {
         let (opened, _) = session
             .open_or_rebuild(&named)
             .map_err(|error| error.during(format_args!("far file {name:?}")))?;
-        let map = sealed_map(session, &named, &opened)?;
-        Ok(FarFile::published(Arc::clone(session), name.to_owned(), opened.class, opened.file, map))
+        let (map, stripes) = sealed_map(session, &named, &opened)?;
+        let (protection, session) = (protection_of(&opened), Arc::clone(session));
+        Ok(FarFile::published(session, name.to_owned(), opened.class, opened.file, protection, map, stripes))
     }
 
     /// Registers the function that rebuilds published files whose names begin with `prefix`, after a node has lost
@@ -508,19 +509,23 @@ impl Inner {
             _ => Protection::Mirror,
         };
         match (class, asked) {
-            (FileClass::Scratch, asked) => {
+            (FileClass::Scratch, asked) if !matches!(asked, Some(Protection::Rs { .. })) => {
                 Ok(asked.or(self.session.options().protection).unwrap_or_else(default))
             }
             (FileClass::Pinned, None) if is_embedded() => Ok(Protection::None),
             (FileClass::Pinned, None) => Ok(self.session.default_protection()),
-            (FileClass::Pinned, Some(Protection::Mirror)) => self.session.check_mirror(),
+            (FileClass::Pinned, Some(asked @ (Protection::Mirror | Protection::Rs { .. }))) => {
+                self.session.check_hosts(asked)
+            }
             (_, None | Some(Protection::None)) => Ok(Protection::None),
             (_, Some(other)) => {
-                let permitted = if class == FileClass::Pinned { "none or mirror" } else { "none" };
-                let message = format!(
-                    "protection {} is not possible for files of class {class}; use {permitted}",
-                    other.word()
-                );
+                let permitted = match class {
+                    FileClass::Pinned => "none, mirror or rs(DATA,PARITY)",
+                    FileClass::Scratch => "none, mirror or local",
+                    FileClass::Cache => "none",
+                };
+                let message =
+                    format!("protection {other} is not possible for files of class {class}; use {permitted}");
                 Err(Error::new(ErrorKind::Invalid, message))
             }
         }

@@ -4,13 +4,14 @@
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
-use crate::options::IfTaken;
-use crate::plan::{Allocation, EXTENT_BYTES_MAX, ExtentCopy, FileMap};
+use crate::options::{IfTaken, Protection};
+use crate::plan::{Allocation, EXTENT_BYTES_MAX, ExtentCopy, FileMap, Stripe, Stripes};
 use crate::repair::Repairable;
 use crate::session::Session;
 use farpool_wire::control::*;
 use farpool_wire::{Code, FileClass, List, Name, NodeId, Reply, Request, WireError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -62,7 +63,7 @@ impl FileInner {
                 name: name.clone(),
                 class,
                 replace: if_taken == IfTaken::Replace,
-                copies_wanted: self.protection.copies() as u8,
+                copies_wanted: self.protection().copies() as u8,
                 places: named,
             };
             match self.session.broker.publish(publish) {
@@ -97,12 +98,14 @@ impl FileInner {
                 }
             };
             self.fill_holes(&holes)?;
+            self.mirror_if_too_short()?;
             if self.unprotected_bytes() > 0 {
                 // A copy that was lost, or for which there was no room, is made before nobody can make it any more.
                 self.repair();
             }
             let _lock = self.begin_change(0..u64::MAX);
             if self.begin_sealing()? {
+                self.add_parity()?;
                 let sealed = self.session.leases.seal(self.group, |sealed| {
                     let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();
                     self.state().map.replace_regions(replaced);
@@ -126,7 +129,7 @@ impl FileInner {
             return Err(Error::new(ErrorKind::Invalid, format!("the file cannot be published: {why}")));
         }
         // Checks the limits before the file can no longer be written.
-        places_of(map)?;
+        places_of(map, None)?;
         if !map.holes().is_empty() {
             return Ok(false);
         }
@@ -139,7 +142,8 @@ impl FileInner {
         let mut state = self.state();
         let length = state.map.length();
         let is_sealed = |copy: &ExtentCopy<Arc<LeasedRegion>>| !copy.allocation.region.is_leased;
-        for (_, copies) in state.map.extents().filter(|(file, _)| file.start < length) {
+        let has_parity = state.stripes.is_some();
+        for (_, copies) in state.map.extents().filter(|(file, _)| file.start < length && !has_parity) {
             match copies {
                 _ if copies.iter().any(is_sealed) => {}
                 [copy, ..] => {
@@ -152,7 +156,11 @@ impl FileInner {
         let copies = state.map.extents().flat_map(|(_, copies)| copies);
         let left = copies.filter(|copy| !is_sealed(copy)).map(|copy| copy.allocation.clone()).collect();
         state.map.drop_lost(|region| region.is_leased);
-        let places = places_of(&state.map)?;
+        let places = places_of(&state.map, state.stripes.as_deref())?;
+        if places.first_lost(|_| true).is_some() {
+            let message = "too many parts of the file were lost while it was sealed";
+            return Err(Error::new(ErrorKind::Lost, message));
+        }
         state.phase = Phase::Sealed(places.clone());
         drop(state);
         self.session.leases.give_back(left);
@@ -223,12 +231,13 @@ impl FileInner {
         let Ok(named) = Name::new(name.clone()) else { return Err(gone.clone()) };
         let (opened, is_rebuilt) =
             self.session.open_or_rebuild(&named).map_err(|error| gone.clone().and(&error))?;
-        let map = sealed_map(&self.session, &named, &opened)?;
+        let (map, stripes) = sealed_map(&self.session, &named, &opened)?;
         self.change(0..u64::MAX, |state| match state.phase {
             // Another file of this name has other bytes, unless a rebuild function vouches that they are the same.
             Phase::Published(file) if file == opened.file || is_rebuilt => {
                 state.phase = Phase::Published(opened.file);
                 state.map.replace(map);
+                state.stripes = stripes;
                 Ok(())
             }
             _ => Err(gone.clone()),
@@ -243,20 +252,56 @@ fn without_lost(places: &Places, error: &Error) -> Option<Places> {
     let refusal = error.refusal().filter(|refusal| is_loss(refusal.code))?;
     let left = places.only(|region| region.node.0 != refusal.detail);
     let is_less = left.regions.len() < places.regions.len();
-    (is_less && left.runs.iter().all(|run| !run.copies.is_empty())).then_some(left)
+    (is_less && left.first_lost(|_| true).is_none()).then_some(left)
 }
 
-/// Returns the places of all bytes of a file up to its length, with handles that are not bound to a name.
+/// Returns the places of all bytes of a file up to its length, and of its parity, with handles that are not bound to a
+/// name.
 ///
 /// Errors: there are too many.
-fn places_of(map: &FileMap<Arc<LeasedRegion>>) -> Result<Places, Error> {
+fn places_of(map: &FileMap<Arc<LeasedRegion>>, stripes: Option<&Stripes>) -> Result<Places, Error> {
     let length = map.length();
     let mut adding = PlacesBuilder::default();
+    if let Some(stripes) = stripes {
+        return striped_places(map, stripes, adding).map_err(too_many);
+    }
     for (file, copies) in map.extents().filter(|(file, _)| file.start < length) {
         let copies = copies.iter().map(|copy| place_of(&copy.allocation));
         adding.push(length.min(file.end) - file.start, copies).map_err(too_many)?;
     }
     adding.finish().map_err(too_many)
+}
+
+/// Returns the places of a file whose runs are in stripes: each shard is a run, and those with parity come last.
+fn striped_places(
+    map: &FileMap<Arc<LeasedRegion>>,
+    stripes: &Stripes,
+    mut adding: PlacesBuilder,
+) -> Result<Places, WireError> {
+    let data = stripes.iter().flat_map(|stripe| &stripe.shards[..stripe.data]);
+    let parity = stripes.iter().flat_map(|stripe| &stripe.shards[stripe.data..]);
+    let mut shards: Vec<&Range<u64>> = data.collect();
+    shards.sort_by_key(|shard| shard.start);
+    shards.extend(parity);
+    let mut indices = BTreeMap::new();
+    for (index, shard) in shards.into_iter().enumerate() {
+        indices.insert(shard.start, index as u32);
+        let first = map.copies_of(shard.start..shard.start + 1);
+        adding.push_apart(
+            shard.end - shard.start,
+            first.iter().map(|copy| place_at(&copy.region, copy.offset)),
+        )?;
+    }
+    let of =
+        |shards: &[Range<u64>]| -> Vec<u32> { shards.iter().map(|shard| indices[&shard.start]).collect() };
+    let stripes: Result<Vec<_>, WireError> = stripes
+        .iter()
+        .map(|stripe| {
+            let (data, parity) = stripe.shards.split_at(stripe.data);
+            Ok(farpool_wire::control::Stripe { data: List::new(of(data))?, parity: List::new(of(parity))? })
+        })
+        .collect();
+    Ok(Places { stripes: List::new(stripes?)?, ..adding.finish()? })
 }
 
 fn too_many(error: WireError) -> Error {
@@ -265,7 +310,10 @@ fn too_many(error: WireError) -> Error {
 
 /// Returns the region of an extent, and its offset there.
 fn place_of(allocation: &Allocation<Arc<LeasedRegion>>) -> (NamedRegion, u64) {
-    let region = &allocation.region;
+    place_at(&allocation.region, allocation.offset)
+}
+
+fn place_at(region: &LeasedRegion, offset: u64) -> (NamedRegion, u64) {
     let named = NamedRegion {
         node: region.node.info.node,
         incarnation: region.node.info.incarnation,
@@ -273,7 +321,7 @@ fn place_of(allocation: &Allocation<Arc<LeasedRegion>>) -> (NamedRegion, u64) {
         epoch: region.epoch,
         handle: region.handle,
     };
-    (named, allocation.offset)
+    (named, offset)
 }
 
 impl Session {
@@ -284,9 +332,10 @@ impl Session {
         let rebuild = self.rebuilding.known(name);
         // The broker learns of a loss only when the node is back without the bytes. This session may know earlier.
         let is_lost = |opened: &Result<PlacesOpened, Error>| match opened {
-            Ok(PlacesOpened { places, .. }) => places.runs.iter().any(|run| {
-                places.copies(run).all(|(region, _)| self.nodes.has_lost(region.node, region.incarnation))
-            }),
+            Ok(PlacesOpened { places, .. }) => {
+                let is_there = |region: &NamedRegion| !self.nodes.has_lost(region.node, region.incarnation);
+                places.first_lost(is_there).is_some()
+            }
             Err(error) => error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost),
         };
         let opened = open();
@@ -306,14 +355,25 @@ impl Session {
     }
 }
 
-/// Builds the map of the published file `name`. Leaves out copies at nodes that are lost or cannot be reached.
+/// Returns the protection of a published file.
+pub(crate) fn protection_of(opened: &PlacesOpened) -> Protection {
+    let stripes = opened.places.stripes.iter();
+    // Some stripes may have fewer runs with bytes of the file.
+    match stripes.max_by_key(|stripe| stripe.data.len()) {
+        Some(stripe) => Protection::Rs { data: stripe.data.len() as u8, parity: stripe.parity.len() as u8 },
+        None if opened.copies_wanted > 1 => Protection::Mirror,
+        None => Protection::None,
+    }
+}
+
+/// Map of a published file, and its stripes if it has some.
+type SealedMap = (FileMap<Arc<LeasedRegion>>, Option<Arc<Stripes>>);
+
+/// Builds the map of the published file `name`, and its stripes if it has some. Leaves out copies at nodes that are
+/// lost or cannot be reached.
 ///
-/// Errors: some bytes have no other copy.
-pub(crate) fn sealed_map(
-    session: &Session,
-    name: &Name,
-    opened: &PlacesOpened,
-) -> Result<FileMap<Arc<LeasedRegion>>, Error> {
+/// Errors: some bytes have no other copy, and cannot be computed.
+pub(crate) fn sealed_map(session: &Session, name: &Name, opened: &PlacesOpened) -> Result<SealedMap, Error> {
     let wrong = |what: &str| Error::new(ErrorKind::Refused, format!("the broker's answer lists {what}"));
     let mut places = opened.places.clone();
     places.bind(name);
@@ -347,8 +407,16 @@ pub(crate) fn sealed_map(
     if places.bytes() > SEALED_BYTES_MAX {
         return Err(wrong(&format!("{} bytes; at most {SEALED_BYTES_MAX} are read", places.bytes())));
     }
-    let mut extents: Vec<Vec<Allocation<Arc<LeasedRegion>>>> = Vec::new();
-    for run in places.runs.iter() {
+    if !places.has_sound_stripes() {
+        return Err(wrong("stripes that do not fit the runs"));
+    }
+    let mut extents: Vec<(u32, Vec<Allocation<Arc<LeasedRegion>>>)> = Vec::new();
+    let mut ranges: Vec<Range<u64>> = Vec::with_capacity(places.runs.len());
+    // Errors of the runs that no node has.
+    let mut lost: BTreeMap<usize, Error> = BTreeMap::new();
+    for (index, run) in places.runs.iter().enumerate() {
+        let start = ranges.last().map_or(0, |before| before.end);
+        ranges.push(start..start + u64::from(run.bytes));
         let mut copies = Vec::with_capacity(run.copies.len());
         let mut missing = None;
         for copy in run.copies.iter() {
@@ -359,7 +427,7 @@ pub(crate) fn sealed_map(
             }
         }
         if copies.is_empty() {
-            return Err(missing.unwrap_or_else(|| wrong("a run without a copy")));
+            lost.insert(index, missing.unwrap_or_else(|| wrong("a run without a copy")));
         }
         for begin in (0..u64::from(run.bytes)).step_by(EXTENT_BYTES_MAX as usize) {
             let bytes = (u64::from(run.bytes) - begin).min(EXTENT_BYTES_MAX) as u32;
@@ -368,10 +436,26 @@ pub(crate) fn sealed_map(
                 offset: offset + begin,
                 bytes,
             });
-            extents.push(copies.collect());
+            extents.push((bytes, copies.collect()));
         }
     }
+    for stripe in places.stripes.iter() {
+        let are_lost: Vec<usize> = stripe.shards().filter(|shard| lost.contains_key(shard)).collect();
+        if are_lost.len() <= stripe.parity.len() {
+            are_lost.iter().for_each(|shard| drop(lost.remove(shard)));
+        }
+    }
+    let data = places.data().len();
+    if let Some((_, error)) = lost.into_iter().find(|(run, _)| *run < data) {
+        return Err(error);
+    }
+    let of = |stripe: &farpool_wire::control::Stripe| Stripe {
+        shards: stripe.shards().filter_map(|shard| ranges.get(shard).cloned()).collect(),
+        data: stripe.data.len(),
+    };
+    let stripes =
+        (!places.stripes.is_empty()).then(|| Arc::new(Stripes::new(places.stripes.iter().map(of).collect())));
     let mut map = FileMap::sealed(extents);
-    map.set_length(places.bytes());
-    Ok(map)
+    map.end_at(places.bytes());
+    Ok((map, stripes))
 }

@@ -46,7 +46,7 @@ fn forgive(failed: &mut Vec<Missed>, hurried: &mut Vec<Arc<NodeLinks>>) {
     failed.retain(|(region, _)| !hurried.iter().any(|node| Arc::ptr_eq(node, &region.node)));
 }
 
-/// Segments to fetch from nodes, and ranges that only the local disk has.
+/// Segments to fetch from nodes, and ranges that only the local disk has, or that have to be computed.
 type Plan = (Vec<Segment<Arc<LeasedRegion>>>, Vec<Range<u64>>);
 
 impl FileInner {
@@ -134,8 +134,9 @@ impl FileInner {
     /// Reads the ranges, from any copies that answer.
     pub(crate) fn fetch(&self, ranges: &mut [&mut ReadRange<'_>]) -> Result<(), Error> {
         let mut failed: Vec<Missed> = Vec::new();
-        // If there is a local disk, a node that did not answer last time is left out at first.
-        let mut asks_suspects = self.disk.is_none();
+        let stripes = self.state().stripes.clone();
+        // If there is a local disk or parity, a node that did not answer last time is left out at first.
+        let mut asks_suspects = self.disk.is_none() && stripes.is_none();
         let mut patience = ReadPatience::Brief;
         let mut hurried: Vec<Arc<NodeLinks>> = Vec::new();
         loop {
@@ -149,7 +150,7 @@ impl FileInner {
                 Err(error) => return Err(error),
             };
             let mut from_nodes: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])> = Vec::new();
-            let mut from_disk: Vec<(u64, &mut [u8])> = Vec::new();
+            let mut from_elsewhere: Vec<(u64, &mut [u8])> = Vec::new();
             for (range, (segments, bare)) in ranges.iter_mut().zip(&plans) {
                 let mut rest = &mut *range.into;
                 let mut at = range.offset;
@@ -172,7 +173,7 @@ impl FileInner {
                     at = file.end;
                     match segment {
                         Some(segment) => from_nodes.push((segment, into)),
-                        None => from_disk.push((file.start, into)),
+                        None => from_elsewhere.push((file.start, into)),
                     }
                 }
                 rest.fill(0);
@@ -190,11 +191,21 @@ impl FileInner {
                 return Err(error.clone());
             }
             if missed.is_empty() {
-                match self.fetch_from_disk(from_disk) {
-                    // The disk does not have the bytes. A node that did not answer last time may have them.
+                let got = match &stripes {
+                    Some(stripes) => self.compute(stripes, from_elsewhere, &mut failed, patience),
+                    None => self.fetch_from_disk(from_elsewhere),
+                };
+                match got {
+                    // The bytes are nowhere else. A node that did not answer last time may have them.
                     Err(_) if !asks_suspects => {
                         asks_suspects = true;
                         patience = ReadPatience::Full;
+                        if stripes.is_some() {
+                            // Those that did not answer while bytes were computed get more time as well.
+                            let late =
+                                failed.iter().filter(|(_, error)| error.kind() == ErrorKind::Unreachable);
+                            hurried.extend(late.map(|(region, _)| Arc::clone(&region.node)));
+                        }
                         forgive(&mut failed, &mut hurried);
                     }
                     other => return other,
@@ -219,6 +230,9 @@ impl FileInner {
             return self.disk.is_some();
         }
         let state = self.state();
+        if state.stripes.is_some() {
+            return true;
+        }
         let has_other = |segment: &Segment<Arc<LeasedRegion>>| {
             let is_good = |other: &Segment<Arc<LeasedRegion>>| {
                 let node = &other.region.node;
@@ -233,7 +247,7 @@ impl FileInner {
     }
 
     /// Reads segments of an unencrypted file. Returns the regions whose bytes did not come, with the reasons.
-    fn fetch_plain(
+    pub(crate) fn fetch_plain(
         &self,
         segments: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>,
         patience: ReadPatience,
@@ -261,8 +275,8 @@ impl FileInner {
         Ok(())
     }
 
-    /// Plans each range: segments to fetch, and ranges that only the disk has. Nodes that failed during this read are
-    /// not asked again.
+    /// Plans each range: segments to fetch, and ranges that only the disk has, or that have to be computed. Nodes that
+    /// failed during this read are not asked again.
     ///
     /// Errors: the range is poisoned (its last write failed), or nobody has some of its bytes.
     fn plan_reads(
@@ -290,7 +304,7 @@ impl FileInner {
                     return Err(Error::new(ErrorKind::Poisoned, message));
                 }
                 ReadPlan::Fetch { segments, bare } => {
-                    if let (Some(missing), None) = (bare.first(), &self.disk) {
+                    if let (Some(missing), None, None) = (bare.first(), &self.disk, &state.stripes) {
                         return Err(self.nobody_has(&state.map, missing.clone(), failed));
                     }
                     plans.push((segments, bare));

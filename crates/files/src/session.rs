@@ -200,25 +200,26 @@ impl Session {
         }
     }
 
-    /// Returns the protection mirror.
+    /// Returns a protection.
     ///
     /// Errors: the pool has too few hosts for it.
-    pub(crate) fn check_mirror(&self) -> Result<Protection, Error> {
-        if self.hosts() < 2 {
-            // A second host may have come since the last heartbeat.
+    pub(crate) fn check_hosts(&self, asked: Protection) -> Result<Protection, Error> {
+        let hosts_min = asked.hosts_min();
+        if self.hosts() < hosts_min {
+            // Another host may have come since the last heartbeat.
             let kept = self.broker.ask(&Request::KeepSession(self.leases.proof().clone()))?;
             self.note_hosts(answer_of!(kept, KeepSession)?.hosts);
         }
-        match self.hosts() {
-            hosts @ (0 | 1) => {
-                let message = format!(
-                    "protection mirror needs memory nodes on two hosts, and the pool has {hosts}: start a node on \
-                     another host (or with another --host-label), or use protection none"
-                );
-                Err(Error::new(ErrorKind::Invalid, message))
-            }
-            _ => Ok(Protection::Mirror),
+        let hosts = self.hosts();
+        if hosts >= hosts_min {
+            return Ok(asked);
         }
+        let weaker = if hosts < 2 { "none" } else { "mirror" };
+        let message = format!(
+            "protection {asked} needs memory nodes on {hosts_min} hosts, and the pool has {hosts}: start nodes on \
+             other hosts (or with other --host-label), or use protection {weaker}"
+        );
+        Err(Error::new(ErrorKind::Invalid, message))
     }
 
     /// Checks that the session's leases at the region's node still hold. Renews them first if they are past their time.

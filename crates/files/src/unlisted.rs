@@ -43,6 +43,7 @@ impl Unlisted {
     pub fn append_in_one_region(&mut self, bytes: &[u8]) -> Result<u64, Error> {
         let inner = &self.file.inner;
         let count = bytes.len() as u64;
+        inner.spread(count);
         let (held, free) = inner.session.leases.held_by(inner.group);
         // The file takes whole regions. A small file must not take one at every node, so it spreads only when a
         // quarter of what it holds is used.

@@ -218,7 +218,7 @@ impl FileInner {
     /// Allocates extents for all bytes before `end`.
     fn grow(&self, end: u64) -> Result<(), Error> {
         let missing = end.saturating_sub(self.state().map.allocated());
-        if missing > EXTENT_BYTES_MAX && self.protection == Protection::None {
+        if missing > EXTENT_BYTES_MAX && self.protection() == Protection::None {
             self.check_writable(&self.state().phase)?;
             self.session.leases.make_room(self.group, missing)?;
         }
@@ -247,7 +247,7 @@ impl FileInner {
         let leases = &self.session.leases;
         let mut copies: Vec<Vec<Allocation<Arc<LeasedRegion>>>> = Vec::new();
         let mut apart = Vec::new();
-        for _ in 0..self.protection.copies() {
+        for _ in 0..self.protection().copies() {
             let patience = if copies.is_empty() { Patience::Full } else { Patience::Brief };
             match leases.allocate_run(self.group, bytes, &apart, patience) {
                 Ok(run) => {
@@ -278,8 +278,11 @@ impl FileInner {
     /// Allocates as many copies of an extent as the protection of the file asks for, or as many as possible.
     fn allocate_copies(&self, bytes: u32) -> Result<Vec<Allocation<Arc<LeasedRegion>>>, Error> {
         let session = &*self.session;
-        match self.protection {
-            Protection::None => Ok(vec![session.leases.allocate(self.group, bytes, &[], self.patience)?]),
+        self.spread(bytes.into());
+        match self.protection() {
+            Protection::None | Protection::Rs { .. } => {
+                Ok(vec![session.leases.allocate(self.group, bytes, &[], self.patience)?])
+            }
             Protection::Mirror => {
                 let first = session.leases.allocate(self.group, bytes, &[], self.patience)?;
                 let label = first.region.node.info.host_label.clone();

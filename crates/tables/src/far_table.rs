@@ -11,7 +11,7 @@ use arrow_buffer::Buffer;
 use arrow_schema::{Schema, SchemaRef};
 use farpool_encryption::{BufferPlace, TAG_BYTES, TableKey};
 use farpool_files::beneath::{Became, Session, became, in_one_region, session_of};
-use farpool_files::{Error, ErrorKind, FarFile, FileInfo, Pool, ReadRange};
+use farpool_files::{Error, ErrorKind, FarFile, FileInfo, Pool, Protection, ReadRange};
 use farpool_host::HostEvent;
 use farpool_lock::Mutex;
 use farpool_operators::columns::{column_of, columns_of_rows};
@@ -185,6 +185,12 @@ impl FarTable {
     /// Reports whether the table is encrypted, so that only clients with its key can read it.
     pub fn is_encrypted(&self) -> bool {
         self.footer.encryption.is_some()
+    }
+
+    /// Returns the protection against the loss of a node. A table with fewer parts than the code that was asked for has
+    /// a mirror.
+    pub fn protection(&self) -> Protection {
+        self.file.protection()
     }
 
     /// Makes nodes encrypt the results of scans, with a key for each scan. By default they do not. It adds no

@@ -25,9 +25,9 @@ pub struct PutOptions {
     /// True to replace a table of this name, if there is one. The replacement is one step, after all of the new table
     /// is written; until then readers see the old one. If false, a name in use is refused.
     pub replace: bool,
-    /// Protection against the loss of a node: none or a mirror, which needs nodes on two hosts. Each row group is in
-    /// one region of a node, and its copy in one region of a node on another host. Default: a mirror where the pool has
-    /// two hosts and is not embedded.
+    /// Protection against the loss of a node: none, a mirror, which needs nodes on two hosts, or parity
+    /// ([`Protection::Rs`]). Each row group is in one region of a node, and its copy in one region of a node on another
+    /// host. Default: a mirror where the pool has two hosts and is not embedded.
     pub protection: Option<Protection>,
 }
 

@@ -65,7 +65,8 @@ impl ExtensionOptions for Options {
                     word => Some(word.parse().ok().filter(|known| *known != Protection::Local).ok_or_else(
                         || {
                             DataFusionError::Configuration(format!(
-                                "farpool.{TABLE_PROTECTION} is {value:?}: {AUTO}, none or mirror is permitted"
+                                "farpool.{TABLE_PROTECTION} is {value:?}: {AUTO}, none, mirror or rs(DATA,PARITY) is \
+                                 permitted"
                             ))
                         },
                     )?),
@@ -100,9 +101,9 @@ impl ExtensionOptions for Options {
             ),
             entry(
                 TABLE_PROTECTION,
-                self.table_protection.map_or(AUTO, Protection::word).to_owned(),
-                "Protection of tables that CREATE TABLE AS makes: none, mirror (copies on two hosts), or auto (a \
-                 mirror where the pool has two hosts).",
+                self.table_protection.map_or(AUTO.to_owned(), |protection| protection.to_string()),
+                "Protection of tables that CREATE TABLE AS makes: none, mirror (copies on two hosts), rs(DATA,PARITY) \
+                 (parity on further hosts), or auto (a mirror where the pool has two hosts).",
             ),
         ]
     }

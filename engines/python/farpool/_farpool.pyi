@@ -28,12 +28,14 @@ Size: TypeAlias = int | str
 PathLike: TypeAlias = str | os.PathLike[str]
 FileClass: TypeAlias = Literal["scratch", "cache", "pinned"]
 Transport: TypeAlias = Literal["auto", "tcp", "shm"]
-Protection: TypeAlias = Literal["none", "mirror", "local"]
-"""Protection of a scratch file against the loss of a memory node.
+Protection: TypeAlias = Literal["none", "mirror", "local"] | str
+"""Protection of a file against the loss of a memory node.
 
 - "mirror": two copies, on nodes with different host labels. A lost copy is made again in the background.
 - "local": a copy on a disk of this machine, written in the background. The disk also takes data that does not fit in
-  the pool.
+  the pool. For scratch files.
+- "rs(4,2)": parity, for pinned files and tables. A file has stripes of 4 parts and 2 with parity, each on another host,
+  and any 4 of them give the others. It takes 1.5 times the memory. 2 to 12 parts and 1 to 4 with parity are permitted.
 - "none": no copy. Reading bytes of a lost node raises LostError.
 """
 
@@ -224,8 +226,8 @@ class Pool:
 
         It takes no far memory yet, and does not look whether the name is taken, so it may hide a published file of the
         same name from this session. With `size_hint`, this many bytes may be leased ahead. The `protection` of scratch
-        files is by default the session's (see `connect`); that of pinned files is "none" or "mirror", which is the
-        default where the pool has two hosts.
+        files is by default the session's (see `connect`); that of pinned files is "none", "rs(4,2)" or the
+        like, or "mirror", which is the default where the pool has two hosts.
 
         Raises ExistsError if this session has a file of this name, InvalidError (also if no file can be made in the
         folder for local copies).
@@ -266,7 +268,7 @@ class Pool:
         replace: bool = False,
         layout: Literal["columns", "rows"] = "columns",
         key: bytes | None = None,
-        protection: Literal["none", "mirror"] | None = None,
+        protection: Protection | None = None,
     ) -> None:
         """Makes a far table of Arrow data, or of files that pyarrow can read.
 
@@ -282,8 +284,9 @@ class Pool:
         With a `key` of 16 bytes the table is encrypted: nobody can read it without the key, and changes are detected.
         The names and types of columns, and the numbers of rows and nulls, are not encrypted.
 
-        Where the pool has two hosts, each row group has copies on two of them, unless `protection` is "none". A scan
-        goes on when one of them is lost.
+        Where the pool has two hosts, each row group has copies on two of them, unless `protection` is "none". With
+        `protection="rs(4,2)"` the row groups get parity on other hosts in place of copies. A scan goes on when a host
+        is lost.
 
         Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
         not have, a row larger than a region, a file that cannot be read, a key of another length, a pool with one host
@@ -386,6 +389,10 @@ class Table:
     @property
     def encrypted(self) -> bool:
         """True if the table can be read only with a key."""
+    @property
+    def protection(self) -> str:
+        """Protection of the table against the loss of a node: "none", "mirror" or the like of "rs(4,2)". A table with
+        fewer parts than the code that was asked for has a mirror."""
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
         """Fetches all columns, or only these, as a `pyarrow.Table`. Raises LostError, ClosedError (the table was
         dropped or replaced), UnreachableError, InvalidError (no such column)."""

@@ -66,10 +66,10 @@ impl PyFile {
         self.file.class().word()
     }
 
-    /// Protection of the file against the loss of a node: `none`, `mirror` or `local`.
+    /// Protection of the file against the loss of a node: `none`, `mirror`, `rs(DATA,PARITY)` or `local`.
     #[getter]
-    fn protection(&self) -> &'static str {
-        self.file.protection().word()
+    fn protection(&self) -> String {
+        self.file.protection().to_string()
     }
 
     /// True if the file is encrypted and authenticated before it leaves this process.

@@ -308,9 +308,9 @@ impl PyPool {
     ///
     /// It takes no far memory yet, and does not look whether the name is taken, so it may hide a published file of the
     /// same name from this session. With `size_hint`, this many bytes may be leased ahead. The `protection` of scratch
-    /// files is by default the session's (see `connect`); that of pinned files is "none" or "mirror", which is the
-    /// default where the pool has two hosts. Raises ExistsError if this session has a file of this name, InvalidError
-    /// (also if no file can be made in the folder for local copies).
+    /// files is by default the session's (see `connect`); that of pinned files is "none", "rs(4,2)" or the like, or
+    /// "mirror", which is the default where the pool has two hosts. Raises ExistsError if this session has a file of
+    /// this name, InvalidError (also if no file can be made in the folder for local copies).
     ///
     /// >>> with pool.create("runs/0", size_hint="1MiB") as file:
     /// ...     file.write_at(0, b"more than this machine can hold")
@@ -453,8 +453,9 @@ impl PyPool {
     /// a `key` of 16 bytes the table is encrypted: nobody can read it without the key, and changes are detected. The
     /// names and types of columns, and the numbers of rows and nulls, are not encrypted.
     ///
-    /// Where the pool has two hosts, each row group has copies on two of them, unless `protection` is "none". A scan
-    /// goes on when one of them is lost.
+    /// Where the pool has two hosts, each row group has copies on two of them, unless `protection` is "none". With
+    /// `protection="rs(4,2)"` the row groups get parity on other hosts in place of copies. A scan goes on when a host
+    /// is lost.
     ///
     /// Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
     /// not have, a row larger than a region, a file that cannot be read, a key of another length, a pool with one host

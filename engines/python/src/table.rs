@@ -98,6 +98,12 @@ impl PyTable {
         self.table.is_encrypted()
     }
 
+    /// Protection of the table against the loss of a node: `none`, `mirror` or `rs(DATA,PARITY)`.
+    #[getter]
+    fn protection(&self) -> String {
+        self.table.protection().to_string()
+    }
+
     fn __repr__(&self, py: Python<'_>) -> String {
         let size = self.usable(py).map_or("closed".to_owned(), |table| units::_size_text(table.bytes()));
         format!("<farpool.Table {:?}, {} rows, {size}>", self.table.name(), self.table.rows())

@@ -54,13 +54,13 @@ def test_the_default_protection_is_what_the_pool_has(shared_cluster, two_hosts):
 
 def test_a_protection_that_is_none_of_the_three_is_refused(pool):
     for wrong in ("both", "", "Mirror"):
-        with pytest.raises(farpool.InvalidError, match="none, mirror or local"):
+        with pytest.raises(farpool.InvalidError, match="none, mirror, local or rs"):
             pool.create("a", protection=wrong)
-        with pytest.raises(farpool.InvalidError, match="none, mirror or local"):
+        with pytest.raises(farpool.InvalidError, match="none, mirror, local or rs"):
             farpool.connect(pool.url, protection=wrong)
     with pytest.raises(farpool.InvalidError, match="not possible for files of class cache; use none"):
         pool.create("a", file_class="cache", protection="local")
-    with pytest.raises(farpool.InvalidError, match="two hosts, and the pool has 1"):
+    with pytest.raises(farpool.InvalidError, match="2 hosts, and the pool has 1"):
         pool.put_table("t", pyarrow.table({"a": [1]}), protection="mirror")
 
 
@@ -68,7 +68,7 @@ def test_a_table_and_a_file_with_a_mirror_are_read_when_a_node_is_lost(two_hosts
     rows = pyarrow.table({"item": range(300_000), "kind": [0, 1, 2] * 100_000})
     with farpool.connect(two_hosts.url) as pool:
         pool.put_table("items", rows, protection="mirror")
-        with pytest.raises(farpool.InvalidError, match="none or mirror"):
+        with pytest.raises(farpool.InvalidError, match="none, mirror or rs"):
             pool.put_table("others", rows, protection="local")
         with pool.create("bytes", file_class="pinned", protection="mirror") as file:
             file.write_at(0, b"forty-two" * MIB)
@@ -84,6 +84,35 @@ def test_a_table_and_a_file_with_a_mirror_are_read_when_a_node_is_lost(two_hosts
         assert pool.table("items").to_arrow().equals(rows)
         pool.drop_table("items")
         pool.delete("bytes")
+
+
+def test_a_table_and_a_file_with_parity_are_read_when_as_many_nodes_are_lost_as_it_has_parts(farpool_binary, con):
+    rows = pyarrow.table({"item": range(600_000), "kind": [0, 1, 2] * 200_000})
+    total = "SELECT kind, sum(item), count(*) FROM items GROUP BY kind ORDER BY kind"
+    expected = [(kind, sum(range(kind, 600_000, 3)), 200_000) for kind in range(3)]
+    with (
+        Cluster(farpool_binary, NODE_MEMORY_BYTES, 4, node_arguments=NODE_ARGUMENTS, hosts=True) as cluster,
+        farpool.connect(cluster.url) as pool,
+    ):
+        with pytest.raises(farpool.InvalidError, match=r"rs\(4,2\) needs memory nodes on 6 hosts, and the pool has 4"):
+            pool.put_table("items", rows, protection="rs(4,2)")
+        pool.put_table("items", rows, protection="rs(2,2)")
+        assert pool.table("items").protection == "rs(2,2)"
+        pool.put_table("few", rows.slice(0, 10), protection="rs(3,1)")
+        assert pool.table("few").protection == "mirror"
+        with pool.create("bytes", file_class="pinned", protection="rs(2,2)") as file:
+            assert file.protection == "rs(2,2)"
+            file.write_at(0, b"forty-two" * MIB)
+        pool.publish("bytes")
+        assert pool.open("bytes").protection == "rs(2,2)"
+        farpool.duckdb.register(con, pool, "items")
+        for lost in ["node-3", "node-1"]:
+            cluster.kill(lost)
+            assert con.sql(total).fetchall() == expected
+            assert pool.scan("items").to_arrow().sort_by("item").equals(rows)
+            assert pool.open("bytes").read_at(0, 9 * MIB) == b"forty-two" * MIB
+        with farpool.connect(cluster.url) as other:
+            assert other.table("items").to_arrow().equals(rows)
 
 
 def run(command: list[str]) -> str:

@@ -350,7 +350,7 @@ def test_a_process_killed_in_the_middle_of_writing_leaves_a_database_that_is_who
         "--pool nowhere": "nowhere",
         "--cache much": "'much'.*4GiB",
         "--block 5000B": "5000.*4096 to 4194304",
-        "--protection two": "none, mirror or local",
+        "--protection two": "none, mirror, local or rs",
     }.items(),
 )
 def test_settings_that_cannot_be_meant_are_told_when_the_extension_is_loaded(

@@ -292,7 +292,7 @@ impl Client {
         let theme = world(|world| world.plan.theme);
         let Some(known) = self.files.get(name) else { return Promise::default() };
         let must_succeed = match known.protection {
-            Protection::None => false,
+            Protection::None | Protection::Rs { .. } => false,
             // The copy is on the local disk of this machine. Once that was broken in this world, nothing is promised.
             Protection::Local => !world(|world| world.tally.faults.contains_key("local disk broken")),
             // Both copies exist on different nodes, and faults hit only one node of this world.
@@ -317,7 +317,7 @@ impl Client {
                 promise.must_succeed && (has_disk || self.files[name].protection != Protection::Local);
             if is_promised && is_alive && !is_small {
                 let known = &self.files[name];
-                let (protection, encrypted) = (known.protection.word(), known.file.is_encrypted());
+                let (protection, encrypted) = (known.protection.to_string(), known.file.is_encrypted());
                 let what = format!(
                     "{name:?} has protection {protection} (encrypted: {encrypted}), and yet: {kind}: {error}"
                 );

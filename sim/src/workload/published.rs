@@ -24,10 +24,14 @@ impl Client {
             let options = CreateOptions { protection: Some(protection), ..CreateOptions::default() };
             pool.create(&name, FileClass::Pinned, options)
         };
-        let protection = if self.random.one_in(2) { Protection::Mirror } else { Protection::None };
+        let protection = match self.random.below(4) {
+            0 => Protection::None,
+            1 => Protection::Rs { data: 2, parity: 1 },
+            _ => Protection::Mirror,
+        };
         let mut created = create(protection);
         if created.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid) {
-            // There is only one host at the moment.
+            // There are too few hosts at the moment.
             created = create(Protection::None);
         }
         let Some(file) = self.outcome("create pinned", created) else { return };

@@ -285,7 +285,7 @@ impl Storm {
         match found.and_then(|runs| target.check(begun, &runs).map(|()| runs)) {
             Ok(runs) => Some(runs),
             Err(what) => {
-                let protection = target.file.protection().word();
+                let protection = target.file.protection().to_string();
                 violated("I3", format!("{:?} ({protection}): {what}", target.name));
                 None
             }

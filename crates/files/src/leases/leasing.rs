@@ -12,6 +12,7 @@ use crate::stats::{add, subtract};
 use farpool_lock::MutexGuard;
 use farpool_wire::control::*;
 use farpool_wire::{Code, FileClass, Incarnation, List, MonoNs, Name, Refusal, Request, mutant};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -215,6 +216,14 @@ impl Leases {
     /// Returns the bytes of the regions that a group of files shares, and how many of them are free.
     pub(crate) fn held_by(&self, group: Group) -> (u64, u64) {
         self.held.lock().allocator.held(group)
+    }
+
+    /// Returns the number of hosts that have regions which a group of files shares.
+    pub(crate) fn hosts_with(&self, group: Group) -> usize {
+        let held = self.held.lock();
+        let of_group = held.allocator.regions().filter(|(_, _, its_group)| *its_group == group);
+        let labels = of_group.filter_map(|(id, ..)| Some(&held.regions.get(&id)?.node.info.host_label));
+        labels.collect::<BTreeSet<_>>().len()
     }
 
     /// Frees extents for other uses by the session.

@@ -132,15 +132,20 @@ impl<R: Clone> Default for FileMap<R> {
 }
 
 impl<R: Clone> FileMap<R> {
-    /// Makes the map of a published file, of the copies of each extent: all extents are written.
-    pub fn sealed(extents: impl IntoIterator<Item = Vec<Allocation<R>>>) -> Self {
+    /// Makes the map of a published file, of the length and the copies of each extent: all extents are written.
+    pub fn sealed(extents: impl IntoIterator<Item = (u32, Vec<Allocation<R>>)>) -> Self {
         let mut map = FileMap::default();
-        for copies in extents {
-            map.push(copies.first().map_or(0, |copy| copy.bytes), copies);
+        for (bytes, copies) in extents {
+            map.push(bytes, copies);
         }
         map.length = map.allocated();
         map.unwritten = RangeSet::default();
         map
+    }
+
+    /// Ends the file at `length`. What the map has behind it is parity.
+    pub fn end_at(&mut self, length: u64) {
+        self.length = length;
     }
 
     /// Returns the length of the file in bytes.
@@ -306,6 +311,21 @@ impl<R: Clone> FileMap<R> {
         if !self.poisoned.is_empty() {
             self.poisoned.remove(range);
         }
+    }
+
+    /// Notes that a range behind the end of the file was written, which the length does not include.
+    pub fn wrote_behind(&mut self, range: Range<u64>) {
+        self.unwritten.remove(range);
+    }
+
+    /// Removes the extents from `start` on, which lie behind the end of the file. Returns them.
+    pub fn cut_off(&mut self, start: u64) -> Vec<Allocation<R>> {
+        let mut freed = Vec::new();
+        while self.extents.last().is_some_and(|extent| extent.start >= start) {
+            freed.extend(self.extents.pop().into_iter().flat_map(recyclable));
+        }
+        self.unwritten.remove(start..u64::MAX);
+        freed
     }
 
     /// Notes that a write of this range failed: it is unknown how much of it was stored. The length does not change

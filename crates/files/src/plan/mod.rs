@@ -8,6 +8,7 @@ mod file_map;
 mod page_encryption;
 mod range_locks;
 mod range_set;
+mod stripes;
 
 pub use allocator::{Allocation, Allocator, Group};
 pub use apart::Apart;
@@ -17,6 +18,7 @@ pub use page_encryption::{
 };
 pub use range_locks::{RangeLockId, RangeLockKind, RangeLocks};
 pub use range_set::RangeSet;
+pub use stripes::{Stripe, Stripes, grouped};
 
 /// Smallest extent in bytes. A file of one byte takes one.
 pub const EXTENT_BYTES_MIN: u64 = 64 << 10;

@@ -1,0 +1,186 @@
+//! Tests of published files and tables with parity on further hosts: as many hosts may be lost as there are parts with
+//! parity, and what was lost is computed again.
+
+use crate::processes::until;
+use crate::programs::{PATIENCE, eventually};
+use crate::protected_files::Cluster;
+use crate::published_copies::{TRANSPORTS, all_copied, check, numbers, sum};
+use crate::random::Random;
+use farpool::table::{PutOptions, TableLayout};
+use farpool::{
+    CreateOptions, ErrorKind, FarFile, FarTable, FileClass, IfTaken, Placement, Pool, Protection,
+    TransportChoice,
+};
+use farpool_wire::control::{DrainNode, StatusReport};
+use std::convert::Infallible;
+
+const MIB: usize = 1 << 20;
+const RS_3_2: Protection = Protection::Rs { data: 3, parity: 2 };
+
+/// Publishes a file with parity. Returns it and its bytes.
+fn publish(pool: &Pool, name: &str, bytes: usize, protection: Protection) -> (FarFile, Vec<u8>) {
+    let bytes = Random(5).bytes(bytes);
+    let options = CreateOptions { protection: Some(protection), ..CreateOptions::default() };
+    let file = pool.create(name, FileClass::Pinned, options).expect("created");
+    file.write_at(0, &bytes).expect("written");
+    pool.publish(name, IfTaken::Refuse).expect("published");
+    (file, bytes)
+}
+
+fn put(pool: &Pool, name: &str, protection: Protection) -> FarTable {
+    let batch = numbers();
+    let options =
+        PutOptions { protection: Some(protection), replace: true, key: None, layout: TableLayout::Columns };
+    let batches = [Ok::<_, Infallible>(batch.clone())];
+    pool.put_table_with(name, batch.schema(), batches, &options).expect("put");
+    pool.table(name).expect("a table")
+}
+
+/// Reads ranges that begin and end within units of the code, within and across runs.
+fn check_ranges(file: &FarFile, bytes: &[u8]) {
+    let mut random = Random(3);
+    for _ in 0..200 {
+        let start = random.below(bytes.len() as u64 - 1);
+        let count = 1 + random.below((bytes.len() as u64 - start).min(3 * MIB as u64));
+        let mut into = vec![0; count as usize];
+        assert_eq!(file.read_at(start, &mut into).expect("readable"), into.len());
+        assert!(into == bytes[start as usize..][..count as usize], "{count} bytes at {start}");
+    }
+}
+
+#[test]
+fn file_with_parity_is_read_while_no_more_hosts_are_lost_than_it_has_parts_with_parity() {
+    for (transport, lost) in TRANSPORTS.into_iter().zip([[4, 0], [2, 1]]) {
+        let mut cluster = Cluster::new(5);
+        let writer = cluster.connect(transport, None);
+        let (file, bytes) = publish(&writer, "view", 12 * MIB + 77, RS_3_2);
+        assert_eq!(file.protection(), RS_3_2);
+        let reader = cluster.connect(transport, None);
+        let opened = reader.open("view").expect("published");
+        assert_eq!(opened.length(), bytes.len() as u64, "parity is no part of the file");
+        check_ranges(&opened, &bytes);
+        for index in lost {
+            cluster.lose_node(index);
+            for file in [&file, &opened] {
+                check_ranges(file, &bytes);
+            }
+            check(&cluster.connect(transport, None), "view", &bytes);
+        }
+        cluster.lose_node(0);
+        // Memory that the reader has mapped outlives its node, and stays readable until the session notices the loss.
+        let error = eventually("three of five hosts are lost", || {
+            let mut into = vec![0; bytes.len()];
+            match opened.read_at(0, &mut into) {
+                Ok(_) if into == bytes => Err("the bytes are still there".to_owned()),
+                Ok(_) => panic!("wrong bytes"),
+                Err(error) => Ok(error),
+            }
+        });
+        assert!(matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable), "{error}");
+    }
+}
+
+#[test]
+fn table_with_parity_is_scanned_where_it_lies_and_computed_where_hosts_are_lost() {
+    for (transport, lost) in TRANSPORTS.into_iter().zip([[0, 0], [3, 1]]) {
+        let mut cluster = Cluster::new(5);
+        let pool = cluster.connect(transport, None);
+        let table = put(&pool, "numbers", RS_3_2);
+        let groups = table.row_groups().len();
+        assert!(groups >= 3);
+        assert_eq!(sum(&table, Placement::Ship).report.shipped, groups, "each group is in one region");
+        for index in lost {
+            cluster.lose_node(index);
+            for placement in Placement::FIXED.into_iter().chain([Placement::Auto]) {
+                sum(&table, placement);
+            }
+            let other = cluster.connect(transport, None);
+            let table = other.table("numbers").expect("a table");
+            let rows: usize =
+                table.read(None, None).expect("a reader").map(|batch| batch.expect("rows").num_rows()).sum();
+            assert_eq!(rows, numbers().num_rows());
+            sum(&table, Placement::Ship);
+        }
+    }
+}
+
+/// Three of six hosts are lost one after the other, which is more than one part of parity survives by itself.
+#[test]
+fn parts_that_are_lost_with_a_host_are_computed_again_before_the_next_is_lost() {
+    for transport in TRANSPORTS {
+        let mut cluster = Cluster::new(6);
+        let pool = cluster.connect(transport, None);
+        let code = Protection::Rs { data: 2, parity: 1 };
+        let (file, bytes) = publish(&pool, "view", 7 * MIB + 5, code);
+        put(&pool, "numbers", code);
+        for lost in [1, 0, 2] {
+            let lives = |status: &StatusReport| status.nodes.iter().filter(|node| node.alive).count();
+            let before = lives(&pool.status().expect("a status"));
+            cluster.lose_node(lost);
+            until(&pool, PATIENCE, "the loss is seen", |status| lives(status) < before);
+            all_copied(&pool);
+            check_ranges(&file, &bytes);
+        }
+        for pool in [&pool, &cluster.connect(transport, None)] {
+            check(pool, "view", &bytes);
+            let table = pool.table("numbers").expect("a table");
+            for placement in Placement::FIXED {
+                sum(&table, placement);
+            }
+        }
+    }
+}
+
+#[test]
+fn drained_host_gives_its_parts_to_others() {
+    let cluster = Cluster::new(4);
+    let pool = cluster.connect(TransportChoice::Tcp, None);
+    let (_, bytes) = publish(&pool, "view", 7 * MIB + 5, Protection::Rs { data: 2, parity: 1 });
+    let node = farpool_wire::Name::new("n1").expect("a name");
+    pool.drain(&DrainNode { node: node.clone(), drain: true, stop: false }).expect("ordered");
+    until(&pool, PATIENCE, "the node is empty", |status| {
+        status
+            .nodes
+            .iter()
+            .any(|status| status.info.name == node && status.draining && status.counts.named == 0)
+    });
+    check(&pool, "view", &bytes);
+    all_copied(&pool);
+}
+
+#[test]
+fn file_of_fewer_parts_than_its_code_has_gets_a_mirror() {
+    let mut cluster = Cluster::new(5);
+    let pool = cluster.connect(TransportChoice::Tcp, None);
+    let (file, bytes) = publish(&pool, "view", 1000, RS_3_2);
+    assert_eq!(file.protection(), Protection::Mirror);
+    all_copied(&pool);
+    cluster.lose_node(0);
+    cluster.lose_node(0);
+    // Two hosts of five may have both copies, so one of these reads may fail. None gives wrong bytes.
+    let mut into = vec![0; bytes.len()];
+    if pool.open("view").and_then(|file| file.read_at(0, &mut into)).is_ok() {
+        assert!(into == bytes);
+    }
+}
+
+#[test]
+fn code_that_the_hosts_of_the_pool_cannot_give_is_refused() {
+    let cluster = Cluster::new(3);
+    let pool = cluster.connect(TransportChoice::Auto, None);
+    let options = CreateOptions { protection: Some(RS_3_2), ..CreateOptions::default() };
+    let Err(error) = pool.create("view", FileClass::Pinned, options) else { panic!("created") };
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let said = error.to_string();
+    assert!(said.contains("protection rs(3,2) needs memory nodes on 5 hosts, and the pool has 3"), "{said}");
+    for class in [FileClass::Scratch, FileClass::Cache] {
+        let Err(error) = pool.create("other", class, options) else { panic!("created") };
+        assert!(error.to_string().contains("is not possible for files of class"), "{error}");
+    }
+    for wrong in ["rs", "rs(4)", "rs(1,1)", "rs(13,1)", "rs(4,5)", "rs(4,0)", "rs(4,2", "rs(a,b)", "raid"] {
+        let error = wrong.parse::<Protection>().expect_err(wrong);
+        assert!(error.to_string().contains(wrong), "{error}");
+    }
+    assert_eq!("rs(4,2)".parse::<Protection>().expect("good").to_string(), "rs(4,2)");
+    assert_eq!("rs(4, 2)".parse::<Protection>().expect("good"), Protection::Rs { data: 4, parity: 2 });
+}
