@@ -60,7 +60,7 @@ CHECKS := test test-busy test-core test-rust test-sim test-python test-functions
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: csi csi-sanity demo-pod test-pod test-helm help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare
+.PHONY: csi csi-sanity demo-pod test-pod test-helm help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare protection
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -194,6 +194,9 @@ test-busy: everything wheel reference functions $(PROMETHEUS)/promtool $(SYSTEMD
 	  "bench/papers/test_figures.py -k 'postgres and (15 or 16)'" "bench/papers/test_figures.py -k 'postgres and (17 or 18)'" "bench/papers/test_figures.py -k 'not postgres'" \
 	  engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py deploy/helm/test_chart.py \
 	  examples/functions/native_test.py engines/python/tests/test_*.py
+
+protection: build wheel ## Measure what mirrors and parity of far tables cost (PROTECTION="--size 64MiB --rounds 1")
+	FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/protection/measure.py $(PROTECTION)
 
 everything: # Builds all programs and tests, with all their features together.
 	cargo build $(CARGO_FLAGS) $(EVERYTHING) --all-targets

@@ -3,7 +3,9 @@
 import ast
 import gc
 import json
+import os
 import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,6 +115,18 @@ def test_a_table_and_a_file_with_parity_are_read_when_as_many_nodes_are_lost_as_
             assert pool.open("bytes").read_at(0, 9 * MIB) == b"forty-two" * MIB
         with farpool.connect(cluster.url) as other:
             assert other.table("items").to_arrow().equals(rows)
+
+
+def test_what_protection_costs_is_measured_and_every_scan_compared(farpool_binary, tmp_path):
+    script = Path(__file__).resolve().parents[3] / "bench" / "protection" / "measure.py"
+    found = tmp_path / "found.json"
+    command = [sys.executable, script, "--size", "8MiB", "--rounds", "1", "--scans", "1", "--json", found]
+    shown = subprocess.run(
+        command, env={**os.environ, "FARPOOL_BIN": farpool_binary}, capture_output=True, text=True, timeout=600
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert set(json.loads(found.read_text())["figures"]["put"]) == {"none", "mirror", "rs(4,2)"}
+    assert "memory" in shown.stdout
 
 
 def run(command: list[str]) -> str:
