@@ -17,8 +17,6 @@ impl Client {
     pub(super) fn publish(&mut self) {
         let name = self.any_name();
         let if_taken = if self.random.one_in(4) { IfTaken::Refuse } else { IfTaken::Replace };
-        // The contents have 32 bytes or more, so that they are unique.
-        let bytes = stamped(self.random.skewed(32, 200 << 10) as usize);
         let pool = self.pool();
         let create = |protection| {
             let options = CreateOptions { protection: Some(protection), ..CreateOptions::default() };
@@ -29,6 +27,12 @@ impl Client {
             1 => Protection::Rs { data: 2, parity: 1 },
             _ => Protection::Mirror,
         };
+        // The contents have 32 bytes or more, so that they are unique. A file of one extent would get no parity.
+        let bytes = match protection {
+            Protection::Rs { .. } => self.random.range(100 << 10, 300 << 10),
+            _ => self.random.skewed(32, 200 << 10),
+        };
+        let bytes = stamped(bytes as usize);
         let mut created = create(protection);
         if created.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid) {
             // There are too few hosts at the moment.
@@ -36,7 +40,9 @@ impl Client {
         }
         let Some(file) = self.outcome("create pinned", created) else { return };
         let gap = if self.random.one_in(4) { self.random.below(90 << 10) } else { 0 };
-        let written = file.write_at(gap, &bytes);
+        // Each write gets an extent of its own, on the next host if the file is to get parity.
+        let (front, back) = bytes.split_at(bytes.len() / 2);
+        let written = file.write_at(gap, front).and_then(|()| file.write_at(gap + front.len() as u64, back));
         if self.outcome("write pinned", written).is_none() {
             let _ = pool.delete(&name);
             return;
