@@ -133,6 +133,8 @@ impl Way {
         }
         if self.is_unflushed {
             self.is_unflushed = ready(to.flush())?.is_none();
+            // The stream that is read from may hold bytes that it has received: it is read before it is polled.
+            has_moved |= !self.is_unflushed;
         }
         Ok(has_moved)
     }
@@ -165,21 +167,18 @@ fn pass(one: &mut dyn Stream, other: &mut dyn Stream) -> io::Result<()> {
                 if reads.is_clear() && !reads.is_ended { PollFlags::IN } else { PollFlags::empty() };
             readable | if writes.is_clear() { PollFlags::empty() } else { PollFlags::OUT }
         };
-        let mut both = [
-            PollFd::from_borrowed_fd(descriptor(one)?, interest(&forth, &back)),
-            PollFd::from_borrowed_fd(descriptor(other)?, interest(&back, &forth)),
-        ];
-        match poll(&mut both, None) {
-            // An end without bytes to read is not seen by a read if nothing is to be read now.
-            Ok(_) if both.iter().any(|end| is_over(end.revents())) => return Ok(()),
+        // A stream of which nothing is wanted now is not polled, since its end would be reported again and again. Its
+        // end shows when it is read or written.
+        let wanted = [(&*one, interest(&forth, &back)), (&*other, interest(&back, &forth))];
+        let polled = wanted.iter().filter(|(_, interest)| !interest.is_empty());
+        let polled: io::Result<Vec<PollFd<'_>>> = polled
+            .map(|(stream, interest)| Ok(PollFd::from_borrowed_fd(descriptor(*stream)?, *interest)))
+            .collect();
+        match poll(&mut polled?, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-fn is_over(events: PollFlags) -> bool {
-    events.intersects(PollFlags::ERR | PollFlags::HUP) && !events.contains(PollFlags::IN)
 }
 
 #[cfg(test)]
@@ -190,15 +189,22 @@ mod tests {
 
     const MESSAGE_BYTES: usize = 3 << 20;
 
+    /// Starts a relay of the broker's identity before the Unix socket `behind`, and returns its address.
+    fn serving(behind: &Path) -> (UnixListener, Relay, String) {
+        let server = UnixListener::bind(behind).expect("a socket");
+        let [_, broker] = client_and_broker();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let relay = Relay::serve(listener, broker, behind.to_owned()).expect("a relay");
+        let address = relay.local_address().expect("TCP").to_string();
+        (server, relay, address)
+    }
+
     #[test]
     fn bytes_go_both_ways_at_once_and_the_end_of_one_side_ends_the_other() {
         let folder = tempfile::tempdir().expect("a folder");
         let (behind, before) = (folder.path().join("behind"), folder.path().join("before"));
-        let server = UnixListener::bind(&behind).expect("a socket");
         let [_, broker] = client_and_broker();
-        let serving = Relay::serve(TcpListener::bind("127.0.0.1:0").expect("a port"), broker, behind);
-        let serving = serving.expect("a relay");
-        let address = serving.local_address().expect("TCP").to_string();
+        let (server, _serving, address) = serving(&behind);
         let deadline = clock::now().plus_ms(60_000);
         let _connected = Relay::connect(broker, &address, &before, deadline).expect("a relay");
         // The connection that only checked whether the server is there.
@@ -222,18 +228,24 @@ mod tests {
         });
         drop(client);
         assert_eq!(served.read(&mut [0]).expect("an end"), 0);
+        // All that was sent before an end arrives, however late it is read.
+        let mut client = UnixStream::connect(&before).expect("connected");
+        let (mut served, _) = server.accept().expect("a peer");
+        let sending = std::thread::spawn(move || served.write_all(&sent).map(|()| sent));
+        let mut found = vec![0; MESSAGE_BYTES];
+        client.read_exact(&mut found[..1]).expect("received");
+        client.read_exact(&mut found[1..]).expect("received");
+        assert!(found == sending.join().expect("no panic").expect("sent"));
+        assert_eq!(client.read(&mut [0]).expect("an end"), 0);
     }
 
     #[test]
     fn peer_of_another_identity_is_refused_by_both_sides() {
         let folder = tempfile::tempdir().expect("a folder");
         let (behind, before) = (folder.path().join("behind"), folder.path().join("before"));
-        let server = UnixListener::bind(&behind).expect("a socket");
-        server.set_nonblocking(true).expect("set");
         let [client, broker] = client_and_broker();
-        let serving = Relay::serve(TcpListener::bind("127.0.0.1:0").expect("a port"), broker, behind);
-        let serving = serving.expect("a relay");
-        let address = serving.local_address().expect("TCP").to_string();
+        let (server, _serving, address) = serving(&behind);
+        server.set_nonblocking(true).expect("set");
         let deadline = clock::now().plus_ms(60_000);
         let error = Relay::connect(client, &address, &before, deadline).expect_err("another identity");
         assert!(matches!(error, LinkError::Untrusted(_)), "{error}");
