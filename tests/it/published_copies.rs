@@ -292,6 +292,16 @@ pub(crate) fn all_copied(pool: &Pool) {
     }
 }
 
+/// Loses a node, and waits until what it had was made again elsewhere.
+pub(crate) fn lose_and_copy(cluster: &mut Cluster, pool: &Pool, lost: usize) {
+    let lives = |status: &StatusReport| status.nodes.iter().filter(|node| node.alive).count();
+    let before = lives(&pool.status().expect("a status"));
+    cluster.lose_node(lost);
+    // Copies on a node count as lost as soon as the node does: no lease lasts as long here.
+    until(pool, PATIENCE, "the loss is seen", |status| lives(status) < before);
+    all_copied(pool);
+}
+
 /// Two of four nodes are lost one after the other, which is more than two copies survive by themselves.
 #[test]
 fn copies_that_are_lost_with_a_node_are_made_again_before_the_next_is_lost() {
@@ -302,12 +312,7 @@ fn copies_that_are_lost_with_a_node_are_made_again_before_the_next_is_lost() {
         put(&pool, "numbers");
         all_copied(&pool);
         for lost in [1, 0] {
-            let lives = |status: &StatusReport| status.nodes.iter().filter(|node| node.alive).count();
-            let before = lives(&pool.status().expect("a status"));
-            cluster.lose_node(lost);
-            // Copies on a node count as lost as soon as the node does: no lease lasts as long here.
-            until(&pool, PATIENCE, "the loss is seen", |status| lives(status) < before);
-            all_copied(&pool);
+            lose_and_copy(&mut cluster, &pool, lost);
         }
         // A session that has not seen any of this, and one that has.
         for pool in [&pool, &cluster.connect(transport, None)] {

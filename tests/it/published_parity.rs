@@ -4,14 +4,14 @@
 use crate::processes::until;
 use crate::programs::{PATIENCE, eventually};
 use crate::protected_files::Cluster;
-use crate::published_copies::{TRANSPORTS, all_copied, check, numbers, sum};
+use crate::published_copies::{TRANSPORTS, all_copied, check, lose_and_copy, numbers, sum};
 use crate::random::Random;
 use farpool::table::{PutOptions, TableLayout};
 use farpool::{
     CreateOptions, ErrorKind, FarFile, FarTable, FileClass, IfTaken, Placement, Pool, Protection,
     TransportChoice,
 };
-use farpool_wire::control::{DrainNode, StatusReport};
+use farpool_wire::control::DrainNode;
 use std::convert::Infallible;
 
 const MIB: usize = 1 << 20;
@@ -114,11 +114,7 @@ fn parts_that_are_lost_with_a_host_are_computed_again_before_the_next_is_lost() 
         let (file, bytes) = publish(&pool, "view", 7 * MIB + 5, code);
         put(&pool, "numbers", code);
         for lost in [1, 0, 2] {
-            let lives = |status: &StatusReport| status.nodes.iter().filter(|node| node.alive).count();
-            let before = lives(&pool.status().expect("a status"));
-            cluster.lose_node(lost);
-            until(&pool, PATIENCE, "the loss is seen", |status| lives(status) < before);
-            all_copied(&pool);
+            lose_and_copy(&mut cluster, &pool, lost);
             check_ranges(&file, &bytes);
         }
         for pool in [&pool, &cluster.connect(transport, None)] {

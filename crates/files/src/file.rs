@@ -96,7 +96,7 @@ pub(crate) struct FileInner {
     protection: Protection,
     /// True if the file has too few parts for the code of its protection, and gets a mirror.
     pub(crate) is_mirrored_instead: AtomicBool,
-    /// True if there may be a node that has no region of a file with parity yet.
+    /// True if a file that gets parity may need a region at one more host.
     may_spread: AtomicBool,
     /// Effort that its writes make to get memory.
     pub(crate) patience: Patience,
@@ -523,13 +523,13 @@ impl FileInner {
     /// than its code has parts. Nothing changes if there is none.
     pub(crate) fn spread(&self, bytes: u64) {
         let Protection::Rs { data, .. } = self.protection() else { return };
+        if !self.may_spread.load(Ordering::Relaxed) {
+            return;
+        }
         let leases = &self.session.leases;
         let hosts = leases.hosts_with(self.group);
         // The first region is leased with the first bytes.
-        if (1..usize::from(data)).contains(&hosts)
-            && self.may_spread.load(Ordering::Relaxed)
-            && !leases.widen(self.group, bytes)
-        {
+        if hosts >= usize::from(data) || hosts > 0 && !leases.widen(self.group, bytes) {
             self.may_spread.store(false, Ordering::Relaxed);
         }
     }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Most bytes of a published file that is opened: its map takes some 100 bytes for each MiB.
+/// Most bytes of a published file that is opened, with its parity: its map takes some 100 bytes for each MiB.
 const SEALED_BYTES_MAX: u64 = 4 << 40;
 
 /// State of a name that does not lead to its former file any more.
@@ -404,8 +404,9 @@ pub(crate) fn sealed_map(session: &Session, name: &Name, opened: &PlacesOpened) 
             })
         }));
     }
-    if places.bytes() > SEALED_BYTES_MAX {
-        return Err(wrong(&format!("{} bytes; at most {SEALED_BYTES_MAX} are read", places.bytes())));
+    let all_bytes: u64 = places.runs.iter().map(|run| u64::from(run.bytes)).sum();
+    if all_bytes > SEALED_BYTES_MAX {
+        return Err(wrong(&format!("{all_bytes} bytes; at most {SEALED_BYTES_MAX} are read")));
     }
     if !places.has_sound_stripes() {
         return Err(wrong("stripes that do not fit the runs"));
