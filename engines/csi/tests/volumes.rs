@@ -167,7 +167,11 @@ async fn lost_process_is_told_and_its_volume_never_reads_as_empty_elsewhere() {
     let at = machine.publish("pvc-1", "one", &[]).await.expect("published");
     fs::write(at.join("file"), b"bytes").expect("written");
     kill_process(machine.process_of("pvc-1"), Signal::KILL).expect("killed");
-    until("the loss is seen", async || machine.usage("pvc-1", "one").await.is_err()).await;
+    // While it ends, it is only said not to answer.
+    until("the loss is seen", async || {
+        machine.usage("pvc-1", "one").await.is_err_and(|status| status.code() == Code::DataLoss)
+    })
+    .await;
     refused(machine.usage("pvc-1", "one").await, Code::DataLoss, &["pvc-1", "delete the pod"]);
     assert_eq!(fs::read(at.join("file")).expect_err("it is gone").kind(), ErrorKind::NotConnected);
     refused(machine.publish("pvc-1", "two", &[]).await, Code::DataLoss, &["lost its contents"]);

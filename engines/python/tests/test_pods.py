@@ -34,8 +34,8 @@ with Pods() as pods:
 """
 
 
-def groups() -> set[Path]:
-    return set(CGROUPS.glob("**/farpool-demo-*"))
+def groups_of(pid: int) -> list[Path]:
+    return list(CGROUPS.glob(f"**/farpool-demo-{pid}"))
 
 
 @pytest.fixture
@@ -68,7 +68,6 @@ def group_of_nobody() -> Iterator[Pod]:
 
 
 def test_a_pod_ends_what_takes_more_memory_than_it_has_and_leaves_no_group():
-    before = groups()
     with Pods() as pods:
         assert pods.why_not == ""
         pod = pods.make(64 << 20)
@@ -78,8 +77,8 @@ def test_a_pod_ends_what_takes_more_memory_than_it_has_and_leaves_no_group():
         assert subprocess.run(pod.command([*taking, str(256 << 20)]), timeout=120).returncode == -signal.SIGKILL
         assert pod.oom_kills() == 1
         pod.remove()
-        assert groups() != before
-    assert groups() == before
+        assert groups_of(os.getpid()) != []
+    assert groups_of(os.getpid()) == []
 
 
 def test_the_disk_below_a_pod_has_the_rates_of_a_cloud_volume_or_it_is_said_why_not():
@@ -95,18 +94,19 @@ def test_the_disk_below_a_pod_has_the_rates_of_a_cloud_volume_or_it_is_said_why_
 
 
 def test_a_user_makes_pods_in_a_group_that_was_delegated_and_is_told_why_nowhere_else(module_for_all):
-    before = groups()
     python = shutil.which("python3", path="/usr/bin:/bin")
     assert python, "a Python that every user may run: Debian's python3"
     command = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", python, "-c", AS_NOBODY]
 
     def said(command: list[str]) -> str:
-        done = subprocess.run(command, cwd=module_for_all, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, cwd=module_for_all, stdout=pipe, stderr=pipe, text=True) as run:
+            out, errors = run.communicate(timeout=120)
+        assert run.returncode == 0, errors
+        assert groups_of(run.pid) == []
+        return out
 
     assert "denied" in (refused := said([*command, TAKES])) or "not this user's" in refused
     if (CGROUPS / "cgroup.controllers").exists():
         with group_of_nobody() as group:
             assert said(group.command([*command, TAKES])) == f"why not: \nended with {-signal.SIGKILL}\n"
-    assert groups() == before
