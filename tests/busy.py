@@ -6,19 +6,21 @@
 
 Runs the tests that `make test` has built, two suites at a time, in the same environment. A hog is a process that only
 counts. Prints a message if the machine leaves a process without a CPU for more than 5 s. Exit code: 1 if a test failed
-or took longer than it may.
+or took longer than it may. When it is interrupted, it prints the table of the runs that have ended.
 """
 
 import argparse
 import json
 import shlex
-import statistics
+import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 HOG = "while True: pass"
@@ -46,17 +48,23 @@ class Suite:
     seconds: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
-    def run(self, log: Path) -> None:
-        """Runs the suite once, under tests/run.py. Keeps the output in `log` if it fails."""
+    def run(self, log: Path, stopped: threading.Event) -> None:
+        """Runs the suite once, under tests/run.py. Keeps the output in `log` if it fails. A run that is stopped does
+        not count."""
         begun = time.monotonic()
         with log.open("wb") as out:
-            done = subprocess.run(
+            done = subprocess.Popen(
                 [sys.executable, ROOT / "tests" / "run.py", *self.command],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
+            while done.poll() is None:
+                if stopped.wait(0.1):
+                    done.terminate()
+                    done.wait()
+                    return
         self.seconds.append(time.monotonic() - begun)
         if done.returncode == 0:
             log.unlink()
@@ -99,6 +107,9 @@ def main() -> int:
         parser.error(f"--only {args.only}: no suite has this in its name")
     hogs = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(args.hogs)]
     watch = subprocess.Popen([sys.executable, "-c", WATCH], start_new_session=True)
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
     try:
         for run in range(1, args.runs + 1):
             begun = time.monotonic()
@@ -106,13 +117,18 @@ def main() -> int:
             suites.sort(key=lambda suite: -suite.seconds[-1] if suite.seconds else 0)
 
             def one(suite: Suite, run: int = run) -> None:
+                if stopped.is_set():
+                    return
                 failed = len(suite.failures)
-                suite.run(args.logs / f"{suite.name.replace('/', '-').replace(' ', '_')}-{run}.log")
+                suite.run(args.logs / f"{suite.name.replace('/', '-').replace(' ', '_')}-{run}.log", stopped)
                 for failure in suite.failures[failed:]:
                     print(f"run {run}: {suite.name}: {failure}", flush=True)
 
             with ThreadPoolExecutor(args.jobs) as executor:
                 list(executor.map(one, suites))
+            if stopped.is_set():
+                print(f"stopped in run {run} of {args.runs}")
+                break
             print(f"run {run} of {args.runs}: {time.monotonic() - begun:.0f} s", flush=True)
     finally:
         for beside in [*hogs, watch]:
@@ -120,13 +136,13 @@ def main() -> int:
             beside.wait()
 
     width = max(len(suite.name) for suite in suites)
-    print(f"\n{'suite':{width}}  failed  median s   worst s")
-    for suite in sorted(suites, key=lambda suite: -statistics.median(suite.seconds)):
-        median, worst = statistics.median(suite.seconds), max(suite.seconds)
-        print(f"{suite.name:{width}}  {len(suite.failures):6}  {median:8.1f}  {worst:8.1f}")
+    print(f"\n{'suite':{width}}  runs  failed  median s   worst s")
+    for suite in sorted((suite for suite in suites if suite.seconds), key=lambda suite: -median(suite.seconds)):
+        runs, failed, worst = len(suite.seconds), len(suite.failures), max(suite.seconds)
+        print(f"{suite.name:{width}}  {runs:4}  {failed:6}  {median(suite.seconds):8.1f}  {worst:8.1f}")
     failed = sum(len(suite.failures) for suite in suites)
-    print(f"{len(suites) * args.runs} runs beside {args.hogs} hogs, {failed} failed")
-    return 1 if failed else 0
+    print(f"{sum(len(suite.seconds) for suite in suites)} runs beside {args.hogs} hogs, {failed} failed")
+    return 1 if failed or stopped.is_set() else 0
 
 
 if __name__ == "__main__":
