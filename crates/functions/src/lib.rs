@@ -13,6 +13,7 @@
 pub mod abi;
 mod callers;
 pub mod confinement;
+mod cpu_time;
 pub mod names;
 mod options;
 pub mod resident;

@@ -12,6 +12,7 @@
 
 use crate::callers::{CallInProgress, EndedCall, EndedCalls, Owner, tell};
 use crate::confinement::{Confinement, confine};
+use crate::cpu_time::MadeReady;
 use crate::options::{SandboxOptions, members, tenant_folder, tenants};
 use crate::setup::{LaneSetup, LaneWindow, Start};
 use crate::status::{Activity, LANES_MAX, REVOKED_NS, Status};
@@ -135,6 +136,7 @@ struct State {
     killed_for: Option<(usize, u32)>,
     /// Slot and request id of a call that was past its deadline when the lanes were last looked at.
     overdue: Option<(usize, u64)>,
+    made_ready: MadeReady,
     /// Time since which the process has had no lanes.
     idle_since: MonoNs,
     /// Time at which a call on one of its lanes was last seen.
@@ -294,6 +296,7 @@ impl Process {
             lanes,
             killed_for: None,
             overdue: None,
+            made_ready: MadeReady::default(),
             idle_since: now,
             called_at: now,
             requests: [None; LANES_MAX],
@@ -405,10 +408,12 @@ impl Process {
             if is_another || matches!(doing, Activity::Busy | Activity::Running { .. }) {
                 state.called_at = now;
             }
+            let State { child, made_ready, .. } = &mut *state;
+            let is_too_costly = made_ready.are_too_costly(slot, doing, child);
             match doing {
                 Activity::Ended => state.lanes[slot] = Slot::Free,
                 Activity::Running { request_id, until_ns, deadline_ms, .. }
-                    if now > MonoNs(until_ns) && overdue.is_none() =>
+                    if (now > MonoNs(until_ns) || is_too_costly) && overdue.is_none() =>
                 {
                     // `doing` may mix the words of two calls, so a call must be seen past its deadline twice.
                     if state.overdue == Some((slot, request_id)) && state.killed_for.is_none() {

@@ -318,8 +318,8 @@ pub enum FunctionFault {
     NotLoaded = 9,
     /// Module with more than `FUNCTION_ITEMS_MAX` items of one kind.
     TooMany = 10,
-    /// Compilation or loading that took longer than `FUNCTION_READY_MS_MAX`, needed more memory than permitted, or
-    /// ended the process.
+    /// Compilation or loading that took more CPU time than `FUNCTION_READY_CPU_MS_MAX`, longer than
+    /// `FUNCTION_READY_MS_MAX`, needed more memory than permitted, or ended the process.
     NotReady = 11,
 }
 
@@ -355,8 +355,8 @@ impl FunctionFault {
                 "has more than 10000 types, functions, tables, globals, exports or segments; split it"
             }
             FunctionFault::NotReady => {
-                "could not be compiled or loaded within 60 s and the permitted memory; make it smaller, and its blocks \
-                 less deeply nested"
+                "could not be compiled or loaded within 60 s of a CPU and the permitted memory; make it smaller, \
+                 and its blocks less deeply nested"
             }
         }
     }
