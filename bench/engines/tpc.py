@@ -122,7 +122,7 @@ def pools(args: argparse.Namespace) -> Iterator[dict[str, str]]:
             # Two host labels, so that a mirror is possible.
             for host in ("a", "b") if args.protection == "mirror" else ("a",):
                 at = ["--broker", started[way], "--host-label", host]
-                start("node", "--name", host, "--memory", args.pool_memory, *at, *flags)
+                start("node", "--name", host, "--memory", args.pool_memory, "--no-reserve", *at, *flags)
         yield {**started, **dict(args.pool)}
     finally:
         for process in reversed(processes):

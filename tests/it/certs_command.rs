@@ -129,6 +129,7 @@ fn pool_of(dir: &str) -> (Process, Process) {
         "32MiB",
         "--region-size",
         "1MiB",
+        "--no-reserve",
         "--broker",
         &broker.ready,
         "--certs",

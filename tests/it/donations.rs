@@ -70,9 +70,10 @@ fn status_shows_the_numa_node_that_a_node_donates_memory_of() {
     let chosen = numa_nodes()[0].to_string();
     let broker = broker("memory", "127.0.0.1:0");
     let args = |name| ["node", "--name", name, "--memory", "8MiB", "--region-size", "1MiB", "--broker"];
-    let _chosen =
-        Process::start(&[&args("chosen")[..], &[broker.ready.as_str(), "--memory-node", &chosen]].concat());
-    let _any = Process::start(&[&args("any")[..], &[broker.ready.as_str()]].concat());
+    let _chosen = Process::start(
+        &[&args("chosen")[..], &[&broker.ready, "--no-reserve", "--memory-node", &chosen]].concat(),
+    );
+    let _any = Process::start(&[&args("any")[..], &[&broker.ready, "--no-reserve"]].concat());
     let status = |flags: &[&str]| {
         let mut status = Command::new(binary());
         let said = output(status.args(["status", "--pool", &broker.ready]).args(flags));

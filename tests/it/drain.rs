@@ -25,7 +25,8 @@ fn node(number: u32, url: &str) -> Process {
     // In a full pool, sessions keep such leases longer than a client waits for memory.
     let own = ["node", "--name", &name, "--host-label", &label, "--memory", "1GiB", "--region-size", "1MiB"];
     // Prefaulting would take CPU time from the clients, and locking memory from other tests.
-    Process::start(&[&own[..], &["--no-prefault", "--no-lock", "--broker", url]].concat())
+    let memory = ["--no-prefault", "--no-lock", "--no-reserve", "--broker", url];
+    Process::start(&[&own[..], &memory].concat())
 }
 
 /// State that all loading threads share.
@@ -335,7 +336,7 @@ fn node_that_is_stopped_lets_its_clients_move_their_data_first() {
     let patience = format!("{}ms", PATIENCE.as_millis());
     let start = |name: &str| {
         let own = ["node", "--name", name, "--memory", "64MiB", "--region-size", "1MiB", "--broker", url];
-        Process::start(&[&own[..], &["--drain-on-stop", &patience]].concat())
+        Process::start(&[&own[..], &["--no-reserve", "--drain-on-stop", &patience]].concat())
     };
     let leaves = start("n1");
     let pool = connect(url, TransportChoice::Tcp, Protection::None);

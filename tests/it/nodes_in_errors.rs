@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 fn node(url: &str) -> Process {
     let args =
         ["node", "--name", "n1", "--host-label", "rack-7", "--memory", "16MiB", "--region-size", "1MiB"];
-    Process::start(&[&args[..], &["--broker", url]].concat())
+    Process::start(&[&args[..], &["--no-reserve", "--broker", url]].concat())
 }
 
 /// Connects, and waits only 300 ms for a broker that does not answer, because the test restarts it.

@@ -148,7 +148,7 @@ class Far:
         self._cluster = None
         self._names: list[str] = []
         if place.url is None:
-            self._cluster = Cluster(program("farpool"), memory_bytes, node_count=1)
+            self._cluster = Cluster(program("farpool"), memory_bytes, node_count=1, node_arguments=("--no-reserve",))
             self._cluster.__enter__()
         self.url = place.url or self._cluster.url
         self.pools = {

@@ -112,7 +112,9 @@ def measure(told: dict) -> list[dict]:
     whole = table(told["size"] // ROW_BYTES)
     found = []
     with (
-        Cluster(told["farpool"], 2 * told["size"] + SPARE_BYTES, node_count=1) as cluster,
+        Cluster(
+            told["farpool"], 2 * told["size"] + SPARE_BYTES, node_count=1, node_arguments=("--no-reserve",)
+        ) as cluster,
         contextlib.ExitStack() as stack,
     ):
         writer = stack.enter_context(farpool.connect(cluster.url))

@@ -70,7 +70,8 @@ def pool(memory_bytes: int, nodes: int = 1) -> Iterator[str]:
         # A long TTL, because a machine that is busy with a database may renew leases late.
         url = start("broker", "--listen", "127.0.0.1:0", "--store", "memory", "--ttl", "30s")
         for number in range(nodes):
-            start("node", "--name", f"far-{number}", "--memory", str(memory_bytes // nodes), "--broker", url)
+            memory = ["--memory", str(memory_bytes // nodes), "--no-reserve"]
+            start("node", "--name", f"far-{number}", *memory, "--broker", url)
         yield url
     finally:
         for process in reversed(processes):

@@ -43,8 +43,8 @@ impl Stage {
         let (broker, address) = start(&["broker", "--listen", "127.0.0.1:0"])?;
         let address = address.rsplit(' ').next().unwrap_or_default().to_owned();
         let memory = (2 * args.size + (256 << 20)).to_string();
-        let mut node =
-            vec!["node", "--name", "n1", "--memory", &memory, "--broker", &address, "--waiting", way.word()];
+        let mut node = vec!["node", "--name", "n1", "--memory", &memory, "--no-reserve"];
+        node.extend(["--broker", &address, "--waiting", way.word()]);
         node.extend(more.iter().map(String::as_str));
         let (node, _) = start(&node)?;
         Ok((address, vec![node, broker]))

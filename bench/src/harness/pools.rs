@@ -95,7 +95,9 @@ impl Cluster {
         let memory = room.node_bytes().to_string();
         let mut nodes = Vec::new();
         for name in &room.node_names() {
-            let mut flags = vec!["node", "--name", name, "--memory", &memory, "--broker", &url];
+            // Results must not depend on the memory that the machine has left.
+            let mut flags =
+                vec!["node", "--name", name, "--memory", &memory, "--no-reserve", "--broker", &url];
             flags.extend(node_flags.iter().map(String::as_str));
             nodes.push(start(&flags)?.0);
         }

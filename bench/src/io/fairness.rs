@@ -64,7 +64,8 @@ pub(crate) fn run(args: &FairnessArgs) -> Outcome {
         )));
     }
     let (_broker, url) = start(&["broker", "--listen", "127.0.0.1:0"])?;
-    let fixed = ["--name", "bench", "--memory", "1GiB", "--region-size", "16MiB", "--no-lock", "--no-shm"];
+    let fixed = ["--name", "bench", "--memory", "1GiB", "--region-size", "16MiB", "--no-reserve"];
+    let fixed = fixed.into_iter().chain(["--no-lock", "--no-shm"]);
     let limit = args.bandwidth_limit.iter().flat_map(|rate| ["--bandwidth-limit", rate.as_str()]);
     let node: Vec<&str> = ["node", "--broker", &url].into_iter().chain(fixed).chain(limit).collect();
     let (_node, _) = start(&node)?;

@@ -151,9 +151,10 @@ impl Pool {
     pub(crate) fn start(node_flags: &[&str]) -> Result<Pool, Failure> {
         let (broker, url) = start(&["broker", "--listen", "127.0.0.1:0"])?;
         // The 4 GiB are only address space: a region takes memory when it is leased.
-        let fixed =
-            ["--name", "bench", "--memory", "4GiB", "--region-size", "1MiB", "--no-prefault", "--no-lock"];
-        let (node, _) = start(&[&["node", "--broker", &url][..], &fixed[..], node_flags].concat())?;
+        let fixed = ["--name", "bench", "--memory", "4GiB", "--region-size", "1MiB", "--no-reserve"];
+        let memory = ["--no-prefault", "--no-lock"];
+        let (node, _) =
+            start(&[&["node", "--broker", &url][..], &fixed[..], &memory[..], node_flags].concat())?;
         let host = Sockets::dialer(Exposure::default());
         let address = url.trim_start_matches("farpool://").to_owned();
         let mut link =

@@ -17,7 +17,8 @@ const EMBEDDED_START: Duration = Duration::from_secs(60);
 /// Options of a pool inside this process, for tests and for use on one machine.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
-    /// Bytes donated by all nodes together.
+    /// Bytes donated by all nodes together. They are memory of this process, and stay in the pool when the machine runs
+    /// short of it.
     pub memory_bytes: u64,
     /// Number of nodes, 1 to 64.
     pub node_count: u32,
@@ -66,6 +67,8 @@ pub(crate) fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
         let share = options.memory_bytes / u64::from(options.node_count);
         let mut node = NodeOptions::new(name, share, broker.address().to_string());
         node.region_bytes = region_bytes;
+        // The memory is part of this process, like any other that it has allocated.
+        node.pressure.source = None;
         node.extension = farpool_near_data::extension(FunctionOptions::default());
         let node = Node::start(node).map_err(|error| start(&error))?;
         if !node.wait_joined(EMBEDDED_START) {

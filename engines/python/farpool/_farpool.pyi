@@ -189,9 +189,9 @@ def embedded(
 ) -> Pool:
     """Starts a broker and `nodes` memory nodes inside this process, with `memory` bytes in total.
 
-    Use it for tests and to try things out: the memory is that of this process. Each node divides its memory into
-    regions of `region_size` bytes. The nodes end with this process and share one host, so `protection` is "none" unless
-    given. `transport` and `local_folder` are those of `connect`.
+    Use it for tests and to try things out: the memory is that of this process, and stays in the pool when the machine
+    runs short of it. Each node divides its memory into regions of `region_size` bytes. The nodes end with this process
+    and share one host, so `protection` is "none" unless given. `transport` and `local_folder` are those of `connect`.
     """
 
 class Pool:

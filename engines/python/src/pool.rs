@@ -160,8 +160,9 @@ fn endpoint(py: Python<'_>, asked: &str, token: Option<PathBuf>) -> PyResult<End
 
 /// Starts a broker and `nodes` memory nodes inside this process, with `memory` bytes in total.
 ///
-/// Use it for tests and to try things out: the memory is that of this process. The nodes end with this process and
-/// share one host, so `protection` is "none" unless given (see `connect`).
+/// Use it for tests and to try things out: the memory is that of this process, and stays in the pool when the machine
+/// runs short of it. The nodes end with this process and share one host, so `protection` is "none" unless given (see
+/// `connect`).
 ///
 /// >>> with farpool.embedded("128MiB", nodes=2) as small:
 /// ...     [node["donated_bytes"] >> 20 for node in small.status()["nodes"]]

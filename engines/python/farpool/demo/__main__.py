@@ -75,7 +75,8 @@ def _demonstrate(arguments: argparse.Namespace, console: Console, work_dir: Path
         warm_page_cache(database)
 
     with Pods() as pods, _cloud_volume(pods, arguments, spill_dir) as cloud:
-        with Cluster(arguments.farpool_bin, node_memory_bytes) as cluster:
+        # A run that is compared with others keeps the memory that it began with.
+        with Cluster(arguments.farpool_bin, node_memory_bytes, node_arguments=("--no-reserve",)) as cluster:
             runs = Runs(arguments.threads, database, spill_dir, pods, cloud, cluster.url)
             try:
                 for number in range(arguments.repeat):
