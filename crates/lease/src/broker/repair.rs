@@ -480,8 +480,9 @@ impl BrokerLeases {
         copies.filter(move |region| self.standing(now, region) == Standing::Good)
     }
 
-    /// Returns the good copies of a run and of the others in its stripe: no host of theirs may have another.
-    fn good_beside<'f>(
+    /// Returns the good copies of a run, and those of the others in its stripe that are good or may be again, because
+    /// their node is only silent: no host of theirs may have another.
+    fn kept_beside<'f>(
         &self,
         now: MonoNs,
         file: &'f NamedFile,
@@ -493,8 +494,15 @@ impl BrokerLeases {
             Some(stripe) if !mutant!(StripeOnOneHost) => stripe.shards().collect(),
             _ => vec![index],
         };
-        let runs = runs.into_iter().filter_map(|run| file.places.runs.get(run));
-        runs.flat_map(|run| self.good_copies(now, file, run)).collect()
+        let copies = |run: usize| {
+            let copies = file.places.runs.get(run).into_iter().flat_map(|run| file.places.copies(run));
+            copies.map(move |(region, _)| (run, region))
+        };
+        let may_be_good = |(run, region): &(usize, &NamedRegion)| {
+            let is_silent = *run != index && self.keeps(region) == Some(true);
+            is_silent || self.standing(now, region) == Standing::Good
+        };
+        runs.into_iter().flat_map(copies).filter(may_be_good).map(|(_, region)| region).collect()
     }
 
     /// Reports whether a run lacks a copy that a node can have. `stripes` has the stripe of each run.
@@ -511,7 +519,7 @@ impl BrokerLeases {
             self.label_of(region).is_some_and(|label| !may_be_one_host(label, &node.host_label))
         };
         self.hosts_of(self.good_copies(now, file, run)) < file.copies_wanted.into()
-            && self.good_beside(now, file, stripes, index).iter().all(is_apart)
+            && self.kept_beside(now, file, stripes, index).iter().all(is_apart)
     }
 
     /// Reports whether no node that is free to copy the run now lies farther from its good copies, and from those of
@@ -524,7 +532,7 @@ impl BrokerLeases {
         index: u32,
         node: &Node,
     ) -> bool {
-        let good = self.good_beside(now, file, stripes, index as usize);
+        let good = self.kept_beside(now, file, stripes, index as usize);
         let labels: Vec<&Name> = good.into_iter().filter_map(|region| self.label_of(region)).collect();
         let bytes = file.places.runs.get(index as usize).map_or(0, |run| run.bytes);
         let shared = |node: &Node| {

@@ -149,6 +149,37 @@ fn two_runs_of_a_stripe_are_never_made_on_one_host() {
     assert_eq!(pool.shown().map(|nodes| nodes[0].clone()), Ok(vec![4]));
 }
 
+/// Publishes a file of one run with bytes and two with parity, on nodes 1 to 3.
+fn publish_with_two_of_parity(pool: &mut Pool) {
+    let mut adding = PlacesBuilder::default();
+    (1..=3).for_each(|node| adding.push_apart(RUN_BYTES, [at(node, 0)]).expect("fits"));
+    let one = Stripe { data: List::new(vec![0]).expect("one"), parity: List::new(vec![1, 2]).expect("two") };
+    let stripes = List::new(vec![one]).expect("one");
+    publish(pool, Places { stripes, ..adding.finish().expect("fits") }).expect("published");
+}
+
+#[test]
+fn host_of_a_silent_node_gets_no_other_run_of_its_stripe_while_the_node_may_come_back() {
+    for comes_back_empty in [false, true] {
+        let mut pool = Pool::on(&["a", "b", "c", "a", "a"]);
+        publish_with_two_of_parity(&mut pool);
+        (3..=5).for_each(|node| pool.report(lost(), node));
+        assert_eq!(pool.listed(lost()).0, 1);
+        if comes_back_empty {
+            pool.offer(lost(), 1, Incarnation(8));
+        }
+        let order = pool.next(lost(), 4).expect("ordered");
+        assert_eq!(order.signed.runs.iter().map(|run| run.run).collect::<Vec<_>>(), [0], "the host had it");
+        let other = pool.next(lost(), 5);
+        assert_eq!(other.is_some(), comes_back_empty, "run 0 may still be on host a");
+        // The one that is listed first is there, and the other has no room beside it.
+        if let Some(other) = other {
+            assert_eq!(pool.end(lost(), &other), Ok(1));
+            assert_eq!(pool.end(lost(), &order), Ok(0));
+        }
+    }
+}
+
 #[test]
 fn run_on_a_drained_node_is_copied_and_not_computed() {
     let mut pool = on_three();
