@@ -10,7 +10,7 @@ use crate::profile::Plan;
 use crate::store::Disk;
 use farpool_node::NodeService;
 use farpool_transport::Intent;
-use farpool_wire::control::{Inventory, Lease, RegionOwner, Traffic};
+use farpool_wire::control::{Grant, Inventory, Lease, Leased, RegionOwner, Traffic};
 use farpool_wire::data::Span;
 use farpool_wire::{
     Epoch, Handle, Incarnation, MonoNs, NodeId, Refusal, RegionIndex, Reply, Request, SessionId, Term,
@@ -44,6 +44,9 @@ pub(crate) struct Known {
     broker_ms: u64,
 }
 
+/// Rights that were given to a client: regions with their epochs and handles.
+type GivenRights = BTreeSet<(RegionIndex, Epoch, u128)>;
+
 #[derive(Debug, Default)]
 struct NodeView {
     node: NodeId,
@@ -55,8 +58,8 @@ struct NodeView {
     signs: BTreeMap<SessionId, MonoNs>,
     /// Number of requests in progress of each session. While there are any, the state of its regions may be changing.
     calls: BTreeMap<SessionId, u32>,
-    /// Tickets that this life of the node has redeemed.
-    redeemed: BTreeSet<(Term, TicketId)>,
+    /// Tickets that this life of the node has redeemed, with the rights that they gave.
+    redeemed: BTreeMap<(Term, TicketId), GivenRights>,
     /// Highest broker's term that the node has certainly received.
     term: Term,
     /// Term and broker's clock of a ruling (the answer to the node's report) that the broker has sent. `None` once the
@@ -201,10 +204,10 @@ impl Oracle {
         }
         match (request, answer) {
             (Request::Lease(lease), Ok(Reply::Lease(leased))) => {
-                self.ticket_is_good(incarnation, known, lease);
                 let session = Some(lease.ticket.session);
-                for grant in leased.grants.iter() {
-                    self.right_is_new(incarnation, grant.region, grant.epoch, grant.handle.0, session, true);
+                for Grant { region, epoch, handle } in self.ticket_is_good(incarnation, known, lease, leased)
+                {
+                    self.right_is_new(incarnation, region, epoch, handle.0, session, true);
                 }
                 self.sign(incarnation, lease.ticket.session, clock);
             }
@@ -225,29 +228,40 @@ impl Oracle {
         }
     }
 
-    /// Checks that a ticket is redeemed once, by the life of the node that it names, before it expires, and not for a
-    /// deposed broker.
-    fn ticket_is_good(&mut self, incarnation: Incarnation, known: Known, lease: &Lease) {
+    /// Checks that a ticket gives its regions once, at the life of the node that it names, before it expires, and not
+    /// for a deposed broker. Returns what it has not given before: a request may be repeated, and gets the same again.
+    fn ticket_is_good(
+        &mut self,
+        incarnation: Incarnation,
+        known: Known,
+        lease: &Lease,
+        leased: &Leased,
+    ) -> Vec<Grant> {
         let ticket = &lease.ticket;
-        let Some(view) = self.nodes.get_mut(&incarnation) else { return };
-        let is_first = view.redeemed.insert((ticket.term, ticket.id));
+        let Some(view) = self.nodes.get_mut(&incarnation) else { return Vec::new() };
+        let is_first = !view.redeemed.contains_key(&(ticket.term, ticket.id));
+        let given = view.redeemed.entry((ticket.term, ticket.id)).or_default();
+        let is_new = |grant: &&Grant| given.insert((grant.region, grant.epoch, grant.handle.0));
+        let fresh: Vec<Grant> = leased.grants.iter().filter(is_new).cloned().collect();
+        let is_once = given.len() <= ticket.region_count as usize;
         let (Known { term, broker_ms }, node) = (known, view.node);
         if ticket.term > view.term {
             view.term = ticket.term;
             view.broker_ms = 0;
         }
         let (id, of) = (ticket.id, ticket.term);
-        self.check(is_first, "ticket-once", || format!("ticket {id} of term {of} was redeemed twice"));
-        self.check(of >= term, "ticket-term", || {
+        self.check(is_once, "ticket-once", || format!("ticket {id} of term {of} was redeemed twice"));
+        self.check(of >= term || !is_first, "ticket-term", || {
             format!("ticket {id} of term {of} was redeemed at a node that has seen term {term}")
         });
         self.check(ticket.incarnation == incarnation && ticket.node == node, "ticket-life", || {
             format!("ticket {id} for life {} was redeemed in life {incarnation}", ticket.incarnation)
         });
-        let is_timely = of != term || ticket.not_after_ms >= broker_ms;
+        let is_timely = of != term || ticket.not_after_ms >= broker_ms || !is_first;
         self.check(is_timely, "ticket-time", || {
             format!("ticket {id}, valid until {} ms, was redeemed after {broker_ms} ms", ticket.not_after_ms)
         });
+        fresh
     }
 
     /// Checks I2 and I4 for a right that a node has granted: epochs of a region only grow, and no handle is granted

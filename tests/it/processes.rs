@@ -98,7 +98,8 @@ pub fn broker(store: &str, listen: &str) -> Process {
 }
 
 fn node(name: &str, url: &str) -> Process {
-    Process::start(&["node", "--name", name, "--memory", "32MiB", "--region-size", "1MiB", "--broker", url])
+    let size = ["--memory", "32MiB", "--region-size", "1MiB", "--no-reserve"];
+    Process::start(&[&["node", "--name", name, "--broker", url][..], &size].concat())
 }
 
 pub fn connect(url: &str, transport: TransportChoice) -> Pool {
@@ -301,8 +302,9 @@ fn client_killed_mid_write_frees_its_regions_within_ttl_grace_and_a_second() {
     }
 }
 
-#[test]
-fn memory_promised_at_a_node_that_does_not_answer_is_waited_for() {
+/// Writes to a far file whose session gives up on a node after 0.3 s. The node is stopped for some time after the first
+/// `before` MiB are written, while it is asked for the memory of `after` MiB.
+fn write_while_the_node_stops(before: u64, after: u64) {
     // The tickets of this broker last for some seconds.
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
     let node = node("only", &broker.ready);
@@ -317,17 +319,30 @@ fn memory_promised_at_a_node_that_does_not_answer_is_waited_for() {
     };
     let pool = Pool::connect_with(&broker.ready, options).expect("a session");
     let file = pool.create("late", FileClass::Scratch, CreateOptions::default()).expect("created");
+    file.write_at(0, &vec![3; (before * MIB) as usize]).expect("written");
     node.stop();
     let written = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| file.write_at(0, &vec![3; 20 * MIB as usize]));
+        let writer = scope.spawn(|| file.write_at(before * MIB, &vec![3; (after * MIB) as usize]));
         // Longer than the tries of a pool that is full, and shorter than the time in which the broker believes the node
         // to be alive.
         std::thread::park_timeout(Duration::from_secs(3));
         node.signal(rustix::process::Signal::CONT);
         writer.join().expect("it does not panic")
     });
-    written.expect("the memory that was promised becomes free");
-    let mut found = vec![0; 20 * MIB as usize];
+    written.expect("the memory that was promised is there");
+    let mut found = vec![0; ((before + after) * MIB) as usize];
     file.read_at(0, &mut found).expect("a read");
     assert!(found.iter().all(|byte| *byte == 3));
+}
+
+#[test]
+fn memory_promised_at_a_node_that_does_not_answer_is_waited_for() {
+    write_while_the_node_stops(0, 20);
+}
+
+/// The session lives on at the node with the first MiB, and with it the memory that the node leased when nobody waited
+/// for the answer any more.
+#[test]
+fn memory_that_a_node_has_leased_too_late_for_its_answer_is_used() {
+    write_while_the_node_stops(1, 20);
 }

@@ -184,16 +184,17 @@ fn ticket_for_another_node_is_forged_here_and_good_there() {
 }
 
 #[test]
-fn ticket_redeemed_twice_is_spent_whoever_brings_it() {
+fn ticket_redeemed_twice_gives_the_same_region_and_is_spent_once_that_is_given_back() {
     let (_broker, _node, client) = one_node(&[]);
     let (session, mut link) = (RawSession::open(&client), client.link("one"));
     let ticket = client.ticket_of(&session, "one");
     let grants = redeem(&mut *link, &ticket).expect("the first time");
     write(&mut *link, &grants[0], 0, b"mine").expect("a write");
     assert_eq!(client.counts("one").leased, 1);
-    // The spent ticket comes once over the same connection, and then over others.
-    assert_eq!(refused(redeem(&mut *link, &ticket)), Code::TicketSpent);
-    client.is_refused("one", &[ticket.clone(), ticket.clone()], Code::TicketSpent);
+    // The answer may have been lost: the ticket comes again, over the same connection and over another.
+    assert_eq!(redeem(&mut *link, &ticket).expect("the second time"), grants);
+    assert_eq!(redeem(&mut *client.link("one"), &ticket).expect("the third time"), grants);
+    assert_eq!(client.counts("one").leased, 1);
     assert_eq!(read(&mut *link, &grants[0], 0, 4).expect("it holds on"), b"mine");
     // The ticket stays spent even when its region is free again.
     session.release_all(&mut *link).expect("given back");

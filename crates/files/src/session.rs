@@ -241,6 +241,7 @@ impl Session {
         if let Some(kept) = self.broker.keep(self.leases.proof(), share_ms) {
             self.note_hosts(kept.hosts);
         }
+        self.leases.find_unanswered(share_ms);
         self.leases.release_idle(share_ms);
         self.recv_buffers.age();
         if self.repair.claim() {

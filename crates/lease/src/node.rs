@@ -15,6 +15,7 @@
 //! session owns nothing after TTL + grace).
 
 mod copying;
+mod redeeming;
 mod sealing;
 mod withdrawal;
 
@@ -27,7 +28,7 @@ use farpool_wire::control::*;
 use farpool_wire::ids::*;
 use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Refusal, mutant};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Order to change a region's memory, or its gate, which admits or refuses accesses. The node carries actions out in
 /// the order given.
@@ -104,6 +105,19 @@ struct Session {
     /// Time until which the session is asked to move its scratch regions elsewhere; `None` if it may keep them.
     leaves: Option<MonoNs>,
     regions: BTreeSet<RegionIndex>,
+    /// Grants for its last tickets, the oldest first, for [`NodeLeases::redeemed`].
+    granted: VecDeque<(Term, TicketId, List<Grant, LEASE_REGIONS_MAX>)>,
+}
+
+impl Session {
+    /// Extends the leases until `deadline`, also those that are suspended in their grace.
+    fn extend(&mut self, deadline: MonoNs, actions: &mut Vec<Action>) {
+        self.deadline = deadline;
+        if std::mem::take(&mut self.suspended) {
+            let resumed = self.regions.iter().filter(|_| !mutant!(ResumeForgotten));
+            actions.extend(resumed.map(|region| Action::Resume(*region)));
+        }
+    }
 }
 
 /// Broker's clock as the last ruling (the broker's answer to a report of this node) showed it.
@@ -119,8 +133,8 @@ struct BrokerClock {
 ///
 /// Apart from `new` and `set_firm_max`, which set it up, there are five kinds of methods:
 ///
-/// * *Requests of clients*: `redeem`, `renew`, `release`, `seal`. Each checks who asks, then returns the reply
-///   or a refusal. `redeem` comes first, because it is how a session becomes known.
+/// * *Requests of clients*: `redeem`, `redeemed`, `renew`, `release`, `seal`. Each checks who asks, then returns the
+///   reply or a refusal. `redeem` comes first, because it is how a session becomes known.
 /// * *Decisions of others*: `offered` and `rule` (the broker), `limit` (the host's memory), `tick` (time),
 ///   `abandon` (a grant that could not be opened).
 /// * *Copies of published files*, which the node makes itself: `begin_copying`, then `abandon_copying`, or
@@ -177,22 +191,6 @@ pub struct NodeLeases {
     /// Number of regions that may be firm (kept except in an emergency): leased for pinned files, sealed, or owned by
     /// names.
     firm_max: u32,
-}
-
-/// Takes the next region to grant out of the free ones. Prefers memory that a client on this host can map at once if
-/// `shared`, and memory that it cannot map otherwise.
-fn pick(
-    free: &mut BTreeSet<RegionIndex>,
-    mappable: &mut BTreeSet<RegionIndex>,
-    shared: bool,
-) -> Option<RegionIndex> {
-    let fits = |region: &&RegionIndex| mappable.contains(region) == shared;
-    let region = free.iter().find(fits).or_else(|| free.first()).copied()?;
-    if !mutant!(GrantsTwice) {
-        free.remove(&region);
-    }
-    mappable.remove(&region);
-    Some(region)
 }
 
 impl NodeLeases {
@@ -328,104 +326,6 @@ impl NodeLeases {
         None
     }
 
-    /// Turns a ticket into leases of as many regions as it names. `asker` is the tenant that the connection
-    /// proves; `None` if it proves none. `handles` returns a fresh random handle for each region.
-    pub fn redeem(
-        &mut self,
-        now: MonoNs,
-        asker: Option<&Name>,
-        lease: &Lease,
-        mut handles: impl FnMut() -> Handle,
-        actions: &mut Vec<Action>,
-    ) -> Result<Leased, Refusal> {
-        let ticket = &lease.ticket;
-        // Checked before the signature: each life of the node has its own key, so a ticket of an old life would look
-        // forged.
-        if ticket.node == self.node && ticket.incarnation != self.incarnation {
-            return Err(Refusal::new(Code::WrongIncarnation, self.incarnation.0));
-        }
-        if ticket.node != self.node || !ticket::is_genuine(ticket, &self.ticket_key) {
-            return Err(Refusal::new(Code::TicketForged, 0));
-        }
-        if asker.is_some_and(|asker| *asker != ticket.tenant) {
-            return Err(Refusal::new(Code::WrongTenant, 0));
-        }
-        if ticket.term < self.term && !mutant!(OldTermTaken) {
-            return Err(Refusal::new(Code::OldTerm, self.term.0));
-        }
-        self.enter_term(ticket.term);
-        self.forget_expired_tickets(now);
-        let clock = self.broker_now_ms(now).unwrap_or(0).max(self.forgotten_before_ms);
-        if clock > ticket.not_after_ms {
-            return Err(Refusal::new(Code::TicketExpired, clock - ticket.not_after_ms));
-        }
-        if self.spent.contains_key(&ticket.id) && !mutant!(SpentTicketTaken) {
-            return Err(Refusal::new(Code::TicketSpent, ticket.id.0));
-        }
-        if self.spent.len() >= SPENT_TICKETS_MAX {
-            return Err(Refusal::new(Code::LimitReached, SPENT_TICKETS_MAX as u64));
-        }
-        if self.is_draining() {
-            // The refused ticket counts as spent, so that its tenant can use this part of its quota elsewhere at once.
-            self.spent.insert(ticket.id, ticket.not_after_ms);
-            return Err(Refusal::new(Code::Draining, 0));
-        }
-        let wanted = ticket.region_count as usize;
-        if wanted == 0 || wanted > LEASE_REGIONS_MAX || wanted > self.free.len() {
-            // The refused ticket counts as spent, so that the broker can promise these regions to others at once.
-            self.spent.insert(ticket.id, ticket.not_after_ms);
-            return Err(Refusal::new(Code::Exhausted, self.free.len() as u64));
-        }
-        let firm_left = self.firm_max.saturating_sub(self.firm());
-        if ticket.class == FileClass::Pinned && ticket.region_count > firm_left {
-            self.spent.insert(ticket.id, ticket.not_after_ms);
-            return Err(Refusal::new(Code::Exhausted, firm_left.into()));
-        }
-        let Some(tenant) = self.tenants.index_of(&ticket.tenant) else {
-            self.spent.insert(ticket.id, ticket.not_after_ms);
-            return Err(Refusal::new(Code::LimitReached, TENANTS_MAX as u64));
-        };
-        let deadline = now.plus_ms(self.lease_ttl_ms.into());
-        let session = self.sessions.entry(ticket.session).or_insert_with(|| Session {
-            secret_digest: ticket.secret_digest,
-            tenant: ticket.tenant.clone(),
-            deadline,
-            suspended: false,
-            leaves: None,
-            regions: BTreeSet::new(),
-        });
-        if session.secret_digest != ticket.secret_digest {
-            return Err(Refusal::new(Code::WrongSecret, ticket.session.0));
-        }
-        if session.tenant != ticket.tenant {
-            return Err(Refusal::new(Code::WrongTenant, 0));
-        }
-        // Leasing renews the session's other leases too. Otherwise the new region would be open in a suspended session.
-        if session.suspended {
-            session.suspended = false;
-            actions.extend(session.regions.iter().map(|region| Action::Resume(*region)));
-        }
-        session.deadline = deadline;
-        self.spent.insert(ticket.id, ticket.not_after_ms);
-        let mut grants = Vec::with_capacity(wanted);
-        for _ in 0..wanted {
-            let Some(region) = pick(&mut self.free, &mut self.mappable, lease.shared) else { break };
-            let entry = &mut self.regions[region.0 as usize];
-            entry.epoch = Epoch(entry.epoch.0 + 1);
-            entry.state = State::Leased(ticket.session);
-            entry.tenant = tenant;
-            entry.class = ticket.class;
-            self.tenants.add(tenant);
-            session.regions.insert(region);
-            let handle = handles();
-            actions.push(Action::Open { region, epoch: entry.epoch, writable: true, handle });
-            grants.push(Grant { region, epoch: entry.epoch, handle });
-        }
-        let grants =
-            List::new(grants).map_err(|_| Refusal::new(Code::LimitReached, LEASE_REGIONS_MAX as u64))?;
-        Ok(Leased { lease_ttl_ms: self.lease_ttl_ms, grants })
-    }
-
     /// Extends all leases of a session on this node, also those that are suspended in their grace.
     pub fn renew(
         &mut self,
@@ -436,14 +336,9 @@ impl NodeLeases {
     ) -> Result<Renewed, Refusal> {
         let (lease_ttl_ms, draining) = (self.lease_ttl_ms, self.is_draining());
         let session = self.session_of(asker, proof.session, proof.secret)?;
-        session.deadline = now.plus_ms(lease_ttl_ms.into());
+        session.extend(now.plus_ms(lease_ttl_ms.into()), actions);
         let draining = draining || session.leaves.is_some();
         let regions = session.regions.len() as u32;
-        if session.suspended {
-            session.suspended = false;
-            let resumed = session.regions.iter().filter(|_| !mutant!(ResumeForgotten));
-            actions.extend(resumed.map(|region| Action::Resume(*region)));
-        }
         Ok(Renewed { lease_ttl_ms, regions, draining })
     }
 

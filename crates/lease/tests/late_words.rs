@@ -2,6 +2,7 @@
 //! schedules of the other tests found each case, or were extended afterwards so that they find it.
 
 use farpool_lease::broker::Durable;
+use farpool_lease::node::Action;
 use farpool_lease::ticket::{secret_digest, sign};
 use farpool_lease::{BrokerLeases, LeaseSettings, NodeLeases, tenant};
 use farpool_wire::control::*;
@@ -351,6 +352,34 @@ fn ticket_spent_and_forgotten_stays_spent_when_a_late_ruling_sets_the_clock_back
     node.tick(START, &mut Vec::new());
     node.rule(START, &clock_of(Term(1), 600), &mut Vec::new());
     assert_eq!(redeem(&mut node, &ticket), Err(Code::TicketExpired));
+}
+
+/// Regions stayed leased for nobody, as long as their session lived, if the answer with their handles was lost.
+#[test]
+fn ticket_whose_answer_was_lost_gives_the_same_again_while_its_session_holds_it() {
+    let mut node = node_with_a_region();
+    let ticket = ticket(Term(1), 1_000);
+    let again = |node: &mut NodeLeases, now, asker: Option<&Name>| {
+        let mut actions = Vec::new();
+        let leased = node.redeemed(now, asker, &ticket, &mut actions);
+        (leased.map(|leased| leased.grants.into_vec()), actions)
+    };
+    assert_eq!(again(&mut node, START, None).0, None, "nobody has redeemed it");
+    assert_eq!(redeem(&mut node, &ticket), Ok(()));
+    // Another broker leads, and by the clock of the first one the ticket would have expired.
+    node.rule(START, &clock_of(Term(2), 5_000), &mut Vec::new());
+    let grant = Grant { region: RegionIndex(0), epoch: Epoch(1), handle: Handle(5) };
+    assert_eq!(again(&mut node, START, None), (Some(vec![grant.clone()]), vec![]));
+    assert_eq!(node.inventory(Traffic::default(), 0).counts.leased, 1);
+    assert_eq!(again(&mut node, START, Some(&name("another"))).0, None);
+    // It extends the leases, as the first request did.
+    let expired = START.plus_ms(LeaseSettings::default().lease_ttl_ms.into());
+    node.tick(expired, &mut Vec::new());
+    assert!(node.is_suspended(SessionId(9)));
+    assert_eq!(again(&mut node, expired, None), (Some(vec![grant]), vec![Action::Resume(RegionIndex(0))]));
+    assert!(!node.is_suspended(SessionId(9)));
+    node.tick(expired.plus_ms(60_000), &mut Vec::new());
+    assert_eq!(again(&mut node, expired.plus_ms(60_000), None).0, None, "the lease is over");
 }
 
 /// A broker's clock starts anew with each of its lives. By the clock of the life before, its first tickets had

@@ -22,6 +22,7 @@ mod copying;
 mod extension;
 pub mod fair;
 mod host_memory;
+mod leasing;
 pub mod limits;
 mod memory;
 mod observation;

@@ -375,6 +375,9 @@ impl Leases {
         avoid: &mut Vec<Incarnation>,
     ) -> Result<(), Error> {
         self.base.check_open()?;
+        if self.redeem_unanswered(growing, |offer| self.lease_deadline(offer)) > 0 {
+            return Ok(());
+        }
         let class = match group {
             Group::Class(class) => class,
             Group::File(_) => FileClass::Pinned,
@@ -400,11 +403,12 @@ impl Leases {
         let mut failed = None;
         let mut leased = 0;
         for offer in tickets.tickets.iter() {
-            match self.redeem(group, offer) {
+            match self.redeem(group, offer, self.lease_deadline(offer)) {
                 Ok(count) => leased += count,
                 Err(error) => {
                     if error.kind() == ErrorKind::Unreachable {
                         growing.unredeemed_until = self.base.deadline(self.promise_patience_ms());
+                        growing.unanswered.push((group, offer.clone()));
                     }
                     avoid.push(offer.node.incarnation);
                     failed = Some(error);
@@ -419,7 +423,36 @@ impl Leases {
         }
     }
 
-    fn redeem(&self, group: Group, offer: &TicketOffer) -> Result<u64, Error> {
+    /// Asks nodes again that were asked to redeem a ticket and did not answer. Returns the number of regions that they
+    /// have leased. A node that has answered no other request since is not asked.
+    fn redeem_unanswered(&self, growing: &mut Growing, deadline: impl Fn(&TicketOffer) -> MonoNs) -> u64 {
+        let mut leased = 0;
+        growing.unanswered.retain(|(group, offer)| {
+            let redeemed = match self.links(&offer.node) {
+                Ok(links) if links.is_suspect() => return true,
+                Ok(_) => self.redeem(*group, offer, deadline(offer)),
+                Err(error) => Err(error),
+            };
+            leased += redeemed.as_ref().copied().unwrap_or(0);
+            redeemed.is_err_and(|error| error.kind() == ErrorKind::Unreachable)
+        });
+        leased
+    }
+
+    /// Asks nodes again for leases of which the answer was lost, unless a thread asks for memory and does that.
+    pub(crate) fn find_unanswered(&self, timeout_ms: u64) {
+        if let Some(mut growing) = self.growing.try_take() {
+            self.redeem_unanswered(&mut growing, |_| self.base.deadline(timeout_ms));
+        }
+    }
+
+    /// Returns the deadline of a request for a lease that is sent now: large regions take the node some time.
+    fn lease_deadline(&self, offer: &TicketOffer) -> MonoNs {
+        let bytes = u64::from(offer.ticket.region_count).saturating_mul(offer.node.region_bytes);
+        self.base.request_deadline_for(bytes)
+    }
+
+    fn redeem(&self, group: Group, offer: &TicketOffer, deadline: MonoNs) -> Result<u64, Error> {
         let links = self.links(&offer.node)?;
         // The regions held at the node may be gone if this process paused for longer than a lease. A renewal must find
         // that out before a new lease makes the old ones look valid.
@@ -428,11 +461,13 @@ impl Leases {
         }
         let lease = Request::Lease(Lease { ticket: offer.ticket.clone(), shared: links.is_shared() });
         let asked = self.base.host.now();
-        let bytes = u64::from(offer.ticket.region_count).saturating_mul(offer.node.region_bytes);
-        let deadline = self.base.request_deadline_for(bytes);
-        // If the answer to the first try was lost, the second is refused because the ticket is spent. The regions of
-        // the first then belong to this session and are freed when it ends.
-        let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&lease, deadline))?;
+        // A node that has redeemed the ticket gives the same answer again.
+        let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&lease, deadline));
+        let reply = reply.inspect_err(|error| {
+            if error.kind() == ErrorKind::Unreachable {
+                links.suspect();
+            }
+        })?;
         let leased = answer_of!(reply, Lease)?;
         links.extend_lease(asked, leased.lease_ttl_ms);
         let region_bytes = offer.node.region_bytes;

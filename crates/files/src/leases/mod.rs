@@ -16,7 +16,7 @@ use crate::broker::{Broker, answer_of};
 use crate::error::Error;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::nodes::Nodes;
-use crate::plan::Allocator;
+use crate::plan::{Allocator, Group};
 use crate::repair::Repair;
 use crate::session_core::SessionCore;
 use crate::stats::{add, subtract};
@@ -72,6 +72,9 @@ struct Growing {
     /// Time until which memory may become free that the broker promised to this session, at a node that did not answer.
     /// The broker counts it as in use until the ticket is too old.
     unredeemed_until: MonoNs,
+    /// Tickets that a node was asked to redeem and did not answer, with the groups of files that need the memory. The
+    /// node may have leased it, and is asked again: it would stay leased for nobody while the session lives.
+    unanswered: Vec<(Group, TicketOffer)>,
 }
 
 /// Leases of a session.

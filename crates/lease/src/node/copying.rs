@@ -27,7 +27,7 @@ impl NodeLeases {
         }
         let tenant =
             self.tenants.index_of(tenant).ok_or(Refusal::new(Code::LimitReached, TENANTS_MAX as u64))?;
-        let region = super::pick(&mut self.free, &mut self.mappable, true);
+        let region = super::redeeming::pick(&mut self.free, &mut self.mappable, true);
         let region = region.ok_or(Refusal::new(Code::Exhausted, 0))?;
         let entry = &mut self.regions[region.0 as usize];
         entry.epoch = Epoch(entry.epoch.0 + 1);
