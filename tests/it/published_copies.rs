@@ -294,9 +294,15 @@ pub(crate) fn all_copied(pool: &Pool) {
 
 /// Loses a node, and waits until what it had was made again elsewhere.
 pub(crate) fn lose_and_copy(cluster: &mut Cluster, pool: &Pool, lost: usize) {
+    lose_look_and_copy(cluster, pool, lost, || {});
+}
+
+/// Like [`lose_and_copy`]. Calls `look` before copies are made.
+pub(crate) fn lose_look_and_copy(cluster: &mut Cluster, pool: &Pool, lost: usize, look: impl FnOnce()) {
     let lives = |status: &StatusReport| status.nodes.iter().filter(|node| node.alive).count();
     let before = lives(&pool.status().expect("a status"));
     cluster.lose_node(lost);
+    look();
     // Copies on a node count as lost as soon as the node does: no lease lasts as long here.
     until(pool, PATIENCE, "the loss is seen", |status| lives(status) < before);
     all_copied(pool);

@@ -4,7 +4,9 @@
 use crate::processes::until;
 use crate::programs::{PATIENCE, eventually};
 use crate::protected_files::Cluster;
-use crate::published_copies::{TRANSPORTS, all_copied, check, lose_and_copy, numbers, sum};
+use crate::published_copies::{
+    TRANSPORTS, all_copied, check, lose_and_copy, lose_look_and_copy, numbers, sum,
+};
 use crate::random::Random;
 use farpool::table::{PutOptions, TableLayout};
 use farpool::{
@@ -124,6 +126,27 @@ fn parts_that_are_lost_with_a_host_are_computed_again_before_the_next_is_lost() 
                 sum(&table, placement);
             }
         }
+    }
+}
+
+#[test]
+fn table_that_was_opened_before_a_loss_is_scanned_where_nodes_have_made_the_lost_parts_again() {
+    for transport in TRANSPORTS {
+        let mut cluster = Cluster::new(6);
+        let pool = cluster.connect(transport, None);
+        let table = put(&pool, "numbers", Protection::Rs { data: 2, parity: 1 });
+        let groups = table.row_groups().len();
+        let shipped = || sum(&table, Placement::Ship).report.shipped;
+        assert_eq!(shipped(), groups);
+        let mut hits = 0;
+        for _ in 0..3 {
+            lose_look_and_copy(&mut cluster, &pool, 0, || hits += u32::from(shipped() < groups));
+            eventually("all row groups are scanned at nodes again", || match shipped() {
+                count if count == groups => Ok(()),
+                count => Err(format!("{count} of {groups} are")),
+            });
+        }
+        assert!(hits > 0, "none of three hosts of six had a row group");
     }
 }
 

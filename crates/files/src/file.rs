@@ -169,7 +169,11 @@ impl FarFile {
         let inner = FileInner::new(session, name, class, Phase::Published(file), map);
         let inner = FileInner { protection, ..inner };
         inner.state().stripes = stripes;
-        FarFile { inner: Arc::new(inner) }
+        let inner = Arc::new(inner);
+        if protection != Protection::None {
+            inner.session.repair.keep(&inner);
+        }
+        FarFile { inner }
     }
 
     pub(crate) fn same_file(&self, other: &FarFile) -> bool {

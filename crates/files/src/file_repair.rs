@@ -50,8 +50,14 @@ impl Repairable for FileInner {
         loop {
             let start = {
                 let state = self.state();
-                if state.phase != Phase::Writable {
-                    return Repaired::All;
+                match state.phase {
+                    Phase::Writable => {}
+                    Phase::Published(file) => {
+                        drop(state);
+                        self.look_for_copies(file);
+                        return Repaired::All;
+                    }
+                    _ => return Repaired::All,
                 }
                 match state.map.find_extent(from, |copies| self.needs_work(copies)) {
                     Some(start) => start,

@@ -18,8 +18,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes of each shard that are encoded or computed at once.
+/// Bytes of each shard that are encoded at once, and of a shard that are computed at once.
 const PIECE_BYTES: u64 = EXTENT_BYTES_MAX;
+/// Bytes that are computed from one answer of the nodes. As many bytes of each shard that is read are in memory.
+const BATCH_BYTES: u64 = 4 * PIECE_BYTES;
 
 fn wrong(error: CodeError) -> Error {
     Error::new(ErrorKind::Invalid, format!("parity: {error}"))
@@ -31,6 +33,36 @@ struct Chosen {
     number: usize,
     segments: Vec<Segment<Arc<LeasedRegion>>>,
     begin: u64,
+}
+
+/// Piece of a shard that no node has.
+struct LostPiece<'s, 'b> {
+    stripe: &'s Stripe,
+    /// Number of the shard.
+    wanted: usize,
+    /// First byte within the shard.
+    begin: u64,
+    into: &'b mut [u8],
+}
+
+impl LostPiece<'_, '_> {
+    /// Returns the bytes of the piece within its shard.
+    fn range(&self) -> Range<u64> {
+        self.begin..self.begin + self.into.len() as u64
+    }
+
+    /// Returns the error for a piece of which only so many other shards can be read.
+    fn too_few(&self, chosen: usize, failed: &[Missed]) -> Error {
+        let (shard, piece) = (&self.stripe.shards[self.wanted], self.range());
+        let message = format!(
+            "bytes {} to {} have no copy left, and only {chosen} of the {} other parts of their stripe that are needed \
+             to compute them can be read",
+            shard.start + piece.start,
+            shard.start + piece.end,
+            self.stripe.data
+        );
+        Error::new(failed.first().map_or(ErrorKind::Lost, |(_, error)| error.kind()), message)
+    }
 }
 
 impl FileInner {
@@ -113,21 +145,22 @@ impl FileInner {
             shards.push(start..start + bytes);
         }
         let (data, parity) = shards.split_at(runs.len());
+        let mut pieces = vec![vec![0; bytes.min(PIECE_BYTES) as usize]; data.len()];
+        let mut encoded = vec![vec![0; bytes.min(PIECE_BYTES) as usize]; parity.len()];
         for begin in (0..bytes).step_by(PIECE_BYTES as usize) {
-            let piece = PIECE_BYTES.min(bytes - begin);
-            let mut pieces = vec![vec![0; piece as usize]; data.len()];
-            let mut ranges: Vec<ReadRange<'_>> = data
-                .iter()
-                .zip(&mut pieces)
-                .map(|(shard, piece)| {
-                    let part = part_of(shard, begin, piece.len() as u64);
-                    ReadRange { offset: part.start, into: &mut piece[..(part.end - part.start) as usize] }
-                })
-                .filter(|range| !range.into.is_empty())
-                .collect();
+            let count = PIECE_BYTES.min(bytes - begin);
+            pieces.iter_mut().chain(&mut encoded).for_each(|piece| piece.truncate(count as usize));
+            let mut ranges = Vec::with_capacity(data.len());
+            for (shard, piece) in data.iter().zip(&mut pieces) {
+                let part = part_of(shard, begin, count);
+                let (into, behind) = piece.split_at_mut((part.end - part.start) as usize);
+                behind.fill(0);
+                if !into.is_empty() {
+                    ranges.push(ReadRange { offset: part.start, into });
+                }
+            }
             self.fetch(&mut ranges.iter_mut().collect::<Vec<_>>())?;
-            let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
-            let encoded = code.parity(&pieces).map_err(wrong)?;
+            code.encode(&pieces, &mut encoded).map_err(wrong)?;
             self.write_parity(parity, begin, &encoded)?;
         }
         let mut state = self.state();
@@ -172,55 +205,54 @@ impl FileInner {
         failed: &mut Vec<Missed>,
         patience: ReadPatience,
     ) -> Result<(), Error> {
+        let mut pieces = Vec::new();
         for (mut offset, mut into) in ranges {
             while !into.is_empty() {
                 let (stripe, wanted) = stripes.at(offset).ok_or_else(|| {
                     Error::new(ErrorKind::Lost, format!("bytes from {offset} on have no copy left"))
                 })?;
                 let shard = &stripe.shards[wanted];
-                let begin = offset - shard.start;
                 let count = (into.len() as u64).min(shard.end - offset).min(PIECE_BYTES);
-                let computed = self.compute_piece(stripe, wanted, begin..begin + count, failed, patience)?;
                 let (now, later) = into.split_at_mut(count as usize);
-                now.copy_from_slice(&computed);
+                pieces.push(LostPiece { stripe, wanted, begin: offset - shard.start, into: now });
                 (offset, into) = (offset + count, later);
             }
         }
+        let mut left = &mut pieces[..];
+        while !left.is_empty() {
+            let mut bytes = 0;
+            let fits = |piece: &&LostPiece<'_, '_>| {
+                bytes += piece.into.len() as u64;
+                bytes <= BATCH_BYTES
+            };
+            let count = left.iter().take_while(fits).count();
+            let (batch, later) = left.split_at_mut(count);
+            self.compute_pieces(batch, failed, patience)?;
+            left = later;
+        }
+        // Nodes may have made again what this file lacks.
+        self.session.repair.request();
         Ok(())
     }
 
-    /// Computes a piece of a shard, given by its bytes within the shard.
-    fn compute_piece(
+    /// Computes pieces of shards. All nodes are asked at once.
+    fn compute_pieces(
         &self,
-        stripe: &Stripe,
-        wanted: usize,
-        piece: Range<u64>,
+        pieces: &mut [LostPiece<'_, '_>],
         failed: &mut Vec<Missed>,
         patience: ReadPatience,
-    ) -> Result<Vec<u8>, Error> {
-        let code = StripeCode::new(stripe.data, stripe.shards.len() - stripe.data).map_err(wrong)?;
-        let bytes = (piece.end - piece.start) as usize;
+    ) -> Result<(), Error> {
         loop {
-            let chosen = self.choose_shards(stripe, wanted, &piece, failed);
-            if chosen.len() < stripe.data {
-                let shard = &stripe.shards[wanted];
-                let message = format!(
-                    "bytes {} to {} have no copy left, and only {} of the {} other parts of their stripe that are \
-                     needed to compute them can be read",
-                    shard.start + piece.start,
-                    (shard.start + piece.end).min(shard.end),
-                    chosen.len(),
-                    stripe.data
-                );
-                let why = failed
-                    .first()
-                    .map_or_else(|| Error::new(ErrorKind::Lost, ""), |(_, error)| error.clone());
-                return Err(Error::new(why.kind(), message));
-            }
-            let mut pieces = vec![vec![0; bytes]; chosen.len()];
+            let chosen: Result<Vec<Vec<Chosen>>, Error> =
+                pieces.iter().map(|piece| self.choose_shards(piece, failed)).collect();
+            let chosen = chosen?;
+            let buffers = |(piece, shards): (&LostPiece<'_, '_>, &Vec<Chosen>)| {
+                vec![vec![0; piece.into.len()]; shards.len()]
+            };
+            let mut read: Vec<Vec<Vec<u8>>> = pieces.iter().zip(&chosen).map(buffers).collect();
             let mut asked = Vec::new();
-            for (shard, piece) in chosen.iter().zip(&mut pieces) {
-                let mut rest = &mut piece[..];
+            for (shard, bytes) in chosen.iter().flatten().zip(read.iter_mut().flatten()) {
+                let mut rest = &mut bytes[..];
                 let mut at = shard.begin;
                 for segment in &shard.segments {
                     let (_, behind) = rest.split_at_mut((segment.file.start - at) as usize);
@@ -231,32 +263,34 @@ impl FileInner {
                 }
             }
             let missed = self.fetch_plain(asked, patience);
-            if missed.is_empty() {
-                let have =
-                    chosen.into_iter().zip(pieces).map(|(shard, piece)| (shard.number, piece)).collect();
-                return code.compute(have, wanted).map_err(wrong);
+            if !missed.is_empty() {
+                failed.extend(missed);
+                continue;
             }
-            failed.extend(missed);
+            for ((piece, shards), bytes) in pieces.iter_mut().zip(chosen).zip(read) {
+                let Stripe { shards: all, data } = piece.stripe;
+                let code = StripeCode::new(*data, all.len() - data).map_err(wrong)?;
+                let have = shards.into_iter().map(|shard| shard.number).zip(bytes).collect();
+                piece.into.copy_from_slice(&code.compute(have, piece.wanted).map_err(wrong)?);
+            }
+            return Ok(());
         }
     }
 
-    /// Chooses as many shards other than `wanted` as there are data, if so many can be read. Nodes that did not answer
-    /// lately come last.
-    fn choose_shards(
-        &self,
-        stripe: &Stripe,
-        wanted: usize,
-        piece: &Range<u64>,
-        failed: &[Missed],
-    ) -> Vec<Chosen> {
+    /// Chooses as many shards other than that of the piece as there are data. Nodes that did not answer lately come
+    /// last.
+    ///
+    /// Errors: so many cannot be read.
+    fn choose_shards(&self, piece: &LostPiece<'_, '_>, failed: &[Missed]) -> Result<Vec<Chosen>, Error> {
         let rank = |region: &Arc<LeasedRegion>| {
             let has_failed = failed.iter().any(|(other, _)| Arc::ptr_eq(&other.node, &region.node));
             (!has_failed && region.check_usable().is_ok()).then_some(u32::from(region.node.is_suspect()))
         };
         let state = self.state();
         let mut chosen: Vec<(bool, Chosen)> = Vec::new();
-        for (number, shard) in stripe.shards.iter().enumerate().filter(|(number, _)| *number != wanted) {
-            let part = part_of(shard, piece.start, piece.end - piece.start);
+        let others = piece.stripe.shards.iter().enumerate().filter(|(number, _)| *number != piece.wanted);
+        for (number, shard) in others {
+            let part = part_of(shard, piece.begin, piece.into.len() as u64);
             let ReadPlan::Fetch { segments, bare } = state.map.plan_read(part.clone(), rank) else {
                 continue;
             };
@@ -265,8 +299,11 @@ impl FileInner {
                 chosen.push((is_suspect, Chosen { number, segments, begin: part.start }));
             }
         }
+        if chosen.len() < piece.stripe.data {
+            return Err(piece.too_few(chosen.len(), failed));
+        }
         chosen.sort_by_key(|(is_suspect, _)| *is_suspect);
-        chosen.into_iter().map(|(_, shard)| shard).take(stripe.data).collect()
+        Ok(chosen.into_iter().map(|(_, shard)| shard).take(piece.stripe.data).collect())
     }
 }
 

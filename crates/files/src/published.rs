@@ -9,7 +9,7 @@ use crate::plan::{Allocation, EXTENT_BYTES_MAX, ExtentCopy, FileMap, Stripe, Str
 use crate::repair::Repairable;
 use crate::session::Session;
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileClass, List, Name, NodeId, Reply, Request, WireError};
+use farpool_wire::{Code, FileClass, FileId, List, Name, NodeId, Reply, Request, WireError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -220,6 +220,36 @@ impl FileInner {
             *sealed = places.clone();
         }
         Ok(())
+    }
+
+    /// Looks up where a published file is now, if some of its copies cannot be read. Takes the answer if nodes have
+    /// made some of them again since.
+    pub(crate) fn look_for_copies(&self, file: FileId) {
+        let lacking = |map: &FileMap<Arc<LeasedRegion>>| {
+            let is_bad = |copy: &ExtentCopy<Arc<LeasedRegion>>| {
+                let region = &copy.allocation.region;
+                region.node.is_suspect() || region.check_usable().is_err()
+            };
+            let lacks =
+                |copies: &[ExtentCopy<Arc<LeasedRegion>>]| copies.is_empty() || copies.iter().any(is_bad);
+            map.extents().filter(|(_, copies)| lacks(copies)).count()
+        };
+        let before = lacking(&self.state().map);
+        let Some(name) = Name::new(self.name()).ok().filter(|_| before > 0) else { return };
+        let found = self.session.broker.open_places(&name).ok().filter(|opened| opened.file == file);
+        let Some(opened) = found else { return };
+        // Nothing is lost if it fails: what the file has now is kept.
+        let Ok((map, stripes)) = sealed_map(&self.session, &name, &opened) else { return };
+        if lacking(&map) >= before {
+            return;
+        }
+        let _replaced = self.change(0..u64::MAX, |state| {
+            if state.phase == Phase::Published(file) {
+                state.map.replace(map);
+                state.stripes = stripes;
+            }
+            Ok(())
+        });
     }
 
     /// Looks up where the file is now, after its bytes were not found. They may have moved, or a lost file may have

@@ -19,7 +19,8 @@ const RETRY_MS: u64 = 500;
 
 /// File that can be repaired.
 pub(crate) trait Repairable: Send + Sync {
-    /// Repairs what can be repaired now.
+    /// Repairs what can be repaired now. Nodes make lost copies of a published file again: it is only looked where
+    /// those are.
     fn repair(&self) -> Repaired;
 
     /// Returns how many bytes the next loss of a node would destroy.
