@@ -99,7 +99,7 @@ pub struct InOneRegion {
     pub region: Arc<LeasedRegion>,
     /// Offset of the range in the region.
     pub offset: u64,
-    /// True if another node has such a region, too.
+    /// True if another node has such a region, too, or if the range can be computed from parity.
     pub has_others: bool,
 }
 
@@ -118,7 +118,8 @@ pub fn readable_in_one_region(
     let count = copies.len().max(1);
     copies.rotate_left(turn % count);
     let (region, offset) = copies.iter().min_by_key(|(region, _)| region.node.is_suspect())?;
-    let has_others = copies.iter().any(|(other, _)| !Arc::ptr_eq(&other.node, &region.node));
+    let is_other = |(other, _): &(Arc<LeasedRegion>, u64)| !Arc::ptr_eq(&other.node, &region.node);
+    let has_others = copies.iter().any(is_other) || file.inner.state().stripes.is_some();
     Some(InOneRegion { region: Arc::clone(region), offset: *offset, has_others })
 }
 

@@ -1,13 +1,14 @@
 //! Shipping: nodes run the program of a query over the row groups that they hold.
 //!
-//! The idea: the row groups of one node are a share, like a section of a book given to one reader, and a share is run
-//! by one scan. A node has several shares if one request could not list all its row groups; it runs them one after
-//! another. The client keeps several requests for results under way, so that the node never waits for the next one.
+//! The idea: the row groups of one node are in shares, like sections of a book given to one reader, and a share is run
+//! by one scan. A node runs its shares one after another. The client keeps several requests for results under way, so
+//! that the node never waits for the next one.
 //!
 //! The results of a share count only once all of them have arrived. If a scan breaks off, its results are dropped and
-//! other nodes or the client run those row groups, so that no row is counted twice or lost. A node has less time to
-//! answer if others have all of its row groups. The one exception is a query with a limit that takes any rows: as soon
-//! as enough rows have arrived, all scans are stopped where they are.
+//! other nodes or the client run those row groups, so that no row is counted twice or lost. A share is short if others
+//! can take its place, so that the loss of a node costs little, and the node has less time to answer. The one exception
+//! is a query with a limit that takes any rows: as soon as enough rows have arrived, all scans are stopped where they
+//! are.
 
 use crate::FarTable;
 use crate::column_type::RowLayout;
@@ -36,13 +37,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Requests for chunks of one scan that are under way at once.
 const CREDITS: usize = 8;
+/// Row groups, and bytes of their columns, after which a share is full whose node others can take the place of: so much
+/// runs again when the node is lost. Few row groups may be large, and many of these bytes take a node some 100 ms.
+const REPLACED_GROUPS: usize = 16;
+const REPLACED_BYTES: u64 = 128 << 20;
 /// Bytes of a request to open a scan that are kept for all but its row groups.
 const OPEN_BYTES_MAX: usize = 256 << 10;
 
 /// Row groups of one node that one scan covers.
 pub(crate) struct Share {
     pub(crate) node: Arc<NodeLinks>,
-    /// True if other nodes have each of these row groups, too.
+    /// True if other nodes have each of these row groups, too, or if they can be computed from parity.
     pub(crate) has_others: bool,
     /// Regions that hold the row groups.
     regions: Vec<Arc<LeasedRegion>>,
@@ -52,6 +57,8 @@ pub(crate) struct Share {
     described: Vec<ScanGroup>,
     /// Bytes of `described` in the request.
     bytes: usize,
+    /// Bytes of the columns of the row groups that the query reads.
+    column_bytes: u64,
 }
 
 /// Results of a scan.
@@ -143,6 +150,7 @@ pub(crate) fn shares(
             continue;
         };
         let described = |column: &usize| described(group, places.as_ref(), *column);
+        let column_bytes = group.buffers(columns).map(|buffer| u64::from(buffer.bytes)).sum();
         let Some(columns) = columns.iter().map(described).collect() else {
             rest.push(index);
             continue;
@@ -158,21 +166,27 @@ pub(crate) fn shares(
         let is_open = |share: &&mut Share| {
             Arc::ptr_eq(&share.node, &region.node)
                 && share.has_others == has_others
-                && share.groups.len() < SCAN_GROUPS_MAX
+                && may_grow(share.groups.len(), share.column_bytes, has_others)
                 && share.regions.len() < SCAN_REGIONS_MAX
                 && share.bytes + encoded.len() <= FRAME_BODY_BYTES_MAX - OPEN_BYTES_MAX
         };
         // The last share of a node is the one that has room.
         match shares.iter_mut().rev().find(is_open) {
-            Some(share) => share.add(index, region, described, encoded.len()),
+            Some(share) => share.add(index, region, described, encoded.len(), column_bytes),
             None => {
                 let mut share = Share::at(Arc::clone(&region.node), has_others);
-                share.add(index, region, described, encoded.len());
+                share.add(index, region, described, encoded.len(), column_bytes);
                 shares.push(share);
             }
         }
     }
     (shares, rest)
+}
+
+/// Reports whether a share with so many row groups and bytes of columns takes another row group.
+fn may_grow(groups: usize, column_bytes: u64, has_others: bool) -> bool {
+    let is_enough = groups >= REPLACED_GROUPS && column_bytes >= REPLACED_BYTES;
+    groups < SCAN_GROUPS_MAX && !(has_others && is_enough)
 }
 
 /// Returns the region of a node not in `without` that holds a row group as a whole. `None` if no one region does.
@@ -197,7 +211,7 @@ fn described(group: &RowGroup, places: Option<&RowLayout>, column: usize) -> Opt
 impl Share {
     fn at(node: Arc<NodeLinks>, has_others: bool) -> Share {
         let (regions, groups, described) = (Vec::new(), Vec::new(), Vec::new());
-        Share { node, has_others, regions, groups, described, bytes: 0 }
+        Share { node, has_others, regions, groups, described, bytes: 0, column_bytes: 0 }
     }
 
     /// Returns the deadline of a request to the node that is sent now.
@@ -205,7 +219,14 @@ impl Share {
         deadline(session, self.has_others)
     }
 
-    fn add(&mut self, index: usize, region: Arc<LeasedRegion>, mut described: ScanGroup, bytes: usize) {
+    fn add(
+        &mut self,
+        index: usize,
+        region: Arc<LeasedRegion>,
+        mut described: ScanGroup,
+        bytes: usize,
+        column_bytes: u64,
+    ) {
         let known = self.regions.iter().position(|known| Arc::ptr_eq(known, &region));
         let place = known.unwrap_or(self.regions.len());
         if known.is_none() {
@@ -215,6 +236,7 @@ impl Share {
         self.groups.push(index);
         self.described.push(described);
         self.bytes += bytes;
+        self.column_bytes += column_bytes;
     }
 
     fn request(&self, program: &[u8], lookups: &[Handle], seals: ScanSeals) -> Result<Request, WireError> {
@@ -626,6 +648,19 @@ mod tests {
         let rows = Int64Array::from_iter_values(0..count);
         let batch = RecordBatch::try_from_iter([("n", Arc::new(rows) as _)]).expect("a batch");
         Some(Ok(Shipped { batches: vec![(0, batch)], ..Shipped::default() }))
+    }
+
+    #[test]
+    fn share_that_others_can_take_the_place_of_is_short() {
+        let (few, many) = (REPLACED_GROUPS - 1, REPLACED_GROUPS);
+        assert!(
+            may_grow(few, REPLACED_BYTES, true),
+            "its row groups are large, and one of them runs as a whole"
+        );
+        assert!(may_grow(many, REPLACED_BYTES - 1, true), "they take a moment");
+        assert!(!may_grow(many, REPLACED_BYTES, true));
+        assert!(may_grow(many, REPLACED_BYTES, false), "nobody could run them again");
+        assert!(!may_grow(SCAN_GROUPS_MAX, 0, false));
     }
 
     #[test]
