@@ -308,6 +308,18 @@ pub(crate) fn lose_look_and_copy(cluster: &mut Cluster, pool: &Pool, lost: usize
     all_copied(pool);
 }
 
+/// Checks the published file `view` and the table `numbers` in sessions, such as one that has seen a loss and one that
+/// has not.
+pub(crate) fn check_all(pools: &[&Pool], bytes: &[u8]) {
+    for pool in pools {
+        check(pool, "view", bytes);
+        let table = pool.table("numbers").expect("a table");
+        for placement in Placement::FIXED {
+            sum(&table, placement);
+        }
+    }
+}
+
 /// Two of four nodes are lost one after the other, which is more than two copies survive by themselves.
 #[test]
 fn copies_that_are_lost_with_a_node_are_made_again_before_the_next_is_lost() {
@@ -320,14 +332,7 @@ fn copies_that_are_lost_with_a_node_are_made_again_before_the_next_is_lost() {
         for lost in [1, 0] {
             lose_and_copy(&mut cluster, &pool, lost);
         }
-        // A session that has not seen any of this, and one that has.
-        for pool in [&pool, &cluster.connect(transport, None)] {
-            check(pool, "view", &bytes);
-            let table = pool.table("numbers").expect("a table");
-            for placement in Placement::FIXED {
-                sum(&table, placement);
-            }
-        }
+        check_all(&[&pool, &cluster.connect(transport, None)], &bytes);
     }
 }
 

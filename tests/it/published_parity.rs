@@ -5,7 +5,7 @@ use crate::processes::until;
 use crate::programs::{PATIENCE, eventually};
 use crate::protected_files::Cluster;
 use crate::published_copies::{
-    TRANSPORTS, all_copied, check, lose_and_copy, lose_look_and_copy, numbers, sum,
+    TRANSPORTS, all_copied, check, check_all, lose_and_copy, lose_look_and_copy, numbers, sum,
 };
 use crate::random::Random;
 use farpool::table::{PutOptions, TableLayout};
@@ -119,13 +119,7 @@ fn parts_that_are_lost_with_a_host_are_computed_again_before_the_next_is_lost() 
             lose_and_copy(&mut cluster, &pool, lost);
             check_ranges(&file, &bytes);
         }
-        for pool in [&pool, &cluster.connect(transport, None)] {
-            check(pool, "view", &bytes);
-            let table = pool.table("numbers").expect("a table");
-            for placement in Placement::FIXED {
-                sum(&table, placement);
-            }
-        }
+        check_all(&[&pool, &cluster.connect(transport, None)], &bytes);
     }
 }
 

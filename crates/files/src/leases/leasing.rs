@@ -375,7 +375,7 @@ impl Leases {
         avoid: &mut Vec<Incarnation>,
     ) -> Result<(), Error> {
         self.base.check_open()?;
-        if self.redeem_unanswered(growing, |offer| self.lease_deadline(offer)) > 0 {
+        if self.redeem_unanswered(growing, |offer| self.lease_deadline(offer)).contains(&group) {
             return Ok(());
         }
         let class = match group {
@@ -423,17 +423,23 @@ impl Leases {
         }
     }
 
-    /// Asks nodes again that were asked to redeem a ticket and did not answer. Returns the number of regions that they
-    /// have leased. A node that has answered no other request since is not asked.
-    fn redeem_unanswered(&self, growing: &mut Growing, deadline: impl Fn(&TicketOffer) -> MonoNs) -> u64 {
-        let mut leased = 0;
+    /// Asks nodes again that were asked to redeem a ticket and did not answer. Returns the groups of files for which
+    /// they have leased memory. A node that has answered no other request since is not asked.
+    fn redeem_unanswered(
+        &self,
+        growing: &mut Growing,
+        deadline: impl Fn(&TicketOffer) -> MonoNs,
+    ) -> BTreeSet<Group> {
+        let mut leased = BTreeSet::new();
         growing.unanswered.retain(|(group, offer)| {
             let redeemed = match self.links(&offer.node) {
                 Ok(links) if links.is_suspect() => return true,
                 Ok(_) => self.redeem(*group, offer, deadline(offer)),
                 Err(error) => Err(error),
             };
-            leased += redeemed.as_ref().copied().unwrap_or(0);
+            if redeemed.is_ok() {
+                leased.insert(*group);
+            }
             redeemed.is_err_and(|error| error.kind() == ErrorKind::Unreachable)
         });
         leased
