@@ -11,6 +11,7 @@ use rustyline::history::DefaultHistory;
 use rustyline::validate::Validator;
 use rustyline::{Context, Editor, Helper};
 use std::path::PathBuf;
+use tokio::signal::unix::{SignalKind, signal};
 
 const FIRST: &str = "farpool> ";
 const NEXT: &str = "    ...> ";
@@ -123,6 +124,9 @@ fn history() -> Option<PathBuf> {
 
 /// Reads and runs statements until the end of the input or `\q`. Failures are reported, and the shell continues.
 pub(crate) async fn run(runner: &mut Runner) -> Result<(), Failure> {
+    // Catches Ctrl-C before the first statement waits for it, and before the editor has handlers of its own: once it
+    // has read a line, it restores the handlers that it found. Nothing removes this one.
+    drop(signal(SignalKind::interrupt()).map_err(Failure::failed)?);
     let mut editor: Editor<Names, DefaultHistory> = Editor::new().map_err(Failure::failed)?;
     editor.set_helper(Some(Names { tables: runner.tables() }));
     let history = history();
