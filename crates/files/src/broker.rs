@@ -176,7 +176,9 @@ impl Broker {
                                    fewer extents; upgrade it, or publish with protection none";
                     Error::new(ErrorKind::Invalid, message)
                 })?;
-                let PublishPlaces { session, secret, name, class, replace, .. } = publish;
+                let PublishPlaces { session, secret, name, class, replaces, .. } = publish;
+                // Such a broker cannot compare the file that has the name.
+                let replace = replaces != Replaces::Nothing;
                 let moved = FileId(0);
                 let publish = Publish { session, secret, name, class, replace, moved, extents };
                 answer_of!(self.ask(&Request::Publish(publish))?, Publish)

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use farpool_transport::{Exposure, Tls};
+use farpool_wire::FileId;
 use farpool_wire::limits::{STRIPE_DATA_MAX, STRIPE_PARITY_MAX};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -41,6 +42,10 @@ pub enum IfTaken {
     Refuse,
     /// The new one replaces the old one in one step.
     Replace,
+    /// The new one replaces this file in one step, if the file still has the name. Otherwise it is refused with
+    /// [`ErrorKind::Exists`], or with [`ErrorKind::NotFound`] if the name is free. Brokers of versions 1 and 2 of the
+    /// protocol replace any file.
+    ReplaceOnly(FileId),
 }
 
 /// Numbers of parts that [`Protection::Rs`] may have.

@@ -62,7 +62,11 @@ impl FileInner {
                 secret: proof.secret,
                 name: name.clone(),
                 class,
-                replace: if_taken == IfTaken::Replace,
+                replaces: match if_taken {
+                    IfTaken::Refuse => Replaces::Nothing,
+                    IfTaken::Replace => Replaces::Anything,
+                    IfTaken::ReplaceOnly(file) => Replaces::Only(file),
+                },
                 copies_wanted: self.protection().copies() as u8,
                 places: named,
             };

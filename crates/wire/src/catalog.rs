@@ -1,6 +1,6 @@
 //! Control messages about published files. [`crate::control`] re-exports them.
 
-use crate::codec::{List, Name, Text, WireError, wire_struct};
+use crate::codec::{Cursor, Field, List, Name, Text, WireError, wire_struct};
 use crate::ids::*;
 use crate::limits::*;
 use crate::nodes::NodeInfo;
@@ -363,6 +363,50 @@ impl PlacesBuilder {
     }
 }
 
+/// File that a published file may replace under its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaces {
+    /// None: the name must be free.
+    Nothing,
+    /// Whatever has the name; it may be free.
+    Anything,
+    /// This one, which must still have the name. Of several that replace a file at once, only one does.
+    Only(FileId),
+}
+
+impl Replaces {
+    /// Id that no file has, which stands for any file.
+    const ANYTHING: u64 = u64::MAX;
+
+    /// Reports whether a file of this id may be replaced.
+    pub fn permits(self, file: FileId) -> bool {
+        match self {
+            Replaces::Nothing => false,
+            Replaces::Anything => true,
+            Replaces::Only(only) => only == file,
+        }
+    }
+}
+
+impl Field for Replaces {
+    const BYTES_MIN: usize = 8;
+    fn put(&self, out: &mut Vec<u8>) {
+        FileId(match self {
+            Replaces::Nothing => 0,
+            Replaces::Anything => Replaces::ANYTHING,
+            Replaces::Only(file) => file.0,
+        })
+        .put(out);
+    }
+    fn take(from: &mut Cursor<'_>) -> Result<Self, WireError> {
+        Ok(match FileId::take(from)? {
+            FileId(0) => Replaces::Nothing,
+            FileId(Replaces::ANYTHING) => Replaces::Anything,
+            file => Replaces::Only(file),
+        })
+    }
+}
+
 wire_struct! {
     /// Request to give sealed regions (immutable ones) to a name, in one transaction of the catalog.
     PublishPlaces {
@@ -374,8 +418,8 @@ wire_struct! {
         name: Name,
         /// Class of the file.
         class: FileClass,
-        /// True to replace a file that has this name.
-        replace: bool,
+        /// File of this name that may be replaced.
+        replaces: Replaces,
         /// Copies that each run should have, 1 to [`RUN_COPIES_MAX`]; 1 if there are stripes. Runs may have fewer when
         /// the file is published.
         copies_wanted: u8,

@@ -40,7 +40,8 @@ impl BrokerLeases {
             return Err(Refusal::new(Code::Unsupported, Opcode::Publish as u64));
         }
         let Publish { session, secret, name, class, replace, .. } = publish.clone();
-        let publish = PublishPlaces { session, secret, name, class, replace, copies_wanted: 1, places };
+        let replaces = if replace { Replaces::Anything } else { Replaces::Nothing };
+        let publish = PublishPlaces { session, secret, name, class, replaces, copies_wanted: 1, places };
         self.publish(now, tenant, &publish, records)
     }
 
@@ -58,8 +59,12 @@ impl BrokerLeases {
         if let Some(has) = has.filter(|has| may_use(tenant, has) && self.was_published_by(has, publish)) {
             return Ok(Published { file: has.file });
         }
-        match has {
-            Some(has) if !publish.replace || !may_use(tenant, has) => return Err(taken(tenant, has)),
+        match (has, publish.replaces) {
+            (Some(has), replaces) if !replaces.permits(has.file) || !may_use(tenant, has) => {
+                return Err(taken(tenant, has));
+            }
+            // The file that was to be replaced has been dropped.
+            (None, Replaces::Only(file)) => return Err(Refusal::new(Code::NoSuchName, file.0)),
             _ => {}
         }
         self.check_places(publish)?;
@@ -215,8 +220,8 @@ impl BrokerLeases {
     pub fn open_places(&self, tenant: &Name, name: &Name) -> Result<PlacesOpened, Refusal> {
         let file = self.seen(tenant, name)?;
         let is_here = |region: &NamedRegion| self.keeps(region) == Some(true);
-        if let Some(lost) = file.places.first_lost(is_here) {
-            return Err(self.loss_of(&file.places, lost));
+        if file.places.first_lost(is_here).is_some() {
+            return Err(self.loss_of(&file.places));
         }
         let places = match file.places.regions.iter().all(is_here) {
             true => file.places.clone(),
@@ -230,12 +235,17 @@ impl BrokerLeases {
     }
 
     /// Returns the refusal to open a file of which a run cannot be read.
-    fn loss_of(&self, places: &Places, lost: &NamedRun) -> Refusal {
-        let nodes: Vec<NodeId> = places.copies(lost).map(|(region, _)| region.node).collect();
-        // A node not heard of since the broker started may still come back, so this is not a loss.
-        match nodes.iter().find(|id| !self.nodes.contains_key(id)) {
-            Some(silent) => Refusal::new(Code::NoNodes, silent.0),
-            None => Refusal::new(Code::FileLost, nodes.first().copied().unwrap_or_default().0),
+    fn loss_of(&self, places: &Places) -> Refusal {
+        // Nodes not heard of since the broker started may still come back with what they have.
+        match places.first_lost(|region| self.keeps(region) != Some(false)) {
+            Some(lost) => {
+                let node = places.copies(lost).next().map(|(region, _)| region.node);
+                Refusal::new(Code::FileLost, node.unwrap_or_default().0)
+            }
+            None => {
+                let silent = places.regions.iter().find(|region| self.keeps(region).is_none());
+                Refusal::new(Code::NoNodes, silent.map_or(0, |region| region.node.0))
+            }
         }
     }
 
@@ -249,8 +259,8 @@ impl BrokerLeases {
             return Err(limit);
         }
         // Such a client cannot compute what a stripe has lost.
-        if let Some(lost) = places.data().iter().find(|run| run.copies.is_empty()) {
-            return Err(self.loss_of(&places, lost));
+        if places.data().iter().any(|run| run.copies.is_empty()) {
+            return Err(Refusal::new(Code::FileLost, 0));
         }
         let extents = places.first_copies().extents().and_then(List::new).map_err(|_| limit)?;
         Ok(Opened { file, class, extents, nodes })

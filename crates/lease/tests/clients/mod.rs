@@ -219,9 +219,14 @@ impl World<'_> {
                 };
                 // A copy that could not be published is wanted all the same.
                 let copies_wanted = if self.random.percent(30) { 2 } else { runs[0].len() as u8 };
-                let (class, replace) = (FileClass::Pinned, self.random.percent(60));
+                let replaces = match self.random.below(10) {
+                    0..3 => Replaces::Nothing,
+                    3..7 => Replaces::Anything,
+                    _ => Replaces::Only(FileId(1 + self.random.below(20))),
+                };
+                let class = FileClass::Pinned;
                 let places = places_of(runs).expect("two");
-                let publish = PublishPlaces { session, secret, name, class, replace, copies_wanted, places };
+                let publish = PublishPlaces { session, secret, name, class, replaces, copies_wanted, places };
                 self.ask_broker_as_client(index, Request::PublishPlaces(publish));
             }
             89..90 => self.ask_broker_as_client(index, Request::DropName(ByName { name })),

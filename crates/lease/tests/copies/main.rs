@@ -18,6 +18,49 @@ fn copies_of_a_run_on_one_host_are_refused() {
     assert_eq!(pool.shown(), Ok(vec![vec![1, 2], vec![3]]));
 }
 
+#[test]
+fn of_two_that_replace_the_same_file_one_does() {
+    let mut pool = Pool::new();
+    let first = pool.publish(&[&[at(1, 0)]]).expect("published");
+    let mut replacing = |region, replaces| {
+        let mut adding = PlacesBuilder::default();
+        adding.push(REGION_BYTES_MIN / 2, [at(1, region)]).expect("fits");
+        let publish = PublishPlaces {
+            session: pool.proof.session,
+            secret: pool.proof.secret,
+            name: name("view"),
+            class: FileClass::Pinned,
+            replaces,
+            copies_wanted: 1,
+            places: adding.finish().expect("fits"),
+        };
+        pool.ask(&publish)
+    };
+    let second = replacing(1, Replaces::Only(first)).expect("it has the name");
+    assert_eq!(replacing(1, Replaces::Only(first)), Ok(second), "a lost answer is given again");
+    assert_eq!(replacing(2, Replaces::Only(first)), Err(Code::NameTaken));
+    assert_eq!(replacing(2, Replaces::Nothing), Err(Code::NameTaken));
+    replacing(2, Replaces::Only(second)).expect("it has the name");
+    replacing(3, Replaces::Anything).expect("whatever has the name");
+}
+
+#[test]
+fn file_that_replaces_a_dropped_one_is_refused() {
+    let mut pool = Pool::new();
+    let mut adding = PlacesBuilder::default();
+    adding.push(REGION_BYTES_MIN / 2, [at(1, 0)]).expect("fits");
+    let publish = PublishPlaces {
+        session: pool.proof.session,
+        secret: pool.proof.secret,
+        name: name("view"),
+        class: FileClass::Pinned,
+        replaces: Replaces::Only(FileId(7)),
+        copies_wanted: 1,
+        places: adding.finish().expect("fits"),
+    };
+    assert_eq!(pool.ask(&publish), Err(Code::NoSuchName));
+}
+
 /// A file of 32 TiB in one region made the broker build an answer of gigabytes.
 #[test]
 fn runs_that_take_more_than_their_region_are_refused() {

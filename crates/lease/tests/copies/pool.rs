@@ -97,7 +97,7 @@ impl Pool {
             secret: self.proof.secret,
             name: name(called),
             class: FileClass::Pinned,
-            replace: true,
+            replaces: Replaces::Anything,
             copies_wanted: 2,
             places: adding.finish().expect("fits"),
         };

@@ -1,7 +1,7 @@
 //! Published files in stripes: which of them the broker takes, when they are lost, and how shards are made again.
 
-use super::pool::{Pool, START, at, lost, name};
-use farpool_lease::tenant;
+use super::pool::{LIFE, Pool, START, at, lost, name};
+use farpool_lease::{BrokerLeases, LeaseSettings, tenant};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -22,8 +22,8 @@ fn stripe(shards: [Option<(NamedRegion, u64)>; 3]) -> Places {
 
 fn publish(pool: &mut Pool, places: Places) -> Result<FileId, Code> {
     let (session, secret) = (pool.proof.session, pool.proof.secret);
-    let (class, replace, copies_wanted) = (FileClass::Pinned, true, 1);
-    pool.ask(&PublishPlaces { session, secret, name: name("view"), class, replace, copies_wanted, places })
+    let (class, replaces, copies_wanted) = (FileClass::Pinned, Replaces::Anything, 1);
+    pool.ask(&PublishPlaces { session, secret, name: name("view"), class, replaces, copies_wanted, places })
 }
 
 fn on_three() -> Pool {
@@ -42,6 +42,25 @@ fn stripe_is_taken_if_its_runs_lie_on_different_hosts_and_enough_of_them_are_the
     assert_eq!(publish(&mut pool, stripe([None, None, Some(at(3, 0))])), Err(Code::Malformed));
     assert!(publish(&mut pool, stripe([None, Some(at(2, 0)), Some(at(3, 0))])).is_ok());
     assert_eq!(pool.shown(), Ok(vec![vec![], vec![2], vec![3]]));
+}
+
+/// One node of the stripe is lost, and another has not come yet: the file seemed to be lost until it did.
+#[test]
+fn stripe_is_not_lost_while_nodes_of_a_broker_that_has_just_started_may_come() {
+    for (gone, late) in [(1, 2), (2, 1), (1, 3), (3, 1)] {
+        let mut pool = on_three();
+        let durable = pool.durable.clone();
+        pool.broker = BrokerLeases::start(START, LeaseSettings::default(), durable, [4; 32], &mut Vec::new());
+        for node in (1..=3).filter(|node| *node != late) {
+            let life = if node == gone { Incarnation(8) } else { LIFE };
+            pool.offer(START, node, life);
+        }
+        assert_eq!(pool.shown(), Err(Code::NoNodes), "{gone} is lost, {late} is late");
+        pool.offer(START, late, LIFE);
+        assert!(pool.shown().is_ok(), "{gone} is lost, {late} is there");
+        pool.offer(lost(), late, Incarnation(8));
+        assert_eq!(pool.shown(), Err(Code::FileLost));
+    }
 }
 
 #[test]
@@ -63,10 +82,10 @@ fn stripes_that_do_not_fit_the_runs_are_refused() {
         assert_eq!(publish(&mut pool, places), Err(Code::Malformed), "{index}");
     }
     let (session, secret) = (pool.proof.session, pool.proof.secret);
-    let (class, replace) = (FileClass::Pinned, true);
+    let (class, replaces) = (FileClass::Pinned, Replaces::Anything);
     let places = good();
     let publish =
-        PublishPlaces { session, secret, name: name("view"), class, replace, copies_wanted: 2, places };
+        PublishPlaces { session, secret, name: name("view"), class, replaces, copies_wanted: 2, places };
     assert_eq!(pool.ask(&publish), Err(Code::Malformed), "copies and parity are two protections");
 }
 
@@ -224,9 +243,9 @@ fn file_that_can_lose_no_more_hosts_comes_before_one_that_can() {
     let one = Stripe { data: List::new(vec![0]).expect("one"), parity: List::new(vec![1, 2]).expect("two") };
     let places = Places { stripes: List::new(vec![one]).expect("one"), ..adding.finish().expect("fits") };
     let (session, secret) = (pool.proof.session, pool.proof.secret);
-    let (class, replace, copies_wanted) = (FileClass::Pinned, true, 1);
+    let (class, replaces, copies_wanted) = (FileClass::Pinned, Replaces::Anything, 1);
     // Its name comes first in the order of names.
-    let safe = PublishPlaces { session, secret, name: name("a"), class, replace, copies_wanted, places };
+    let safe = PublishPlaces { session, secret, name: name("a"), class, replaces, copies_wanted, places };
     pool.ask(&safe).expect("published");
     publish(&mut pool, stripe([Some(at(1, 0)), Some(at(2, 0)), None])).expect("published");
     let order = pool.next(START, 4).expect("ordered");

@@ -79,6 +79,11 @@ impl World<'_> {
             return;
         }
         let had = self.promised.remove(&publish.name);
+        let may_replace = match (&had, publish.replaces) {
+            (Some(had), replaces) => replaces.permits(had.file.file),
+            (None, replaces) => !matches!(replaces, Replaces::Only(_)),
+        };
+        assert!(may_replace, "{} was replaced, which {:?} does not permit", publish.name, publish.replaces);
         for run in named.runs.iter() {
             let hosts: BTreeSet<Name> = named.copies(run).map(|(region, _)| host_of(region.node)).collect();
             assert_eq!(hosts.len(), run.copies.len(), "copies of a run are on different hosts");
@@ -96,6 +101,12 @@ impl World<'_> {
 
     /// Checks what the broker did to the copies of files when a node asked for an order, or reported `made`.
     pub(super) fn promise_copies(&mut self, made: Option<&EndRepair>) {
+        // The host of a node that has not been heard of since the broker started is not known. Its copy stays, and the
+        // run gets another one if the node comes back on the host of the first.
+        let status = self.broker.as_ref().map(|broker| broker.status(self.broker_now(), &tenant::admin()));
+        let knows = |id: NodeId| {
+            status.iter().flat_map(|status| status.nodes.iter()).any(|node| node.info.node == id)
+        };
         for (name, promised) in &mut self.promised {
             let (had, has) = (&promised.file, &self.durable.names[name]);
             if had == has {
@@ -123,8 +134,9 @@ impl World<'_> {
                     }
                     (_, fresh) => assert!(fresh.is_empty() && gone == 0, "{before:?} became {after:?}"),
                 }
-                let lives =
-                    |place: &&RegionKey| self.nodes[place.0.0 as usize - 1].arbiter.incarnation() == place.1;
+                let lives = |place: &&RegionKey| {
+                    knows(place.0) && self.nodes[place.0.0 as usize - 1].arbiter.incarnation() == place.1
+                };
                 let nodes: Vec<NodeId> = after.iter().filter(lives).map(|place| place.0).collect();
                 let hosts: BTreeSet<Name> = nodes.iter().map(|node| host_of(*node)).collect();
                 assert_eq!(hosts.len(), nodes.len(), "copies of a run are on one host: {after:?}");

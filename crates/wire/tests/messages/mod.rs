@@ -65,6 +65,11 @@ fn owner() -> impl Strategy<Value = RegionOwner> {
     ]
 }
 
+fn replaces() -> impl Strategy<Value = Replaces> {
+    let only = (1..u64::MAX).prop_map(|file| Replaces::Only(FileId(file)));
+    prop_oneof![Just(Replaces::Nothing), Just(Replaces::Anything), only]
+}
+
 macro_rules! strategies {
     ($($make:ident -> $name:ident { $($field:ident: $strategy:expr),* $(,)? })*) => {$(
         pub fn $make() -> impl Strategy<Value = $name> {
@@ -113,7 +118,7 @@ strategies! {
     stripe -> Stripe { data: list(any::<u32>()), parity: list(any::<u32>()) }
     places -> Places { regions: list(named_region()), runs: list(named_run()), stripes: list(stripe()) }
     publish_places -> PublishPlaces {
-        session: session_id(), secret: secret(), name: name(), class: class(), replace: any::<bool>(),
+        session: session_id(), secret: secret(), name: name(), class: class(), replaces: replaces(),
         copies_wanted: any::<u8>(), places: places(),
     }
     places_opened -> PlacesOpened {
