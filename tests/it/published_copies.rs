@@ -6,12 +6,12 @@ use crate::programs::PATIENCE;
 use crate::protected_files::Cluster;
 use crate::random::Random;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use farpool::function::{CallOptions, CallerOptions, Function};
+use farpool::function::{CallOptions, Caller, CallerOptions, Function};
 use farpool::operators::{Agg, Query, col};
 use farpool::table::{Answer, PutOptions, TableLayout};
 use farpool::{
-    CreateOptions, ErrorKind, FarTable, FileClass, IfTaken, NodeStatus, Placement, Pool, PoolOptions,
-    Protection, TransportChoice,
+    CreateOptions, ErrorKind, FarFile, FarTable, FileClass, IfTaken, NodeStatus, Placement, Pool,
+    PoolOptions, Protection, TransportChoice,
 };
 use farpool_broker::LeaseSettings;
 use farpool_wire::control::{DrainNode, StatusReport};
@@ -83,6 +83,22 @@ pub(crate) fn sum(table: &FarTable, placement: Placement) -> Answer {
     answer
 }
 
+/// Calls a function over a whole file where its bytes are, as a new caller does. Panics if the output is not that for
+/// `bytes`.
+pub(crate) fn call_over(file: &FarFile, bytes: &[u8]) {
+    let caller = file.caller(CallerOptions::default()).expect("a caller");
+    check_call(&caller, bytes);
+}
+
+/// Calls a function with a caller over a whole file. Panics if the output is not that for `bytes`.
+pub(crate) fn check_call(caller: &Caller, bytes: &[u8]) {
+    let checksum = Function::resident("checksum").expect("a function");
+    let args: Vec<u8> = [0, bytes.len() as u64].into_iter().flat_map(u64::to_le_bytes).collect();
+    let options = CallOptions { placement: Placement::Ship, ..CallOptions::default() };
+    let called = caller.call(&checksum, &args, options).expect("called");
+    assert_eq!(called.output, crc32c::crc32c(bytes).to_le_bytes());
+}
+
 #[test]
 fn copies_lie_in_different_zones_so_that_the_loss_of_a_whole_zone_loses_nothing() {
     for (transport, lost) in TRANSPORTS.into_iter().flat_map(|transport| [(transport, "z"), (transport, "y")])
@@ -136,12 +152,17 @@ fn node_that_stalls_is_not_waited_for_where_another_has_a_copy() {
         let (_broker, nodes, pool) = processes(transport);
         let bytes = publish(&pool, "view", &mut Random(13));
         let table = put(&pool, "numbers");
+        let view = pool.open("view").expect("published");
+        let caller = view.caller(CallerOptions::default()).expect("a caller");
+        check_call(&caller, &bytes);
         nodes[stalled].signal(Signal::STOP);
         let begun = Instant::now();
         for placement in Placement::FIXED.into_iter().chain([Placement::Auto]) {
             sum(&table, placement);
         }
         check(&pool, "view", &bytes);
+        call_over(&view, &bytes);
+        check_call(&caller, &bytes);
         // Anything that had waited for the whole time of a request would have taken 300 s.
         assert!(begun.elapsed() < Duration::from_secs(150), "{transport:?}: {:?}", begun.elapsed());
         nodes[stalled].signal(Signal::CONT);
@@ -155,15 +176,18 @@ fn copies_that_are_all_slow_are_waited_for() {
         let (_broker, nodes, pool) = processes(transport);
         let bytes = publish(&pool, "view", &mut Random(17));
         let table = put(&pool, "numbers");
+        let view = pool.open("view").expect("published");
         for placement in Placement::FIXED {
             nodes.iter().for_each(|node| node.signal(Signal::STOP));
             std::thread::scope(|scope| {
                 let reading = scope.spawn(|| check(&pool, "view", &bytes));
                 let asking = scope.spawn(|| sum(&table, placement));
+                let calling = scope.spawn(|| call_over(&view, &bytes));
                 std::thread::park_timeout(Duration::from_secs(4));
                 nodes.iter().for_each(|node| node.signal(Signal::CONT));
                 reading.join().expect("read");
                 asking.join().expect("answered");
+                calling.join().expect("called");
             });
         }
     }
@@ -220,22 +244,18 @@ fn function_is_called_at_the_other_copy_when_the_node_is_lost() {
         let mut cluster = Cluster::new(2);
         let pool = cluster.connect(transport, None);
         let bytes = publish(&pool, "view", &mut Random(11));
-        let checksum = Function::resident("checksum").expect("a function");
-        let args: Vec<u8> = [0, bytes.len() as u64].into_iter().flat_map(u64::to_le_bytes).collect();
-        let options = CallOptions { placement: Placement::Ship, ..CallOptions::default() };
         let view = pool.open("view").expect("published");
         let caller = view.caller(CallerOptions::default()).expect("a caller");
-        let wanted = caller.call(&checksum, &args, options).expect("called").output;
+        check_call(&caller, &bytes);
         // Loses the node that served the call.
         let nodes = pool.status().expect("a status").nodes;
         let serves = |node: &&NodeStatus| *node.info.name == *caller.nodes()[0].0;
         let at = nodes.iter().find(serves).expect("known").info.address.to_string();
         cluster.lose_node((0..2).position(|index| cluster.address(index) == at).expect("there"));
         for _ in 0..3 {
-            assert_eq!(caller.call(&checksum, &args, options).expect("the other copy").output, wanted);
+            check_call(&caller, &bytes);
         }
-        let again = view.caller(CallerOptions::default()).expect("a caller");
-        assert_eq!(again.call(&checksum, &args, options).expect("the other copy").output, wanted);
+        call_over(&view, &bytes);
     }
 }
 

@@ -5,9 +5,10 @@ use crate::processes::until;
 use crate::programs::{PATIENCE, eventually};
 use crate::protected_files::Cluster;
 use crate::published_copies::{
-    TRANSPORTS, all_copied, check, check_all, lose_and_copy, lose_look_and_copy, numbers, sum,
+    TRANSPORTS, all_copied, check, check_all, check_call, lose_and_copy, lose_look_and_copy, numbers, sum,
 };
 use crate::random::Random;
+use farpool::function::{CallOptions, Caller, CallerOptions, Function};
 use farpool::table::{PutOptions, TableLayout};
 use farpool::{
     CreateOptions, ErrorKind, FarFile, FarTable, FileClass, IfTaken, Placement, Pool, Protection,
@@ -79,6 +80,68 @@ fn file_with_parity_is_read_while_no_more_hosts_are_lost_than_it_has_parts_with_
             }
         });
         assert!(matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable), "{error}");
+    }
+}
+
+/// The broker still promises memory of the node that has died.
+#[test]
+fn file_with_parity_is_published_right_after_a_node_has_died() {
+    for transport in TRANSPORTS {
+        let mut cluster = Cluster::new(5);
+        let pool = cluster.connect(transport, None);
+        let code = Protection::Rs { data: 2, parity: 1 };
+        for round in 0..2 {
+            let before = publish(&pool, &format!("before-{round}"), 5 * MIB, code);
+            cluster.lose_node(round);
+            let after = publish(&pool, &format!("after-{round}"), 5 * MIB, code);
+            for (file, bytes) in [before, after] {
+                check_ranges(&file, &bytes);
+            }
+        }
+    }
+}
+
+/// Returns a linked list that a resident function walks: each item of 16 bytes has the offset of another one, far away,
+/// and a value.
+fn linked_list(items: u64) -> Vec<u8> {
+    let words = (0..items).flat_map(|item| [(item * 5 + 77_777) % items * 16, item]);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+#[test]
+fn functions_are_called_over_a_file_with_parity_whichever_hosts_are_lost() {
+    const ITEMS: u64 = 1 << 20;
+    for (transport, lost) in TRANSPORTS.into_iter().zip([[4, 0], [2, 1]]) {
+        let mut cluster = Cluster::new(5);
+        let pool = cluster.connect(transport, None);
+        let bytes = linked_list(ITEMS);
+        let options = CreateOptions { protection: Some(RS_3_2), ..CreateOptions::default() };
+        let file = pool.create("list", FileClass::Pinned, options).expect("created");
+        file.write_at(0, &bytes).expect("written");
+        pool.publish("list", IfTaken::Refuse).expect("published");
+        let view = pool.open("list").expect("published");
+        let caller = view.caller(CallerOptions::default()).expect("a caller");
+        // The walk hops to each item's node with 1, and loads items of other nodes with 0.
+        let walk = |caller: &Caller, hops: u64| {
+            let args: Vec<u8> = [16, 50, hops].into_iter().flat_map(u64::to_le_bytes).collect();
+            let options = CallOptions { placement: Placement::Ship, ..CallOptions::default() };
+            let walk = Function::resident("walk").expect("a function");
+            caller.call(&walk, &args, options).expect("walked").output
+        };
+        let wanted = walk(&caller, 0);
+        assert_eq!(walk(&caller, 1), wanted);
+        for index in lost {
+            cluster.lose_node(index);
+            let other = cluster.connect(transport, None);
+            let opened = other.open("list").expect("published");
+            let fresh = opened.caller(CallerOptions::default()).expect("a caller");
+            for caller in [&caller, &fresh] {
+                check_call(caller, &bytes);
+                for hops in [0, 1] {
+                    assert_eq!(walk(caller, hops), wanted);
+                }
+            }
+        }
     }
 }
 

@@ -2,20 +2,20 @@
 
 use crate::Function;
 use crate::here::{Fetched, LocalSandboxes};
-use crate::lanes::{OpenLane, Side, unexpected};
+use crate::lanes::{OpenLane, Requests, Side, unexpected};
 use crate::lists::{ClientShare, GroupSelection};
 use crate::observed::Observed;
-use crate::places::Locations;
+use crate::places::{Locations, nowhere};
 use crate::station::Station;
 use crate::stopped::stopped;
-use farpool_files::beneath::{self, Session};
+use farpool_files::beneath::{Session, session_of};
 use farpool_files::{Error, ErrorKind, FarFile, ReadRange};
 use farpool_lock::Mutex;
 use farpool_planner::{Placement, Way};
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
 use farpool_wire::limits::*;
-use farpool_wire::{Bytes, MonoNs, NodeId, Reply, Request, TraceId, WireError};
+use farpool_wire::{Bytes, NodeId, Reply, Request, TraceId, WireError};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -120,9 +120,9 @@ pub struct Caller {
     /// Sandbox processes on the client's machine.
     pub(crate) here: Arc<LocalSandboxes>,
     pub(crate) observed: Arc<Observed>,
-    file: FarFile,
+    pub(crate) file: FarFile,
     /// Range of the file that is the window, in bytes.
-    range: Range<u64>,
+    pub(crate) range: Range<u64>,
     output_bytes: u32,
     /// Columns that functions find in the window. `None` if the window is not a table.
     columns: Option<Box<dyn Columns>>,
@@ -131,7 +131,7 @@ pub struct Caller {
     /// Nodes that hold the bytes of the window.
     pub(crate) places: Mutex<Arc<Locations>>,
     /// Open lanes that no call uses.
-    idle: Mutex<BTreeMap<LaneKey, Vec<OpenLane>>>,
+    pub(crate) idle: Mutex<BTreeMap<LaneKey, Vec<OpenLane>>>,
     /// Bytes of the window that were fetched for calls on the client. Empty until the first such call.
     fetched: OnceLock<Fetched>,
     /// Number of calls so far.
@@ -144,11 +144,14 @@ pub struct Caller {
 type LaneKey = (u64, Option<NodeId>, Side);
 
 /// State of a call that is running.
+#[derive(Clone)]
 struct Call<'c> {
     function: &'c Function,
     args: &'c [u8],
     fresh: bool,
     deadline_ms: u32,
+    /// True if a silent node is given up soon, because others can do the same.
+    is_brief: bool,
     /// Row groups that the function sees.
     lists: GroupSelection,
     trace: TraceId,
@@ -158,6 +161,29 @@ struct Call<'c> {
     supplied: u32,
     /// Time that the function itself ran so far, in ns.
     ran_ns: u64,
+}
+
+impl<'c> Call<'c> {
+    fn new(
+        function: &'c Function,
+        args: &'c [u8],
+        fresh: bool,
+        deadline_ms: u32,
+        trace: TraceId,
+    ) -> Call<'c> {
+        Call {
+            function,
+            args,
+            fresh,
+            deadline_ms,
+            is_brief: false,
+            lists: GroupSelection::All,
+            trace,
+            state: None,
+            supplied: 0,
+            ran_ns: 0,
+        }
+    }
 }
 
 impl Caller {
@@ -192,8 +218,8 @@ impl Caller {
                 "the output has {bytes} bytes; at most {FUNCTION_OUTPUT_BYTES_MAX} are permitted"
             ));
         }
-        let places = Locations::of(file, range.clone()).map_err(during)?;
-        let session = Arc::clone(beneath::session_of(file));
+        let places = Locations::of(file, range.clone(), &[]).map_err(during)?;
+        let session = Arc::clone(session_of(file));
         Ok(Caller {
             here: session.kept(),
             observed: Observed::of(&session),
@@ -254,10 +280,10 @@ impl Caller {
         self.check_placement(function, options)?;
         self.session.check_open()?;
         let trace = self.trace_of_call()?;
-        let run = |places: &Locations| {
-            self.try_call(places, function, args, options, deadline_ms, GroupSelection::All, trace)
-        };
-        self.retry_if_moved(run)
+        let call = Call::new(function, args, options.fresh, deadline_ms, trace);
+        self.retry_if_moved(|places, is_brief| {
+            self.try_call(places, options, Call { is_brief, ..call.clone() })
+        })
     }
 
     /// Calls a function once at every node that holds row groups of the table, each time over the row groups there.
@@ -296,7 +322,8 @@ impl Caller {
         }
         let taken = ClientShare { here, of: self.groups.len() };
         let trace = self.trace_of_call()?;
-        self.retry_if_moved(|places| {
+        let call = Call::new(function, args, options.fresh, deadline_ms, trace);
+        self.retry_if_moved(|places, is_brief| {
             let mut firsts: Vec<(NodeId, u64)> = Vec::new();
             for (index, group) in self.groups.iter().enumerate() {
                 let Some(node) = places.node_of(group.start).filter(|_| !taken.has(index)) else { continue };
@@ -311,7 +338,7 @@ impl Caller {
                 calls.push((fetched, GroupSelection::Taken(taken)));
             }
             let at = |&(options, lists): &(CallOptions, GroupSelection)| {
-                self.try_call(places, function, args, options, deadline_ms, lists, trace)
+                self.try_call(places, options, Call { is_brief, lists, ..call.clone() })
             };
             // Calls all nodes at once, each from a thread of its own.
             std::thread::scope(|threads| {
@@ -325,44 +352,14 @@ impl Caller {
         })
     }
 
-    /// Calls `run` with the locations of the bytes, and retries it once if bytes were lost or cannot be reached, and
-    /// there are others elsewhere. A retry is safe, because functions have no side effects.
-    fn retry_if_moved<T>(&self, run: impl Fn(&Locations) -> Result<T, Error>) -> Result<T, Error> {
-        let places = Arc::clone(&self.places.lock());
-        let error = match run(&places) {
-            Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable) => error,
-            other => return other,
-        };
-        if error.kind() == ErrorKind::Lost {
-            // The bytes may have moved, or been rebuilt.
-            beneath::reopen(&self.file, &error)?;
-        }
-        let places = Locations::of(&self.file, self.range.clone())?;
-        let has_suspects = places.nodes().iter().any(|(node, _)| node.is_suspect());
-        if error.kind() == ErrorKind::Unreachable && has_suspects {
-            return Err(error);
-        }
-        let places = Arc::new(places);
-        *self.places.lock() = Arc::clone(&places);
-        self.idle.lock().clear();
-        run(&places)
-    }
-
-    #[allow(clippy::too_many_arguments)] // those of a call, and its locations
     fn try_call(
         &self,
         places: &Locations,
-        function: &Function,
-        args: &[u8],
         options: CallOptions,
-        deadline_ms: u32,
-        lists: GroupSelection,
-        trace: TraceId,
+        mut call: Call<'_>,
     ) -> Result<Called, Error> {
-        let fresh = options.fresh;
+        let (function, lists, trace) = (call.function, call.lists, call.trace);
         let way = self.choose(function, options);
-        let mut call =
-            Call { function, args, fresh, deadline_ms, lists, trace, state: None, supplied: 0, ran_ns: 0 };
         let mut station = self.first_station(places, way, options.at)?;
         let is_learning = self.is_learning(options.placement);
         let mut hops = 0;
@@ -378,7 +375,7 @@ impl Caller {
                 let whole_ns = (called.ran_ns as f64 / share) as u64;
                 self.note(
                     function,
-                    station.links(),
+                    station.links().map(|node| &**node),
                     whole_ns,
                     took_ns - called.ran_ns.min(took_ns),
                     output.len() as u64,
@@ -462,7 +459,6 @@ impl Caller {
     }
 
     fn first_station(&self, places: &Locations, way: Way, at: Option<u64>) -> Result<Station, Error> {
-        let nowhere = || Error::new(ErrorKind::Lost, "no node holds bytes of the window");
         match (way, at) {
             (Way::Fetch, _) => Ok(Station::Here),
             (Way::Split, _) => {
@@ -496,6 +492,8 @@ impl Caller {
         if let Station::Here = station {
             self.fetch_missing(call.lists, places)?;
         }
+        let watched = station.links().filter(|node| call.is_brief && places.has_others(node));
+        let requests = Requests { session: &self.session, watched };
         let mut broken_lanes = 0;
         let mut idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
         loop {
@@ -503,11 +501,12 @@ impl Caller {
             let mut lane = match idle.take() {
                 Some(lane) => lane,
                 None => {
-                    self.open(places, station, key.2, call.trace).inspect_err(|error| station.note(error))?
+                    let opened = self.open(places, station, key.2, call.trace, &requests);
+                    opened.inspect_err(|error| station.note(error))?
                 }
             };
             lane.link.set_trace(call.trace);
-            match self.call_on(places, station, &mut lane, call) {
+            match self.call_on(places, station, &mut lane, call, &requests) {
                 // The process may have been ended for another caller. A retry is safe, because functions have no side
                 // effects.
                 Err(LinkError::Disconnected(_)) if was_idle || broken_lanes < BROKEN_LANES_MAX => {
@@ -549,11 +548,10 @@ impl Caller {
         station: &Station,
         side: Side,
         trace: TraceId,
+        requests: &Requests<'_>,
     ) -> Result<OpenLane, Error> {
         match station {
-            Station::Node(node) => {
-                OpenLane::open(&self.session, node, places, side, self.output_bytes, trace)
-            }
+            Station::Node(node) => OpenLane::open(requests, node, places, side, self.output_bytes, trace),
             Station::Here => {
                 let nothing = || Error::new(ErrorKind::Lost, "no byte of the window was fetched");
                 let fetched = self.fetched.get().ok_or_else(nothing)?;
@@ -571,9 +569,8 @@ impl Caller {
         station: &Station,
         lane: &mut OpenLane,
         call: &mut Call<'_>,
+        requests: &Requests<'_>,
     ) -> Result<(WireCalled, Vec<u8>), LinkError> {
-        let patience = self.session.options().request_timeout_ms;
-        let deadline = || self.session.deadline(patience);
         if let Some(columns) = self.columns.as_ref().filter(|_| lane.lists != Some(call.lists)) {
             let is_listed = |index: usize| {
                 self.groups
@@ -583,10 +580,11 @@ impl Caller {
             let columns = columns.encode(&is_listed).map(Bytes::new);
             let too_long = LinkError::Protocol(WireError::Text { what: "a table of columns" });
             let columns = columns.map_err(|_| too_long)?.map_err(LinkError::Protocol)?;
-            lane.link.call(&Request::PutColumns(PutColumns { columns }), deadline())?;
+            let put = Request::PutColumns(PutColumns { columns });
+            requests.call(&mut *lane.link, &put, requests.deadline(0))?;
             lane.lists = Some(call.lists);
         }
-        let number = lane.number(call.function, deadline)?;
+        let number = lane.number(call.function, requests)?;
         let request = Request::CallFunction(CallFunction {
             number,
             fresh: call.fresh,
@@ -595,15 +593,15 @@ impl Caller {
             state: Bytes::new(call.state.clone().unwrap_or_default()).map_err(LinkError::Protocol)?,
             args: Bytes::new(call.args.to_vec()).map_err(LinkError::Protocol)?,
         });
-        let until = || self.session.deadline(patience.saturating_add(call.deadline_ms.into()));
-        let mut reply = lane.link.call(&request, until())?;
+        let until = requests.deadline(call.deadline_ms.into());
+        let mut reply = requests.call(&mut *lane.link, &request, until)?;
         loop {
             let called = match reply {
                 Reply::CallFunction(called) | Reply::Supply(called) => called,
                 other => return Err(unexpected(&other)),
             };
             if called.outcome != Outcome::Away {
-                let output = self.take_output(lane, &called, deadline)?;
+                let output = self.take_output(lane, &called, requests)?;
                 return Ok((called, output));
             }
             if call.supplied == SUPPLIED_MAX {
@@ -616,7 +614,8 @@ impl Caller {
             }
             call.supplied += 1;
             let supply = Request::Supply(Supply { at: called.detail, bytes: self.piece(called.detail) });
-            reply = lane.link.call(&supply, until())?;
+            let until = requests.deadline(call.deadline_ms.into());
+            reply = requests.call(&mut *lane.link, &supply, until)?;
         }
     }
 
@@ -637,7 +636,7 @@ impl Caller {
         &self,
         lane: &mut OpenLane,
         called: &WireCalled,
-        deadline: impl Fn() -> MonoNs,
+        requests: &Requests<'_>,
     ) -> Result<Vec<u8>, LinkError> {
         let wanted = called.output_bytes;
         let mut output = called.output.clone().into_vec();
@@ -647,7 +646,7 @@ impl Caller {
         }
         while (output.len() as u64) < wanted {
             let next = Request::NextOutput(NextOutput { from: output.len() as u64 });
-            match lane.link.call(&next, deadline())? {
+            match requests.call(&mut *lane.link, &next, requests.deadline(0))? {
                 Reply::NextOutput(piece) if !piece.output.is_empty() => {
                     piece.output.slices().for_each(|bytes| output.extend_from_slice(bytes));
                 }
@@ -666,7 +665,9 @@ impl Caller {
         let station = self.first_station(&places, Way::Ship, None)?;
         let key = (places.number, station.key(), Side::of(function));
         let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
-        let mut lane = idle.map_or_else(|| self.open(&places, &station, key.2, TraceId::NONE), Ok)?;
+        let requests = Requests { session: &self.session, watched: None };
+        let open = || self.open(&places, &station, key.2, TraceId::NONE, &requests);
+        let mut lane = idle.map_or_else(open, Ok)?;
         lane.link.set_trace(TraceId::NONE);
         let deadline = self.session.request_deadline();
         let next = Request::NextOutput(NextOutput { from: 0 });

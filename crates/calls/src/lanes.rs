@@ -3,7 +3,7 @@
 use crate::Function;
 use crate::lists::GroupSelection;
 use crate::places::Locations;
-use farpool_files::beneath::{NodeLinks, Session};
+use farpool_files::beneath::{BRIEF_MS, NodeLinks, Session};
 use farpool_files::{Error, ErrorKind};
 use farpool_transport::{Link, LinkError};
 use farpool_wire::control::*;
@@ -27,6 +27,48 @@ impl Side {
     }
 }
 
+/// Time in ms after which a node that has not answered is asked whether it is there.
+const LOOK_MS: u64 = BRIEF_MS / 4;
+
+/// Requests to a node, or to a sandbox process of this machine, and how long each is waited for.
+pub(crate) struct Requests<'s> {
+    pub(crate) session: &'s Session,
+    /// Node that is asked whether it is there while it does not answer, because others can do the same. `None` if a
+    /// request is waited for until its deadline.
+    pub(crate) watched: Option<&'s Arc<NodeLinks>>,
+}
+
+impl Requests<'_> {
+    /// Returns the deadline of a request that is sent now, and takes up to `more_ms` longer than others.
+    pub(crate) fn deadline(&self, more_ms: u64) -> MonoNs {
+        self.session.deadline(self.session.options().request_timeout_ms.saturating_add(more_ms))
+    }
+
+    /// Sends a request and waits for its reply.
+    ///
+    /// Errors: [`LinkError::TimedOut`] if the deadline passes, or if the node is silent.
+    pub(crate) fn call(
+        &self,
+        link: &mut dyn Link,
+        request: &Request,
+        deadline: MonoNs,
+    ) -> Result<Reply, LinkError> {
+        let Some(node) = self.watched else { return link.call(request, deadline) };
+        let mut look = self.session.deadline(LOOK_MS).min(deadline);
+        link.post_call(request, deadline.min(look.plus_ms(BRIEF_MS)))?;
+        loop {
+            if let Some(reply) = link.take_call_by(request, look, deadline)? {
+                return Ok(reply);
+            }
+            let until = self.session.deadline(BRIEF_MS / 2);
+            if look == deadline || !self.session.answers(node, until) {
+                return Err(LinkError::TimedOut);
+            }
+            look = self.session.deadline(LOOK_MS).min(deadline);
+        }
+    }
+}
+
 /// Bytes of a module up to which it is sent with its first use on a lane, without asking whether the lane knows it.
 const SENT_AT_ONCE_BYTES: usize = 8 << 10;
 
@@ -47,7 +89,7 @@ impl OpenLane {
 
     /// Opens a lane at a node.
     pub(crate) fn open(
-        session: &Session,
+        requests: &Requests<'_>,
         node: &Arc<NodeLinks>,
         places: &Locations,
         side: Side,
@@ -60,12 +102,14 @@ impl OpenLane {
             output_bytes,
             parts: places.parts(node)?,
         };
-        let patience_ms = session.options().request_timeout_ms;
-        let mut link = node.dial_own(session.deadline(patience_ms))?;
+        let mut link = node.dial_own(match requests.watched {
+            Some(_) => requests.session.deadline(BRIEF_MS),
+            None => requests.deadline(0),
+        })?;
         link.set_trace(trace);
         // The request may queue at the node for a process.
-        let deadline = session.deadline(patience_ms.saturating_add(LANE_QUEUE_MS));
-        let reply = link.call(&Request::OpenLane(open), deadline);
+        let deadline = requests.deadline(LANE_QUEUE_MS);
+        let reply = requests.call(&mut *link, &Request::OpenLane(open), deadline);
         match reply.map_err(|error| node.link_error(&error))? {
             Reply::OpenLane(_) => Ok(OpenLane::over(link)),
             other => {
@@ -76,41 +120,37 @@ impl OpenLane {
     }
 
     /// Returns the number of a function on this lane, and sends the function if the lane does not know it.
-    pub(crate) fn number(
-        &mut self,
-        function: &Function,
-        deadline: impl Fn() -> MonoNs,
-    ) -> Result<u32, LinkError> {
+    pub(crate) fn number(&mut self, function: &Function, requests: &Requests<'_>) -> Result<u32, LinkError> {
         let Function { entry, digest, .. } = function;
         let known = self.numbers.get(digest).into_iter().flatten().find(|(known, _)| known == entry);
         if let Some((_, number)) = known {
             return Ok(*number);
         }
-        let number = self.ask_number(function, deadline())?;
+        let number = self.ask_number(function, requests)?;
         self.numbers.entry(*digest).or_default().push((entry.clone(), number));
         Ok(number)
     }
 
-    fn ask_number(&mut self, function: &Function, deadline: MonoNs) -> Result<u32, LinkError> {
+    fn ask_number(&mut self, function: &Function, requests: &Requests<'_>) -> Result<u32, LinkError> {
         let Function { form, entry, digest, bytes, .. } = function.clone();
         // Sends a short module at once: a question would take as long.
         if form == FunctionForm::Wasm && bytes.len() <= SENT_AT_ONCE_BYTES {
-            return self.put(function, deadline);
+            return self.put(function, requests);
         }
         let wanted = UseFunction { form, digest, entry };
-        match self.link.call(&Request::UseFunction(wanted), deadline) {
+        match requests.call(&mut *self.link, &Request::UseFunction(wanted), requests.deadline(0)) {
             Ok(Reply::UseFunction(used)) => Ok(used.number),
             Err(LinkError::Refused { refusal, .. })
                 if refusal.code == Code::NoSuchFunction && form != FunctionForm::Resident =>
             {
-                self.put(function, deadline)
+                self.put(function, requests)
             }
             Ok(other) => Err(unexpected(&other)),
             Err(error) => Err(error),
         }
     }
 
-    fn put(&mut self, function: &Function, deadline: MonoNs) -> Result<u32, LinkError> {
+    fn put(&mut self, function: &Function, requests: &Requests<'_>) -> Result<u32, LinkError> {
         let put = PutFunction {
             form: function.form,
             entry: function.entry.clone(),
@@ -119,8 +159,8 @@ impl OpenLane {
             bytes: Bytes::new(function.bytes.to_vec()).map_err(LinkError::Protocol)?,
         };
         // Compiling or loading the function may take this long, in addition to the answer.
-        let deadline = deadline.plus_ms(FUNCTION_READY_MS_MAX.into());
-        match self.link.call(&Request::PutFunction(put), deadline)? {
+        let deadline = requests.deadline(FUNCTION_READY_MS_MAX.into());
+        match requests.call(&mut *self.link, &Request::PutFunction(put), deadline)? {
             Reply::PutFunction(used) => Ok(used.number),
             other => Err(unexpected(&other)),
         }

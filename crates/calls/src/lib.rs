@@ -7,9 +7,10 @@
 //! machine, over fetched bytes. A function can only compute an output from its window and its arguments, so all of
 //! these give the same output.
 //!
-//! If a node dies during a call, the call ends with [`ErrorKind::Lost`], or with [`ErrorKind::Unreachable`] while its
-//! death is not certain. It is retried only if the file's bytes are elsewhere by then: because they were moved, or
-//! because [`Pool::rebuild_with`](farpool_files::Pool::rebuild_with) was told how to recreate them.
+//! If a node dies or is silent during a call, the call is made again where other copies are, or at other nodes if the
+//! bytes can be computed from parity. Otherwise it ends with [`ErrorKind::Lost`], or with [`ErrorKind::Unreachable`]
+//! while the death is not certain, unless [`Pool::rebuild_with`](farpool_files::Pool::rebuild_with) was told how to
+//! recreate the bytes.
 //!
 //! Contract: `spec/function.md`.
 //!
@@ -24,6 +25,7 @@ mod lanes;
 mod lists;
 mod observed;
 mod places;
+mod retrying;
 mod signing;
 mod station;
 mod stopped;

@@ -21,7 +21,7 @@ impl Station {
         }
     }
 
-    pub(crate) fn links(&self) -> Option<&NodeLinks> {
+    pub(crate) fn links(&self) -> Option<&Arc<NodeLinks>> {
         match self {
             Station::Node(node) => Some(node),
             Station::Here => None,

@@ -14,6 +14,11 @@ use std::time::Duration;
 /// than CPUs want to run.
 const EMBEDDED_START: Duration = Duration::from_secs(60);
 
+/// Duration of a lease in an embedded pool, and time after which a node counts as silent, in ms. Its broker, nodes and
+/// session end together, so nothing is gained by noticing soon that one of them is silent. A machine with many more
+/// threads than CPUs may keep their threads waiting for seconds.
+const EMBEDDED_SILENCE_MS: u32 = 30_000;
+
 /// Options of a pool inside this process, for tests and for use on one machine.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
@@ -59,8 +64,13 @@ pub(crate) fn embedded(options: EmbeddedOptions) -> Result<Pool, Error> {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let start = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, error.to_string());
     let store = Box::new(MemoryStore::default());
-    let broker = Broker::start(loopback, &Exposure::default(), LeaseSettings::default(), store)
-        .map_err(|error| start(&error))?;
+    let settings = LeaseSettings {
+        lease_ttl_ms: EMBEDDED_SILENCE_MS,
+        node_silence_ms: EMBEDDED_SILENCE_MS,
+        ..LeaseSettings::default()
+    };
+    let broker =
+        Broker::start(loopback, &Exposure::default(), settings, store).map_err(|error| start(&error))?;
     let mut nodes = Vec::new();
     for index in 1..=options.node_count {
         let name = Name::new(format!("embedded-{index}")).map_err(|error| start(&error))?;

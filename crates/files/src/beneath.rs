@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, Phase};
 use crate::plan::{EXTENT_BYTES_MAX, ExtentCopy, ReadPlan, Segment};
 use crate::pool::Pool;
+use farpool_wire::FileId;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,6 +21,14 @@ pub use crate::unlisted::Unlisted;
 /// Returns the session that a file was opened in.
 pub fn session_of(file: &FarFile) -> &Arc<Session> {
     &file.inner.session
+}
+
+/// Returns the id of a published file. `None` for any other file.
+pub fn id_of(file: &FarFile) -> Option<FileId> {
+    match file.inner.state().phase {
+        Phase::Published(file) => Some(file),
+        _ => None,
+    }
 }
 
 /// Returns the session of a pool.
@@ -44,20 +53,31 @@ pub fn reopen(file: &FarFile, gone: &Error) -> Result<(), Error> {
 pub struct Stretch {
     /// Range of the file.
     pub file: Range<u64>,
-    /// Region that has the bytes.
-    pub region: Arc<LeasedRegion>,
+    /// Region that has the bytes. `None` if it is lost or its node is silent, and the bytes are computed from parity.
+    pub region: Option<Arc<LeasedRegion>>,
     /// Offset of the first byte in the region.
     pub offset: u64,
+    /// True if the bytes can be had without the region's node: another one has a copy, or they can be computed.
+    pub has_others: bool,
 }
 
-/// Returns where all bytes of a range lie, in order. `None` if the file can still be written.
+/// Returns where all bytes of a range lie, in order. `None` if the file can still be written. Nodes named in `without`
+/// count as lost.
 ///
-/// Errors: [`ErrorKind::Lost`] if some bytes have no copy left.
-pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretch>>, Error> {
+/// Errors: [`ErrorKind::Lost`] if some bytes have no copy left, and there is no parity.
+pub fn stretches(
+    file: &FarFile,
+    range: &Range<u64>,
+    without: &[String],
+) -> Result<Option<Vec<Stretch>>, Error> {
+    let is_there = |region: &LeasedRegion| {
+        region.check_usable().is_ok() && without.iter().all(|name| **name != *region.node.info.name)
+    };
     let state = file.inner.state();
     if !matches!(state.phase, Phase::Published(_) | Phase::Sealed(_)) {
         return Ok(None);
     }
+    let has_parity = state.stripes.is_some();
     let mut stretches: Vec<Stretch> = Vec::new();
     for (extent, copies) in state.map.extents() {
         let (start, end) = (extent.start.max(range.start), extent.end.min(range.end));
@@ -66,28 +86,41 @@ pub fn stretches(file: &FarFile, range: &Range<u64>) -> Result<Option<Vec<Stretc
         }
         // A copy that goes on in the region of the bytes before needs no mapping of its own, and one on the same node
         // no request to another.
-        let last = stretches.last().map(|last| Arc::clone(&last.region));
+        let last = stretches.last().and_then(|last| last.region.clone());
+        let is_good = |region: &LeasedRegion| is_there(region) && !region.node.is_suspect();
         let rank = |copy: &&ExtentCopy<Arc<LeasedRegion>>| {
             let region = &copy.allocation.region;
             let is_here = last.as_ref().is_some_and(|last| Arc::ptr_eq(last, region));
             let is_near = last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.node, &region.node));
-            (region.check_usable().is_err(), region.node.is_suspect(), !is_here, !is_near)
+            (!is_there(region), region.node.is_suspect(), !is_here, !is_near)
         };
-        let Some(copy) = copies.iter().min_by_key(rank) else {
+        let found = copies.iter().min_by_key(rank).map(|copy| &copy.allocation);
+        let found = found.filter(|found| !has_parity || is_good(&found.region));
+        if found.is_none() && !has_parity {
             return Err(Error::new(ErrorKind::Lost, format!("bytes from {start} on have no copy left")));
+        }
+        let region = found.map(|found| Arc::clone(&found.region));
+        let offset = found.map_or(0, |found| found.offset + (start - extent.start));
+        let is_other = |copy: &ExtentCopy<Arc<LeasedRegion>>| {
+            let other = &copy.allocation.region;
+            is_good(other) && region.as_ref().is_some_and(|region| !Arc::ptr_eq(&region.node, &other.node))
         };
-        let (region, offset) =
-            (Arc::clone(&copy.allocation.region), copy.allocation.offset + (start - extent.start));
+        let has_others = has_parity || copies.iter().any(is_other);
         match stretches.last_mut() {
             // Adjacent bytes of one region become one entry, which needs only one mapping.
             Some(last)
-                if Arc::ptr_eq(&last.region, &region)
+                if last
+                    .region
+                    .as_ref()
+                    .zip(region.as_ref())
+                    .is_some_and(|(one, other)| Arc::ptr_eq(one, other))
                     && last.file.end == start
                     && last.offset + (last.file.end - last.file.start) == offset =>
             {
                 last.file.end = end;
+                last.has_others &= has_others;
             }
-            _ => stretches.push(Stretch { file: start..end, region, offset }),
+            _ => stretches.push(Stretch { file: start..end, region, offset, has_others }),
         }
     }
     Ok(Some(stretches))

@@ -110,6 +110,11 @@ impl Nodes {
         self.links.lock().get(&(node, life)).is_some_and(|links| links.is_lost())
     }
 
+    /// Reports whether a life of a node is known to be over.
+    pub(crate) fn is_over(&self, life: Incarnation) -> bool {
+        self.links.lock().values().any(|links| links.info.incarnation == life && links.is_lost())
+    }
+
     /// Returns the nodes that must get no new extents: they are being drained (emptied), or `is_good` refuses them.
     pub(crate) fn unfit(&self, is_good: impl Fn(&NodeLinks) -> bool) -> BTreeSet<NodeId> {
         let links = self.links.lock();

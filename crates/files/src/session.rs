@@ -6,7 +6,7 @@ use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
 use crate::kept::Kept;
 use crate::leases::Leases;
-use crate::node_links::{LeasedRegion, NodeLinks};
+use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::nodes::Nodes;
 use crate::options::{PoolOptions, Protection};
 use crate::plan::PageKey;
@@ -16,7 +16,7 @@ use crate::session_core::SessionCore;
 use crate::stats::{Counters, add};
 use farpool_transport::recv_buffers::RecvBufferPool;
 use farpool_transport::times::ConnectionKind;
-use farpool_transport::{Brokers, Dialer, Link, Transport};
+use farpool_transport::{Brokers, Dialer, Link, LinkError, Transport};
 use farpool_wire::{MonoNs, Name, Opcode, Request, TraceId};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -38,8 +38,12 @@ pub struct Session {
     pub(crate) repair: Arc<Repair>,
     pub(crate) leases: Leases,
     pub(crate) rebuilding: Rebuilding,
+    /// Tenant that the broker takes this process for.
+    tenant: Name,
     /// Number of failure domains whose nodes can grant leases, as the broker last reported.
     hosts: AtomicU32,
+    /// Most that it ever reported. A broker that has just begun to lead hears of its nodes one after the other.
+    hosts_seen: AtomicU32,
     /// True if the broker keeps several copies of published files. It is asked when that first matters.
     knows_copies: OnceLock<bool>,
     /// Key that encrypts the pages of encrypted files. Made with the first such file.
@@ -81,7 +85,9 @@ impl Session {
             repair,
             leases,
             rebuilding: Rebuilding::default(),
+            tenant: opened.tenant,
             hosts: AtomicU32::new(opened.hosts),
+            hosts_seen: AtomicU32::new(opened.hosts),
             knows_copies: OnceLock::new(),
             page_key: OnceLock::new(),
             behind,
@@ -160,6 +166,21 @@ impl Session {
         self.base.request_deadline()
     }
 
+    /// Returns the tenant that the broker takes this process for.
+    pub fn tenant(&self) -> &Name {
+        &self.tenant
+    }
+
+    /// Asks a node whether it is there. Any answer will do.
+    pub fn answers(&self, node: &NodeLinks, deadline: MonoNs) -> bool {
+        let renew = Request::Renew(self.leases.proof().clone());
+        let asked = node.converse(deadline, Repeat::Harmless, |link| match link.call(&renew, deadline) {
+            Err(LinkError::Refused { .. }) => Ok(()),
+            other => other.map(drop),
+        });
+        asked.is_ok()
+    }
+
     /// Returns the key of encrypted files. It never leaves this process and ends with the session.
     pub(crate) fn page_key(&self) -> Result<Arc<PageKey>, Error> {
         if let Some(key) = self.page_key.get() {
@@ -178,6 +199,7 @@ impl Session {
     }
 
     fn note_hosts(&self, hosts: u32) {
+        self.hosts_seen.fetch_max(hosts, Ordering::Relaxed);
         if self.hosts.swap(hosts, Ordering::Relaxed) < hosts {
             // A file with too few copies may find a second host now.
             self.repair.request();
@@ -200,15 +222,21 @@ impl Session {
         }
     }
 
-    /// Returns a protection.
+    /// Returns a protection. Waits up to the duration of a lease if the pool had enough hosts for it before.
     ///
     /// Errors: the pool has too few hosts for it.
     pub(crate) fn check_hosts(&self, asked: Protection) -> Result<Protection, Error> {
         let hosts_min = asked.hosts_min();
-        if self.hosts() < hosts_min {
+        let give_up = self.deadline(self.leases.ttl_ms());
+        while self.hosts() < hosts_min {
             // Another host may have come since the last heartbeat.
             let kept = self.broker.ask(&Request::KeepSession(self.leases.proof().clone()))?;
             self.note_hosts(answer_of!(kept, KeepSession)?.hosts);
+            let had_enough = self.hosts_seen.load(Ordering::Relaxed) >= hosts_min;
+            if self.hosts() >= hosts_min || !had_enough || self.base.host.now() >= give_up {
+                break;
+            }
+            self.base.pause(50)?;
         }
         let hosts = self.hosts();
         if hosts >= hosts_min {
@@ -230,19 +258,26 @@ impl Session {
     /// Waits for the next renewal, then renews the leases, notices lost nodes and gives idle regions back. The
     /// session's thread calls this until it returns false, which it does once the session has ended.
     ///
-    /// The nodes are renewed first and the broker last, because the broker only lists the session.
+    /// The nodes are renewed first and the broker afterwards, because the broker only lists the session. What can wait
+    /// is left for the next time if these took long, so that the next renewal comes before the leases end.
     pub(crate) fn keep_alive(self: &Arc<Self>) -> bool {
         let (period_ms, share_ms) = (self.leases.ttl_ms() / 3, self.leases.ttl_ms() / 4);
         if self.base.pause(period_ms.clamp(20, self.base.options.renew_ms_max)).is_err() {
             return false;
         }
         let share_ms = share_ms.min(self.base.options.request_timeout_ms);
+        let late = self.base.deadline(share_ms);
         self.leases.renew_all(share_ms);
         if let Some(kept) = self.broker.keep(self.leases.proof(), share_ms) {
             self.note_hosts(kept.hosts);
         }
-        self.leases.find_unanswered(share_ms);
-        self.leases.release_idle(share_ms);
+        let is_late = || self.base.host.now() > late;
+        if !is_late() {
+            self.leases.find_unanswered(share_ms);
+        }
+        if !is_late() {
+            self.leases.release_idle(share_ms);
+        }
         self.recv_buffers.age();
         if self.repair.claim() {
             let session = Arc::clone(self);

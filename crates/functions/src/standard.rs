@@ -31,11 +31,13 @@ impl Resident for Walk {
             Some(state) => words(state).ok_or(BAD_ARGUMENTS)?,
             None => [first, steps, 0],
         };
+        // A walk that has hopped takes a step: the node where the item lay may be lost, and this one loads it.
+        let mut may_hop = hops != 0 && call.state.is_none();
         while left > 0 {
             if left.is_multiple_of(4096) {
                 call.go_on()?;
             }
-            if hops != 0 && !call.is_here(at) && at < call.window_bytes() {
+            if may_hop && !call.is_here(at) && at < call.window_bytes() {
                 [at, left, sum].iter().try_for_each(|word| output.put(&word.to_le_bytes()))?;
                 output.hop(at);
                 return Ok(());
@@ -44,6 +46,7 @@ impl Resident for Walk {
             sum = sum.wrapping_add(call.u64_at(value_at)?);
             at = call.u64_at(at)?;
             left -= 1;
+            may_hop = hops != 0;
         }
         output.put(&at.to_le_bytes())?;
         output.put(&sum.to_le_bytes())

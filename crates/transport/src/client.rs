@@ -177,16 +177,20 @@ impl<S: Stream> FrameLink<S> {
         }
     }
 
-    /// Receives the header of a control reply. A peer that speaks TLS answers a plaintext greeting with an alert, which
-    /// is shorter than a header.
-    fn receive_head(&mut self, deadline: MonoNs) -> Result<Header, LinkError> {
+    /// Receives the header of a control reply. `None` if its first byte has not come by `begins`. A peer that speaks
+    /// TLS answers a plaintext greeting with an alert, which is shorter than a header.
+    fn receive_head(&mut self, begins: MonoNs, deadline: MonoNs) -> Result<Option<Header>, LinkError> {
         let mut head = [0; HEADER_BYTES];
-        let received = read_full(&mut self.stream, &mut [IoSliceMut::new(&mut head)], deadline);
+        let first = match self.read_some(&mut [IoSliceMut::new(&mut head)], begins) {
+            Err(LinkError::TimedOut) => return Ok(None),
+            other => other?,
+        };
+        let received = self.read_full(&mut [IoSliceMut::new(&mut head[first..])], deadline);
         if !self.stream.is_encrypted() && tls::is_alert(&head) {
             return Err(LinkError::Untrusted(TlsError::peer_speaks_tls()));
         }
-        received.map_err(broken)?;
-        Header::decode(&head).map_err(LinkError::Protocol)
+        received?;
+        Header::decode(&head).map(Some).map_err(LinkError::Protocol)
     }
 
     fn take_id(&mut self) -> u64 {
@@ -526,10 +530,20 @@ impl<S: Stream> Link for FrameLink<S> {
     }
 
     fn take_call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
-        let id = self.called.pop_front().ok_or_else(out_of_order)?;
-        let header = self.receive_head(deadline)?;
+        self.take_call_by(request, deadline, deadline)?.ok_or(LinkError::TimedOut)
+    }
+
+    fn take_call_by(
+        &mut self,
+        request: &Request,
+        begins: MonoNs,
+        deadline: MonoNs,
+    ) -> Result<Option<Reply>, LinkError> {
+        let id = *self.called.front().ok_or_else(out_of_order)?;
+        let Some(header) = self.receive_head(begins, deadline)? else { return Ok(None) };
+        self.called.pop_front();
         let reply = self.receive_body(&header, request.opcode(), id, deadline)?;
-        reply.map_err(|refusal| LinkError::Refused { index: 0, refusal })
+        reply.map(Some).map_err(|refusal| LinkError::Refused { index: 0, refusal })
     }
 
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {

@@ -170,6 +170,17 @@ pub trait Link: Send {
         self.call(request, deadline)
     }
 
+    /// Does the same as [`Self::take_call`] if the reply begins to arrive by `begins`. Returns `None` if it does not;
+    /// the reply is then still to be taken, and the link is usable. The default waits for the reply until `deadline`.
+    fn take_call_by(
+        &mut self,
+        request: &Request,
+        _begins: MonoNs,
+        deadline: MonoNs,
+    ) -> Result<Option<Reply>, LinkError> {
+        self.take_call(request, deadline).map(Some)
+    }
+
     /// Reads every range, or returns the first refusal. A range has at most `IO_BYTES_MAX` bytes.
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError>;
 
@@ -242,6 +253,15 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn take_call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
         (**self).take_call(request, deadline)
+    }
+
+    fn take_call_by(
+        &mut self,
+        request: &Request,
+        begins: MonoNs,
+        deadline: MonoNs,
+    ) -> Result<Option<Reply>, LinkError> {
+        (**self).take_call_by(request, begins, deadline)
     }
 
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {

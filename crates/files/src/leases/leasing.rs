@@ -328,7 +328,7 @@ impl Leases {
     ) -> Result<(), Error> {
         let mut avoid: Vec<Incarnation> = Vec::new();
         let mut bytes = wanted;
-        let mut tries = 0;
+        let (mut tries, mut died) = (0, 0);
         let mut give_up = None;
         loop {
             let error = match self.lease_once(growing, group, bytes, apart, patience, &mut avoid) {
@@ -340,6 +340,12 @@ impl Leases {
             let full = error.refusal().filter(is_full);
             if bytes > needed && full.is_some_and(|refusal| refusal.detail >= needed) {
                 bytes = needed;
+                continue;
+            }
+            // A node has died, and the broker may not have noticed yet. It is asked for memory of other nodes at once.
+            avoid.retain(|life| self.nodes.is_over(*life));
+            if avoid.len() > died {
+                died = avoid.len();
                 continue;
             }
             tries += 1;
@@ -357,7 +363,6 @@ impl Leases {
                     self.nodes.lost_shown()
                 )));
             }
-            avoid.clear();
             self.base.pause(20 << tries.min(FULL_TRIES))?;
         }
     }

@@ -269,6 +269,15 @@ impl<S: MemoryStream> Link for ShmLink<S> {
         self.control.take_call(request, deadline)
     }
 
+    fn take_call_by(
+        &mut self,
+        request: &Request,
+        begins: MonoNs,
+        deadline: MonoNs,
+    ) -> Result<Option<Reply>, LinkError> {
+        self.control.take_call_by(request, begins, deadline)
+    }
+
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         check_ops(ops.iter().map(|op| (op.span.bytes, op.into.len())))?;
         for (index, op) in ops.iter_mut().enumerate() {

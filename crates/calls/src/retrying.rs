@@ -1,0 +1,85 @@
+//! Making calls again where other nodes have the bytes, after a node was lost or is silent.
+
+use crate::calling::Caller;
+use crate::places::Locations;
+use farpool_files::beneath;
+use farpool_files::{Error, ErrorKind};
+use std::sync::Arc;
+
+/// Number of times that a call is made, at most.
+const TRIES_MAX: u32 = 4;
+
+impl Caller {
+    /// Calls `run` with the locations of the bytes, and again while bytes are lost or cannot be reached and there are
+    /// others elsewhere. A retry is safe, because functions have no side effects. `run` is also told whether a silent
+    /// node is to be given up soon where others can do the same.
+    pub(crate) fn retry_if_moved<T>(
+        &self,
+        run: impl Fn(&Locations, bool) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut places = self.places_now();
+        let mut is_brief = true;
+        // Names of nodes that have lost the bytes, though they answer: they have started again.
+        let mut without = Vec::new();
+        for _ in 1..TRIES_MAX {
+            let error = match run(&places, is_brief) {
+                Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable) => error,
+                other => return other,
+            };
+            if error.kind() == ErrorKind::Lost {
+                without.extend(error.node().map(str::to_owned));
+            }
+            match self.look_again(&places, &error, &without) {
+                Ok(found) => places = found,
+                // All that have the bytes are silent. They may only be slow.
+                Err(_) if error.kind() == ErrorKind::Unreachable && is_brief && places.has_any_other() => {
+                    is_brief = false;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        run(&places, false)
+    }
+
+    /// Returns where the bytes are. Looks whether those that had to be computed have been made again.
+    fn places_now(&self) -> Arc<Locations> {
+        let places = Arc::clone(&self.places.lock());
+        if places.is_degraded
+            && let Ok(found) = Locations::of(&self.file, self.range.clone(), &[])
+            && !found.is_degraded
+        {
+            return self.go_to(found);
+        }
+        places
+    }
+
+    /// Returns where the bytes are after a call failed with `error`.
+    ///
+    /// Errors: they are nowhere else.
+    fn look_again(
+        &self,
+        places: &Locations,
+        error: &Error,
+        without: &[String],
+    ) -> Result<Arc<Locations>, Error> {
+        let found = Locations::of(&self.file, self.range.clone(), without);
+        match found {
+            Ok(found) if found.is_live() && !(error.kind() == ErrorKind::Lost && found.is_same(places)) => {
+                Ok(self.go_to(found))
+            }
+            _ if error.kind() == ErrorKind::Unreachable => Err(error.clone()),
+            _ => {
+                // The bytes may have moved, or been rebuilt.
+                beneath::reopen(&self.file, error)?;
+                Locations::of(&self.file, self.range.clone(), &[]).map(|found| self.go_to(found))
+            }
+        }
+    }
+
+    fn go_to(&self, places: Locations) -> Arc<Locations> {
+        let places = Arc::new(places);
+        *self.places.lock() = Arc::clone(&places);
+        self.idle.lock().clear();
+        places
+    }
+}
