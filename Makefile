@@ -60,7 +60,7 @@ CHECKS := test test-busy test-core test-rust test-sim test-python test-functions
 $(CHECKS): PROFILE := dev
 
 .DEFAULT_GOAL := help
-.PHONY: csi csi-sanity demo-pod test-pod test-helm help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare protection
+.PHONY: csi csi-sanity demo-pod test-pod test-helm help scraped build benches sandbox sql sqlite rivals wheel demo bench everything test test-core test-rust test-sim test-fuzz test-python test-functions test-sql test-programs test-monitoring test-documents test-packages damage functions modules reference farview lint sim loss chaos chaos-published mutants suites tla fuzz guest-test clean postgres-suite test-busy rules test-papers guest-figures sqlite-suite upgrade-test dist dist-test dist-compare protection
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -192,7 +192,7 @@ test-busy: everything wheel reference functions $(PROMETHEUS)/promtool $(SYSTEMD
 	  $(PYTHON) tests/busy.py --logs $(CACHE)/busy --cargo "$(CARGO_FLAGS) $(EVERYTHING)" \
 	  $(FUNCTION_CRATES:%=--cargo "$(CARGO_FLAGS) --manifest-path %") $(BUSY) --pytest "$(PYTEST)" \
 	  "bench/papers/test_figures.py -k 'postgres and (15 or 16)'" "bench/papers/test_figures.py -k 'postgres and (17 or 18)'" "bench/papers/test_figures.py -k 'not postgres'" \
-	  engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py deploy/helm/test_chart.py \
+	  engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_chaos.py engines/tests/test_monitoring.py engines/tests/test_documents.py packaging/test_packages.py deploy/helm/test_chart.py \
 	  examples/functions/native_test.py engines/python/tests/test_*.py
 
 protection: build wheel ## Measure what mirrors and parity of far tables cost (PROTECTION="--size 64MiB --rounds 1")
@@ -240,7 +240,10 @@ loss: build wheel ## Kill memory nodes while DuckDB spills (RUNS=100 for each pr
 
 chaos: build wheel $(ETCD) ## Run real processes in network namespaces under faults for 20 minutes (CHAOS="--minutes 2 --seed 7"); needs root
 	cargo build $(CARGO_FLAGS) --package farpool-tests --bins
-	FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/chaos/run.py $(CHAOS)
+	FARPOOL_ETCD=$(ETCD) FARPOOL_BIN=$(BIN) $(VENV)/bin/python bench/chaos/scratch.py $(CHAOS)
+
+chaos-published: build sandbox wheel functions $(ETCD) ## Lose nodes and brokers 1,000 times under queries and calls of published data (CHAOS="--faults 20 --transport shm"); needs root
+	$(TESTED) $(VENV)/bin/python bench/chaos/published.py $(CHAOS)
 
 mutants: ## Hunt for deliberate mistakes with the simulator (TRIES=5, up to SECONDS=60 each)
 	cargo run $(CARGO_FLAGS) --package farpool-sim --features mutants -- --mutants $(or $(TRIES),5) --seconds $(or $(SECONDS),60)
@@ -269,8 +272,8 @@ reference: $(READY) # Computes DuckDB's answers.
 test-papers: $(or $(filter everything,$(COMMAND)),$(COMMAND) benches rivals) wheel functions $(POSTGRES) $(POSTGRES_WHEELS) ## Run each figure of bench/papers in its quick form; needs root
 	CACHE=$(CACHE) FARPOOL_PROGRAMS=$(dir $(BIN)) FARPOOL_POSTGRES_WHEELS=$(POSTGRES_WHEELS) $(PYTEST) bench/papers/test_figures.py
 
-test-programs: everything wheel # Tests programs in a terminal, and farpool sql over a bucket behind a cache.
-	$(TESTED) $(PYTEST) engines/tests/test_terminal.py engines/tests/test_stores.py
+test-programs: everything wheel functions $(ETCD) # Tests programs in a terminal, farpool sql over a bucket behind a cache, and pools under faults.
+	$(TESTED) $(PYTEST) engines/tests/test_terminal.py engines/tests/test_stores.py engines/tests/test_chaos.py
 
 test-monitoring: $(or $(filter everything,$(COMMAND)),build) wheel $(PROMETHEUS)/promtool ## Test metrics, API, rules and alerts of real processes
 	$(TESTED) FARPOOL_PROMETHEUS=$(PROMETHEUS) $(PYTEST) engines/tests/test_monitoring.py

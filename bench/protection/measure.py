@@ -2,9 +2,10 @@
 """Measures what the protection of far tables costs: time and memory of putting them, and scans before and after a loss.
 
     bench/protection/measure.py                        # 1 GiB, five rounds
-    bench/protection/measure.py --size 64MiB --rounds 1
+    bench/protection/measure.py --size 64MiB --rounds 1 --transport shm
 
-A broker and six nodes, each with a host label of its own, run on this machine over loopback, which is not a network.
+A broker and six nodes, each with a host label of its own, run on this machine, over loopback, which is not a network,
+or over shared memory.
 In each round the same table is put without protection, with a mirror and with rs(4,2), in a random order, and scanned:
 once beside the data, and once by fetching all columns. Then a node is killed, and the tables that are protected are
 scanned again. Every result is compared with the right one.
@@ -79,10 +80,10 @@ def scan(pool: farpool.Pool, name: str, placement: str, rows: int) -> float:
     return seconds
 
 
-def one_round(binary: str, table: pa.Table, measured: dict[str, Measured], scans: int) -> None:
+def one_round(binary: str, transport: str, table: pa.Table, measured: dict[str, Measured], scans: int) -> None:
     memory = table.nbytes * SHARE * 2 // HOSTS + (256 << 20)
     with Cluster(binary, memory, HOSTS, hosts=True, node_arguments=("--no-reserve",)) as cluster:
-        with farpool.connect(cluster.url, transport="tcp") as pool:
+        with farpool.connect(cluster.url, transport=transport) as pool:
             kinds = [NONE, MIRROR, RS]
             random.shuffle(kinds)
             for kind in kinds:
@@ -110,6 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", default="1GiB", help="bytes of the table; default 1GiB")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, each with a new pool; default 5")
+    parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp", help="default tcp")
     parser.add_argument("--scans", type=int, default=3, help="scans of each kind in a round; default 3")
     parser.add_argument("--seed", type=int, default=1, help="seed of the orders and of the node that is killed")
     parser.add_argument("--json", help="also write the results to this file")
@@ -119,12 +121,16 @@ def main() -> None:
     measured = {kind: Measured() for kind in [NONE, MIRROR, RS]}
     for number in range(1, args.rounds + 1):
         print(f"round {number} of {args.rounds}", flush=True)
-        one_round(os.environ["FARPOOL_BIN"], table, measured, args.scans)
-    print(
-        f"\n{_size_text(table.nbytes)} in {table.num_rows} rows, {HOSTS} nodes over loopback, {os.cpu_count()} CPUs\n"
-    )
+        one_round(os.environ["FARPOOL_BIN"], args.transport, table, measured, args.scans)
+    over = {"tcp": "loopback", "shm": "shared memory"}[args.transport]
+    print(f"\n{_size_text(table.nbytes)} in {table.num_rows} rows, {HOSTS} nodes over {over}, {os.cpu_count()} CPUs\n")
     print(f"{'':24}{NONE:>16}{MIRROR:>22}{RS:>22}")
-    told: dict = {"machine": platform.processor() or platform.machine(), "rows": table.num_rows, "figures": {}}
+    told: dict = {
+        "transport": args.transport,
+        "machine": platform.processor() or platform.machine(),
+        "rows": table.num_rows,
+        "figures": {},
+    }
     for what in dict.fromkeys(what for kind in measured.values() for what in kind.times):
         # A scan of a table that has lost a node is compared with one of a table that is intact.
         base = median(measured[NONE].times[what.split(",")[0] + ", intact" if "," in what else what])

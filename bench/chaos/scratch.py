@@ -28,23 +28,18 @@ import argparse
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
 from pathlib import Path
 
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path.home() / ".cache" / "farpool" / "target"))
-FARPOOL = os.environ.get("FARPOOL_BIN", str(TARGET / "release" / "farpool"))
-ZOMBIE = str(TARGET / "release" / "zombie")
-ETCD = os.environ.get("FARPOOL_ETCD") or shutil.which("etcd") or "etcd"
-TTL_S, GRACE_S = 3.0, 1.0
-PREFIX = "10.204.0."
+from hosts import FARPOOL, KINDS, Machines, Server
+
+ZOMBIE = str(Path(FARPOOL).with_name("zombie"))
+TTL_S, GRACE_S = 3, 1
 GHOST_TRIES = 2_000
 ROWS = 250_000
 UNPROTECTED = "unprotected bytes"
@@ -52,168 +47,23 @@ FAILURES_SHOWN = 20
 MIB = 1 << 20
 
 
-def run(*command: str, check: bool = True) -> None:
-    subprocess.run(command, check=check, stdout=subprocess.DEVNULL, stderr=None if check else subprocess.DEVNULL)
-
-
-class Host:
-    """A network namespace on a bridge of this machine."""
-
-    def __init__(self, bridge: str, name: str, number: int):
-        self.name, self.address = f"{bridge}-{name}", f"{PREFIX}{number}"
-        self.way = f"{bridge}{number}"
-        run("ip", "netns", "add", self.name)
-        run("ip", "link", "add", self.way, "type", "veth", "peer", "name", "eth0", "netns", self.name)
-        run("ip", "link", "set", self.way, "master", bridge, "up")
-        for command in (["addr", "add", f"{self.address}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
-            run("ip", "-n", self.name, *command)
-        run("ip", "-n", self.name, "link", "set", "lo", "up")
-
-    def start(self, *command: str, log: Path, **more) -> subprocess.Popen:
-        with log.open("ab") as err:
-            return subprocess.Popen(["ip", "netns", "exec", self.name, *command], stderr=err, text=True, **more)
-
-    def set_isolated(self, is_isolated: bool) -> None:
-        run("ip", "link", "set", self.way, "down" if is_isolated else "up", check=False)
-
-    def remove(self) -> None:
-        run("ip", "netns", "del", self.name, check=False)
-
-
-class Server:
-    """A process that is restarted when it ends."""
-
-    def __init__(self, host: Host, command: list[str], log: Path):
-        self.host, self.command, self.log = host, command, log
-        self.process: subprocess.Popen | None = None
-
-    def start(self) -> None:
-        self.process = self.host.start(*self.command, log=self.log, stdout=subprocess.DEVNULL)
-
-    def send(self, number: int) -> None:
-        if self.process and self.process.poll() is None:
-            self.process.send_signal(number)
-
-    def kill(self) -> None:
-        if self.process:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def has_ended(self) -> bool:
-        return self.process is None or self.process.poll() is not None
-
-
-class Pool:
+class Pool(Machines):
     """The processes of a pool, and the counters of the run."""
 
-    def __init__(self, folder: Path, seed: int):
-        self.folder, self.random = folder, random.Random(seed)
+    def __init__(self, seed: int):
+        super().__init__(
+            seed,
+            nodes=4,
+            clients=2,
+            ttl_seconds=TTL_S,
+            grace_seconds=GRACE_S,
+            has_shm=False,
+            node_arguments=["--memory", "768MiB", "--region-size", "1MiB"],
+        )
         self.counts: Counter[str] = Counter()
-        self.faults: Counter[str] = Counter()
         self.failures: list[str] = []
         # Bytes of which only one copy is left, by kind of client. These clients must not notice a fault.
         self.unprotected: dict[str, int] = {}
-        self.lock = threading.Lock()
-        self.over = threading.Event()
-        self.bridge = f"fpc{os.getpid() % 10_000}"
-        run("ip", "link", "add", self.bridge, "type", "bridge")
-        run("ip", "addr", "add", f"{PREFIX}254/24", "dev", self.bridge)
-        run("ip", "link", "set", self.bridge, "up")
-        self.hosts = {
-            name: Host(self.bridge, name, at + 1)
-            for at, name in enumerate(["b0", "b1", "b2", "n0", "n1", "n2", "n3", "c0", "c1"])
-        }
-        brokers = [self.hosts[f"b{at}"] for at in range(3)]
-        self.url = "farpool://" + ",".join(f"{host.address}:7700" for host in brokers)
-        etcd = "etcd://" + ",".join(f"{host.address}:2379" for host in brokers)
-        cluster = ",".join(f"e{at}=http://{host.address}:2380" for at, host in enumerate(brokers))
-        self.members, self.brokers, self.nodes = [], [], []
-        for at, host in enumerate(brokers):
-            disk = folder / f"disk{at}"
-            disk.mkdir()
-            run("mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(disk))
-            clients, peers = f"http://{host.address}:2379", f"http://{host.address}:2380"
-            self.members.append(
-                Server(
-                    host,
-                    [
-                        ETCD,
-                        "--name",
-                        f"e{at}",
-                        "--data-dir",
-                        str(disk / "etcd"),
-                        "--listen-client-urls",
-                        clients,
-                        "--advertise-client-urls",
-                        clients,
-                        "--listen-peer-urls",
-                        peers,
-                        "--initial-advertise-peer-urls",
-                        peers,
-                        "--initial-cluster",
-                        cluster,
-                        "--initial-cluster-state",
-                        "new",
-                        "--log-level",
-                        "error",
-                    ],
-                    folder / f"etcd{at}.log",
-                )
-            )
-            self.brokers.append(
-                Server(
-                    host,
-                    [
-                        FARPOOL,
-                        "broker",
-                        "--listen",
-                        f"{host.address}:7700",
-                        "--plaintext",
-                        "--store",
-                        etcd,
-                        "--ttl",
-                        f"{TTL_S:.0f}s",
-                        "--grace",
-                        f"{GRACE_S:.0f}s",
-                    ],
-                    folder / f"broker{at}.log",
-                )
-            )
-        for at in range(4):
-            host = self.hosts[f"n{at}"]
-            self.nodes.append(
-                Server(
-                    host,
-                    [
-                        FARPOOL,
-                        "node",
-                        "--name",
-                        f"n{at}",
-                        "--host-label",
-                        f"host{at}",
-                        "--memory",
-                        "768MiB",
-                        "--region-size",
-                        "1MiB",
-                        "--listen",
-                        f"{host.address}:7800",
-                        "--plaintext",
-                        "--broker",
-                        self.url,
-                        "--no-shm",
-                        "--no-lock",
-                        "--no-reserve",
-                    ],
-                    folder / f"node{at}.log",
-                )
-            )
-        for server in self.members + self.brokers + self.nodes:
-            server.start()
-
-    def fault(self, what: str) -> None:
-        with self.lock:
-            self.faults[what] += 1
 
     def count(self, what: str, times: int = 1) -> None:
         with self.lock:
@@ -225,43 +75,16 @@ class Pool:
             if len(self.failures) <= FAILURES_SHOWN:
                 print(f"failure: {what}", file=sys.stderr)
 
-    def close(self) -> None:
-        for server in self.brokers + self.nodes + self.members:
-            server.send(signal.SIGCONT)
-            server.kill()
-        for host in self.hosts.values():
-            host.remove()
-        run("ip", "link", "del", self.bridge, check=False)
-        for at in range(3):
-            run("umount", str(self.folder / f"disk{at}"), check=False)
+    # Each of these methods causes faults, one after the other, until the run is over.
 
-    # Faults: each method causes faults, one after the other, until the run is over.
-
-    def rest(self, least: float, most: float) -> None:
-        self.over.wait(self.random.uniform(least, most))
-
-    def befall(self, server: Server, name: str) -> None:
-        """Kills, stops or cuts off a process for a while."""
-        kind = self.random.choice(["killed", "stopped", "cut off"])
+    def _befall(self, server: Server, name: str) -> None:
+        kind = self.random.choice(KINDS)
         self.fault(f"{name} {kind}")
-        match kind:
-            case "killed":
-                server.kill()
-                self.rest(0.2, 2.0)
-            case "stopped":
-                server.send(signal.SIGSTOP)
-                self.rest(0.2, 2 * (TTL_S + GRACE_S))
-                server.send(signal.SIGCONT)
-            case _:
-                server.host.set_isolated(True)
-                self.rest(0.2, 1.5 * TTL_S)
-                server.host.set_isolated(False)
-        if server.has_ended():
-            server.start()
+        self.befall(server, kind)
 
     def trouble_nodes(self) -> None:
         while not self.over.is_set():
-            self.befall(self.random.choice(self.nodes), "node")
+            self._befall(self.random.choice(self.nodes), "node")
             # Time for clients to notice a lost copy and repair it, before the next fault.
             self.rest(7.0, 9.0)
             while any(self.unprotected.values()) and not self.over.is_set():
@@ -274,23 +97,11 @@ class Pool:
                 case 0:
                     self.fill(at)
                 case 1:
-                    self.befall(self.members[at], "etcd member")
+                    self._befall(self.members[at], "etcd member")
                 case _:
-                    self.befall(self.brokers[at], "broker")
-            # All members must be healthy before the next fault, because two of three must keep running.
-            while not self.over.is_set() and not all(self.is_healthy(member) for member in self.members):
-                self.rest(0.1, 0.2)
+                    self._befall(self.brokers[at], "broker")
+            self.await_members()
             self.rest(0.2, 1.0)
-
-    def is_healthy(self, member: Server) -> bool:
-        """Reports whether a member knows a leader and has applied all committed entries."""
-        if member.has_ended():
-            member.start()
-        try:
-            with urllib.request.urlopen(f"http://{member.host.address}:2379/health", timeout=1) as answer:
-                return json.load(answer)["health"] == "true"
-        except OSError:
-            return False
 
     def fill(self, at: int) -> None:
         """Fills a broker's disk for a while."""
@@ -474,21 +285,6 @@ def leaked_bytes(url: str) -> int:
         return pool.status()["leased_bytes"]
 
 
-def await_pool(pool: Pool) -> None:
-    import farpool
-
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            with farpool.connect(pool.url, transport="tcp", plaintext=True) as session:
-                if len(session.status()["nodes"]) == 4:
-                    return
-        except farpool.Error:
-            pass
-        time.sleep(0.2)
-    sys.exit(f"the pool did not start; its logs are in {pool.folder}")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=20)
@@ -503,10 +299,7 @@ def main() -> int:
     if os.geteuid() != 0:
         sys.exit("network namespaces need root")
     seed = args.seed if args.seed is not None else int(time.time())
-    folder = Path(tempfile.mkdtemp(prefix="farpool-chaos-"))
-    pool = Pool(folder, seed)
-    try:
-        await_pool(pool)
+    with Pool(seed) as pool:
         works = [threading.Thread(target=pool.work, args=one) for one in (("spilling", "c0"), ("writing", "c1"))]
         troubles = [pool.trouble_nodes, pool.trouble_brokers, pool.trouble_clients, pool.haunt, pool.haunt]
         troubles = [threading.Thread(target=one) for one in troubles]
@@ -521,18 +314,13 @@ def main() -> int:
         pool.over.set()
         for thread in troubles + works:
             thread.join()
-        for server in pool.members + pool.brokers + pool.nodes:
-            if server.has_ended():
-                server.start()
-        await_pool(pool)
+        pool.restart()
         time.sleep(TTL_S + GRACE_S + 1)
         leaked = leaked_bytes(pool.url)
-    finally:
-        pool.over.set()
-        pool.close()
+        accepted = sum(times for what, times in pool.counts.items() if what.startswith("wrong: "))
+        pool.is_good = not (pool.failures or accepted or leaked)
     counts, faults = pool.counts, pool.faults
     stale = {what: times for what, times in counts.items() if what.startswith("stale")}
-    accepted = sum(times for what, times in counts.items() if what.startswith("wrong: "))
     figures = {
         "minutes": args.minutes,
         "seed": seed,
@@ -554,12 +342,7 @@ def main() -> int:
         print(f"{what:28} {value}")
     if args.json:
         args.json.write_text(json.dumps({**figures, "failures": pool.failures}, indent=1))
-    is_good = not (pool.failures or accepted or leaked)
-    if is_good:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        print(f"the output of the processes is in {folder}")
-    return 0 if is_good else 1
+    return 0 if pool.is_good else 1
 
 
 if __name__ == "__main__":
