@@ -39,7 +39,10 @@ pub use farpool_wire::control::{FunctionForm, Outcome};
 pub use here::sandbox_program;
 pub use observed::{Observed, distance};
 pub use signing::SigningKey;
-pub use stored::{FunctionInfo, drop_function, put_function, stored_function, stored_functions};
+pub use stored::{
+    FunctionInfo, FunctionStored, FunctionVersion, drop_function, function_versions, put_function,
+    stored_function, stored_functions, tag_function,
+};
 
 use farpool_files::{Error, ErrorKind};
 use farpool_functions::abi::digest;

@@ -9,7 +9,10 @@ use crate::input::{self, KEYS_BYTES_MAX};
 use crate::pool_args::PoolArgs;
 use crate::units::{self, show_bytes};
 use crate::{Outcome, table};
-use farpool::function::{CallOptions, Called, CallerOptions, Function, FunctionForm, abi};
+use chrono::{DateTime, SecondsFormat};
+use farpool::function::{
+    CallOptions, Called, CallerOptions, Function, FunctionForm, FunctionStored, FunctionVersion, abi,
+};
 use farpool::{IfTaken, Placement, Pool};
 use farpool_calls::SigningKey;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
@@ -35,7 +38,11 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// List the functions that are stored in a pool.
     List(ListArgs),
-    /// Remove a function from a pool.
+    /// List the versions of a function: who stored them, when, and their tags.
+    Log(LogArgs),
+    /// Let a tag name a version of a function.
+    Tag(TagArgs),
+    /// Remove a function, a version of it or a tag from a pool.
     Rm(RmArgs),
     /// Create a key pair to sign functions with.
     Keygen(KeygenArgs),
@@ -53,7 +60,8 @@ struct CodeArgs {
 }
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:  farpool fn push walk walk.wasm")]
+#[command(after_help = "Examples:  farpool fn push walk walk.wasm\n           \
+    farpool fn push walk walk.wasm --replace --tag stable")]
 pub(crate) struct PushArgs {
     /// Name of the function in the pool
     name: String,
@@ -61,9 +69,12 @@ pub(crate) struct PushArgs {
     file: PathBuf,
     #[command(flatten)]
     code: CodeArgs,
-    /// Replace another function of this name
+    /// Add a version to the function of this name, if there is one; it becomes the newest, which NAME alone means
     #[arg(long)]
     replace: bool,
+    /// Tag that names this version from now on; may be given several times
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
     #[command(flatten)]
     pool: PoolArgs,
 }
@@ -75,7 +86,8 @@ pub(crate) struct PushArgs {
     farpool fn run resident:checksum --on list --arg u64:0 --arg u64:4096 --show hex"
 )]
 pub(crate) struct RunArgs {
-    /// Function to call: a name in the pool, a file (.wasm, .wat, .so), or resident:NAME for one built into the nodes
+    /// Function to call: a name in the pool (NAME, NAME@VERSION or NAME@TAG), a file (.wasm, .wat, .so), or
+    /// resident:NAME for one built into the nodes
     function: String,
     /// Published far file that the function reads
     #[arg(long, value_name = "FILE", required_unless_present = "table", conflicts_with = "table")]
@@ -117,9 +129,29 @@ pub(crate) struct ListArgs {
 }
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:  farpool fn rm walk")]
-pub(crate) struct RmArgs {
+#[command(after_help = "Example:  farpool fn log walk")]
+pub(crate) struct LogArgs {
     /// Name of the function
+    name: String,
+    #[command(flatten)]
+    pool: PoolArgs,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:  farpool fn tag walk@3 stable")]
+pub(crate) struct TagArgs {
+    /// Version: NAME@VERSION, NAME@TAG of another tag, or NAME for the newest
+    name: String,
+    /// Tag, which names no other version from now on
+    tag: String,
+    #[command(flatten)]
+    pool: PoolArgs,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:  farpool fn rm walk\n           farpool fn rm walk@3")]
+pub(crate) struct RmArgs {
+    /// NAME for the function, NAME@VERSION for a version and its tags, NAME@TAG for a tag
     name: String,
     #[command(flatten)]
     pool: PoolArgs,
@@ -139,6 +171,8 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Push(args) => push(args),
         Command::Run(args) => call(args),
         Command::List(args) => list(args),
+        Command::Log(args) => log(args),
+        Command::Tag(args) => tag(args),
         Command::Rm(args) => remove(args),
         Command::Keygen(args) => keygen(args),
     }
@@ -193,16 +227,18 @@ fn push(args: &PushArgs) -> Outcome {
     let function = args.code.load(&args.file)?;
     let pool = args.pool.open(LABEL)?;
     let if_taken = if args.replace { IfTaken::Replace } else { IfTaken::Refuse };
-    let protection = pool.put_function(&args.name, &function, if_taken)?.to_string();
+    let FunctionStored { version, protection } = pool.put_function(&args.name, &function, if_taken)?;
+    let protection = protection.to_string();
+    let name = format!("{}@{version}", args.name);
+    args.tag.iter().try_for_each(|tag| pool.tag_function(&name, tag).map(drop))?;
     let digest = abi::hex(function.digest());
     let (form, bytes) = (function.form().word(), function.bytes().len());
     let json = json!({
-        "name": args.name, "form": form, "entry": function.entry(), "bytes": bytes, "sha256": digest,
-        "protection": protection, "signed": function.is_signed(),
+        "name": args.name, "version": version, "tags": args.tag, "form": form, "entry": function.entry(), "bytes": bytes,
+        "sha256": digest, "protection": protection, "signed": function.is_signed(),
     });
     let line = format!(
-        "{}: {form}, {}, sha256 {}, protection {protection}",
-        args.name,
+        "{name}: {form}, {}, sha256 {}, protection {protection}",
         show_bytes(bytes as u64),
         &digest[..16]
     );
@@ -214,23 +250,74 @@ fn list(args: &ListArgs) -> Outcome {
     let mut rows = Vec::new();
     let mut described = Vec::new();
     for info in pool.functions()? {
-        let function = if info.is_lost { None } else { pool.function(&info.name).ok() };
-        let (form, entry, digest) = match &function {
-            Some(function) => {
-                (function.form().word(), function.entry().to_owned(), abi::hex(&function.digest()[..8]))
+        let versions =
+            if info.is_lost { Vec::new() } else { pool.function_versions(&info.name).unwrap_or_default() };
+        let (form, entry, digest, number) = match versions.first() {
+            Some(newest) => {
+                (newest.form.word(), newest.entry.clone(), abi::hex(&newest.digest[..8]), newest.version)
             }
-            None => ("lost", String::new(), String::new()),
+            None => ("lost", String::new(), String::new(), 0),
         };
         described.push(json!({
-            "name": info.name, "form": form, "entry": entry, "bytes": info.bytes, "sha256": digest, "lost": info.is_lost,
+            "name": info.name, "version": number, "versions": versions.len(), "form": form, "entry": entry,
+            "bytes": info.bytes, "sha256": digest, "lost": info.is_lost,
         }));
-        rows.push(vec![info.name, form.to_owned(), entry, show_bytes(info.bytes), digest]);
+        rows.push(vec![
+            info.name,
+            number.to_string(),
+            form.to_owned(),
+            entry,
+            show_bytes(info.bytes),
+            digest,
+        ]);
     }
     let text = match rows.is_empty() {
         true => vec!["No functions. `farpool fn push NAME FILE` stores one in the pool.".to_owned()],
-        false => table::lines(&["function", "form", "entry", "size", "sha256"], &rows),
+        false => table::lines(&["function", "version", "form", "entry", "size", "sha256"], &rows),
     };
     args.pool.say(&json!({ "functions": described }), &text)
+}
+
+fn log(args: &LogArgs) -> Outcome {
+    let pool = args.pool.open(LABEL)?;
+    let versions = pool.function_versions(&args.name)?;
+    let described: Vec<_> = versions.iter().map(version_json).collect();
+    let row = |version: &FunctionVersion| {
+        vec![
+            version.version.to_string(),
+            stored_at(version).unwrap_or_else(|| "-".to_owned()),
+            version.owner.clone(),
+            version.form.word().to_owned(),
+            show_bytes(version.bytes.into()),
+            abi::hex(&version.digest[..8]),
+            version.tags.join(", "),
+        ]
+    };
+    let rows: Vec<_> = versions.iter().map(row).collect();
+    let text = table::lines(&["version", "stored", "owner", "form", "size", "sha256", "tags"], &rows);
+    args.pool.say(&json!({ "name": args.name, "versions": described }), &text)
+}
+
+fn version_json(version: &FunctionVersion) -> serde_json::Value {
+    json!({
+        "version": version.version, "stored": stored_at(version), "owner": version.owner, "form": version.form.word(),
+        "entry": version.entry, "bytes": version.bytes, "sha256": abi::hex(&version.digest),
+        "signed": version.is_signed, "tags": version.tags,
+    })
+}
+
+/// Returns when a version was stored, in UTC. `None` if it is not known.
+fn stored_at(version: &FunctionVersion) -> Option<String> {
+    let seconds = i64::try_from(version.stored_s).ok().filter(|seconds| *seconds > 0)?;
+    Some(DateTime::from_timestamp_secs(seconds)?.to_rfc3339_opts(SecondsFormat::Secs, true))
+}
+
+fn tag(args: &TagArgs) -> Outcome {
+    let pool = args.pool.open(LABEL)?;
+    let version = pool.tag_function(&args.name, &args.tag)?;
+    let name = args.name.rsplit_once('@').map_or(&*args.name, |(name, _)| name);
+    let line = format!("{name}@{} is version {version} now", args.tag);
+    args.pool.say(&json!({ "name": name, "tag": args.tag, "version": version }), &[line])
 }
 
 fn remove(args: &RmArgs) -> Outcome {

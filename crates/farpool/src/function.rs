@@ -16,5 +16,5 @@
 
 pub use farpool_calls::{
     CallOptions, CallPlan, Called, Caller, CallerOptions, EachPlan, Ended, Function, FunctionForm,
-    FunctionInfo, Outcome, SandboxOptions, abi, sandbox_program,
+    FunctionInfo, FunctionStored, FunctionVersion, Outcome, SandboxOptions, abi, sandbox_program,
 };

@@ -5,8 +5,8 @@ use crate::embedded::{EmbeddedOptions, embedded};
 use crate::monitoring::{Endpoint, Serving};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use farpool_calls::{Function, FunctionInfo};
-use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions, Protection};
+use farpool_calls::{Function, FunctionInfo, FunctionStored, FunctionVersion};
+use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions};
 use farpool_tables::{FarTable, PutOptions, TableInfo, TableKey};
 use farpool_transport::Dialer;
 use std::convert::Infallible;
@@ -183,24 +183,43 @@ impl Pool {
         farpool_tables::put_table(self, name, schema, batches, options)
     }
 
-    /// Stores a function in the pool under a name, for all clients. Returns its protection: a mirror if the pool has
-    /// room on two hosts, otherwise none.
+    /// Stores a function in the pool under a name, for all clients. If there is one of this name and it may be
+    /// replaced, it becomes its next version, unless it is the same as the newest.
     ///
     /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the function is resident, so that nodes have it
-    /// already, or if the name is not permitted; [`ErrorKind::Exists`](crate::ErrorKind::Exists) if the name is in
-    /// use and should not be replaced; [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if the pool has no room.
+    /// already, if the name is not permitted, or if there are too many versions;
+    /// [`ErrorKind::Exists`](crate::ErrorKind::Exists) if the name is in use and should not be replaced;
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if the pool has no room.
     pub fn put_function(
         &self,
         name: &str,
         function: &Function,
         if_taken: IfTaken,
-    ) -> Result<Protection, Error> {
+    ) -> Result<FunctionStored, Error> {
         farpool_calls::put_function(self, name, function, if_taken)
     }
 
-    /// Reads a stored function.
+    /// Lets a tag name a version of a stored function, and no other one. `name` is `NAME`, for the newest version,
+    /// `NAME@VERSION`, or `NAME@TAG` of another tag. Returns the number of the version.
     ///
-    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such name,
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such function or version;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the tag is a number or not permitted, or if there are too
+    /// many.
+    pub fn tag_function(&self, name: &str, tag: &str) -> Result<u32, Error> {
+        farpool_calls::tag_function(self, name, tag)
+    }
+
+    /// Returns the versions of a stored function, the newest first.
+    ///
+    /// Errors: those of [`Pool::function`].
+    pub fn function_versions(&self, name: &str) -> Result<Vec<FunctionVersion>, Error> {
+        farpool_calls::function_versions(self, name)
+    }
+
+    /// Reads a stored function: its newest version (`NAME`), or that of a number (`NAME@VERSION`) or a tag
+    /// (`NAME@TAG`).
+    ///
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such name or version,
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if its bytes are lost,
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the file of this name is not a function.
     pub fn function(&self, name: &str) -> Result<Function, Error> {
@@ -212,7 +231,10 @@ impl Pool {
         farpool_calls::stored_functions(self)
     }
 
-    /// Deletes a stored function.
+    /// Deletes a stored function (`NAME`), a version of it with its tags (`NAME@VERSION`), or a tag (`NAME@TAG`).
+    ///
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such name, version or tag;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for the only version.
     pub fn drop_function(&self, name: &str) -> Result<(), Error> {
         farpool_calls::drop_function(self, name)
     }

@@ -107,6 +107,19 @@ class FileInfo(NamedTuple):
     file_class: FileClass
     published: bool
 
+class FunctionVersion(NamedTuple):
+    """A version of a stored function, which never changes. `stored` is in UTC, by the clock of its client. `owner` is
+    the tenant; without certificates it is the name of a user, which nobody checks."""
+
+    version: int
+    stored: datetime.datetime
+    owner: str
+    form: Literal["wasm", "native"]
+    entry: str
+    digest: bytes
+    size: int
+    tags: builtins.list[str]
+
 class TableInfo(NamedTuple):
     """Name and size in bytes of a far table. `lost` is True if a node lost some of its bytes."""
 
@@ -350,23 +363,28 @@ class Pool:
         The call is stopped after `deadline` (1 ms to 1 h). Its output has at most `output_size` bytes (default 16 MiB).
         With `fresh`, a module starts with a new heap, without data of earlier calls.
 
-        Returns a `Called`, or a list of them for a table. A call is not retried when its node dies, unless
-        `rebuild_with` defines how to rebuild the file.
+        Returns a `Called`, or a list of them for a table. When a node dies or is silent, the call is made again where
+        there are other copies or parity, or once `rebuild_with` has rebuilt the file.
 
         Raises FunctionError (the function failed), RefusedError (the function cannot be used, or nodes do not run
         functions), LostError (bytes that the function was to read were lost, for example because their node died),
         UnreachableError (the node does not answer), NotFoundError, InvalidError.
         """
 
-    def put_function(self, name: str, function: Function, *, replace: bool = False) -> None:
-        """Stores a function in the pool under a name, for all sessions. Raises ExistsError (without `replace`),
-        InvalidError (a resident function), ExhaustedError."""
+    def put_function(self, name: str, function: Function, *, replace: bool = False) -> int:
+        """Stores a function under a name, for all sessions. Returns the number of its version. `replace` adds a
+        version, unless the newest is the same. Raises ExistsError (without `replace`), InvalidError, ExhaustedError."""
+    def tag_function(self, name: str, tag: str) -> int:
+        """Lets a tag name a version, "NAME@VERSION" or "NAME" for the newest, and no other one. Returns the number."""
+    def function_versions(self, name: str) -> builtins.list[FunctionVersion]:
+        """Returns the versions of a function, newest first. Raises the errors of `function`."""
     def function(self, name: str) -> Function:
-        """Returns a function stored in the pool. Raises NotFoundError, LostError, InvalidError."""
+        """Returns a stored function: "NAME" (the newest version), "NAME@VERSION" or "NAME@TAG". Raises NotFoundError,
+        LostError, InvalidError."""
     def functions(self) -> builtins.list[str]:
         """Returns the names of the functions stored in the pool."""
     def drop_function(self, name: str) -> None:
-        """Drops a function from the pool. Raises NotFoundError."""
+        """Drops a function ("NAME"), a version ("NAME@VERSION") or a tag ("NAME@TAG"). Raises NotFoundError."""
     def reserve(self, nbytes: Size) -> None:
         """Leases this many bytes ahead of use, so that writing them needs no broker. Raises ExhaustedError."""
     def stats(self) -> PoolStats:

@@ -5,10 +5,10 @@ use crate::scan::placement_of;
 use crate::table::PyTable;
 use crate::{errors, units};
 use farpool::Pool;
-use farpool::function::{CallOptions, Called, CallerOptions, Function};
+use farpool::function::{CallOptions, Called, CallerOptions, Function, FunctionVersion};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -221,4 +221,22 @@ pub(crate) fn run<'py>(
     let caller = caller.map_err(of)?;
     let called = py.detach(|| caller.call(&function, args, call)).map_err(of)?;
     Ok(Bound::new(py, PyCalled(called))?.into_any())
+}
+
+/// Returns versions of a function as `FunctionVersion`s.
+pub(crate) fn listed(py: Python<'_>, versions: Vec<FunctionVersion>) -> PyResult<Bound<'_, PyList>> {
+    let info = py.import("farpool._farpool")?.getattr("FunctionVersion")?;
+    let datetime = py.import("datetime")?;
+    let utc = datetime.getattr("timezone")?.getattr("utc")?;
+    let from_timestamp = datetime.getattr("datetime")?.getattr("fromtimestamp")?;
+    let list = PyList::empty(py);
+    for version in versions {
+        let stored = from_timestamp.call1((version.stored_s, &utc))?;
+        let digest = PyBytes::new(py, &version.digest);
+        let (form, bytes) = (version.form.word(), version.bytes);
+        let fields =
+            (version.version, stored, version.owner, form, version.entry, digest, bytes, version.tags);
+        list.append(info.call1(fields)?)?;
+    }
+    Ok(list)
 }

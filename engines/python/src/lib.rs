@@ -23,6 +23,7 @@ mod table;
 mod units;
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of forks between the process that imported the module and this one.
@@ -43,7 +44,9 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     errors::register(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("FileInfo", pool::file_info_type(py)?)?;
+    for (name, kind) in listed_types(py)? {
+        module.add(name, kind)?;
+    }
     module.add_class::<pool::PyPool>()?;
     module.add("TableInfo", table::table_info_type(py)?)?;
     module.add_class::<file::PyFile>()?;
@@ -72,4 +75,19 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     kwargs.set_item("after_in_child", wrap_pyfunction!(_after_fork_in_child, module)?)?;
     py.import("os")?.getattr("register_at_fork")?.call((), Some(&kwargs))?;
     Ok(())
+}
+
+/// Returns the types of what the module lists, by name.
+fn listed_types(py: Python<'_>) -> PyResult<[(&'static str, Bound<'_, PyAny>); 2]> {
+    let kwargs = PyDict::new(py);
+    kwargs.set_item("module", "farpool")?;
+    let make = py.import("collections")?.getattr("namedtuple")?;
+    let named = |name: &'static str, fields: &[&str]| {
+        PyResult::Ok((name, make.call((name, fields.to_vec()), Some(&kwargs))?))
+    };
+    let version = ["version", "stored", "owner", "form", "entry", "digest", "size", "tags"];
+    Ok([
+        named("FileInfo", &["name", "size", "file_class", "published"])?,
+        named("FunctionVersion", &version)?,
+    ])
 }

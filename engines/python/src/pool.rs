@@ -45,14 +45,6 @@ impl Drop for PyPool {
     }
 }
 
-/// Returns the type `FileInfo(name, size, file_class, published)`.
-pub(crate) fn file_info_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let kwargs = PyDict::new(py);
-    kwargs.set_item("module", "farpool")?;
-    let fields = ["name", "size", "file_class", "published"];
-    py.import("collections")?.getattr("namedtuple")?.call(("FileInfo", fields), Some(&kwargs))
-}
-
 fn transport(py: Python<'_>, word: &str) -> PyResult<TransportChoice> {
     word.parse().map_err(|error| errors::of(py, &error))
 }
@@ -587,14 +579,34 @@ impl PyPool {
         function::run(py, &self.pool, function, on, &args, asked)
     }
 
-    /// Stores a function in the pool under a name, for all sessions. Raises ExistsError (without `replace`),
-    /// InvalidError (a resident function), ExhaustedError.
+    /// Stores a function in the pool under a name, for all sessions. Returns the number of its version. With `replace`,
+    /// the function of this name gets another version, unless its newest is the same. Raises ExistsError (without
+    /// `replace`), InvalidError (a resident function, too many versions), ExhaustedError.
     #[pyo3(signature = (name, function, *, replace=false))]
-    fn put_function(&self, py: Python<'_>, name: &str, function: &PyFunction, replace: bool) -> PyResult<()> {
-        self.run(py, |pool| pool.put_function(name, &function.0, if_taken(replace)).map(drop))
+    fn put_function(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        function: &PyFunction,
+        replace: bool,
+    ) -> PyResult<u32> {
+        let stored = self.run(py, |pool| pool.put_function(name, &function.0, if_taken(replace)))?;
+        Ok(stored.version)
     }
 
-    /// Returns a function stored in the pool. Raises NotFoundError, LostError, InvalidError.
+    /// Lets a tag name a version of a stored function, "NAME@VERSION" or "NAME" for the newest, and no other one.
+    /// Returns the number of the version. Raises NotFoundError, InvalidError.
+    fn tag_function(&self, py: Python<'_>, name: &str, tag: &str) -> PyResult<u32> {
+        self.run(py, |pool| pool.tag_function(name, tag))
+    }
+
+    /// Returns the versions of a stored function, the newest first. Raises NotFoundError, LostError, InvalidError.
+    fn function_versions<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyList>> {
+        function::listed(py, self.run(py, |pool| pool.function_versions(name))?)
+    }
+
+    /// Returns a function stored in the pool: the newest version of "NAME", or "NAME@VERSION" or "NAME@TAG". Raises
+    /// NotFoundError, LostError, InvalidError.
     fn function(&self, py: Python<'_>, name: &str) -> PyResult<PyFunction> {
         self.run(py, |pool| pool.function(name)).map(PyFunction)
     }
@@ -605,7 +617,8 @@ impl PyPool {
         Ok(found.into_iter().map(|info| info.name).collect())
     }
 
-    /// Drops a function from the pool. Raises NotFoundError.
+    /// Drops a function ("NAME"), a version of it with its tags ("NAME@VERSION") or a tag ("NAME@TAG") from the pool.
+    /// Raises NotFoundError, InvalidError (the only version).
     fn drop_function(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         self.run(py, |pool| pool.drop_function(name))
     }

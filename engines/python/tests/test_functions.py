@@ -1,7 +1,9 @@
 """Functions called from Python that run on real nodes."""
 
+import datetime
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -107,9 +109,54 @@ def test_function_kept_by_the_pool_is_listed_until_it_is_dropped(pool: farpool.P
     pool.put_function("empty", function)
     with pytest.raises(farpool.ExistsError):
         pool.put_function("empty", function)
-    pool.put_function("empty", function, replace=True)
+    assert pool.put_function("empty", function, replace=True) == 1
     assert pool.functions() == ["empty"]
     back = pool.function("empty")
     assert (back.form, back.entry, back.digest) == ("wasm", "nothing", function.digest)
     pool.drop_function("empty")
     assert pool.functions() == []
+
+
+def test_stored_function_keeps_its_versions_and_tags_move(pool: farpool.Pool) -> None:
+    functions = [farpool.Function.wasm(b"\0asm\1\0\0\0" + bytes([0, 2, 1, number]), "f") for number in range(3)]
+    for number, function in enumerate(functions, start=1):
+        assert pool.put_function("f", function, replace=True) == number
+    assert pool.tag_function("f@2", "stable") == 2
+    assert pool.function("f").digest == functions[2].digest
+    for name, number in [("f@1", 1), ("f@2", 2), ("f@3", 3), ("f@stable", 2)]:
+        assert pool.function(name).digest == functions[number - 1].digest
+    listed = pool.function_versions("f")
+    assert [(one.version, one.digest, one.tags) for one in listed] == [
+        (3, functions[2].digest, []),
+        (2, functions[1].digest, ["stable"]),
+        (1, functions[0].digest, []),
+    ]
+    assert all(abs((datetime.datetime.now(datetime.UTC) - one.stored).days) < 1 for one in listed)
+    assert pool.tag_function("f", "stable") == 3
+    pool.drop_function("f@3")
+    with pytest.raises(farpool.NotFoundError, match="there are 1, 2"):
+        pool.function("f@stable")
+    assert pool.put_function("f", functions[2], replace=True) == 4, "no number is given twice"
+    for name, tag in [("f", "7"), ("f", "a@b"), ("f", "")]:
+        with pytest.raises(farpool.InvalidError, match="cannot be a tag"):
+            pool.tag_function(name, tag)
+    with pytest.raises(farpool.InvalidError, match="may not contain @"):
+        pool.put_function("f@5", functions[0])
+    with pytest.raises(farpool.NotFoundError):
+        pool.tag_function("g", "stable")
+    pool.drop_function("f")
+    assert pool.functions() == []
+
+
+def test_of_clients_that_store_versions_at_once_none_undoes_the_change_of_another(shared_cluster: Cluster) -> None:
+    def store(client: int) -> list[int]:
+        with farpool.connect(shared_cluster.url) as pool:
+            modules = [b"\0asm\1\0\0\0" + bytes([0, 3, 1, client, number]) for number in range(5)]
+            return [pool.put_function("g", farpool.Function.wasm(one, "g"), replace=True) for one in modules]
+
+    with ThreadPoolExecutor(4) as executor:
+        numbers = sorted(number for stored in executor.map(store, range(4)) for number in stored)
+    assert numbers == list(range(1, 21))
+    with farpool.connect(shared_cluster.url) as pool:
+        assert len({one.digest for one in pool.function_versions("g")}) == 20
+        pool.drop_function("g")

@@ -134,7 +134,7 @@ fn call_whose_node_has_ended_fails_and_is_made_again_only_where_the_file_is_buil
 fn function_kept_by_the_pool_is_found_by_another_session_and_forgotten_when_dropped() {
     let running = Running::start(1, sandbox());
     let (one, other) = (running.connect(Tcp), running.connect(Shm));
-    one.put_function("walk", &walk(), IfTaken::Refuse).unwrap();
+    assert_eq!(one.put_function("walk", &walk(), IfTaken::Refuse).unwrap().version, 1);
     assert!(one.put_function("walk", &walk(), IfTaken::Refuse).is_err());
     let names: Vec<_> = other.functions().unwrap().into_iter().map(|info| info.name).collect();
     assert_eq!(names, ["walk"]);
