@@ -10,6 +10,7 @@ use farpool_files::beneath::{delete_private, id_of, session_of_pool};
 use farpool_files::{
     CreateOptions, Error, ErrorKind, FarFile, FileClass, FileInfo, IfTaken, Pool, Protection,
 };
+use farpool_functions::abi::digest;
 use farpool_wire::codec::{Cursor, Field, Text};
 use farpool_wire::control::{FunctionForm, FunctionSignature};
 use farpool_wire::ids::TENANT_LOCAL;
@@ -22,6 +23,8 @@ const PREFIX: &str = "functions/";
 const MAGIC: [u8; 8] = *b"FPFUNC02";
 /// Beginning of a file of the format before, which has one version and nothing about it.
 const MAGIC_BEFORE: [u8; 8] = *b"FPFUNC01";
+/// Digest of a version in a file of the format before, which does not name it.
+const UNKNOWN: [u8; 32] = [0; 32];
 /// Largest number of versions of a function, and of tags.
 const VERSIONS_MAX: usize = 64;
 /// Number of bytes from the beginning of a file in which its head lies.
@@ -187,10 +190,8 @@ impl Head {
             let signature = Field::take(&mut cursor)?;
             let begins = begins(&cursor);
             let bytes = u32::try_from(length - begins.min(length)).unwrap_or(u32::MAX);
-            let owner = Text::default();
-            // Its digest is not known, so it is not compared.
-            let version =
-                Version { number: 1, stored_s: 0, owner, form, entry, signature, digest: [0; 32], bytes };
+            let (owner, digest) = (Text::default(), UNKNOWN);
+            let version = Version { number: 1, stored_s: 0, owner, form, entry, signature, digest, bytes };
             return Ok((Head { next: 2, versions: vec![version], tags: Vec::new() }, begins));
         }
         if magic != MAGIC {
@@ -259,7 +260,13 @@ impl Stored {
         file.read_at(0, &mut bytes)?;
         let (head, begins) = Head::decode(&bytes, length)
             .map_err(|error| invalid(format!("the file is not a function: {error}")))?;
-        Ok(Stored { file, head, begins })
+        let mut stored = Stored { file, head, begins };
+        for index in 0..stored.head.versions.len() {
+            if stored.head.versions[index].digest == UNKNOWN {
+                stored.head.versions[index].digest = digest(&stored.code(index)?);
+            }
+        }
+        Ok(stored)
     }
 
     /// Reads the code of a version.
@@ -282,7 +289,7 @@ impl Stored {
         let signature = signature.into_vec().pop();
         let function = Function::new(form, self.code(index)?, &entry, signature)
             .map_err(|error| invalid(format!("the file is not a function: {error}")))?;
-        if digest != [0; 32] && digest != function.digest {
+        if digest != function.digest {
             return Err(invalid("its code is not that which was stored; store it again"));
         }
         Ok(function)
@@ -295,8 +302,9 @@ struct Changed {
     code: Vec<Vec<u8>>,
 }
 
-/// Changes a stored function, again if another client changes it meanwhile. `change` gets what is stored, or nothing,
-/// and returns a result; or `None` in place of what is to be stored if nothing changes.
+/// Changes a stored function, again if another client changes it meanwhile. `change` gets what is stored, which has no
+/// version if there is no such function, and returns a result, and whether it has changed anything. Returns the result
+/// and the protection of what is stored.
 fn change<T>(
     pool: &Pool,
     name: &str,

@@ -142,6 +142,12 @@ fn function_kept_by_the_pool_is_found_by_another_session_and_forgotten_when_drop
     let caller = publish(&other, "list", &list).caller(Default::default()).unwrap();
     let called = caller.call(&other.function("walk").unwrap(), &bytes_of(&[0, 10, 0]), SHIP).unwrap();
     assert_eq!(words_of(&called.output), walked(&list, 0, 10));
+    // A file of the format before has one version, whose digest it does not name.
+    let module = walk();
+    let head = [&b"FPFUNC01"[..], &[1], &4u16.to_le_bytes(), b"walk", &[0; 4]].concat();
+    publish(&one, "functions/old", &[&head, module.bytes()].concat());
+    assert_eq!(other.function("old").unwrap().digest(), module.digest());
+    assert_eq!(other.function_versions("old").unwrap()[0].digest, *module.digest());
     other.drop_function("walk").unwrap();
     assert_eq!(one.function("walk").unwrap_err().kind(), farpool::ErrorKind::NotFound);
 }
