@@ -10,6 +10,8 @@ use farpool::{
     TransportChoice,
 };
 use farpool_lock::Mutex;
+use farpool_wire::Name;
+use farpool_wire::control::DrainNode;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -264,6 +266,42 @@ fn nodes_drained_one_after_the_other_under_load_cost_no_client_an_operation() {
     });
     load.check();
     println!("{:?}", load.done.lock());
+}
+
+/// A copy that was just being made on the other node belongs to no file when its file is published, and its region is
+/// given back.
+#[test]
+fn files_published_while_they_move_away_from_a_node_leave_no_memory_behind() {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", "60s"]);
+    let url = broker.ready.clone();
+    let _nodes = [node(1, &url), node(2, &url)];
+    let pool = connect(&url, TransportChoice::Tcp, Protection::None);
+    let order = |number: usize, drain| {
+        let node = Name::new(format!("n{number}")).expect("a name");
+        pool.drain(&DrainNode { node, drain, stop: false }).expect("an order");
+    };
+    for round in 0..6 {
+        let (from, to) = (1 + round % 2, 2 - round % 2);
+        order(to, true);
+        until(&pool, PATIENCE, "one node gives no memory", |status| {
+            status.nodes.iter().filter(|node| node.draining).count() == 1
+        });
+        let mut file = Modelled::create(&pool, "moving", FileClass::Pinned).expect("created");
+        file.model = Random(7).bytes(24 * MIB as usize);
+        file.file.write_at(0, &file.model).expect("written");
+        order(to, false);
+        order(from, true);
+        until(&pool, PATIENCE, "the file is on its way", |status| {
+            status.nodes.iter().any(|node| *node.info.name == format!("n{to}") && node.counts.leased > 0)
+        });
+        pool.publish("moving", IfTaken::Refuse).expect("published");
+        file.read_at(0, file.model.len()).expect("right bytes");
+        pool.delete("moving").expect("dropped");
+        until(&pool, PATIENCE, "nothing is left of a file that was dropped", |status| {
+            status.nodes.iter().all(|node| node.counts.named == 0 && node.counts.leased == 0)
+        });
+        order(from, false);
+    }
 }
 
 /// Drains a node while a function runs there that ends only by its `deadline`. Calls `then` with the other node during

@@ -83,6 +83,17 @@ impl FileInner {
         if matches!(state.phase, Phase::Sealed(_)) {
             state.phase = Phase::Published(published.file);
         }
+        let listed: BTreeSet<_> = places.regions.iter().map(|region| (region.node, region.region)).collect();
+        let is_left = |region: &LeasedRegion| !listed.contains(&(region.node.info.node, region.region));
+        let copies = state.map.extents().flat_map(|(_, copies)| copies);
+        let regions = copies.map(|copy| &copy.allocation.region).filter(|region| is_left(region));
+        let left: BTreeMap<u64, Arc<LeasedRegion>> =
+            regions.map(|region| (region.id, Arc::clone(region))).collect();
+        state.map.drop_lost(|region| is_left(region));
+        drop(state);
+        // Nobody else knows of regions that were sealed in vain, so they would stay as long as this session.
+        let left: Vec<_> = left.into_values().collect();
+        self.session.leases.release(&left, self.session.options().request_timeout_ms);
         Ok(())
     }
 
@@ -110,7 +121,12 @@ impl FileInner {
             let _lock = self.begin_change(0..u64::MAX);
             if self.begin_sealing()? {
                 self.add_parity()?;
-                let sealed = self.session.leases.seal(self.group, |sealed| {
+                let listed = {
+                    let state = self.state();
+                    let copies = state.map.extents().flat_map(|(_, copies)| copies);
+                    copies.map(|copy| copy.allocation.region.id).collect()
+                };
+                let sealed = self.session.leases.seal(self.group, &listed, |sealed| {
                     let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();
                     self.state().map.replace_regions(replaced);
                 });

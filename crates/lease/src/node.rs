@@ -345,8 +345,9 @@ impl NodeLeases {
     /// Takes back the regions that a session releases. Skips a region that is not the session's own or is at another
     /// epoch (fencing counter) than the request says: a repeated release must not fail.
     ///
-    /// A sealed (immutable) region becomes an orphan, a region without a session, instead. The broker may have accepted
-    /// a publication of it without the session knowing, so the broker decides if it is freed.
+    /// A sealed (immutable) region becomes an orphan, a region without a session, instead, also if the session names
+    /// the epoch before: it may not know that the region was sealed. The broker may have accepted a publication of it
+    /// without the session knowing, so the broker decides if it is freed.
     pub fn release(
         &mut self,
         asker: Option<&Name>,
@@ -362,14 +363,14 @@ impl NodeLeases {
         } else {
             for at in release.regions.iter() {
                 let Some(entry) = self.regions.get_mut(at.region.0 as usize) else { continue };
-                if entry.epoch != at.epoch {
-                    continue;
-                }
+                let was_then = at.epoch.0.checked_add(1) == Some(entry.epoch.0);
                 match entry.state {
-                    State::Leased(session) if session == release.session => {
+                    State::Leased(session) if session == release.session && entry.epoch == at.epoch => {
                         self.take_back(at.region, actions)
                     }
-                    State::Sealing { session, .. } if session == release.session => {
+                    State::Sealing { session, .. }
+                        if session == release.session && (entry.epoch == at.epoch || was_then) =>
+                    {
                         entry.state = State::Orphan;
                     }
                     _ => continue,

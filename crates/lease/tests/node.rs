@@ -230,7 +230,11 @@ impl World<'_> {
             let at = RegionAt { region: owned.region, epoch: owned.epoch };
             match owned.owner {
                 RegionOwner::Session(owner) => owner == session && (whole || named.contains(&at)),
-                RegionOwner::Sealing(owner) => owner == session && !whole && named.contains(&at),
+                // The session may not know yet that it was sealed.
+                RegionOwner::Sealing(owner) => {
+                    let before = RegionAt { epoch: Epoch(owned.epoch.0 - 1), ..at.clone() };
+                    owner == session && !whole && (named.contains(&at) || named.contains(&before))
+                }
                 _ => false,
             }
         };

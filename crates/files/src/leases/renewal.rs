@@ -108,22 +108,23 @@ impl Leases {
         }
     }
 
-    /// Seals every region of a file's group (makes it immutable). `sealed` is called with the sealed regions, by the
-    /// numbers that the leased ones had. After an error it can be called again; regions that were sealed stay sealed.
-    /// An error of one node does not keep the regions of the others from being sealed.
+    /// Seals the regions of a file's group whose numbers `listed` has (makes them immutable). `sealed` is called with
+    /// the sealed regions, by the numbers that the leased ones had. After an error it can be called again; regions that
+    /// were sealed stay sealed. An error of one node does not keep the regions of the others from being sealed.
     pub(crate) fn seal(
         &self,
         group: Group,
+        listed: &BTreeSet<u64>,
         mut sealed: impl FnMut(BTreeMap<u64, Arc<LeasedRegion>>),
     ) -> Result<(), Error> {
         let (regions, idle): (Vec<Arc<LeasedRegion>>, Vec<Arc<LeasedRegion>>) = {
             let mut held = self.held.lock();
-            let idle: BTreeSet<u64> = held.allocator.idle(group).into_iter().collect();
-            let ids = held.allocator.regions().filter(|(_, _, of)| *of == group).map(|(id, _, _)| id);
-            let regions: Vec<_> = ids.filter_map(|id| held.regions.get(&id).cloned()).collect();
-            let (idle, used): (Vec<_>, Vec<_>) =
-                regions.into_iter().partition(|region| idle.contains(&region.id));
+            let ids = held.allocator.idle(group);
+            let idle: Vec<_> = ids.into_iter().filter_map(|id| held.regions.get(&id).cloned()).collect();
             idle.iter().for_each(|region| self.forget_region(&mut held, region));
+            // A copy that is just being made is in none of these. Its region is given back when that ends.
+            let ids = held.allocator.regions().filter(|(id, _, of)| *of == group && listed.contains(id));
+            let used = ids.filter_map(|(id, _, _)| held.regions.get(&id).cloned()).collect();
             (used, idle)
         };
         // Regions that hold nothing of the file need not outlive the session.
