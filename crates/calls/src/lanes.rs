@@ -27,9 +27,6 @@ impl Side {
     }
 }
 
-/// Time in ms after which a node that has not answered is asked whether it is there.
-const LOOK_MS: u64 = BRIEF_MS / 4;
-
 /// Requests to a node, or to a sandbox process of this machine, and how long each is waited for.
 pub(crate) struct Requests<'s> {
     pub(crate) session: &'s Session,
@@ -54,18 +51,9 @@ impl Requests<'_> {
         deadline: MonoNs,
     ) -> Result<Reply, LinkError> {
         let Some(node) = self.watched else { return link.call(request, deadline) };
-        let mut look = self.session.deadline(LOOK_MS).min(deadline);
-        link.post_call(request, deadline.min(look.plus_ms(BRIEF_MS)))?;
-        loop {
-            if let Some(reply) = link.take_call_by(request, look, deadline)? {
-                return Ok(reply);
-            }
-            let until = self.session.deadline(BRIEF_MS / 2);
-            if look == deadline || !self.session.answers(node, until) {
-                return Err(LinkError::TimedOut);
-            }
-            look = self.session.deadline(LOOK_MS).min(deadline);
-        }
+        link.post_call(request, deadline.min(self.session.deadline(BRIEF_MS)))?;
+        self.session.await_reply(node, link, deadline)?;
+        link.take_call(request, deadline)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::node_links::{Conversation, LeasedRegion, NodeLinks, Repeat};
 use crate::plan::Segment;
 use crate::session::Session;
+use crate::session_core::{BRIEF_MS, LOOK_MS};
 use farpool_transport::{Link, LinkError, ReadOp, WriteOp, wait_writable};
 use farpool_wire::data::Span;
 use farpool_wire::{Code, MonoNs, Opcode, Request, mutant};
@@ -18,6 +19,13 @@ pub(crate) struct NodeBatches<'r, Op> {
 pub(crate) struct Outcome {
     node: Arc<NodeLinks>,
     result: Result<(), Error>,
+}
+
+impl Outcome {
+    /// Reports whether it is the success of this node.
+    pub(crate) fn is_success_of(&self, node: &Arc<NodeLinks>) -> bool {
+        Arc::ptr_eq(&self.node, node) && self.result.is_ok()
+    }
 }
 
 /// Region whose bytes did not come, and the reason.
@@ -62,11 +70,11 @@ impl<'r, Op: Spanned> NodeBatches<'r, Op> {
         self,
         session: &Session,
         repeat: Repeat,
-        exchange: &Exchange<Op>,
+        exchange: &Exchange<'_, Op>,
         mut answered: impl FnMut(&Arc<NodeLinks>, &mut [Op]),
     ) -> Vec<Outcome> {
         // The link chooses by itself how to wait if there is only one node.
-        let is_alone = self.nodes.len() == 1;
+        let is_alone = self.nodes.len() == 1 && exchange.may_give_up.is_none();
         let begin = |(region, ops): (&'r Arc<LeasedRegion>, Vec<Op>)| {
             let begun =
                 session.check_lease(region).and_then(|()| begin(session, region, &ops, exchange, is_alone));
@@ -74,20 +82,45 @@ impl<'r, Op: Spanned> NodeBatches<'r, Op> {
         };
         let mut begun: Vec<_> = self.nodes.into_iter().map(begin).collect();
         send_on(session, &mut begun, exchange);
-        let finish = |(region, mut ops, begun): Asked<'r, Op>| {
+        let mut finish = |(region, mut ops, begun): Asked<'r, Op>| {
             let result = begun.and_then(|begun| finish(session, region, repeat, begun, &mut ops, exchange));
             if result.is_ok() {
                 answered(&region.node, &mut ops);
             }
             Outcome { node: Arc::clone(&region.node), result }
         };
-        begun.into_iter().map(finish).collect()
+        let Some(may_give_up) = exchange.may_give_up else { return begun.into_iter().map(finish).collect() };
+        let mut outcomes = Vec::new();
+        let mut silent = Vec::new();
+        for mut asked in begun {
+            match is_silent(session, &mut asked) {
+                true => silent.push(asked),
+                false => outcomes.push(finish(asked)),
+            }
+        }
+        for (region, ops, begun) in silent {
+            let outcome = if may_give_up(&region.node, &outcomes) {
+                let error = begun.err().unwrap_or_else(|| region.node.link_error(&LinkError::TimedOut));
+                Outcome { node: Arc::clone(&region.node), result: Err(settle(session, region, error)) }
+            } else {
+                // It may only be slow.
+                let begun = begun.or_else(|_| self::begin(session, region, &ops, exchange, true));
+                finish((region, ops, begun))
+            };
+            outcomes.push(outcome);
+        }
+        outcomes
     }
 }
 
+/// Reports whether a node that is silent may be given up, because what the other nodes have done is enough.
+pub(crate) type MayGiveUp<'a> = &'a dyn Fn(&NodeLinks, &[Outcome]) -> bool;
+
 /// Functions of a link for one kind of operation: `post` and `take` send and receive; `talk` does both.
-struct Exchange<Op> {
+struct Exchange<'a, Op> {
     opcode: Opcode,
+    /// `None` if each node is waited for until its time limit.
+    may_give_up: Option<MayGiveUp<'a>>,
     /// Time limit of each step: sending, and the answer of a node.
     timeout_ms: u64,
     post: fn(&mut dyn Link, &[Op], MonoNs) -> Result<(), LinkError>,
@@ -118,6 +151,7 @@ impl NodeBatches<'_, ReadOp<'_>> {
     ) -> Vec<Outcome> {
         let exchange = Exchange {
             opcode: Opcode::Read,
+            may_give_up: None,
             timeout_ms,
             post: |link, ops, deadline| link.post_read(ops, deadline),
             post_some: |link, ops, deadline| link.post_read(ops, deadline).map(|()| true),
@@ -129,9 +163,11 @@ impl NodeBatches<'_, ReadOp<'_>> {
 }
 
 impl NodeBatches<'_, WriteOp<'_>> {
-    pub(crate) fn write(self, session: &Session) -> Vec<Outcome> {
+    /// Writes. A node that is silent is waited for until the time limit only if `may_give_up` does not permit less.
+    pub(crate) fn write(self, session: &Session, may_give_up: Option<MayGiveUp<'_>>) -> Vec<Outcome> {
         let exchange = Exchange {
             opcode: Opcode::Write,
+            may_give_up,
             timeout_ms: session.options().request_timeout_ms,
             post: |link, ops, deadline| link.post_write(ops, deadline),
             post_some: |link, ops, deadline| link.post_write_some(ops, deadline),
@@ -165,11 +201,14 @@ fn begin<Op>(
     session: &Session,
     region: &Arc<LeasedRegion>,
     ops: &[Op],
-    exchange: &Exchange<Op>,
+    exchange: &Exchange<'_, Op>,
     is_alone: bool,
 ) -> Result<Begun, Error> {
     let deadline = session.deadline(exchange.timeout_ms);
-    let mut conversation = region.node.begin(deadline).map_err(|error| settle(session, region, error))?;
+    // If others can do the same, a node that does not even connect is left until they have.
+    let is_patient = exchange.may_give_up.is_none() || is_alone;
+    let connected = if is_patient { deadline } else { deadline.min(session.deadline(BRIEF_MS)) };
+    let mut conversation = region.node.begin(connected).map_err(|error| settle(session, region, error))?;
     let (link, sent) = (&mut *conversation.link, session.host().now());
     let posted = match is_alone {
         true => (exchange.post)(link, ops, deadline).map(|()| true),
@@ -179,8 +218,8 @@ fn begin<Op>(
 }
 
 /// Sends what the nodes did not take at once. The node that can take bytes next gets them next, so no node waits for
-/// another.
-fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], exchange: &Exchange<Op>) {
+/// another. If a node may be given up, stops before all is sent as soon as those that are left are silent.
+fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], exchange: &Exchange<'_, Op>) {
     // A new deadline: connecting to the other nodes may have used up the first one.
     let deadline = session.deadline(exchange.timeout_ms);
     let mut is_late = false;
@@ -196,13 +235,46 @@ fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], exchange: &Exchan
                 };
             }
         }
-        let all = asked.iter().filter_map(|(_, _, begun)| begun.as_ref().ok());
-        let left = all.filter(|begun| matches!(begun.posted, Ok(false)));
-        let sockets: Vec<_> = left.filter_map(|begun| begun.conversation.link.descriptor()).collect();
+        let is_left = |begun: &Begun| matches!(begun.posted, Ok(false));
+        let left = asked.iter().filter_map(|(region, _, begun)| Some((*region, begun.as_ref().ok()?)));
+        let left: Vec<_> = left.filter(|(_, begun)| is_left(begun)).collect();
+        let sockets: Vec<_> =
+            left.iter().filter_map(|(_, begun)| begun.conversation.link.descriptor()).collect();
         if sockets.is_empty() {
             return;
         }
-        is_late = wait_writable(&sockets, deadline).is_err();
+        let until = match exchange.may_give_up {
+            Some(_) => deadline.min(session.deadline(LOOK_MS)),
+            None => deadline,
+        };
+        if wait_writable(&sockets, until).is_err() {
+            is_late = until == deadline;
+            if !is_late && !left.iter().any(|(region, _)| session.answers(&region.node)) {
+                return;
+            }
+        }
+    }
+}
+
+/// Reports whether a node that may be given up does not answer, and does not say that it is there either.
+fn is_silent<Op>(session: &Session, (region, _, begun): &mut Asked<'_, Op>) -> bool {
+    match begun {
+        Err(error) => error.kind() == ErrorKind::Unreachable,
+        Ok(begun) => match begun.posted {
+            Ok(false) => true,
+            Ok(true) => {
+                let deadline = session.request_deadline();
+                match session.await_reply(&region.node, &mut *begun.conversation.link, deadline) {
+                    Ok(()) => false,
+                    Err(LinkError::TimedOut) => true,
+                    Err(error) => {
+                        begun.posted = Err(error);
+                        false
+                    }
+                }
+            }
+            Err(_) => false,
+        },
     }
 }
 
@@ -213,7 +285,7 @@ fn finish<Op: Spanned>(
     repeat: Repeat,
     Begun { sent, mut conversation, posted }: Begun,
     ops: &mut [Op],
-    exchange: &Exchange<Op>,
+    exchange: &Exchange<'_, Op>,
 ) -> Result<(), Error> {
     // A new deadline. Another node that did not answer may have used up the last one. Meanwhile this node's answer may
     // have filled the socket buffers, and the node then waits until it is read.
@@ -236,7 +308,18 @@ fn finish<Op: Spanned>(
         }
         result
     };
-    let taken = posted.and_then(|_| (exchange.take)(&mut *conversation.link, ops, deadline));
+    let link = &mut *conversation.link;
+    let taken = posted.and_then(|mut is_sent| {
+        while !is_sent {
+            // A descriptor that cannot be waited for shows at the next try.
+            let _ = link.descriptor().map(|socket| wait_writable(&[socket], deadline));
+            is_sent = (exchange.post_some)(link, ops, deadline)?;
+            if !is_sent && session.host().now() >= deadline {
+                return Err(LinkError::TimedOut);
+            }
+        }
+        (exchange.take)(link, ops, deadline)
+    });
     if taken.is_ok() {
         session.note_time(&*conversation.link, exchange.opcode, sent);
     }
@@ -276,7 +359,7 @@ pub(crate) fn write_bytes(
 ) -> Result<(), Error> {
     let mut write = NodeBatches::default();
     write.add(&to.region, WriteOp { span: span(to), from: bytes });
-    match failure(&write.write(session), &to.region) {
+    match failure(&write.write(session, None), &to.region) {
         Some(error) => Err(error.clone()),
         None => Ok(()),
     }

@@ -190,7 +190,7 @@ impl FileInner {
         for (segment, from) in &segments {
             by_node.add(&segment.region, WriteOp { span: span(segment), from });
         }
-        let outcomes = by_node.write(&self.session);
+        let outcomes = by_node.write(&self.session, None);
         let failed = segments.iter().find_map(|(segment, _)| failure(&outcomes, &segment.region));
         failed.map_or(Ok(()), |error| Err(error.clone()))
     }

@@ -12,7 +12,7 @@ use crate::options::{PoolOptions, Protection};
 use crate::plan::PageKey;
 use crate::rebuilding::Rebuilding;
 use crate::repair::Repair;
-use crate::session_core::SessionCore;
+use crate::session_core::{BRIEF_MS, LOOK_MS, SessionCore};
 use crate::stats::{Counters, add};
 use farpool_transport::recv_buffers::RecvBufferPool;
 use farpool_transport::times::ConnectionKind;
@@ -171,8 +171,30 @@ impl Session {
         &self.tenant
     }
 
+    /// Waits until the reply to the oldest posted operation begins to arrive from a node whose work others can do as
+    /// well. Asks the node now and then whether it is there.
+    ///
+    /// Errors: [`LinkError::TimedOut`] if the deadline passes, or if the node is silent.
+    pub fn await_reply(
+        &self,
+        node: &NodeLinks,
+        link: &mut dyn Link,
+        deadline: MonoNs,
+    ) -> Result<(), LinkError> {
+        loop {
+            let look = self.deadline(LOOK_MS).min(deadline);
+            if link.begins_by(look)? {
+                return Ok(());
+            }
+            if look == deadline || !self.answers(node) {
+                return Err(LinkError::TimedOut);
+            }
+        }
+    }
+
     /// Asks a node whether it is there. Any answer will do.
-    pub fn answers(&self, node: &NodeLinks, deadline: MonoNs) -> bool {
+    pub(crate) fn answers(&self, node: &NodeLinks) -> bool {
+        let deadline = self.deadline(BRIEF_MS / 2);
         let renew = Request::Renew(self.leases.proof().clone());
         let asked = node.converse(deadline, Repeat::Harmless, |link| match link.call(&renew, deadline) {
             Err(LinkError::Refused { .. }) => Ok(()),

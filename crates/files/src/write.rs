@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase, WriteRange, WriteRun, check_end, hull};
 use crate::leases::Patience;
 use crate::node_batches::{NodeBatches, Outcome, failure, may_arrive_late, span};
-use crate::node_links::LeasedRegion;
+use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::options::Protection;
 use crate::plan::{Allocation, CopyId, EXTENT_BYTES_MAX, RangeLockKind, RangeSet, Segment, pages_around};
 use crate::stats::add;
@@ -111,7 +111,9 @@ impl FileInner {
                 }
             }
         }
-        let outcomes = by_node.write(&self.session);
+        let may_give_up =
+            |node: &NodeLinks, outcomes: &[Outcome]| self.is_enough_without(node, &sent, outcomes);
+        let outcomes = by_node.write(&self.session, Some(&may_give_up));
         {
             let mut state = self.state();
             encrypted.iter().for_each(|one| state.map.store_tags(one.segment, &one.tags));
@@ -162,6 +164,25 @@ impl FileInner {
         let is_bad = |region: &LeasedRegion| region.node.is_suspect() || region.check_usable().is_err();
         let has_other = among.iter().any(|other| other.file == segment.file && !is_bad(&other.region));
         is_bad(&segment.region) && (has_other || self.disk.is_some())
+    }
+
+    /// Reports whether a write has succeeded without a node: the disk has it, or another copy of each extent.
+    fn is_enough_without(
+        &self,
+        node: &NodeLinks,
+        sent: &[Vec<&Segment<Arc<LeasedRegion>>>],
+        outcomes: &[Outcome],
+    ) -> bool {
+        let is_written = |segment: &&Segment<Arc<LeasedRegion>>| {
+            outcomes.iter().any(|outcome| outcome.is_success_of(&segment.region.node))
+        };
+        let is_enough = |copies: &[&Segment<Arc<LeasedRegion>>]| {
+            let is_there = |segment: &&Segment<Arc<LeasedRegion>>| std::ptr::eq(&*segment.region.node, node);
+            !copies.iter().any(is_there) || copies.iter().any(is_written)
+        };
+        // The copies of an extent follow each other.
+        let extents = sent.iter().flat_map(|segments| segments.chunk_by(|one, next| one.file == next.file));
+        self.disk.is_some() || extents.into_iter().all(is_enough)
     }
 
     /// Settles a written range. A copy that missed the write leaves the file if another copy or the disk has the bytes.

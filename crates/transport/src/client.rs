@@ -177,20 +177,21 @@ impl<S: Stream> FrameLink<S> {
         }
     }
 
-    /// Receives the header of a control reply. `None` if its first byte has not come by `begins`. A peer that speaks
-    /// TLS answers a plaintext greeting with an alert, which is shorter than a header.
-    fn receive_head(&mut self, begins: MonoNs, deadline: MonoNs) -> Result<Option<Header>, LinkError> {
+    /// Receives the header of a control reply. A peer that speaks TLS answers a plaintext greeting with an alert, which
+    /// is shorter than a header.
+    fn receive_head(&mut self, deadline: MonoNs) -> Result<Header, LinkError> {
         let mut head = [0; HEADER_BYTES];
-        let first = match self.read_some(&mut [IoSliceMut::new(&mut head)], begins) {
-            Err(LinkError::TimedOut) => return Ok(None),
-            other => other?,
-        };
-        let received = self.read_full(&mut [IoSliceMut::new(&mut head[first..])], deadline);
+        let received = self.read_full(&mut [IoSliceMut::new(&mut head)], deadline);
         if !self.stream.is_encrypted() && tls::is_alert(&head) {
             return Err(LinkError::Untrusted(TlsError::peer_speaks_tls()));
         }
         received?;
-        Header::decode(&head).map(Some).map_err(LinkError::Protocol)
+        Header::decode(&head).map_err(LinkError::Protocol)
+    }
+
+    /// Reports whether a control request was posted whose reply was not taken.
+    pub(crate) fn owes_reply(&self) -> bool {
+        !self.called.is_empty()
     }
 
     fn take_id(&mut self) -> u64 {
@@ -530,20 +531,25 @@ impl<S: Stream> Link for FrameLink<S> {
     }
 
     fn take_call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
-        self.take_call_by(request, deadline, deadline)?.ok_or(LinkError::TimedOut)
+        let id = self.called.pop_front().ok_or_else(out_of_order)?;
+        let header = self.receive_head(deadline)?;
+        let reply = self.receive_body(&header, request.opcode(), id, deadline)?;
+        reply.map_err(|refusal| LinkError::Refused { index: 0, refusal })
     }
 
-    fn take_call_by(
-        &mut self,
-        request: &Request,
-        begins: MonoNs,
-        deadline: MonoNs,
-    ) -> Result<Option<Reply>, LinkError> {
-        let id = *self.called.front().ok_or_else(out_of_order)?;
-        let Some(header) = self.receive_head(begins, deadline)? else { return Ok(None) };
-        self.called.pop_front();
-        let reply = self.receive_body(&header, request.opcode(), id, deadline)?;
-        reply.map(Some).map_err(|refusal| LinkError::Refused { index: 0, refusal })
+    fn begins_by(&mut self, until: MonoNs) -> Result<bool, LinkError> {
+        if self.ahead_taken < self.ahead.len() {
+            return Ok(true);
+        }
+        let mut first = [0; HEADER_BYTES];
+        match self.read_some(&mut [IoSliceMut::new(&mut first)], until) {
+            Err(LinkError::TimedOut) => Ok(false),
+            Err(error) => Err(error),
+            Ok(count) => {
+                (self.ahead, self.ahead_taken) = (first[..count].to_vec(), 0);
+                Ok(true)
+            }
+        }
     }
 
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {

@@ -170,15 +170,10 @@ pub trait Link: Send {
         self.call(request, deadline)
     }
 
-    /// Does the same as [`Self::take_call`] if the reply begins to arrive by `begins`. Returns `None` if it does not;
-    /// the reply is then still to be taken, and the link is usable. The default waits for the reply until `deadline`.
-    fn take_call_by(
-        &mut self,
-        request: &Request,
-        _begins: MonoNs,
-        deadline: MonoNs,
-    ) -> Result<Option<Reply>, LinkError> {
-        self.take_call(request, deadline).map(Some)
+    /// Waits until the reply to the oldest posted operation begins to arrive. Returns false if it has not by `until`;
+    /// the reply is then still to be taken, and the link is usable. A link that posts nothing returns true at once.
+    fn begins_by(&mut self, _until: MonoNs) -> Result<bool, LinkError> {
+        Ok(true)
     }
 
     /// Reads every range, or returns the first refusal. A range has at most `IO_BYTES_MAX` bytes.
@@ -255,13 +250,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).take_call(request, deadline)
     }
 
-    fn take_call_by(
-        &mut self,
-        request: &Request,
-        begins: MonoNs,
-        deadline: MonoNs,
-    ) -> Result<Option<Reply>, LinkError> {
-        (**self).take_call_by(request, begins, deadline)
+    fn begins_by(&mut self, until: MonoNs) -> Result<bool, LinkError> {
+        (**self).begins_by(until)
     }
 
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {

@@ -269,13 +269,9 @@ impl<S: MemoryStream> Link for ShmLink<S> {
         self.control.take_call(request, deadline)
     }
 
-    fn take_call_by(
-        &mut self,
-        request: &Request,
-        begins: MonoNs,
-        deadline: MonoNs,
-    ) -> Result<Option<Reply>, LinkError> {
-        self.control.take_call_by(request, begins, deadline)
+    fn begins_by(&mut self, until: MonoNs) -> Result<bool, LinkError> {
+        // Only control requests are posted.
+        if self.control.owes_reply() { self.control.begins_by(until) } else { Ok(true) }
     }
 
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
