@@ -1,52 +1,130 @@
-//! Connections to workers (processes on other machines that run parts of queries), and errors that name the worker.
+//! Connections to workers (processes on other machines that run parts of queries), and failover from one to another.
 //!
-//! The idea: if a worker dies or hangs, the query must fail with the worker's name within seconds. Therefore
-//! connections are probed while a request is in flight, and errors get the address of the worker.
+//! The idea: the session sends the plan of each task to the worker that should run it, and to some more, its stand-ins.
+//! Nobody runs a task before somebody asks for its rows. Who asks takes all rows of the task before passing on the
+//! first one. If the connection breaks or the worker does not answer a probe, he throws away what came, and asks the
+//! next worker. So rows are never passed on twice, and only the tasks of the lost worker run again.
+//!
+//! Everybody finds the same stand-ins without a message: the workers of the query have an order, and the stand-ins of a
+//! worker are the next ones.
 
 use crate::encrypted;
+use crate::io_threads::io_threads;
+use crate::kept_rows::{Keeper, KeptRows, MemoryLeft};
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{
+    DataFusionError, Result, exec_datafusion_err, exec_err, internal_err, plan_datafusion_err,
+};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion_distributed::grpc::{BoxCloneSyncChannel, create_worker_client};
 use datafusion_distributed::{
     ChannelResolver, CoordinatorToWorkerMsg, ExecuteTaskRequest, GetWorkerInfoRequest, GetWorkerInfoResponse,
-    SetPlanRequest, WorkerChannel, WorkerToCoordinatorMsg,
+    MaybeEncoded, ProducerHead, SetPlanRequest, TaskKey, WorkerChannel, WorkerToCoordinatorMsg,
 };
-use farpool_lock::Mutex;
+use farpool_host::{Event, Host, Machine};
+use farpool_lock::{Mutex, RwLock};
 use farpool_transport::{Exposure, Tls};
-use futures::StreamExt;
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
+use futures::future::{BoxFuture, Shared, try_join_all};
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt, StreamExt, TryFutureExt};
+use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
 use tonic::codegen::Service;
-use tonic::codegen::http::{HeaderMap, Uri};
+use tonic::codegen::http::{HeaderMap, HeaderValue, Uri};
 use tonic::transport::{Channel, Endpoint};
 use url::Url;
 
 /// Time limit for connecting to a worker.
-const CONNECT: Duration = Duration::from_secs(5);
-/// Interval between probes of a connection, and time limit for the answer to one.
-const PROBE: Duration = Duration::from_secs(5);
+const CONNECT: Duration = Duration::from_secs(1);
+/// Interval between probes of a connection, and time limit for the answer to one. A worker that stands still is noticed
+/// after one second at most.
+const PROBE: Duration = Duration::from_millis(500);
+/// Workers that get the plan of a task, besides the one that should run it.
+const STAND_INS: usize = 3;
+/// Number of times that all workers with the plan of a task are asked for its rows. One that is only slow may answer
+/// the second time.
+const ROUNDS: usize = 2;
+/// Header with the addresses of the workers of a query, separated by commas.
+const PEERS: &str = "farpool-workers";
+/// Number of workers in that header, at most. Those of larger sessions have no stand-ins.
+const PEERS_MAX: usize = 128;
 /// Number of connections that are kept for reuse. If there are more, all are dropped and opened again when needed.
 const CHANNELS_MAX: usize = 1_024;
 
-/// Connections by address. Clones share them.
+/// Connections by address, and the workers of queries. Clones share both.
 #[derive(Clone)]
 pub(crate) struct Channels {
     exposure: Exposure,
     open: Arc<Mutex<HashMap<Url, Channel>>>,
+    /// Workers of queries that begin now, in the order that says who stands in for whom.
+    peers: Arc<RwLock<Arc<[Url]>>>,
+    /// Workers of queries that have begun in this session, by the number of the query.
+    begun: Arc<Mutex<HashMap<u128, Arc<[Url]>>>>,
+    /// Number of times that another worker was asked for the rows of a task.
+    failed_over: Arc<AtomicU64>,
+}
+
+/// Query that runs. It ends with the last one of these that is dropped.
+struct Running {
+    channels: Channels,
+    query: u128,
+    _told: watch::Sender<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.channels.begun.lock().remove(&self.query);
+    }
 }
 
 impl Channels {
     pub(crate) fn new(exposure: Exposure) -> Channels {
-        Channels { exposure, open: Arc::default() }
+        let peers = Arc::new(RwLock::new(Arc::from([])));
+        Channels { exposure, open: Arc::default(), peers, begun: Arc::default(), failed_over: Arc::default() }
+    }
+
+    /// Sets the workers of the queries that begin from now on.
+    pub(crate) fn set_peers(&self, peers: impl Iterator<Item = Url>) {
+        *self.peers.write() = peers.collect();
+    }
+
+    /// Returns the connections for a query of the session that sent these headers.
+    ///
+    /// Errors: the headers name what is no address of a worker.
+    pub(crate) fn of_query(&self, headers: &HeaderMap) -> Result<Channels> {
+        let mut peers = Vec::new();
+        if let Some(text) = headers.get(PEERS) {
+            let text = text.to_str().map_err(|error| plan_datafusion_err!("header {PEERS}: {error}"))?;
+            for url in text.split(',').take(PEERS_MAX) {
+                peers.push(Url::parse(url).map_err(|error| {
+                    plan_datafusion_err!("header {PEERS}: {}: {error}", farpool::shown(url))
+                })?);
+            }
+        }
+        let peers = Arc::new(RwLock::new(Arc::from(peers)));
+        Ok(Channels { peers, begun: Arc::default(), ..self.clone() })
+    }
+
+    /// Returns how often another worker was asked for the rows of a task, because one was lost.
+    pub(crate) fn failed_over(&self) -> u64 {
+        self.failed_over.load(Ordering::Relaxed)
+    }
+
+    /// Returns the workers of a query.
+    fn peers(&self, query: u128) -> Arc<[Url]> {
+        self.begun.lock().get(&query).cloned().unwrap_or_else(|| Arc::clone(&self.peers.read()))
     }
 
     pub(crate) fn worker(&self, url: &Url) -> Result<Named> {
@@ -66,7 +144,8 @@ impl Channels {
                     .connect_timeout(CONNECT)
                     .tcp_nodelay(true)
                     .http2_keep_alive_interval(PROBE)
-                    .keep_alive_timeout(PROBE);
+                    .keep_alive_timeout(PROBE)
+                    .executor(IoThreads(io_threads()?));
                 let channel = match &self.exposure.tls {
                     None => endpoint.connect_lazy(),
                     Some(tls) => {
@@ -82,7 +161,18 @@ impl Channels {
                 channel
             }
         };
-        Ok(Named { url: url.clone(), channel: create_worker_client(BoxCloneSyncChannel::new(channel)) })
+        let channel = create_worker_client(BoxCloneSyncChannel::new(channel));
+        Ok(Named { url: url.clone(), channel, channels: self.clone() })
+    }
+}
+
+/// Threads that carry the messages of a connection.
+#[derive(Clone)]
+struct IoThreads(Handle);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for IoThreads {
+    fn execute(&self, future: F) {
+        self.0.spawn(future);
     }
 }
 
@@ -120,10 +210,36 @@ impl ChannelResolver for Channels {
 pub(crate) struct Named {
     url: Url,
     channel: Box<dyn WorkerChannel>,
+    channels: Channels,
 }
 
-/// Adds the worker's address to an error. A transport error means that the worker is lost; any other error was reported
-/// by the worker.
+/// Returns the workers that have the plan of a task which the worker at `url` should run: that one, then its stand-ins.
+fn with_stand_ins(peers: &[Url], url: &Url) -> Vec<Url> {
+    match peers.iter().position(|peer| peer == url) {
+        Some(at) if peers.len() <= PEERS_MAX => {
+            peers.iter().cycle().skip(at).take(peers.len().min(1 + STAND_INS)).cloned().collect()
+        }
+        _ => vec![url.clone()],
+    }
+}
+
+/// Adds the header with the workers of a query.
+fn add_peers(headers: &mut HeaderMap, peers: &[Url]) -> Result<()> {
+    if (2..=PEERS_MAX).contains(&peers.len()) {
+        let text = peers.iter().map(Url::as_str).collect::<Vec<_>>().join(",");
+        let text =
+            HeaderValue::try_from(text).map_err(|error| plan_datafusion_err!("header {PEERS}: {error}"))?;
+        headers.insert(PEERS, text);
+    }
+    Ok(())
+}
+
+/// Reports whether an error means that the worker is lost or cannot be reached. Any other error was reported by it.
+fn is_loss(error: &DataFusionError) -> bool {
+    matches!(error, DataFusionError::External(inner) if inner.is::<tonic::Status>())
+}
+
+/// Adds the worker's address to an error.
 fn naming(url: &Url, error: DataFusionError) -> DataFusionError {
     let status = match &error {
         DataFusionError::External(inner) => inner.downcast_ref::<tonic::Status>(),
@@ -155,27 +271,136 @@ fn causes(status: &tonic::Status) -> String {
     said
 }
 
-fn naming_each<T: 'static>(
-    url: &Url,
-    stream: BoxStream<'static, Result<T>>,
-) -> BoxStream<'static, Result<T>> {
-    let url = url.clone();
-    stream.map(move |item| item.map_err(|error| naming(&url, error))).boxed()
+/// Part of a task's rows that is asked for.
+struct Wanted {
+    headers: HeaderMap,
+    task: TaskKey,
+    partitions: Range<usize>,
+    metrics: ExecutionPlanMetricsSet,
+    context: Arc<TaskContext>,
+}
+
+impl Wanted {
+    /// Takes all rows of each partition from the first worker that gives them all.
+    async fn take(self, channels: Channels, workers: Vec<Url>) -> Result<Vec<KeptRows>> {
+        let mut failed = None;
+        for url in (0..ROUNDS).flat_map(|_| &workers) {
+            match self.take_from(&channels, url).await {
+                Ok(rows) => return Ok(rows),
+                Err(error) if is_loss(&error) => {
+                    let message =
+                        format!("task {} of stage {}: {error}", self.task.task_number, self.task.stage_id);
+                    Machine.log(&Event::info("task_failed_over", message));
+                    channels.failed_over.fetch_add(1, Ordering::Relaxed);
+                    failed = Some(naming(url, error));
+                }
+                Err(error) => return Err(naming(url, error)),
+            }
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => internal_err!("a task without workers"),
+        }
+    }
+
+    async fn take_from(&self, channels: &Channels, url: &Url) -> Result<Vec<KeptRows>> {
+        let mut named = channels.worker(url)?;
+        let request = ExecuteTaskRequest {
+            task_key: self.task,
+            target_partition_start: self.partitions.start,
+            target_partition_end: self.partitions.end,
+            // The plan of the task has it already.
+            producer_head: ProducerHead::None,
+        };
+        let (headers, metrics) = (self.headers.clone(), self.metrics.clone());
+        let streams = named.channel.execute_task(headers, request, metrics, &self.context).await?;
+        let memory = MemoryLeft::default();
+        let keep = |(partition, rows): (usize, BoxStream<'static, Result<RecordBatch>>)| {
+            Keeper::new(None, &self.context, &self.metrics, partition, memory.clone()).add_all(rows)
+        };
+        try_join_all(self.partitions.clone().zip(streams).map(keep)).await
+    }
 }
 
 #[async_trait]
 impl WorkerChannel for Named {
+    /// Sends the plan of a task to the worker and to its stand-ins. If one of them is lost, nothing is lost with it
+    /// here: who asks for the rows notices.
     async fn coordinator_channel(
         &mut self,
-        headers: HeaderMap,
+        mut headers: HeaderMap,
         request: SetPlanRequest,
-        messages: BoxStream<'static, CoordinatorToWorkerMsg>,
+        mut messages: BoxStream<'static, CoordinatorToWorkerMsg>,
         metrics: ExecutionPlanMetricsSet,
         context: &Arc<TaskContext>,
     ) -> Result<BoxStream<'static, Result<WorkerToCoordinatorMsg>>> {
-        let stream = self.channel.coordinator_channel(headers, request, messages, metrics, context).await;
-        let stream = stream.map_err(|error| naming(&self.url, error))?;
-        Ok(naming_each(&self.url, stream))
+        let SetPlanRequest { task_key, task_count, plan, query_start_time_ns, .. } = &request;
+        if !request.work_unit_feed_declarations.is_empty() {
+            return internal_err!("a plan of far tables with feeds of work");
+        }
+        let plan = plan.clone().encode(context)?;
+        let query = task_key.query_id.as_u128();
+        let peers = Arc::clone(
+            self.channels
+                .begun
+                .lock()
+                .entry(query)
+                .or_insert_with(|| Arc::clone(&self.channels.peers.read())),
+        );
+        add_peers(&mut headers, &peers)?;
+        let workers = with_stand_ins(&peers, &self.url);
+        let (told, ended) = watch::channel(());
+        let running = Running { channels: self.channels.clone(), query, _told: told };
+        for url in &workers[1..] {
+            let request = SetPlanRequest {
+                task_key: *task_key,
+                task_count: *task_count,
+                plan: MaybeEncoded::Encoded(plan.clone()),
+                work_unit_feed_declarations: Vec::new(),
+                target_worker_url: url.clone(),
+                query_start_time_ns: *query_start_time_ns,
+            };
+            let mut named = self.channels.worker(url)?;
+            let (headers, context, mut ended) = (headers.clone(), Arc::clone(context), ended.clone());
+            let none = stream::once(async move { while ended.changed().await.is_ok() {} });
+            let none = none.filter_map(async |()| None::<CoordinatorToWorkerMsg>).boxed();
+            // It ends with the query.
+            tokio::spawn(async move {
+                let metrics = ExecutionPlanMetricsSet::new();
+                if let Ok(mut told) =
+                    named.channel.coordinator_channel(headers, request, none, metrics, &context).await
+                {
+                    while told.next().await.is_some_and(|told| told.is_ok()) {}
+                }
+            });
+        }
+        // Read here, because they end with the query, whether or not the worker is there to take them.
+        let (send, mut receive) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(message) = messages.next().await {
+                // A worker that is lost takes none.
+                let _ = send.send(message);
+            }
+            drop(running);
+        });
+        let messages = stream::poll_fn(move |context| receive.poll_recv(context));
+        let request = SetPlanRequest { plan: MaybeEncoded::Encoded(plan), ..request };
+        let has_stand_ins = workers.len() > 1;
+        match self.channel.coordinator_channel(headers, request, messages.boxed(), metrics, context).await {
+            Ok(told) => {
+                let url = self.url.clone();
+                let is_there = move |told: &Result<_>| {
+                    let is_lost = told.as_ref().is_err_and(|error| has_stand_ins && is_loss(error));
+                    std::future::ready(!is_lost)
+                };
+                Ok(told
+                    .take_while(is_there)
+                    .map(move |told| told.map_err(|error| naming(&url, error)))
+                    .boxed())
+            }
+            Err(error) if has_stand_ins && is_loss(&error) => Ok(stream::empty().boxed()),
+            Err(error) => Err(naming(&self.url, error)),
+        }
     }
 
     async fn execute_task(
@@ -185,9 +410,38 @@ impl WorkerChannel for Named {
         metrics: ExecutionPlanMetricsSet,
         context: &Arc<TaskContext>,
     ) -> Result<Vec<BoxStream<'static, Result<RecordBatch>>>> {
-        let streams = self.channel.execute_task(headers, request, metrics, context).await;
-        let streams = streams.map_err(|error| naming(&self.url, error))?;
-        Ok(streams.into_iter().map(|stream| naming_each(&self.url, stream)).collect())
+        let partitions = request.target_partition_start..request.target_partition_end;
+        let wanted = Wanted {
+            headers,
+            task: request.task_key,
+            partitions: partitions.clone(),
+            metrics,
+            context: Arc::clone(context),
+        };
+        let peers = self.channels.peers(request.task_key.query_id.as_u128());
+        let workers = with_stand_ins(&peers, &self.url);
+        // It takes the rows at once, whether or not they are read: the partitions of one connection wait for each
+        // other.
+        let taking = SpawnedTask::spawn(wanted.take(self.channels.clone(), workers));
+        let taken = async move {
+            match taking.await {
+                Ok(taken) => taken.map(Arc::new).map_err(Arc::new),
+                Err(error) => Err(Arc::new(DataFusionError::ExecutionJoin(Box::new(error)))),
+            }
+        };
+        let taken: Shared<BoxFuture<'static, _>> = taken.boxed().shared();
+        let read = |at: usize| {
+            let taken = taken.clone();
+            let read = async move {
+                let taken: Arc<Vec<KeptRows>> = taken.await.map_err(DataFusionError::Shared)?;
+                match taken.get(at) {
+                    Some(rows) => rows.read(),
+                    None => internal_err!("a worker gave {} partitions, not {at}", taken.len()),
+                }
+            };
+            read.try_flatten_stream().boxed()
+        };
+        Ok((0..partitions.len()).map(read).collect())
     }
 
     async fn get_worker_info(&mut self, request: GetWorkerInfoRequest) -> Result<GetWorkerInfoResponse> {

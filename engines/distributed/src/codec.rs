@@ -1,6 +1,7 @@
-//! Encodes scans of far tables in DataFusion's protobuf of plans.
+//! Encodes scans of far tables, and outputs of stages that are kept, in DataFusion's protobuf of plans.
 
 use crate::message::{Identity, Scan};
+use crate::stage_output::StageOutputExec;
 use crate::tables::Tables;
 use datafusion::common::{Result, plan_err};
 use datafusion::datasource::source::DataSourceExec;
@@ -11,18 +12,29 @@ use farpool::Pool;
 use farpool_datafusion::FarSource;
 use farpool_host::{Event, Host, Machine};
 use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// Encoding of an operator that keeps the output of a stage.
+const STAGE_OUTPUT: &[u8] = b"stage output";
 
 /// Encodes scans, and decodes them over the tables of a pool. Dynamic filters are not sent: they save work, and never
 /// change the answer.
 #[derive(Clone, Debug)]
 pub struct ScanCodec {
     tables: Tables,
+    /// Threads that run the tasks of a worker. `None` if they are those that decode.
+    threads: Option<Handle>,
 }
 
 impl ScanCodec {
     /// Makes a codec over the tables of this pool.
     pub fn new(pool: &Pool) -> ScanCodec {
-        ScanCodec { tables: Tables::new(pool.clone()) }
+        ScanCodec { tables: Tables::new(pool.clone()), threads: None }
+    }
+
+    /// Returns a codec whose tasks run on these threads.
+    pub(crate) fn running_on(self, threads: Handle) -> ScanCodec {
+        ScanCodec { threads: Some(threads), ..self }
     }
 }
 
@@ -39,6 +51,9 @@ impl PhysicalExtensionCodec for ScanCodec {
         _context: &TaskContext,
         _converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
+        if let (STAGE_OUTPUT, [input]) = (bytes, inputs) {
+            return Ok(Arc::new(StageOutputExec::new(Arc::clone(input), self.threads.clone())));
+        }
         if !inputs.is_empty() {
             return plan_err!("a scan of a far table with {} inputs: it has none", inputs.len());
         }
@@ -59,6 +74,10 @@ impl PhysicalExtensionCodec for ScanCodec {
         out: &mut Vec<u8>,
         _converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<()> {
+        if node.is::<StageOutputExec>() {
+            out.extend(STAGE_OUTPUT);
+            return Ok(());
+        }
         let Some(source) = source_of(node.as_ref()) else {
             return plan_err!("{} is not a scan of a far table", node.name());
         };

@@ -21,9 +21,12 @@
 //!
 //! `dividing` assigns row groups to workers, and `placing` passes the result to the planner. `message` is an encoded
 //! scan, which `codec` makes and decodes. `workers` knows the workers that are available, and `channels` connects to
-//! them, with TLS by `encrypted`. `session` plans queries, and `serving` is the worker's side.
+//! them, with TLS by `encrypted`, and asks another worker if one is lost. Workers keep what their tasks put out
+//! (`stage_output`, in `kept_rows`), so that a task which runs again can read its inputs again. `session` plans
+//! queries, and `serving` is the worker's side.
 //!
-//! Invariant: the loss of a worker gives an error that names it, or has no effect. It never gives fewer rows.
+//! Invariant: the loss of a worker has no effect on the rows, or gives an error that names the worker. It never gives
+//! fewer rows, and no row twice.
 //!
 //! Never in this crate: an operator over rows, or a rule about what may be shipped beside the data.
 #![forbid(unsafe_code)]
@@ -33,10 +36,13 @@ mod codec;
 mod dividing;
 mod encrypted;
 mod explain;
+mod io_threads;
+mod kept_rows;
 mod message;
 mod placing;
 mod serving;
 mod session;
+mod stage_output;
 mod tables;
 mod workers;
 

@@ -15,7 +15,7 @@ use prost::Message;
 use std::sync::Arc;
 
 /// Version of the encoding. Other versions are refused.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Longest name of a far table in bytes.
 const NAME_BYTES_MAX: usize = 255;
 /// Row groups of a scan, at most.

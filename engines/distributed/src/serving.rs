@@ -3,23 +3,27 @@
 use crate::channels::Channels;
 use crate::codec::ScanCodec;
 use crate::encrypted;
+use crate::io_threads::io_threads;
 use crate::session::check;
 use crate::workers::info;
-use datafusion::common::{Result, plan_err};
+use datafusion::common::{Result, plan_datafusion_err, plan_err};
 use datafusion::execution::SessionState;
 use datafusion_distributed::{
     DistributedExt, Worker, WorkerPlanRewriteEvent, WorkerPlanRewriteEventResponse, WorkerQueryContext,
 };
 use farpool::Pool;
-use farpool_datafusion::Options;
+use farpool_datafusion::{FarTempFiles, Options, runtime};
 use farpool_transport::Exposure;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use url::Url;
 
 /// Interval between probes of a connection, and time limit for the answer to one.
 const PROBE: Duration = Duration::from_secs(10);
@@ -43,26 +47,37 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     check_listener(listener.local_addr()?, exposure)?;
-    let (codec, channels) = (ScanCodec::new(pool), Channels::new(exposure.clone()));
+    // Messages have threads of their own, so that tasks which compute do not delay them.
+    let codec = ScanCodec::new(pool).running_on(Handle::current());
+    let channels = Channels::new(exposure.clone());
+    let files = FarTempFiles::new(pool, None).map_err(io::Error::other)?;
+    let environment = runtime(None, Some(Arc::new(files))).map_err(io::Error::other)?;
     let build = move |query: WorkerQueryContext| {
         let (codec, channels) = (codec.clone(), channels.clone());
-        async move { state(query, codec, channels) }
+        async move { state(query, codec, &channels) }
     };
-    let worker = Worker::from_session_builder(build).with_version(info(near));
+    let worker = Worker::from_session_builder(build).with_version(info(near)).with_runtime_env(environment);
     let router = Server::builder()
         .http2_keepalive_interval(Some(PROBE))
         .http2_keepalive_timeout(Some(PROBE))
         .add_service(worker.into_worker_server().max_decoding_message_size(PLAN_BYTES_MAX));
-    let server = async {
-        match exposure.tls.clone() {
+    let (tls, listener) = (exposure.tls.clone(), listener.into_std()?);
+    let server = async move {
+        let listener = TcpListener::from_std(listener)?;
+        let served = match tls {
             Some(tls) => router.serve_with_incoming(encrypted::incoming(listener, tls)).await,
             None => router.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true))).await,
-        }
+        };
+        served.map_err(io::Error::other)
     };
-    tokio::select! {
-        served = server => served.map_err(io::Error::other),
+    let server = io_threads()?.spawn(server);
+    let stop_serving = server.abort_handle();
+    let served = tokio::select! {
+        served = server => served.map_err(io::Error::other).flatten(),
         () = stop => Ok(()),
-    }
+    };
+    stop_serving.abort();
+    served
 }
 
 /// Checks that a worker may listen at an address. [`serve`] does that as well.
@@ -80,9 +95,14 @@ pub fn check_listener(address: SocketAddr, exposure: &Exposure) -> io::Result<()
     }
 }
 
-fn state(query: WorkerQueryContext, codec: ScanCodec, channels: Channels) -> Result<SessionState> {
+fn state(query: WorkerQueryContext, codec: ScanCodec, channels: &Channels) -> Result<SessionState> {
+    let channels = channels.of_query(&query.headers)?;
     let mut builder = query.builder;
-    builder.config().get_or_insert_default().options_mut().extensions.insert(Options::default());
+    let config = builder.config().get_or_insert_default();
+    config.options_mut().extensions.insert(Options::default());
+    // A task of this worker is asked for like those of others. The address is that of no worker.
+    let nowhere = Url::parse("none:").map_err(|error| plan_datafusion_err!("{error}"))?;
+    config.set_extension(Arc::new(Worker::default().to_local_worker_context(nowhere)));
     builder.aggregate_functions().get_or_insert_default().extend(farpool_datafusion::extremes());
     let builder = builder
         .with_distributed_user_codec(codec)

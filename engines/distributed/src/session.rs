@@ -2,6 +2,7 @@
 
 use crate::codec::{ScanCodec, source_of};
 use crate::placing::Placing;
+use crate::stage_output::keep_outputs;
 use crate::workers::Workers;
 use async_trait::async_trait;
 use datafusion::catalog::Session as PlanningSession;
@@ -20,13 +21,8 @@ use datafusion_distributed::{DistributedExt, SessionStateBuilderExt, WorkerResol
 use datafusion_proto::bytes::physical_plan_to_bytes_with_proto_converter;
 use datafusion_proto::physical_plan::DeduplicatingProtoConverter;
 use farpool::Pool;
-use farpool_datafusion::{FarSession, GroupsEach, Options, Plans, builder_for};
+use farpool_datafusion::{FarSession, FarTempFiles, GroupsEach, Options, Plans, builder_for, runtime};
 use std::sync::Arc;
-
-/// Limit in bytes on rows of one worker that arrived and were not consumed yet: no limit. One connection carries
-/// several streams, and would not be read while more bytes than the limit are buffered. An operator that merges sorted
-/// streams waits for one of them while the other streams fill the buffer, so any limit could deadlock.
-const BUFFER_BYTES: usize = usize::MAX;
 
 /// Opens a session over the far tables of a pool, whose queries are divided among these workers. [`Workers::refresh`]
 /// decides which workers take part in the next query.
@@ -40,7 +36,9 @@ pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<
     let config = config.with_target_partitions(partitions).with_extension(Arc::new(GroupsEach(1)));
     let codec = ScanCodec::new(pool);
     let placing = Placing { workers: Arc::clone(workers) };
+    let files = Arc::new(FarTempFiles::new(pool, None)?);
     let mut builder = builder_for(config, options, Plans::Travel)
+        .with_runtime_env(runtime(None, Some(files))?)
         .with_default_features()
         .with_query_planner(Arc::new(Given))
         .with_distributed_planner()
@@ -51,8 +49,7 @@ pub fn session(pool: &Pool, options: Options, workers: &Arc<Workers>) -> Result<
         .with_distributed_scale_up_leaf_node_handler(placing.clone())
         .with_distributed_route_tasks_handler(placing)
         // Each task gets a part of every scan of a UNION, so that all row groups of the task can be near its worker.
-        .with_distributed_children_isolator_unions(false)?
-        .with_distributed_worker_connection_buffer_budget_bytes(BUFFER_BYTES)?;
+        .with_distributed_children_isolator_unions(false)?;
     let distributed = builder.query_planner().take();
     let distributed =
         distributed.ok_or_else(|| internal_datafusion_err!("no planner for several machines"))?;
@@ -79,7 +76,9 @@ impl QueryPlanner for Planner {
         let Some(state) = state.filter(|_| self.travels(&plan)) else { return Ok(plan) };
         let mut state = state.clone();
         state.config_mut().set_extension(Arc::new(Planned(plan)));
-        self.distributed.create_physical_plan(logical, &state).await
+        let divided = self.distributed.create_physical_plan(logical, &state).await?;
+        // This process is the only reader of the uppermost stage.
+        keep_outputs(divided, 1)
     }
 }
 

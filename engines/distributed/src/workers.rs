@@ -150,6 +150,7 @@ impl Workers {
                 }
             }
         }
+        self.channels.set_peers(live.iter().map(|worker| worker.url.clone()));
         *self.live.write() = live;
         self.assigned.lock().clear();
         left_out
@@ -172,6 +173,12 @@ impl Workers {
 
     pub(crate) fn live_now(&self) -> Vec<Live> {
         self.live.read().clone()
+    }
+
+    /// Returns how often this session asked another worker for the rows of a task, because one was lost. Workers ask
+    /// each other as well, and write it to their logs.
+    pub fn failed_over(&self) -> u64 {
+        self.channels.failed_over()
     }
 
     pub(crate) fn channels(&self) -> &Channels {
@@ -276,8 +283,8 @@ mod tests {
         assert_eq!(read_info(&info(&near)).expect("read"), near);
         for (said, part) in [
             ("", "not a farpool-sql worker"),
-            ("farpool-distributed 2", "speaks version 1 of farpool-distributed, the other side 2"),
-            ("farpool-distributed 2; near one", "speaks version 1 of farpool-distributed, the other side 2"),
+            ("farpool-distributed 1", "speaks version 2 of farpool-distributed, the other side 1"),
+            ("farpool-distributed 1; near one", "speaks version 2 of farpool-distributed, the other side 1"),
             ("farpool-distributed \u{7}x", "the other side \\u{7}x"),
         ] {
             let why = read_info(said).expect_err(said).strip_backtrace();

@@ -414,11 +414,17 @@ impl Runner {
         let task = Arc::new(rows.task_ctx());
         let plan = rows.create_physical_plan().await.map_err(failed)?;
         let (before, cached_before) = (self.spilled(), self.cached());
+        let failed_over =
+            |runner: &Runner| runner.workers.as_ref().map_or(0, |workers| workers.failed_over());
+        let failed_before = failed_over(self);
         let stream = execute_stream(Arc::clone(&plan), task).map_err(failed)?;
         let shows = !self.args.quiet && std::io::stderr().is_terminal();
         let bar = if shows { progress::Bar::new(&plan) } else { None };
         let rows = self.write(stream, bar).await?;
         let elapsed = begun.elapsed();
+        if failed_over(self) > failed_before {
+            eprintln!("farpool: a worker was lost while the statement ran, and others did its tasks again");
+        }
         let tasks = self.workers.as_ref().map_or_else(Vec::new, |workers| workers.assigned());
         let stages = match self.args.explain && !self.args.json {
             true => farpool_distributed::explain(&plan).await.map_err(failed)?,
