@@ -21,9 +21,9 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,9 +140,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--insecure-listen", action="store_true", help=insecure)
     args = parser.parse_args(arguments)
     host, port = args.listen
-    over = threading.Event()
+    told, teller = socket.socketpair()
+    teller.setblocking(False)
+    # The kernel may give a signal to any thread. Python's handlers run when the main thread wakes, which this does.
+    signal.set_wakeup_fd(teller.fileno())
     for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, lambda *_: over.set())
+        signal.signal(one, lambda *_: None)
     try:
         with farpool.connect(args.pool, certs=args.certs, tenant=args.tenant) as pool:
             if not is_of_this_machine(host) and not _has_certificates(pool) and not args.insecure_listen:
@@ -152,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
                 )
             with _serving(pool, host, port, args.memory_limit, args.threads) as address:
                 print(f"ready {address}", flush=True)
-                over.wait()
+                told.recv(1)
     except (farpool.Error, duckdb.Error, pa.ArrowException) as error:
         print(f"farpool.duckdb_worker: {error}", file=sys.stderr)
         return 1

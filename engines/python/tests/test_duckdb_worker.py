@@ -1,8 +1,11 @@
 """`farpool.duckdb.ship`: a DuckDB beside the data runs queries. A local DuckDB gives the expected answers."""
 
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import duckdb
 import pyarrow as pa
@@ -25,18 +28,30 @@ def orders() -> pa.Table:
         ).to_arrow_table()
 
 
+@contextmanager
+def started_worker(url: str) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Runs a worker. Gives its address and its process."""
+    command = [sys.executable, "-m", "farpool.duckdb_worker", "--pool", url]
+    command += ["--listen", "127.0.0.1:0", "--memory-limit", "200MB", "--threads", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+        try:
+            yield read_line(process, 30).removeprefix("ready ").strip(), process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            try:
+                assert process.wait(30) in (0, -signal.SIGKILL)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
 @pytest.fixture(scope="module")
 def worker(shared_cluster, orders) -> Iterator[str]:
     with farpool.connect(shared_cluster.url) as pool:
         pool.put_table("shipped_orders", orders)
-        command = [sys.executable, "-m", "farpool.duckdb_worker", "--pool", shared_cluster.url]
-        command += ["--listen", "127.0.0.1:0", "--memory-limit", "200MB", "--threads", "2"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
-            try:
-                yield read_line(process, 30).removeprefix("ready ").strip()
-            finally:
-                process.terminate()
-                assert process.wait(30) == 0
+        with started_worker(shared_cluster.url) as (address, _):
+            yield address
         pool.drop_table("shipped_orders")
 
 
@@ -109,6 +124,37 @@ def test_worker_that_is_not_there_is_unreachable():
         farpool.duckdb.ship("grpc://127.0.0.1:1", "SELECT 1")
     with pytest.raises(farpool.InvalidError, match="no-such-scheme"):
         farpool.duckdb.ship("no-such-scheme://x", "SELECT 1")
+
+
+# A query that takes long enough for its worker to be lost on the way.
+LONG = "SELECT count(*), sum(a.id * b.few) FROM shipped_orders a JOIN shipped_orders b ON a.few = b.few"
+
+
+@pytest.mark.parametrize("loss", [signal.SIGKILL, signal.SIGSTOP])
+def test_query_goes_to_the_next_worker_if_one_is_lost_or_silent(shared_cluster, worker, loss):
+    wanted = farpool.duckdb.ship(worker, LONG).read_all()
+    with started_worker(shared_cluster.url) as (first, process):
+        rows: list[pa.Table] = []
+        query = threading.Thread(
+            target=lambda: rows.append(farpool.duckdb.ship([first, worker], LONG).read_all()), daemon=True
+        )
+        query.start()
+        # It has begun, or has not: either way the other worker has to answer.
+        query.join(0.05)
+        process.send_signal(loss)
+        query.join(PATIENCE_SECONDS)
+        assert rows == [wanted], "the other worker answers"
+
+
+def test_lost_workers_are_passed_over_and_the_last_one_is_named(worker):
+    lost = "grpc://127.0.0.1:1"
+    assert farpool.duckdb.ship([lost, worker, lost], "SELECT 7 AS n").read_all().to_pylist() == [{"n": 7}]
+    with pytest.raises(farpool.UnreachableError, match=lost):
+        farpool.duckdb.ship([lost, lost], "SELECT 7")
+    with pytest.raises(farpool.InvalidError, match="no worker is named"):
+        farpool.duckdb.ship([], "SELECT 7")
+    with pytest.raises(farpool.InvalidError, match="single SELECT"):
+        farpool.duckdb.ship([worker, lost], "DROP TABLE t")
 
 
 def test_worker_without_certificates_stays_on_this_machine_unless_told_otherwise(shared_cluster):
