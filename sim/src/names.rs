@@ -5,12 +5,13 @@
 //! a value that the name had at some moment of the opening. A client that got the answer that a name was published or
 //! dropped must find this in the book (invariant I5 of `spec/lease.md`).
 
-use crate::kernel::World;
+use crate::kernel::{MachineId, World};
+use crate::parties::NodeLife;
 use crate::store::Disk;
 use farpool_erasure::StripeCode;
 use farpool_lease::broker::{Durable, NamedFile, StateChange};
 use farpool_wire::control::{NamedRegion, NamedRun, Stripe};
-use farpool_wire::{Epoch, Incarnation, NodeId, RegionIndex};
+use farpool_wire::{Epoch, Incarnation, RegionIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -104,14 +105,18 @@ impl World {
         }
     }
 
-    /// Returns what is wrong if one host has two copies of a run, or two runs of a stripe. Each node is a host. Copies
-    /// that a node does not have any more may be listed until others have taken their place.
+    /// Returns what is wrong if one host has two copies of a run, or two runs of a stripe. Copies that a node does not
+    /// have any more may be listed until others have taken their place.
     fn lies_together(&self, named: &NamedFile) -> Option<String> {
         let places = &named.places;
-        let has = |region: &NamedRegion| {
-            let mut lives = self.parties.nodes.iter().filter_map(|place| place.life.as_ref());
-            let life = lives.find(|life| life.incarnation == region.incarnation);
-            life.is_some_and(|life| life.service.memory().view(region.region.0).epoch == region.epoch)
+        // Machine of the node that has a region.
+        let machine_of = |region: &NamedRegion| {
+            let is_its = |life: &NodeLife| {
+                let memory = life.service.memory();
+                life.incarnation == region.incarnation && memory.view(region.region.0).epoch == region.epoch
+            };
+            let mut nodes = self.parties.nodes.iter();
+            nodes.find(|place| place.life.as_ref().is_some_and(is_its)).map(|place| place.machine)
         };
         let of_runs = places.runs.iter().map(|run| vec![run]);
         let of_stripes = places
@@ -120,10 +125,10 @@ impl World {
             .map(|stripe| stripe.shards().filter_map(|run| places.runs.get(run)).collect());
         of_runs.chain(of_stripes).find_map(|runs| {
             let copies = runs.into_iter().flat_map(|run| places.copies(run)).map(|(region, _)| region);
-            let nodes: Vec<NodeId> = copies.filter(|region| has(region)).map(|region| region.node).collect();
-            let different: BTreeSet<NodeId> = nodes.iter().copied().collect();
-            (different.len() < nodes.len())
-                .then(|| format!("nodes {nodes:?} have what should be on different hosts"))
+            let hosts: Vec<MachineId> = copies.filter_map(machine_of).collect();
+            let different: BTreeSet<MachineId> = hosts.iter().copied().collect();
+            (different.len() < hosts.len())
+                .then(|| format!("machines {hosts:?} have what should be on different hosts"))
         })
     }
 

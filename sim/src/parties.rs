@@ -145,10 +145,12 @@ impl World {
             self.machines.push(MachineState { clock, boot, is_up, is_asleep, disk_is_broken });
         }
         for index in 0..plan.nodes {
-            self.parties.nodes.push(NodePlace { machine: 2 + index, life: None });
+            let machine = 2 + plan.host_of_node[index];
+            self.parties.nodes.push(NodePlace { machine, life: None });
         }
         for index in 0..plan.clients {
-            let machine = plan.client_with_node[index].map_or(2 + plan.nodes + index, |node| 2 + node);
+            let of_node = |node: usize| self.parties.nodes[node].machine;
+            let machine = plan.client_with_node[index].map_or(2 + plan.nodes + index, of_node);
             self.parties.clients.push(ClientPlace {
                 machine,
                 process: None,
@@ -241,11 +243,11 @@ pub(crate) fn start_broker(machine: MachineId) {
 pub(crate) fn start_node(index: usize) {
     let name = Name::new(format!("node{index}")).expect("it is a name");
     let node = ticket::node_id(&name);
-    let (process, machine, regions) = world(|world| {
+    let (process, machine, regions, label) = world(|world| {
         let machine = world.parties.nodes[index].machine;
         let process = world.start_process(format!("node{index}"), machine, Some(Identity::Node(node)));
         world.note(process, "starts", [0; 3]);
-        (process, machine, world.plan.regions_of_node[index])
+        (process, machine, world.plan.regions_of_node[index], world.plan.host_of_node[index])
     });
     let (host, brokers) = (Arc::new(SimHost(process)), brokers());
     let memory = SimMemory::new(REGION_BYTES_MIN, regions);
@@ -262,7 +264,7 @@ pub(crate) fn start_node(index: usize) {
             address: text(address.clone()),
             shm_socket: text(shm_socket.clone()),
             host_boot: world.machines[machine].boot,
-            host_label: name,
+            host_label: Name::new(format!("host{label}")).expect("it is a name"),
             region_bytes: REGION_BYTES_MIN,
         };
         let observed: Arc<dyn Service> =

@@ -49,7 +49,8 @@ impl FromStr for Profile {
 pub(crate) enum Theme {
     /// All machines.
     Everybody,
-    /// One node and its paths to others, and nothing else: all protected files must stay readable and writable.
+    /// The host of one node and its paths to others, and nothing else: all protected files must stay readable and
+    /// writable.
     OneNode(usize),
     /// Clients and their paths to others: nodes and broker must then work without any failure.
     Clients,
@@ -71,6 +72,8 @@ pub(crate) struct Plan {
     pub(crate) drains: bool,
     pub(crate) nodes: usize,
     pub(crate) clients: usize,
+    /// Host on which each node runs. Some hosts have two nodes.
+    pub(crate) host_of_node: Vec<usize>,
     pub(crate) regions_of_node: Vec<u32>,
     /// Node on whose machine a client runs, for each client. `None` if the client has a machine of its own.
     pub(crate) client_with_node: Vec<Option<usize>>,
@@ -120,7 +123,12 @@ impl Plan {
             ]),
             other => other,
         };
-        let nodes = random.range(1, 4) as usize;
+        let nodes = random.range(1, 5) as usize;
+        // A pool of two nodes has two hosts.
+        let mut host_of_node: Vec<usize> = (0..nodes).collect();
+        if nodes > 2 && random.one_in(3) {
+            host_of_node[nodes - 1] = random.below(nodes as u64 - 1) as usize;
+        }
         let clients = random.range(1, 4) as usize;
         let theme = match random.below(6) {
             0 if nodes >= 2 => Theme::OneNode(random.below(nodes as u64) as usize),
@@ -186,8 +194,15 @@ impl Plan {
             regions_of_node,
             client_with_node: (0..clients)
                 .map(|_| random.one_in(2).then(|| random.below(nodes as u64) as usize))
-                .map(|with| with.filter(|node| theme != Theme::OneNode(*node) && theme != Theme::Clients))
+                .map(|with| {
+                    with.filter(|node| match theme {
+                        Theme::Everybody => true,
+                        Theme::OneNode(one) => host_of_node[one] != host_of_node[*node],
+                        Theme::Clients => false,
+                    })
+                })
                 .collect(),
+            host_of_node,
             tick_ms: (u64::from(lease_ttl_ms) / 64).clamp(50, 5_000),
             renew_ms_max: match random.below(4) {
                 0 => 250.max(u64::from(lease_ttl_ms) / 40),

@@ -24,7 +24,7 @@ impl Client {
         };
         let protection = match self.random.below(4) {
             0 => Protection::None,
-            1 => Protection::Rs { data: 2, parity: 1 },
+            1 => Protection::Rs { data: 2, parity: self.random.range(1, 2) as u8 },
             _ => Protection::Mirror,
         };
         // The contents have 32 bytes or more, so that they are unique. A file of one extent would get no parity.

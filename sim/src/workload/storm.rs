@@ -357,17 +357,17 @@ impl Storm {
     /// Returns the nodes to make unreachable, one after the other: first `None` for no node, then sometimes those that
     /// faults may hit in this world.
     fn nodes_to_hide(&self, random: &mut Random) -> Vec<Option<usize>> {
-        let (nodes, theme, is_faulty) = world(|world| {
+        let (hosts, theme, is_faulty) = world(|world| {
             let is_faulty = world.plan.fault_every_ns > 0 && world.parties.phase == Phase::Faulty;
-            (world.plan.nodes, world.plan.theme, is_faulty)
+            (world.plan.host_of_node.clone(), world.plan.theme, is_faulty)
         });
         let may_fail = |node: &usize| match theme {
             Theme::Everybody => true,
-            Theme::OneNode(one) => *node == one,
+            Theme::OneNode(one) => hosts[*node] == hosts[one],
             Theme::Clients => false,
         };
         let hides = is_faulty && random.one_in(2);
-        let hidden = (0..nodes).filter(|node| hides && may_fail(node)).map(Some);
+        let hidden = (0..hosts.len()).filter(|node| hides && may_fail(node)).map(Some);
         std::iter::once(None).chain(hidden).collect()
     }
 
