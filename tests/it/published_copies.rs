@@ -29,6 +29,7 @@ const MIRROR: PutOptions = PutOptions {
     replace: true,
     key: None,
     layout: TableLayout::Columns,
+    made_by: None,
 };
 
 /// Waits until all published files have their copies. A node may have been silent when they were made.

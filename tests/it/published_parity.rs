@@ -9,7 +9,7 @@ use crate::published_copies::{
 };
 use crate::random::Random;
 use farpool::function::{CallOptions, Caller, CallerOptions, Function};
-use farpool::table::{PutOptions, TableLayout};
+use farpool::table::PutOptions;
 use farpool::{
     CreateOptions, ErrorKind, FarFile, FarTable, FileClass, IfTaken, Placement, Pool, Protection,
     TransportChoice,
@@ -32,8 +32,7 @@ fn publish(pool: &Pool, name: &str, bytes: usize, protection: Protection) -> (Fa
 
 fn put(pool: &Pool, name: &str, protection: Protection) -> FarTable {
     let batch = numbers();
-    let options =
-        PutOptions { protection: Some(protection), replace: true, key: None, layout: TableLayout::Columns };
+    let options = PutOptions { protection: Some(protection), replace: true, ..PutOptions::default() };
     let batches = [Ok::<_, Infallible>(batch.clone())];
     pool.put_table_with(name, batch.schema(), batches, &options).expect("put");
     pool.table(name).expect("a table")

@@ -186,6 +186,9 @@ impl Core {
             Request::EndRepair(report) => {
                 leases.end_repair(now, peer.connection, &report, &mut records).map(Reply::EndRepair)
             }
+            Request::ClaimRebuild(claim) => {
+                leases.claim_rebuild(now, tenant, &claim).map(Reply::ClaimRebuild)
+            }
             Request::ListRepairs(_) => Ok(Reply::ListRepairs(leases.list_repairs(now, tenant))),
             Request::Offer(offer) => leases.offer(now, peer.connection, offer).map(Reply::Offer),
             Request::Inventory(inventory) => {

@@ -34,8 +34,8 @@ pub use embedded::EmbeddedOptions;
 pub use farpool_files::{
     AsyncQueue, Completion, CreateOptions, Error, ErrorKind, FarReader, FileClass, FileInfo, Identity,
     IfTaken, MemoryKind, NodeMemory, NodeStatus, Operation, POOL_VARIABLE, PoolOptions, Protection, Queue,
-    RangeStream, ReadRange, Relay, Retry, RunningCall, RunningCalls, Stats, StatusReport, Tls, TlsError,
-    TlsErrorKind, TlsFiles, TransportChoice, WriteRange, plan, prints, shown, shown_lines, units,
+    RangeStream, ReadRange, Recipe, Relay, Retry, RunningCall, RunningCalls, Stats, StatusReport, Tls,
+    TlsError, TlsErrorKind, TlsFiles, TransportChoice, WriteRange, plan, prints, shown, shown_lines, units,
 };
 /// Memory that a process may use.
 pub use farpool_host::{BoundedMemory, UsableMemory};
@@ -45,7 +45,7 @@ pub use farpool_planner::{Placement, UnknownPlacement, Way};
 pub use farpool_tables::operators;
 /// Keys of encrypted tables.
 pub use farpool_tables::{TableKey, WrongKeyLength};
-pub use farpool_wire::TraceId;
+pub use farpool_wire::{FileId, TraceId};
 pub use file::FarFile;
 pub use function::Function;
 pub use pool::Pool;

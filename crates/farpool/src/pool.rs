@@ -6,9 +6,10 @@ use crate::monitoring::{Endpoint, Serving};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_calls::{Function, FunctionInfo, FunctionStored, FunctionVersion};
-use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions};
+use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions, Recipe};
 use farpool_tables::{FarTable, PutOptions, TableInfo, TableKey};
 use farpool_transport::Dialer;
+use farpool_wire::FileId;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::io;
@@ -106,6 +107,29 @@ impl Pool {
         rebuild: impl Fn(&Pool, &str) -> Result<(), Error> + Send + Sync + 'static,
     ) {
         self.inner.rebuild_with(prefix, move |pool, name| rebuild(&Pool::from(pool.clone()), name));
+    }
+
+    /// Registers how to make lost files again by recipes of a kind, after all of their copies were lost. `make` is
+    /// called with this pool, the name of the file, the id of the lost file and its recipe, by the thread that opens
+    /// the file. It must publish a file of that name with [`IfTaken::ReplaceOnly`](crate::IfTaken::ReplaceOnly) and the
+    /// same recipe, whose rows and checksum it has compared, or change nothing. The broker gives the task to one
+    /// session at a time. If several functions are registered for a kind, the last one counts.
+    pub fn make_by_recipe(
+        &self,
+        kind: &str,
+        make: impl Fn(&Pool, &str, FileId, &Recipe) -> Result<(), Error> + Send + Sync + 'static,
+    ) {
+        let make = move |pool: &farpool_files::Pool, name: &str, file: FileId, recipe: &Recipe| {
+            make(&Pool::from(pool.clone()), name, file, recipe)
+        };
+        self.inner.make_by_recipe(kind, make);
+    }
+
+    /// Returns the recipe of a published file, which may be lost. `None` if it has none.
+    ///
+    /// Errors: there is no such file.
+    pub fn recipe(&self, name: &str) -> Result<Option<Recipe>, Error> {
+        self.inner.recipe(name)
     }
 
     /// Opens a far table. An encrypted table shows its columns and the number of its rows; [`Pool::table_with_key`]

@@ -193,6 +193,21 @@ impl Broker {
         !self.repairs().is_err_and(|error| is_unsupported(&error))
     }
 
+    /// Asks for the recipe of a file. If the file is lost and `is_over` is false, the session may be given the task of
+    /// making it again.
+    ///
+    /// Errors: there is no such name, or the broker is of an earlier version.
+    pub(crate) fn claim_rebuild(
+        &self,
+        proof: &SessionProof,
+        name: &Name,
+        is_over: bool,
+    ) -> Result<RebuildClaimed, Error> {
+        let SessionProof { session, secret } = proof.clone();
+        let claim = ClaimRebuild { session, secret, name: name.clone(), is_over };
+        answer_of!(self.ask_leader(&Request::ClaimRebuild(claim))?, ClaimRebuild)
+    }
+
     pub(crate) fn status(&self) -> Result<StatusReport, Error> {
         answer_of!(self.ask(&Request::Status(Done {}))?, Status)
     }

@@ -14,16 +14,18 @@ use crate::options::{IfTaken, Protection};
 use crate::plan::{
     Allocation, CopyId, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks, Stripes,
 };
+use crate::recipe::Recipe;
 use crate::session::Session;
 use crate::stats::add;
 use farpool_host::HostEvent;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::control::Places;
-use farpool_wire::{FileClass, FileId, MonoNs, mutant};
+use farpool_wire::limits::RECIPE_BYTES_MAX;
+use farpool_wire::{Bytes, FileClass, FileId, MonoNs, mutant};
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Range of a file to read.
 #[derive(Debug)]
@@ -112,6 +114,8 @@ pub(crate) struct FileInner {
     pub(crate) direct: Direct,
     /// Event that is signalled when an operation ends and others wait.
     ended: HostEvent,
+    /// Recipe with which the file is published, encoded. Empty if it has none.
+    pub(crate) recipe: OnceLock<Bytes<RECIPE_BYTES_MAX>>,
 }
 
 /// Handle of a far file. Handles are cheap to clone, and one may be used by many threads at once.
@@ -339,6 +343,15 @@ impl FarFile {
         self.inner.group
     }
 
+    /// Sets the recipe with which the file is published. The first one counts.
+    ///
+    /// Errors: it is too long.
+    pub fn set_recipe(&self, recipe: &Recipe) -> Result<(), Error> {
+        let recipe = recipe.encode()?;
+        self.inner.recipe.get_or_init(|| recipe);
+        Ok(())
+    }
+
     /// Publishes the file, as [`crate::Pool::publish`] says.
     pub(crate) fn publish(&self, if_taken: IfTaken) -> Result<(), Error> {
         self.inner.publish(self.inner.class, if_taken)
@@ -509,6 +522,7 @@ impl FileInner {
             layout: AtomicU64::new(0),
             direct: Direct::default(),
             ended: HostEvent::default(),
+            recipe: OnceLock::new(),
         }
     }
 

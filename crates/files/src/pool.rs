@@ -9,6 +9,7 @@ use crate::node_links::Repeat;
 use crate::options::{CreateOptions, IfTaken, PoolOptions, Protection};
 use crate::plan::{Group, PageKey};
 use crate::published::{protection_of, sealed_map};
+use crate::recipe::Recipe;
 use crate::session::Session;
 use crate::stats::Stats;
 use farpool_host::Task;
@@ -21,7 +22,7 @@ use farpool_wire::control::{
     StatusReport,
 };
 use farpool_wire::limits::NAME_BYTES_MAX;
-use farpool_wire::{FileClass, Name, Request, Text};
+use farpool_wire::{FileClass, FileId, Name, Request, Text};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::Path;
@@ -227,6 +228,33 @@ impl Pool {
             None => Err(Error::new(ErrorKind::Closed, "the pool is closed")),
         };
         self.inner.session.rebuilding.add(prefix, Arc::new(rebuild));
+    }
+
+    /// Registers the function that makes lost files again by recipes of a kind. `make` is called with this pool, the
+    /// name, the id of the lost file and its recipe, by a thread that opens the file. It must publish a file of that
+    /// name with [`IfTaken::ReplaceOnly`] and the same recipe, whose rows and checksum it has compared, or change
+    /// nothing.
+    pub fn make_by_recipe(
+        &self,
+        kind: &str,
+        make: impl Fn(&Pool, &str, FileId, &Recipe) -> Result<(), Error> + Send + Sync + 'static,
+    ) {
+        let pool = Arc::downgrade(&self.inner);
+        let make = move |name: &str, file: FileId, recipe: &Recipe| match pool.upgrade() {
+            Some(inner) => make(&Pool { inner }, name, file, recipe),
+            None => Err(Error::new(ErrorKind::Closed, "the pool is closed")),
+        };
+        self.inner.session.rebuilding.add_maker(kind, Arc::new(make));
+    }
+
+    /// Returns the recipe of a published file, which may be lost. `None` if it has none.
+    ///
+    /// Errors: there is no such file.
+    pub fn recipe(&self, name: &str) -> Result<Option<Recipe>, Error> {
+        self.inner.check()?;
+        let (session, named) = (&self.inner.session, self.published_name(name)?);
+        let claimed = session.broker.claim_rebuild(session.leases.proof(), &named, true)?;
+        (!claimed.recipe.is_empty()).then(|| Recipe::decode(&claimed.recipe)).transpose()
     }
 
     /// Reports whether the session has certificates.

@@ -6,6 +6,7 @@ use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::options::{IfTaken, Protection};
 use crate::plan::{Allocation, EXTENT_BYTES_MAX, ExtentCopy, FileMap, Stripe, Stripes};
+use crate::recipe::Recipe;
 use crate::repair::Repairable;
 use crate::session::Session;
 use farpool_wire::control::*;
@@ -68,6 +69,7 @@ impl FileInner {
                     IfTaken::ReplaceOnly(file) => Replaces::Only(file),
                 },
                 copies_wanted: self.protection().copies() as u8,
+                recipe: self.recipe.get().cloned().unwrap_or_default(),
                 places: named,
             };
             match self.session.broker.publish(publish) {
@@ -290,6 +292,11 @@ impl FileInner {
                 state.stripes = stripes;
                 Ok(())
             }
+            Phase::Published(_) => {
+                let hint =
+                    "another file was published under its name since, perhaps by its recipe: open it again";
+                Err(gone.clone().and(&Error::new(ErrorKind::Lost, hint)))
+            }
             _ => Err(gone.clone()),
         })
     }
@@ -389,10 +396,12 @@ impl Session {
             Err(error) => error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost),
         };
         let opened = open();
-        let Some(rebuild) = rebuild else { return Ok((opened?, false)) };
         if !is_lost(&opened) {
-            return Ok((opened?, true));
+            return Ok((opened?, rebuild.is_some()));
         }
+        let Some(rebuild) = rebuild else {
+            return self.open_or_make(name, opened).map(|opened| (opened, false));
+        };
         let turn = self.rebuilding.turn(name);
         let _turn = turn.take(&*self.base.host);
         // Another thread may have rebuilt it while this one waited.
@@ -402,6 +411,60 @@ impl Session {
         }
         rebuild(name).map_err(|error| error.during(format_args!("rebuilding far file {:?}", &**name)))?;
         Ok((open()?, true))
+    }
+}
+
+impl Session {
+    /// Makes a lost file again by its recipe, or waits until another session has done that, and returns where its bytes
+    /// are. `opened` is what the broker answered, which does not know of each loss at once.
+    ///
+    /// Errors: it has no recipe, or this session does not know recipes of its kind.
+    fn open_or_make(
+        self: &Arc<Self>,
+        name: &Name,
+        opened: Result<PlacesOpened, Error>,
+    ) -> Result<PlacesOpened, Error> {
+        let proof = self.leases.proof();
+        // The broker hears of a loss from the node that has started again, within a TTL of its silence.
+        let patience = self.deadline(2 * self.leases.ttl_ms());
+        let mut opened = opened;
+        loop {
+            let claimed = match self.broker.claim_rebuild(proof, name, false) {
+                Ok(claimed) if !claimed.recipe.is_empty() => claimed,
+                _ => return opened,
+            };
+            let recipe = Recipe::decode(&claimed.recipe);
+            let maker = recipe.as_ref().ok().and_then(|recipe| self.rebuilding.maker(&recipe.kind));
+            let (Ok(recipe), Some(make)) = (&recipe, maker) else {
+                self.broker.claim_rebuild(proof, name, true)?;
+                let kind = recipe.map(|recipe| recipe.kind).unwrap_or_default();
+                let hint = format!(
+                    "it can be made again by its recipe of kind {kind:?}, which this session does not know"
+                );
+                return opened.map_err(|error| error.and(&Error::new(ErrorKind::Lost, hint)));
+            };
+            if claimed.is_given {
+                let made = make(name, claimed.file, recipe);
+                if made.is_err() {
+                    // Another session may have what this one lacks.
+                    let _ = self.broker.claim_rebuild(proof, name, true);
+                }
+                made.map_err(|error| {
+                    error.during(format_args!("making lost far file {:?} again by its recipe", &**name))
+                })?;
+                return self.broker.open_places(name);
+            }
+            // Another session makes it, or the broker does not know of the loss.
+            if opened.is_ok() && self.base.host.now() >= patience {
+                return opened;
+            }
+            self.base.pause(50)?;
+            opened = self.broker.open_places(name);
+            let is_there = |region: &NamedRegion| !self.nodes.has_lost(region.node, region.incarnation);
+            if opened.as_ref().is_ok_and(|opened| opened.places.first_lost(is_there).is_none()) {
+                return opened;
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::file::FarFile;
 use crate::leases::Patience;
 use crate::options::{IfTaken, Protection};
 use crate::pool::Pool;
+use crate::recipe::Recipe;
 use farpool_wire::FileClass;
 use std::sync::Arc;
 
@@ -53,6 +54,13 @@ impl Unlisted {
         let offset = inner.grow_in_one_region(count)?;
         self.file.write_at(offset, bytes)?;
         Ok(offset)
+    }
+
+    /// Sets the recipe with which the file is published.
+    ///
+    /// Errors: it is too long.
+    pub fn set_recipe(&self, recipe: &Recipe) -> Result<(), Error> {
+        self.file.set_recipe(recipe)
     }
 
     /// Seals the file (makes it immutable) and publishes it under its name.

@@ -4,12 +4,14 @@ use crate::column_type::stored_schema;
 use crate::footer::{Footer, RowGroup, Trailer};
 use crate::layout::{EncodedGroup, RowGroupEncoder, TableLayout};
 use crate::names::{file_name, has_table};
+use crate::row_checksum::RowChecksum;
 use crate::{FOOTER_BYTES_MAX, ROW_GROUPS_MAX};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_encryption::{BufferPlace, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableCipher, TableKey};
 use farpool_files::beneath::{Unlisted, session_of_pool};
-use farpool_files::{Error, ErrorKind, IfTaken, Pool, Protection};
+use farpool_files::{Error, ErrorKind, IfTaken, Pool, Protection, Recipe};
+use farpool_wire::FileId;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -29,6 +31,20 @@ pub struct PutOptions {
     /// ([`Protection::Rs`]). Each row group is in one region of a node, and its copy in one region of a node on another
     /// host. Default: a mirror where the pool has two hosts and is not embedded.
     pub protection: Option<Protection>,
+    /// How the table is made, kept with its name for the case that all of its copies are lost.
+    pub made_by: Option<MadeBy>,
+}
+
+/// How a table is made: the part of its [`Recipe`] that its maker knows. [`put_table`] adds the rows and their
+/// checksum.
+#[derive(Clone, Debug, Default)]
+pub struct MadeBy {
+    /// Kind of the recipe.
+    pub kind: String,
+    /// Body of the recipe. It must hold no credentials.
+    pub body: Vec<u8>,
+    /// Lost file in whose place the table is put, and its recipe: the table must have the same rows, in any order.
+    pub lost: Option<(FileId, Recipe)>,
 }
 
 fn there_is_one() -> Error {
@@ -41,9 +57,9 @@ fn there_is_one() -> Error {
 ///
 /// Errors: [`ErrorKind::Exists`] if there is a table of this name ([`PutOptions::replace`] replaces it);
 /// [`ErrorKind::Invalid`] if far tables do not support the type of a column, if an item of `batches` is an error, if
-/// a batch does not fit the schema, if a row is larger than a region, or if the layout is rows and a column has nulls
-/// or values of variable width, or if the pool cannot give the protection; [`ErrorKind::Exhausted`] if the pool has no
-/// room.
+/// a batch does not fit the schema, if a row is larger than a region, if the layout is rows and a column has nulls or
+/// values of variable width, if the pool cannot give the protection, or if a table that is put in place of a lost one
+/// has other rows; [`ErrorKind::Exhausted`] if the pool has no room.
 pub fn put_table<E: Display>(
     pool: &Pool,
     name: &str,
@@ -55,7 +71,8 @@ pub fn put_table<E: Display>(
         let file_name = file_name(name)?;
         // Checks the types before any memory is requested.
         stored_schema(&schema)?;
-        if !options.replace && has_table(pool, name)? {
+        let lost = options.made_by.as_ref().and_then(|made_by| made_by.lost.as_ref());
+        if !options.replace && lost.is_none() && has_table(pool, name)? {
             return Err(there_is_one());
         }
         let regions = pool.status()?.nodes.iter().map(|node| node.info.region_bytes).min();
@@ -71,18 +88,48 @@ pub fn put_table<E: Display>(
         }
         let file = Unlisted::create(pool, file_name, options.protection)?;
         let mut writer = Writer { file, groups: Vec::new(), rows: 0, encryption };
+        let mut checksum = RowChecksum::default();
         for batch in batches {
             let failed = |error| {
                 let message = format!("reading the next batch failed: {error}");
                 Error::new(ErrorKind::Invalid, message)
             };
-            packer.push(&batch.map_err(failed)?, |group| writer.add(group))?;
+            let batch = batch.map_err(failed)?;
+            if options.made_by.is_some() {
+                checksum.add(&batch);
+            }
+            packer.push(&batch, |group| writer.add(group))?;
         }
         packer.finish(|group| writer.add(group))?;
-        let if_taken = if options.replace { IfTaken::Replace } else { IfTaken::Refuse };
+        if let Some(made_by) = &options.made_by {
+            let (kind, body) = (made_by.kind.clone(), made_by.body.clone());
+            let recipe = Recipe { kind, rows: checksum.rows, checksum: checksum.value(), body };
+            check_same_rows(lost.map(|(_, recipe)| recipe), &recipe)?;
+            writer.file.set_recipe(&recipe)?;
+        }
+        let if_taken = match (lost, options.replace) {
+            (Some((file, _)), _) => IfTaken::ReplaceOnly(*file),
+            (None, true) => IfTaken::Replace,
+            (None, false) => IfTaken::Refuse,
+        };
         writer.end(Arc::clone(packer.schema()), if_taken)
     };
     put().map_err(|error| error.during(format_args!("putting far table {name:?}")))
+}
+
+/// Checks that a table which is put in place of a lost one has its rows.
+fn check_same_rows(lost: Option<&Recipe>, made: &Recipe) -> Result<(), Error> {
+    match lost {
+        Some(lost) if (lost.rows, lost.checksum) != (made.rows, made.checksum) => {
+            let message = format!(
+                "the table that was made again has {} rows, which are not those of the lost one ({} rows): its sources \
+                 have changed, or its query does not always give the same rows; put it anew to use what it gives now",
+                made.rows, lost.rows
+            );
+            Err(Error::new(ErrorKind::Invalid, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Encryption of one table: its cipher, its salt, and the value that identifies the key.

@@ -1,6 +1,6 @@
 //! Control messages about published files. [`crate::control`] re-exports them.
 
-use crate::codec::{Cursor, Field, List, Name, Text, WireError, wire_struct};
+use crate::codec::{Bytes, Cursor, Field, List, Name, Text, WireError, wire_struct};
 use crate::ids::*;
 use crate::limits::*;
 use crate::nodes::NodeInfo;
@@ -423,8 +423,37 @@ wire_struct! {
         /// Copies that each run should have, 1 to [`RUN_COPIES_MAX`]; 1 if there are stripes. Runs may have fewer when
         /// the file is published.
         copies_wanted: u8,
+        /// Recipe by which the file can be made again; empty: none. The broker does not look into it.
+        recipe: Bytes<RECIPE_BYTES_MAX>,
         /// Places of the file.
         places: Places,
+    }
+}
+
+wire_struct! {
+    /// Request for the recipe of a file. If the file is lost, the session is to make it again, unless another one is
+    /// at it.
+    ClaimRebuild {
+        /// Session that asks.
+        session: SessionId,
+        /// Secret of the session.
+        secret: Secret,
+        /// Name of the file.
+        name: Name,
+        /// True if the session gives up what it claimed before, and does not claim it again.
+        is_over: bool,
+    }
+}
+
+wire_struct! {
+    /// Answer to `ClaimRebuild`.
+    RebuildClaimed {
+        /// Id of the file.
+        file: FileId,
+        /// True if the file is lost and the session is to make it again, until it ends, gives up or has published it.
+        is_given: bool,
+        /// Recipe of the file; empty: it has none.
+        recipe: Bytes<RECIPE_BYTES_MAX>,
     }
 }
 

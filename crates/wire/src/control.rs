@@ -370,6 +370,7 @@ messages! {
     PublishPlaces(PublishPlaces) -> Published,
     OpenPlaces(ByName) -> PlacesOpened,
     ListRepairs(Done) -> RepairsListed,
+    ClaimRebuild(ClaimRebuild) -> RebuildClaimed,
     Offer(Offer) -> Offered,
     Inventory(Inventory) -> Ruling,
     OfferMemory(NodeMemory) -> Done,

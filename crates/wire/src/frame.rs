@@ -63,6 +63,8 @@ opcodes! {
     OpenPlaces = 29,
     /// Anybody to broker: asks which published files lack copies.
     ListRepairs = 30,
+    /// Client to broker: asks for the recipe of a file, and to make the file again if it is lost.
+    ClaimRebuild = 31,
     /// Node to broker: offers its memory.
     Offer = 32,
     /// Node to broker: reports owned regions, the number of other regions in each state, and spent tickets.
@@ -132,6 +134,7 @@ impl Opcode {
             Opcode::PublishPlaces
             | Opcode::OpenPlaces
             | Opcode::ListRepairs
+            | Opcode::ClaimRebuild
             | Opcode::NextRepair
             | Opcode::EndRepair
             | Opcode::Checksums => VERSION_COPIES,

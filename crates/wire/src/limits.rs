@@ -50,6 +50,8 @@ pub const NAMED_EXTENT_BYTES_MAX: u64 = 1 << 20;
 pub const NAMED_REGIONS_MAX: usize = 16_384;
 /// Most copies of a run of a published file.
 pub const RUN_COPIES_MAX: usize = 2;
+/// Bytes of the recipe of a published file, at most.
+pub const RECIPE_BYTES_MAX: usize = 64 << 10;
 /// Most runs with bytes of the file in a stripe of a published file.
 pub const STRIPE_DATA_MAX: usize = 12;
 /// Most runs with parity in a stripe.
@@ -166,6 +168,7 @@ const _: () = assert!(
     NAMED_REGIONS_MAX * 44
         + NAMED_EXTENTS_MAX * (12 + 8 * RUN_COPIES_MAX)
         + NODES_MAX * NODE_INFO_BYTES_MAX
+        + RECIPE_BYTES_MAX
         + 4096
         <= FRAME_BODY_BYTES_MAX
 );

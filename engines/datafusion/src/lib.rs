@@ -21,6 +21,8 @@
 //! 5. Rows beyond the session's memory limit spill to temporary files in far memory (`spill`). That includes hash joins
 //!    (`far_hash_join`).
 //!
+//! A table that `CREATE TABLE .. AS` makes has a recipe (`recipes`), by which it is made again if it is lost.
+//!
 //! Blocks of files in other object stores are cached in near and far memory (`cached_store`). Plans can be read and
 //! written as Substrait (`substrait`); a plan that was read is then executed like any other.
 //!
@@ -38,6 +40,7 @@ mod narrowing;
 mod options;
 mod outcome;
 mod pipeline;
+mod recipes;
 mod rules;
 mod session;
 mod ship_keys;

@@ -8,6 +8,7 @@ use std::any::Any;
 const PLACEMENT: &str = "placement";
 const SPILL_JOINS: &str = "spill_joins";
 const TABLE_PROTECTION: &str = "table_protection";
+const RECIPES: &str = "recipes";
 /// Value of [`TABLE_PROTECTION`] by which the pool decides.
 const AUTO: &str = "auto";
 
@@ -21,12 +22,22 @@ pub struct Options {
     /// Protection of tables that `CREATE TABLE .. AS` makes: none or mirror. Default: a mirror where the pool has two
     /// hosts.
     pub table_protection: Option<Protection>,
+    /// True if tables that `CREATE TABLE .. AS` makes get recipes, by which they are made again if all of their copies
+    /// are lost.
+    pub recipes: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { placement: Placement::Auto, spill_joins: true, table_protection: None }
+        Options { placement: Placement::Auto, spill_joins: true, table_protection: None, recipes: true }
     }
+}
+
+/// Reads the value of a setting that is true or false.
+fn truth(key: &str, value: &str) -> Result<bool> {
+    value.to_ascii_lowercase().parse().map_err(|_| {
+        DataFusionError::Configuration(format!("farpool.{key} is {value:?}: true or false is permitted"))
+    })
 }
 
 impl ConfigExtension for Options {
@@ -53,12 +64,7 @@ impl ExtensionOptions for Options {
                     DataFusionError::Configuration(format!("farpool.{PLACEMENT}: {unknown}"))
                 })?
             }
-            SPILL_JOINS => {
-                self.spill_joins = value.to_ascii_lowercase().parse().map_err(|_| {
-                    let message = format!("farpool.{SPILL_JOINS} is {value:?}: true or false is permitted");
-                    DataFusionError::Configuration(message)
-                })?
-            }
+            SPILL_JOINS => self.spill_joins = truth(SPILL_JOINS, value)?,
             TABLE_PROTECTION => {
                 self.table_protection = match value.to_ascii_lowercase().as_str() {
                     AUTO => None,
@@ -72,10 +78,11 @@ impl ExtensionOptions for Options {
                     )?),
                 }
             }
+            RECIPES => self.recipes = truth(RECIPES, value)?,
             _ => {
                 return config_err!(
-                    "unknown setting farpool.{key}; the settings are farpool.{PLACEMENT}, farpool.{SPILL_JOINS} and \
-                     farpool.{TABLE_PROTECTION}"
+                    "unknown setting farpool.{key}; the settings are farpool.{PLACEMENT}, farpool.{SPILL_JOINS}, \
+                     farpool.{TABLE_PROTECTION} and farpool.{RECIPES}"
                 );
             }
         }
@@ -104,6 +111,12 @@ impl ExtensionOptions for Options {
                 self.table_protection.map_or(AUTO.to_owned(), |protection| protection.to_string()),
                 "Protection of tables that CREATE TABLE AS makes: none, mirror (copies on two hosts), rs(DATA,PARITY) \
                  (parity on further hosts), or auto (a mirror where the pool has two hosts).",
+            ),
+            entry(
+                RECIPES,
+                self.recipes.to_string(),
+                "Whether tables that CREATE TABLE AS makes keep their query, by which they are made again if all of \
+                 their copies are lost.",
             ),
         ]
     }

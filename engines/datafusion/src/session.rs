@@ -6,10 +6,12 @@ use crate::extremes::extremes;
 use crate::far_hash_join::SpillHashJoins;
 use crate::memory::SessionPool;
 use crate::options::Options;
+use crate::recipes;
 use crate::rules::ShipToScans;
 use crate::ship_keys::ShipJoinKeys;
 use crate::substrait;
 use datafusion::arrow::array::RecordBatch;
+use datafusion::catalog::MemoryCatalogProviderList;
 use datafusion::common::{Result, TableReference, exec_datafusion_err, exec_err};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::TrackConsumersPool;
@@ -18,12 +20,13 @@ use datafusion::execution::{SessionState, SessionStateBuilder, TempFileFactory};
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
-use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
-use farpool::table::PutOptions;
-use farpool::{Pool, shown};
+use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext};
+use farpool::table::{PutOptions, TABLE_PREFIX};
+use farpool::{Error, FileId, Pool, Recipe, shown};
 use futures::StreamExt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use tokio::runtime::Builder;
 
 /// Name of the catalog that holds the far tables. It is the session's default.
 pub const CATALOG: &str = "farpool";
@@ -37,6 +40,9 @@ const BEHIND: &str = "SanityCheckPlan";
 
 /// Number of memory consumers that an out-of-memory error names.
 const CONSUMERS_NAMED: NonZeroUsize = NonZeroUsize::new(5).unwrap();
+
+/// Number of threads that run the query of a recipe.
+const MAKERS: usize = 2;
 
 /// Number of batches that wait, at most, to be put into a new far table. The query that makes them then waits.
 const AHEAD: usize = 4;
@@ -60,8 +66,31 @@ impl FarSession {
         Ok(FarSession::over(pool, builder.with_default_features().build()))
     }
 
-    /// Opens a session with a state that was built from [`builder`] or [`builder_for`] and extended.
+    /// Opens a session with a state that was built from [`builder`] or [`builder_for`] and extended. It makes lost
+    /// tables again by their recipes.
     pub fn over(pool: &Pool, state: SessionState) -> FarSession {
+        let session = FarSession::assemble(pool, state);
+        let state = session.context.state_weak_ref();
+        pool.make_by_recipe(recipes::KIND, move |pool, file_name, file, recipe| {
+            let name = file_name.strip_prefix(TABLE_PREFIX).unwrap_or(file_name);
+            let Some(state) = state.upgrade().map(|state| state.read().clone()) else {
+                return Err(Error::not_rebuilt("the session that knows recipes of queries has ended"));
+            };
+            // The caller may be a thread of a runtime, which cannot wait for another future.
+            let make = || -> Result<()> {
+                let threads = Builder::new_multi_thread().worker_threads(MAKERS).enable_all().build()?;
+                threads.block_on(make_again(pool, state, name, file, recipe))
+            };
+            match std::thread::scope(|scope| scope.spawn(make).join()) {
+                Ok(made) => made.map_err(|error| Error::not_rebuilt(error.strip_backtrace())),
+                Err(_) => Err(Error::not_rebuilt("the query of the recipe panicked")),
+            }
+        });
+        session
+    }
+
+    /// Makes a session that leaves lost tables as they are.
+    fn assemble(pool: &Pool, state: SessionState) -> FarSession {
         let context = SessionContext::new_with_state(state);
         extremes().into_iter().for_each(|function| context.register_udaf(Arc::unwrap_or_clone(function)));
         let schema = Arc::new(FarSchema::new(pool.clone()));
@@ -93,9 +122,14 @@ impl FarSession {
                 }
                 let rows = DataFrame::new(self.context.state(), create.input.as_ref().clone());
                 let config = self.context.copied_config();
-                let protection =
-                    config.options().extensions.get::<Options>().and_then(|set| set.table_protection);
-                let options = PutOptions { replace: create.or_replace, protection, ..PutOptions::default() };
+                let set = config.options().extensions.get::<Options>().cloned().unwrap_or_default();
+                let protection = set.table_protection;
+                let made_by = match set.recipes {
+                    true => recipes::made_by(&self.context.state(), &create.input, protection).await,
+                    false => None,
+                };
+                let options =
+                    PutOptions { replace: create.or_replace, protection, made_by, ..PutOptions::default() };
                 self.put(name, rows, options).await?;
                 return self.context.read_empty();
             }
@@ -168,6 +202,29 @@ impl FarSession {
     pub fn context(&self) -> &SessionContext {
         &self.context
     }
+}
+
+/// Makes a lost table again by the query of its recipe.
+async fn make_again(
+    pool: &Pool,
+    state: SessionState,
+    name: &str,
+    file: FileId,
+    recipe: &Recipe,
+) -> Result<()> {
+    let query = recipes::query_of(&state, file, recipe).await?;
+    // Names of sources must not mean what this session has registered under them.
+    let catalogs = Arc::new(MemoryCatalogProviderList::new());
+    let state = SessionStateBuilder::new_from_existing(state).with_catalog_list(catalogs).build();
+    let session = FarSession::assemble(pool, state);
+    for (name, url) in query.parquet {
+        let options = ParquetReadOptions::default().file_extension("");
+        session.context.register_parquet(name.as_str(), &url, options).await?;
+    }
+    let plan = session.substrait(query.plan).await?;
+    let rows = DataFrame::new(session.context.state(), plan);
+    let (protection, made_by) = (query.protection, Some(query.made_by));
+    session.put(name, rows, PutOptions { protection, made_by, ..PutOptions::default() }).await
 }
 
 /// Makes the runtime environment of a session: its memory limit in bytes, and its temporary files. Without a limit

@@ -478,7 +478,7 @@ impl PyPool {
             }
         };
         let protection = self::protection(py, protection)?;
-        let options = PutOptions { layout, key: table_key(py, key)?, replace, protection };
+        let options = PutOptions { layout, key: table_key(py, key)?, replace, protection, made_by: None };
         let batches = arrow::stream_of(data)?;
         self.run(py, |pool| pool.put_table_with(name, batches.schema(), batches, &options))
     }

@@ -14,6 +14,7 @@ mod losses;
 mod plans;
 mod pools;
 mod projections;
+mod recipes;
 mod spills;
 mod substrait;
 mod suite;

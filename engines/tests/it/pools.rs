@@ -124,13 +124,7 @@ impl Cluster {
 
     fn begin(memory: &str, start: impl Fn(&str, &[&str]) -> Process) -> Cluster {
         let broker = Process::start(FARPOOL, &["broker", "--listen", "127.0.0.1:0", "--store", "memory"]);
-        let node = |name| {
-            // Each node keeps its memory, however little the other tests of this machine leave.
-            let to =
-                ["--broker", &broker.ready, "--region-size", "16MiB", "--memory", memory, "--no-reserve"];
-            start(name, &[&["node", "--name", name], &to[..]].concat())
-        };
-        let nodes = [node("one"), node("two")];
+        let nodes = ["one", "two"].map(|name| node(name, &broker.ready, memory, &start));
         let options = PoolOptions {
             transport: TransportChoice::Tcp,
             protection: Some(Protection::None),
@@ -155,6 +149,13 @@ impl Cluster {
         Pool::connect_with(&self.broker.ready, options).expect("a session")
     }
 
+    /// Kills both nodes and starts them again, with nothing of what they had.
+    pub fn lose_all(&mut self, memory: &str) {
+        self.nodes.iter_mut().for_each(Process::kill);
+        let start = |_: &str, args: &[&str]| Process::start(FARPOOL, args);
+        self.nodes = ["one", "two"].map(|name| node(name, &self.broker.ready, memory, start));
+    }
+
     /// Kills node "two".
     pub fn lose_two(&mut self) {
         self.nodes[1].kill();
@@ -163,6 +164,13 @@ impl Cluster {
     pub fn lose_broker(&mut self) {
         self.broker.kill();
     }
+}
+
+/// Starts a node of a cluster.
+fn node(name: &str, broker: &str, memory: &str, start: impl Fn(&str, &[&str]) -> Process) -> Process {
+    // Each node keeps its memory, however little the other tests of this machine leave.
+    let to = ["--broker", broker, "--region-size", "16MiB", "--memory", memory, "--no-reserve"];
+    start(name, &[&["node", "--name", name], &to[..]].concat())
 }
 
 /// Waits for the result. Fails if it takes so long that it must hang.

@@ -206,7 +206,9 @@ impl Client {
             ..PoolOptions::default()
         });
         let host = Arc::new(SimHost(self.process));
-        Pool::connect_from(host, &format!("farpool://{}", brokers()), options)
+        let pool = Pool::connect_from(host, &format!("farpool://{}", brokers()), options)?;
+        pool.make_by_recipe(published::RECIPES, published::make_again);
+        Ok(pool)
     }
 
     fn leave(&mut self) {

@@ -4,9 +4,27 @@
 use super::{Client, Seen, first_difference, stamped, violated};
 use crate::kernel::world;
 use crate::names::Value;
-use farpool_files::{CreateOptions, Error, ErrorKind, IfTaken, Protection};
-use farpool_wire::FileClass;
+use farpool_files::beneath::Unlisted;
+use farpool_files::{CreateOptions, Error, ErrorKind, IfTaken, Pool, Protection, Recipe};
+use farpool_wire::{FileClass, FileId};
 use std::collections::BTreeSet;
+
+/// Kind of the recipes of published files: the body is the number of their content.
+pub(super) const RECIPES: &str = "content";
+
+/// Makes a lost file again.
+pub(super) fn make_again(pool: &Pool, name: &str, file: FileId, recipe: &Recipe) -> Result<(), Error> {
+    let mut number = [0; 8];
+    number.copy_from_slice(&recipe.body);
+    let content = world(|world| world.parties.names.content(u64::from_le_bytes(number)));
+    let made = Unlisted::create(pool, name.to_owned(), None).and_then(|made| {
+        made.append(&content)?;
+        made.set_recipe(recipe)?;
+        made.publish(IfTaken::ReplaceOnly(file))
+    });
+    world(|world| world.tally.operation("make again", made.is_ok()));
+    made
+}
 
 impl Client {
     fn any_name(&mut self) -> String {
@@ -54,6 +72,11 @@ impl Client {
             world.note_text(self.process, "will publish", [number, 0, 0], Some(name.as_str().into()));
             (world.now(), number)
         });
+        if self.random.one_in(2) {
+            let body = number.to_le_bytes().to_vec();
+            let recipe = Recipe { kind: RECIPES.to_owned(), rows: 0, checksum: 0, body };
+            file.set_recipe(&recipe).expect("it is short");
+        }
         let mut published = false;
         for _ in 0..self.random.range(1, 3) {
             let result = pool.publish(&name, if_taken);

@@ -4,7 +4,7 @@ use farpool_lease::broker::NamedFile;
 use farpool_wire::codec::{Cursor, Field};
 use farpool_wire::control::{NamedExtent, Places};
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
-use farpool_wire::{FileClass, FileId, List, Name, WireError};
+use farpool_wire::{Bytes, FileClass, FileId, List, Name, WireError};
 use std::collections::BTreeMap;
 
 /// Encodes a file.
@@ -16,9 +16,12 @@ pub fn encode_file(file: &NamedFile) -> Vec<u8> {
     file.copies_wanted.put(&mut bytes);
     file.places.regions.put(&mut bytes);
     file.places.runs.put(&mut bytes);
-    // A file without stripes is stored as it was before there were any.
-    if !file.places.stripes.is_empty() {
+    // A file without stripes or a recipe is stored as it was before there were any.
+    if !file.places.stripes.is_empty() || !file.recipe.is_empty() {
         file.places.stripes.put(&mut bytes);
+    }
+    if !file.recipe.is_empty() {
+        file.recipe.put(&mut bytes);
     }
     bytes
 }
@@ -32,9 +35,10 @@ pub fn decode_file(bytes: &[u8]) -> Result<NamedFile, WireError> {
     let copies_wanted = u8::take(&mut from)?;
     let (regions, runs) = (List::take(&mut from)?, List::take(&mut from)?);
     let stripes = if from.left() > 0 { List::take(&mut from)? } else { List::default() };
+    let recipe = if from.left() > 0 { Bytes::take(&mut from)? } else { Bytes::default() };
     from.finish()?;
     let places = Places { regions, runs, stripes };
-    Ok(NamedFile { file, class, tenant, copies_wanted, places })
+    Ok(NamedFile { file, class, tenant, copies_wanted, recipe, places })
 }
 
 /// Decodes a file from a store of the format before this one, which has one copy of each extent.
@@ -55,7 +59,7 @@ pub fn decode_extents(bytes: &[u8]) -> Result<NamedFile, WireError> {
         extent.handle = *handles.entry(region).or_insert(extent.handle);
     }
     let places = Places::of_extents(&extents)?;
-    Ok(NamedFile { file, class, tenant, copies_wanted: 1, places })
+    Ok(NamedFile { file, class, tenant, copies_wanted: 1, recipe: Bytes::default(), places })
 }
 
 #[cfg(test)]
@@ -109,15 +113,19 @@ mod tests {
         let places =
             Places { stripes: List::new(vec![stripe]).expect("one"), ..adding.finish().expect("fits") };
         let tenant = Name::new("tenant").expect("a name");
-        let file = NamedFile { file: FileId(7), class: FileClass::Pinned, tenant, copies_wanted: 1, places };
+        let recipe = Bytes::new(vec![7; 40]).expect("short");
+        let file =
+            NamedFile { file: FileId(7), class: FileClass::Pinned, tenant, copies_wanted: 1, recipe, places };
         assert_eq!(decode_file(&encode_file(&file)), Ok(file.clone()));
         let mut plain = file;
         let mut wire = Vec::new();
         plain.places.put(&mut wire);
-        plain.places.stripes = List::default();
+        (plain.places.stripes, plain.recipe) = (List::default(), Bytes::default());
         let stored = encode_file(&plain);
         let both = plain.places.regions.len() * 44 + plain.places.runs.len() * 20 + 8;
         assert!(stored.ends_with(&wire[..both]), "the list of stripes is left out");
-        assert_eq!(decode_file(&stored), Ok(plain));
+        assert_eq!(decode_file(&stored), Ok(plain.clone()));
+        plain.recipe = Bytes::new(vec![9]).expect("short");
+        assert_eq!(decode_file(&encode_file(&plain)), Ok(plain), "with a recipe alone");
     }
 }

@@ -494,6 +494,7 @@ mod tests {
             class: farpool_wire::FileClass::Pinned,
             tenant: name("tenant"),
             copies_wanted: 1,
+            recipe: Default::default(),
             places: Default::default(),
         }
     }

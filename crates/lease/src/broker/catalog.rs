@@ -8,9 +8,9 @@ use super::{BrokerLeases, NamedFile, Owner, RegionKey, StateChange, give_up};
 use crate::tenant;
 use farpool_wire::control::*;
 use farpool_wire::host_label::may_be_one_host;
-use farpool_wire::ids::{FileId, MonoNs, NodeId};
+use farpool_wire::ids::{FileId, MonoNs, NodeId, SessionId};
 use farpool_wire::limits::*;
-use farpool_wire::{Code, List, Name, Opcode, Refusal, mutant};
+use farpool_wire::{Bytes, Code, List, Name, Opcode, Refusal, mutant};
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
@@ -41,7 +41,16 @@ impl BrokerLeases {
         }
         let Publish { session, secret, name, class, replace, .. } = publish.clone();
         let replaces = if replace { Replaces::Anything } else { Replaces::Nothing };
-        let publish = PublishPlaces { session, secret, name, class, replaces, copies_wanted: 1, places };
+        let publish = PublishPlaces {
+            session,
+            secret,
+            name,
+            class,
+            replaces,
+            copies_wanted: 1,
+            recipe: Bytes::default(),
+            places,
+        };
         self.publish(now, tenant, &publish, records)
     }
 
@@ -76,6 +85,7 @@ impl BrokerLeases {
             class: publish.class,
             tenant: tenant.clone(),
             copies_wanted: publish.copies_wanted,
+            recipe: publish.recipe.clone(),
             places: publish.places.clone(),
         };
         self.replace(&publish.name, named, records);
@@ -91,12 +101,14 @@ impl BrokerLeases {
             self.owners.get(&region_key(region)).is_some_and(|owner| owner.is(file, region))
         };
         let was_own = |region: &NamedRegion| self.given_up.get(&region_key(region)) >= Some(&region.epoch);
-        file.places == *places
-            || file.copies_wanted == publish.copies_wanted
+        let has_moved = || {
+            file.copies_wanted == publish.copies_wanted
                 && runs(&file.places) == runs(places)
                 && file.places.stripes == places.stripes
                 && places.regions.iter().any(is_own)
                 && places.regions.iter().all(|region| is_own(region) || was_own(region))
+        };
+        file.recipe == publish.recipe && (file.places == *places || has_moved())
     }
 
     /// Gives a name to a file, which may be the file that has it, with other places. What the name had before and does
@@ -232,6 +244,33 @@ impl BrokerLeases {
         let nodes = List::new(nodes).map_err(|_| Refusal::new(Code::LimitReached, NODES_MAX as u64))?;
         let NamedFile { file, class, copies_wanted, .. } = *file;
         Ok(PlacesOpened { file, class, copies_wanted, places, nodes })
+    }
+
+    /// Returns the recipe of the file with this name. If the file is lost and has a recipe, gives the session the task
+    /// of making it again, unless another session that lives has it.
+    ///
+    /// The task keeps others from doing the same work. What makes two files of one name impossible is that each
+    /// publishes in place of the lost file alone.
+    pub fn claim_rebuild(
+        &mut self,
+        now: MonoNs,
+        tenant: &Name,
+        claim: &ClaimRebuild,
+    ) -> Result<RebuildClaimed, Refusal> {
+        self.prove(now, tenant, claim.session, claim.secret)?;
+        let NamedFile { file, recipe, .. } = self.seen(tenant, &claim.name)?;
+        let (file, recipe) = (*file, recipe.clone());
+        let has_session =
+            |session: &SessionId| self.sessions.get(session).is_some_and(|known| self.is_heard(now, known));
+        let is_other = self.rebuilds.get(&file).is_some_and(|has| *has != claim.session && has_session(has));
+        let is_lost = self.seen(tenant, &claim.name).is_ok_and(|named| self.is_lost(named));
+        let is_given = is_lost && !is_other && !claim.is_over && !recipe.is_empty();
+        if is_given {
+            self.rebuilds.insert(file, claim.session);
+        } else if !is_other {
+            self.rebuilds.remove(&file);
+        }
+        Ok(RebuildClaimed { file, is_given, recipe })
     }
 
     /// Returns the refusal to open a file of which a run cannot be read.

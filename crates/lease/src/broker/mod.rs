@@ -104,6 +104,8 @@ pub struct BrokerLeases {
     told_nodes: ToldNodes,
     /// Copies of published files that are missing, and the orders to make them.
     repairs: Repairs,
+    /// Sessions that make lost files again by their recipes.
+    rebuilds: BTreeMap<FileId, SessionId>,
 }
 
 fn give_up(given_up: &mut BTreeMap<RegionKey, Epoch>, place: RegionKey, epoch: Epoch) {
@@ -137,6 +139,7 @@ impl BrokerLeases {
             news: Vec::new(),
             told_nodes: ToldNodes::new(),
             repairs: Repairs::default(),
+            rebuilds: BTreeMap::new(),
         };
         let files: Vec<NamedFile> = broker.durable.names.values().cloned().collect();
         for file in files.iter().filter(|_| !mutant!(OwnersForgotten)) {
@@ -276,6 +279,8 @@ impl BrokerLeases {
             }
             is_heard
         });
+        let sessions = &self.sessions;
+        self.rebuilds.retain(|_, session| sessions.contains_key(session));
         self.forget_ended_nodes(now);
         self.note_nodes(now);
         // A caller that never takes the news wants none, so what exceeds the limit is dropped.

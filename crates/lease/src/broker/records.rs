@@ -1,7 +1,8 @@
 //! Durable state of a broker, with which a broker starts again after the process has ended.
 
 use farpool_wire::control::{NamedRegion, Places};
-use farpool_wire::{FileClass, FileId, Incarnation, Name, NodeId, RegionIndex, Term};
+use farpool_wire::limits::RECIPE_BYTES_MAX;
+use farpool_wire::{Bytes, FileClass, FileId, Incarnation, Name, NodeId, RegionIndex, Term};
 use std::collections::BTreeMap;
 
 /// Region of a node in one life (run of the process) of the node.
@@ -33,6 +34,9 @@ pub struct NamedFile {
     pub tenant: Name,
     /// Copies that each run should have.
     pub copies_wanted: u8,
+    /// Recipe by which the file can be made again; empty if there is none. Only those who publish and rebuild files
+    /// look into it.
+    pub recipe: Bytes<RECIPE_BYTES_MAX>,
     /// Places of the bytes of the file.
     pub places: Places,
 }

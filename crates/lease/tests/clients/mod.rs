@@ -39,6 +39,12 @@ pub(super) struct Client {
 }
 
 impl World<'_> {
+    /// Draws a recipe: mostly none.
+    fn recipe(&mut self) -> Bytes<{ limits::RECIPE_BYTES_MAX }> {
+        let bytes = if self.random.percent(25) { vec![self.random.below(4) as u8; 3] } else { Vec::new() };
+        Bytes::new(bytes).expect("short")
+    }
+
     fn ask_as_client(&mut self, client: usize, to: Address, request: Request) {
         let id = self.fresh();
         self.clients[client].asked.insert(id, (request.clone(), to, self.now_ms));
@@ -226,7 +232,9 @@ impl World<'_> {
                 };
                 let class = FileClass::Pinned;
                 let places = places_of(runs).expect("two");
-                let publish = PublishPlaces { session, secret, name, class, replaces, copies_wanted, places };
+                let recipe = self.recipe();
+                let publish =
+                    PublishPlaces { session, secret, name, class, replaces, copies_wanted, recipe, places };
                 self.ask_broker_as_client(index, Request::PublishPlaces(publish));
             }
             89..90 => self.ask_broker_as_client(index, Request::DropName(ByName { name })),

@@ -1,6 +1,7 @@
 //! Published files with copies: which of them the broker takes, shows and lets go.
 
 mod pool;
+mod recipes;
 mod stripes;
 
 use farpool_lease::{BrokerLeases, LeaseSettings, NodeLeases, tenant};
@@ -32,6 +33,7 @@ fn of_two_that_replace_the_same_file_one_does() {
             class: FileClass::Pinned,
             replaces,
             copies_wanted: 1,
+            recipe: Bytes::default(),
             places: adding.finish().expect("fits"),
         };
         pool.ask(&publish)
@@ -56,6 +58,7 @@ fn file_that_replaces_a_dropped_one_is_refused() {
         class: FileClass::Pinned,
         replaces: Replaces::Only(FileId(7)),
         copies_wanted: 1,
+        recipe: Bytes::default(),
         places: adding.finish().expect("fits"),
     };
     assert_eq!(pool.ask(&publish), Err(Code::NoSuchName));

@@ -99,6 +99,7 @@ impl Pool {
             class: FileClass::Pinned,
             replaces: Replaces::Anything,
             copies_wanted: 2,
+            recipe: Bytes::default(),
             places: adding.finish().expect("fits"),
         };
         self.ask(&publish)

@@ -23,7 +23,16 @@ fn stripe(shards: [Option<(NamedRegion, u64)>; 3]) -> Places {
 fn publish(pool: &mut Pool, places: Places) -> Result<FileId, Code> {
     let (session, secret) = (pool.proof.session, pool.proof.secret);
     let (class, replaces, copies_wanted) = (FileClass::Pinned, Replaces::Anything, 1);
-    pool.ask(&PublishPlaces { session, secret, name: name("view"), class, replaces, copies_wanted, places })
+    pool.ask(&PublishPlaces {
+        session,
+        secret,
+        name: name("view"),
+        class,
+        replaces,
+        copies_wanted,
+        recipe: Bytes::default(),
+        places,
+    })
 }
 
 fn on_three() -> Pool {
@@ -84,8 +93,16 @@ fn stripes_that_do_not_fit_the_runs_are_refused() {
     let (session, secret) = (pool.proof.session, pool.proof.secret);
     let (class, replaces) = (FileClass::Pinned, Replaces::Anything);
     let places = good();
-    let publish =
-        PublishPlaces { session, secret, name: name("view"), class, replaces, copies_wanted: 2, places };
+    let publish = PublishPlaces {
+        session,
+        secret,
+        name: name("view"),
+        class,
+        replaces,
+        copies_wanted: 2,
+        recipe: Bytes::default(),
+        places,
+    };
     assert_eq!(pool.ask(&publish), Err(Code::Malformed), "copies and parity are two protections");
 }
 
@@ -245,7 +262,16 @@ fn file_that_can_lose_no_more_hosts_comes_before_one_that_can() {
     let (session, secret) = (pool.proof.session, pool.proof.secret);
     let (class, replaces, copies_wanted) = (FileClass::Pinned, Replaces::Anything, 1);
     // Its name comes first in the order of names.
-    let safe = PublishPlaces { session, secret, name: name("a"), class, replaces, copies_wanted, places };
+    let safe = PublishPlaces {
+        session,
+        secret,
+        name: name("a"),
+        class,
+        replaces,
+        copies_wanted,
+        recipe: Bytes::default(),
+        places,
+    };
     pool.ask(&safe).expect("published");
     publish(&mut pool, stripe([Some(at(1, 0)), Some(at(2, 0)), None])).expect("published");
     let order = pool.next(START, 4).expect("ordered");

@@ -95,7 +95,8 @@ impl World<'_> {
         self.next_file = FileId(file.0 + 1);
         self.tally.add(if had.is_some() { "replaced" } else { "published" });
         let (class, tenant, copies_wanted) = (publish.class, asker.clone(), publish.copies_wanted);
-        let file = NamedFile { file, class, tenant, copies_wanted, places: named };
+        let recipe = publish.recipe.clone();
+        let file = NamedFile { file, class, tenant, copies_wanted, recipe, places: named };
         self.promised.insert(publish.name.clone(), Promised { file, writer: publish.session });
     }
 

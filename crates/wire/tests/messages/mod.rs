@@ -119,8 +119,12 @@ strategies! {
     places -> Places { regions: list(named_region()), runs: list(named_run()), stripes: list(stripe()) }
     publish_places -> PublishPlaces {
         session: session_id(), secret: secret(), name: name(), class: class(), replaces: replaces(),
-        copies_wanted: any::<u8>(), places: places(),
+        copies_wanted: any::<u8>(), recipe: bytes(), places: places(),
     }
+    claim_rebuild -> ClaimRebuild {
+        session: session_id(), secret: secret(), name: name(), is_over: any::<bool>(),
+    }
+    rebuild_claimed -> RebuildClaimed { file: file_id(), is_given: any::<bool>(), recipe: bytes() }
     places_opened -> PlacesOpened {
         file: file_id(), class: class(), copies_wanted: any::<u8>(), places: places(), nodes: list(node_info()),
     }
@@ -330,6 +334,7 @@ conversations! {
     PublishPlaces: publish_places, published;
     OpenPlaces: by_name, places_opened;
     ListRepairs: done, repairs_listed;
+    ClaimRebuild: claim_rebuild, rebuild_claimed;
     Offer: offer, offered;
     Inventory: inventory, ruling;
     OfferMemory: node_memory, done;
