@@ -257,10 +257,10 @@ mod tests {
     fn another_version_is_refused_by_name() {
         let mut other = bytes(&scan());
         // The version is the first field: its tag, then its value.
-        assert_eq!(other[..2], [8, 1]);
-        other[1] = 2;
+        assert_eq!(other[..2], [8, 2]);
+        other[1] = 1;
         let why = why(&other);
-        assert!(why.contains("this side speaks version 1 of farpool-distributed, the other side 2"), "{why}");
+        assert!(why.contains("this side speaks version 2 of farpool-distributed, the other side 1"), "{why}");
     }
 
     #[test]
