@@ -12,7 +12,7 @@ use crate::mapped_runs::Direct;
 use crate::node_links::LeasedRegion;
 use crate::options::{IfTaken, Protection};
 use crate::plan::{
-    Allocation, CopyId, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks, Stripes,
+    Allocation, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks, Stripes,
 };
 use crate::recipe::Recipe;
 use crate::session::Session;
@@ -22,7 +22,6 @@ use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::control::Places;
 use farpool_wire::limits::RECIPE_BYTES_MAX;
 use farpool_wire::{Bytes, FileClass, FileId, MonoNs, mutant};
-use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -85,7 +84,6 @@ pub(crate) struct FileState {
 
 /// Location of a dropped copy. It is reused when all operations that began before `since` have ended.
 struct RetiredCopy {
-    copy: CopyId,
     allocation: Allocation<Arc<LeasedRegion>>,
     since: RangeLockId,
 }
@@ -472,12 +470,7 @@ impl FileState {
     /// Notes that a copy has left the file's map. Its location is reused once no operation can be using it.
     pub(crate) fn leave(&mut self, copy: ExtentCopy<Arc<LeasedRegion>>) {
         let since = if mutant!(PlaceReusedAtOnce) { RangeLockId::default() } else { self.range_locks.mark() };
-        self.leaving.push(RetiredCopy { copy: copy.id, allocation: copy.allocation, since });
-    }
-
-    /// Ensures that the locations of these copies are never reused, because a write may still arrive there.
-    pub(crate) fn quarantine(&mut self, copies: &BTreeSet<CopyId>) {
-        self.leaving.retain(|leaving| !copies.contains(&leaving.copy));
+        self.leaving.push(RetiredCopy { allocation: copy.allocation, since });
     }
 
     /// Takes the locations that can be reused now.

@@ -167,9 +167,10 @@ impl FileInner {
         let bytes = (snapshot.range.end - snapshot.range.start) as u32;
         let allocation = session.leases.allocate(self.group, bytes, &apart, Patience::Brief)?;
         let copied = self.copy_written(snapshot, &allocation);
-        if let Err(error) = &copied
-            && !may_arrive_late(error, &allocation.region)
-        {
+        if let Err(error) = &copied {
+            if may_arrive_late(error, &allocation.region) {
+                session.leases.note_late(&allocation.region, allocation.offset);
+            }
             session.leases.give_back(vec![allocation.clone()]);
         }
         copied.map(|tags| Some(NewCopy { allocation, tags }))
@@ -228,8 +229,7 @@ impl FileInner {
         let now = state.map.snapshot(snapshot.range.start).map_or(Vec::new(), |now| now.copies);
         if state.phase == Phase::Writable && now.iter().any(is_in_sync) {
             for copy in now.iter().filter(|copy| !is_in_sync(copy)) {
-                let dropped = state.map.drop_copy(copy.id);
-                freed.extend(dropped.filter(|copy| !copy.is_quarantined).map(|copy| copy.allocation));
+                freed.extend(state.map.drop_copy(copy.id).map(|copy| copy.allocation));
             }
         }
         let is_over = state.phase != Phase::Writable;

@@ -6,7 +6,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, ReadRange};
 use crate::leases::Patience;
-use crate::node_batches::{Missed, NodeBatches, failure, span};
+use crate::node_batches::{Missed, NodeBatches, failure, may_arrive_late, span};
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{EXTENT_BYTES_MAX, ReadPlan, Segment, Stripe, Stripes, grouped};
@@ -191,6 +191,13 @@ impl FileInner {
             by_node.add(&segment.region, WriteOp { span: span(segment), from });
         }
         let outcomes = by_node.write(&self.session, None);
+        for (segment, _) in &segments {
+            if failure(&outcomes, &segment.region)
+                .is_some_and(|error| may_arrive_late(error, &segment.region))
+            {
+                self.session.leases.note_late(&segment.region, segment.offset);
+            }
+        }
         let failed = segments.iter().find_map(|(segment, _)| failure(&outcomes, &segment.region));
         failed.map_or(Ok(()), |error| Err(error.clone()))
     }

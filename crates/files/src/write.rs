@@ -123,19 +123,19 @@ impl FileInner {
                 self.session.behind.put(disk, range.offset, range.from);
             }
         }
+        let is_late = |segment: &&Segment<Arc<LeasedRegion>>| {
+            failure(&outcomes, &segment.region).is_some_and(|error| may_arrive_late(error, &segment.region))
+        };
+        let late: Vec<_> = segments.iter().flatten().filter(is_late).collect();
+        // Noted before any of their locations is given back, which waits for operations that began before this one.
+        late.iter().for_each(|segment| self.session.leases.note_late(&segment.region, segment.offset));
+        let late: BTreeSet<CopyId> = late.into_iter().map(|segment| segment.copy).collect();
         let settle = |(run, segments): (&WriteRun<'_>, &Vec<_>)| {
             self.settle(run.file.clone(), segments, &skipped, &outcomes)
         };
         let settled: Vec<Result<(), Error>> = runs.iter().zip(&segments).map(settle).collect();
         let failed = settled.iter().find_map(|result| result.as_ref().err().cloned());
-        let is_late = |segment: &&Segment<Arc<LeasedRegion>>| {
-            failure(&outcomes, &segment.region).is_some_and(|error| may_arrive_late(error, &segment.region))
-        };
-        let late: BTreeSet<CopyId> =
-            segments.iter().flatten().filter(is_late).map(|segment| segment.copy).collect();
         let mut state = self.state();
-        // Another write may have dropped these copies while this write was on its way to them.
-        state.quarantine(&late);
         for (run, settled) in runs.iter().zip(&settled) {
             let is_written = if self.key.is_some() { settled.is_ok() } else { failed.is_none() };
             if !is_written {
@@ -219,20 +219,18 @@ impl FileInner {
             self.session.behind.confirm(disk, range)?;
             state = self.state();
         }
-        for (segment, error) in missed.into_iter().filter(|_| !mutant!(MissedCopyKept)) {
-            self.drop_copy(&mut state, segment.copy, may_arrive_late(error, &segment.region));
+        for (segment, _) in missed.into_iter().filter(|_| !mutant!(MissedCopyKept)) {
+            self.drop_copy(&mut state, segment.copy);
         }
         Ok(())
     }
 
-    /// Takes a copy out of the file for good. Its location is reused unless a write may still arrive there, and only
-    /// after all operations under way have ended, since one of them may be using it.
-    fn drop_copy(&self, state: &mut FileState, id: CopyId, may_arrive_late: bool) {
+    /// Takes a copy out of the file for good. Its location is given back after all operations under way have ended,
+    /// since one of them may be using it.
+    fn drop_copy(&self, state: &mut FileState, id: CopyId) {
         let Some(copy) = state.map.drop_copy(id) else { return };
         add(&self.session.counters().dropped_copy_bytes, copy.allocation.bytes.into());
-        if !may_arrive_late && !copy.is_quarantined {
-            state.leave(copy);
-        }
+        state.leave(copy);
         self.session.repair.request();
     }
 

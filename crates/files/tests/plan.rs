@@ -7,7 +7,7 @@ use farpool_files::plan::{
 };
 use farpool_wire::{FileClass, NodeId};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 proptest! {
     #[test]
@@ -162,7 +162,7 @@ fn file_map_grows_by_doubling_extents_up_to_their_maximum() {
 }
 
 #[test]
-fn file_map_quarantined_extent_is_neither_written_nor_recycled() {
+fn file_map_extent_in_which_a_write_may_arrive_late_is_not_written() {
     let mut map: FileMap<u32> = FileMap::default();
     for region in 0..3 {
         map.push(65_536, vec![Allocation { region, offset: 0, bytes: 65_536 }]);
@@ -172,9 +172,32 @@ fn file_map_quarantined_extent_is_neither_written_nor_recycled() {
     map.poison(60_000..70_100, |copy| copy == late);
     assert!(map.is_quarantined(65_536..65_537) && !map.is_quarantined(0..65_536));
     assert!(matches!(map.plan_read(70_000..70_001, |_| Some(0)), ReadPlan::Poisoned(_)));
-    let recycled: BTreeMap<u32, ()> =
-        map.clear().into_iter().map(|allocation| (allocation.region, ())).collect();
-    assert_eq!(recycled.into_keys().collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(map.clear().len(), 3, "all locations are given back");
+}
+
+/// A location that was never given back kept its region for as long as the session lived, and its node from being
+/// drained.
+#[test]
+fn allocator_uses_no_extent_again_in_which_a_write_may_arrive_and_says_when_nothing_else_is_there() {
+    let (mut allocator, group) = (Allocator::default(), Group::Class(FileClass::Scratch));
+    allocator.add(0u32, NodeId(1), group, EXTENT_BYTES_MAX);
+    let take = |allocator: &mut Allocator<u32>, bytes: u64| allocator.allocate(group, bytes as u32, |_| true);
+    let half = EXTENT_BYTES_MAX / 2;
+    let (late, other) =
+        (take(&mut allocator, half).expect("room"), take(&mut allocator, half).expect("room"));
+    assert!(!allocator.has_late(0));
+    allocator.note_late(0, late.offset + EXTENT_BYTES_MIN);
+    allocator.give_back(late);
+    assert_eq!(
+        (take(&mut allocator, EXTENT_BYTES_MIN), allocator.held(group)),
+        (None, (EXTENT_BYTES_MAX, 0))
+    );
+    assert!(allocator.idle(group).is_empty());
+    allocator.give_back(other);
+    assert_eq!(allocator.idle(group), [0]);
+    let again = take(&mut allocator, EXTENT_BYTES_MIN).expect("the other half is free");
+    assert_eq!((again.offset, allocator.has_late(0)), (other.offset, true));
+    assert!(allocator.idle(group).is_empty());
 }
 
 /// A copy that was being made held bytes from before a truncation. It was accepted as a copy of the bytes written

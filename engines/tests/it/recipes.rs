@@ -55,6 +55,7 @@ async fn made(folder: &Path) -> (Cluster, Vec<String>) {
 async fn lost_tables_and_the_tables_that_they_are_made_from_are_made_again_by_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut cluster, wanted) = made(folder.path()).await;
+    let opened_before = cluster.pool.table("sums").expect("opened");
     let recipe = cluster.pool.recipe("tables/sums").expect("an answer").expect("a recipe");
     assert_eq!((recipe.kind.as_str(), recipe.rows), ("query", wanted.len() as u64));
     for round in 0..2 {
@@ -66,6 +67,9 @@ async fn lost_tables_and_the_tables_that_they_are_made_from_are_made_again_by_ot
         let again = run(&session(&cluster), &format!("{QUERY} ORDER BY shop")).await;
         assert_eq!(again, Ok(wanted.clone()), "its source is there as well");
     }
+    let read = opened_before.read(None, None).expect("a reader").collect::<Result<Vec<_>, _>>();
+    let told = read.expect_err("the table that it was is lost").to_string();
+    assert!(told.contains("open it again"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -226,6 +226,12 @@ impl Leases {
         labels.collect::<BTreeSet<_>>().len()
     }
 
+    /// Notes that a write may still arrive late at this offset of a region. What lies there is not used again, and the
+    /// region is given up when nothing else is in it.
+    pub(crate) fn note_late(&self, region: &LeasedRegion, offset: u64) {
+        self.held.lock().allocator.note_late(region.id, offset);
+    }
+
     /// Frees extents for other uses by the session.
     pub(crate) fn give_back(&self, allocations: Vec<Allocation<Arc<LeasedRegion>>>) {
         let mut held = self.held.lock();

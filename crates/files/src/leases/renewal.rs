@@ -70,9 +70,9 @@ impl Leases {
                 for id in held.allocator.idle(group) {
                     let Some(region) = held.regions.get(&id).cloned() else { continue };
                     let region_bytes = region.node.info.region_bytes;
+                    let is_leaving = region.node.is_draining() || held.allocator.has_late(id);
                     let idle_for = held.idle_for.entry(id).or_default();
                     *idle_for += 1;
-                    let is_leaving = region.node.is_draining();
                     if is_leaving || *idle_for > IDLE_RENEWALS && all >= floor + region_bytes {
                         all -= region_bytes;
                         self.forget_region(&mut held, &region);

@@ -8,7 +8,7 @@
 
 use super::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use farpool_wire::{FileClass, NodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Files that the extents of a region may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +38,10 @@ struct RegionUse {
     units: Vec<u64>,
     unit_count: u32,
     used_units: u32,
+    /// Units in which a write may still arrive late.
+    late: BTreeSet<u32>,
+    /// Units of extents that were given back and hold some of these. They are not used again, and stay marked as used.
+    given_up_units: u32,
 }
 
 /// Use of all leased regions. Regions are identified by `R`.
@@ -117,7 +121,32 @@ impl<R: Copy + Ord> Allocator<R> {
     pub fn add(&mut self, region: R, node: NodeId, group: Group, region_bytes: u64) {
         let unit_count = (region_bytes / EXTENT_BYTES_MIN) as u32;
         let units = vec![0; unit_count.div_ceil(64) as usize];
-        self.regions.insert(region, RegionUse { node, group, units, unit_count, used_units: 0 });
+        self.regions.insert(
+            region,
+            RegionUse {
+                node,
+                group,
+                units,
+                unit_count,
+                used_units: 0,
+                late: BTreeSet::new(),
+                given_up_units: 0,
+            },
+        );
+    }
+
+    /// Notes that a write may still arrive late at this offset of a region. The extent there is not used again after it
+    /// is given back. Once the region holds no other extent it is idle, and its lease can be given up: its node then
+    /// refuses such a write.
+    pub fn note_late(&mut self, region: R, offset: u64) {
+        if let Some(usage) = self.regions.get_mut(&region) {
+            usage.late.insert((offset / EXTENT_BYTES_MIN) as u32);
+        }
+    }
+
+    /// Reports whether a write may still arrive late somewhere in a region.
+    pub fn has_late(&self, region: R) -> bool {
+        self.regions.get(&region).is_some_and(|usage| !usage.late.is_empty())
     }
 
     /// Removes a region whose lease is over. Returns how many of its bytes were in use.
@@ -200,16 +229,21 @@ impl<R: Copy + Ord> Allocator<R> {
         Some((region, unit))
     }
 
-    /// Frees an extent. Does nothing if its region was removed.
+    /// Frees an extent, for later use unless a write may still arrive in it. Does nothing if its region was removed.
     pub fn give_back(&mut self, allocation: Allocation<R>) {
-        if let Some(usage) = self.regions.get_mut(&allocation.region) {
-            usage.mark((allocation.offset / EXTENT_BYTES_MIN) as u32, units(allocation.bytes), false);
+        let (unit, count) = ((allocation.offset / EXTENT_BYTES_MIN) as u32, units(allocation.bytes));
+        match self.regions.get_mut(&allocation.region) {
+            Some(usage) if usage.late.range(unit..unit + count).next().is_some() => {
+                usage.given_up_units += count
+            }
+            Some(usage) => usage.mark(unit, count, false),
+            None => {}
         }
     }
 
     /// Returns the regions of a group that hold no extent.
     pub fn idle(&self, group: Group) -> Vec<R> {
-        let is_idle = |usage: &RegionUse| usage.group == group && usage.used_units == 0;
+        let is_idle = |usage: &RegionUse| usage.group == group && usage.used_units == usage.given_up_units;
         self.regions.iter().filter(|(_, usage)| is_idle(usage)).map(|(region, _)| *region).collect()
     }
 

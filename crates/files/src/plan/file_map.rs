@@ -52,8 +52,8 @@ pub struct ExtentCopy<R> {
     pub id: CopyId,
     /// Location of the copy.
     pub allocation: Allocation<R>,
-    /// True if a write whose result is unknown may still arrive here. The copy is then neither written nor reused until
-    /// the lease of its region ends.
+    /// True if a write whose result is unknown may still arrive here. The copy is then not written any more, and its
+    /// location is not used again.
     pub is_quarantined: bool,
     /// Nonces and tags of its pages, if the file is encrypted.
     pub tags: PageTags,
@@ -322,7 +322,7 @@ impl<R: Clone> FileMap<R> {
     pub fn cut_off(&mut self, start: u64) -> Vec<Allocation<R>> {
         let mut freed = Vec::new();
         while self.extents.last().is_some_and(|extent| extent.start >= start) {
-            freed.extend(self.extents.pop().into_iter().flat_map(recyclable));
+            freed.extend(self.extents.pop().into_iter().flat_map(locations));
         }
         self.unwritten.remove(start..u64::MAX);
         freed
@@ -466,7 +466,7 @@ impl<R: Clone> FileMap<R> {
         if length < self.length {
             self.layout += 1;
             while self.extents.last().is_some_and(|extent| extent.start >= length) {
-                freed.extend(self.extents.pop().into_iter().flat_map(recyclable));
+                freed.extend(self.extents.pop().into_iter().flat_map(locations));
             }
             let allocated = self.allocated();
             self.unwritten.remove(allocated..u64::MAX);
@@ -491,7 +491,7 @@ impl<R: Clone> FileMap<R> {
     pub fn clear(&mut self) -> Vec<Allocation<R>> {
         let extents = std::mem::take(&mut self.extents);
         self.replace(FileMap::default());
-        extents.into_iter().flat_map(recyclable).collect()
+        extents.into_iter().flat_map(locations).collect()
     }
 }
 
@@ -510,9 +510,9 @@ fn page_of<R>(extent: &Extent<R>, segment: &Segment<R>) -> u32 {
     ((segment.file.start - extent.start) / PAGE_BYTES as u64) as u32
 }
 
-/// Returns the locations of an extent that other files may use.
-fn recyclable<R>(extent: Extent<R>) -> impl Iterator<Item = Allocation<R>> {
-    extent.copies.into_iter().filter(|copy| !copy.is_quarantined).map(|copy| copy.allocation)
+/// Returns the locations of an extent.
+fn locations<R>(extent: Extent<R>) -> impl Iterator<Item = Allocation<R>> {
+    extent.copies.into_iter().map(|copy| copy.allocation)
 }
 
 fn clipped<R>(extent: &Extent<R>, range: &Range<u64>) -> Range<u64> {
