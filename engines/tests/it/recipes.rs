@@ -69,7 +69,7 @@ async fn lost_tables_and_the_tables_that_they_are_made_from_are_made_again_by_ot
     }
     let read = opened_before.read(None, None).expect("a reader").collect::<Result<Vec<_>, _>>();
     let told = read.expect_err("the table that it was is lost").to_string();
-    assert!(told.contains("open it again"), "{told}");
+    assert!(told.contains("was replaced after it was opened"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
