@@ -387,16 +387,8 @@ impl Session {
     pub(crate) fn open_or_rebuild(self: &Arc<Self>, name: &Name) -> Result<(PlacesOpened, bool), Error> {
         let open = || self.broker.open_places(name);
         let rebuild = self.rebuilding.known(name);
-        // The broker learns of a loss only when the node is back without the bytes. This session may know earlier.
-        let is_lost = |opened: &Result<PlacesOpened, Error>| match opened {
-            Ok(PlacesOpened { places, .. }) => {
-                let is_there = |region: &NamedRegion| !self.nodes.has_lost(region.node, region.incarnation);
-                places.first_lost(is_there).is_some()
-            }
-            Err(error) => error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost),
-        };
         let opened = open();
-        if !is_lost(&opened) {
+        if !self.is_lost(&opened) {
             return Ok((opened?, rebuild.is_some()));
         }
         let Some(rebuild) = rebuild else {
@@ -406,7 +398,7 @@ impl Session {
         let _turn = turn.take(&*self.base.host);
         // Another thread may have rebuilt it while this one waited.
         let opened = open();
-        if !is_lost(&opened) {
+        if !self.is_lost(&opened) {
             return Ok((opened?, true));
         }
         rebuild(name).map_err(|error| error.during(format_args!("rebuilding far file {:?}", &**name)))?;
@@ -460,10 +452,21 @@ impl Session {
             }
             self.base.pause(50)?;
             opened = self.broker.open_places(name);
-            let is_there = |region: &NamedRegion| !self.nodes.has_lost(region.node, region.incarnation);
-            if opened.as_ref().is_ok_and(|opened| opened.places.first_lost(is_there).is_none()) {
+            if !self.is_lost(&opened) {
                 return opened;
             }
+        }
+    }
+
+    /// Reports whether an answer of the broker is about a lost file. The broker learns of a loss only when the node is
+    /// back without the bytes; this session may know earlier.
+    fn is_lost(&self, opened: &Result<PlacesOpened, Error>) -> bool {
+        match opened {
+            Ok(PlacesOpened { places, .. }) => {
+                let is_there = |region: &NamedRegion| !self.nodes.has_lost(region.node, region.incarnation);
+                places.first_lost(is_there).is_some()
+            }
+            Err(error) => error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost),
         }
     }
 }

@@ -23,21 +23,7 @@ fn copies_of_a_run_on_one_host_are_refused() {
 fn of_two_that_replace_the_same_file_one_does() {
     let mut pool = Pool::new();
     let first = pool.publish(&[&[at(1, 0)]]).expect("published");
-    let mut replacing = |region, replaces| {
-        let mut adding = PlacesBuilder::default();
-        adding.push(REGION_BYTES_MIN / 2, [at(1, region)]).expect("fits");
-        let publish = PublishPlaces {
-            session: pool.proof.session,
-            secret: pool.proof.secret,
-            name: name("view"),
-            class: FileClass::Pinned,
-            replaces,
-            copies_wanted: 1,
-            recipe: Bytes::default(),
-            places: adding.finish().expect("fits"),
-        };
-        pool.ask(&publish)
-    };
+    let mut replacing = |region, replaces| pool.publish_region(region, replaces, &[]);
     let second = replacing(1, Replaces::Only(first)).expect("it has the name");
     assert_eq!(replacing(1, Replaces::Only(first)), Ok(second), "a lost answer is given again");
     assert_eq!(replacing(2, Replaces::Only(first)), Err(Code::NameTaken));
@@ -49,19 +35,8 @@ fn of_two_that_replace_the_same_file_one_does() {
 #[test]
 fn file_that_replaces_a_dropped_one_is_refused() {
     let mut pool = Pool::new();
-    let mut adding = PlacesBuilder::default();
-    adding.push(REGION_BYTES_MIN / 2, [at(1, 0)]).expect("fits");
-    let publish = PublishPlaces {
-        session: pool.proof.session,
-        secret: pool.proof.secret,
-        name: name("view"),
-        class: FileClass::Pinned,
-        replaces: Replaces::Only(FileId(7)),
-        copies_wanted: 1,
-        recipe: Bytes::default(),
-        places: adding.finish().expect("fits"),
-    };
-    assert_eq!(pool.ask(&publish), Err(Code::NoSuchName));
+    let refused = pool.publish_region(0, Replaces::Only(FileId(7)), &[]);
+    assert_eq!(refused, Err(Code::NoSuchName));
 }
 
 /// A file of 32 TiB in one region made the broker build an answer of gigabytes.

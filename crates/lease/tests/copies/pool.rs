@@ -105,6 +105,22 @@ impl Pool {
         self.ask(&publish)
     }
 
+    /// Publishes one run in a region of node 1.
+    pub fn publish_region(&mut self, region: u32, replaces: Replaces, recipe: &[u8]) -> Result<FileId, Code> {
+        let mut adding = PlacesBuilder::default();
+        adding.push(REGION_BYTES_MIN / 2, [at(1, region)]).expect("fits");
+        self.ask(&PublishPlaces {
+            session: self.proof.session,
+            secret: self.proof.secret,
+            name: name("view"),
+            class: FileClass::Pinned,
+            replaces,
+            copies_wanted: 1,
+            recipe: Bytes::new(recipe.to_vec()).expect("short"),
+            places: adding.finish().expect("fits"),
+        })
+    }
+
     pub fn ask(&mut self, publish: &PublishPlaces) -> Result<FileId, Code> {
         let mut records = Vec::new();
         let answer = self.broker.publish(START, &tenant::local(), publish, &mut records);

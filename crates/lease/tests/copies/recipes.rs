@@ -1,27 +1,11 @@
 //! Recipes of published files: who is given the task of making a lost one again.
 
-use crate::pool::{KEY, LIFE, Pool, START, at, name};
+use crate::pool::{KEY, LIFE, Pool, START, name};
 use farpool_lease::{LeaseSettings, NodeLeases, tenant};
 use farpool_wire::control::*;
-use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
 
 const RECIPE: [u8; 3] = [1, 2, 3];
-
-fn publish(pool: &mut Pool, region: u32, replaces: Replaces, recipe: &[u8]) -> Result<FileId, Code> {
-    let mut adding = PlacesBuilder::default();
-    adding.push(REGION_BYTES_MIN / 2, [at(1, region)]).expect("fits");
-    pool.ask(&PublishPlaces {
-        session: pool.proof.session,
-        secret: pool.proof.secret,
-        name: name("view"),
-        class: FileClass::Pinned,
-        replaces,
-        copies_wanted: 1,
-        recipe: Bytes::new(recipe.to_vec()).expect("short"),
-        places: adding.finish().expect("fits"),
-    })
-}
 
 fn claim(pool: &mut Pool, now: MonoNs, proof: &SessionProof, is_over: bool) -> RebuildClaimed {
     let SessionProof { session, secret } = proof.clone();
@@ -49,7 +33,7 @@ fn lose(pool: &mut Pool) {
 #[test]
 fn one_session_at_a_time_makes_a_lost_file_again() {
     let mut pool = Pool::new();
-    let file = publish(&mut pool, 0, Replaces::Nothing, &RECIPE).expect("published");
+    let file = pool.publish_region(0, Replaces::Nothing, &RECIPE).expect("published");
     let (first, second) = (open(&mut pool, LATER, 21), open(&mut pool, LATER, 22));
     let there = claim(&mut pool, LATER, &first, false);
     assert_eq!((there.file, there.is_given, &there.recipe[..]), (file, false, &RECIPE[..]), "it is not lost");
@@ -73,7 +57,7 @@ fn one_session_at_a_time_makes_a_lost_file_again() {
 #[test]
 fn file_without_a_recipe_is_nobody_s_task() {
     let mut pool = Pool::new();
-    publish(&mut pool, 0, Replaces::Nothing, &[]).expect("published");
+    pool.publish_region(0, Replaces::Nothing, &[]).expect("published");
     lose(&mut pool);
     let session = open(&mut pool, LATER, 21);
     let claimed = claim(&mut pool, LATER, &session, false);
@@ -83,16 +67,16 @@ fn file_without_a_recipe_is_nobody_s_task() {
 #[test]
 fn recipe_is_that_of_the_file_that_has_the_name_and_outlives_the_broker() {
     let mut pool = Pool::new();
-    let file = publish(&mut pool, 0, Replaces::Nothing, &RECIPE).expect("published");
+    let file = pool.publish_region(0, Replaces::Nothing, &RECIPE).expect("published");
     let of = |pool: &Pool| pool.durable.names[&name("view")].recipe.to_vec();
     assert_eq!(of(&pool), RECIPE);
     assert_eq!(
-        publish(&mut pool, 0, Replaces::Nothing, &[9]),
+        pool.publish_region(0, Replaces::Nothing, &[9]),
         Err(Code::NameTaken),
         "another recipe is another request"
     );
-    publish(&mut pool, 1, Replaces::Only(file), &[9]).expect("published");
+    pool.publish_region(1, Replaces::Only(file), &[9]).expect("published");
     assert_eq!(of(&pool), [9]);
-    publish(&mut pool, 2, Replaces::Anything, &[]).expect("published");
+    pool.publish_region(2, Replaces::Anything, &[]).expect("published");
     assert_eq!(of(&pool), Vec::<u8>::new());
 }
