@@ -1,6 +1,7 @@
 //! Calls of functions over the window of a file, at nodes or on the client.
 
 use crate::Function;
+use crate::call::{Call, CallOptions, Called};
 use crate::here::{Fetched, LocalSandboxes};
 use crate::lanes::{OpenLane, Requests, Side, unexpected};
 use crate::lists::{ClientShare, GroupSelection};
@@ -15,10 +16,10 @@ use farpool_planner::{Placement, Way};
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
 use farpool_wire::limits::*;
-use farpool_wire::{Bytes, NodeId, Reply, Request, TraceId, WireError};
+use farpool_wire::{Bytes, List, NodeId, Reply, Request, TraceId, WireError};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -59,55 +60,6 @@ pub trait Columns: Send + Sync {
     fn encode(&self, is_listed: &dyn Fn(usize) -> bool) -> Result<Vec<u8>, Error>;
 }
 
-/// Options of a call.
-#[derive(Clone, Copy, Debug)]
-pub struct CallOptions {
-    /// Placement of the call. Default: [`Placement::Auto`]. [`Placement::Split`] is for [`Caller::call_each`] only.
-    pub placement: Placement,
-    /// A byte of the window. The call is shipped to the node that holds it; `None` (the default) means the node that
-    /// holds most of the window.
-    pub at: Option<u64>,
-    /// True to instantiate the module anew for this call, so that nothing of earlier calls is in its heap.
-    pub fresh: bool,
-    /// Time after which the call is stopped, from 1 ms to 1 h. Default: 10 s.
-    pub deadline: Duration,
-}
-
-impl Default for CallOptions {
-    fn default() -> CallOptions {
-        CallOptions { placement: Placement::Auto, at: None, fresh: false, deadline: Duration::from_secs(10) }
-    }
-}
-
-impl CallOptions {
-    fn deadline_ms(&self) -> Result<u32, Error> {
-        match self.deadline.as_millis() {
-            ms @ 1..=3_600_000 => Ok(ms as u32),
-            ms => {
-                let message = format!("the deadline is {ms} ms; 1 to 3600000 ms are permitted");
-                Err(Error::new(ErrorKind::Invalid, message))
-            }
-        }
-    }
-}
-
-/// Result of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Called {
-    /// Output of the function.
-    pub output: Vec<u8>,
-    /// Time that the function itself ran, summed over the places where it ran.
-    pub ran: Duration,
-    /// Number of times that the function continued at another node.
-    pub hops: u32,
-    /// Number of blocks of 64 KiB that it loaded from elsewhere.
-    pub supplied: u32,
-    /// Trace id of the call, which the nodes where it ran write to their logs.
-    pub trace: TraceId,
-    /// Name of the node at which the call ended; `None` for the client.
-    pub node: Option<String>,
-}
-
 /// Caller of functions over a published file. Many threads may use it at once; each call takes a lane of its own.
 ///
 /// A caller is made with [`Caller::over`], and for tables with [`Caller::with_columns`] after it. `window_bytes` and
@@ -136,55 +88,23 @@ pub struct Caller {
     fetched: OnceLock<Fetched>,
     /// Number of calls so far.
     pub(crate) calls: AtomicU64,
+    /// True once a call has hopped. Later ones use lanes on which calls hop by themselves.
+    has_hopped: AtomicBool,
+    /// Number of calls that were made a second time because they took long.
+    pub(crate) hedges: AtomicU64,
+    /// Where the bytes of the window are without a node that took long.
+    pub(crate) elsewhere: Mutex<BTreeMap<NodeId, Arc<Locations>>>,
     /// Trace id of the calls. With [`TraceId::NONE`] each call draws its own.
     trace: TraceId,
 }
 
-/// Number of the locations that a lane was opened for, its node, `None` for the client, and the kind of lane.
-type LaneKey = (u64, Option<NodeId>, Side);
+/// Number of the locations that a lane was opened for, its node, `None` for the client, the kind of lane, and whether
+/// calls go on at other nodes by themselves.
+type LaneKey = (u64, Option<NodeId>, Side, bool);
 
-/// State of a call that is running.
-#[derive(Clone)]
-struct Call<'c> {
-    function: &'c Function,
-    args: &'c [u8],
-    fresh: bool,
-    deadline_ms: u32,
-    /// True if a silent node is given up soon, because others can do the same.
-    is_brief: bool,
-    /// Row groups that the function sees.
-    lists: GroupSelection,
-    trace: TraceId,
-    /// State that the function passed on at its last hop. `None` before the first hop.
-    state: Option<Vec<u8>>,
-    /// Number of blocks of 64 KiB that were supplied to the function from elsewhere.
-    supplied: u32,
-    /// Time that the function itself ran so far, in ns.
-    ran_ns: u64,
-}
-
-impl<'c> Call<'c> {
-    fn new(
-        function: &'c Function,
-        args: &'c [u8],
-        fresh: bool,
-        deadline_ms: u32,
-        trace: TraceId,
-    ) -> Call<'c> {
-        Call {
-            function,
-            args,
-            fresh,
-            deadline_ms,
-            is_brief: false,
-            lists: GroupSelection::All,
-            trace,
-            state: None,
-            supplied: 0,
-            ran_ns: 0,
-        }
-    }
-}
+/// How a call ended at one place, its output, the number of hops that it made by itself, and the name of the node at
+/// which it ended if that is another one.
+type Ended = (WireCalled, Vec<u8>, (u32, Option<String>));
 
 impl Caller {
     /// Makes a caller over a file, which must be published.
@@ -233,6 +153,9 @@ impl Caller {
             idle: Mutex::default(),
             fetched: OnceLock::new(),
             calls: AtomicU64::new(0),
+            has_hopped: AtomicBool::new(false),
+            hedges: AtomicU64::new(0),
+            elsewhere: Mutex::default(),
             trace: TraceId::NONE,
         })
     }
@@ -282,7 +205,8 @@ impl Caller {
         let trace = self.trace_of_call()?;
         let call = Call::new(function, args, options.fresh, deadline_ms, trace);
         self.retry_if_moved(|places, is_brief| {
-            self.try_call(places, options, Call { is_brief, ..call.clone() })
+            let way = self.choose(function, options);
+            self.try_hedged(places, way, options, Call { is_brief, ..call.clone() })
         })
     }
 
@@ -338,7 +262,8 @@ impl Caller {
                 calls.push((fetched, GroupSelection::Taken(taken)));
             }
             let at = |&(options, lists): &(CallOptions, GroupSelection)| {
-                self.try_call(places, options, Call { is_brief, lists, ..call.clone() })
+                let way = self.choose(function, options);
+                self.try_call(places, way, options, Call { is_brief, lists, ..call.clone() })
             };
             // Calls all nodes at once, each from a thread of its own.
             std::thread::scope(|threads| {
@@ -352,24 +277,26 @@ impl Caller {
         })
     }
 
-    fn try_call(
+    pub(crate) fn try_call(
         &self,
         places: &Locations,
+        way: Way,
         options: CallOptions,
         mut call: Call<'_>,
     ) -> Result<Called, Error> {
         let (function, lists, trace) = (call.function, call.lists, call.trace);
-        let way = self.choose(function, options);
         let mut station = self.first_station(places, way, options.at)?;
-        let is_learning = self.is_learning(options.placement);
+        let now = || self.session.host().now();
+        let first = self.is_learning(options.placement).then(now);
         let mut hops = 0;
         loop {
-            let begun = is_learning.then(|| self.session.host().now());
-            let (called, output) = self.call_at(places, &station, &mut call)?;
+            let begun = if hops == 0 { first } else { first.map(|_| now()) };
+            let (called, output, (by_itself, ended_at)) = self.call_at(places, &station, &mut call)?;
             call.ran_ns += called.ran_ns;
-            let is_plain = called.outcome == Outcome::Done && call.state.is_none() && call.supplied == 0;
+            hops += by_itself;
+            let is_plain = called.outcome == Outcome::Done && hops == 0 && call.supplied == 0;
             if let Some(begun) = begun.filter(|_| is_plain) {
-                let took_ns = self.session.host().now().0.saturating_sub(begun.0);
+                let took_ns = now().0.saturating_sub(begun.0);
                 // Scales the time to the whole window, so that calls over parts of it can be compared.
                 let share = self.share_of(lists, places, &station);
                 let whole_ns = (called.ran_ns as f64 / share) as u64;
@@ -383,8 +310,13 @@ impl Caller {
             }
             match called.outcome {
                 Outcome::Done => {
+                    if let Some(first) = first.filter(|_| way == Way::Ship && lists == GroupSelection::All) {
+                        let took_ns = now().0.saturating_sub(first.0);
+                        self.observed.learned().note_shipped(function.key(), took_ns);
+                    }
                     let (ran, supplied) = (Duration::from_nanos(call.ran_ns), call.supplied);
-                    return Ok(Called { output, ran, hops, supplied, trace, node: station.name() });
+                    let node = ended_at.or_else(|| station.name());
+                    return Ok(Called { output, ran, hops, supplied, trace, node });
                 }
                 Outcome::Hop if hops < HOPS_MAX => {
                     let next = places.node_of(called.detail).cloned();
@@ -397,6 +329,7 @@ impl Caller {
                     }
                     call.state = Some(output);
                     hops += 1;
+                    self.has_hopped.store(true, Ordering::Relaxed);
                 }
                 _ => return Err(stopped(function, &called, &station.at())),
             }
@@ -482,18 +415,15 @@ impl Caller {
 
     /// Runs a call at one place until it ends or hops to another node. No other call uses its lane meanwhile. A lane
     /// whose connection has died is replaced.
-    fn call_at(
-        &self,
-        places: &Locations,
-        station: &Station,
-        call: &mut Call<'_>,
-    ) -> Result<(WireCalled, Vec<u8>), Error> {
-        let key = (places.number, station.key(), Side::of(call.function));
+    fn call_at(&self, places: &Locations, station: &Station, call: &mut Call<'_>) -> Result<Ended, Error> {
+        let hops = self.has_hopped.load(Ordering::Relaxed);
+        let key = (places.number, station.key(), Side::of(call.function), hops);
         if let Station::Here = station {
             self.fetch_missing(call.lists, places)?;
         }
         let watched = station.links().filter(|node| call.is_brief && places.has_others(node));
-        let requests = Requests { session: &self.session, watched };
+        let hedged = call.hedged.zip(station.links());
+        let requests = Requests { session: &self.session, watched, hedged };
         let mut broken_lanes = 0;
         let mut idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
         loop {
@@ -501,23 +431,29 @@ impl Caller {
             let mut lane = match idle.take() {
                 Some(lane) => lane,
                 None => {
-                    let opened = self.open(places, station, key.2, call.trace, &requests);
+                    let opened = self.open(places, station, key, call.trace, &requests);
                     opened.inspect_err(|error| station.note(error))?
                 }
             };
             lane.link.set_trace(call.trace);
+            let _running = station.links().map(|node| node.begin_call());
             match self.call_on(places, station, &mut lane, call, &requests) {
+                Err(error) if call.hedged.is_some_and(|hedged| hedged.is_over()) => {
+                    return Err(Error::of_link("the other try of this call has ended it", &error));
+                }
                 // The process may have been ended for another caller. A retry is safe, because functions have no side
                 // effects.
                 Err(LinkError::Disconnected(_)) if was_idle || broken_lanes < BROKEN_LANES_MAX => {
                     broken_lanes += u32::from(!was_idle)
                 }
                 Ok(result) => {
+                    let (called, output) = result;
+                    let hopped = lane.hopped(&called);
                     // A lane of a process that has ended is not kept.
-                    if !matches!(result.0.outcome, Outcome::Died | Outcome::Deadline) {
+                    if !matches!(called.outcome, Outcome::Died | Outcome::Deadline) {
                         self.keep(key, lane);
                     }
-                    return Ok(result);
+                    return Ok((called, output, hopped));
                 }
                 Err(error) => {
                     if error.link_survives() {
@@ -531,7 +467,8 @@ impl Caller {
 
     fn keep(&self, key: LaneKey, lane: OpenLane) {
         // A lane over former locations would show a function bytes that are no longer its own.
-        let is_current = self.places.lock().number == key.0;
+        let is_current = self.places.lock().number == key.0
+            || self.elsewhere.lock().values().any(|places| places.number == key.0);
         let mut idle = self.idle.lock();
         if !is_current {
             return;
@@ -546,12 +483,15 @@ impl Caller {
         &self,
         places: &Locations,
         station: &Station,
-        side: Side,
+        (_, _, side, hops): LaneKey,
         trace: TraceId,
         requests: &Requests<'_>,
     ) -> Result<OpenLane, Error> {
         match station {
-            Station::Node(node) => OpenLane::open(requests, node, places, side, self.output_bytes, trace),
+            Station::Node(node) => {
+                let peers = if hops { places.peers(node) } else { List::default() };
+                OpenLane::open(requests, node, places, side, self.output_bytes, trace, peers)
+            }
             Station::Here => {
                 let nothing = || Error::new(ErrorKind::Lost, "no byte of the window was fetched");
                 let fetched = self.fetched.get().ok_or_else(nothing)?;
@@ -663,10 +603,10 @@ impl Caller {
     pub fn round_trip(&self, function: &Function) -> Result<(), Error> {
         let places = Arc::clone(&self.places.lock());
         let station = self.first_station(&places, Way::Ship, None)?;
-        let key = (places.number, station.key(), Side::of(function));
+        let key = (places.number, station.key(), Side::of(function), false);
         let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
-        let requests = Requests { session: &self.session, watched: None };
-        let open = || self.open(&places, &station, key.2, TraceId::NONE, &requests);
+        let requests = Requests { session: &self.session, watched: None, hedged: None };
+        let open = || self.open(&places, &station, key, TraceId::NONE, &requests);
         let mut lane = idle.map_or_else(open, Ok)?;
         lane.link.set_trace(TraceId::NONE);
         let deadline = self.session.request_deadline();

@@ -13,11 +13,12 @@
 //! depends on link and function.
 
 use crate::Function;
-use crate::calling::{CallOptions, Caller};
+use crate::call::CallOptions;
+use crate::calling::Caller;
 use crate::observed::distance;
 use farpool_files::beneath::NodeLinks;
 use farpool_files::{Error, ErrorKind};
-use farpool_planner::{Call, CallEstimate, EachEstimate, Placement, RanAt, Way, fingerprint};
+use farpool_planner::{Call, CallEstimate, EachEstimate, Placement, RanAt, Way};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -83,11 +84,6 @@ impl fmt::Display for EachPlan {
         }
         f.write_str(if self.is_sure { ")" } else { "; not measured: never called before)" })
     }
-}
-
-/// Returns the key under which costs of a function are remembered.
-fn key(function: &Function) -> u64 {
-    fingerprint([&function.digest[..], function.entry.as_bytes()])
 }
 
 impl Caller {
@@ -177,7 +173,7 @@ impl Caller {
             expected_calls: self.calls.load(Ordering::Relaxed).max(1) as f64,
             link: learned.link(node.info.node.0, distance(&self.session, node)),
             brought_ns: learned.brought_ns(node.info.node.0),
-            seen: learned.calls(key(function)),
+            seen: learned.calls(function.key()),
         }
     }
 
@@ -223,7 +219,7 @@ impl Caller {
     ) {
         let mut learned = self.observed.learned();
         let ran_at = if node.is_some() { RanAt::Node } else { RanAt::Here };
-        learned.note_call(key(function), ran_at, whole_ns, output);
+        learned.note_call(function.key(), ran_at, whole_ns, output);
         if let Some(node) = node
             && output <= SMALL_BYTES
         {

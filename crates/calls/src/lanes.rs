@@ -3,6 +3,7 @@
 use crate::Function;
 use crate::lists::GroupSelection;
 use crate::places::Locations;
+use crate::race::Try;
 use farpool_files::beneath::{BRIEF_MS, NodeLinks, Session};
 use farpool_files::{Error, ErrorKind};
 use farpool_transport::{Link, LinkError};
@@ -33,6 +34,8 @@ pub(crate) struct Requests<'s> {
     /// Node that is asked whether it is there while it does not answer, because others can do the same. `None` if a
     /// request is waited for until its deadline.
     pub(crate) watched: Option<&'s Arc<NodeLinks>>,
+    /// The try of a call that the requests are for, if it has two, and the node that runs it.
+    pub(crate) hedged: Option<(Try<'s>, &'s Arc<NodeLinks>)>,
 }
 
 impl Requests<'_> {
@@ -43,16 +46,23 @@ impl Requests<'_> {
 
     /// Sends a request and waits for its reply.
     ///
-    /// Errors: [`LinkError::TimedOut`] if the deadline passes, or if the node is silent.
+    /// Errors: [`LinkError::TimedOut`] if the deadline passes, or if the node is silent; [`LinkError::Disconnected`] if
+    /// another try of the call has ended it.
     pub(crate) fn call(
         &self,
         link: &mut dyn Link,
         request: &Request,
         deadline: MonoNs,
     ) -> Result<Reply, LinkError> {
-        let Some(node) = self.watched else { return link.call(request, deadline) };
+        if self.watched.is_none() && self.hedged.is_none() {
+            return link.call(request, deadline);
+        }
         link.post_call(request, deadline.min(self.session.deadline(BRIEF_MS)))?;
-        self.session.await_reply(node, link, deadline)?;
+        let meanwhile = |now| match self.hedged {
+            Some((hedged, node)) => hedged.look(now, node),
+            None => Ok(deadline),
+        };
+        self.session.await_reply(self.watched.map(|node| &**node), link, deadline, meanwhile)?;
         link.take_call(request, deadline)
     }
 }
@@ -67,15 +77,18 @@ pub(crate) struct OpenLane {
     numbers: BTreeMap<[u8; 32], Vec<(Name, u32)>>,
     /// Row groups in the table of columns that the lane has; `None` if it has none.
     pub(crate) lists: Option<GroupSelection>,
+    /// Names of the nodes at which calls go on by themselves, in the order in which the lane's node knows them.
+    peers: Vec<String>,
 }
 
 impl OpenLane {
     /// Makes a lane of a connection that was handed over already.
     pub(crate) fn over(link: Box<dyn Link>) -> OpenLane {
-        OpenLane { link, numbers: BTreeMap::new(), lists: None }
+        OpenLane { link, numbers: BTreeMap::new(), lists: None, peers: Vec::new() }
     }
 
-    /// Opens a lane at a node.
+    /// Opens a lane at a node. If calls are to go on at the other nodes of the window by themselves, `peers` names
+    /// these nodes. A node of an earlier version opens a lane without that.
     pub(crate) fn open(
         requests: &Requests<'_>,
         node: &Arc<NodeLinks>,
@@ -83,7 +96,9 @@ impl OpenLane {
         side: Side,
         output_bytes: u32,
         trace: TraceId,
+        peers: List<LanePeer, LANE_PEERS_MAX>,
     ) -> Result<OpenLane, Error> {
+        let names = places.names(&peers);
         let open = OpenLaneMessage {
             resident: side == Side::Resident,
             window_bytes: places.range.end - places.range.start,
@@ -95,16 +110,38 @@ impl OpenLane {
             None => requests.deadline(0),
         })?;
         link.set_trace(trace);
+        let (is_hopping, lane) = (!peers.is_empty(), open.clone());
+        let request = match is_hopping {
+            true => Request::OpenHoppingLane(OpenHoppingLane { lane, peers, caller: List::default() }),
+            false => Request::OpenLane(lane),
+        };
         // The request may queue at the node for a process.
         let deadline = requests.deadline(LANE_QUEUE_MS);
-        let reply = requests.call(&mut *link, &Request::OpenLane(open), deadline);
+        let mut reply = requests.call(&mut *link, &request, deadline);
+        if let Err(LinkError::Refused { refusal, .. }) = &reply
+            && is_hopping
+            && refusal.code == Code::Unsupported
+        {
+            reply = requests.call(&mut *link, &Request::OpenLane(open), deadline);
+        }
         match reply.map_err(|error| node.link_error(&error))? {
             Reply::OpenLane(_) => Ok(OpenLane::over(link)),
+            Reply::OpenHoppingLane(_) => Ok(OpenLane { peers: names, ..OpenLane::over(link) }),
             other => {
                 let message = format!("unexpected answer to OpenLane: {:?}", other.opcode());
                 Err(Error::new(ErrorKind::Refused, message))
             }
         }
+    }
+
+    /// Returns how often a call has hopped by itself before it ended, and the name of the node at which it ended if
+    /// that is another one.
+    pub(crate) fn hopped(&self, called: &Called) -> (u32, Option<String>) {
+        if called.outcome != Outcome::Done {
+            return (0, None);
+        }
+        let ended = (called.detail >> 32).checked_sub(1).and_then(|at| self.peers.get(at as usize));
+        (called.detail as u32, ended.cloned())
     }
 
     /// Returns the number of a function on this lane, and sends the function if the lane does not know it.

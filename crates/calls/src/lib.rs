@@ -1,16 +1,17 @@
 //! Functions shipped to far memory: user code that runs where the bytes of a published file lie.
 //!
-//! The idea: a [`Caller`] keeps call lanes over one file. A lane is a connection on which functions are called, with
-//! a window to which the file's bytes are mapped. A call goes to the node that holds most of these bytes. If the
-//! function loads bytes that lie elsewhere, the caller's process fetches them and supplies them. Or the function hops
-//! to the other node, and its state passes through the caller. The same function can run in a sandbox on the client's
-//! machine, over fetched bytes. A function can only compute an output from its window and its arguments, so all of
-//! these give the same output.
+//! The idea: a [`Caller`] keeps call lanes over one file. A lane is a connection on which functions are called, with a
+//! window to which the file's bytes are mapped. A call goes to the node that holds most of these bytes. If the function
+//! loads bytes that lie elsewhere, the caller's process fetches them and supplies them. Or the function hops to the
+//! other node. The first node then goes on with the call there, or the caller does if that fails. The same function can
+//! run in a sandbox on the client's machine, over fetched bytes. A function can only compute an output from its window
+//! and its arguments, so all of these give the same output.
 //!
-//! If a node dies or is silent during a call, the call is made again where other copies are, or at other nodes if the
-//! bytes can be computed from parity. Otherwise it ends with [`ErrorKind::Lost`], or with [`ErrorKind::Unreachable`]
-//! while the death is not certain, unless [`Pool::rebuild_with`](farpool_files::Pool::rebuild_with) was told how to
-//! recreate the bytes.
+//! A call that takes longer than nearly all calls of its function is made a second time where other copies are, and the
+//! first answer counts. If a node dies or is silent during a call, the call is made again where other copies are, or at
+//! other nodes if the bytes can be computed from parity. Otherwise it ends with [`ErrorKind::Lost`], or with
+//! [`ErrorKind::Unreachable`] while the death is not certain, unless
+//! [`Pool::rebuild_with`](farpool_files::Pool::rebuild_with) was told how to recreate the bytes.
 //!
 //! Contract: `spec/function.md`.
 //!
@@ -18,20 +19,24 @@
 //! [`Columns`] has them).
 #![forbid(unsafe_code)]
 
+mod call;
 mod calling;
 mod choosing;
+mod hedging;
 mod here;
 mod lanes;
 mod lists;
 mod observed;
 mod places;
+mod race;
 mod retrying;
 mod signing;
 mod station;
 mod stopped;
 mod stored;
 
-pub use calling::{CallOptions, Called, Caller, CallerOptions, Columns};
+pub use call::{CallOptions, Called};
+pub use calling::{Caller, CallerOptions, Columns};
 pub use choosing::{CallPlan, EachPlan};
 pub use farpool_files::Ended;
 pub use farpool_functions::{SandboxOptions, abi};
@@ -46,6 +51,7 @@ pub use stored::{
 
 use farpool_files::{Error, ErrorKind};
 use farpool_functions::abi::digest;
+use farpool_planner::fingerprint;
 use farpool_wire::Name;
 use farpool_wire::control::FunctionSignature;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
@@ -131,6 +137,11 @@ impl Function {
     /// Returns the code; empty for a resident function.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Returns the key under which costs of the function are remembered.
+    fn key(&self) -> u64 {
+        fingerprint([&self.digest[..], self.entry.as_bytes()])
     }
 
     /// Returns the reason why functions of this form run at nodes only. `None` if they also run in a client's

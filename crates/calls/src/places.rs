@@ -2,8 +2,8 @@
 
 use farpool_files::beneath::{NodeLinks, Stretch, stretches};
 use farpool_files::{Error, ErrorKind, FarFile};
-use farpool_wire::control::LanePart;
-use farpool_wire::limits::LANE_PARTS_MAX;
+use farpool_wire::control::{LanePart, LanePeer};
+use farpool_wire::limits::{LANE_PARTS_MAX, LANE_PEERS_MAX};
 use farpool_wire::{List, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -109,6 +109,29 @@ impl Locations {
             of.stretches.iter().map(|(stretch, _)| stretch.region.as_ref().map(Arc::as_ptr)).collect()
         };
         regions(self) == regions(other)
+    }
+
+    /// Returns the other nodes that hold bytes of the window, with the parts that they hold. None if they are more than
+    /// one request can name.
+    pub(crate) fn peers(&self, of: &NodeLinks) -> List<LanePeer, LANE_PEERS_MAX> {
+        let others = self.nodes().into_iter().filter(|(node, _)| node.info.node != of.info.node);
+        let peer = |(node, _): (Arc<NodeLinks>, u64)| {
+            let (node, parts) = (&node, self.parts(&node).ok()?);
+            Some(LanePeer { node: node.info.node, address: node.info.address.clone(), parts })
+        };
+        let peers: Vec<LanePeer> = others.filter_map(peer).collect();
+        let fits = self.stretches.len() <= LANE_PARTS_MAX / 2;
+        List::new(peers).ok().filter(|_| fits).unwrap_or_default()
+    }
+
+    /// Returns the names of these nodes.
+    pub(crate) fn names(&self, peers: &[LanePeer]) -> Vec<String> {
+        let nodes = self.nodes();
+        let name = |peer: &LanePeer| {
+            let node = nodes.iter().find(|(node, _)| node.info.node == peer.node);
+            node.map_or(peer.node.to_string(), |(node, _)| node.info.name.to_string())
+        };
+        peers.iter().map(name).collect()
     }
 
     /// Returns the parts of the window that a node holds.

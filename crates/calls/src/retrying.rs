@@ -67,7 +67,10 @@ impl Caller {
             Ok(found) if found.is_live() && !(error.kind() == ErrorKind::Lost && found.is_same(places)) => {
                 Ok(self.go_to(found))
             }
-            _ if error.kind() == ErrorKind::Unreachable => Err(error.clone()),
+            _ if error.kind() == ErrorKind::Unreachable => match beneath::look_for_copies(&self.file) {
+                true => Locations::of(&self.file, self.range.clone(), without).map(|found| self.go_to(found)),
+                false => Err(error.clone()),
+            },
             _ => {
                 // The bytes may have moved, or been rebuilt.
                 beneath::reopen(&self.file, error)?;
@@ -79,6 +82,7 @@ impl Caller {
     fn go_to(&self, places: Locations) -> Arc<Locations> {
         let places = Arc::new(places);
         *self.places.lock() = Arc::clone(&places);
+        self.elsewhere.lock().clear();
         self.idle.lock().clear();
         places
     }

@@ -12,7 +12,7 @@ use farpool_wire::FileId;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+pub use crate::node_links::{LeasedRegion, NodeLinks, Repeat, RunningCall};
 pub use crate::published::{Became, became};
 pub use crate::session::Session;
 pub use crate::session_core::BRIEF_MS;
@@ -46,6 +46,12 @@ pub fn delete_private(pool: &Pool, name: &str) -> bool {
 /// Errors: `gone`, if the file has not moved.
 pub fn reopen(file: &FarFile, gone: &Error) -> Result<(), Error> {
     file.inner.reopen(gone)
+}
+
+/// Looks up where a published file is now, after nodes were silent. Returns true if nodes have made copies again that
+/// the file did not know.
+pub fn look_for_copies(file: &FarFile) -> bool {
+    file.inner.look_for_copies()
 }
 
 /// Consecutive bytes of a file that lie together in one region.
@@ -85,14 +91,16 @@ pub fn stretches(
             continue;
         }
         // A copy that goes on in the region of the bytes before needs no mapping of its own, and one on the same node
-        // no request to another.
+        // no request to another. Otherwise a node of this host is best, and then one that runs few calls.
         let last = stretches.last().and_then(|last| last.region.clone());
         let is_good = |region: &LeasedRegion| is_there(region) && !region.node.is_suspect();
         let rank = |copy: &&ExtentCopy<Arc<LeasedRegion>>| {
             let region = &copy.allocation.region;
             let is_here = last.as_ref().is_some_and(|last| Arc::ptr_eq(last, region));
             let is_near = last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.node, &region.node));
-            (!is_there(region), region.node.is_suspect(), !is_here, !is_near)
+            let is_far = !file.inner.session.is_here(&region.node);
+            let is_bad = (!is_there(region), region.node.is_suspect());
+            (is_bad, !is_here, !is_near, is_far, region.node.running())
         };
         let found = copies.iter().min_by_key(rank).map(|copy| &copy.allocation);
         let found = found.filter(|found| !has_parity || is_good(&found.region));

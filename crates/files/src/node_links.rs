@@ -10,7 +10,7 @@ use farpool_wire::control::NodeInfo;
 use farpool_wire::data::Span;
 use farpool_wire::{Epoch, Handle, MonoNs, RegionIndex};
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Idle connections that are kept for later requests. Further ones are closed after use.
@@ -34,6 +34,8 @@ pub struct NodeLinks {
     leased_until: AtomicU64,
     /// True if the node did not answer the last request in time.
     is_suspect: AtomicBool,
+    /// Number of calls of functions that run there for this session.
+    running: AtomicU32,
     /// True if the node is being drained: its leases are to move elsewhere.
     is_draining: AtomicBool,
 }
@@ -61,6 +63,15 @@ pub struct LeasedRegion {
     pub(crate) is_leased: bool,
     /// True once the node has revoked the region.
     pub(crate) is_taken: AtomicBool,
+}
+
+/// Call of a function that runs at a node.
+pub struct RunningCall(Arc<NodeLinks>);
+
+impl Drop for RunningCall {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Permission to send a request again after its connection broke.
@@ -130,6 +141,7 @@ impl NodeLinks {
             is_barred: AtomicBool::new(false),
             leased_until: AtomicU64::new(0),
             is_suspect: AtomicBool::new(false),
+            running: AtomicU32::new(0),
             is_draining: AtomicBool::new(false),
         })
     }
@@ -158,6 +170,17 @@ impl NodeLinks {
 
     pub(crate) fn is_barred(&self) -> bool {
         self.is_barred.load(Ordering::Relaxed)
+    }
+
+    /// Counts a call as running at the node until the returned value is dropped.
+    pub fn begin_call(self: &Arc<Self>) -> RunningCall {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        RunningCall(Arc::clone(self))
+    }
+
+    /// Returns the number of calls of this session that run at the node.
+    pub(crate) fn running(&self) -> u32 {
+        self.running.load(Ordering::Relaxed)
     }
 
     /// Reports whether the node did not answer last time. Copies elsewhere are then preferred until it answers again.

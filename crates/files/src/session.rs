@@ -17,7 +17,7 @@ use crate::stats::{Counters, add};
 use farpool_transport::recv_buffers::RecvBufferPool;
 use farpool_transport::times::ConnectionKind;
 use farpool_transport::{Brokers, Dialer, Link, LinkError, Transport};
-use farpool_wire::{MonoNs, Name, Opcode, Request, TraceId};
+use farpool_wire::{MonoNs, Name, Opcode, Request, SessionId, TraceId};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -166,29 +166,42 @@ impl Session {
         self.base.request_deadline()
     }
 
+    /// Returns the id by which the broker and the nodes know the session.
+    pub fn id(&self) -> SessionId {
+        self.leases.proof().session
+    }
+
     /// Returns the tenant that the broker takes this process for.
     pub fn tenant(&self) -> &Name {
         &self.tenant
     }
 
-    /// Waits until the reply to the oldest posted operation begins to arrive from a node whose work others can do as
-    /// well. Asks the node now and then whether it is there.
+    /// Waits until the reply to the oldest posted operation begins to arrive. Asks `node` now and then whether it is
+    /// there, if others can do the same. Calls `meanwhile` before each look at the connection, which returns the time
+    /// of the next one at the latest, or ends the waiting with an error.
     ///
     /// Errors: [`LinkError::TimedOut`] if the deadline passes, or if the node is silent.
     pub fn await_reply(
         &self,
-        node: &NodeLinks,
+        node: Option<&NodeLinks>,
         link: &mut dyn Link,
         deadline: MonoNs,
+        meanwhile: impl Fn(MonoNs) -> Result<MonoNs, LinkError>,
     ) -> Result<(), LinkError> {
+        let next = || node.map_or(deadline, |_| self.deadline(LOOK_MS).min(deadline));
+        let mut asks = next();
         loop {
-            let look = self.deadline(LOOK_MS).min(deadline);
+            let look = meanwhile(self.base.host.now())?.min(asks);
             if link.begins_by(look)? {
                 return Ok(());
             }
-            if look == deadline || !self.answers(node) {
+            if look < asks {
+                continue;
+            }
+            if asks == deadline || node.is_some_and(|node| !self.answers(node)) {
                 return Err(LinkError::TimedOut);
             }
+            asks = next();
         }
     }
 
@@ -218,6 +231,11 @@ impl Session {
     /// Returns how many failure domains have nodes that can grant leases.
     pub(crate) fn hosts(&self) -> u32 {
         self.hosts.load(Ordering::Relaxed)
+    }
+
+    /// Returns the largest number of failure domains with nodes that this session has heard of.
+    pub(crate) fn hosts_seen(&self) -> u32 {
+        self.hosts_seen.load(Ordering::Relaxed)
     }
 
     fn note_hosts(&self, hosts: u32) {
@@ -254,7 +272,7 @@ impl Session {
             // Another host may have come since the last heartbeat.
             let kept = self.broker.ask(&Request::KeepSession(self.leases.proof().clone()))?;
             self.note_hosts(answer_of!(kept, KeepSession)?.hosts);
-            let had_enough = self.hosts_seen.load(Ordering::Relaxed) >= hosts_min;
+            let had_enough = self.hosts_seen() >= hosts_min;
             if self.hosts() >= hosts_min || !had_enough || self.base.host.now() >= give_up {
                 break;
             }

@@ -6,6 +6,7 @@
 //! revoked, its fence word changes before its memory goes.
 
 use crate::NearData;
+use crate::hops::HoppingLane;
 use farpool_functions::abi::Part;
 use farpool_functions::resident::{NodeBytes, ReadPart, ResidentLane, ResidentNow, ResidentWindow};
 use farpool_functions::setup::{FenceAt, LaneWindow, WindowRange};
@@ -17,11 +18,14 @@ use farpool_node::{Inside, Memory};
 use farpool_region::{RegionError, SharedAccess};
 use farpool_transport::{Identity, Intent, Mappable, Peer, Successor};
 use farpool_wire::control::{
-    Called, FunctionForm, LaneOpened, LanePart, OpenLane, Outcome, RunningCall, RunningCalls,
+    Called, FunctionForm, LaneCaller, LaneOpened, LanePart, OpenHoppingLane, OpenLane, Outcome, RunningCall,
+    RunningCalls,
 };
 use farpool_wire::data::Span;
 use farpool_wire::limits::{FUNCTION_OUTPUT_BYTES_MAX, NAME_BYTES_MAX, RUNNING_CALLS_MAX, WINDOW_BYTES_MAX};
-use farpool_wire::{Code, Epoch, Handle, List, Name, Refusal, RegionIndex, TENANT_LOCAL, TraceId, shown};
+use farpool_wire::{
+    Code, Epoch, Handle, List, Name, Refusal, RegionIndex, TENANT_LOCAL, Text, TraceId, shown,
+};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -119,29 +123,39 @@ impl<M: Memory> NearData<M> {
     pub(crate) fn lane(
         &self,
         peer: &Peer,
-        open: &OpenLane,
+        hopping: OpenHoppingLane,
     ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+        let OpenHoppingLane { lane: open, peers, caller } = hopping;
+        let owner = owner(peer, caller.first());
         if open.window_bytes > WINDOW_BYTES_MAX || open.output_bytes > FUNCTION_OUTPUT_BYTES_MAX {
             return Err(BAD_WINDOW);
         }
         let rights = self.rights(&open.parts)?;
         let (heap_bytes, successor) = if open.resident {
-            (0, self.resident_lane(peer, open, rights)?)
+            (0, self.resident_lane(&owner, &open, rights)?)
         } else {
             let Some(sandboxes) = &self.functions.sandboxes else {
                 return Err(Refusal::new(Code::NoFunctions, FunctionForm::Wasm as u64));
             };
-            let window = self.handed_out(open, &rights)?;
-            (sandboxes.heap_bytes(), sandboxes.lane(&owner(peer), window)?)
+            let window = self.handed_out(&open, &rights)?;
+            (sandboxes.heap_bytes(), sandboxes.lane(&owner, window)?)
         };
         if self.host.logs(Level::Debug) {
-            let (caller, bytes) = (owner(peer).caller, open.window_bytes);
+            let (caller, bytes) = (&owner.caller, open.window_bytes);
             let message = format!("opened a lane of {caller} for calls over {bytes} bytes");
             self.host.log(&Event::debug("lane_opened", message).trace(peer.trace));
         }
         // Checked again: if the epochs are still the same, memory and descriptors are those that were requested.
         self.rights(&open.parts)?;
-        Ok((LaneOpened { heap_bytes }, successor))
+        let opened = LaneOpened { heap_bytes };
+        if peers.is_empty() {
+            return Ok((opened, successor));
+        }
+        let text = |text: String| Text::new(text).map_err(|_| Refusal::new(Code::Malformed, 0));
+        let caller = LaneCaller { caller: text(owner.caller)?, tenant: text(owner.tenant)? };
+        let dialer = Arc::clone(&self.dialer);
+        let hopping = HoppingLane { own: successor, dialer, lane: open, peers, caller };
+        Ok((opened, Box::new(hopping)))
     }
 
     /// Checks that each region of a window may be read and is immutable, and returns the rights.
@@ -201,7 +215,7 @@ impl<M: Memory> NearData<M> {
 
     fn resident_lane(
         &self,
-        peer: &Peer,
+        owner: &Owner,
         open: &OpenLane,
         rights: BTreeMap<RegionIndex, Right>,
     ) -> Result<Box<dyn Successor>, Refusal> {
@@ -233,7 +247,7 @@ impl<M: Memory> NearData<M> {
         };
         let OpenLane { window_bytes: bytes, output_bytes, .. } = *open;
         let window = ResidentWindow { bytes, output_bytes, parts, is_current: Box::new(is_current) };
-        let now = self.functions.lane_of(owner(peer).caller);
+        let now = self.functions.lane_of(owner.caller.clone());
         let host = Arc::clone(&self.host);
         let ended = Box::new(move |function: &str, trace: TraceId, called: &Called| {
             if host.logs(Level::Debug) {
@@ -248,7 +262,7 @@ impl<M: Memory> NearData<M> {
     /// Returns the calls that have not ended. The administrator sees all of them, and so does a peer without an
     /// identity, because there is no TLS then. Others see their own.
     pub(crate) fn running_calls(&self, peer: &Peer) -> RunningCalls {
-        let asker = owner(peer).caller;
+        let asker = owner(peer, None).caller;
         let sees_all = matches!(peer.identity, None | Some(Identity::Admin));
         let mut running = self.functions.running();
         running.retain(|call| sees_all || call.caller == asker);
@@ -289,8 +303,11 @@ fn name_of(text: &str) -> Option<Name> {
 }
 
 /// Returns the owner of a peer's functions: its identity, or without TLS its client number, or the number of its
-/// connection. All peers without an identity are one tenant.
-fn owner(peer: &Peer) -> Owner {
+/// connection. All peers without an identity are one tenant. A node that asks in place of a caller names it.
+fn owner(peer: &Peer, caller: Option<&LaneCaller>) -> Owner {
+    if let Some(LaneCaller { caller, tenant }) = caller {
+        return Owner { caller: caller.to_string(), tenant: tenant.to_string() };
+    }
     let caller = match &peer.identity {
         Some(identity) => identity.to_string(),
         None if peer.client.0 != 0 => format!("client {:016x}", peer.client.0),

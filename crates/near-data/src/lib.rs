@@ -9,6 +9,7 @@
 
 mod columns;
 mod functions;
+mod hops;
 mod lookups;
 mod scans;
 
@@ -19,14 +20,15 @@ use crate::lookups::LookupTables;
 use crate::scans::Scans;
 use farpool_host::Host;
 use farpool_node::{Extend, Extension, Memory};
-use farpool_transport::{Peer, Successor};
-use farpool_wire::control::{LaneOpened, OpenLane};
+use farpool_transport::{Dialer, Peer, Successor};
+use farpool_wire::control::{LaneOpened, OpenHoppingLane};
 use farpool_wire::{Code, Refusal, Reply, Request};
 use std::sync::Arc;
 
-/// Extension of a node, over its host (clock and log) and its memory.
+/// Extension of a node, over its host (clock and log), its way to other nodes and its memory.
 pub(crate) struct NearData<M> {
     pub(crate) host: Arc<dyn Host>,
+    pub(crate) dialer: Arc<dyn Dialer>,
     pub(crate) memory: Arc<M>,
     pub(crate) scans: Scans,
     pub(crate) lookups: LookupTables,
@@ -35,10 +37,10 @@ pub(crate) struct NearData<M> {
 
 /// Returns the extension with all of this crate's services, and with these functions.
 pub fn extension<M: Memory>(functions: FunctionOptions) -> Extend<M> {
-    Box::new(move |host, memory| {
+    Box::new(move |host, dialer, memory| {
         let functions = Functions::start(functions, &host)?;
         let (scans, lookups) = (Scans::default(), LookupTables::default());
-        Ok(Box::new(NearData { host, memory, scans, lookups, functions }))
+        Ok(Box::new(NearData { host, dialer, memory, scans, lookups, functions }))
     })
 }
 
@@ -56,8 +58,12 @@ impl<M: Memory> Extension for NearData<M> {
         }
     }
 
-    fn open_lane(&self, peer: &Peer, open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
-        self.lane(peer, &open)
+    fn open_lane(
+        &self,
+        peer: &Peer,
+        open: OpenHoppingLane,
+    ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+        self.lane(peer, open)
     }
 
     fn ended(&self, peer: &Peer) {

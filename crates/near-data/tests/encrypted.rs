@@ -11,7 +11,7 @@ use farpool_node::NodeService;
 use farpool_operators::packed::unpack;
 use farpool_operators::{Program, Type};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_transport::{Peer, Service};
+use farpool_transport::{Exposure, Peer, Service, Sockets};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -49,7 +49,13 @@ impl Node {
             arena.open(REGION, Epoch(2), None, Some(HANDLE)).expect("sealed");
         }
         let (node, _) = NodeService::begin(Arc::new(Machine), arena, NodeId(1)).expect("a node");
-        Node(node.extended(farpool_near_data::extension(FunctionOptions::default())).expect("extended"))
+        Node(
+            node.extended(
+                Sockets::dialer(Exposure::default()),
+                farpool_near_data::extension(FunctionOptions::default()),
+            )
+            .expect("extended"),
+        )
     }
 
     fn ask(&self, request: Request) -> Result<Reply, Refusal> {

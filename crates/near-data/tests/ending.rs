@@ -6,7 +6,7 @@ use farpool_near_data::FunctionOptions;
 use farpool_node::NodeService;
 use farpool_operators::{JoinLookup, Operator, Program, Type};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_transport::{Exposure, Identity, Peer, Service, Successor, tcp};
+use farpool_transport::{Exposure, Identity, Peer, Service, Sockets, Successor, tcp};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -74,7 +74,11 @@ impl Service for Watched {
         self.node.call(peer, request)
     }
 
-    fn open_lane(&self, peer: &Peer, open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+    fn open_lane(
+        &self,
+        peer: &Peer,
+        open: OpenHoppingLane,
+    ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         self.node.open_lane(peer, open)
     }
 
@@ -103,7 +107,12 @@ fn connection_that_ends_loses_its_lane_before_its_scans_and_lookups() {
     let arena = Arena::new(&options).expect("an arena");
     let reach = Exposure::default();
     let (node, _) = NodeService::begin(Arc::new(Machine), arena, NODE).expect("a node");
-    let node = node.extended(farpool_near_data::extension(FunctionOptions::default())).expect("extended");
+    let node = node
+        .extended(
+            Sockets::dialer(Exposure::default()),
+            farpool_near_data::extension(FunctionOptions::default()),
+        )
+        .expect("extended");
     let (ended, told) = channel();
     let node = Arc::new(Watched { node, watched: OnceLock::new(), ended });
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -14,7 +14,7 @@ use farpool_operators::expression::{Binary, Instruction};
 use farpool_operators::packed::unpack;
 use farpool_operators::{Aggregate, AggregateFunction, Comparison, Operator, Program, Scalar, Type, Value};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_transport::{Peer, Service};
+use farpool_transport::{Exposure, Peer, Service, Sockets};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -65,8 +65,12 @@ impl Node {
         arena.open(REGION, SEALED, None, Some(READ)).expect("sealed");
         let host = Arc::new(Clocked { ahead_ms: AtomicU64::new(0) });
         let (service, _) = NodeService::begin(host.clone(), arena, NodeId(1)).expect("a node");
-        let service =
-            service.extended(farpool_near_data::extension(FunctionOptions::default())).expect("extended");
+        let service = service
+            .extended(
+                Sockets::dialer(Exposure::default()),
+                farpool_near_data::extension(FunctionOptions::default()),
+            )
+            .expect("extended");
         Node { service, host }
     }
 

@@ -1,12 +1,12 @@
 //! Extension of a node: services besides keeping regions and moving their bytes.
 //!
-//! An extension answers requests that the node itself does not. It gets the host and the memory of the node, and
-//! nothing else. Before it touches a region it calls [`admit`](crate::admit::admit), as the node does.
+//! An extension answers requests that the node itself does not. It gets the host and the memory of the node,
+//! and its way to other nodes. Before it touches a region it calls [`admit`](crate::admit::admit), as the node does.
 
 use farpool_host::Host;
 use farpool_region::Arena;
-use farpool_transport::{Peer, Successor};
-use farpool_wire::control::{LaneOpened, OpenLane};
+use farpool_transport::{Dialer, Peer, Successor};
+use farpool_wire::control::{LaneOpened, OpenHoppingLane};
 use farpool_wire::{Code, Opcode, Refusal, Reply, Request};
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,11 @@ pub trait Extension: Send + Sync + 'static {
     }
     /// Turns a connection into a call lane: hands it to the process that runs a tenant's functions. See
     /// [`farpool_transport::Service::open_lane`].
-    fn open_lane(&self, _peer: &Peer, _open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+    fn open_lane(
+        &self,
+        _peer: &Peer,
+        _open: OpenHoppingLane,
+    ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::OpenLane as u64))
     }
     /// Ends everything that belongs to a connection that has ended.
@@ -32,5 +36,7 @@ pub trait Extension: Send + Sync + 'static {
 /// Extension that refuses every request as unsupported.
 impl Extension for () {}
 
-/// Function that makes the extension of a node from its host and its memory, before the node serves anybody.
-pub type Extend<M = Arena> = Box<dyn FnOnce(Arc<dyn Host>, Arc<M>) -> io::Result<Box<dyn Extension>> + Send>;
+/// Function that makes the extension of a node from its host, its way to other nodes and its memory, before the node
+/// serves anybody.
+pub type Extend<M = Arena> =
+    Box<dyn FnOnce(Arc<dyn Host>, Arc<dyn Dialer>, Arc<M>) -> io::Result<Box<dyn Extension>> + Send>;

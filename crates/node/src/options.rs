@@ -144,7 +144,7 @@ impl NodeOptions {
             socket_folder: None,
             limits: Limits::default(),
             repair_bytes_per_second: 256 << 20,
-            extension: Box::new(|_, _| Ok(Box::new(()))),
+            extension: Box::new(|_, _, _| Ok(Box::new(()))),
             pressure: PressureOptions::default(),
         }
     }

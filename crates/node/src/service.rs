@@ -16,7 +16,7 @@ use farpool_lease::ticket::TicketKey;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_region::{Arena, GATE_BYTES_MAX, RANGES_MAX, RegionError, SharedAccess};
 use farpool_transport::times::OperationTimes;
-use farpool_transport::{Admission, Identity, Intent, Peer, RefusedAt, Service, Shared, Successor};
+use farpool_transport::{Admission, Dialer, Identity, Intent, Peer, RefusedAt, Service, Shared, Successor};
 use farpool_wire::control::*;
 use farpool_wire::data::{Span, spans_behind};
 use farpool_wire::{
@@ -187,8 +187,8 @@ impl<M: Memory> NodeService<M> {
     }
 
     /// Adds an extension. Called before the node serves anybody.
-    pub fn extended(mut self, extend: Extend<M>) -> io::Result<Self> {
-        self.extension = extend(Arc::clone(&self.host), Arc::clone(&self.arena))?;
+    pub fn extended(mut self, dialer: Arc<dyn Dialer>, extend: Extend<M>) -> io::Result<Self> {
+        self.extension = extend(Arc::clone(&self.host), dialer, Arc::clone(&self.arena))?;
         Ok(self)
     }
 
@@ -389,8 +389,18 @@ impl<M: Memory> Service for NodeService<M> {
         answer
     }
 
-    fn open_lane(&self, peer: &Peer, open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
-        if !has_sessions(peer) {
+    fn open_lane(
+        &self,
+        peer: &Peer,
+        open: OpenHoppingLane,
+    ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+        // A node asks in place of a caller whose function has hopped, and nobody else does.
+        let is_node = matches!(peer.identity, Some(Identity::Node(_)));
+        let may_open = match open.caller.is_empty() {
+            true => has_sessions(peer),
+            false => is_node || peer.identity.is_none(),
+        };
+        if !may_open {
             return Err(Refusal::new(Code::NotPermitted, Opcode::OpenLane as u64));
         }
         self.extension.open_lane(peer, open)

@@ -161,8 +161,10 @@ impl Node {
         let Life { incarnation, ticket_key } = life;
         let bytes = u64::from(region_count) * options.region_bytes;
         service.host.log(&Event::info("donates", format!("donates {bytes} bytes of memory: {memory}")));
-        let service =
-            service.within(&options.limits).extended(options.extension).map_err(StartError::System)?;
+        let service = service
+            .within(&options.limits)
+            .extended(Arc::clone(&dialer), options.extension)
+            .map_err(StartError::System)?;
         let service = Arc::new(service);
         let PressureOptions { source, reserve_bytes, evacuate_ms, firm_percent } = options.pressure;
         let firm_max = u64::from(region_count) * u64::from(firm_percent.min(100)) / 100;

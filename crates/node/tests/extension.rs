@@ -5,7 +5,7 @@ use farpool_host::Machine;
 use farpool_lock::Mutex;
 use farpool_node::{Extension, NodeService};
 use farpool_region::{Arena, ArenaOptions};
-use farpool_transport::{Identity, Peer, Service};
+use farpool_transport::{Exposure, Identity, Peer, Service, Sockets};
 use farpool_wire::control::*;
 use farpool_wire::limits::REGION_BYTES_MIN;
 use farpool_wire::*;
@@ -21,8 +21,14 @@ fn unsupported(opcode: Opcode) -> Refusal {
     Refusal::new(Code::Unsupported, opcode as u64)
 }
 
-fn lane() -> OpenLane {
-    OpenLane { resident: true, window_bytes: 64, output_bytes: 64, parts: List::default() }
+fn caller() -> LaneCaller {
+    LaneCaller { caller: Text::default(), tenant: Text::default() }
+}
+
+fn lane(caller: Option<LaneCaller>) -> OpenHoppingLane {
+    let lane = OpenLane { resident: true, window_bytes: 64, output_bytes: 64, parts: List::default() };
+    let caller = List::new(caller.into_iter().collect()).expect("one");
+    OpenHoppingLane { lane, peers: List::default(), caller }
 }
 
 #[test]
@@ -31,7 +37,7 @@ fn node_without_an_extension_runs_nothing_beside_its_data() {
     let peer = Peer::default();
     let close = node.call(&peer, Request::CloseScan(ScanId { scan: Handle(1) }));
     assert_eq!(close, Err(unsupported(Opcode::CloseScan)));
-    assert_eq!(node.open_lane(&peer, lane()).err(), Some(unsupported(Opcode::OpenLane)));
+    assert_eq!(node.open_lane(&peer, lane(None)).err(), Some(unsupported(Opcode::OpenLane)));
 }
 
 /// Extension that records the calls it gets.
@@ -59,7 +65,9 @@ impl Extension for Noting {
 fn extension_is_asked_what_is_not_about_leases_by_those_who_may_have_sessions() {
     let noting = Noting::default();
     let noted = noting.clone();
-    let node = node().extended(Box::new(move |_, _| Ok(Box::new(noting)))).expect("extended");
+    let node = node()
+        .extended(Sockets::dialer(Exposure::default()), Box::new(move |_, _, _| Ok(Box::new(noting))))
+        .expect("extended");
     let client = Peer { connection: 7, ..Peer::default() };
     let close = || Request::CloseScan(ScanId { scan: Handle(1) });
     assert_eq!(node.call(&client, close()), Ok(Reply::CloseScan(Done {})));
@@ -69,7 +77,15 @@ fn extension_is_asked_what_is_not_about_leases_by_those_who_may_have_sessions() 
     let refused = Refusal::new(Code::NotPermitted, Opcode::CloseScan as u64);
     assert_eq!(node.call(&broker, close()), Err(refused));
     let refused = Refusal::new(Code::NotPermitted, Opcode::OpenLane as u64);
-    assert_eq!(node.open_lane(&broker, lane()).err(), Some(refused));
+    assert_eq!(node.open_lane(&broker, lane(None)).err(), Some(refused));
+    // A node asks in place of a caller. A tenant that names another one is refused.
+    let other = Peer { identity: Some(Identity::Node(NodeId(2))), ..client.clone() };
+    let tenant = Peer { identity: Some(Identity::tenant("blue").expect("a name")), ..client.clone() };
+    let unsupported = Some(unsupported(Opcode::OpenLane));
+    assert_eq!(node.open_lane(&other, lane(Some(caller()))).err(), unsupported);
+    assert_eq!(node.open_lane(&other, lane(None)).err(), Some(refused));
+    assert_eq!(node.open_lane(&tenant, lane(Some(caller()))).err(), Some(refused));
+    assert_eq!(node.open_lane(&tenant, lane(None)).err(), unsupported);
     node.ended(&client);
     assert_eq!(*noted.0.lock(), ["CloseScan", "7 ended"]);
 }

@@ -20,6 +20,7 @@ mod learned;
 mod output_size;
 mod placement;
 pub mod prior;
+mod recent;
 
 pub use calls::{Call, CallEstimate, EachEstimate, RanAt, SeenCalls, break_even_accesses};
 pub use estimate::{

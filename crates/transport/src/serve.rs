@@ -8,11 +8,11 @@ use crate::outgoing::Outgoing;
 use crate::shm::Mapped;
 use crate::times::{ConnectionKind, OperationTimes};
 use crate::tls::Identity;
-use farpool_wire::control::{Attach, Attached, LaneOpened, OpenLane, Welcome};
+use farpool_wire::control::{Attach, Attached, LaneOpened, OpenHoppingLane, Welcome};
 use farpool_wire::data::{Operations, Span, decode_read, decode_write, decode_write_table};
 use farpool_wire::frame::Header;
 use farpool_wire::limits::*;
-use farpool_wire::{ClientId, Code, Opcode, Payload, Refusal, Reply, Request, TraceId, WireError};
+use farpool_wire::{ClientId, Code, List, Opcode, Payload, Refusal, Reply, Request, TraceId, WireError};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,7 +136,11 @@ pub trait Service: Send + Sync + 'static {
     }
     /// Turns a connection into a call lane, on which a tenant's functions are called. Returns the reply, and the
     /// successor that takes the connection over once the reply has been sent.
-    fn open_lane(&self, _peer: &Peer, _open: OpenLane) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
+    fn open_lane(
+        &self,
+        _peer: &Peer,
+        _open: OpenHoppingLane,
+    ) -> Result<(LaneOpened, Box<dyn Successor>), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::OpenLane as u64))
     }
     /// Returns where the times of operations are counted. `None` if they are not.
@@ -297,10 +301,19 @@ impl Conversation {
                 Reply::Attach(shared.attached)
             }),
             Request::Attach(_) => Err(Refusal::new(Code::NotShared, 0)),
-            Request::OpenLane(open) => service.open_lane(&self.peer, open).map(|(opened, successor)| {
-                next = Next::HandOver(successor);
-                Reply::OpenLane(opened)
-            }),
+            Request::OpenLane(lane) => {
+                let open = OpenHoppingLane { lane, peers: List::default(), caller: List::default() };
+                service.open_lane(&self.peer, open).map(|(opened, successor)| {
+                    next = Next::HandOver(successor);
+                    Reply::OpenLane(opened)
+                })
+            }
+            Request::OpenHoppingLane(open) => {
+                service.open_lane(&self.peer, open).map(|(opened, successor)| {
+                    next = Next::HandOver(successor);
+                    Reply::OpenHoppingLane(opened)
+                })
+            }
             other => service.call(&self.peer, other),
         };
         match answer {

@@ -396,4 +396,5 @@ messages! {
     NextOutput(NextOutput) -> OutputPiece,
     Supply(Supply) -> Called,
     RunningCalls(Done) -> RunningCalls,
+    OpenHoppingLane(OpenHoppingLane) -> LaneOpened,
 }

@@ -123,6 +123,8 @@ opcodes! {
     Supply = 102,
     /// Anybody to node: asks which calls of functions run there.
     RunningCalls = 103,
+    /// Client to node, and node to node: makes this connection a lane whose calls go on at other nodes by themselves.
+    OpenHoppingLane = 104,
 }
 
 impl Opcode {
@@ -137,7 +139,8 @@ impl Opcode {
             | Opcode::ClaimRebuild
             | Opcode::NextRepair
             | Opcode::EndRepair
-            | Opcode::Checksums => VERSION_COPIES,
+            | Opcode::Checksums
+            | Opcode::OpenHoppingLane => VERSION_COPIES,
             _ => VERSION_MIN,
         }
     }

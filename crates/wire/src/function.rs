@@ -1,6 +1,6 @@
 //! Control messages of shipped functions. [`crate::control`] re-exports them; `spec/function.md` says what they mean.
 
-use crate::codec::{Bytes, Cursor, Field, List, Name, Payload, WireError, wire_struct};
+use crate::codec::{Bytes, Cursor, Field, List, Name, Payload, Text, WireError, wire_struct};
 use crate::ids::*;
 use crate::limits::*;
 
@@ -33,6 +33,41 @@ wire_struct! {
         output_bytes: u32,
         /// Ranges of the window that lie on this node, in order, without overlap.
         parts: List<LanePart, LANE_PARTS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Node at which calls of a lane may go on, and what of the window lies there.
+    LanePeer {
+        /// The node.
+        node: NodeId,
+        /// Address at which the node is reached.
+        address: Text,
+        /// Ranges of the window that lie on that node, in order, without overlap.
+        parts: List<LanePart, LANE_PARTS_MAX>,
+    }
+}
+
+wire_struct! {
+    /// Caller for whom a node opens a lane at another node.
+    LaneCaller {
+        /// Name of the caller, which operators see.
+        caller: Text,
+        /// Tenant of the caller.
+        tenant: Text,
+    }
+}
+
+wire_struct! {
+    /// Request like `OpenLane`. If a function hops to a byte that lies on one of the peers, the node goes on with the
+    /// call there, in place of the caller.
+    OpenHoppingLane {
+        /// Window, and what of it lies on this node.
+        lane: OpenLane,
+        /// Nodes to which calls may hop.
+        peers: List<LanePeer, LANE_PEERS_MAX>,
+        /// Caller in whose place a node asks; none if the caller itself asks.
+        caller: List<LaneCaller, 1>,
     }
 }
 

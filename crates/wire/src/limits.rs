@@ -100,6 +100,8 @@ pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Most ranges of regions that one window (range of a file that functions see) consists of.
 pub const LANE_PARTS_MAX: usize = 16_384;
+/// Most nodes to which calls of a lane may hop.
+pub const LANE_PEERS_MAX: usize = 64;
 /// Time that a node lets `OpenLane` wait for a process that runs functions, in ms.
 pub const LANE_QUEUE_MS: u64 = 10_000;
 /// Most bytes of a window: all that 32-bit addresses reach above a function's own memory, except the last 64 KiB.

@@ -20,6 +20,7 @@ fn connection_that_ends_loses_its_scans_before_its_lookups() {
     let options = ArenaOptions::new(REGION_BYTES_MIN, 1);
     let host: Arc<dyn Host> = Arc::new(Machine);
     let node = NearData {
+        dialer: farpool_transport::Sockets::dialer(farpool_transport::Exposure::default()),
         host: Arc::clone(&host),
         memory: Arc::new(Arena::new(&options).expect("an arena")),
         scans: Scans::default(),

@@ -267,6 +267,13 @@ strategies! {
     open_lane -> OpenLane {
         resident: any::<bool>(), window_bytes: any::<u64>(), output_bytes: any::<u32>(), parts: list(lane_part()),
     }
+    lane_peer -> LanePeer { node: node_id(), address: text(), parts: list(lane_part()) }
+    lane_caller -> LaneCaller { caller: text(), tenant: text() }
+    open_hopping_lane -> OpenHoppingLane {
+        lane: open_lane(), peers: list(lane_peer()),
+        caller: proptest::option::of(lane_caller())
+            .prop_map(|one| List::new(one.into_iter().collect()).expect("one fits")),
+    }
     lane_opened -> LaneOpened { heap_bytes: any::<u64>() }
     use_function -> UseFunction { form: form(), digest: any::<[u8; 32]>(), entry: name() }
     function_used -> FunctionUsed { number: any::<u32>() }
@@ -360,4 +367,5 @@ conversations! {
     NextOutput: next_output, output_piece;
     Supply: supply, called;
     RunningCalls: done, running_calls;
+    OpenHoppingLane: open_hopping_lane, lane_opened;
 }

@@ -7,6 +7,8 @@ use farpool::{ErrorKind, IfTaken, Placement};
 use farpool_tests::programs::PATIENCE;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Instant;
 
 const SHIP: CallOptions =
@@ -98,6 +100,49 @@ fn output_of_many_pieces_that_is_larger_than_the_window_arrives_whole_wherever_i
     assert_eq!(call(Placement::Ship).as_deref(), Some("n0"));
     assert_eq!(call(Placement::Fetch), None);
     call(Placement::Auto);
+}
+
+/// The node answers all the while: only the process stands still in which it runs functions.
+#[test]
+fn call_that_takes_far_longer_than_others_is_made_at_another_node_too_and_the_first_answer_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    // The processes of this test are known by the path of their program.
+    let program = folder.path().join("sandbox-of-this-test");
+    std::os::unix::fs::symlink(sandbox().program, &program).unwrap();
+    let running = Running::start_apart(2, SandboxOptions { program: program.clone(), ..sandbox() });
+    let pool = running.connect(Tcp);
+    let list = list(1_000, 64);
+    let caller = publish(&pool, "list", &list).caller(Default::default()).unwrap();
+    let call = || {
+        let called = caller.call(&walk(), &bytes_of(&[0, 10, 0]), SHIP).unwrap();
+        assert_eq!(words_of(&called.output), walked(&list, 0, 10));
+        called.node.unwrap()
+    };
+    let home = call();
+    // No more than one call of 20 is made twice.
+    (2..20).for_each(|_| assert_eq!(call(), home));
+    let is_ours = |process: &PathBuf| {
+        let command = fs::read(process.join("cmdline")).unwrap_or_default();
+        command.starts_with(program.as_os_str().as_encoded_bytes())
+    };
+    let processes: Vec<PathBuf> =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path())).filter(is_ours).collect();
+    assert!(!processes.is_empty(), "functions run in processes");
+    let pids = || processes.iter().map(|process| process.file_name().unwrap());
+    assert!(Command::new("kill").arg("-STOP").args(pids()).status().unwrap().success());
+    let stands = |thread: std::io::Result<fs::DirEntry>| {
+        let said = fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default();
+        said.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+    };
+    let give_up = Instant::now() + PATIENCE;
+    // Other threads go on until one of them has seen the signal.
+    while !processes.iter().all(|process| fs::read_dir(process.join("task")).unwrap().all(stands)) {
+        assert!(Instant::now() < give_up, "{processes:?} do not stop");
+        std::thread::yield_now();
+    }
+    assert_ne!(call(), home, "the other node has answered");
+    // Otherwise their node waits for them to end.
+    assert!(Command::new("kill").arg("-CONT").args(pids()).status().unwrap().success());
 }
 
 /// `docs/functions.md` promises this. A file is built anew by a hook that its client has set with `rebuild_with`.

@@ -24,17 +24,37 @@ pub fn sandbox() -> SandboxOptions {
 }
 
 impl Running {
-    /// Starts nodes with these sandboxes. By its labels each node is on a host of its own.
+    /// Starts nodes with these sandboxes, all on one host.
     pub fn start(count: usize, sandbox: SandboxOptions) -> Running {
         Running::start_of(count, 64 << 20, sandbox)
     }
 
-    /// Starts nodes with these sandboxes, each of which donates this many bytes.
+    /// Starts nodes with these sandboxes, each of which donates this many bytes, all on one host.
     pub fn start_of(count: usize, bytes: u64, sandbox: SandboxOptions) -> Running {
+        Running::start_with(count, |_, options| options.memory_bytes = bytes, sandbox)
+    }
+
+    /// Starts nodes with these sandboxes. By its label each is on a host of its own, so files have copies.
+    pub fn start_apart(count: usize, sandbox: SandboxOptions) -> Running {
+        let label = |index: usize, options: &mut NodeOptions| {
+            options.host_label = Some(Name::new(format!("h{index}")).unwrap());
+        };
+        Running::start_with(count, label, sandbox)
+    }
+
+    fn start_with(
+        count: usize,
+        change: impl Fn(usize, &mut NodeOptions),
+        sandbox: SandboxOptions,
+    ) -> Running {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let store = Box::new(MemoryStore::default());
         let broker = Broker::start(loopback, &Default::default(), LeaseSettings::default(), store).unwrap();
-        let nodes = (0..count).map(|index| node(&format!("n{index}"), &broker, bytes, sandbox.clone()));
+        let nodes = (0..count).map(|index| {
+            let mut options = options(&format!("n{index}"), &broker, sandbox.clone());
+            change(index, &mut options);
+            start(options)
+        });
         Running { nodes: nodes.collect(), broker }
     }
 
@@ -47,7 +67,7 @@ impl Running {
 
     /// Starts one more node, which ends when the returned value is dropped.
     pub fn start_another(&self, name: &str) -> Node {
-        node(name, &self.broker, 64 << 20, sandbox())
+        start(options(name, &self.broker, sandbox()))
     }
 
     /// Returns the URL of the pool.
@@ -64,11 +84,15 @@ impl Running {
     }
 }
 
-fn node(name: &str, broker: &Broker, bytes: u64, sandbox: SandboxOptions) -> Node {
-    let mut options = NodeOptions::new(Name::new(name).unwrap(), bytes, broker.address().to_string());
+fn options(name: &str, broker: &Broker, sandbox: SandboxOptions) -> NodeOptions {
+    let mut options = NodeOptions::new(Name::new(name).unwrap(), 64 << 20, broker.address().to_string());
     options.region_bytes = 1 << 20;
     let functions = FunctionOptions { sandboxes: Some(sandbox), ..FunctionOptions::default() };
     options.extension = farpool_near_data::extension(functions);
+    options
+}
+
+fn start(options: NodeOptions) -> Node {
     let node = Node::start(options).unwrap();
     assert!(node.wait_joined(PATIENCE));
     node

@@ -1,0 +1,132 @@
+//! Tests of functions that hop: calls go on from node to node, and through the caller where that is not possible.
+
+use crate::pool::*;
+use farpool::function::{CallOptions, Function};
+use farpool::{Placement, Pool, PoolOptions, TransportChoice};
+use farpool_host::{Host, HostLayer};
+use farpool_tests::programs::PATIENCE;
+use farpool_transport::{Dial, Dialer, Exposure, Link, LinkError, ReadOp, Sockets, Transport, WriteOp};
+use farpool_wire::{MonoNs, Reply, Request, TraceId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const STEPS: u64 = 300;
+const SHIP: CallOptions =
+    CallOptions { placement: Placement::Ship, at: None, fresh: false, deadline: PATIENCE };
+
+/// Client's host that counts the requests to run a function.
+struct Counting(Arc<AtomicU64>, Arc<dyn Dialer>);
+
+struct CountingLink(Box<dyn Link>, Arc<AtomicU64>);
+
+impl HostLayer for Counting {
+    fn inner(&self) -> &dyn Host {
+        &*self.1
+    }
+}
+
+impl Dialer for Counting {
+    fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
+        Ok(Box::new(CountingLink(self.1.dial(to, deadline)?, Arc::clone(&self.0))))
+    }
+}
+
+impl Link for CountingLink {
+    fn transport(&self) -> Transport {
+        self.0.transport()
+    }
+
+    fn set_trace(&mut self, trace: TraceId) {
+        self.0.set_trace(trace);
+    }
+
+    fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
+        if let Request::CallFunction(_) = request {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+        self.0.call(request, deadline)
+    }
+
+    fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        self.0.read(ops, deadline)
+    }
+
+    fn write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
+        self.0.write(ops, deadline)
+    }
+}
+
+/// Opens a session. Returns it with the number of its requests to run a function.
+fn connect(running: &Running) -> (Pool, Arc<AtomicU64>) {
+    let asked = Arc::new(AtomicU64::new(0));
+    let host = Counting(Arc::clone(&asked), Sockets::dialer(Exposure::default()));
+    let options = PoolOptions { transport: TransportChoice::Tcp, ..PoolOptions::default() };
+    (Pool::connect_from(Arc::new(host), &running.url(), options).unwrap(), asked)
+}
+
+fn functions() -> [Function; 2] {
+    [Function::resident("walk").unwrap(), Function::wasm(module(WALK), "walk").unwrap()]
+}
+
+#[test]
+fn calls_go_on_from_node_to_node_once_the_caller_has_seen_that_they_hop() {
+    let running = Running::start(3, sandbox());
+    let list = list(100_000, 64);
+    let (pool, asked) = connect(&running);
+    let file = publish(&pool, "list", &list);
+    for function in functions() {
+        let caller = file.caller(Default::default()).unwrap();
+        assert_eq!(caller.nodes().len(), 3, "the file lies on all");
+        let call = |first: u64| {
+            let before = asked.load(Ordering::Relaxed);
+            let called = caller.call(&function, &bytes_of(&[first, STEPS, 1]), SHIP).unwrap();
+            assert_eq!(words_of(&called.output), walked(&list, first, STEPS), "{function:?} from {first}");
+            assert_eq!(called.supplied, 0, "{called:?}");
+            (called, asked.load(Ordering::Relaxed) - before)
+        };
+        // The first call of a caller goes to a lane that does not hop.
+        let (first, requests) = call(0);
+        assert!(first.hops > 50, "{first:?}");
+        assert_eq!(requests, 2, "the first hop alone goes through the caller");
+        for _ in 0..3 {
+            let (called, requests) = call(0);
+            assert_eq!(requests, 1, "no hop goes through the caller");
+            assert_eq!((called.hops, called.node), (first.hops, first.node.clone()));
+        }
+        (1..40).for_each(|item| assert_eq!(call(item * 64).1, 1));
+    }
+}
+
+#[test]
+fn function_that_hops_loads_what_it_needs_from_elsewhere_through_the_caller() {
+    let running = Running::start(2, sandbox());
+    let list = list(100_000, 64);
+    let (pool, _) = connect(&running);
+    let caller = publish(&pool, "list", &list).caller(Default::default()).unwrap();
+    for function in functions() {
+        let call = |hops: u64| caller.call(&function, &bytes_of(&[0, STEPS, hops]), SHIP).unwrap();
+        assert!(call(1).hops > 50, "it hops through the caller, or by itself");
+        let loads = call(0);
+        assert!(loads.supplied > 0 && loads.hops == 0, "on a lane that hops: {loads:?}");
+        assert_eq!(words_of(&loads.output), walked(&list, 0, STEPS));
+    }
+}
+
+#[test]
+fn calls_that_hop_to_a_lost_node_are_made_where_the_bytes_have_other_copies() {
+    let mut running = Running::start_apart(4, sandbox());
+    let list = list(100_000, 64);
+    let (pool, _) = connect(&running);
+    let caller = publish(&pool, "list", &list).caller(Default::default()).unwrap();
+    let functions = functions();
+    let call = |function: &Function| {
+        let called = caller.call(function, &bytes_of(&[64, STEPS, 1]), SHIP).unwrap();
+        assert_eq!(words_of(&called.output), walked(&list, 64, STEPS), "{function:?}");
+    };
+    // The second call of each hops by itself.
+    (0..2).for_each(|_| functions.iter().for_each(call));
+    let nodes = caller.nodes();
+    assert!(nodes.len() > 1, "calls hop");
+    running.end(&nodes[1].0);
+    (0..2).for_each(|_| functions.iter().for_each(call));
+}
