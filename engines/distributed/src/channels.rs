@@ -3,7 +3,8 @@
 //! The idea: the session sends the plan of each task to the worker that should run it, and to some more, its stand-ins.
 //! Nobody runs a task before somebody asks for its rows. Who asks takes all rows of the task before passing on the
 //! first one. If the connection breaks or the worker does not answer a probe, he throws away what came, and asks the
-//! next worker. So rows are never passed on twice, and only the tasks of the lost worker run again.
+//! next worker. So rows are never passed on twice, and only the tasks of the lost worker run again. A task that takes
+//! far longer than the others of its stage is asked of the next worker as well, and whoever has all rows first counts.
 //!
 //! Everybody finds the same stand-ins without a message: the workers of the query have an order, and the stand-ins of a
 //! worker are the next ones.
@@ -28,7 +29,7 @@ use farpool_host::{Event, Host, Machine};
 use farpool_lock::{Mutex, RwLock};
 use farpool_transport::{Exposure, Tls};
 use futures::future::{BoxFuture, Shared, try_join_all};
-use futures::stream::{self, BoxStream};
+use futures::stream::{self, BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt, TryFutureExt};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
@@ -38,9 +39,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
+use tokio::select;
 use tokio::sync::{mpsc, watch};
+use tokio::time::interval;
 use tonic::codegen::Service;
 use tonic::codegen::http::{HeaderMap, HeaderValue, Uri};
 use tonic::transport::{Channel, Endpoint};
@@ -56,12 +59,22 @@ const STAND_INS: usize = 3;
 /// Number of times that all workers with the plan of a task are asked for its rows. One that is only slow may answer
 /// the second time.
 const ROUNDS: usize = 2;
+/// Time after which a task that has not ended is asked of a stand-in as well: this, and [`HEDGE_FACTOR`] times what 95
+/// of 100 tasks of its stage took.
+const HEDGE: Duration = Duration::from_secs(1);
+/// See [`HEDGE`].
+const HEDGE_FACTOR: u32 = 3;
+/// Interval at which that time is computed anew.
+const HEDGE_LOOK: Duration = Duration::from_millis(250);
 /// Header with the addresses of the workers of a query, separated by commas.
 const PEERS: &str = "farpool-workers";
 /// Number of workers in that header, at most. Those of larger sessions have no stand-ins.
 const PEERS_MAX: usize = 128;
 /// Number of connections that are kept for reuse. If there are more, all are dropped and opened again when needed.
 const CHANNELS_MAX: usize = 1_024;
+
+/// Number of a query, and of one of its stages.
+type StageKey = (u128, usize);
 
 /// Connections by address, and the workers of queries. Clones share both.
 #[derive(Clone)]
@@ -74,6 +87,10 @@ pub(crate) struct Channels {
     begun: Arc<Mutex<HashMap<u128, Arc<[Url]>>>>,
     /// Number of times that another worker was asked for the rows of a task.
     failed_over: Arc<AtomicU64>,
+    /// Number of times that another worker was asked as well, because a task took long.
+    hedged: Arc<AtomicU64>,
+    /// Times that tasks took until all of their rows were here, by the number of the query and of the stage.
+    took: Arc<Mutex<HashMap<StageKey, Vec<Duration>>>>,
 }
 
 /// Query that runs. It ends with the last one of these that is dropped.
@@ -86,13 +103,22 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.channels.begun.lock().remove(&self.query);
+        self.channels.took.lock().retain(|(query, _), _| *query != self.query);
     }
 }
 
 impl Channels {
     pub(crate) fn new(exposure: Exposure) -> Channels {
         let peers = Arc::new(RwLock::new(Arc::from([])));
-        Channels { exposure, open: Arc::default(), peers, begun: Arc::default(), failed_over: Arc::default() }
+        Channels {
+            exposure,
+            open: Arc::default(),
+            peers,
+            begun: Arc::default(),
+            failed_over: Arc::default(),
+            hedged: Arc::default(),
+            took: Arc::default(),
+        }
     }
 
     /// Sets the workers of the queries that begin from now on.
@@ -114,12 +140,26 @@ impl Channels {
             }
         }
         let peers = Arc::new(RwLock::new(Arc::from(peers)));
-        Ok(Channels { peers, begun: Arc::default(), ..self.clone() })
+        Ok(Channels { peers, begun: Arc::default(), took: Arc::default(), ..self.clone() })
     }
 
     /// Returns how often another worker was asked for the rows of a task, because one was lost.
     pub(crate) fn failed_over(&self) -> u64 {
         self.failed_over.load(Ordering::Relaxed)
+    }
+
+    /// Returns how often another worker was asked for the rows of a task as well, because one took long.
+    pub(crate) fn hedged(&self) -> u64 {
+        self.hedged.load(Ordering::Relaxed)
+    }
+
+    /// Returns the time after which a task is asked of a stand-in as well. `None` while nobody knows how long its stage
+    /// takes.
+    fn hedges_after(&self, stage: StageKey) -> Option<Duration> {
+        let mut took = self.took.lock().get(&stage)?.clone();
+        took.sort_unstable();
+        let p95 = *took.get((took.len() * 95).div_ceil(100) - 1)?;
+        Some(HEDGE + HEDGE_FACTOR * p95)
     }
 
     /// Returns the workers of a query.
@@ -283,18 +323,41 @@ struct Wanted {
 impl Wanted {
     /// Takes all rows of each partition from the first worker that gives them all.
     async fn take(self, channels: Channels, workers: Vec<Url>) -> Result<Vec<KeptRows>> {
+        let (begun, stage) = (Instant::now(), (self.task.query_id.as_u128(), self.task.stage_id));
+        let ask = |url| self.take_from(&channels, url).map(move |result| (url, result)).boxed();
+        let told = format!("task {} of stage {}", self.task.task_number, self.task.stage_id);
+        let mut left = (0..ROUNDS).flat_map(|_| &workers);
+        let mut asked: FuturesUnordered<_> = left.by_ref().take(1).map(ask).collect();
+        let mut looks = interval(HEDGE_LOOK);
+        let mut is_hedged = workers.len() < 2;
         let mut failed = None;
-        for url in (0..ROUNDS).flat_map(|_| &workers) {
-            match self.take_from(&channels, url).await {
-                Ok(rows) => return Ok(rows),
-                Err(error) if is_loss(&error) => {
-                    let message =
-                        format!("task {} of stage {}: {error}", self.task.task_number, self.task.stage_id);
-                    Machine.log(&Event::info("task_failed_over", message));
-                    channels.failed_over.fetch_add(1, Ordering::Relaxed);
-                    failed = Some(naming(url, error));
+        loop {
+            select! {
+                Some((url, result)) = asked.next() => match result {
+                    Ok(rows) => {
+                        channels.took.lock().entry(stage).or_default().push(begun.elapsed());
+                        return Ok(rows);
+                    }
+                    Err(error) if is_loss(&error) => {
+                        Machine.log(&Event::info("task_failed_over", format!("{told}: {error}")));
+                        channels.failed_over.fetch_add(1, Ordering::Relaxed);
+                        failed = Some(naming(url, error));
+                        if asked.is_empty() {
+                            asked.extend(left.next().map(ask));
+                        }
+                    }
+                    Err(error) => return Err(naming(url, error)),
+                },
+                _ = looks.tick(), if !is_hedged => {
+                    if channels.hedges_after(stage).is_some_and(|after| begun.elapsed() > after) {
+                        let message = format!("{told} takes long, and is asked of another worker, too");
+                        Machine.log(&Event::debug("task_hedged", message));
+                        channels.hedged.fetch_add(1, Ordering::Relaxed);
+                        asked.extend(left.next().map(ask));
+                        is_hedged = true;
+                    }
                 }
-                Err(error) => return Err(naming(url, error)),
+                else => break,
             }
         }
         match failed {

@@ -181,6 +181,11 @@ impl Workers {
         self.channels.failed_over()
     }
 
+    /// Returns how often this session asked another worker for the rows of a task as well, because one took long.
+    pub fn hedged(&self) -> u64 {
+        self.channels.hedged()
+    }
+
     pub(crate) fn channels(&self) -> &Channels {
         &self.channels
     }
