@@ -3,11 +3,11 @@
 use crate::pool_args::PoolArgs;
 use crate::units::show_bytes;
 use crate::{Outcome, table};
-use farpool::FarTable;
 use farpool::operators::columns::value_bytes;
 use farpool::operators::run::type_of;
 use farpool::operators::{Scalar, Value};
-use farpool::table::{ColumnChunk, Statistics, TableLayout};
+use farpool::table::{ColumnChunk, Statistics, TABLE_PREFIX, TableLayout};
+use farpool::{FarTable, shown};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const LABEL: &str = "farpool table";
 pub(crate) enum Command {
     /// List the far tables of a pool.
     List(ListArgs),
-    /// Show a far table: its columns, rows, row groups, size, and the nodes that hold it.
+    /// Show a far table: its columns, rows, row groups, size, recipe, and the nodes that hold it.
     Describe(OneArgs),
     /// Drop a far table: remove its name and free its memory.
     Drop(OneArgs),
@@ -93,8 +93,12 @@ fn describe(args: &OneArgs) -> Outcome {
         TableLayout::Columns => "columns",
         TableLayout::Rows => "rows",
     };
+    // Brokers of earlier versions keep none.
+    let recipe =
+        pool.recipe(&format!("{TABLE_PREFIX}{}", args.name)).ok().flatten().map(|recipe| recipe.kind);
     let json = json!({
         "name": table.name(),
+        "recipe": recipe,
         "rows": table.rows(),
         "row_groups": groups,
         "bytes": table.bytes(),
@@ -110,8 +114,12 @@ fn describe(args: &OneArgs) -> Outcome {
     // The statistics of an encrypted table (its bounds) are readable only with its key, which this command does not
     // have.
     let encrypted = if table.is_encrypted() { " | encrypted" } else { "" };
+    let recipe = recipe.map_or(String::new(), |kind| format!(" | recipe: {}", shown(&kind)));
     let mut text = vec![
-        format!("{} | {rows} rows | {groups} row groups of {layout} | {size}{encrypted}", table.name()),
+        format!(
+            "{} | {rows} rows | {groups} row groups of {layout} | {size}{encrypted}{recipe}",
+            table.name()
+        ),
         String::new(),
     ];
     let cells = columns.iter().map(|column| {

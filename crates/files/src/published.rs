@@ -6,11 +6,12 @@ use crate::file::{FarFile, FileInner, Phase, closed};
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::options::{IfTaken, Protection};
 use crate::plan::{Allocation, EXTENT_BYTES_MAX, ExtentCopy, FileMap, Stripe, Stripes};
+use crate::rebuilding::Rebuild;
 use crate::recipe::Recipe;
 use crate::repair::Repairable;
 use crate::session::Session;
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileClass, FileId, List, Name, NodeId, Reply, Request, WireError};
+use farpool_wire::{Code, FileClass, List, Name, NodeId, Reply, Request, WireError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -245,33 +246,43 @@ impl FileInner {
     }
 
     /// Looks up where a published file is now, if some of its copies cannot be read. Takes the answer if nodes have
-    /// made some of them again since.
-    pub(crate) fn look_for_copies(&self, file: FileId) {
-        let lacking = |map: &FileMap<Arc<LeasedRegion>>| {
-            let is_bad = |copy: &ExtentCopy<Arc<LeasedRegion>>| {
-                let region = &copy.allocation.region;
-                region.node.is_suspect() || region.check_usable().is_err()
-            };
-            let lacks =
-                |copies: &[ExtentCopy<Arc<LeasedRegion>>]| copies.is_empty() || copies.iter().any(is_bad);
-            map.extents().filter(|(_, copies)| lacks(copies)).count()
+    /// made some of them again since, and returns true then.
+    pub(crate) fn look_for_copies(&self) -> bool {
+        let is_good = |copy: &&ExtentCopy<Arc<LeasedRegion>>| {
+            let region = &copy.allocation.region;
+            !region.node.is_suspect() && region.check_usable().is_ok()
         };
-        let before = lacking(&self.state().map);
-        let Some(name) = Name::new(self.name()).ok().filter(|_| before > 0) else { return };
+        let good = |map: &FileMap<Arc<LeasedRegion>>| {
+            map.extents().map(|(_, copies)| copies.iter().filter(is_good).count()).sum::<usize>()
+        };
+        let is_whole = |copies: &[ExtentCopy<Arc<LeasedRegion>>]| {
+            !copies.is_empty() && copies.iter().all(|copy| is_good(&copy))
+        };
+        let (file, before) = {
+            let state = self.state();
+            let Phase::Published(file) = state.phase else { return false };
+            if state.map.extents().all(|(_, copies)| is_whole(copies)) {
+                return false;
+            }
+            (file, good(&state.map))
+        };
+        let Ok(name) = Name::new(self.name()) else { return false };
         let found = self.session.broker.open_places(&name).ok().filter(|opened| opened.file == file);
-        let Some(opened) = found else { return };
+        let Some(opened) = found else { return false };
         // Nothing is lost if it fails: what the file has now is kept.
-        let Ok((map, stripes)) = sealed_map(&self.session, &name, &opened) else { return };
-        if lacking(&map) >= before {
-            return;
+        let Ok((map, stripes)) = sealed_map(&self.session, &name, &opened) else { return false };
+        if good(&map) <= before {
+            return false;
         }
-        let _replaced = self.change(0..u64::MAX, |state| {
-            if state.phase == Phase::Published(file) {
+        let replaced = self.change(0..u64::MAX, |state| {
+            let is_same = state.phase == Phase::Published(file);
+            if is_same {
                 state.map.replace(map);
                 state.stripes = stripes;
             }
-            Ok(())
+            Ok(is_same)
         });
+        replaced.unwrap_or(false)
     }
 
     /// Looks up where the file is now, after its bytes were not found. They may have moved, or a lost file may have
@@ -382,68 +393,73 @@ fn place_at(region: &LeasedRegion, offset: u64) -> (NamedRegion, u64) {
 }
 
 impl Session {
-    /// Returns where the bytes of a name are, and whether a rebuild function is known for it. If the bytes are lost and
-    /// one is known, rebuilds them first.
+    /// Returns where the bytes of a name are, and whether this session has a function that rebuilds it. If the bytes
+    /// are lost, they are made again first: by that function or, if there is none, by the recipe of the file.
     pub(crate) fn open_or_rebuild(self: &Arc<Self>, name: &Name) -> Result<(PlacesOpened, bool), Error> {
-        let open = || self.broker.open_places(name);
         let rebuild = self.rebuilding.known(name);
-        let opened = open();
+        let opened = self.broker.open_places(name);
         if !self.is_lost(&opened) {
             return Ok((opened?, rebuild.is_some()));
         }
-        let Some(rebuild) = rebuild else {
-            return self.open_or_make(name, opened).map(|opened| (opened, false));
-        };
         let turn = self.rebuilding.turn(name);
         let _turn = turn.take(&*self.base.host);
-        // Another thread may have rebuilt it while this one waited.
-        let opened = open();
+        // Another thread may have made it again while this one waited.
+        let opened = self.broker.open_places(name);
         if !self.is_lost(&opened) {
-            return Ok((opened?, true));
+            return Ok((opened?, rebuild.is_some()));
         }
-        rebuild(name).map_err(|error| error.during(format_args!("rebuilding far file {:?}", &**name)))?;
-        Ok((open()?, true))
+        let has_function = rebuild.is_some();
+        self.make_again(name, opened, rebuild).map(|opened| (opened, has_function))
     }
-}
 
-impl Session {
-    /// Makes a lost file again by its recipe, or waits until another session has done that, and returns where its bytes
-    /// are. `opened` is what the broker answered, which does not know of each loss at once.
+    /// Makes a lost file again, or waits until another session has done that, and returns where its bytes are. `opened`
+    /// is what the broker answered, which does not know of each loss at once.
     ///
-    /// Errors: it has no recipe, or this session does not know recipes of its kind.
-    fn open_or_make(
+    /// Errors: there is no function that rebuilds it and no recipe, or this session does not know recipes of its kind.
+    fn make_again(
         self: &Arc<Self>,
         name: &Name,
-        opened: Result<PlacesOpened, Error>,
+        mut opened: Result<PlacesOpened, Error>,
+        rebuild: Option<Arc<Rebuild>>,
     ) -> Result<PlacesOpened, Error> {
         let proof = self.leases.proof();
         // The broker hears of a loss from the node that has started again, within a TTL of its silence.
         let patience = self.deadline(2 * self.leases.ttl_ms());
-        let mut opened = opened;
         loop {
-            let claimed = match self.broker.claim_rebuild(proof, name, false) {
-                Ok(claimed) if !claimed.recipe.is_empty() => claimed,
-                _ => return opened,
-            };
-            let recipe = Recipe::decode(&claimed.recipe);
-            let maker = recipe.as_ref().ok().and_then(|recipe| self.rebuilding.maker(&recipe.kind));
-            let (Ok(recipe), Some(make)) = (&recipe, maker) else {
-                self.broker.claim_rebuild(proof, name, true)?;
-                let kind = recipe.map(|recipe| recipe.kind).unwrap_or_default();
-                let hint = format!(
-                    "it can be made again by its recipe of kind {kind:?}, which this session does not know"
-                );
-                return opened.map_err(|error| error.and(&Error::new(ErrorKind::Lost, hint)));
-            };
-            if claimed.is_given {
-                let made = make(name, claimed.file, recipe);
-                if made.is_err() {
+            let claimed = self.broker.claim_rebuild(proof, name, false).ok();
+            let is_given = claimed.as_ref().is_some_and(|claimed| claimed.is_given);
+            let give_back = || {
+                if is_given {
                     // Another session may have what this one lacks.
                     let _ = self.broker.claim_rebuild(proof, name, true);
                 }
-                made.map_err(|error| {
-                    error.during(format_args!("making lost far file {:?} again by its recipe", &**name))
-                })?;
+            };
+            // Brokers of earlier versions know no such task, and the broker may not know of the loss.
+            let has_no_task = claimed.is_none() || opened.is_ok();
+            let made = match (&rebuild, &claimed) {
+                (Some(rebuild), _) if is_given || has_no_task => Some(rebuild(name)),
+                (Some(_), _) => None,
+                (None, Some(claimed)) if !claimed.recipe.is_empty() => {
+                    let recipe = Recipe::decode(&claimed.recipe);
+                    let maker = recipe.as_ref().ok().and_then(|recipe| self.rebuilding.maker(&recipe.kind));
+                    let (Ok(recipe), Some(make)) = (&recipe, maker) else {
+                        give_back();
+                        let kind = recipe.map(|recipe| recipe.kind).unwrap_or_default();
+                        let hint = format!(
+                            "it can be made again by its recipe of kind {kind:?}, which this session does not know"
+                        );
+                        return opened.map_err(|error| error.and(&Error::new(ErrorKind::Lost, hint)));
+                    };
+                    is_given.then(|| make(name, claimed.file, recipe))
+                }
+                _ => {
+                    give_back();
+                    return opened;
+                }
+            };
+            if let Some(made) = made {
+                let made = made.inspect_err(|_| give_back());
+                made.map_err(|error| error.during(format_args!("making lost far file {:?} again", &**name)))?;
                 return self.broker.open_places(name);
             }
             // Another session makes it, or the broker does not know of the loss.

@@ -14,12 +14,12 @@ use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{ListingTable, ListingTableUrl};
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::LogicalPlan;
-use farpool::table::MadeBy;
-use farpool::{FileId, Protection, Recipe, shown};
+use datafusion::logical_expr::{CreateMemoryTable, LogicalPlan};
+use farpool::table::{MadeBy, TABLE_PREFIX};
+use farpool::{FileId, Pool, Protection, Recipe, shown};
 use futures::TryStreamExt;
 use prost::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Kind of these recipes.
 pub(crate) const KIND: &str = "query";
@@ -40,6 +40,9 @@ struct Body {
     /// Protection that was asked for; empty if none was.
     #[prost(string, tag = "4")]
     protection: String,
+    /// Names of the far tables that the plan reads.
+    #[prost(string, repeated, tag = "5")]
+    far: Vec<String>,
 }
 
 /// Table of Parquet files that the plan reads.
@@ -68,27 +71,58 @@ struct SourceFile {
     tag: String,
 }
 
-/// Returns how the table is made that has the rows of this plan. `None` if it cannot be told.
+/// Returns how the table that a statement creates is made. `None` if it cannot be told, or if the table would have to
+/// be there to make it again.
 pub(crate) async fn made_by(
+    pool: &Pool,
     state: &SessionState,
-    plan: &LogicalPlan,
+    create: &CreateMemoryTable,
     protection: Option<Protection>,
 ) -> Option<MadeBy> {
-    let parquet = parquet_sources(state, plan).await.ok()??;
-    let plan = substrait::write(state.clone(), state.optimize(plan).ok()?).await.ok()?;
+    let (parquet, far) = sources(state, &create.input).await.ok()??;
+    let (pool, name, first) = (pool.clone(), create.name.table().to_owned(), far.clone());
+    let is_needed = tokio::task::spawn_blocking(move || is_needed(&pool, &name, first));
+    if is_needed.await.ok()? {
+        return None;
+    }
+    let plan = substrait::write(state.clone(), state.optimize(&create.input).ok()?).await.ok()?;
     let protection = protection.map_or(String::new(), |protection| protection.to_string());
-    let body = Body { version: VERSION, plan, parquet, protection }.encode_to_vec();
+    let body = Body { version: VERSION, plan, parquet, protection, far }.encode_to_vec();
     (body.len() <= BODY_BYTES_MAX).then(|| MadeBy { kind: KIND.to_owned(), body, lost: None })
 }
 
-/// Returns the Parquet files that a plan reads. `None` if it reads anything else but far tables.
-async fn parquet_sources(state: &SessionState, plan: &LogicalPlan) -> Result<Option<Vec<ParquetSource>>> {
+/// Reports whether a table is among these sources, or among those that they are made from by their recipes.
+fn is_needed(pool: &Pool, name: &str, sources: Vec<String>) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut left = sources;
+    while let Some(source) = left.pop() {
+        if source == name {
+            return true;
+        }
+        if let Ok(Some(recipe)) = pool.recipe(&format!("{TABLE_PREFIX}{source}"))
+            && recipe.kind == KIND
+            && let Ok(body) = Body::decode(&recipe.body[..])
+            && seen.insert(source)
+        {
+            left.extend(body.far);
+        }
+    }
+    false
+}
+
+/// Tables of Parquet files that a plan reads, and the names of the far tables that it reads.
+type Sources = (Vec<ParquetSource>, Vec<String>);
+
+/// Returns the tables that a plan reads. `None` if it reads anything else but Parquet files and far tables.
+async fn sources(state: &SessionState, plan: &LogicalPlan) -> Result<Option<Sources>> {
+    let mut far = BTreeSet::new();
     let mut tables: BTreeMap<String, ListingTableUrl> = BTreeMap::new();
     let mut is_known = true;
     plan.apply_with_subqueries(|plan| {
         let LogicalPlan::TableScan(scan) = plan else { return Ok(TreeNodeRecursion::Continue) };
         let provider = source_as_provider(&scan.source)?;
-        if provider.is::<FarTableProvider>() {
+        if let Some(table) = provider.downcast_ref::<FarTableProvider>() {
+            far.insert(table.table().name().to_owned());
             return Ok(TreeNodeRecursion::Continue);
         }
         match provider.downcast_ref::<ListingTable>() {
@@ -112,7 +146,7 @@ async fn parquet_sources(state: &SessionState, plan: &LogicalPlan) -> Result<Opt
         let files = files_of(state, &url).await?;
         sources.push(ParquetSource { name, url: url.as_str().to_owned(), files });
     }
-    Ok(Some(sources))
+    Ok(Some((sources, far.into_iter().collect())))
 }
 
 /// Reports whether an address has a user, or a query, in which signatures come.

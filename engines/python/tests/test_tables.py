@@ -159,6 +159,7 @@ def test_command_tells_of_tables_and_drops_them(shared_cluster, farpool_binary):
         told = json.loads(command("describe", "all types", "--json").stdout)
         assert (told["rows"], told["row_groups"], told["bytes"]) == (ROWS, 2, listed["bytes"])
         assert sum(node["row_groups"] for node in told["nodes"]) == 2
+        assert told["recipe"] is None
         columns = {column["name"]: column for column in told["columns"]}
         assert list(columns) == table.column_names
         assert columns["decimal"] | {"bytes": 0} == {

@@ -1,12 +1,13 @@
 //! Tables that are made again by their recipes after all of their copies were lost, by sessions that did not make them.
 
 use crate::plans::{lines, sales};
-use crate::pools::{Cluster, soon};
+use crate::pools::{Cluster, FARPOOL, command, soon};
 use arrow::array::RecordBatch;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::prelude::ParquetReadOptions;
 use farpool::{ErrorKind, Protection};
 use farpool_datafusion::{FarSession, Options};
+use farpool_tests::programs::output;
 use std::fs::{File, FileTimes};
 use std::path::Path;
 
@@ -58,6 +59,9 @@ async fn lost_tables_and_the_tables_that_they_are_made_from_are_made_again_by_ot
     let opened_before = cluster.pool.table("sums").expect("opened");
     let recipe = cluster.pool.recipe("tables/sums").expect("an answer").expect("a recipe");
     assert_eq!((recipe.kind.as_str(), recipe.rows), ("query", wanted.len() as u64));
+    let mut describe = command(FARPOOL);
+    let told = output(describe.args(["table", "describe", "sums", "--pool", cluster.pool.url()]));
+    assert!(String::from_utf8_lossy(&told.stdout).contains(" | recipe: query\n"), "{told:?}");
     for round in 0..2 {
         cluster.lose_all(MEMORY);
         let found = run(&session(&cluster), "SELECT * FROM sums ORDER BY shop").await;
@@ -139,4 +143,22 @@ async fn session_that_knows_no_recipes_says_which_one_there_is() {
     run(&maker, "CREATE TABLE bare AS SELECT 1 AS n").await.expect("made");
     assert_eq!(cluster.pool.recipe("tables/bare").expect("an answer"), None);
     assert_eq!(cluster.pool.recipe("tables/none").expect_err("none").kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn table_that_would_have_to_be_there_to_be_made_again_has_no_recipe() {
+    let cluster = Cluster::start(MEMORY);
+    let session = session(&cluster);
+    let has_recipe =
+        |table: &str| cluster.pool.recipe(&format!("tables/{table}")).expect("an answer").is_some();
+    run(&session, "CREATE TABLE one AS SELECT 1 AS a").await.expect("made");
+    run(&session, "CREATE TABLE two AS SELECT a + 1 AS a FROM one").await.expect("made");
+    run(&session, "CREATE TABLE three AS SELECT a FROM two").await.expect("made");
+    assert!(has_recipe("two") && has_recipe("three"));
+    run(&session, "CREATE OR REPLACE TABLE one AS SELECT a + 1 AS a FROM one").await.expect("made");
+    assert!(!has_recipe("one"), "it reads itself");
+    run(&session, "CREATE OR REPLACE TABLE two AS SELECT a FROM three").await.expect("made");
+    assert!(!has_recipe("two"), "it reads what is made from it");
+    run(&session, "CREATE OR REPLACE TABLE one AS SELECT a FROM three").await.expect("made");
+    assert!(has_recipe("one") && has_recipe("three"));
 }

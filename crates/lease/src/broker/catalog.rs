@@ -246,8 +246,8 @@ impl BrokerLeases {
         Ok(PlacesOpened { file, class, copies_wanted, places, nodes })
     }
 
-    /// Returns the recipe of the file with this name. If the file is lost and has a recipe, gives the session the task
-    /// of making it again, unless another session that lives has it.
+    /// Returns the recipe of the file with this name; empty if it has none. If the file is lost, gives the session the
+    /// task of making it again, unless another session that lives has it. A session may know how without a recipe.
     ///
     /// The task keeps others from doing the same work. What makes two files of one name impossible is that each
     /// publishes in place of the lost file alone.
@@ -264,7 +264,7 @@ impl BrokerLeases {
             |session: &SessionId| self.sessions.get(session).is_some_and(|known| self.is_heard(now, known));
         let is_other = self.rebuilds.get(&file).is_some_and(|has| *has != claim.session && has_session(has));
         let is_lost = self.seen(tenant, &claim.name).is_ok_and(|named| self.is_lost(named));
-        let is_given = is_lost && !is_other && !claim.is_over && !recipe.is_empty();
+        let is_given = is_lost && !is_other && !claim.is_over;
         if is_given {
             self.rebuilds.insert(file, claim.session);
         } else if !is_other {

@@ -55,13 +55,14 @@ fn one_session_at_a_time_makes_a_lost_file_again() {
 }
 
 #[test]
-fn file_without_a_recipe_is_nobody_s_task() {
+fn file_without_a_recipe_is_the_task_of_one_session_too_which_may_know_how() {
     let mut pool = Pool::new();
     pool.publish_region(0, Replaces::Nothing, &[]).expect("published");
     lose(&mut pool);
-    let session = open(&mut pool, LATER, 21);
-    let claimed = claim(&mut pool, LATER, &session, false);
-    assert_eq!((claimed.is_given, claimed.recipe.len()), (false, 0));
+    let (first, second) = (open(&mut pool, LATER, 21), open(&mut pool, LATER, 22));
+    let claimed = claim(&mut pool, LATER, &first, false);
+    assert_eq!((claimed.is_given, claimed.recipe.len()), (true, 0));
+    assert!(!claim(&mut pool, LATER, &second, false).is_given);
 }
 
 #[test]
