@@ -206,6 +206,16 @@ impl World {
         }
     }
 
+    /// Returns the bytes of the regions that nodes keep for a session.
+    pub(crate) fn bytes_kept_for(&self, session: SessionId) -> u64 {
+        let leases = self.parties.nodes.iter().filter_map(|place| place.life.as_ref()?.service.try_leases());
+        let owners = [RegionOwner::Session(session), RegionOwner::Sealing(session)];
+        let kept = |owned: &&OwnedRegion| owners.contains(&owned.owner);
+        let regions = leases
+            .map(|leases| leases.inventory(Traffic::default(), 0).owned.iter().filter(kept).count() as u64);
+        regions.sum::<u64>() * REGION_BYTES_MIN
+    }
+
     /// Returns a description of a region that is still in use or not wiped. `None` if there is none.
     fn held(&self) -> Option<String> {
         for (index, place) in self.parties.nodes.iter().enumerate() {

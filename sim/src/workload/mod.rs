@@ -86,6 +86,7 @@ pub(crate) fn run(process: ProcessId, index: usize) {
         client.burst();
     }
     client.put_away();
+    client.until_it_works(Client::prove_all_leases_are_known);
     client.until_it_works(Client::prove_names);
     world(|world| world.parties.clients[index].has_seen_names = true);
     while world(|world| world.parties.phase) < Phase::Clearing {

@@ -2,6 +2,7 @@
 
 use super::{Client, MS, first_difference, stamped, violated};
 use crate::kernel::{rest, world};
+use farpool_files::beneath::session_of_pool;
 use farpool_files::{CreateOptions, Error, ErrorKind, Pool};
 use farpool_wire::FileClass;
 
@@ -27,6 +28,22 @@ impl Client {
             }
             rest(200 * MS);
         }
+    }
+
+    /// Proves that nodes keep no region for the session, which has no files left, of which it does not know: that would
+    /// stay leased as long as the session lives.
+    pub(super) fn prove_all_leases_are_known(&mut self, pool: &Pool) -> Result<(), Error> {
+        let known_bytes = pool.stats().leased_bytes;
+        let kept_bytes = world(|world| {
+            world.oracle.checks += 1;
+            world.bytes_kept_for(session_of_pool(pool).id())
+        });
+        if kept_bytes <= known_bytes {
+            return Ok(());
+        }
+        Err(Error::not_rebuilt(format!(
+            "nodes keep {kept_bytes} bytes for a session that knows of {known_bytes}"
+        )))
     }
 
     /// Proves that a file can be created, written, read and deleted.
