@@ -34,6 +34,8 @@ from farpool.demo.cluster import Cluster
 NONE, MIRROR, RS = "none", "mirror", "rs(4,2)"
 HOSTS = 6
 ROW_BYTES = 32
+# Seconds in which nodes wipe memory that was given back, and prepare as much for the next put.
+SETTLE_SECONDS = 4
 # Parts of the pool's memory that tables may take, with their parity or mirrors.
 SHARE = 3
 
@@ -87,6 +89,7 @@ def one_round(binary: str, transport: str, table: pa.Table, measured: dict[str, 
             kinds = [NONE, MIRROR, RS]
             random.shuffle(kinds)
             for kind in kinds:
+                time.sleep(SETTLE_SECONDS)
                 before = leased_bytes(pool)
                 begun = time.perf_counter()
                 pool.put_table(kind, table, protection=kind)
