@@ -2,6 +2,7 @@
 
 use crate::on_time::on_time;
 use crate::programs::{self, PATIENCE, reserved_address};
+use crate::published_copies::numbers;
 use farpool::{
     CreateOptions, ErrorKind, FileClass, IfTaken, Pool, PoolOptions, Protection, StatusReport,
     TransportChoice,
@@ -227,6 +228,29 @@ fn broker_killed_leaves_data_alone_and_started_again_knows_names_and_sessions() 
     // The session is still valid at the new life of the broker, and can lease more memory.
     file.write_at(MIB, &vec![2; 4 * MIB as usize]).expect("more is leased from the new life of the broker");
     assert!(pool.status().expect("a status").term.0 >= 2);
+}
+
+#[test]
+fn table_is_put_once_a_broker_that_has_just_begun_has_heard_of_the_nodes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("broker.redb").display().to_string();
+    let address = reserved_address().to_string();
+    let start = || Process::start(&["broker", "--listen", &address, "--store", &store, "--ttl", "60s"]);
+    let broker = start();
+    let node = node("one", &broker.ready);
+    let pool = connect(&broker.ready, TransportChoice::Tcp);
+    until(&pool, PATIENCE, "the node has joined", |status| !status.nodes.is_empty());
+    let table = numbers();
+    pool.put_table("before", table.schema(), [table.clone()]).expect("put");
+    broker.kill();
+    node.stop();
+    let _again = start();
+    until(&pool, PATIENCE, "the broker knows no node yet", |status| status.nodes.is_empty());
+    std::thread::scope(|threads| {
+        let put = threads.spawn(|| pool.put_table("after", table.schema(), [table.clone()]));
+        node.signal(rustix::process::Signal::CONT);
+        put.join().expect("no panic").expect("put");
+    });
 }
 
 #[test]

@@ -52,9 +52,9 @@ impl Repairable for FileInner {
                 let state = self.state();
                 match state.phase {
                     Phase::Writable => {}
-                    Phase::Published(file) => {
+                    Phase::Published(_) => {
                         drop(state);
-                        self.look_for_copies(file);
+                        self.look_for_copies();
                         return Repaired::All;
                     }
                     _ => return Repaired::All,

@@ -9,6 +9,7 @@ use farpool_transport::{Link, LinkError, ReadOp, WriteOp, wait_writable};
 use farpool_wire::data::Span;
 use farpool_wire::{Code, MonoNs, Opcode, Request, mutant};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Operations grouped by node, in the order in which they were added.
 pub(crate) struct NodeBatches<'r, Op> {
@@ -264,7 +265,9 @@ fn is_silent<Op>(session: &Session, (region, _, begun): &mut Asked<'_, Op>) -> b
             Ok(false) => true,
             Ok(true) => {
                 let deadline = session.request_deadline();
-                match session.await_reply(&region.node, &mut *begun.conversation.link, deadline) {
+                match session.await_reply(Some(&region.node), &mut *begun.conversation.link, deadline, |_| {
+                    Ok(deadline)
+                }) {
                     Ok(()) => false,
                     Err(LinkError::TimedOut) => true,
                     Err(error) => {
@@ -330,6 +333,11 @@ fn finish<Op: Spanned>(
     });
     result.map_err(|error| {
         if let Some(span) = moved_on {
+            if (span.region, span.epoch) == (region.region, region.epoch) {
+                // A published file has moved. It is looked up again, and not read here until then.
+                region.is_taken.store(true, Ordering::Release);
+                session.repair.request();
+            }
             session.leases.lose_region(&region.node, span.region, span.epoch);
         }
         settle(session, region, error)

@@ -136,8 +136,12 @@ impl Nodes {
     /// none is lost.
     pub(crate) fn lost_shown(&self) -> String {
         let links = self.links.lock();
-        let lost: Vec<&str> =
-            links.values().filter(|node| node.is_lost()).map(|node| &*node.info.name).collect();
+        let (lost, living): (Vec<&Arc<NodeLinks>>, Vec<_>) = links.values().partition(|node| node.is_lost());
+        let is_back = |name: &&str| living.iter().any(|node| *node.info.name == **name);
+        let mut lost: Vec<&str> =
+            lost.iter().map(|node| &*node.info.name).filter(|name| !is_back(name)).collect();
+        lost.sort_unstable();
+        lost.dedup();
         if lost.is_empty() { String::new() } else { format!("; lost nodes: {}", lost.join(", ")) }
     }
 }

@@ -20,6 +20,10 @@ use std::sync::atomic::Ordering;
 
 /// Bytes of each shard that are encoded at once, and of a shard that are computed at once.
 const PIECE_BYTES: u64 = EXTENT_BYTES_MAX;
+/// Number of times that parity is added to a file, at most.
+const PARITY_TRIES: u32 = 4;
+/// Time in ms before parity is added again.
+const PARITY_PAUSE_MS: u64 = 250;
 /// Bytes that are computed from one answer of the nodes. As many bytes of each shard that is read are in memory.
 const BATCH_BYTES: u64 = 4 * PIECE_BYTES;
 
@@ -81,17 +85,27 @@ impl FileInner {
             let group: Vec<(Range<u64>, Name)> = group.into_iter().map(|index| runs[index].clone()).collect();
             self.add_stripe(&group, parity.into())
         };
-        let added: Result<Vec<Stripe>, Error> = grouped(&lengths, data.into()).into_iter().map(add).collect();
-        match added {
-            Ok(stripes) => {
-                self.state().stripes = Some(Arc::new(Stripes::new(stripes)));
-                Ok(())
+        let mut left = PARITY_TRIES;
+        loop {
+            let added: Result<Vec<Stripe>, Error> =
+                grouped(&lengths, data.into()).into_iter().map(add).collect();
+            let error = match added {
+                Ok(stripes) => {
+                    self.state().stripes = Some(Arc::new(Stripes::new(stripes)));
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let freed = self.state().map.cut_off(allocated);
+            self.session.leases.give_back(freed);
+            left -= 1;
+            // A node that was to have the parity is lost or silent. Another one may be there.
+            let is_of_a_node = error.refusal().is_none()
+                && matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable | ErrorKind::Exhausted);
+            if left == 0 || !is_of_a_node {
+                return Err(error.during("adding parity"));
             }
-            Err(error) => {
-                let freed = self.state().map.cut_off(allocated);
-                self.session.leases.give_back(freed);
-                Err(error.during("adding parity"))
-            }
+            self.session.base.pause(PARITY_PAUSE_MS)?;
         }
     }
 

@@ -492,6 +492,25 @@ impl Pool {
         self.inner.session.broker.status()
     }
 
+    /// Returns the size in bytes of the pool's regions; the least if nodes differ. Waits as long as for a broker if the
+    /// pool had nodes before: a broker that has just begun to lead hears of them one by one.
+    ///
+    /// Errors: [`ErrorKind::Exhausted`] if the pool has no memory nodes.
+    pub fn region_bytes(&self) -> Result<u64, Error> {
+        let session = &self.inner.session;
+        let give_up = session.deadline(session.options().broker_patience_ms);
+        loop {
+            let nodes = self.status()?.nodes;
+            if let Some(bytes) = nodes.iter().map(|node| node.info.region_bytes).min() {
+                return Ok(bytes);
+            }
+            if session.hosts_seen() == 0 || session.host().now() >= give_up {
+                return Err(Error::new(ErrorKind::Exhausted, "the pool has no memory nodes"));
+            }
+            session.base.pause(50)?;
+        }
+    }
+
     /// Returns which memory each node donates, as it told its broker. Nodes and brokers of version 1 of the protocol do
     /// not tell.
     pub fn list_memory(&self) -> Result<Vec<NodeMemory>, Error> {

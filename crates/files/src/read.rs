@@ -40,6 +40,11 @@ fn is_worth_another_copy(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable | ErrorKind::Tampered)
 }
 
+/// Reports whether bytes that could not be read may be at other nodes than this session knows.
+fn is_elsewhere(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable)
+}
+
 /// Lets nodes be asked again that did not answer in a short time. They may be busy, and answer if they get more.
 fn forgive(failed: &mut Vec<Missed>, hurried: &mut Vec<Arc<NodeLinks>>) {
     let hurried = std::mem::take(hurried);
@@ -76,11 +81,15 @@ impl FileInner {
         let mut reopened = 0;
         loop {
             match self.fetch(&mut ranges) {
-                Err(error) if is_published && error.kind() == ErrorKind::Lost && reopened < REOPENS_MAX => {
+                Err(error) if is_published && is_elsewhere(&error) && reopened < REOPENS_MAX => {
                     // The bytes may have moved to other nodes, or been rebuilt, under the same name.
                     reopened += 1;
                     drop(lock);
-                    self.reopen(&error)?;
+                    match error.kind() {
+                        ErrorKind::Lost => self.reopen(&error)?,
+                        _ if self.look_for_copies() => {}
+                        _ => return Err(error),
+                    }
                     (lock, _) = self.begin(kind, &around, check)?;
                 }
                 other => return other,

@@ -75,9 +75,7 @@ pub fn put_table<E: Display>(
         if !options.replace && lost.is_none() && has_table(pool, name)? {
             return Err(there_is_one());
         }
-        let regions = pool.status()?.nodes.iter().map(|node| node.info.region_bytes).min();
-        let region_bytes =
-            regions.ok_or_else(|| Error::new(ErrorKind::Exhausted, "the pool has no memory nodes"))?;
+        let region_bytes = pool.region_bytes()?;
         let encryption = options.key.as_ref().map(|key| TableEncryption::of(pool, key)).transpose()?;
         let mut packer = RowGroupEncoder::new(schema, region_bytes)?;
         if options.layout == TableLayout::Rows {

@@ -12,7 +12,7 @@ use crate::ship_keys::ShipJoinKeys;
 use crate::substrait;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::catalog::MemoryCatalogProviderList;
-use datafusion::common::{Result, TableReference, exec_datafusion_err, exec_err};
+use datafusion::common::{DataFusionError, Result, TableReference, exec_datafusion_err, exec_err};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::TrackConsumersPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
@@ -22,7 +22,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext};
 use farpool::table::{PutOptions, TABLE_PREFIX};
-use farpool::{Error, FileId, Pool, Recipe, shown};
+use farpool::{Error, ErrorKind, FileId, Pool, Recipe, shown};
 use futures::StreamExt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -46,6 +46,8 @@ const MAKERS: usize = 2;
 
 /// Number of batches that wait, at most, to be put into a new far table. The query that makes them then waits.
 const AHEAD: usize = 4;
+/// Number of times, at most, that a query is run to put its rows, because bytes were lost before they had a copy.
+const PUTS_MAX: usize = 4;
 
 /// DataFusion session with the far tables of a pool by their names, and any other tables registered in it.
 #[derive(Clone)]
@@ -125,7 +127,7 @@ impl FarSession {
                 let set = config.options().extensions.get::<Options>().cloned().unwrap_or_default();
                 let protection = set.table_protection;
                 let made_by = match set.recipes {
-                    true => recipes::made_by(&self.context.state(), &create.input, protection).await,
+                    true => recipes::made_by(&self.pool, &self.context.state(), create, protection).await,
                     false => None,
                 };
                 let options =
@@ -178,8 +180,23 @@ impl FarSession {
         substrait::write(state, plan).await
     }
 
-    /// Puts the rows of a query as a far table, while they are computed.
+    /// Puts the rows of a query as a far table, while they are computed. Runs the query again if bytes of the table are
+    /// lost before they have a copy.
     pub async fn put(&self, name: &str, rows: DataFrame, options: PutOptions) -> Result<()> {
+        let is_lost = |error: &DataFusionError| {
+            let DataFusionError::External(error) = error else { return false };
+            error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Lost)
+        };
+        for _ in 1..PUTS_MAX {
+            match self.put_once(name, rows.clone(), options.clone()).await {
+                Err(error) if is_lost(&error) => {}
+                other => return other,
+            }
+        }
+        self.put_once(name, rows, options).await
+    }
+
+    async fn put_once(&self, name: &str, rows: DataFrame, options: PutOptions) -> Result<()> {
         let mut rows = rows.execute_stream().await?;
         let schema = rows.schema();
         let (send, mut receive) = tokio::sync::mpsc::channel::<Result<RecordBatch>>(AHEAD);

@@ -299,7 +299,7 @@ class Pool:
 
         Where the pool has two hosts, each row group has copies on two of them, unless `protection` is "none". With
         `protection="rs(4,2)"` the row groups get parity on other hosts in place of copies. A scan goes on when a host
-        is lost.
+        is lost. If bytes are lost before they have a copy, data that has a length is put again.
 
         Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
         not have, a row larger than a region, a file that cannot be read, a key of another length, a pool with one host

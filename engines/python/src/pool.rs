@@ -3,8 +3,8 @@
 use crate::file::PyFile;
 use crate::function::{self, Asked, PyFunction};
 use crate::scan::PyScan;
-use crate::table::PyTable;
-use crate::{arrow, certificates, errors, forks, units};
+use crate::table::{self, PyTable};
+use crate::{certificates, errors, forks, units};
 use arrow_array::RecordBatchReader;
 use farpool::monitoring::{Access, Endpoint};
 use farpool::table::{PutOptions, TableLayout};
@@ -448,7 +448,7 @@ impl PyPool {
     ///
     /// Where the pool has two hosts, each row group has copies on two of them, unless `protection` is "none". With
     /// `protection="rs(4,2)"` the row groups get parity on other hosts in place of copies. A scan goes on when a host
-    /// is lost.
+    /// is lost. If bytes are lost before they have a copy, data that has a length is put again.
     ///
     /// Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
     /// not have, a row larger than a region, a file that cannot be read, a key of another length, a pool with one host
@@ -479,8 +479,9 @@ impl PyPool {
         };
         let protection = self::protection(py, protection)?;
         let options = PutOptions { layout, key: table_key(py, key)?, replace, protection, made_by: None };
-        let batches = arrow::stream_of(data)?;
-        self.run(py, |pool| pool.put_table_with(name, batches.schema(), batches, &options))
+        table::put(data, |batches| {
+            self.run(py, |pool| Ok(pool.put_table_with(name, batches.schema(), batches, &options)))
+        })
     }
 
     /// Opens a far table. An encrypted one can be read only with its `key`. With `encrypt_answers`, nodes also encrypt

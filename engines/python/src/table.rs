@@ -2,10 +2,11 @@
 
 use crate::scan::PyScan;
 use crate::{arrow, errors, forks, units};
+use arrow_array::ffi_stream::ArrowArrayStreamReader;
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
-use farpool::FarTable;
 use farpool::table::TableReader;
+use farpool::{ErrorKind, FarTable};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use std::sync::Arc;
@@ -15,6 +16,26 @@ use std::sync::Arc;
 pub(crate) struct PyTable {
     table: FarTable,
     forks: u64,
+}
+
+/// Number of times, at most, that a table is put because bytes were lost before they had a copy.
+const PUTS_MAX: usize = 4;
+
+/// Calls `put` with the batches of an object. Data that has a length can be read again, as tables can, so it is put
+/// again if bytes are lost meanwhile. Readers of batches cannot.
+pub(crate) fn put(
+    data: &Bound<'_, PyAny>,
+    put: impl Fn(ArrowArrayStreamReader) -> PyResult<Result<(), farpool::Error>>,
+) -> PyResult<()> {
+    let py = data.py();
+    let mut left = if data.hasattr("__len__")? { PUTS_MAX } else { 1 };
+    loop {
+        left -= 1;
+        match put(arrow::stream_of(data)?)? {
+            Err(error) if error.kind() == ErrorKind::Lost && left > 0 => {}
+            other => return other.map_err(|error| errors::of(py, &error)),
+        }
+    }
 }
 
 /// Returns the type `TableInfo(name, size, lost)`.

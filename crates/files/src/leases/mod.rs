@@ -188,9 +188,9 @@ impl Leases {
         Ok(())
     }
 
-    /// Notes that no region held at a node is ours any more.
-    pub(crate) fn lose_regions(&self, links: &Arc<NodeLinks>) {
-        self.lose_regions_below(links, u64::MAX);
+    /// Notes that no region held at a node is ours any more. Returns these regions.
+    pub(crate) fn lose_regions(&self, links: &Arc<NodeLinks>) -> Vec<Arc<LeasedRegion>> {
+        self.lose_regions_below(links, u64::MAX)
     }
 
     /// Notes that one region is not ours any more, although the node knows the session. The node had forgotten the
@@ -207,7 +207,7 @@ impl Leases {
         }
     }
 
-    fn lose_regions_below(&self, links: &Arc<NodeLinks>, below: u64) {
+    fn lose_regions_below(&self, links: &Arc<NodeLinks>, below: u64) -> Vec<Arc<LeasedRegion>> {
         let mut held = self.held.lock();
         let gone: Vec<Arc<LeasedRegion>> = held
             .regions
@@ -221,10 +221,11 @@ impl Leases {
         if !gone.is_empty() {
             self.repair.request();
         }
-        for region in gone {
+        for region in &gone {
             region.is_taken.store(true, Ordering::Release);
-            self.forget_region(&mut held, &region);
+            self.forget_region(&mut held, region);
         }
+        gone
     }
 
     fn forget_region(&self, held: &mut Held, region: &LeasedRegion) {

@@ -43,7 +43,10 @@ impl Leases {
                     links.end_lease();
                     if holds {
                         add(&self.base.counters.nodes_lost, 1);
-                        self.lose_regions(&links);
+                        // A node that was stopped may find a renewal that was sent meanwhile, before it looks at its
+                        // clock. It then keeps them as long as it is told that the session lives.
+                        let gone = self.lose_regions(&links);
+                        self.held.lock().unsent_releases.extend(gone);
                     }
                 }
             }
