@@ -318,6 +318,7 @@ impl FarFile {
             Ok((Phase::Published(_) | Phase::Deleted, _)) | Err(_) => {}
             Ok((Phase::Writable, freed)) => inner.session.leases.give_back(freed),
             Ok((Phase::Sealing | Phase::Sealed(_), freed)) => {
+                inner.session.leases.unnamed.fetch_sub(1, Ordering::AcqRel);
                 // The file has no name, and can get none any more.
                 let (sealed, leased): (Vec<_>, Vec<_>) =
                     freed.into_iter().partition(|allocation| !allocation.region.is_leased);

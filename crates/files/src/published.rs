@@ -15,7 +15,7 @@ use farpool_wire::{Code, FileClass, List, Name, NodeId, Reply, Request, WireErro
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most bytes of a published file that is opened, with its parity: its map takes some 100 bytes for each MiB.
 const SEALED_BYTES_MAX: u64 = 4 << 40;
@@ -85,6 +85,7 @@ impl FileInner {
         let mut state = self.state();
         if matches!(state.phase, Phase::Sealed(_)) {
             state.phase = Phase::Published(published.file);
+            self.session.leases.unnamed.fetch_sub(1, Ordering::AcqRel);
         }
         let listed: BTreeSet<_> = places.regions.iter().map(|region| (region.node, region.region)).collect();
         let is_left = |region: &LeasedRegion| !listed.contains(&(region.node.info.node, region.region));
@@ -157,6 +158,7 @@ impl FileInner {
             return Ok(false);
         }
         state.phase = Phase::Sealing;
+        self.session.leases.unnamed.fetch_add(1, Ordering::AcqRel);
         Ok(true)
     }
 

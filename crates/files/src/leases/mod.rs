@@ -28,7 +28,7 @@ use farpool_wire::limits::HOST_LABEL_LEVELS_MAX;
 use farpool_wire::{Code, Epoch, List, MonoNs, RegionIndex, Request};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes leased or sealed by one request, at most. A node makes so many ready well within a request's timeout.
 const STEP_BYTES: u64 = 512 << 20;
@@ -89,6 +89,8 @@ pub(crate) struct Leases {
     held: Mutex<Held>,
     /// Mutex under which a thread asks for more memory.
     growing: HostMutex<Growing>,
+    /// Number of files that are sealed, or are being sealed, and have not been published.
+    pub(crate) unnamed: AtomicU64,
 }
 
 impl Leases {
@@ -110,6 +112,7 @@ impl Leases {
             grace_ms: opened.grace_ms.into(),
             held: Mutex::default(),
             growing: HostMutex::default(),
+            unnamed: AtomicU64::new(0),
         }
     }
 

@@ -11,7 +11,7 @@ use farpool_wire::limits::LEASE_REGIONS_MAX;
 use farpool_wire::{FileClass, Incarnation, List, NodeId, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Renewals after which a region that holds no extent is given back.
 const IDLE_RENEWALS: u32 = 4;
@@ -85,6 +85,31 @@ impl Leases {
             }
         }
         self.release(&leaving, timeout_ms);
+        self.leave_drained(timeout_ms);
+    }
+
+    /// Leaves nodes that are being emptied and at which the session has nothing left. A node may still keep what the
+    /// session has sealed there: if a file was published and replaced at once, a broker that began to lead in between
+    /// does not know that the region had a name, and waits for the session to publish it.
+    fn leave_drained(&self, timeout_ms: u64) {
+        for links in self.nodes.all() {
+            let is_left = links.is_draining() && links.leased_until().0 > 0;
+            // No region is leased while this is held, so none is given back that was leased a moment ago.
+            let Some(_growing) = self.growing.try_take().filter(|_| is_left && !links.is_suspect()) else {
+                continue;
+            };
+            let holds = self.held.lock().regions.values().any(|region| Arc::ptr_eq(&region.node, &links));
+            if holds || self.unnamed.load(Ordering::Acquire) > 0 {
+                continue;
+            }
+            let (release, deadline) = (self.release_all(), self.base.deadline(timeout_ms));
+            let told = links.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
+            if told.is_ok() {
+                links.end_lease();
+                // No renewal tells any more when it is used again. Until then the broker grants no tickets for it.
+                links.set_draining(false);
+            }
+        }
     }
 
     /// Tells the nodes that this session does not use these regions any more.
