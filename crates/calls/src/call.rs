@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Options of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallOptions {
-    /// Placement of the call. Default: [`Placement::Auto`]. [`Placement::Split`] is for [`Caller::call_each`] only.
+    /// Placement of the call. Default: [`Placement::Auto`]. [`Placement::Split`] is for `call_each` only.
     pub placement: Placement,
     /// A byte of the window. The call is shipped to the node that holds it; `None` (the default) means the node that
     /// holds most of the window.

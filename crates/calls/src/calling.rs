@@ -293,7 +293,8 @@ impl Caller {
             let begun = if hops == 0 { first } else { first.map(|_| now()) };
             let (called, output, (by_itself, ended_at)) = self.call_at(places, &station, &mut call)?;
             call.ran_ns += called.ran_ns;
-            hops += by_itself;
+            // The peer may have sent any number.
+            hops = u32::saturating_add(hops, by_itself);
             let is_plain = called.outcome == Outcome::Done && hops == 0 && call.supplied == 0;
             if let Some(begun) = begun.filter(|_| is_plain) {
                 let took_ns = now().0.saturating_sub(begun.0);

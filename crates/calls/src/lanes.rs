@@ -137,7 +137,7 @@ impl OpenLane {
     /// Returns how often a call has hopped by itself before it ended, and the name of the node at which it ended if
     /// that is another one.
     pub(crate) fn hopped(&self, called: &Called) -> (u32, Option<String>) {
-        if called.outcome != Outcome::Done {
+        if called.outcome != Outcome::Done || self.peers.is_empty() {
             return (0, None);
         }
         let ended = (called.detail >> 32).checked_sub(1).and_then(|at| self.peers.get(at as usize));
