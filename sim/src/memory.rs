@@ -94,7 +94,15 @@ struct File {
 #[derive(Debug)]
 enum Backing {
     Anonymous(Pages),
-    Shared(Arc<File>, SharedAccess),
+    Shared(Arc<File>, Holders),
+}
+
+/// Processes that may have a region's file, as in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holders {
+    Node,
+    Writer,
+    Readers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,15 +296,15 @@ impl SimMemory {
 
     /// Replaces the memory behind a closed gate by a fresh memory file that clients can map. Copies the pages of the
     /// first `keep_bytes` bytes to it; later bytes are zero.
-    fn move_to_file(&self, region: &mut Region, keep_bytes: usize, access: SharedAccess) {
+    fn move_to_file(&self, region: &mut Region, keep_bytes: usize, holders: Holders) {
         let pages = match &region.backing {
             Backing::Anonymous(pages) => pages.copied(keep_bytes),
             Backing::Shared(file, _) => file.pages.lock().copied(keep_bytes),
         };
         leave_file(&region.backing);
         let file = File { pages: Mutex::new(pages), serves: AtomicU64::new(0) };
-        region.backing = Backing::Shared(Arc::new(file), access);
-        region.dirty_bytes = self.region_bytes;
+        region.backing = Backing::Shared(Arc::new(file), holders);
+        region.dirty_bytes = if holders == Holders::Node { keep_bytes as u64 } else { self.region_bytes };
         region.changes += 1;
     }
 }
@@ -366,7 +374,7 @@ impl Memory for SimMemory {
         if write.is_some() && !is_zero {
             violated("I4", || format!("region {index} was opened for its new holder without being zeroed"));
         }
-        if write.is_none() && matches!(region.backing, Backing::Shared(_, SharedAccess::ReadWrite)) {
+        if write.is_none() && matches!(region.backing, Backing::Shared(_, Holders::Writer | Holders::Node)) {
             violated("I1", || format!("region {index} is sealed in a file that its writer may have mapped"));
         }
         region.state = GateState::Open;
@@ -410,16 +418,40 @@ impl Memory for SimMemory {
     fn share(&self, index: RegionIndex) -> Result<(), RegionError> {
         interrupted();
         let mut region = self.clean(index)?;
-        self.fresh_memory("create the file of a shared region")?;
-        self.move_to_file(&mut region, 0, SharedAccess::ReadWrite);
+        if let Backing::Anonymous(_) = region.backing {
+            self.fresh_memory("create the file of a shared region")?;
+            self.move_to_file(&mut region, 0, Holders::Node);
+        }
         Ok(())
     }
 
-    fn reseat(&self, index: RegionIndex) -> Result<(), RegionError> {
+    fn is_copied_to_seal(&self, index: RegionIndex) -> bool {
+        let is_copied = |region: MutexGuard<'_, Region>| {
+            !matches!(region.backing, Backing::Shared(_, Holders::Node | Holders::Readers))
+        };
+        self.region(index).is_ok_and(is_copied)
+    }
+
+    fn reseat(&self, index: RegionIndex, spare: Option<RegionIndex>) -> Result<(), RegionError> {
         let mut region = self.closed(index)?;
-        self.fresh_memory("create the file of a sealed region")?;
+        let region = &mut *region;
+        if let Backing::Shared(_, holders @ Holders::Node) = &mut region.backing {
+            *holders = Holders::Readers;
+            region.dirty_bytes = self.region_bytes;
+            return Ok(());
+        }
+        let takes = |spare: RegionIndex| match self.clean(spare) {
+            Ok(mut spare) if matches!(spare.backing, Backing::Shared(_, Holders::Node)) => {
+                self.leave_to_host(&mut spare);
+                true
+            }
+            _ => false,
+        };
+        if !spare.is_some_and(takes) {
+            self.fresh_memory("create the file of a sealed region")?;
+        }
         let dirty_bytes = region.dirty_bytes as usize;
-        self.move_to_file(&mut region, dirty_bytes, SharedAccess::Read);
+        self.move_to_file(region, dirty_bytes, Holders::Readers);
         Ok(())
     }
 
@@ -429,13 +461,18 @@ impl Memory for SimMemory {
 
     fn hand_out(&self, index: RegionIndex, access: SharedAccess) -> Result<Shared, RegionError> {
         interrupted();
-        let region = self.region(index)?;
-        let (Backing::Shared(file, has), Some((epoch, ..))) = (&region.backing, region.opened) else {
+        let mut region = self.region(index)?;
+        let region = &mut *region;
+        let (Backing::Shared(file, holders), Some((epoch, ..))) = (&mut region.backing, region.opened) else {
             return Err(RegionError::NotShared { region: index });
         };
         let is_writable = access == SharedAccess::ReadWrite;
-        if is_writable && *has == SharedAccess::Read {
+        if is_writable && *holders == Holders::Readers {
             return Err(RegionError::NotShared { region: index });
+        }
+        if *holders == Holders::Node {
+            *holders = Holders::Writer;
+            region.dirty_bytes = self.region_bytes;
         }
         let mapping =
             Mapping { file: Arc::clone(file), is_writable, region_bytes: self.region_bytes, epoch, index };
@@ -456,10 +493,8 @@ impl Memory for SimMemory {
         let region = &mut *region;
         match &mut region.backing {
             Backing::Anonymous(pages) => pages.clear(),
-            Backing::Shared(..) => {
-                leave_file(&region.backing);
-                region.backing = Backing::Anonymous(Pages::new(self.region_bytes));
-            }
+            Backing::Shared(file, Holders::Node) => file.pages.lock().clear(),
+            Backing::Shared(..) => self.leave_to_host(region),
         }
         region.dirty_bytes = 0;
         region.changes += 1;
@@ -467,14 +502,20 @@ impl Memory for SimMemory {
     }
 
     fn scrub_away(&self, index: RegionIndex) -> Result<(), RegionError> {
-        self.scrub(index)
+        self.scrub(index)?;
+        self.leave_to_host(&mut *self.closed(index)?);
+        Ok(())
     }
 
     fn give_back(&self, index: RegionIndex) -> Result<(), RegionError> {
         interrupted();
-        let region = self.closed(index)?;
+        let mut region = self.closed(index)?;
         match (&region.backing, region.dirty_bytes) {
             (Backing::Anonymous(pages), 0) if pages.is_zero() => Ok(()),
+            (Backing::Shared(file, Holders::Node), 0) if file.pages.lock().is_zero() => {
+                self.leave_to_host(&mut region);
+                Ok(())
+            }
             (_, dirty_bytes) => Err(RegionError::NotClean { region: index, dirty_bytes }),
         }
     }
@@ -498,6 +539,13 @@ impl Memory for SimMemory {
 }
 
 impl SimMemory {
+    /// Makes a region anonymous memory without a page.
+    fn leave_to_host(&self, region: &mut Region) {
+        leave_file(&region.backing);
+        region.backing = Backing::Anonymous(Pages::new(self.region_bytes));
+        region.changes += 1;
+    }
+
     fn set_suspended(&self, index: RegionIndex, state: GateState) -> Result<(), RegionError> {
         let mut region = self.region(index)?;
         let epoch = self.epoch(index);

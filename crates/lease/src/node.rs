@@ -310,6 +310,17 @@ impl NodeLeases {
         Some(region)
     }
 
+    /// Takes a free, mappable region out, so that its memory can become that of a region that is being sealed. `None`
+    /// if there is none. The caller gives the region back with [`Self::scrubbed`] or, if it is still mappable, with
+    /// [`Self::made_mappable`].
+    pub fn take_mappable(&mut self) -> Option<RegionIndex> {
+        let region = self.mappable.pop_last()?;
+        self.free.remove(&region);
+        self.regions[region.0 as usize].state = State::Cleaning;
+        self.cleaning += 1;
+        Some(region)
+    }
+
     /// Notes that clients of this host can map the memory of a region, so the region may be granted. If more regions
     /// have memory than the limit permits, returns the order to wipe the region instead, after which its pages go to
     /// the host.

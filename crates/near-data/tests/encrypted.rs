@@ -45,7 +45,7 @@ impl Node {
         }
         if is_sealed {
             arena.close(REGION, Epoch(2)).expect("closed");
-            arena.reseat(REGION).expect("reseated");
+            arena.reseat(REGION, None).expect("reseated");
             arena.open(REGION, Epoch(2), None, Some(HANDLE)).expect("sealed");
         }
         let (node, _) = NodeService::begin(Arc::new(Machine), arena, NodeId(1)).expect("a node");

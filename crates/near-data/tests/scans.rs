@@ -61,7 +61,7 @@ impl Node {
             entered.copy_in((at * (64 << 10)) as u64, piece).expect("copied");
         }
         arena.close(REGION, SEALED).expect("closed");
-        arena.reseat(REGION).expect("reseated");
+        arena.reseat(REGION, None).expect("reseated");
         arena.open(REGION, SEALED, None, Some(READ)).expect("sealed");
         let host = Arc::new(Clocked { ahead_ms: AtomicU64::new(0) });
         let (service, _) = NodeService::begin(host.clone(), arena, NodeId(1)).expect("a node");

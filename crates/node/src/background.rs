@@ -6,7 +6,6 @@ use crate::memory::Memory;
 use crate::pressure::{Pressure, Verdict};
 use crate::service::NodeService;
 use farpool_host::Event;
-use farpool_lease::NodeLeases;
 use farpool_lease::node::{Action, Withdrawal};
 use farpool_lease::ticket::TicketKey;
 use farpool_region::RegionError;
@@ -63,12 +62,13 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms:
     };
     loop {
         let heard = node.chores_changed.heard();
-        let (next, sharing_wanted) = {
+        let (next, files_wanted) = {
             let mut chores = node.chores.lock();
             if chores.stop {
                 return;
             }
-            (chores.scrub.pop_front(), chores.sharing_wanted)
+            let is_ahead = prefault == Prefault::Ahead;
+            (chores.scrub.pop_front(), chores.sharing_wanted || (chores.sealing_wanted && is_ahead))
         };
         if let Some(region) = next {
             scrub(node, region);
@@ -94,19 +94,11 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms:
             node.chores.lock().touched += 1;
             continue;
         }
-        if sharing_wanted && make_mappable(node) {
+        if files_wanted && make_mappable(node) {
             continue;
         }
         node.host.wait(&node.chores_changed, heard, node.host.now().plus_ms(tick_ms));
     }
-}
-
-/// Reports an event to the lease rules, and carries out the decision.
-fn decide<M: Memory>(node: &NodeService<M>, tell: impl FnOnce(&mut NodeLeases) -> Option<Action>) {
-    let mut leases = node.leases();
-    let action = tell(&mut leases);
-    // These actions fail only because of a bug, which is logged.
-    let _ = node.carry_out(action.as_slice());
 }
 
 fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
@@ -123,7 +115,8 @@ fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
     match wiped {
         Ok(()) if node.is_withheld(region) => {}
         Ok(()) => {
-            decide(node, |leases| leases.scrubbed(region));
+            // Memory that only the node has had stays mappable. Carrying the decision out fails only because of a bug.
+            let _ = node.put_back(region);
             node.changed();
         }
         // The region is not granted again. A region that cannot be zeroed is lost capacity, but shows nobody's bytes.
@@ -142,17 +135,10 @@ fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
 /// Makes one more free region mappable. Returns false if there was none to take, or if it could not be made mappable.
 fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
     let Some(region) = node.leases().take_to_make_mappable() else { return false };
-    match node.arena.share(region) {
-        Ok(()) => {
-            decide(node, |leases| leases.made_mappable(region));
-            true
-        }
-        // The region stays as it was. The lease that needs it mappable retries, and reports the error.
-        Err(_) => {
-            decide(node, |leases| leases.scrubbed(region));
-            false
-        }
-    }
+    // After an error, the region stays as it was. The lease that needs it mappable retries, and reports the error.
+    let made = node.arena.share(region);
+    let _ = node.put_back(region);
+    made.is_ok()
 }
 
 /// Registers the node with the broker and sends reports until the node stops. Without a broker the node keeps serving,

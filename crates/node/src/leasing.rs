@@ -11,7 +11,7 @@ use farpool_lease::node::Action;
 use farpool_region::RegionError;
 use farpool_wire::control::*;
 use farpool_wire::limits::LEASE_REGIONS_MAX;
-use farpool_wire::{Code, Name, Refusal, RegionIndex, Reply, mutant};
+use farpool_wire::{Code, FileClass, Name, Refusal, RegionIndex, Reply, mutant};
 
 /// Milliseconds after which a thread that waits for a region to be moved checks again, in case it missed the event.
 const MOVING_LOOK_MS: u64 = 50;
@@ -40,8 +40,10 @@ impl<M: Memory> NodeService<M> {
             let claimed = self.claim_moving(&leased.grants);
             (leased, claimed)
         };
-        if lease.shared {
-            self.chores.lock().sharing_wanted = true;
+        if lease.shared || lease.ticket.class == FileClass::Pinned {
+            let mut chores = self.chores.lock();
+            chores.sharing_wanted |= lease.shared;
+            chores.sealing_wanted |= !lease.shared;
         }
         let sharing = if lease.shared { Sharing::Mappable } else { Sharing::Any };
         let opened = self.open_granted(&actions, sharing);
@@ -135,8 +137,31 @@ impl<M: Memory> NodeService<M> {
         }
     }
 
+    /// Moves the bytes of a region to memory that its writer has not mapped. Uses that of a free region, if one has
+    /// memory that is ready.
+    fn reseat(&self, region: RegionIndex) -> Result<(), RegionError> {
+        let spare = if self.arena.is_copied_to_seal(region) { self.leases().take_mappable() } else { None };
+        let moved = self.arena.reseat(region, spare);
+        if let Some(spare) = spare {
+            // Its memory may have to go to the host by now. Carrying that out fails only because of a bug.
+            let _ = self.put_back(spare);
+        }
+        moved
+    }
+
+    /// Makes a region free again that was taken out of the free ones, and is clean.
+    pub(crate) fn put_back(&self, region: RegionIndex) -> Result<(), Refusal> {
+        let is_mappable = self.arena.is_shared(region) == Some(true);
+        let mut leases = self.leases();
+        let action = match is_mappable {
+            true => leases.made_mappable(region),
+            false => leases.scrubbed(region),
+        };
+        self.carry_out(action.as_slice())
+    }
+
     /// Moves the bytes of an immutable region to memory that its writer has not mapped, and lets readers in. Takes some
-    /// 50 ms for each 64 MiB, without the lease lock. Does nothing if it was done before.
+    /// 6 ms for each 64 MiB, or 50 ms if no memory is ready, without the lease lock. Does nothing if it was done before.
     pub(crate) fn open_sealed(&self, grant: &Grant) -> Result<(), Refusal> {
         let Grant { region, epoch, handle } = *grant;
         let fence = self.arena.enter(region)?.fence();
@@ -146,7 +171,7 @@ impl<M: Memory> NodeService<M> {
         if fence.read_handle == Some(handle) {
             return Ok(());
         }
-        let moved = if mutant!(SealedNotMoved) { Ok(()) } else { self.arena.reseat(region) };
+        let moved = if mutant!(SealedNotMoved) { Ok(()) } else { self.reseat(region) };
         match moved.and_then(|()| self.arena.open(region, epoch, None, Some(handle))) {
             // The region was revoked meanwhile. It is wiped once this is over.
             Err(RegionError::EpochOrder { current, .. }) => Err(Refusal::new(Code::StaleEpoch, current.0)),

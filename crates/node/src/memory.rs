@@ -52,7 +52,11 @@ pub trait Memory: Send + Sync + 'static {
     /// Makes a closed, clean region mappable; see [`Arena::share`].
     fn share(&self, region: RegionIndex) -> Result<(), RegionError>;
     /// Moves a closed region's bytes to memory that its writer has not mapped; see [`Arena::reseat`].
-    fn reseat(&self, region: RegionIndex) -> Result<(), RegionError>;
+    fn reseat(&self, region: RegionIndex, spare: Option<RegionIndex>) -> Result<(), RegionError>;
+    /// Reports whether `reseat` would copy bytes, for which it can use a spare file; see [`Arena::is_copied_to_seal`].
+    fn is_copied_to_seal(&self, _region: RegionIndex) -> bool {
+        false
+    }
     /// Reports whether the region can be mapped. `None` if there is no such region.
     fn is_shared(&self, region: RegionIndex) -> Option<bool>;
     /// Returns what a client on this host needs to map the region; see [`Arena::shared_fd`].
@@ -196,8 +200,12 @@ impl Memory for Arena {
         Arena::share(self, region)
     }
 
-    fn reseat(&self, region: RegionIndex) -> Result<(), RegionError> {
-        Arena::reseat(self, region)
+    fn reseat(&self, region: RegionIndex, spare: Option<RegionIndex>) -> Result<(), RegionError> {
+        Arena::reseat(self, region, spare)
+    }
+
+    fn is_copied_to_seal(&self, region: RegionIndex) -> bool {
+        Arena::is_copied_to_seal(self, region)
     }
 
     fn is_shared(&self, region: RegionIndex) -> Option<bool> {

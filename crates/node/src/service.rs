@@ -48,6 +48,9 @@ pub(crate) struct Chores {
     pub(crate) report: bool,
     /// True once a client on this host has leased. Others will follow, and mappable memory takes time to make.
     pub(crate) sharing_wanted: bool,
+    /// True once a client has leased for pinned files. Their regions are sealed, which costs nothing if they are
+    /// mappable.
+    pub(crate) sealing_wanted: bool,
     /// Count of starts and ends of prefaults, which consume the host's memory.
     pub(crate) touched: u64,
     /// True once the broker has answered this node's first report.

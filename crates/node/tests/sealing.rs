@@ -97,9 +97,9 @@ impl Memory for Moving {
         self.arena.share(region)
     }
 
-    fn reseat(&self, region: RegionIndex) -> Result<(), RegionError> {
+    fn reseat(&self, region: RegionIndex, spare: Option<RegionIndex>) -> Result<(), RegionError> {
         pass(&self.moves)?;
-        self.arena.reseat(region)
+        self.arena.reseat(region, spare)
     }
 
     fn is_shared(&self, region: RegionIndex) -> Option<bool> {

@@ -94,7 +94,7 @@ enum Backing {
 enum Holders {
     /// The node alone.
     Node,
-    /// The node and the writer of a lease.
+    /// The node and a client that was given a descriptor while the region was leased.
     Writer,
     /// The node and readers. Nobody writes the file any more.
     Readers,
@@ -263,37 +263,46 @@ impl Arena {
         u64::from(region.0) * WORD_STRIDE_BYTES
     }
 
-    /// Gives a closed, clean region a fresh memory file of zeros, with all its pages present, for a local client to
-    /// map. The anonymous pages go back to the host first, so the node never holds more memory than its share.
+    /// Gives a closed, clean region a fresh memory file of zeros, with all its pages present: a local client can map it,
+    /// and sealing it copies nothing unless one has. The anonymous pages go back to the host first, so the node never
+    /// holds more memory than its share. Does nothing if the region is such a file already.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::NotClean`], [`RegionError::NotShared`] if the region lies on
     /// a device, [`RegionError::Donation`], [`RegionError::System`] (the region stays as it was, but its pages may be
     /// gone), [`RegionError::NoSuchRegion`].
     pub fn share(&self, region: RegionIndex) -> Result<(), RegionError> {
         let mut slot = self.clean_slot(region)?;
-        match &mut slot.backing {
+        match &slot.backing {
             Backing::Range if !self.ground.has_files() => Err(RegionError::NotShared { region }),
             Backing::Range => {
                 self.discard(region, &mut slot)?;
-                self.move_to_file(region, &mut slot, 0, Holders::Writer)
+                self.move_to_file(region, &mut slot)
             }
-            // Nobody else has had the file yet.
-            Backing::File { holders, .. } => {
-                *holders = Holders::Writer;
-                self.gate(region).set_dirty_bytes(self.region_bytes);
-                Ok(())
-            }
+            // Nobody else has had the file of a clean region.
+            Backing::File { .. } => Ok(()),
         }
     }
 
-    /// Copies a closed region's bytes into a fresh memory file that only the node writes, so that the region can be
-    /// sealed. Whoever mapped the old file sees zeros from now on, and writes to it reach nobody. Anonymous memory
-    /// becomes a file that readers can map. For a moment both the old and the new memory are in use. Nothing is copied
-    /// if nobody but the node can write the memory: a device, or a file that no client was given.
+    /// Reports whether [`Arena::reseat`] would copy the region's bytes to a file of ordinary memory.
+    pub fn is_copied_to_seal(&self, region: RegionIndex) -> bool {
+        let is_copied = |slot: MutexGuard<'_, Slot>| {
+            !matches!(slot.backing, Backing::File { holders: Holders::Node | Holders::Readers, .. })
+        };
+        self.ground.is_ordinary() && self.slot(region).is_ok_and(is_copied)
+    }
+
+    /// Copies a closed region's bytes into a memory file that only the node writes, so that the region can be sealed.
+    /// Whoever mapped the old file sees zeros from now on, and writes to it reach nobody. Anonymous memory becomes a
+    /// file that readers can map. Nothing is copied if nobody but the node can write the memory: a device, or a file
+    /// that no client was given.
+    ///
+    /// The file is that of `spare`, if that is a closed, clean region of ordinary memory with a file that no client was
+    /// given; `spare` is without a file and without a page afterwards. Otherwise it is a fresh one, which takes eight
+    /// times as long, and for a moment both the old and the new memory are in use.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::Donation`] and [`RegionError::System`] (the region stays as
     /// it was), [`RegionError::NoSuchRegion`].
-    pub fn reseat(&self, region: RegionIndex) -> Result<(), RegionError> {
+    pub fn reseat(&self, region: RegionIndex, spare: Option<RegionIndex>) -> Result<(), RegionError> {
         let mut slot = self.closed_slot(region)?;
         match &mut slot.backing {
             Backing::Range if !self.ground.has_files() => Ok(()),
@@ -303,21 +312,30 @@ impl Arena {
                 Ok(())
             }
             _ => {
+                let _one = (!self.ground.is_ordinary()).then(|| self.moving.lock());
                 let dirty_bytes = self.gate(region).dirty_bytes() as usize;
-                self.move_to_file(region, &mut slot, dirty_bytes, Holders::Readers)
+                let file = spare.filter(|spare| *spare != region).and_then(|spare| self.take_file(spare));
+                let file = file.map_or_else(|| self.ground.file().map(Arc::new), Ok)?;
+                self.move_into(file, region, &mut slot, dirty_bytes, Holders::Readers);
+                Ok(())
             }
         }
     }
 
-    /// Returns a descriptor of a region's memory file, with this access, for a client.
+    /// Returns a descriptor of a region's memory file, with this access, for a client. From then on, any byte of a
+    /// region that is not sealed may have been written.
     ///
-    /// Errors: [`RegionError::NotShared`] if it was not shared or reseated, or to write a region that was reseated;
+    /// Errors: [`RegionError::NotShared`] if the region is no file, or to write one that was reseated;
     /// [`RegionError::System`], [`RegionError::NoSuchRegion`].
     pub fn shared_fd(&self, region: RegionIndex, access: SharedAccess) -> Result<OwnedFd, RegionError> {
-        let slot = self.slot(region)?;
+        let mut slot = self.slot(region)?;
         let refused = |error| RegionError::system("duplicate a shared region's descriptor", 0, error);
+        if let Backing::File { holders: holders @ Holders::Node, .. } = &mut slot.backing {
+            *holders = Holders::Writer;
+            // A client writes its mapping without passing the gate.
+            self.gate(region).set_dirty_bytes(self.region_bytes);
+        }
         match (&slot.backing, access) {
-            (Backing::File { holders: Holders::Node, .. }, _) => Err(RegionError::NotShared { region }),
             (Backing::File { memory, holders: Holders::Writer }, SharedAccess::ReadWrite) => {
                 memory.fd().try_clone().map_err(refused)
             }
@@ -340,17 +358,14 @@ impl Arena {
         }
     }
 
-    /// Reports whether the region is a memory file that clients may be given; `None` if there is no such region.
+    /// Reports whether the region is a memory file, which clients may be given; `None` if there is no such region.
     pub fn is_shared(&self, region: RegionIndex) -> Option<bool> {
-        let is_out = |backing: &Backing| match backing {
-            Backing::Range => false,
-            Backing::File { holders, .. } => *holders != Holders::Node,
-        };
-        self.slot(region).ok().map(|slot| is_out(&slot.backing))
+        self.slot(region).ok().map(|slot| matches!(slot.backing, Backing::File { .. }))
     }
 
     /// Zeroes the bytes of a closed region that may have been written. A region whose file a client was given loses it:
-    /// it becomes anonymous memory again, without a page present, or gets another file of huge pages.
+    /// it becomes anonymous memory again, without a page present, or gets another file of huge pages. One whose file
+    /// only the node has had keeps it.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::NoSuchRegion`]; of huge pages also [`RegionError::Donation`]
     /// and [`RegionError::System`], if others have taken the pages (the region stays as it was).
@@ -361,11 +376,8 @@ impl Arena {
             (Backing::Range | Backing::File { holders: Holders::Node, .. }, _) => {
                 self.slice(region, &slot).zero(gate.dirty_bytes() as usize);
             }
-            (Backing::File { .. }, Some(range)) => {
-                gate.seat(range.base());
-                self.leave_file(&mut slot, Backing::Range);
-            }
-            (Backing::File { .. }, None) => self.move_to_file(region, &mut slot, 0, Holders::Node)?,
+            (Backing::File { .. }, Some(range)) => self.return_to_range(region, &mut slot, range),
+            (Backing::File { .. }, None) => self.move_to_file(region, &mut slot)?,
         }
         gate.set_dirty_bytes(0);
         Ok(())
@@ -378,11 +390,9 @@ impl Arena {
     pub fn scrub_away(&self, region: RegionIndex) -> Result<(), RegionError> {
         if self.ground.is_ordinary() {
             let mut slot = self.closed_slot(region)?;
-            if let Backing::Range = slot.backing {
-                self.discard(region, &mut slot)?;
-                self.gate(region).set_dirty_bytes(0);
-                return Ok(());
-            }
+            self.return_pages(region, &mut slot)?;
+            self.gate(region).set_dirty_bytes(0);
+            return Ok(());
         }
         self.scrub(region)
     }
@@ -436,7 +446,7 @@ impl Arena {
     /// [`RegionError::NoSuchRegion`].
     pub fn give_back(&self, region: RegionIndex) -> Result<(), RegionError> {
         let mut slot = self.clean_slot(region)?;
-        if self.ground.is_ordinary() { self.discard(region, &mut slot) } else { Ok(()) }
+        if self.ground.is_ordinary() { self.return_pages(region, &mut slot) } else { Ok(()) }
     }
 
     fn slot(&self, region: RegionIndex) -> Result<MutexGuard<'_, Slot>, RegionError> {
@@ -512,22 +522,61 @@ impl Arena {
         range.discard().map_err(refused)
     }
 
-    /// Replaces the memory behind the closed gate by a fresh file, and copies the region's first `keep_bytes` bytes to
-    /// it.
-    fn move_to_file(
+    /// Returns all pages of a closed region of ordinary memory to the host. It has no file afterwards.
+    fn return_pages(&self, region: RegionIndex, slot: &mut Slot) -> Result<(), RegionError> {
+        match (&slot.backing, self.ground.range(region.0)) {
+            // The pages of the range went when the region became a file.
+            (Backing::File { .. }, Some(range)) => {
+                self.return_to_range(region, slot, range);
+                Ok(())
+            }
+            _ => self.discard(region, slot),
+        }
+    }
+
+    /// Replaces the file behind the closed gate by the region's range, which has no page present.
+    fn return_to_range(&self, region: RegionIndex, slot: &mut Slot, range: MappedSlice<'_>) {
+        self.gate(region).seat(range.base());
+        self.leave_file(slot, Backing::Range);
+    }
+
+    /// Takes the file of a closed, clean region of ordinary memory that no client was given. `None` if it has none.
+    fn take_file(&self, spare: RegionIndex) -> Option<Arc<FileMemory>> {
+        let (mut slot, range) = (self.clean_slot(spare).ok()?, self.ground.range(spare.0)?);
+        if !matches!(slot.backing, Backing::File { holders: Holders::Node, .. }) {
+            return None;
+        }
+        self.gate(spare).seat(range.base());
+        self.forget_lock(&mut slot);
+        match std::mem::replace(&mut slot.backing, Backing::Range) {
+            Backing::File { memory, .. } => Some(memory),
+            Backing::Range => None,
+        }
+    }
+
+    /// Replaces the memory behind the closed gate of a region by a fresh file of zeros.
+    fn move_to_file(&self, region: RegionIndex, slot: &mut Slot) -> Result<(), RegionError> {
+        let _one = (!self.ground.is_ordinary()).then(|| self.moving.lock());
+        let file = Arc::new(self.ground.file()?);
+        self.move_into(file, region, slot, 0, Holders::Node);
+        Ok(())
+    }
+
+    /// Replaces the memory behind the closed gate by a file of zeros, and copies the region's first `keep_bytes` bytes
+    /// to it.
+    fn move_into(
         &self,
+        memory: Arc<FileMemory>,
         region: RegionIndex,
         slot: &mut Slot,
         keep_bytes: usize,
         holders: Holders,
-    ) -> Result<(), RegionError> {
-        let _one = (!self.ground.is_ordinary()).then(|| self.moving.lock());
-        let memory = Arc::new(self.ground.file()?);
+    ) {
         memory.slice().copy_from(&self.slice(region, slot), keep_bytes);
         let gate = self.gate(region);
         gate.seat(memory.slice().base());
-        // A client writes its mapping without passing the gate, so any byte may be written.
-        gate.set_dirty_bytes(self.region_bytes);
+        // A file that readers have is not clean, whatever it holds: it must not be granted again.
+        gate.set_dirty_bytes(if holders == Holders::Node { keep_bytes as u64 } else { self.region_bytes });
         if let Backing::Range = slot.backing {
             // The region's range counts as clean from here on. If its pages cannot go back to the host, their bytes
             // must therefore be wiped.
@@ -539,7 +588,6 @@ impl Arena {
         if self.lock {
             self.lock_slot(region, slot);
         }
-        Ok(())
     }
 
     /// Replaces the backing of a slot whose gate is already seated on the new one. The pages of the old file go once

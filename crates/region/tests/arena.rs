@@ -146,7 +146,7 @@ proptest! {
                 Step::Reseat => {
                     epoch += 1;
                     arena.close(R1, Epoch(epoch)).unwrap();
-                    arena.reseat(R1).unwrap();
+                    arena.reseat(R1, None).unwrap();
                     open_sealed(&arena, R1, epoch);
                     is_sealed = true;
                 }
@@ -194,7 +194,7 @@ fn memory_of_an_open_region_is_left_alone() {
     open(&arena, R0, 1);
     write(&arena, R0, 0, b"mine");
     let refused =
-        [arena.scrub(R0), arena.share(R0), arena.reseat(R0), arena.give_back(R0), arena.prefault(R0)];
+        [arena.scrub(R0), arena.share(R0), arena.reseat(R0, None), arena.give_back(R0), arena.prefault(R0)];
     for result in refused {
         assert!(matches!(result, Err(RegionError::NotClosed { epoch: Epoch(1), .. })));
     }

@@ -35,7 +35,7 @@ fn regions_of_a_numa_node_are_bound_to_it_in_every_form() {
     open(&arena, R0, 1);
     write(&arena, R0, 0, b"bytes");
     arena.close(R0, Epoch(2)).unwrap();
-    arena.reseat(R0).unwrap();
+    arena.reseat(R0, None).unwrap();
     assert!(pages_bound_to(node, Mapped::File) >= 512, "pages of the sealed region's file");
     open_sealed(&arena, R0, 2);
     assert_eq!(read(&arena, R0, 0, 5), b"bytes");

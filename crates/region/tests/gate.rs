@@ -175,7 +175,7 @@ fn close_under_hammering_threads_then_no_old_byte_lands_and_reads_are_whole() {
             }
             arena.close(R0, Epoch(epoch + 1)).unwrap();
             if epoch.is_multiple_of(2) {
-                arena.reseat(R0).unwrap();
+                arena.reseat(R0, None).unwrap();
             }
             open_sealed(&arena, R0, epoch + 1);
             thread::sleep(Duration::from_micros(200));

@@ -44,7 +44,7 @@ fn use_region(arena: &Arena, region: RegionIndex, epoch: u64) {
     open(arena, region, epoch + 2);
     write(arena, region, 0, b"second");
     arena.close(region, Epoch(epoch + 3)).unwrap();
-    arena.reseat(region).unwrap();
+    arena.reseat(region, None).unwrap();
     open_sealed(arena, region, epoch + 3);
     assert_eq!(read(arena, region, 0, 6), b"second");
     assert_eq!(arena.sealed(region, 0, 6).unwrap().as_ref(), b"second");
@@ -109,10 +109,11 @@ fn huge_pages_that_others_took_are_an_error_and_the_region_stays_as_it_was() {
     let arena = Arena::new(&ArenaOptions { donation, ..ArenaOptions::new(REGION_BYTES, 2) }).unwrap();
     arena.share(R0).unwrap();
     open(&arena, R0, 1);
+    let _written = arena.shared_fd(R0, SharedAccess::ReadWrite).unwrap();
     write(&arena, R0, 0, b"kept");
     reserve_left(4);
     arena.close(R0, Epoch(2)).unwrap();
-    let error = arena.reseat(R0).unwrap_err();
+    let error = arena.reseat(R0, None).unwrap_err();
     assert!(matches!(error, RegionError::System { .. }), "{error}");
     assert!(matches!(arena.scrub(R0), Err(RegionError::System { .. })));
     open(&arena, R0, 2);
@@ -153,7 +154,7 @@ fn device_is_wiped_before_use_and_belongs_to_one_arena() {
     write(&arena, R0, 0, b"secret");
     assert_eq!(read(&arena, R0, 0, 6), b"secret");
     arena.close(R0, Epoch(2)).unwrap();
-    arena.reseat(R0).unwrap();
+    arena.reseat(R0, None).unwrap();
     open_sealed(&arena, R0, 2);
     assert_eq!(read(&arena, R0, 0, 6), b"secret");
     assert!(arena.sealed(R0, 0, 6).is_none(), "bytes of a device are copied, because it is written again");

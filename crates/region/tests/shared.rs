@@ -4,7 +4,7 @@
 mod arenas;
 
 use arenas::*;
-use farpool_region::{Arena, RegionError, SharedAccess};
+use farpool_region::{Arena, ArenaOptions, RegionError, SharedAccess};
 use farpool_wire::{Epoch, RegionIndex};
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate};
 use rustix::io::Errno;
@@ -59,6 +59,24 @@ impl Drop for ClientMap {
         // SAFETY: unmaps what `new` mapped.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
+}
+
+/// Bytes of the region of one test, by which its file is found among those of the other tests.
+const FILE_BYTES: u64 = 8 * MIB;
+
+/// Returns the inode of the file of [`FILE_BYTES`] bytes that this process maps. `None` if there is none.
+fn only_file() -> Option<u64> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let of_line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (begin, end) = words.next()?.split_once('-')?;
+        let address = |text| u64::from_str_radix(text, 16).unwrap();
+        let is_it = address(end) - address(begin) == FILE_BYTES && line.contains("/memfd:farpool-region");
+        is_it.then(|| words.nth(3).unwrap().parse().unwrap())
+    };
+    let files: Vec<u64> = maps.lines().filter_map(of_line).collect();
+    assert!(files.len() <= 1, "{maps}");
+    files.first().copied()
 }
 
 fn pages_bytes(fd: &OwnedFd) -> u64 {
@@ -167,7 +185,7 @@ fn reseat_of_a_mapped_region_keeps_its_bytes_and_shuts_the_writer_out() {
     zombie.put(3, 33);
     zombie.put(MIB as usize - 1, 99);
     arena.close(R0, Epoch(2)).unwrap();
-    arena.reseat(R0).unwrap();
+    arena.reseat(R0, None).unwrap();
     open_sealed(&arena, R0, 2);
     zombie.put(3, 66);
     assert_eq!(read(&arena, R0, 2, 3), [0, 33, 0]);
@@ -190,7 +208,7 @@ fn reseat_of_an_anonymous_region_makes_it_mappable() {
     assert_eq!(arena.is_shared(R0), Some(false));
     assert!(matches!(arena.shared_fd(R0, SharedAccess::Read), Err(RegionError::NotShared { .. })));
     arena.close(R0, Epoch(2)).unwrap();
-    arena.reseat(R0).unwrap();
+    arena.reseat(R0, None).unwrap();
     open_sealed(&arena, R0, 2);
     let fd = arena.shared_fd(R0, SharedAccess::Read).unwrap();
     let reader = ClientMap::new(fd.as_fd(), MIB, SharedAccess::Read).unwrap();
@@ -198,6 +216,89 @@ fn reseat_of_an_anonymous_region_makes_it_mappable() {
     arena.close(R0, Epoch(3)).unwrap();
     arena.scrub(R0).unwrap();
     assert_eq!((arena.is_shared(R0), arena.verify_zero(R0).unwrap()), (Some(false), true));
+}
+
+/// A region that was made a file ahead of its lease costs nothing to seal, and stays a file while only the node has it.
+#[test]
+fn file_that_no_client_was_given_is_sealed_without_a_copy_and_wiped_in_place() {
+    let arena = Arena::new(&ArenaOptions::new(FILE_BYTES, 1)).unwrap();
+    arena.share(R0).unwrap();
+    let file = only_file();
+    open(&arena, R0, 1);
+    write(&arena, R0, 100, b"table");
+    arena.close(R0, Epoch(2)).unwrap();
+    arena.scrub(R0).unwrap();
+    assert_eq!((arena.verify_zero(R0).unwrap(), only_file()), (true, file));
+    open(&arena, R0, 2);
+    write(&arena, R0, 100, b"other");
+    arena.close(R0, Epoch(3)).unwrap();
+    arena.reseat(R0, None).unwrap();
+    open_sealed(&arena, R0, 3);
+    assert_eq!((read(&arena, R0, 99, 6), only_file()), (b"\0other".to_vec(), file));
+    arena.close(R0, Epoch(4)).unwrap();
+    arena.scrub(R0).unwrap();
+    assert_eq!((arena.is_shared(R0), only_file()), (Some(false), None), "readers may have it");
+    for give_back in [Arena::give_back, Arena::scrub_away] {
+        arena.share(R0).unwrap();
+        give_back(&arena, R0).unwrap();
+        assert_eq!((arena.is_shared(R0), only_file()), (Some(false), None));
+    }
+}
+
+/// Memory that is ready takes the bytes of a region whose writer has mapped it: no page is made meanwhile.
+#[test]
+fn sealed_region_takes_the_file_of_a_free_one() {
+    let arena = small_arena(3);
+    let (old, zombie) = leased_and_mapped(&arena, R0);
+    zombie.put(3, 33);
+    arena.close(R0, Epoch(2)).unwrap();
+    arena.share(R1).unwrap();
+    assert!(arena.is_copied_to_seal(R0));
+    arena.reseat(R0, Some(R1)).unwrap();
+    assert!(!arena.is_copied_to_seal(R0));
+    assert_eq!((arena.is_shared(R1), arena.verify_zero(R1).unwrap()), (Some(false), true));
+    open_sealed(&arena, R0, 2);
+    open(&arena, R1, 1);
+    write(&arena, R1, 3, &[44]);
+    zombie.put(3, 66);
+    assert_eq!((read(&arena, R0, 2, 3), pages_bytes(&old)), (vec![0, 33, 0], 4096));
+}
+
+/// A region that is leased, sealed, not clean, or without a file keeps what it has.
+#[test]
+fn file_of_a_region_that_is_not_free_is_not_taken() {
+    let arena = small_arena(3);
+    let (_fd, of_r1) = leased_and_mapped(&arena, R1);
+    of_r1.put(0, 11);
+    for spare in [R0, R1, RegionIndex(2), RegionIndex(3)] {
+        open(&arena, R0, arena.enter(R0).unwrap().fence().epoch.0 + 1);
+        write(&arena, R0, 0, &[22]);
+        let epoch = arena.enter(R0).unwrap().fence().epoch.0 + 1;
+        arena.close(R0, Epoch(epoch)).unwrap();
+        arena.reseat(R0, Some(spare)).unwrap();
+        open_sealed(&arena, R0, epoch);
+        assert_eq!((read(&arena, R0, 0, 1), of_r1.get(0)), (vec![22], 11), "spare {spare}");
+        arena.close(R0, Epoch(epoch + 1)).unwrap();
+        arena.scrub(R0).unwrap();
+    }
+    arena.close(R1, Epoch(2)).unwrap();
+    open(&arena, R0, 90);
+    arena.close(R0, Epoch(91)).unwrap();
+    arena.reseat(R0, Some(R1)).unwrap();
+    assert!(!arena.verify_zero(R1).unwrap(), "its bytes are still to be wiped");
+}
+
+/// Whoever has a descriptor, even one to read, would see what the next holder writes.
+#[test]
+fn file_of_a_lease_that_a_client_was_given_to_read_is_not_used_again() {
+    let arena = small_arena(1);
+    arena.share(R0).unwrap();
+    open(&arena, R0, 1);
+    let fd = arena.shared_fd(R0, SharedAccess::Read).unwrap();
+    write(&arena, R0, 0, &[7]);
+    arena.close(R0, Epoch(2)).unwrap();
+    arena.scrub(R0).unwrap();
+    assert_eq!((arena.is_shared(R0), pages_bytes(&fd)), (Some(false), 0));
 }
 
 /// A program reads columns in place: the region may be taken back meanwhile, but its bytes may not change.
@@ -208,7 +309,7 @@ fn sealed_bytes_stay_as_they_are_while_somebody_looks_at_them_whatever_becomes_o
     zombie.put(3, 33);
     assert!(arena.sealed(R0, 0, 8).is_none(), "its writer may change it");
     arena.close(R0, Epoch(2)).unwrap();
-    arena.reseat(R0).unwrap();
+    arena.reseat(R0, None).unwrap();
     assert!(arena.sealed(R0, 0, 8).is_none(), "nobody has been let in");
     let refused = arena.open(R0, Epoch(2), Some(handle_of(2)), None);
     assert!(matches!(refused, Err(RegionError::NotClean { .. })), "{refused:?}");

@@ -17,13 +17,13 @@ use std::collections::{BTreeSet, VecDeque};
 const GRANTED_MAX: usize = 16;
 
 /// Takes the next region to grant out of the free ones. Prefers memory that a client on this host can map at once if
-/// `shared`, and memory that it cannot map otherwise.
+/// `wants_mappable`, and memory that it cannot map otherwise.
 pub(super) fn pick(
     free: &mut BTreeSet<RegionIndex>,
     mappable: &mut BTreeSet<RegionIndex>,
-    shared: bool,
+    wants_mappable: bool,
 ) -> Option<RegionIndex> {
-    let fits = |region: &&RegionIndex| mappable.contains(region) == shared;
+    let fits = |region: &&RegionIndex| mappable.contains(region) == wants_mappable;
     let region = free.iter().find(fits).or_else(|| free.first()).copied()?;
     if !mutant!(GrantsTwice) {
         free.remove(&region);
@@ -111,7 +111,9 @@ impl NodeLeases {
         self.spent.insert(ticket.id, ticket.not_after_ms);
         let mut grants = Vec::with_capacity(wanted);
         for _ in 0..wanted {
-            let Some(region) = pick(&mut self.free, &mut self.mappable, lease.shared) else { break };
+            // What is leased for pinned files will be sealed, for which its memory has to be mappable.
+            let wants_mappable = lease.shared || ticket.class == FileClass::Pinned;
+            let Some(region) = pick(&mut self.free, &mut self.mappable, wants_mappable) else { break };
             let entry = &mut self.regions[region.0 as usize];
             entry.epoch = Epoch(entry.epoch.0 + 1);
             entry.state = State::Leased(ticket.session);
