@@ -1,13 +1,14 @@
-//! Reads and writes grouped by node, and their requests to all these nodes at once.
+//! Reads, writes and other requests, grouped by node and sent to all these nodes at once.
 
 use crate::error::{Error, ErrorKind};
 use crate::node_links::{Conversation, LeasedRegion, NodeLinks, Repeat};
 use crate::plan::Segment;
 use crate::session::Session;
-use crate::session_core::{BRIEF_MS, LOOK_MS};
+use crate::session_core::{BRIEF_MS, LOOK_MS, SessionCore};
 use farpool_transport::{Link, LinkError, ReadOp, WriteOp, wait_writable};
 use farpool_wire::data::Span;
-use farpool_wire::{Code, MonoNs, Opcode, Request, mutant};
+use farpool_wire::{Code, MonoNs, Opcode, Reply, Request, mutant};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -342,6 +343,49 @@ fn finish<Op: Spanned>(
         }
         settle(session, region, error)
     })
+}
+
+/// Request to a node, which works through `bytes` bytes for it. Repeating it must be harmless.
+pub(crate) struct NodeRequest {
+    pub(crate) node: Arc<NodeLinks>,
+    pub(crate) request: Request,
+    pub(crate) bytes: u64,
+}
+
+/// Sends requests to nodes and returns the answers, in order. The nodes work at the same time; each gets one request
+/// after the other, and none after one that failed, whose error then stands for the rest.
+pub(crate) fn ask_all(base: &SessionCore, requests: &[NodeRequest]) -> Vec<Result<Reply, Error>> {
+    let mut answers: Vec<Option<Result<Reply, Error>>> = requests.iter().map(|_| None).collect();
+    let mut left: BTreeMap<_, VecDeque<usize>> = BTreeMap::new();
+    for (index, one) in requests.iter().enumerate() {
+        left.entry((one.node.info.node, one.node.info.incarnation)).or_default().push_back(index);
+    }
+    while !left.is_empty() {
+        let begin = |of_node: &mut VecDeque<usize>| {
+            let NodeRequest { node, request, bytes } = &requests[of_node[0]];
+            let deadline = base.request_deadline_for(*bytes);
+            let mut conversation = node.begin(deadline)?;
+            let posted = conversation.link.post_call(request, deadline);
+            Ok((conversation, posted))
+        };
+        let begun: Vec<Result<_, Error>> = left.values_mut().map(begin).collect();
+        for (of_node, begun) in left.values_mut().zip(begun) {
+            let Some(index) = of_node.pop_front() else { continue };
+            let NodeRequest { node, request, bytes } = &requests[index];
+            // A new deadline: another node that did not answer may have used up the last one.
+            let deadline = base.request_deadline_for(*bytes);
+            let answer = begun.and_then(|(mut conversation, posted)| {
+                let taken = posted.and_then(|()| conversation.link.take_call(request, deadline));
+                node.end(conversation, taken, deadline, Repeat::Harmless, |link| link.call(request, deadline))
+            });
+            if let Err(error) = &answer {
+                of_node.drain(..).for_each(|rest| answers[rest] = Some(Err(error.clone())));
+            }
+            answers[index] = Some(answer);
+        }
+        left.retain(|_, of_node| !of_node.is_empty());
+    }
+    answers.into_iter().flatten().collect()
 }
 
 /// Copies bytes from one segment of an extent to another, on any nodes.

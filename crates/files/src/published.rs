@@ -3,7 +3,8 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
-use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+use crate::node_batches::{NodeRequest, ask_all};
+use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::options::{IfTaken, Protection};
 use crate::plan::{Allocation, EXTENT_BYTES_MAX, ExtentCopy, FileMap, Stripe, Stripes};
 use crate::rebuilding::Rebuild;
@@ -211,27 +212,27 @@ impl FileInner {
                 wanted.entry(copy.region).or_default().push((index, range));
             }
         }
-        let mut silent: BTreeSet<NodeId> = BTreeSet::new();
+        let (mut asked, mut requests) = (Vec::new(), Vec::new());
         for (region, ranges) in wanted {
             let of = places.regions.get(region as usize);
-            let at = of.and_then(|region| leased.get(&(region.incarnation, region.region)));
-            let Some(at) = at.filter(|at| !silent.contains(&at.node.info.node)) else { continue };
-            let asked = Request::Checksums(Checksums {
+            let Some(at) = of.and_then(|region| leased.get(&(region.incarnation, region.region))) else {
+                continue;
+            };
+            let (indices, ranges): (Vec<usize>, Vec<RegionRange>) = ranges.into_iter().unzip();
+            let bytes = ranges.iter().map(|range| u64::from(range.bytes)).sum();
+            let request = Request::Checksums(Checksums {
                 region: at.region,
                 epoch: at.epoch,
                 handle: at.handle,
-                ranges: List::new(ranges.iter().map(|(_, range)| range.clone()).collect())
-                    .map_err(too_many)?,
+                ranges: List::new(ranges).map_err(too_many)?,
             });
-            let bytes = ranges.iter().map(|(_, range)| u64::from(range.bytes)).sum();
-            let deadline = self.session.base.request_deadline_for(bytes);
-            let answer = at.node.converse(deadline, Repeat::Harmless, |link| link.call(&asked, deadline));
-            let Ok(Reply::Checksums(taken)) = answer else {
-                silent.insert(at.node.info.node);
-                continue;
-            };
-            for ((index, _), checksum) in ranges.iter().zip(taken.checksums.iter()) {
-                let run = &mut places.runs[*index];
+            requests.push(NodeRequest { node: Arc::clone(&at.node), request, bytes });
+            asked.push(indices);
+        }
+        for (indices, answer) in asked.into_iter().zip(ask_all(&self.session.base, &requests)) {
+            let Ok(Reply::Checksums(taken)) = answer else { continue };
+            for (index, checksum) in indices.into_iter().zip(taken.checksums.iter()) {
+                let run = &mut places.runs[index];
                 if run.checksum != 0 && run.checksum != *checksum {
                     let message =
                         format!("the copies of run {index} of the file differ; write the file again");

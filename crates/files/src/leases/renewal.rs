@@ -3,12 +3,13 @@
 use super::{Leases, STEP_BYTES};
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
+use crate::node_batches::{NodeRequest, ask_all};
 use crate::node_links::{LeasedRegion, Repeat};
 use crate::plan::Group;
 use crate::stats::add;
 use farpool_wire::control::*;
 use farpool_wire::limits::LEASE_REGIONS_MAX;
-use farpool_wire::{FileClass, Incarnation, List, NodeId, Request};
+use farpool_wire::{FileClass, Incarnation, List, NodeId, Reply, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -166,36 +167,42 @@ impl Leases {
             }
             by_node.entry((region.node.info.node, region.node.info.incarnation)).or_default().push(region);
         }
-        for regions in by_node.into_values() {
-            let step = regions.first().map_or(1, |region| STEP_BYTES / region.node.info.region_bytes).max(1);
-            for regions in regions.chunks(step as usize) {
-                match self.seal_step(regions) {
-                    Ok(these) => sealed(these),
-                    Err(error) => {
-                        failed.get_or_insert(error);
-                        break;
-                    }
-                }
+        let (mut steps, mut requests) = (Vec::new(), Vec::new());
+        for regions in by_node.values() {
+            let Some(node) = regions.first().map(|region| &region.node) else { continue };
+            let region_bytes = node.info.region_bytes;
+            for regions in regions.chunks((STEP_BYTES / region_bytes).max(1) as usize) {
+                let request = self.seal_request(regions)?;
+                let bytes = regions.len() as u64 * region_bytes;
+                requests.push(NodeRequest { node: Arc::clone(node), request, bytes });
+                steps.push(regions);
+            }
+        }
+        for (regions, answer) in steps.into_iter().zip(ask_all(&self.base, &requests)) {
+            match answer.and_then(|reply| self.note_sealed(regions, reply)) {
+                Ok(these) => sealed(these),
+                Err(error) => _ = failed.get_or_insert(error),
             }
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// Seals some regions of one node, with one request.
-    fn seal_step(&self, regions: &[Arc<LeasedRegion>]) -> Result<BTreeMap<u64, Arc<LeasedRegion>>, Error> {
-        let Some(links) = regions.first().map(|region| Arc::clone(&region.node)) else {
-            return Ok(BTreeMap::new());
-        };
+    /// Returns the request to seal some regions of one node.
+    fn seal_request(&self, regions: &[Arc<LeasedRegion>]) -> Result<Request, Error> {
         let at = regions.iter().map(|region| RegionAt { region: region.region, epoch: region.epoch });
-        let request = Request::Seal(Seal {
-            session: self.proof.session,
-            secret: self.proof.secret,
-            regions: List::new(at.collect()).map_err(|error| {
-                Error::new(ErrorKind::Invalid, format!("too many regions to seal at once: {error}"))
-            })?,
-        });
-        let deadline = self.base.request_deadline_for(regions.len() as u64 * links.info.region_bytes);
-        let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&request, deadline))?;
+        let regions = List::new(at.collect()).map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("too many regions to seal at once: {error}"))
+        })?;
+        Ok(Request::Seal(Seal { session: self.proof.session, secret: self.proof.secret, regions }))
+    }
+
+    /// Takes the answer to the request to seal some regions. Returns the sealed regions, by the numbers that the leased
+    /// ones had.
+    fn note_sealed(
+        &self,
+        regions: &[Arc<LeasedRegion>],
+        reply: Reply,
+    ) -> Result<BTreeMap<u64, Arc<LeasedRegion>>, Error> {
         let grants = answer_of!(reply, Seal)?;
         if grants.regions.len() != regions.len() {
             let message = "a node sealed a different number of regions than it was asked to";
@@ -207,7 +214,7 @@ impl Leases {
             self.forget_region(&mut held, before);
             let after = LeasedRegion {
                 id: before.id,
-                node: Arc::clone(&links),
+                node: Arc::clone(&before.node),
                 region: grant.region,
                 epoch: grant.epoch,
                 handle: grant.handle,
