@@ -182,8 +182,10 @@ impl World {
             .collect();
         have.truncate(stripe.data.len());
         let wanted = stripe.shards().position(|run| run == index)?;
-        let mut computed =
-            StripeCode::new(stripe.data.len(), stripe.parity.len()).ok()?.compute(have, wanted).ok()?;
+        let mut computed = vec![0; longest];
+        let have = have.iter_mut().map(|(shard, found)| (*shard, &mut found[..]));
+        let code = StripeCode::new(stripe.data.len(), stripe.parity.len()).ok()?;
+        code.compute(have, wanted, &mut computed).ok()?;
         computed.truncate(bytes);
         Some(computed)
     }

@@ -69,24 +69,36 @@ impl StripeCode {
         Ok(self.code.encode_sep(data, parity)?)
     }
 
-    /// Computes a range of shard `wanted` from the same range of as many others as there are data. Shards are numbered
-    /// from 0, those with data first.
+    /// Computes a range of shard `wanted` from the same range of as many others as there are data, in place of what
+    /// `into` has. Shards are numbered from 0, those with data first.
     ///
     /// Errors: there are too few shards, one has a wrong number, or their lengths are wrong.
-    pub fn compute(&self, have: Vec<(usize, Vec<u8>)>, wanted: usize) -> Result<Vec<u8>, CodeError> {
-        let mut shards: Vec<Option<Vec<u8>>> = vec![None; self.data + self.parity];
+    pub fn compute<'b>(
+        &self,
+        have: impl IntoIterator<Item = (usize, &'b mut [u8])>,
+        wanted: usize,
+        into: &'b mut [u8],
+    ) -> Result<(), CodeError> {
+        // Shards, and whether they are there.
+        let mut shards: Vec<(&mut [u8], bool)> = Vec::new();
+        shards.resize_with(self.data + self.parity, Default::default);
         let wrong = |number: usize| CodeError(format!("there is no shard {number}, or it was given twice"));
         for (number, shard) in have {
-            let place =
-                shards.get_mut(number).filter(|place| place.is_none()).ok_or_else(|| wrong(number))?;
-            *place = Some(shard);
+            let place = shards.get_mut(number).filter(|place| !place.1).ok_or_else(|| wrong(number))?;
+            *place = (shard, true);
         }
         let mut required = vec![false; shards.len()];
         *required.get_mut(wanted).ok_or_else(|| wrong(wanted))? = true;
-        if shards[wanted].is_none() {
-            self.code.reconstruct_some(&mut shards, &required)?;
+        let place = &mut shards[wanted];
+        if place.1 {
+            if place.0.len() != into.len() {
+                return Err(Error::IncorrectShardSize.into());
+            }
+            into.copy_from_slice(place.0);
+            return Ok(());
         }
-        shards[wanted].take().ok_or_else(|| CodeError("the shard was not computed".to_owned()))
+        place.0 = into;
+        Ok(self.code.reconstruct_some(&mut shards, &required)?)
     }
 }
 
@@ -109,6 +121,17 @@ mod tests {
         Ok(parity)
     }
 
+    fn computed(
+        code: &StripeCode,
+        mut have: Vec<(usize, Vec<u8>)>,
+        wanted: usize,
+    ) -> Result<Vec<u8>, CodeError> {
+        // The former bytes do not matter.
+        let mut into = vec![7; have.first().map_or(0, |(_, shard)| shard.len())];
+        code.compute(have.iter_mut().map(|(number, shard)| (*number, &mut shard[..])), wanted, &mut into)?;
+        Ok(into)
+    }
+
     fn some(all: &[Vec<u8>], numbers: &[usize]) -> Vec<(usize, Vec<u8>)> {
         numbers.iter().map(|number| (*number, all[*number].clone())).collect()
     }
@@ -120,12 +143,12 @@ mod tests {
         ) {
             let code = StripeCode::new(data, parity).expect("supported");
             let mut all = shards(data, bytes, seed);
-            let computed = encoded(&code, &all).expect("encoded");
-            all.extend(computed);
+            let parity_shards = encoded(&code, &all).expect("encoded");
+            all.extend(parity_shards);
             let mut numbers: Vec<usize> = (0..data + parity).collect();
             numbers.sort_by_key(|number| (*number as u64 + 1).wrapping_mul(order | 1) >> 7);
             for (wanted, shard) in all.iter().enumerate() {
-                prop_assert_eq!(&code.compute(some(&all, &numbers[..data]), wanted).expect("computed"), shard);
+                prop_assert_eq!(&computed(&code, some(&all, &numbers[..data]), wanted).expect("computed"), shard);
             }
         }
 
@@ -143,7 +166,7 @@ mod tests {
             all.extend(whole);
             let parts: Vec<Vec<u8>> = all.iter().map(|shard| shard[first..first + second].to_vec()).collect();
             let numbers: Vec<usize> = (parity..data + parity).collect();
-            prop_assert_eq!(&code.compute(some(&parts, &numbers), 0).expect("computed"), &parts[0]);
+            prop_assert_eq!(&computed(&code, some(&parts, &numbers), 0).expect("computed"), &parts[0]);
         }
     }
 
@@ -168,10 +191,19 @@ mod tests {
         assert!(encoded(&code, &[&short]).is_err());
         assert!(encoded(&code, &[&short[..], &long]).is_err());
         let shard = |number: usize| (number, short.to_vec());
-        assert!(code.compute(vec![shard(0)], 1).is_err());
-        assert!(code.compute(vec![shard(0), shard(0)], 1).is_err());
-        assert!(code.compute(vec![shard(0), shard(3)], 1).is_err());
-        assert!(code.compute(vec![shard(0), shard(2)], 3).is_err());
-        assert!(code.compute(vec![shard(0), (2, long.to_vec())], 1).is_err());
+        assert!(computed(&code, vec![shard(0)], 1).is_err());
+        assert!(computed(&code, vec![shard(0), shard(0)], 1).is_err());
+        assert!(computed(&code, vec![shard(0), shard(3)], 1).is_err());
+        assert!(computed(&code, vec![shard(0), shard(2)], 3).is_err());
+        assert!(computed(&code, vec![shard(0), (2, long.to_vec())], 1).is_err());
+        assert!(computed(&code, vec![(0, long.to_vec()), shard(2)], 0).is_ok());
+        let mut given = [shard(0), shard(2)];
+        for wanted in [0, 1] {
+            let have = given.iter_mut().map(|(number, shard)| (*number, &mut shard[..]));
+            assert!(
+                code.compute(have, wanted, &mut [0; 9]).is_err(),
+                "the place of shard {wanted} is too long"
+            );
+        }
     }
 }

@@ -240,6 +240,8 @@ impl FileInner {
             }
         }
         let mut left = &mut pieces[..];
+        // Kept from one batch to the next: fresh memory costs as much as the computing.
+        let mut scratch = Vec::new();
         while !left.is_empty() {
             let mut bytes = 0;
             let fits = |piece: &&LostPiece<'_, '_>| {
@@ -248,7 +250,7 @@ impl FileInner {
             };
             let count = left.iter().take_while(fits).count();
             let (batch, later) = left.split_at_mut(count);
-            self.compute_pieces(batch, failed, patience)?;
+            self.compute_pieces(batch, &mut scratch, failed, patience)?;
             left = later;
         }
         // Nodes may have made again what this file lacks.
@@ -256,10 +258,11 @@ impl FileInner {
         Ok(())
     }
 
-    /// Computes pieces of shards. All nodes are asked at once.
+    /// Computes pieces of shards. All nodes are asked at once. `scratch` gets what they answer.
     fn compute_pieces(
         &self,
         pieces: &mut [LostPiece<'_, '_>],
+        scratch: &mut Vec<u8>,
         failed: &mut Vec<Missed>,
         patience: ReadPatience,
     ) -> Result<(), Error> {
@@ -267,20 +270,28 @@ impl FileInner {
             let chosen: Result<Vec<Vec<Chosen>>, Error> =
                 pieces.iter().map(|piece| self.choose_shards(piece, failed)).collect();
             let chosen = chosen?;
-            let buffers = |(piece, shards): (&LostPiece<'_, '_>, &Vec<Chosen>)| {
-                vec![vec![0; piece.into.len()]; shards.len()]
-            };
-            let mut read: Vec<Vec<Vec<u8>>> = pieces.iter().zip(&chosen).map(buffers).collect();
+            let bytes_of =
+                |(piece, shards): (&LostPiece<'_, '_>, &Vec<Chosen>)| piece.into.len() * shards.len();
+            let bytes: usize = pieces.iter().zip(&chosen).map(bytes_of).sum();
+            if scratch.len() < bytes {
+                scratch.resize(bytes, 0);
+            }
+            let mut rest = &mut scratch[..bytes];
             let mut asked = Vec::new();
-            for (shard, bytes) in chosen.iter().flatten().zip(read.iter_mut().flatten()) {
-                let mut rest = &mut bytes[..];
-                let mut at = shard.begin;
-                for segment in &shard.segments {
-                    let (_, behind) = rest.split_at_mut((segment.file.start - at) as usize);
-                    let (into, behind) =
-                        behind.split_at_mut((segment.file.end - segment.file.start) as usize);
-                    (rest, at) = (behind, segment.file.end);
-                    asked.push((segment, into));
+            for (piece, shards) in pieces.iter().zip(&chosen) {
+                for shard in shards {
+                    let (mut of_shard, behind) = rest.split_at_mut(piece.into.len());
+                    rest = behind;
+                    let mut at = shard.begin;
+                    for segment in &shard.segments {
+                        let (gap, behind) = of_shard.split_at_mut((segment.file.start - at) as usize);
+                        gap.fill(0);
+                        let (into, behind) =
+                            behind.split_at_mut((segment.file.end - segment.file.start) as usize);
+                        (of_shard, at) = (behind, segment.file.end);
+                        asked.push((segment, into));
+                    }
+                    of_shard.fill(0);
                 }
             }
             let missed = self.fetch_plain(asked, patience);
@@ -288,11 +299,14 @@ impl FileInner {
                 failed.extend(missed);
                 continue;
             }
-            for ((piece, shards), bytes) in pieces.iter_mut().zip(chosen).zip(read) {
+            let mut rest = &mut scratch[..bytes];
+            for (piece, shards) in pieces.iter_mut().zip(chosen) {
                 let Stripe { shards: all, data } = piece.stripe;
                 let code = StripeCode::new(*data, all.len() - data).map_err(wrong)?;
-                let have = shards.into_iter().map(|shard| shard.number).zip(bytes).collect();
-                piece.into.copy_from_slice(&code.compute(have, piece.wanted).map_err(wrong)?);
+                let (of_piece, behind) = rest.split_at_mut(piece.into.len() * shards.len());
+                rest = behind;
+                let have = shards.iter().map(|shard| shard.number).zip(of_piece.chunks_mut(piece.into.len()));
+                code.compute(have, piece.wanted, piece.into).map_err(wrong)?;
             }
             return Ok(());
         }

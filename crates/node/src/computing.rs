@@ -90,16 +90,17 @@ impl<M: Memory> NodeService<M> {
         let (mut done, mut checksum) = (0, 0);
         while done < run.bytes {
             let bytes = (run.bytes - done).min(PIECE_BYTES as u32) as usize;
-            let pieces = match read_shards(source, shards, done, bytes) {
+            let mut pieces = match read_shards(source, shards, done, bytes) {
                 Ok(pieces) => pieces,
                 Err(why) => return Ok(Err(why)),
             };
             let shard = usize::from(shards.computed.shard);
             let shard = if mutant!(ShardMistaken) { (shard + 1) % pieces.len() } else { shard };
-            let piece = match shards.code.compute(pieces, shard) {
-                Ok(piece) => piece,
-                Err(error) => return Ok(Err(error.to_string())),
-            };
+            let mut piece = vec![0; bytes];
+            let have = pieces.iter_mut().map(|(number, piece)| (*number, &mut piece[..]));
+            if let Err(error) = shards.code.compute(have, shard, &mut piece) {
+                return Ok(Err(error.to_string()));
+            }
             checksum = crc32c::crc32c_append(checksum, &piece);
             self.put_piece(source, into, u64::from(run.offset) + u64::from(done), &piece)?;
             done += bytes as u32;
