@@ -53,8 +53,8 @@ pub enum Prefault {
     OnUse,
 }
 
-/// Zeroes released regions. When none is left, it prefaults pages if requested, and makes memory mappable before leases
-/// need it. Runs until the node stops.
+/// Zeroes released regions. When none is left, it makes memory mappable before leases need it, and prefaults pages if
+/// requested. Runs until the node stops.
 pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms: u64) {
     let mut untouched: Vec<RegionIndex> = match prefault {
         Prefault::Ahead => (0..node.arena.region_count()).rev().map(RegionIndex).collect(),
@@ -72,6 +72,10 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms:
         };
         if let Some(region) = next {
             scrub(node, region);
+            continue;
+        }
+        // Before pages get memory ahead of use: those of a region that becomes a file go back to the host.
+        if files_wanted && make_mappable(node) {
             continue;
         }
         if let Some(region) = untouched.pop() {
@@ -92,9 +96,6 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms:
                 let _ = node.arena.give_back(region);
             }
             node.chores.lock().touched += 1;
-            continue;
-        }
-        if files_wanted && make_mappable(node) {
             continue;
         }
         node.host.wait(&node.chores_changed, heard, node.host.now().plus_ms(tick_ms));
