@@ -15,6 +15,7 @@ use farpool::{
     TransportChoice,
 };
 use farpool_wire::control::DrainNode;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 const MIB: usize = 1 << 20;
@@ -153,6 +154,9 @@ fn table_with_parity_is_scanned_where_it_lies_and_computed_where_hosts_are_lost(
         let groups = table.row_groups().len();
         assert!(groups >= 3);
         assert_eq!(sum(&table, Placement::Ship).report.shipped, groups, "each group is in one region");
+        let nodes: BTreeSet<String> =
+            (0..groups).filter_map(|group| table.place(group)).map(|place| place.node).collect();
+        assert!(nodes.len() > 3, "stripes begin on different hosts: {nodes:?}");
         for index in lost {
             cluster.lose_node(index);
             for placement in Placement::FIXED.into_iter().chain([Placement::Auto]) {

@@ -11,6 +11,7 @@ use crate::leases::Patience;
 use crate::mapped_runs::Direct;
 use crate::node_links::LeasedRegion;
 use crate::options::{IfTaken, Protection};
+use crate::parity_ahead::StripeAhead;
 use crate::plan::{
     Allocation, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks, Stripes,
 };
@@ -75,6 +76,8 @@ pub(crate) struct FileState {
     pub(crate) map: FileMap<Arc<LeasedRegion>>,
     /// Stripes of a file with parity, once it was added.
     pub(crate) stripes: Option<Arc<Stripes>>,
+    /// Stripes whose parity has been written, before the file is sealed.
+    pub(crate) ahead: Vec<StripeAhead>,
     range_locks: RangeLocks,
     /// Locations of dropped copies that operations begun earlier may still read or write.
     leaving: Vec<RetiredCopy>,
@@ -309,7 +312,8 @@ impl FarFile {
     pub(crate) fn delete(&self) {
         let inner = &*self.inner;
         let phase = inner.change(0..u64::MAX, |state| {
-            let freed = state.map.clear();
+            let mut freed = state.map.clear();
+            freed.extend(std::mem::take(&mut state.ahead).into_iter().flat_map(StripeAhead::into_parity));
             let phase = std::mem::replace(&mut state.phase, Phase::Deleted);
             Ok((phase, freed))
         });
@@ -509,6 +513,7 @@ impl FileInner {
                 phase,
                 map,
                 stripes: None,
+                ahead: Vec::new(),
                 range_locks: RangeLocks::default(),
                 leaving: Vec::new(),
                 waiting: 0,

@@ -45,6 +45,7 @@ mod node_links;
 mod nodes;
 mod options;
 mod parity;
+mod parity_ahead;
 pub mod plan;
 mod pool;
 mod published;

@@ -73,11 +73,17 @@ impl FileInner {
     /// Adds parity to a file whose protection asks for it. The caller keeps all other operations out. Does nothing if
     /// it was added before.
     pub(crate) fn add_parity(&self) -> Result<(), Error> {
-        let Protection::Rs { data, parity } = self.protection() else { return Ok(()) };
+        let Protection::Rs { data, parity } = self.protection() else {
+            self.drop_stripes_ahead();
+            return Ok(());
+        };
         if self.state().stripes.is_some() {
             return Ok(());
         }
-        let runs = self.runs_with_hosts()?;
+        let before = self.state().map.allocated();
+        let ahead = self.take_stripes_ahead();
+        let protected = Stripes::new(ahead.clone());
+        let runs = self.runs_with_hosts(|extent| protected.at(extent.start).is_some())?;
         let lengths: Vec<(u64, Name)> =
             runs.iter().map(|(run, label)| (run.end - run.start, label.clone())).collect();
         let allocated = self.state().map.allocated();
@@ -90,19 +96,21 @@ impl FileInner {
             let added: Result<Vec<Stripe>, Error> =
                 grouped(&lengths, data.into()).into_iter().map(add).collect();
             let error = match added {
-                Ok(stripes) => {
+                Ok(added) => {
+                    let stripes = ahead.into_iter().chain(added).collect();
                     self.state().stripes = Some(Arc::new(Stripes::new(stripes)));
                     return Ok(());
                 }
                 Err(error) => error,
             };
-            let freed = self.state().map.cut_off(allocated);
-            self.session.leases.give_back(freed);
             left -= 1;
             // A node that was to have the parity is lost or silent. Another one may be there.
             let is_of_a_node = error.refusal().is_none()
                 && matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable | ErrorKind::Exhausted);
-            if left == 0 || !is_of_a_node {
+            let goes_on = left > 0 && is_of_a_node;
+            let freed = self.state().map.cut_off(if goes_on { allocated } else { before });
+            self.session.leases.give_back(freed);
+            if !goes_on {
                 return Err(error.during("adding parity"));
             }
             self.session.base.pause(PARITY_PAUSE_MS)?;
@@ -113,7 +121,8 @@ impl FileInner {
     /// short, or lies on too few hosts. Parity would then take as much memory as a mirror or more.
     pub(crate) fn mirror_if_too_short(&self) -> Result<(), Error> {
         let Protection::Rs { data, .. } = self.protection() else { return Ok(()) };
-        let runs = self.runs_with_hosts()?.into_iter().map(|(run, label)| (run.end - run.start, label));
+        let runs = self.runs_with_hosts(|_| false)?;
+        let runs = runs.into_iter().map(|(run, label)| (run.end - run.start, label));
         let longest = grouped(&runs.collect::<Vec<_>>(), data.into()).iter().map(Vec::len).max();
         if longest < Some(data.into()) {
             self.is_mirrored_instead.store(true, Ordering::Relaxed);
@@ -121,12 +130,17 @@ impl FileInner {
         Ok(())
     }
 
-    /// Returns the runs of the file that lie together in a region, with the labels of their hosts.
-    fn runs_with_hosts(&self) -> Result<Vec<(Range<u64>, Name)>, Error> {
+    /// Returns the runs of the file that lie together in a region, with the labels of their hosts. Leaves out extents
+    /// for which `is_left_out` is true.
+    fn runs_with_hosts(
+        &self,
+        is_left_out: impl Fn(&Range<u64>) -> bool,
+    ) -> Result<Vec<(Range<u64>, Name)>, Error> {
         let state = self.state();
         let length = state.map.length();
         let mut runs: Vec<(Range<u64>, u64, Arc<LeasedRegion>)> = Vec::new();
-        for (extent, copies) in state.map.extents().filter(|(extent, _)| extent.start < length) {
+        let is_one = |extent: &Range<u64>| extent.start < length && !is_left_out(extent);
+        for (extent, copies) in state.map.extents().filter(|(extent, _)| is_one(extent)) {
             let extent = extent.start..extent.end.min(length);
             let copy = copies.first().ok_or_else(|| {
                 Error::new(ErrorKind::Lost, format!("bytes from {} on have no copy left", extent.start))
@@ -134,7 +148,9 @@ impl FileInner {
             let (region, offset) = (&copy.allocation.region, copy.allocation.offset);
             match runs.last_mut() {
                 Some((run, begin, of))
-                    if Arc::ptr_eq(of, region) && *begin + (extent.start - run.start) == offset =>
+                    if Arc::ptr_eq(of, region)
+                        && run.end == extent.start
+                        && *begin + (extent.start - run.start) == offset =>
                 {
                     run.end = extent.end;
                 }

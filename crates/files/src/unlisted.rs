@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::file::FarFile;
 use crate::leases::Patience;
 use crate::options::{IfTaken, Protection};
+use crate::parity_ahead::OpenStripe;
 use crate::pool::Pool;
 use crate::recipe::Recipe;
 use farpool_wire::FileClass;
@@ -15,6 +16,8 @@ pub struct Unlisted {
     file: FarFile,
     /// True if there may be a node that has no region of this file yet.
     may_widen: bool,
+    /// Stripe that is being filled, if the file gets parity.
+    stripe: Option<OpenStripe>,
 }
 
 impl Unlisted {
@@ -27,7 +30,11 @@ impl Unlisted {
         let number = pool.next_number();
         let patience = Patience::Full;
         let file = FarFile::create(session, name, FileClass::Pinned, number, protection, None, patience)?;
-        Ok(Unlisted { file, may_widen: true })
+        let stripe = match protection {
+            Protection::Rs { data, parity } => Some(OpenStripe::new(data, parity)),
+            _ => None,
+        };
+        Ok(Unlisted { file, may_widen: true, stripe })
     }
 
     /// Returns the length in bytes.
@@ -40,7 +47,8 @@ impl Unlisted {
         self.file.write_at(self.length(), bytes)
     }
 
-    /// Appends bytes in a single region, so that a single node can serve them. Returns where they begin in the file.
+    /// Appends bytes in a single region, so that a single node can serve them. Returns where they begin in the file. If
+    /// the file gets parity, they are kept in memory until their stripe is full.
     pub fn append_in_one_region(&mut self, bytes: &[u8]) -> Result<u64, Error> {
         let inner = &self.file.inner;
         let count = bytes.len() as u64;
@@ -51,8 +59,21 @@ impl Unlisted {
         if self.may_widen && held > 0 && (held - free) * 4 >= held {
             self.may_widen = inner.session.leases.widen(inner.group, count);
         }
-        let offset = inner.grow_in_one_region(count)?;
+        let beside = self.stripe.as_ref().map(OpenStripe::beside).unwrap_or_default();
+        let offset = match inner.grow_in_one_region(count, beside.clone()) {
+            // No other host has room.
+            Err(_) if !beside.is_empty() => {
+                if let Some(stripe) = &mut self.stripe {
+                    stripe.give_up();
+                }
+                inner.grow_in_one_region(count, Vec::new())?
+            }
+            grown => grown?,
+        };
         self.file.write_at(offset, bytes)?;
+        if let Some(stripe) = &mut self.stripe {
+            stripe.add(inner, offset..offset + count, bytes);
+        }
         Ok(offset)
     }
 

@@ -14,7 +14,7 @@ use crate::options::Protection;
 use crate::plan::{Allocation, CopyId, EXTENT_BYTES_MAX, RangeLockKind, RangeSet, Segment, pages_around};
 use crate::stats::add;
 use farpool_transport::WriteOp;
-use farpool_wire::mutant;
+use farpool_wire::{Name, mutant};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -260,14 +260,15 @@ impl FileInner {
     }
 
     /// Allocates the next `bytes` bytes of the file in a single region, so that a single node can serve them, and each
-    /// copy of them likewise. Makes as many copies as possible. Returns where they begin in the file.
-    pub(crate) fn grow_in_one_region(&self, bytes: u64) -> Result<u64, Error> {
+    /// copy of them likewise, on hosts other than those with the labels in `beside`. Makes as many copies as possible.
+    /// Returns where they begin in the file.
+    pub(crate) fn grow_in_one_region(&self, bytes: u64, beside: Vec<Name>) -> Result<u64, Error> {
         self.check_writable(&self.state().phase)?;
         let leases = &self.session.leases;
         let mut copies: Vec<Vec<Allocation<Arc<LeasedRegion>>>> = Vec::new();
-        let mut apart = Vec::new();
+        let mut apart = beside;
         for _ in 0..self.protection().copies() {
-            let patience = if copies.is_empty() { Patience::Full } else { Patience::Brief };
+            let patience = if apart.is_empty() { Patience::Full } else { Patience::Brief };
             match leases.allocate_run(self.group, bytes, &apart, patience) {
                 Ok(run) => {
                     apart.extend(run.first().map(|first| first.region.node.info.host_label.clone()));

@@ -45,6 +45,9 @@ impl Client {
             1 => Protection::Rs { data: 2, parity: self.random.range(1, 2) as u8 },
             _ => Protection::Mirror,
         };
+        if protection != Protection::None && self.random.one_in(4) {
+            return self.publish_in_runs(&name, protection, if_taken);
+        }
         // The contents have 32 bytes or more, so that they are unique. A file of one extent would get no parity.
         let bytes = match protection {
             Protection::Rs { .. } => self.random.range(100 << 10, 300 << 10),
@@ -67,11 +70,7 @@ impl Client {
         }
         let mut content = vec![0; gap as usize];
         content.extend_from_slice(&bytes);
-        let (from, number) = world(|world| {
-            let number = world.parties.names.add_content(content);
-            world.note_text(self.process, "will publish", [number, 0, 0], Some(name.as_str().into()));
-            (world.now(), number)
-        });
+        let (from, number) = self.will_publish(&name, content);
         if self.random.one_in(2) {
             let body = number.to_le_bytes().to_vec();
             let recipe = Recipe { kind: RECIPES.to_owned(), rows: 0, checksum: 0, body };
@@ -90,6 +89,35 @@ impl Client {
         } else if pool.has_private(&name) {
             let _ = pool.delete(&name);
         }
+    }
+
+    /// Publishes a file of several runs, each of which lies in one region, as the row groups of a table do. Parity is
+    /// written while the file is.
+    fn publish_in_runs(&mut self, name: &str, protection: Protection, if_taken: IfTaken) {
+        let created = Unlisted::create(&self.pool(), name.to_owned(), Some(protection));
+        let Some(mut file) = self.outcome("create pinned", created) else { return };
+        let bytes = stamped(self.random.range(100 << 10, 300 << 10) as usize);
+        let mut content = Vec::new();
+        for part in bytes.chunks(bytes.len().div_ceil(self.random.range(2, 7) as usize)) {
+            let appended = file.append_in_one_region(part);
+            let Some(offset) = self.outcome("append in one region", appended) else { return };
+            content.resize(offset as usize, 0);
+            content.extend_from_slice(part);
+        }
+        let (from, number) = self.will_publish(name, content);
+        let published = file.publish(if_taken);
+        if self.outcome("publish", published).is_some() {
+            self.must_have_been(name, from, Value::Content(number));
+        }
+    }
+
+    /// Tells the oracle that a name may get this content from now on. Returns the time and the number of the content.
+    fn will_publish(&self, name: &str, content: Vec<u8>) -> (u64, u64) {
+        world(|world| {
+            let number = world.parties.names.add_content(content);
+            world.note_text(self.process, "will publish", [number, 0, 0], Some(name.into()));
+            (world.now(), number)
+        })
     }
 
     /// Checks I5 after a client was told that a name has this value (or none, if it was dropped): it had the value at

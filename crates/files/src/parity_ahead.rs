@@ -1,0 +1,212 @@
+//! Parity that is written while a file is: runs are held in memory until their stripe is full.
+//!
+//! What does not work out here, such as a stripe for which a host is missing, is left to [`FileInner::add_parity`], which
+//! reads the runs back when the file is sealed.
+
+use crate::file::{FileInner, FileState};
+use crate::leases::Patience;
+use crate::node_batches::{NodeBatches, failure, may_arrive_late};
+use crate::node_links::LeasedRegion;
+use crate::plan::{Allocation, Segment, Stripe};
+use farpool_erasure::StripeCode;
+use farpool_transport::WriteOp;
+use farpool_wire::Name;
+use farpool_wire::data::Span;
+use farpool_wire::host_label::may_be_one_host;
+use farpool_wire::limits::NAMED_EXTENTS_MAX;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes of a stripe that are held in memory, at most. Longer runs are read back.
+const HELD_BYTES_MAX: usize = 128 << 20;
+/// Runs of a file in such stripes, at most: each is listed by itself, while parity that is added later is that of all
+/// that a file has in a region.
+const RUNS_MAX: usize = NAMED_EXTENTS_MAX / 2;
+
+/// Run that waits until its stripe is full.
+struct Held {
+    range: Range<u64>,
+    /// Label of its host.
+    label: Name,
+}
+
+/// Stripe that is being filled. Its buffers are used again for the next one: fresh memory costs more than computing.
+pub(crate) struct OpenStripe {
+    held: Vec<Held>,
+    /// Bytes of the runs that are held. As many buffers as the stripe will have runs.
+    shards: Vec<Vec<u8>>,
+    parity: Vec<Vec<u8>>,
+    /// Label of the host on which the stripe before begins. The next one begins elsewhere, so that all hosts get bytes
+    /// of the file and not parity alone.
+    began_at: Option<Name>,
+}
+
+impl OpenStripe {
+    pub(crate) fn new(data: u8, parity: u8) -> OpenStripe {
+        let buffers = |count: u8| vec![Vec::new(); count.into()];
+        OpenStripe { held: Vec::new(), shards: buffers(data), parity: buffers(parity), began_at: None }
+    }
+
+    /// Returns the labels of hosts on which the next run must not lie.
+    pub(crate) fn beside(&self) -> Vec<Name> {
+        match self.held.is_empty() {
+            true => self.began_at.iter().cloned().collect(),
+            false => self.held.iter().map(|held| held.label.clone()).collect(),
+        }
+    }
+
+    /// Leaves the runs that are held without parity.
+    pub(crate) fn give_up(&mut self) {
+        self.held.clear();
+        self.began_at = None;
+    }
+
+    /// Adds a run that was written. Writes the parity of the stripe once it is full.
+    pub(crate) fn add(&mut self, file: &FileInner, range: Range<u64>, bytes: &[u8]) {
+        let all = self.shards.len() + self.parity.len();
+        let shard = self.shards.get_mut(self.held.len()).filter(|_| bytes.len() * all <= HELD_BYTES_MAX);
+        let (Some(shard), Some(label)) = (shard, file.host_of(range.start)) else { return self.give_up() };
+        shard.clear();
+        shard.extend_from_slice(bytes);
+        self.held.push(Held { range, label });
+        if self.held.len() == self.shards.len() {
+            let held = std::mem::take(&mut self.held);
+            self.began_at = held.first().map(|held| held.label.clone());
+            let longest = self.shards.iter().map(Vec::len).max().unwrap_or(0);
+            self.shards.iter_mut().chain(&mut self.parity).for_each(|shard| shard.resize(longest, 0));
+            let code = StripeCode::new(self.shards.len(), self.parity.len());
+            if code.and_then(|code| code.encode(&self.shards, &mut self.parity)).is_ok() {
+                file.add_stripe_ahead(held, &self.parity);
+            }
+        }
+    }
+}
+
+/// Stripe whose parity was written while the file was.
+pub(crate) struct StripeAhead {
+    data: Vec<Range<u64>>,
+    /// Bytes of each run with parity.
+    bytes: u64,
+    /// Where the parity lies.
+    parity: Vec<Vec<Allocation<Arc<LeasedRegion>>>>,
+}
+
+impl StripeAhead {
+    /// Returns where the parity lies.
+    pub(crate) fn into_parity(self) -> impl Iterator<Item = Allocation<Arc<LeasedRegion>>> {
+        self.parity.into_iter().flatten()
+    }
+
+    /// Reports whether all runs lie on different hosts, each in one region, and the parity is there.
+    fn is_sound(&self, state: &FileState) -> bool {
+        let mut labels: Vec<Name> = Vec::new();
+        for range in &self.data {
+            let segments = state.map.copies_of(range.clone());
+            let Some(first) = segments.first() else { return false };
+            let is_next = |segment: &Segment<Arc<LeasedRegion>>| {
+                Arc::ptr_eq(&segment.region, &first.region)
+                    && segment.offset.checked_sub(first.offset) == Some(segment.file.start - range.start)
+            };
+            if first.file.start != range.start || !segments.iter().all(is_next) {
+                return false;
+            }
+            labels.push(first.region.node.info.host_label.clone());
+        }
+        for run in &self.parity {
+            let Some(first) = run.first().filter(|first| first.region.check_usable().is_ok()) else {
+                return false;
+            };
+            labels.push(first.region.node.info.host_label.clone());
+        }
+        let is_apart = |(index, label): (usize, &Name)| {
+            !labels[..index].iter().any(|other| may_be_one_host(other, label))
+        };
+        labels.iter().enumerate().all(is_apart)
+    }
+}
+
+impl FileInner {
+    /// Returns the label of the host that a byte is on. `None` if it is nowhere.
+    fn host_of(&self, offset: u64) -> Option<Name> {
+        let copies = self.state().map.copies_of(offset..offset + 1);
+        copies.first().map(|copy| copy.region.node.info.host_label.clone())
+    }
+
+    /// Writes the parity of some runs. Does nothing if that fails: it is added when the file is sealed.
+    fn add_stripe_ahead(&self, held: Vec<Held>, parity: &[Vec<u8>]) {
+        if (self.state().ahead.len() + 1) * (held.len() + parity.len()) > RUNS_MAX {
+            return;
+        }
+        let bytes = parity.first().map_or(0, Vec::len) as u64;
+        let mut labels: Vec<Name> = held.iter().map(|held| held.label.clone()).collect();
+        let leases = &self.session.leases;
+        let mut runs = Vec::with_capacity(parity.len());
+        for _ in parity {
+            match leases.allocate_run(self.group, bytes, &labels, Patience::Brief) {
+                Ok(run) => {
+                    labels.extend(run.first().map(|first| first.region.node.info.host_label.clone()));
+                    runs.push(run);
+                }
+                Err(_) => return leases.give_back(runs.into_iter().flatten().collect()),
+            }
+        }
+        let mut by_node = NodeBatches::default();
+        for (run, shard) in runs.iter().zip(parity) {
+            let mut rest = &shard[..];
+            for extent in run {
+                let (from, behind) = rest.split_at(rest.len().min(extent.bytes as usize));
+                rest = behind;
+                let region = &extent.region;
+                let span = Span {
+                    region: region.region,
+                    bytes: from.len() as u32,
+                    offset: extent.offset,
+                    epoch: region.epoch,
+                    handle: region.handle,
+                };
+                by_node.add(region, WriteOp { span, from });
+            }
+        }
+        let outcomes = by_node.write(&self.session, None);
+        let all = || runs.iter().flatten();
+        for extent in all() {
+            if failure(&outcomes, &extent.region).is_some_and(|error| may_arrive_late(error, &extent.region))
+            {
+                leases.note_late(&extent.region, extent.offset);
+            }
+        }
+        if all().any(|extent| failure(&outcomes, &extent.region).is_some()) {
+            return leases.give_back(runs.into_iter().flatten().collect());
+        }
+        let data = held.into_iter().map(|held| held.range).collect();
+        self.state().ahead.push(StripeAhead { data, bytes, parity: runs });
+    }
+
+    /// Frees the parity that was written while the file was.
+    pub(crate) fn drop_stripes_ahead(&self) {
+        let ahead = std::mem::take(&mut self.state().ahead);
+        self.session.leases.give_back(ahead.into_iter().flat_map(StripeAhead::into_parity).collect());
+    }
+
+    /// Takes the stripes whose parity was written while the file was, and adds their parity to the map, behind the end
+    /// of the file. Leaves out those of which something was lost or has moved.
+    pub(crate) fn take_stripes_ahead(&self) -> Vec<Stripe> {
+        let mut state = self.state();
+        let ahead = std::mem::take(&mut state.ahead);
+        let (sound, left): (Vec<_>, Vec<_>) = ahead.into_iter().partition(|stripe| stripe.is_sound(&state));
+        let mut stripes = Vec::with_capacity(sound.len());
+        for StripeAhead { data: mut shards, bytes, parity } in sound {
+            let data = shards.len();
+            for run in parity {
+                let start = state.map.allocated();
+                run.into_iter().for_each(|extent| state.map.push(extent.bytes, vec![extent]));
+                state.map.wrote_behind(start..start + bytes);
+                shards.push(start..start + bytes);
+            }
+            stripes.push(Stripe { shards, data });
+        }
+        drop(state);
+        self.session.leases.give_back(left.into_iter().flat_map(StripeAhead::into_parity).collect());
+        stripes
+    }
+}
