@@ -21,8 +21,8 @@ use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext};
-use farpool::table::{PutOptions, TABLE_PREFIX};
-use farpool::{Error, ErrorKind, FileId, Pool, Recipe, shown};
+use farpool::table::{PUTS_MAX, PutOptions, TABLE_PREFIX, is_worth_putting_again};
+use farpool::{Error, FileId, Pool, Recipe, shown};
 use futures::StreamExt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -46,8 +46,6 @@ const MAKERS: usize = 2;
 
 /// Number of batches that wait, at most, to be put into a new far table. The query that makes them then waits.
 const AHEAD: usize = 4;
-/// Number of times, at most, that a query is run to put its rows, because bytes were lost before they had a copy.
-const PUTS_MAX: usize = 4;
 
 /// DataFusion session with the far tables of a pool by their names, and any other tables registered in it.
 #[derive(Clone)]
@@ -181,15 +179,15 @@ impl FarSession {
     }
 
     /// Puts the rows of a query as a far table, while they are computed. Runs the query again if bytes of the table are
-    /// lost before they have a copy.
+    /// lost before they have a copy, or if a node that was to have them does not answer.
     pub async fn put(&self, name: &str, rows: DataFrame, options: PutOptions) -> Result<()> {
-        let is_lost = |error: &DataFusionError| {
+        let is_worth_it = |error: &DataFusionError| {
             let DataFusionError::External(error) = error else { return false };
-            error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Lost)
+            error.downcast_ref::<Error>().is_some_and(is_worth_putting_again)
         };
         for _ in 1..PUTS_MAX {
             match self.put_once(name, rows.clone(), options.clone()).await {
-                Err(error) if is_lost(&error) => {}
+                Err(error) if is_worth_it(&error) => {}
                 other => return other,
             }
         }

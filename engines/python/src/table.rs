@@ -5,8 +5,8 @@ use crate::{arrow, errors, forks, units};
 use arrow_array::ffi_stream::ArrowArrayStreamReader;
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
-use farpool::table::TableReader;
-use farpool::{ErrorKind, FarTable};
+use farpool::FarTable;
+use farpool::table::{PUTS_MAX, TableReader, is_worth_putting_again};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use std::sync::Arc;
@@ -18,11 +18,8 @@ pub(crate) struct PyTable {
     forks: u64,
 }
 
-/// Number of times, at most, that a table is put because bytes were lost before they had a copy.
-const PUTS_MAX: usize = 4;
-
 /// Calls `put` with the batches of an object. Data that has a length can be read again, as tables can, so it is put
-/// again if bytes are lost meanwhile. Readers of batches cannot.
+/// again if nodes fail meanwhile. Readers of batches cannot.
 pub(crate) fn put(
     data: &Bound<'_, PyAny>,
     put: impl Fn(ArrowArrayStreamReader) -> PyResult<Result<(), farpool::Error>>,
@@ -32,7 +29,7 @@ pub(crate) fn put(
     loop {
         left -= 1;
         match put(arrow::stream_of(data)?)? {
-            Err(error) if error.kind() == ErrorKind::Lost && left > 0 => {}
+            Err(error) if is_worth_putting_again(&error) && left > 0 => {}
             other => return other.map_err(|error| errors::of(py, &error)),
         }
     }
