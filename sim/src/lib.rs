@@ -25,6 +25,7 @@ mod names;
 mod net;
 mod observed;
 mod oracle;
+mod pages;
 mod panics;
 mod parties;
 mod pressure;

@@ -10,6 +10,7 @@
 //! back, a region that was opened before it was wiped.
 
 use crate::kernel::{rest, world};
+use crate::pages::Pages;
 use crate::profile::Theme;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_node::{Inside, Memory};
@@ -23,64 +24,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const PAGE_BYTES: usize = 4096;
 const WORD_STRIDE_BYTES: u64 = 64;
 const DRAIN_NS: u64 = 50_000;
-
-/// Sparse bytes: a page takes memory only once it has been written.
-#[derive(Debug, Default)]
-struct Pages(Vec<Option<Box<[u8; PAGE_BYTES]>>>);
-
-impl Pages {
-    fn new(bytes: u64) -> Pages {
-        Pages((0..bytes as usize / PAGE_BYTES).map(|_| None).collect())
-    }
-
-    fn each(offset: u64, length: usize, mut with: impl FnMut(usize, usize, std::ops::Range<usize>)) {
-        let mut done = 0;
-        while done < length {
-            let at = offset as usize + done;
-            let (page, start) = (at / PAGE_BYTES, at % PAGE_BYTES);
-            let count = (PAGE_BYTES - start).min(length - done);
-            with(page, start, done..done + count);
-            done += count;
-        }
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) {
-        Pages::each(offset, into.len(), |page, start, part| {
-            let count = part.len();
-            match &self.0[page] {
-                Some(bytes) => into[part].copy_from_slice(&bytes[start..start + count]),
-                None => into[part].fill(0),
-            }
-        });
-    }
-
-    fn write(&mut self, offset: u64, from: &[u8]) {
-        Pages::each(offset, from.len(), |page, start, part| {
-            let from = &from[part];
-            if self.0[page].is_none() && from.iter().all(|byte| *byte == 0) {
-                return;
-            }
-            let bytes = self.0[page].get_or_insert_with(|| Box::new([0; PAGE_BYTES]));
-            bytes[start..start + from.len()].copy_from_slice(from);
-        });
-    }
-
-    fn clear(&mut self) {
-        self.0.fill_with(|| None);
-    }
-
-    fn is_zero(&self) -> bool {
-        self.0.iter().flatten().all(|page| page.iter().all(|byte| *byte == 0))
-    }
-
-    fn copied(&self, bytes: usize) -> Pages {
-        let pages = self.0.iter().enumerate();
-        Pages(pages.map(|(index, page)| page.clone().filter(|_| index * PAGE_BYTES < bytes)).collect())
-    }
-}
 
 /// Memory file that a client can map.
 #[derive(Debug)]

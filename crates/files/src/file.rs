@@ -11,9 +11,9 @@ use crate::leases::Patience;
 use crate::mapped_runs::Direct;
 use crate::node_links::LeasedRegion;
 use crate::options::{IfTaken, Protection};
-use crate::parity_ahead::StripeAhead;
 use crate::plan::{
-    Allocation, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks, Stripes,
+    Allocation, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks, StripeAhead,
+    Stripes,
 };
 use crate::recipe::Recipe;
 use crate::session::Session;
@@ -77,7 +77,7 @@ pub(crate) struct FileState {
     /// Stripes of a file with parity, once it was added.
     pub(crate) stripes: Option<Arc<Stripes>>,
     /// Stripes whose parity has been written, before the file is sealed.
-    pub(crate) ahead: Vec<StripeAhead>,
+    pub(crate) ahead: Vec<StripeAhead<Arc<LeasedRegion>>>,
     range_locks: RangeLocks,
     /// Locations of dropped copies that operations begun earlier may still read or write.
     leaving: Vec<RetiredCopy>,

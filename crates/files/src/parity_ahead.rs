@@ -1,13 +1,13 @@
 //! Parity that is written while a file is: runs are held in memory until their stripe is full.
 //!
-//! What does not work out here, such as a stripe for which a host is missing, is left to [`FileInner::add_parity`], which
-//! reads the runs back when the file is sealed.
+//! Stripes that do not get their parity here, as when a host is missing, are left to [`FileInner::add_parity`], which
+//! reads their runs back when the file is sealed.
 
-use crate::file::{FileInner, FileState};
+use crate::file::FileInner;
 use crate::leases::Patience;
 use crate::node_batches::{NodeBatches, failure, may_arrive_late};
 use crate::node_links::LeasedRegion;
-use crate::plan::{Allocation, Segment, Stripe};
+use crate::plan::{FileMap, Segment, Stripe, StripeAhead};
 use farpool_erasure::StripeCode;
 use farpool_transport::WriteOp;
 use farpool_wire::Name;
@@ -82,47 +82,33 @@ impl OpenStripe {
     }
 }
 
-/// Stripe whose parity was written while the file was.
-pub(crate) struct StripeAhead {
-    data: Vec<Range<u64>>,
-    /// Bytes of each run with parity.
-    bytes: u64,
-    /// Where the parity lies.
-    parity: Vec<Vec<Allocation<Arc<LeasedRegion>>>>,
-}
-
-impl StripeAhead {
-    /// Returns where the parity lies.
-    pub(crate) fn into_parity(self) -> impl Iterator<Item = Allocation<Arc<LeasedRegion>>> {
-        self.parity.into_iter().flatten()
-    }
-
-    /// Reports whether all runs lie on different hosts, each in one region, and the parity is there.
-    fn is_sound(&self, state: &FileState) -> bool {
-        let mut labels: Vec<Name> = Vec::new();
-        for range in &self.data {
-            let segments = state.map.copies_of(range.clone());
-            let Some(first) = segments.first() else { return false };
-            let is_next = |segment: &Segment<Arc<LeasedRegion>>| {
-                Arc::ptr_eq(&segment.region, &first.region)
-                    && segment.offset.checked_sub(first.offset) == Some(segment.file.start - range.start)
-            };
-            if first.file.start != range.start || !segments.iter().all(is_next) {
-                return false;
-            }
-            labels.push(first.region.node.info.host_label.clone());
-        }
-        for run in &self.parity {
-            let Some(first) = run.first().filter(|first| first.region.check_usable().is_ok()) else {
-                return false;
-            };
-            labels.push(first.region.node.info.host_label.clone());
-        }
-        let is_apart = |(index, label): (usize, &Name)| {
-            !labels[..index].iter().any(|other| may_be_one_host(other, label))
+/// Reports whether all runs of a stripe lie on different hosts, each in one region, and its parity is there.
+fn is_sound(stripe: &StripeAhead<Arc<LeasedRegion>>, map: &FileMap<Arc<LeasedRegion>>) -> bool {
+    let mut labels: Vec<&Name> = Vec::new();
+    let data: Vec<Vec<Segment<Arc<LeasedRegion>>>> =
+        stripe.data.iter().map(|range| map.copies_of(range.clone())).collect();
+    for (range, segments) in stripe.data.iter().zip(&data) {
+        let Some(first) = segments.first().filter(|first| first.file.start == range.start) else {
+            return false;
         };
-        labels.iter().enumerate().all(is_apart)
+        let is_next = |segment: &Segment<Arc<LeasedRegion>>| {
+            Arc::ptr_eq(&segment.region, &first.region)
+                && segment.offset.checked_sub(first.offset) == Some(segment.file.start - range.start)
+        };
+        if !segments.iter().all(is_next) {
+            return false;
+        }
+        labels.push(&first.region.node.info.host_label);
     }
+    for run in &stripe.parity {
+        let Some(first) = run.first().filter(|first| first.region.check_usable().is_ok()) else {
+            return false;
+        };
+        labels.push(&first.region.node.info.host_label);
+    }
+    let is_apart =
+        |(index, label): (usize, &&Name)| !labels[..index].iter().any(|other| may_be_one_host(other, label));
+    labels.iter().enumerate().all(is_apart)
 }
 
 impl FileInner {
@@ -193,7 +179,8 @@ impl FileInner {
     pub(crate) fn take_stripes_ahead(&self) -> Vec<Stripe> {
         let mut state = self.state();
         let ahead = std::mem::take(&mut state.ahead);
-        let (sound, left): (Vec<_>, Vec<_>) = ahead.into_iter().partition(|stripe| stripe.is_sound(&state));
+        let (sound, left): (Vec<_>, Vec<_>) =
+            ahead.into_iter().partition(|stripe| is_sound(stripe, &state.map));
         let mut stripes = Vec::with_capacity(sound.len());
         for StripeAhead { data: mut shards, bytes, parity } in sound {
             let data = shards.len();

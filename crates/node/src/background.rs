@@ -74,7 +74,7 @@ pub fn keep_house<M: Memory>(node: &NodeService<M>, prefault: Prefault, tick_ms:
             scrub(node, region);
             continue;
         }
-        // Before pages get memory ahead of use: those of a region that becomes a file go back to the host.
+        // Files come first: pages that a region had before it became one go back to the host.
         if files_wanted && make_mappable(node) {
             continue;
         }
@@ -136,7 +136,7 @@ fn scrub<M: Memory>(node: &NodeService<M>, region: RegionIndex) {
 /// Makes one more free region mappable. Returns false if there was none to take, or if it could not be made mappable.
 fn make_mappable<M: Memory>(node: &NodeService<M>) -> bool {
     let Some(region) = node.leases().take_to_make_mappable() else { return false };
-    // After an error, the region stays as it was. The lease that needs it mappable retries, and reports the error.
+    // If it fails, the region stays as it was. The lease that needs it mappable retries, and reports the error.
     let made = node.arena.share(region);
     let _ = node.put_back(region);
     made.is_ok()

@@ -161,7 +161,8 @@ impl<M: Memory> NodeService<M> {
     }
 
     /// Moves the bytes of an immutable region to memory that its writer has not mapped, and lets readers in. Takes some
-    /// 6 ms for each 64 MiB, or 50 ms if no memory is ready, without the lease lock. Does nothing if it was done before.
+    /// 6 ms for each 64 MiB, or 50 ms if no memory is ready, without the lease lock. Does nothing if it was done
+    /// before.
     pub(crate) fn open_sealed(&self, grant: &Grant) -> Result<(), Refusal> {
         let Grant { region, epoch, handle } = *grant;
         let fence = self.arena.enter(region)?.fence();

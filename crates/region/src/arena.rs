@@ -263,9 +263,9 @@ impl Arena {
         u64::from(region.0) * WORD_STRIDE_BYTES
     }
 
-    /// Gives a closed, clean region a fresh memory file of zeros, with all its pages present: a local client can map it,
-    /// and sealing it copies nothing unless one has. The anonymous pages go back to the host first, so the node never
-    /// holds more memory than its share. Does nothing if the region is such a file already.
+    /// Gives a closed, clean region a fresh memory file of zeros, with all its pages present: a local client can map
+    /// it, and sealing it copies nothing unless one has. The anonymous pages go back to the host first, so the node
+    /// never holds more memory than its share. Does nothing if the region is such a file already.
     ///
     /// Errors: [`RegionError::NotClosed`], [`RegionError::NotClean`], [`RegionError::NotShared`] if the region lies on
     /// a device, [`RegionError::Donation`], [`RegionError::System`] (the region stays as it was, but its pages may be

@@ -18,7 +18,7 @@ pub use page_encryption::{
 };
 pub use range_locks::{RangeLockId, RangeLockKind, RangeLocks};
 pub use range_set::RangeSet;
-pub use stripes::{Stripe, Stripes, grouped};
+pub use stripes::{Stripe, StripeAhead, Stripes, grouped};
 
 /// Smallest extent in bytes. A file of one byte takes one.
 pub const EXTENT_BYTES_MIN: u64 = 64 << 10;

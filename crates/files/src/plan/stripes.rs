@@ -1,5 +1,6 @@
 //! Stripes of a file: ranges of its map that protect each other. Ranges behind the end of the file have parity.
 
+use super::Allocation;
 use farpool_wire::Name;
 use farpool_wire::host_label::may_be_one_host;
 use std::collections::BTreeMap;
@@ -12,6 +13,24 @@ pub struct Stripe {
     pub shards: Vec<Range<u64>>,
     /// Number of ranges with bytes of the file.
     pub data: usize,
+}
+
+/// Stripe whose parity was written while the file was, and is not in its map yet.
+#[derive(Debug)]
+pub struct StripeAhead<R> {
+    /// Ranges with bytes of the file.
+    pub data: Vec<Range<u64>>,
+    /// Bytes of each run with parity.
+    pub bytes: u64,
+    /// Extents of each run with parity.
+    pub parity: Vec<Vec<Allocation<R>>>,
+}
+
+impl<R> StripeAhead<R> {
+    /// Returns where the parity lies.
+    pub fn into_parity(self) -> impl Iterator<Item = Allocation<R>> {
+        self.parity.into_iter().flatten()
+    }
 }
 
 /// Stripes of a file.

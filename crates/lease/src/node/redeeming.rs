@@ -111,7 +111,7 @@ impl NodeLeases {
         self.spent.insert(ticket.id, ticket.not_after_ms);
         let mut grants = Vec::with_capacity(wanted);
         for _ in 0..wanted {
-            // What is leased for pinned files will be sealed, for which its memory has to be mappable.
+            // Regions of pinned files will be sealed, for which their memory has to be mappable.
             let wants_mappable = lease.shared || ticket.class == FileClass::Pinned;
             let Some(region) = pick(&mut self.free, &mut self.mappable, wants_mappable) else { break };
             let entry = &mut self.regions[region.0 as usize];
