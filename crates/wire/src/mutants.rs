@@ -82,6 +82,8 @@ mutants! {
     NamedDropped,
     /// Broker: a copy on a node that is being drained is freed as soon as its successor is ordered.
     DrainedCopyFreed,
+    /// Broker: two nodes copy the same run, and both copies are listed.
+    RunRepairedTwice,
     /// Broker: quotas are not checked.
     QuotaNotChecked,
     /// Client: a range may be read after a write to it failed.
@@ -94,6 +96,8 @@ mutants! {
     LateWriteForgotten,
     /// Client: a copy that missed a write stays in its file.
     MissedCopyKept,
+    /// Client: a node that did not hear that regions were given back is not told again.
+    ReleaseForgotten,
     /// Client: a repaired copy is accepted although its extent was written meanwhile.
     StaleCopyTaken,
     /// Client: writes that overlap run at the same time.

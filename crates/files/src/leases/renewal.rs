@@ -9,7 +9,7 @@ use crate::plan::Group;
 use crate::stats::add;
 use farpool_wire::control::*;
 use farpool_wire::limits::LEASE_REGIONS_MAX;
-use farpool_wire::{FileClass, Incarnation, List, NodeId, Reply, Request};
+use farpool_wire::{FileClass, Incarnation, List, NodeId, Reply, Request, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,7 +131,7 @@ impl Leases {
             let deadline = self.base.deadline(timeout_ms);
             let told = first.node.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
             // If the node did not hear of it, renewals would keep the regions leased for nobody until the session ends.
-            if told.is_err_and(|error| error.kind() == ErrorKind::Unreachable) {
+            if told.is_err_and(|error| error.kind() == ErrorKind::Unreachable) && !mutant!(ReleaseForgotten) {
                 self.held.lock().unsent_releases.extend(regions.iter().map(|region| Arc::clone(region)));
             }
         }

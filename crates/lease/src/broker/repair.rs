@@ -231,7 +231,7 @@ impl BrokerLeases {
             let end = u64::from(run.offset) + u64::from(run.bytes);
             if has.bytes == run.bytes
                 && end <= info.region_bytes
-                && self.takes(now, file, &stripes, at, &info)
+                && (mutant!(RunRepairedTwice) || self.takes(now, file, &stripes, at, &info))
                 && (mutant!(StripeOnOneHost) || stripes[at].is_none_or(|stripe| in_stripes.insert(stripe)))
             {
                 taken.insert(at, u64::from(run.offset));
@@ -620,7 +620,7 @@ impl BrokerLeases {
             let is_ordered = |order: &Order| order.file == file.file && order.runs.contains(&index);
             if self.repairs.failed.contains_key(&(node.info.node, file.file, index))
                 || stripe.is_some_and(|stripe| in_stripes.contains(&stripe))
-                || self.repairs.orders.values().any(is_ordered)
+                || (self.repairs.orders.values().any(is_ordered) && !mutant!(RunRepairedTwice))
                 || !self.takes(now, file, &stripes, index as usize, &node.info)
                 || !self.is_farthest(now, file, &stripes, index, node)
             {
