@@ -35,9 +35,9 @@ NONE, MIRROR, RS = "none", "mirror", "rs(4,2)"
 HOSTS = 6
 ROW_BYTES = 32
 # Seconds in which nodes wipe memory that was given back, and prepare as much for the next put.
-SETTLE_SECONDS = 4
-# Parts of the pool's memory that tables may take, with their parity or mirrors.
-SHARE = 3
+SETTLE_SECONDS = 8
+# Memory of the pool, in sizes of the table. The tables take 4.5 of them, and nodes prepare half of what is free.
+SHARE = 9
 
 
 def rows_of(count: int) -> pa.Table:
@@ -83,11 +83,15 @@ def scan(pool: farpool.Pool, name: str, placement: str, rows: int) -> float:
 
 
 def one_round(binary: str, transport: str, table: pa.Table, measured: dict[str, Measured], scans: int) -> None:
-    memory = table.nbytes * SHARE * 2 // HOSTS + (256 << 20)
+    memory = table.nbytes * SHARE // HOSTS + (256 << 20)
     with Cluster(binary, memory, HOSTS, hosts=True, node_arguments=("--no-reserve",)) as cluster:
         with farpool.connect(cluster.url, transport=transport) as pool:
             kinds = [NONE, MIRROR, RS]
             random.shuffle(kinds)
+            # Nodes prepare memory for sealing once somebody has published.
+            pool.put_table("first", table.slice(0, 1000))
+            pool.drop_table("first")
+            time.sleep(SETTLE_SECONDS)
             for kind in kinds:
                 time.sleep(SETTLE_SECONDS)
                 before = leased_bytes(pool)
