@@ -8,6 +8,7 @@ use crate::published_copies::{
     TRANSPORTS, all_copied, check, check_all, check_call, lose_and_copy, lose_look_and_copy, numbers, sum,
 };
 use crate::random::Random;
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use farpool::function::{CallOptions, Caller, CallerOptions, Function};
 use farpool::table::PutOptions;
 use farpool::{
@@ -17,6 +18,7 @@ use farpool::{
 use farpool_wire::control::DrainNode;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
 const RS_3_2: Protection = Protection::Rs { data: 3, parity: 2 };
@@ -168,6 +170,38 @@ fn table_with_parity_is_scanned_where_it_lies_and_computed_where_hosts_are_lost(
                 table.read(None, None).expect("a reader").map(|batch| batch.expect("rows").num_rows()).sum();
             assert_eq!(rows, numbers().num_rows());
             sum(&table, Placement::Ship);
+        }
+    }
+}
+
+/// Row groups of text end anywhere in their last extent, and the footer follows them.
+#[test]
+fn row_groups_of_any_length_are_computed_whichever_host_is_lost() {
+    let texts = (0..400_000).map(|row| format!("{row}{}", "x".repeat(row % 7)));
+    let texts: ArrayRef = Arc::new(texts.map(Some).collect::<StringArray>());
+    let batch = RecordBatch::try_from_iter([("text", texts)]).expect("a batch");
+    for lost in 0..5 {
+        let mut cluster = Cluster::new(5);
+        let pool = cluster.connect(TRANSPORTS[lost % 2], None);
+        for (name, protection) in [("texts", RS_3_2), ("more", Protection::Rs { data: 2, parity: 1 })] {
+            let options = PutOptions { protection: Some(protection), ..PutOptions::default() };
+            let batches = [Ok::<_, Infallible>(batch.clone())];
+            pool.put_table_with(name, batch.schema(), batches, &options).expect("put");
+        }
+        cluster.lose_node(lost);
+        let other = cluster.connect(TransportChoice::Tcp, None);
+        for (name, pool) in [("texts", &pool), ("texts", &other), ("more", &pool), ("more", &other)] {
+            let table = pool.table(name).expect("a table");
+            let mut rows = 0;
+            for found in table.read(None, None).expect("a reader") {
+                let found = found.expect("rows");
+                assert!(
+                    found == batch.slice(rows, found.num_rows()),
+                    "{name}: rows from {rows}, {lost} lost"
+                );
+                rows += found.num_rows();
+            }
+            assert_eq!(rows, batch.num_rows());
         }
     }
 }

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of a stripe that are held in memory, at most. Longer runs are read back.
-const HELD_BYTES_MAX: usize = 128 << 20;
+const HELD_BYTES_MAX: u64 = 128 << 20;
 /// Runs of a file in such stripes, at most: each is listed by itself, while parity that is added later is that of all
 /// that a file has in a region.
 const RUNS_MAX: usize = NAMED_EXTENTS_MAX / 2;
@@ -36,21 +36,21 @@ pub(crate) struct OpenStripe {
     /// Bytes of the runs that are held. As many buffers as the stripe will have runs.
     shards: Vec<Vec<u8>>,
     parity: Vec<Vec<u8>>,
-    /// Label of the host on which the stripe before begins. The next one begins elsewhere, so that all hosts get bytes
-    /// of the file and not parity alone.
-    began_at: Option<Name>,
+    /// Labels of the hosts on which the runs of the stripe before lie. The next one begins elsewhere, so that all hosts
+    /// get bytes of the file and not parity alone.
+    before: Vec<Name>,
 }
 
 impl OpenStripe {
     pub(crate) fn new(data: u8, parity: u8) -> OpenStripe {
         let buffers = |count: u8| vec![Vec::new(); count.into()];
-        OpenStripe { held: Vec::new(), shards: buffers(data), parity: buffers(parity), began_at: None }
+        OpenStripe { held: Vec::new(), shards: buffers(data), parity: buffers(parity), before: Vec::new() }
     }
 
     /// Returns the labels of hosts on which the next run must not lie.
     pub(crate) fn beside(&self) -> Vec<Name> {
         match self.held.is_empty() {
-            true => self.began_at.iter().cloned().collect(),
+            true => self.before.clone(),
             false => self.held.iter().map(|held| held.label.clone()).collect(),
         }
     }
@@ -58,22 +58,27 @@ impl OpenStripe {
     /// Leaves the runs that are held without parity.
     pub(crate) fn give_up(&mut self) {
         self.held.clear();
-        self.began_at = None;
+        self.before.clear();
     }
 
-    /// Adds a run that was written. Writes the parity of the stripe once it is full.
+    /// Adds a run of whole extents to which `bytes` were written, and no more will be. Writes the parity of the stripe
+    /// once it is full.
     pub(crate) fn add(&mut self, file: &FileInner, range: Range<u64>, bytes: &[u8]) {
         let all = self.shards.len() + self.parity.len();
-        let shard = self.shards.get_mut(self.held.len()).filter(|_| bytes.len() * all <= HELD_BYTES_MAX);
+        let is_short = (range.end - range.start) * all as u64 <= HELD_BYTES_MAX;
+        let shard = self.shards.get_mut(self.held.len()).filter(|_| is_short);
         let (Some(shard), Some(label)) = (shard, file.host_of(range.start)) else { return self.give_up() };
         shard.clear();
         shard.extend_from_slice(bytes);
         self.held.push(Held { range, label });
         if self.held.len() == self.shards.len() {
             let held = std::mem::take(&mut self.held);
-            self.began_at = held.first().map(|held| held.label.clone());
-            let longest = self.shards.iter().map(Vec::len).max().unwrap_or(0);
-            self.shards.iter_mut().chain(&mut self.parity).for_each(|shard| shard.resize(longest, 0));
+            self.before = held.iter().map(|held| held.label.clone()).collect();
+            let longest = held.iter().map(|held| held.range.end - held.range.start).max().unwrap_or(0);
+            self.shards
+                .iter_mut()
+                .chain(&mut self.parity)
+                .for_each(|shard| shard.resize(longest as usize, 0));
             let code = StripeCode::new(self.shards.len(), self.parity.len());
             if code.and_then(|code| code.encode(&self.shards, &mut self.parity)).is_ok() {
                 file.add_stripe_ahead(held, &self.parity);
@@ -165,7 +170,7 @@ impl FileInner {
             return leases.give_back(runs.into_iter().flatten().collect());
         }
         let data = held.into_iter().map(|held| held.range).collect();
-        self.state().ahead.push(StripeAhead { data, bytes, parity: runs });
+        self.state().ahead.push(StripeAhead { data, parity: runs });
     }
 
     /// Frees the parity that was written while the file was.
@@ -182,7 +187,12 @@ impl FileInner {
         let (sound, left): (Vec<_>, Vec<_>) =
             ahead.into_iter().partition(|stripe| is_sound(stripe, &state.map));
         let mut stripes = Vec::with_capacity(sound.len());
-        for StripeAhead { data: mut shards, bytes, parity } in sound {
+        let length = state.map.length();
+        for StripeAhead { data, parity } in sound {
+            // The file may end within its last extent.
+            let trimmed = |range: Range<u64>| range.start..range.end.min(length);
+            let mut shards: Vec<Range<u64>> = data.into_iter().map(trimmed).collect();
+            let bytes = shards.iter().map(|range| range.end - range.start).max().unwrap_or(0);
             let data = shards.len();
             for run in parity {
                 let start = state.map.allocated();

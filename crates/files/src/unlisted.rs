@@ -37,14 +37,19 @@ impl Unlisted {
         Ok(Unlisted { file, may_widen: true, stripe })
     }
 
-    /// Returns the length in bytes.
-    pub fn length(&self) -> u64 {
-        self.file.length()
+    /// Returns the offset at which [`Self::append`] writes the next bytes. In a file that gets parity they begin an
+    /// extent of their own: the parity of those before may be written, and takes what follows the bytes in them for
+    /// zeros.
+    pub fn end(&self) -> u64 {
+        match self.stripe {
+            Some(_) => self.file.inner.state().map.allocated(),
+            None => self.file.length(),
+        }
     }
 
     /// Appends bytes.
     pub fn append(&self, bytes: &[u8]) -> Result<(), Error> {
-        self.file.write_at(self.length(), bytes)
+        self.file.write_at(self.end(), bytes)
     }
 
     /// Appends bytes in a single region, so that a single node can serve them. Returns where they begin in the file. If
@@ -72,7 +77,8 @@ impl Unlisted {
         };
         self.file.write_at(offset, bytes)?;
         if let Some(stripe) = &mut self.stripe {
-            stripe.add(inner, offset..offset + count, bytes);
+            let end = inner.state().map.allocated();
+            stripe.add(inner, offset..end, bytes);
         }
         Ok(offset)
     }

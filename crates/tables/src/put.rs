@@ -211,7 +211,7 @@ impl Writer {
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let footer_offset = self.file.length();
+        let footer_offset = self.file.end();
         let footer_crc = crc32c::crc32c(&bytes);
         let (footer_bytes, is_encrypted) = (bytes.len() as u32, self.encryption.is_some());
         Trailer { footer_offset, footer_bytes, footer_crc, is_encrypted }.put(&mut bytes);

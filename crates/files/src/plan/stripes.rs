@@ -20,9 +20,7 @@ pub struct Stripe {
 pub struct StripeAhead<R> {
     /// Ranges with bytes of the file.
     pub data: Vec<Range<u64>>,
-    /// Bytes of each run with parity.
-    pub bytes: u64,
-    /// Extents of each run with parity.
+    /// Extents of each run with parity, which is as long as the longest of the ranges.
     pub parity: Vec<Vec<Allocation<R>>>,
 }
 
