@@ -8,7 +8,7 @@
 use crate::Function;
 use farpool_files::beneath::{delete_private, id_of, session_of_pool};
 use farpool_files::{
-    CreateOptions, Error, ErrorKind, FarFile, FileClass, FileInfo, IfTaken, Pool, Protection,
+    CreateOptions, Error, ErrorKind, FarFile, FileClass, FileInfo, IfTaken, PUTS_MAX, Pool, Protection,
 };
 use farpool_functions::abi::digest;
 use farpool_wire::codec::{Cursor, Field, Text};
@@ -253,8 +253,28 @@ struct Stored {
 }
 
 impl Stored {
-    fn open(pool: &Pool, name: &str) -> Result<Stored, Error> {
-        let file = pool.open(&file_name(name)?)?;
+    /// Opens a stored function, and takes from it what is wanted. If another client puts or drops a version meanwhile,
+    /// the file that was opened is gone, and the one in its place is opened.
+    fn open<T>(pool: &Pool, name: &str, take: impl Fn(Stored) -> Result<T, Error>) -> Result<T, Error> {
+        let file_name = file_name(name)?;
+        let mut tries = 1;
+        loop {
+            let file = pool.open(&file_name)?;
+            let opened = id_of(&file);
+            let is_replaced = || match pool.open(&file_name) {
+                Ok(now) => id_of(&now) != opened,
+                Err(error) => error.kind() == ErrorKind::NotFound,
+            };
+            match Stored::of(file).and_then(&take) {
+                Err(error) if error.kind() == ErrorKind::Lost && tries < TRIES_MAX && is_replaced() => {
+                    tries += 1;
+                }
+                taken => return taken,
+            }
+        }
+    }
+
+    fn of(file: FarFile) -> Result<Stored, Error> {
         let length = file.length();
         let mut bytes = vec![0; length.min(HEAD_BYTES_MAX) as usize];
         file.read_at(0, &mut bytes)?;
@@ -302,9 +322,9 @@ struct Changed {
     code: Vec<Vec<u8>>,
 }
 
-/// Changes a stored function, again if another client changes it meanwhile. `change` gets what is stored, which has no
-/// version if there is no such function, and returns a result, and whether it has changed anything. Returns the result
-/// and the protection of what is stored.
+/// Changes a stored function, again if another client changes it or a node fails meanwhile. `change` gets what is
+/// stored, which has no version if there is no such function, and returns a result, and whether it has changed
+/// anything. Returns the result and the protection of what is stored.
 fn change<T>(
     pool: &Pool,
     name: &str,
@@ -313,13 +333,14 @@ fn change<T>(
     let file_name = file_name(name)?;
     let mut tries = 1;
     loop {
-        let (mut changed, had) = match Stored::open(pool, name) {
-            Ok(stored) => {
-                let code = (0..stored.head.versions.len()).map(|index| stored.code(index));
-                let code = code.collect::<Result<_, _>>()?;
-                let protection = if stored.file.copies() > 1 { Protection::Mirror } else { Protection::None };
-                (Changed { head: stored.head, code }, id_of(&stored.file).zip(Some(protection)))
-            }
+        let whole = |stored: Stored| {
+            let code = (0..stored.head.versions.len()).map(|index| stored.code(index));
+            let code = code.collect::<Result<_, _>>()?;
+            let protection = if stored.file.copies() > 1 { Protection::Mirror } else { Protection::None };
+            Ok((Changed { head: stored.head, code }, id_of(&stored.file).zip(Some(protection))))
+        };
+        let (mut changed, had) = match Stored::open(pool, name, whole) {
+            Ok(stored) => stored,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let head = Head { next: 1, versions: Vec::new(), tags: Vec::new() };
                 (Changed { head, code: Vec::new() }, None)
@@ -337,7 +358,8 @@ fn change<T>(
         changed.code.iter().for_each(|code| bytes.extend_from_slice(code));
         match publish(pool, &file_name, &bytes, had.map(|(file, _)| file)) {
             Err(error)
-                if matches!(error.kind(), ErrorKind::Exists | ErrorKind::NotFound) && tries < TRIES_MAX =>
+                if tries < TRIES_MAX && matches!(error.kind(), ErrorKind::Exists | ErrorKind::NotFound)
+                    || tries < PUTS_MAX && error.is_worth_putting_again() =>
             {
                 tries += 1;
             }
@@ -485,21 +507,18 @@ fn no_function(name: &str) -> Error {
 /// Errors: [`ErrorKind::NotFound`] if there is no such name or version; [`ErrorKind::Lost`] if its bytes are lost;
 /// [`ErrorKind::Invalid`] if the file of this name is not a function.
 pub fn stored_function(pool: &Pool, name: &str) -> Result<Function, Error> {
-    let get = || {
-        let (plain, wanted) = split(name);
-        let stored = Stored::open(pool, plain)?;
-        stored.function(stored.head.find(wanted)?)
-    };
-    get().map_err(|error: Error| error.during(format_args!("function {name:?}")))
+    let (plain, wanted) = split(name);
+    Stored::open(pool, plain, |stored| stored.function(stored.head.find(wanted)?))
+        .map_err(|error| error.during(format_args!("function {name:?}")))
 }
 
 /// Returns the versions of a stored function, the newest first.
 ///
 /// Errors: those of [`stored_function`].
 pub fn function_versions(pool: &Pool, name: &str) -> Result<Vec<FunctionVersion>, Error> {
-    let stored = Stored::open(pool, name).map_err(|error| error.during(format_args!("function {name:?}")))?;
-    let versions = stored.head.versions.iter().rev();
-    Ok(versions.map(|version| stored.head.describe(version)).collect())
+    let head = Stored::open(pool, name, |stored| Ok(stored.head));
+    let head = head.map_err(|error| error.during(format_args!("function {name:?}")))?;
+    Ok(head.versions.iter().rev().map(|version| head.describe(version)).collect())
 }
 
 /// Returns the stored functions, ordered by name.

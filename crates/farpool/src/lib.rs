@@ -33,8 +33,8 @@ pub mod table;
 pub use embedded::EmbeddedOptions;
 pub use farpool_files::{
     AsyncQueue, Completion, CreateOptions, Error, ErrorKind, FarReader, FileClass, FileInfo, Identity,
-    IfTaken, MemoryKind, NodeMemory, NodeStatus, Operation, POOL_VARIABLE, PoolOptions, Protection, Queue,
-    RangeStream, ReadRange, Recipe, Relay, Retry, RunningCall, RunningCalls, Stats, StatusReport, Tls,
+    IfTaken, MemoryKind, NodeMemory, NodeStatus, Operation, POOL_VARIABLE, PUTS_MAX, PoolOptions, Protection,
+    Queue, RangeStream, ReadRange, Recipe, Relay, Retry, RunningCall, RunningCalls, Stats, StatusReport, Tls,
     TlsError, TlsErrorKind, TlsFiles, TransportChoice, WriteRange, plan, prints, shown, shown_lines, units,
 };
 /// Memory that a process may use.

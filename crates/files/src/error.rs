@@ -66,6 +66,10 @@ pub struct Error {
     ended: Option<Box<Ended>>,
 }
 
+/// Number of times, at most, that what can be put again is put because nodes fail meanwhile
+/// ([`Error::is_worth_putting_again`]).
+pub const PUTS_MAX: u32 = 4;
+
 impl Error {
     /// Makes an error. For crates that build on this one.
     #[doc(hidden)]
@@ -78,6 +82,16 @@ impl Error {
         let message = format!(
             "memory node {shown} is lost ({why}) and the bytes it held are gone; write them again, and put or publish \
              again the tables and files that had bytes there"
+        );
+        Error { node: Some(node.name.to_string()), ..Error::new(ErrorKind::Lost, message) }
+    }
+
+    /// Makes the error of published bytes that a node which lives does not have any more.
+    pub(crate) fn moved(node: &NodeInfo) -> Error {
+        let message = format!(
+            "memory node {} does not have these published bytes any more: they were moved, or the file was replaced or \
+             dropped; open it again",
+            name_and_host(node)
         );
         Error { node: Some(node.name.to_string()), ..Error::new(ErrorKind::Lost, message) }
     }
@@ -186,6 +200,16 @@ impl Error {
             ErrorKind::Exhausted | ErrorKind::Unreachable => Retry::Later,
             ErrorKind::Lost | ErrorKind::Poisoned | ErrorKind::Tampered => Retry::AfterRewrite,
             _ => Retry::Never,
+        }
+    }
+
+    /// Reports whether putting a file, a table or a function may succeed if it is done again: bytes were lost before
+    /// they had a copy, or a node that was to have them did not answer. Other nodes may be there.
+    pub fn is_worth_putting_again(&self) -> bool {
+        match self.kind {
+            ErrorKind::Lost => true,
+            ErrorKind::Unreachable => self.node.is_some(),
+            _ => false,
         }
     }
 }

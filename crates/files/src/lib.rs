@@ -65,7 +65,7 @@ mod write;
 pub use asynchronous::{AsyncQueue, FarReader, Operation, RangeStream};
 pub use ended::Ended;
 pub use environment::POOL_VARIABLE;
-pub use error::{Error, ErrorKind, Retry};
+pub use error::{Error, ErrorKind, PUTS_MAX, Retry};
 pub use farpool_transport::relay::Relay;
 pub use farpool_transport::{Identity, Tls, TlsError, TlsErrorKind, TlsFiles};
 pub use farpool_wire::FileClass;

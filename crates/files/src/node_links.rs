@@ -362,11 +362,14 @@ impl LeasedRegion {
         self.check_usable().is_ok() && (!self.is_leased || now < self.node.leased_until())
     }
 
-    /// Fails if the region's node is lost or has revoked it.
+    /// Fails if the region's node is lost or has revoked it, or if published bytes are not there any more.
     pub fn check_usable(&self) -> Result<(), Error> {
         self.node.check_alive()?;
         if self.is_taken.load(Ordering::Acquire) {
-            return Err(Error::lost(&self.node.info, "the lease expired before it was renewed"));
+            return Err(match self.is_leased {
+                true => Error::lost(&self.node.info, "the lease expired before it was renewed"),
+                false => Error::moved(&self.node.info),
+            });
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterEncryption, RowG
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, RowGroupEncoder, TableLayout};
 pub use names::{drop_table, has_table};
-pub use put::{MadeBy, PUTS_MAX, PutOptions, is_worth_putting_again, put_table};
+pub use put::{MadeBy, PutOptions, put_table};
 pub use query::Answer;
 pub use report::Report;
 pub use skipping::may_pass;

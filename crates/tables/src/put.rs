@@ -47,19 +47,6 @@ pub struct MadeBy {
     pub lost: Option<(FileId, Recipe)>,
 }
 
-/// Number of times, at most, that rows which can be read again are put because nodes fail meanwhile.
-pub const PUTS_MAX: usize = 4;
-
-/// Reports whether a put that failed may succeed if it is made again: bytes were lost before they had a copy, or a node
-/// that was to have them did not answer. Other nodes may be there.
-pub fn is_worth_putting_again(error: &Error) -> bool {
-    match error.kind() {
-        ErrorKind::Lost => true,
-        ErrorKind::Unreachable => error.node().is_some(),
-        _ => false,
-    }
-}
-
 fn there_is_one() -> Error {
     let message = "a far table of this name exists; choose another name, or set `replace`";
     Error::new(ErrorKind::Exists, message.to_owned())

@@ -21,8 +21,8 @@ use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext};
-use farpool::table::{PUTS_MAX, PutOptions, TABLE_PREFIX, is_worth_putting_again};
-use farpool::{Error, FileId, Pool, Recipe, shown};
+use farpool::table::{PutOptions, TABLE_PREFIX};
+use farpool::{Error, FileId, PUTS_MAX, Pool, Recipe, shown};
 use futures::StreamExt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ impl FarSession {
     pub async fn put(&self, name: &str, rows: DataFrame, options: PutOptions) -> Result<()> {
         let is_worth_it = |error: &DataFusionError| {
             let DataFusionError::External(error) = error else { return false };
-            error.downcast_ref::<Error>().is_some_and(is_worth_putting_again)
+            error.downcast_ref::<Error>().is_some_and(Error::is_worth_putting_again)
         };
         for _ in 1..PUTS_MAX {
             match self.put_once(name, rows.clone(), options.clone()).await {

@@ -5,8 +5,8 @@ use crate::{arrow, errors, forks, units};
 use arrow_array::ffi_stream::ArrowArrayStreamReader;
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
-use farpool::FarTable;
-use farpool::table::{PUTS_MAX, TableReader, is_worth_putting_again};
+use farpool::table::TableReader;
+use farpool::{FarTable, PUTS_MAX};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) fn put(
     loop {
         left -= 1;
         match put(arrow::stream_of(data)?)? {
-            Err(error) if is_worth_putting_again(&error) && left > 0 => {}
+            Err(error) if error.is_worth_putting_again() && left > 0 => {}
             other => return other.map_err(|error| errors::of(py, &error)),
         }
     }
