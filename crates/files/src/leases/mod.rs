@@ -231,9 +231,13 @@ impl Leases {
         gone
     }
 
+    /// Takes a region out of what the session holds, unless another thread has done that: a region that is being sealed
+    /// seems to be lost to whoever uses it then.
     fn forget_region(&self, held: &mut Held, region: &LeasedRegion) {
+        if held.regions.remove(&region.id).is_none() {
+            return;
+        }
         subtract(&self.base.counters.used_bytes, held.allocator.remove(region.id));
-        held.regions.remove(&region.id);
         held.idle_for.remove(&region.id);
         region.node.forget(region.region);
         subtract(&self.base.counters.leased_bytes, region.node.info.region_bytes);
