@@ -395,6 +395,15 @@ def be_client(args: argparse.Namespace) -> None:
             print(json.dumps(asdict(told)), flush=True)
 
 
+# Tasks of clients. Scans and lookups are reads.
+TASKS = ("reads", "calls", "puts")
+
+
+def task_of(operation: Operation) -> str:
+    words = operation.kind.replace(",", "").split()
+    return "puts" if "put" in words else "calls" if "call" in words else "reads"
+
+
 def summed(pool: Pool) -> dict:
     """Returns what is told of a run, as a dictionary."""
     operations, faults = pool.operations, pool.happened
@@ -407,18 +416,24 @@ def summed(pool: Pool) -> dict:
             if operation.begun < fault.begun < operation.ended:
                 hit[at].append(operation)
     usual = {kind: median(times) for kind, times in calm.items()}
-    lines = {}
-    for kind in sorted({fault.kind for fault in faults}):
+
+    def line(kind: str, task: str | None) -> dict:
         mine = [at for at, fault in enumerate(faults) if fault.kind == kind]
-        struck = [one for at in mine for one in hit[at]]
-        added = sorted(one.ended - one.begun - usual[one.kind] for one in struck if one.kind in usual)
-        lines[kind] = {
+        struck = {at: [one for one in hit[at] if task in (None, task_of(one))] for at in mine}
+        all_struck = [one for ones in struck.values() for one in ones]
+        added = sorted(one.ended - one.begun - usual[one.kind] for one in all_struck if one.kind in usual)
+        return {
             "faults": len(mine),
-            "that hit": sum(bool(hit[at]) for at in mine),
-            "operations": len(struck),
-            "failed": sum(bool(one.failed) for one in struck),
+            "that hit": sum(bool(ones) for ones in struck.values()),
+            "operations": len(all_struck),
+            "failed": sum(bool(one.failed) for one in all_struck),
             **{name: round(added[int(len(added) * at)], 3) if added else None for name, at in SHOWN.items()},
         }
+
+    kinds = sorted({fault.kind for fault in faults})
+    lines = {kind: line(kind, None) for kind in kinds}
+    for kind in [kind for kind in kinds if " and " not in kind and kind.startswith("node")]:
+        lines |= {f"{kind}: {task}": line(kind, task) for task in TASKS}
     slowest: dict[str, float] = defaultdict(float)
     for at in hit:
         for one in hit[at]:
