@@ -180,6 +180,9 @@ pub(crate) struct World {
     /// Processes whose state may have changed since the oracle last looked at it.
     pub(crate) touched: Vec<ProcessId>,
     pub(crate) steps: u64,
+    /// True while a node runs code that catches panics: ending its process there would look like one. Copies are not
+    /// interrupted then.
+    pub(crate) runs_on: bool,
 }
 
 impl World {
@@ -205,6 +208,7 @@ impl World {
             parties: crate::parties::Parties::default(),
             touched: Vec::new(),
             steps: 0,
+            runs_on: false,
             plan,
         }
     }

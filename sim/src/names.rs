@@ -11,7 +11,7 @@ use crate::store::Disk;
 use farpool_erasure::StripeCode;
 use farpool_lease::broker::{Durable, NamedFile, StateChange};
 use farpool_wire::control::{NamedRegion, NamedRun, Stripe};
-use farpool_wire::{Epoch, Incarnation, RegionIndex};
+use farpool_wire::{Epoch, Incarnation, NodeId, RegionIndex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -106,14 +106,20 @@ impl World {
     }
 
     /// Returns what is wrong if one host has two copies of a run, or two runs of a stripe. Copies that a node does not
-    /// have any more may be listed until others have taken their place.
-    fn lies_together(&self, named: &NamedFile) -> Option<String> {
+    /// have any more may be listed until others have taken their place. The broker cannot know the host of a node that
+    /// has not come to it yet.
+    fn lies_together(&mut self, named: &NamedFile) -> Option<String> {
         let places = &named.places;
+        let writer = self.running_process();
+        let broker = self.parties.brokers.iter().find(|life| Some(life.process) == writer);
+        let is_met = |node: NodeId| broker.is_none_or(|broker| broker.met.contains(&node));
         // Machine of the node that has a region.
         let machine_of = |region: &NamedRegion| {
             let is_its = |life: &NodeLife| {
                 let memory = life.service.memory();
-                life.incarnation == region.incarnation && memory.view(region.region.0).epoch == region.epoch
+                life.incarnation == region.incarnation
+                    && memory.view(region.region.0).epoch == region.epoch
+                    && is_met(region.node)
             };
             let mut nodes = self.parties.nodes.iter();
             nodes.find(|place| place.life.as_ref().is_some_and(is_its)).map(|place| place.machine)

@@ -2,6 +2,7 @@
 
 use crate::kernel::{ProcessId, world};
 use crate::memory::SimMemory;
+use crate::oracle::session_of;
 use farpool_node::NodeService;
 use farpool_transport::{Intent, Peer, Service, Shared};
 use farpool_wire::control::Attach;
@@ -44,12 +45,17 @@ impl ObservedNode {
     pub(crate) fn answer(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         let known = world(|world| world.oracle.node_called(self.incarnation, &request));
         let asked = request.clone();
+        // A step of a scan ends with the reason of its panic.
+        let catches = matches!(asked, Request::NextChunk(_));
+        world(|world| world.runs_on = catches);
         let answer = self.service.call(peer, request);
         world(|world| {
+            world.runs_on = false;
             let clock = world.clock_of(self.process);
             world.oracle.node_answers(self.incarnation, clock, known, &asked, &answer);
             let code = answer.as_ref().err().map_or(0, |refusal| refusal.code as u64);
-            world.note(self.process, "answers", [asked.opcode() as u64, code, 0]);
+            let session = session_of(&asked).map_or(0, |session| session.0);
+            world.note(self.process, "answers", [asked.opcode() as u64, code, session]);
         });
         answer
     }
@@ -102,6 +108,12 @@ impl ObservedBroker {
         world(|world| {
             let disk = world.parties.disk.clone();
             world.oracle.broker_answers(&asked, &answer, &disk);
+            if let (Request::Offer(offer), Ok(_)) = (&asked, &answer) {
+                let mut brokers = world.parties.brokers.iter_mut();
+                if let Some(life) = brokers.find(|life| life.process == self.process) {
+                    life.met.insert(offer.info.node);
+                }
+            }
             if let (Request::EndRepair(_), Ok(Reply::EndRepair(ended))) = (&asked, &answer) {
                 world.tally.operation("list a copy made by a node", ended.runs > 0);
             }

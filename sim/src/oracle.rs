@@ -559,7 +559,8 @@ impl Oracle {
     }
 }
 
-fn session_of(request: &Request) -> Option<SessionId> {
+/// Returns the session of a request to a node about leases.
+pub(crate) fn session_of(request: &Request) -> Option<SessionId> {
     match request {
         Request::Lease(lease) => Some(lease.ticket.session),
         Request::Renew(proof) => Some(proof.session),

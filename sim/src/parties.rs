@@ -19,6 +19,7 @@ use farpool_broker::BrokerService;
 use farpool_broker::election::Standby;
 use farpool_host::HostEvent;
 use farpool_lease::ticket;
+use farpool_near_data::FunctionOptions;
 use farpool_node::{NodeService, Prefault, keep_copies, keep_house, keep_time, report};
 use farpool_transport::{Brokers, Identity, Service};
 use farpool_wire::control::NodeInfo;
@@ -60,6 +61,14 @@ pub(crate) struct BrokerLife {
     pub(crate) opening: u64,
     /// Service of the broker. `None` until it has begun its term.
     pub(crate) service: Option<Arc<dyn Service>>,
+    /// Nodes that have told this broker on which host they are.
+    pub(crate) met: BTreeSet<NodeId>,
+}
+
+impl BrokerLife {
+    fn new(process: ProcessId, machine: MachineId, opening: u64) -> BrokerLife {
+        BrokerLife { process, machine, opening, service: None, met: BTreeSet::new() }
+    }
 }
 
 /// Node process that runs now, in one life.
@@ -177,7 +186,7 @@ fn start_standing(machine: MachineId) {
     let (process, settings) = world(|world| {
         let process = world.start_process(format!("broker@{machine}"), machine, Some(Identity::Broker));
         world.note(process, "starts", [0; 3]);
-        world.parties.brokers.push(BrokerLife { process, machine, opening: 0, service: None });
+        world.parties.brokers.push(BrokerLife::new(process, machine, 0));
         (process, world.plan.broker_settings())
     });
     let begin = move || {
@@ -212,7 +221,7 @@ pub(crate) fn start_broker(machine: MachineId) {
         let store = world.parties.disk.open();
         let opening = store.opening();
         world.oracle.disk_opened();
-        world.parties.brokers.push(BrokerLife { process, machine, opening, service: None });
+        world.parties.brokers.push(BrokerLife::new(process, machine, opening));
         world.note(process, "starts", [0; 3]);
         (process, world.plan.broker_settings(), store)
     });
@@ -252,6 +261,9 @@ pub(crate) fn start_node(index: usize) {
     let (host, brokers) = (Arc::new(SimHost(process)), brokers());
     let memory = SimMemory::new(REGION_BYTES_MIN, regions);
     let (service, life) = NodeService::begin(host, memory, node).expect("chance does not fail here");
+    let functions = FunctionOptions { resident: Arc::new([]), sandboxes: None };
+    let scans = farpool_near_data::extension(functions);
+    let service = service.extended(Arc::new(SimHost(process)), scans).expect("no sandboxes are started");
     let service = Arc::new(service);
     let text = |text: String| Text::new(text).expect("it is short");
     let address = format!("10.0.1.{index}:7701");

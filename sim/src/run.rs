@@ -206,14 +206,20 @@ impl World {
         }
     }
 
-    /// Returns the bytes of the regions that nodes keep for a session.
-    pub(crate) fn bytes_kept_for(&self, session: SessionId) -> u64 {
-        let leases = self.parties.nodes.iter().filter_map(|place| place.life.as_ref()?.service.try_leases());
+    /// Returns the regions that nodes keep for a session, each with the number of its node.
+    pub(crate) fn kept_for(&self, session: SessionId) -> Vec<(usize, OwnedRegion)> {
         let owners = [RegionOwner::Session(session), RegionOwner::Sealing(session)];
-        let kept = |owned: &&OwnedRegion| owners.contains(&owned.owner);
-        let regions = leases
-            .map(|leases| leases.inventory(Traffic::default(), 0).owned.iter().filter(kept).count() as u64);
-        regions.sum::<u64>() * REGION_BYTES_MIN
+        let mut kept = Vec::new();
+        for (node, place) in self.parties.nodes.iter().enumerate() {
+            let Some(leases) = place.life.as_ref().and_then(|life| life.service.try_leases()) else {
+                continue;
+            };
+            let owned = leases.inventory(Traffic::default(), 0).owned.into_vec();
+            kept.extend(
+                owned.into_iter().filter(|owned| owners.contains(&owned.owner)).map(|owned| (node, owned)),
+            );
+        }
+        kept
     }
 
     /// Returns a description of a region that is still in use or not wiped. `None` if there is none.

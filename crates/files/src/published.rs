@@ -12,7 +12,7 @@ use crate::recipe::Recipe;
 use crate::repair::Repairable;
 use crate::session::Session;
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileClass, List, Name, NodeId, Reply, Request, WireError};
+use farpool_wire::{Code, FileClass, List, Name, NodeId, Reply, Request, WireError, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -300,7 +300,7 @@ impl FileInner {
         let (map, stripes) = sealed_map(&self.session, &named, &opened)?;
         self.change(0..u64::MAX, |state| match state.phase {
             // Another file of this name has other bytes, unless a rebuild function vouches that they are the same.
-            Phase::Published(file) if file == opened.file || is_rebuilt => {
+            Phase::Published(file) if file == opened.file || is_rebuilt || mutant!(OtherGenerationTaken) => {
                 state.phase = Phase::Published(opened.file);
                 state.map.replace(map);
                 state.stripes = stripes;

@@ -27,7 +27,7 @@ use farpool_host::Host;
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
 use farpool_operators::{KeySet, Operator, Plan, Program, Query, Type};
 use farpool_planner::{Measured, Placement, Way};
-use farpool_wire::MonoNs;
+use farpool_wire::{MonoNs, mutant};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
 use std::sync::Arc;
@@ -582,7 +582,8 @@ impl<'t> Work<'t> {
         let is_enough = self.local.is_done() || shipping.is_enough(&outcomes);
         let (mut undone, mut unanswered) = (Vec::new(), Vec::new());
         for (share, outcome) in shipping.shares.iter().zip(outcomes) {
-            let unclaimed = || share.groups.iter().copied().filter(|group| !claimed.contains(group));
+            let is_unclaimed = |group: &usize| !claimed.contains(group) || mutant!(GroupCountedTwice);
+            let unclaimed = || share.groups.iter().copied().filter(is_unclaimed);
             match outcome {
                 Some(Ok(shipped)) if is_enough || shipped.groups == unclaimed().count() => {
                     self.report.shipped += shipped.groups;

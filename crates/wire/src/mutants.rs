@@ -98,6 +98,10 @@ mutants! {
     MissedCopyKept,
     /// Client: a node that did not hear that regions were given back is not told again.
     ReleaseForgotten,
+    /// Client: an open file takes the places of another file that was published under its name.
+    OtherGenerationTaken,
+    /// Client: row groups that it has claimed from a scan run a second time.
+    GroupCountedTwice,
     /// Client: a repaired copy is accepted although its extent was written meanwhile.
     StaleCopyTaken,
     /// Client: writes that overlap run at the same time.

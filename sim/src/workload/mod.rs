@@ -7,6 +7,7 @@
 
 mod proving;
 mod published;
+mod scanned;
 mod storm;
 
 use self::storm::Storm;
@@ -20,6 +21,7 @@ use farpool_files::{
     CreateOptions, Error, ErrorKind, FarFile, Pool, PoolOptions, Protection, ReadRange, TransportChoice,
     WriteRange,
 };
+use farpool_tables::FarTable;
 use farpool_wire::FileClass;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,6 +65,8 @@ struct Client {
     pool: Option<Pool>,
     files: BTreeMap<String, Known>,
     seen: Vec<Seen>,
+    /// Far tables that it has open, the latest first.
+    tables: Vec<FarTable>,
     next_file: u64,
     has_reserved: bool,
     storm: Option<Storm>,
@@ -78,6 +82,7 @@ pub(crate) fn run(process: ProcessId, index: usize) {
         pool: None,
         files: BTreeMap::new(),
         seen: Vec::new(),
+        tables: Vec::new(),
         next_file: 0,
         has_reserved: false,
         storm: None,
@@ -88,6 +93,7 @@ pub(crate) fn run(process: ProcessId, index: usize) {
     client.put_away();
     client.until_it_works(Client::prove_all_leases_are_known);
     client.until_it_works(Client::prove_names);
+    client.until_it_works(Client::prove_table);
     world(|world| world.parties.clients[index].has_seen_names = true);
     while world(|world| world.parties.phase) < Phase::Clearing {
         rest(100 * MS);
@@ -215,6 +221,7 @@ impl Client {
     fn leave(&mut self) {
         self.files.clear();
         self.seen.clear();
+        self.tables.clear();
         if let Some(pool) = self.pool.take() {
             pool.close();
         }
@@ -223,8 +230,10 @@ impl Client {
     fn operate(&mut self) {
         match self.random.below(100) {
             0..10 => self.create(),
-            10..38 => self.write(),
-            38..66 => self.read(),
+            10..37 => self.write(),
+            37..64 => self.read(),
+            64 if self.random.one_in(3) => self.put_table(),
+            64..66 => self.scan_table(),
             66..70 => self.truncate(),
             70..75 => self.delete(),
             75..81 => self.publish(),
@@ -501,6 +510,7 @@ impl Client {
             }
         }
         self.seen.clear();
+        self.tables.clear();
         if self.has_reserved {
             self.leave();
         }
@@ -510,8 +520,11 @@ impl Client {
 /// Reports whether an operation on a published name failed because the name was published anew or dropped meanwhile.
 /// That is neither a violation nor a success.
 fn is_replaced(kind: &str, error: &Error) -> bool {
-    let of_name = ["read published", "publish", "open", "rename", "drop"].contains(&kind);
-    of_name
-        && [ErrorKind::Lost, ErrorKind::Exists, ErrorKind::NotFound, ErrorKind::Refused]
-            .contains(&error.kind())
+    let of_name = ["read published", "publish", "open", "rename", "drop", "put a table", "open a table"];
+    let kinds = [ErrorKind::Lost, ErrorKind::Exists, ErrorKind::NotFound, ErrorKind::Refused];
+    match kind {
+        // A table that is open is closed by its replacement, if this client has made it.
+        "scan a table" => kinds.contains(&error.kind()) || error.kind() == ErrorKind::Closed,
+        _ => of_name.contains(&kind) && kinds.contains(&error.kind()),
+    }
 }

@@ -4,7 +4,9 @@ use super::{Client, MS, first_difference, stamped, violated};
 use crate::kernel::{rest, world};
 use farpool_files::beneath::session_of_pool;
 use farpool_files::{CreateOptions, Error, ErrorKind, Pool};
+use farpool_tables::TABLE_PREFIX;
 use farpool_wire::FileClass;
+use farpool_wire::limits::REGION_BYTES_MIN;
 
 impl Client {
     /// Retries an attempt until it succeeds, and connects first if need be. If it never does, the phase takes too long,
@@ -34,15 +36,15 @@ impl Client {
     /// stay leased as long as the session lives.
     pub(super) fn prove_all_leases_are_known(&mut self, pool: &Pool) -> Result<(), Error> {
         let known_bytes = pool.stats().leased_bytes;
-        let kept_bytes = world(|world| {
+        let kept = world(|world| {
             world.oracle.checks += 1;
-            world.bytes_kept_for(session_of_pool(pool).id())
+            world.kept_for(session_of_pool(pool).id())
         });
-        if kept_bytes <= known_bytes {
+        if kept.len() as u64 * REGION_BYTES_MIN <= known_bytes {
             return Ok(());
         }
         Err(Error::not_rebuilt(format!(
-            "nodes keep {kept_bytes} bytes for a session that knows of {known_bytes}"
+            "nodes keep more than {known_bytes} bytes, which a session knows of: {kept:?}"
         )))
     }
 
@@ -112,7 +114,8 @@ impl Client {
 
     /// Drops every name of the client's tenant, so that no region may stay in use.
     pub(super) fn clear_names(&mut self, pool: &Pool) -> Result<(), Error> {
-        for name in self.own_names() {
+        let tables = format!("{TABLE_PREFIX}{}", self.table_name());
+        for name in self.own_names().into_iter().chain([tables]) {
             match pool.delete(&name) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
