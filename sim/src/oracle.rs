@@ -87,8 +87,6 @@ pub(crate) struct Oracle {
     nodes: BTreeMap<Incarnation, NodeView>,
     /// Regions that a name has released since a broker last opened the disk.
     let_go: BTreeSet<Place>,
-    /// Regions that nodes have reported as segments, which many names share.
-    segments: BTreeSet<Place>,
     /// Regions that nodes have filled with copies of published files.
     copied: BTreeSet<Place>,
 }
@@ -107,7 +105,6 @@ impl Oracle {
             tick_ms: plan.tick_ms,
             nodes: BTreeMap::new(),
             let_go: BTreeSet::new(),
-            segments: BTreeSet::new(),
             copied: BTreeSet::new(),
         }
     }
@@ -170,9 +167,7 @@ impl Oracle {
         self.check(again.is_none(), "I5", || {
             format!("a name has {again:?} (life, region, epoch), which a name released before")
         });
-        // Names share segments, so one may have a segment after another has left it.
-        let gone = before.difference(after).filter(|place| !self.segments.contains(*place));
-        self.let_go.extend(gone);
+        self.let_go.extend(before.difference(after));
     }
 
     /// Checks I1 in a node's log: no line reports a contradiction between its leases and its gates.
@@ -220,11 +215,6 @@ impl Oracle {
             (Request::Seal(_), Ok(Reply::Seal(sealed))) => {
                 for grant in sealed.regions.iter() {
                     self.right_is_new(incarnation, grant.region, grant.epoch, grant.handle.0, None, false);
-                }
-            }
-            (Request::SealRanges(_), Ok(Reply::SealRanges(sealed))) => {
-                for range in sealed.ranges.iter() {
-                    self.right_is_new(incarnation, range.region, range.epoch, range.handle.0, None, false);
                 }
             }
             _ => {}
@@ -366,10 +356,6 @@ impl Oracle {
                     view.term = term;
                     view.broker_ms = broker_ms;
                 }
-            }
-            Request::Segments(report) => {
-                let place = |held: &SegmentHeld| (report.incarnation, held.region, held.epoch);
-                self.segments.extend(report.segments.iter().map(place));
             }
             // The broker may give the handle to clients from now on.
             Request::EndRepair(report) if !report.copied.is_empty() => {
@@ -580,7 +566,6 @@ pub(crate) fn session_of(request: &Request) -> Option<SessionId> {
         Request::Renew(proof) => Some(proof.session),
         Request::Release(release) => Some(release.session),
         Request::Seal(seal) => Some(seal.session),
-        Request::SealRanges(seal) => Some(seal.session),
         _ => None,
     }
 }

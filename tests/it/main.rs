@@ -34,7 +34,6 @@ mod settings;
 mod shaped_and_simulated;
 mod shm_folder;
 mod shown_names;
-mod small_files;
 mod standing_brokers;
 mod supervisor;
 mod table_queries;

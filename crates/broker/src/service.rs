@@ -127,7 +127,6 @@ fn check_permitted(identity: &Identity, request: &Request) -> Result<(), Refusal
         Request::Inventory(inventory) => *identity == Identity::Node(inventory.node),
         Request::OfferMemory(memory) => *identity == Identity::Node(memory.node),
         Request::NextRepair(asked) => *identity == Identity::Node(asked.node),
-        Request::Segments(report) => *identity == Identity::Node(report.node),
         Request::EndRepair(report) => *identity == Identity::Node(report.order.node),
         Request::Status(_) | Request::ListMemory(_) => true,
         _ => matches!(identity, Identity::Tenant(_) | Identity::Admin),
@@ -192,7 +191,6 @@ impl Core {
             }
             Request::ListRepairs(_) => Ok(Reply::ListRepairs(leases.list_repairs(now, tenant))),
             Request::Offer(offer) => leases.offer(now, peer.connection, offer).map(Reply::Offer),
-            Request::Segments(report) => leases.segments(peer.connection, &report).map(Reply::Segments),
             Request::Inventory(inventory) => {
                 leases.inventory(now, peer.connection, inventory).map(Reply::Inventory)
             }

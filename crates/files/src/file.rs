@@ -21,7 +21,7 @@ use crate::stats::add;
 use farpool_host::HostEvent;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::control::Places;
-use farpool_wire::limits::{RECIPE_BYTES_MAX, REGION_BYTES_MIN};
+use farpool_wire::limits::RECIPE_BYTES_MAX;
 use farpool_wire::{Bytes, FileClass, FileId, MonoNs, mutant};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -127,9 +127,6 @@ pub struct FarFile {
 
 /// Longest file in bytes. A larger offset is taken for a mistake.
 const FILE_BYTES_MAX: u64 = 1 << 50;
-/// Bytes at the beginning of a file that will be published which lie in regions that such files share: as many as fit
-/// into a segment of any node.
-pub(crate) const SHARED_BYTES_MAX: u64 = REGION_BYTES_MIN / 4;
 /// Time in ms after which a waiting operation looks again, even without a signal.
 const WAIT_MS: u64 = 1_000;
 
@@ -144,7 +141,7 @@ impl FarFile {
         patience: Patience,
     ) -> Result<FarFile, Error> {
         // A file that may be published gets regions of its own, because sealing (making immutable) works on whole
-        // regions. Its first bytes lie in regions that such files share, from which nodes copy them.
+        // regions.
         let group = if class == FileClass::Pinned { Group::File(number) } else { Group::Class(class) };
         let disk = match protection {
             Protection::Local => {
@@ -551,18 +548,6 @@ impl FileInner {
         // The first region is leased with the first bytes.
         if hosts >= usize::from(data) || hosts > 0 && !leases.widen(self.group, bytes) {
             self.may_spread.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns the group in whose regions the bytes before `end` are put: that of all small files which will be
-    /// published, while this one is small.
-    pub(crate) fn group_before(&self, end: u64) -> Group {
-        let is_plain =
-            self.key.is_none() && matches!(self.protection(), Protection::None | Protection::Mirror);
-        let is_small = self.class == FileClass::Pinned && end <= SHARED_BYTES_MAX && is_plain;
-        match is_small && !self.session.leases.has_no_segments() {
-            true => Group::Class(FileClass::Pinned),
-            false => self.group,
         }
     }
 

@@ -57,7 +57,6 @@ mod refused;
 mod repair;
 mod session;
 mod session_core;
-mod shared_regions;
 mod stats;
 pub mod units;
 mod unlisted;

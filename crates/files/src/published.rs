@@ -126,10 +126,6 @@ impl FileInner {
             let _lock = self.begin_change(0..u64::MAX);
             if self.begin_sealing()? {
                 self.add_parity()?;
-                let mut shared = self.seal_shared();
-                if shared.as_ref().is_err_and(Self::is_of_earlier_version) {
-                    shared = self.leave_shared();
-                }
                 let listed = {
                     let state = self.state();
                     let copies = state.map.extents().flat_map(|(_, copies)| copies);
@@ -139,7 +135,6 @@ impl FileInner {
                     let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();
                     self.state().map.replace_regions(replaced);
                 });
-                let sealed = sealed.and(shared);
                 return self.end_sealing().map_err(|error| sealed.err().unwrap_or(error));
             }
         }

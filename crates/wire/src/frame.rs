@@ -75,8 +75,6 @@ opcodes! {
     NextRepair = 35,
     /// Node to broker: reports the copies that it has made.
     EndRepair = 36,
-    /// Node to broker: reports its segments, which many small published files share.
-    Segments = 37,
     /// Client to node: turns a ticket into leases.
     Lease = 48,
     /// Client to node: asks to map a region (same host only).
@@ -89,8 +87,6 @@ opcodes! {
     Seal = 52,
     /// Anybody to node: asks for the checksums of ranges of an immutable region.
     Checksums = 53,
-    /// Client to node: copies ranges of leased regions into segments, where they are immutable.
-    SealRanges = 54,
     /// Client to node: reads one range.
     Read = 64,
     /// Client to node: writes one range.
@@ -145,7 +141,6 @@ impl Opcode {
             | Opcode::EndRepair
             | Opcode::Checksums
             | Opcode::OpenHoppingLane => VERSION_COPIES,
-            Opcode::SealRanges | Opcode::Segments => VERSION_SEGMENTS,
             _ => VERSION_MIN,
         }
     }

@@ -21,7 +21,6 @@ mod nodes;
 pub mod refusal;
 mod repair;
 mod scan;
-mod segments;
 mod shown;
 
 pub use codec::{Bytes, List, Name, Payload, Text, WireError};

@@ -4,15 +4,13 @@
 /// Oldest protocol version that this code speaks.
 pub const VERSION_MIN: u8 = 1;
 /// Newest protocol version that this code speaks.
-pub const VERSION_MAX: u8 = 4;
+pub const VERSION_MAX: u8 = 3;
 /// First protocol version whose requests carry a trace id.
 pub const VERSION_TRACES: u8 = 2;
 /// First protocol version in which nodes tell which memory they donate.
 pub const VERSION_MEMORY: u8 = 2;
 /// First protocol version in which published files may have several copies.
 pub const VERSION_COPIES: u8 = 3;
-/// First protocol version in which small published files share regions.
-pub const VERSION_SEGMENTS: u8 = 4;
 
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 40;
@@ -34,10 +32,6 @@ pub const REGION_BYTES_DEFAULT: u64 = 64 << 20;
 pub const NODE_REGIONS_MAX: usize = 32_768;
 /// Most regions that one ticket promises or one request names.
 pub const LEASE_REGIONS_MAX: usize = 4_096;
-/// Most ranges of one request to copy them into segments.
-pub const SEALED_RANGES_MAX: usize = 4_096;
-/// Most ranges of a node's segments of which it does not know yet whether a name owns them.
-pub const PENDING_RANGES_MAX: usize = 32_768;
 /// Most tickets in one answer of the broker.
 pub const TICKETS_MAX: usize = 256;
 /// Most nodes of one pool.

@@ -84,10 +84,6 @@ mutants! {
     DrainedCopyFreed,
     /// Broker: two nodes copy the same run, and both copies are listed.
     RunRepairedTwice,
-    /// Broker: a segment is freed although published files have ranges in it.
-    LiveSegmentFreed,
-    /// Node: a segment is freed although something was added to it since the report.
-    SegmentFreedLate,
     /// Broker: quotas are not checked.
     QuotaNotChecked,
     /// Client: a range may be read after a write to it failed.

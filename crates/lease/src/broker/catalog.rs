@@ -4,15 +4,14 @@
 //! name is taken.
 
 use super::records::region_key;
-use super::segments::{ranges_of, taken_bytes};
 use super::{BrokerLeases, NamedFile, Owner, RegionKey, StateChange, give_up};
 use crate::tenant;
 use farpool_wire::control::*;
 use farpool_wire::host_label::may_be_one_host;
-use farpool_wire::ids::{Epoch, FileId, MonoNs, NodeId, SessionId};
+use farpool_wire::ids::{FileId, MonoNs, NodeId, SessionId};
 use farpool_wire::limits::*;
 use farpool_wire::{Bytes, Code, List, Name, Opcode, Refusal, mutant};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 /// Reports whether a tenant may see a file and change it.
@@ -116,7 +115,7 @@ impl BrokerLeases {
     /// not have now is given up.
     pub(super) fn replace(&mut self, name: &Name, file: NamedFile, records: &mut Vec<StateChange>) {
         let has: BTreeSet<RegionKey> = file.regions().map(|(region, _)| region).collect();
-        self.disown(name, file.file, &has);
+        self.disown(name, &has);
         self.own(&file);
         self.persist(StateChange::Name(name.clone(), file), records);
     }
@@ -130,7 +129,7 @@ impl BrokerLeases {
             return Err(malformed);
         }
         let mut seen = BTreeSet::new();
-        for (index, region) in places.regions.iter().enumerate() {
+        for region in places.regions.iter() {
             // A node not heard of since the broker started may still come back, so this is not a loss.
             let node = self.nodes.get(&region.node).ok_or(Refusal::new(Code::NoNodes, region.node.0))?;
             if node.info.incarnation != region.incarnation {
@@ -141,10 +140,6 @@ impl BrokerLeases {
             }
             if !seen.insert(region_key(region)) {
                 return Err(Refusal::new(Code::StaleEpoch, region.epoch.0));
-            }
-            if let Some(segment) = self.segment(region) {
-                self.check_pending(publish, index, segment)?;
-                continue;
             }
             self.check_free(region)?;
             // Only regions that the node has reported as sealed (immutable) to this life of the broker are accepted.
@@ -168,7 +163,7 @@ impl BrokerLeases {
         // A region that a file owns stays at its epoch until the file gives it up, so any other epoch is wrong.
         if let Some(owner) = self.owners.get(&place) {
             return Err(match owner.epoch == region.epoch {
-                true => Refusal::new(Code::NameTaken, owner.file().0),
+                true => Refusal::new(Code::NameTaken, owner.file.0),
                 false => Refusal::new(Code::StaleEpoch, owner.epoch.0),
             });
         }
@@ -318,7 +313,7 @@ impl BrokerLeases {
         records: &mut Vec<StateChange>,
     ) -> Result<Done, Refusal> {
         self.seen(tenant, name)?;
-        self.disown(name, FileId(0), &BTreeSet::new());
+        self.disown(name, &BTreeSet::new());
         self.persist(StateChange::DropName(name.clone()), records);
         Ok(Done {})
     }
@@ -397,51 +392,23 @@ impl BrokerLeases {
 
     /// Records the file as the owner of its regions.
     pub(super) fn own(&mut self, file: &NamedFile) {
-        let mut bytes = vec![0; file.places.regions.len()];
-        for run in file.places.runs.iter() {
-            for copy in run.copies.iter() {
-                if let Some(bytes) = bytes.get_mut(copy.region as usize) {
-                    *bytes += taken_bytes(run);
-                }
-            }
-        }
-        for ((place, region), bytes) in file.regions().zip(bytes) {
+        for (place, region) in file.regions() {
             // A region that its node has taken back may belong to another file since, at a later epoch.
             let is_later = self.owners.get(&place).is_some_and(|owner| owner.epoch > region.epoch);
             if !is_later && !self.was_taken_back(region) {
-                let fresh = || Owner { epoch: region.epoch, files: BTreeMap::new() };
-                let owner = self.owners.entry(place).or_insert_with(fresh);
-                if owner.epoch < region.epoch {
-                    *owner = fresh();
-                }
-                owner.files.insert(file.file, bytes);
+                self.owners.insert(place, Owner { epoch: region.epoch, file: file.file });
             }
         }
     }
 
-    /// Takes its regions from the file of a name. Nodes are ordered to free those that no other file shares. Leaves out
-    /// those in `keeps`, which the file `next` has, if that is the same file.
-    fn disown(&mut self, name: &Name, next: FileId, keeps: &BTreeSet<RegionKey>) {
+    /// Gives up the regions of a name, so that their nodes are ordered to free them. Leaves out those in `keeps`.
+    fn disown(&mut self, name: &Name, keeps: &BTreeSet<RegionKey>) {
         let Some(file) = self.durable.names.get(name) else { return };
-        let is_same = file.file == next;
-        let id = file.file;
-        let gone = file.regions().filter(|(place, _)| !is_same || !keeps.contains(place));
-        let gone: Vec<(RegionKey, Epoch, bool)> =
-            gone.map(|(place, region)| (place, region.epoch, self.segment(region).is_some())).collect();
-        let is_gone = |region: &NamedRegion| {
-            self.segment(region).is_some() && gone.iter().any(|(place, ..)| *place == region_key(region))
-        };
-        let ranges =
-            ranges_of(file, is_gone).map(|(region, range)| (region_key(region), region.epoch, range));
-        for (place, epoch, (from, end)) in ranges.collect::<Vec<_>>() {
-            self.let_go.entry((place, epoch)).or_default().insert(from, end);
-        }
-        for (place, epoch, is_segment) in gone {
-            self.disown_region(id, place, epoch);
-            // A segment goes by a ruling of its own.
-            if !is_segment && !self.owners.get(&place).is_some_and(|owner| owner.epoch == epoch) {
-                give_up(&mut self.given_up, place, epoch);
+        for (place, region) in file.regions().filter(|(place, _)| !keeps.contains(place)) {
+            if self.owners.get(&place).is_some_and(|owner| owner.is(file, region)) {
+                self.owners.remove(&place);
             }
+            give_up(&mut self.given_up, place, region.epoch);
         }
     }
 }

@@ -17,7 +17,6 @@ mod orders;
 mod promises;
 mod records;
 mod repair;
-mod segments;
 mod spread;
 
 pub use news::{LostFiles, News};
@@ -32,7 +31,6 @@ use farpool_wire::{Code, List, Name, Refusal, mutant};
 use news::ToldNodes;
 use nodes::Node;
 use repair::Repairs;
-use segments::Ranges;
 use std::collections::BTreeMap;
 
 /// File ids per term (life of the broker): the first id of a term is the term times this number. Terms are above the
@@ -42,28 +40,17 @@ const FILES_OF_A_TERM: u64 = 1 << 20;
 /// Changes of the pool that are kept until [`BrokerLeases::take_news`] returns them. Later ones are dropped.
 const NEWS_MAX: usize = 4096;
 
-/// Owners of a region: a published file, or many that share a segment.
+/// Owner of a region that belongs to a published file.
 #[derive(Clone, Debug)]
 struct Owner {
     epoch: Epoch,
-    /// Bytes of the region that each file takes.
-    files: BTreeMap<FileId, u64>,
+    file: FileId,
 }
 
 impl Owner {
-    /// Reports whether a file owns the region, or a part of it, at the epoch that `region` says.
+    /// Reports whether this is a file, which owns the region at the epoch that `region` says.
     fn is(&self, file: &NamedFile, region: &NamedRegion) -> bool {
-        self.epoch == region.epoch && self.files.contains_key(&file.file)
-    }
-
-    /// Returns the bytes of the region that published files take.
-    fn live_bytes(&self) -> u64 {
-        self.files.values().sum()
-    }
-
-    /// Returns the file that owns the region; the first one if many share it.
-    fn file(&self) -> FileId {
-        self.files.keys().next().copied().unwrap_or_default()
+        self.epoch == region.epoch && self.file == file.file
     }
 }
 
@@ -105,14 +92,9 @@ pub struct BrokerLeases {
     next_ticket: u64,
     /// Owners of the regions of published files, derived from the catalog.
     owners: BTreeMap<RegionKey, Owner>,
-    /// Names of the published files.
-    names_of_files: BTreeMap<FileId, Name>,
     /// Highest epoch (fencing counter) at which this life of the broker freed each region: its node was ordered to free
     /// it, or will be. A publication that comes late, or a second time, must not name such bytes.
     given_up: BTreeMap<RegionKey, Epoch>,
-    /// Ranges of segments that this life of the broker has taken from a file, until their nodes show them as pending no
-    /// more. A publication that comes a second time must not name them.
-    let_go: BTreeMap<(RegionKey, Epoch), Ranges>,
     /// Regions of published files that their nodes have taken back, with their last such epochs: the node lives, and
     /// its report shows the region no more. An emergency of the host's memory makes nodes do that.
     taken_back: BTreeMap<RegionKey, Epoch>,
@@ -152,9 +134,7 @@ impl BrokerLeases {
             tidies: now,
             next_ticket: 1,
             owners: BTreeMap::new(),
-            names_of_files: BTreeMap::new(),
             given_up: BTreeMap::new(),
-            let_go: BTreeMap::new(),
             taken_back: BTreeMap::new(),
             news: Vec::new(),
             told_nodes: ToldNodes::new(),
@@ -162,8 +142,6 @@ impl BrokerLeases {
             rebuilds: BTreeMap::new(),
         };
         let files: Vec<NamedFile> = broker.durable.names.values().cloned().collect();
-        broker.names_of_files =
-            broker.durable.names.iter().map(|(name, file)| (file.file, name.clone())).collect();
         for file in files.iter().filter(|_| !mutant!(OwnersForgotten)) {
             broker.own(file);
         }
@@ -332,12 +310,6 @@ impl BrokerLeases {
     fn persist(&mut self, record: StateChange, records: &mut Vec<StateChange>) {
         if let StateChange::Name(name, _) | StateChange::DropName(name) = &record {
             self.repairs.note_change(name);
-            if let Some(before) = self.durable.names.get(name) {
-                self.names_of_files.remove(&before.file);
-            }
-        }
-        if let StateChange::Name(name, file) = &record {
-            self.names_of_files.insert(file.file, name.clone());
         }
         self.durable.apply(record.clone());
         records.push(record);
