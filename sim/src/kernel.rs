@@ -180,9 +180,9 @@ pub(crate) struct World {
     /// Processes whose state may have changed since the oracle last looked at it.
     pub(crate) touched: Vec<ProcessId>,
     pub(crate) steps: u64,
-    /// True while a node runs code that catches panics: ending its process there would look like one. Copies are not
-    /// interrupted then.
-    pub(crate) runs_on: bool,
+    /// True while no copy may be interrupted: a node runs code that catches panics, and ending its process there would
+    /// look like one.
+    pub(crate) is_uninterrupted: bool,
 }
 
 impl World {
@@ -208,7 +208,7 @@ impl World {
             parties: crate::parties::Parties::default(),
             touched: Vec::new(),
             steps: 0,
-            runs_on: false,
+            is_uninterrupted: false,
             plan,
         }
     }

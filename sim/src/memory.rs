@@ -132,7 +132,7 @@ fn interrupted_for(ns_max: u64) {
     let ns = world(|world| {
         let plan = &world.plan;
         let (often, most) = (plan.interrupts_per_million, plan.interrupt_ns_max.min(ns_max));
-        let is_due = world.random.happens(often) && !world.runs_on;
+        let is_due = world.random.happens(often) && !world.is_uninterrupted;
         if is_due { Some(world.random.skewed(1_000, most)) } else { None }
     });
     if let Some(ns) = ns {

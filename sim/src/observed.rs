@@ -45,12 +45,12 @@ impl ObservedNode {
     pub(crate) fn answer(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         let known = world(|world| world.oracle.node_called(self.incarnation, &request));
         let asked = request.clone();
-        // A step of a scan ends with the reason of its panic.
+        // A step of a scan catches panics.
         let catches = matches!(asked, Request::NextChunk(_));
-        world(|world| world.runs_on = catches);
+        world(|world| world.is_uninterrupted = catches);
         let answer = self.service.call(peer, request);
         world(|world| {
-            world.runs_on = false;
+            world.is_uninterrupted = false;
             let clock = world.clock_of(self.process);
             world.oracle.node_answers(self.incarnation, clock, known, &asked, &answer);
             let code = answer.as_ref().err().map_or(0, |refusal| refusal.code as u64);
