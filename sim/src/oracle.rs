@@ -87,6 +87,9 @@ pub(crate) struct Oracle {
     nodes: BTreeMap<Incarnation, NodeView>,
     /// Regions that a name has released since a broker last opened the disk.
     let_go: BTreeSet<Place>,
+    /// Regions that a name has released before that. A broker that does not know it waits for their sessions to publish
+    /// them, so they are kept until these sessions end.
+    let_go_before: BTreeSet<Place>,
     /// Regions that nodes have filled with copies of published files.
     copied: BTreeSet<Place>,
 }
@@ -105,6 +108,7 @@ impl Oracle {
             tick_ms: plan.tick_ms,
             nodes: BTreeMap::new(),
             let_go: BTreeSet::new(),
+            let_go_before: BTreeSet::new(),
             copied: BTreeSet::new(),
         }
     }
@@ -157,7 +161,12 @@ impl Oracle {
 
     /// Notes that a broker has opened the disk. It need not know which regions earlier brokers' names released.
     pub(crate) fn disk_opened(&mut self) {
-        self.let_go.clear();
+        self.let_go_before.append(&mut self.let_go);
+    }
+
+    /// Reports whether a name has released a region, and the present broker need not know it.
+    pub(crate) fn may_be_awaited(&self, place: &Place) -> bool {
+        self.let_go_before.contains(place)
     }
 
     /// Checks I5: a broker never gives a name a region that a name has released. `before` and `after` are the regions

@@ -206,7 +206,8 @@ impl World {
         }
     }
 
-    /// Returns the regions that nodes keep for a session, each with the number of its node.
+    /// Returns the regions that nodes keep for a session, each with the number of its node, but for those that it has
+    /// published, and of which the broker has forgotten that their names were dropped.
     pub(crate) fn kept_for(&self, session: SessionId) -> Vec<(usize, OwnedRegion)> {
         let owners = [RegionOwner::Session(session), RegionOwner::Sealing(session)];
         let mut kept = Vec::new();
@@ -214,10 +215,13 @@ impl World {
             let Some(leases) = place.life.as_ref().and_then(|life| life.service.try_leases()) else {
                 continue;
             };
-            let owned = leases.inventory(Traffic::default(), 0).owned.into_vec();
-            kept.extend(
-                owned.into_iter().filter(|owned| owners.contains(&owned.owner)).map(|owned| (node, owned)),
-            );
+            let inventory = leases.inventory(Traffic::default(), 0);
+            let is_kept = |owned: &OwnedRegion| {
+                let place = (inventory.incarnation, owned.region, owned.epoch);
+                owners.contains(&owned.owner) && !self.oracle.may_be_awaited(&place)
+            };
+            let owned = inventory.owned.iter().filter(|owned| is_kept(owned));
+            kept.extend(owned.map(|owned| (node, owned.clone())));
         }
         kept
     }
