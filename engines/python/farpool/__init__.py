@@ -20,6 +20,7 @@ or CSV data, and `Pool.scan` queries it:
 from farpool._farpool import (
     Called,
     ClosedError,
+    ConflictError,
     Error,
     ExhaustedError,
     ExistsError,
@@ -41,6 +42,7 @@ from farpool._farpool import (
     Scan,
     Stream,
     Table,
+    SnapshotInfo,
     TableInfo,
     TamperedError,
     UnreachableError,
@@ -55,6 +57,7 @@ from farpool._farpool import (
 __all__ = [
     "Called",
     "ClosedError",
+    "ConflictError",
     "Error",
     "ExhaustedError",
     "ExistsError",
@@ -76,6 +79,7 @@ __all__ = [
     "Scan",
     "Stream",
     "Table",
+    "SnapshotInfo",
     "TableInfo",
     "TamperedError",
     "UnreachableError",
