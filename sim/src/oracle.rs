@@ -10,7 +10,7 @@ use crate::profile::Plan;
 use crate::store::Disk;
 use farpool_node::NodeService;
 use farpool_transport::Intent;
-use farpool_wire::control::{Grant, Inventory, Lease, Leased, RegionOwner, SegmentHeld, Traffic};
+use farpool_wire::control::{Grant, Inventory, Lease, Leased, RegionOwner, Traffic};
 use farpool_wire::data::Span;
 use farpool_wire::{
     Epoch, Handle, Incarnation, MonoNs, NodeId, Refusal, RegionIndex, Reply, Request, SessionId, Term,
@@ -53,7 +53,7 @@ struct NodeView {
     /// Newest right granted for each region.
     rights: BTreeMap<RegionIndex, Right>,
     /// Handles that this life of the node has granted, to notice one that is granted twice.
-    handles: BTreeMap<u128, (RegionIndex, Epoch)>,
+    handles: BTreeSet<u128>,
     /// Time of the last sign of life of each session, on the node's clock.
     signs: BTreeMap<SessionId, MonoNs>,
     /// Number of requests in progress of each session. While there are any, the state of its regions may be changing.
@@ -90,8 +90,6 @@ pub(crate) struct Oracle {
     /// Regions that a name has released before that. A broker that does not know it waits for their sessions to publish
     /// them, so they are kept until these sessions end.
     let_go_before: BTreeSet<Place>,
-    /// Regions that nodes have reported as segments, which many names share.
-    segments: BTreeSet<Place>,
     /// Regions that nodes have filled with copies of published files.
     copied: BTreeSet<Place>,
 }
@@ -111,7 +109,6 @@ impl Oracle {
             nodes: BTreeMap::new(),
             let_go: BTreeSet::new(),
             let_go_before: BTreeSet::new(),
-            segments: BTreeSet::new(),
             copied: BTreeSet::new(),
         }
     }
@@ -179,9 +176,7 @@ impl Oracle {
         self.check(again.is_none(), "I5", || {
             format!("a name has {again:?} (life, region, epoch), which a name released before")
         });
-        // Names share segments, so one may have a segment after another has left it.
-        let gone = before.difference(after).filter(|place| !self.segments.contains(*place));
-        self.let_go.extend(gone);
+        self.let_go.extend(before.difference(after));
     }
 
     /// Checks I1 in a node's log: no line reports a contradiction between its leases and its gates.
@@ -229,11 +224,6 @@ impl Oracle {
             (Request::Seal(_), Ok(Reply::Seal(sealed))) => {
                 for grant in sealed.regions.iter() {
                     self.right_is_new(incarnation, grant.region, grant.epoch, grant.handle.0, None, false);
-                }
-            }
-            (Request::SealRanges(_), Ok(Reply::SealRanges(sealed))) => {
-                for range in sealed.ranges.iter() {
-                    self.right_is_new(incarnation, range.region, range.epoch, range.handle.0, None, false);
                 }
             }
             _ => {}
@@ -295,11 +285,10 @@ impl Oracle {
         is_writable: bool,
     ) {
         let Some(view) = self.nodes.get_mut(&incarnation) else { return };
-        let is_known = view.handles.contains_key(&handle);
-        // A request to seal that is sent twice gets the same handle twice, and so does who seals into the same segment.
-        let given = *view.handles.entry(handle).or_insert((region, epoch));
-        let is_repeated = !is_writable && given == (region, epoch) && is_known;
-        let is_fresh = (!is_known || is_repeated) && handle != 0;
+        // A request to seal that is sent twice gets the same handle twice.
+        let is_repeated = !is_writable
+            && view.rights.get(&region).is_some_and(|right| right.epoch == epoch && right.handle == handle);
+        let is_fresh = (view.handles.insert(handle) || is_repeated) && handle != 0;
         let before = view.rights.get(&region).map(|right| right.epoch);
         // An older right whose answer comes late must not displace a newer one.
         if before.is_none_or(|before| epoch > before) {
@@ -376,10 +365,6 @@ impl Oracle {
                     view.term = term;
                     view.broker_ms = broker_ms;
                 }
-            }
-            Request::Segments(report) => {
-                let place = |held: &SegmentHeld| (report.incarnation, held.region, held.epoch);
-                self.segments.extend(report.segments.iter().map(place));
             }
             // The broker may give the handle to clients from now on.
             Request::EndRepair(report) if !report.copied.is_empty() => {
@@ -590,7 +575,6 @@ pub(crate) fn session_of(request: &Request) -> Option<SessionId> {
         Request::Renew(proof) => Some(proof.session),
         Request::Release(release) => Some(release.session),
         Request::Seal(seal) => Some(seal.session),
-        Request::SealRanges(seal) => Some(seal.session),
         _ => None,
     }
 }

@@ -7,14 +7,13 @@ use crate::clock::{Clock, RATE_TRUE};
 use crate::electorate::{Cluster, SimElectorate};
 use crate::faults::Chore;
 use crate::host::SimHost;
-use crate::kernel::{self, MachineId, MachineState, ProcessId, World, rest, world};
+use crate::kernel::{self, MachineId, MachineState, ProcessId, World, world};
 use crate::memory::SimMemory;
 use crate::names::NameBook;
 use crate::net::Ending;
 use crate::observed::{ObservedBroker, ObservedNode};
 use crate::replayed_requests::UnderWay;
 use crate::store::Disk;
-use crate::workload::grown::GrownBook;
 use crate::{admin, workload};
 use farpool_broker::BrokerService;
 use farpool_broker::election::Standby;
@@ -38,8 +37,6 @@ pub(crate) const BROKER_MACHINE: MachineId = 0;
 pub(crate) const SPARE_MACHINE: MachineId = 1;
 
 /// Bytes per second that a node copies of published files: about a second for a region.
-/// Time in ns after which a broker looks for what comes with time.
-const LOOK_NS: u64 = 500_000_000;
 const COPY_BYTES_PER_SECOND: u64 = REGION_BYTES_MIN;
 
 /// Phase of a world.
@@ -115,8 +112,6 @@ pub(crate) struct Parties {
     pub(crate) admin: Option<ProcessId>,
     pub(crate) phase: Phase,
     pub(crate) names: NameBook,
-    /// Changes of tables that clients append to.
-    pub(crate) grown: GrownBook,
     /// Requests that are scheduled to be sent once more.
     pub(crate) again: UnderWay,
     /// Number that goes into the next bytes that are written, so that all contents differ.
@@ -233,8 +228,7 @@ pub(crate) fn start_broker(machine: MachineId) {
     let begin = move || match BrokerService::open(Arc::new(SimHost(process)), settings, Box::new(store)) {
         Ok(service) => {
             let term = service.term();
-            let looking = Arc::new(service);
-            let service: Arc<dyn Service> = Arc::<BrokerService>::clone(&looking);
+            let service: Arc<dyn Service> = Arc::new(service);
             let observed: Arc<dyn Service> = Arc::new(ObservedBroker::new(process, Arc::clone(&service)));
             world(|world| {
                 world.net.listen(BROKER, machine, process, observed);
@@ -244,10 +238,6 @@ pub(crate) fn start_broker(machine: MachineId) {
                     life.service = Some(service);
                 }
             });
-            while !looking.has_failed() {
-                rest(LOOK_NS);
-                looking.look();
-            }
         }
         Err(error) => world(|world| {
             world.note_text(process, "does not start", [0; 3], Some(error.to_string().into()));

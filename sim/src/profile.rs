@@ -234,7 +234,7 @@ impl Plan {
     /// Returns the settings of the broker.
     pub(crate) fn broker_settings(&self) -> BrokerSettings {
         let quotas = Quotas { default_bytes: self.quota_bytes, ..Quotas::default() };
-        BrokerSettings { lease: self.settings, quotas, ..BrokerSettings::default() }
+        BrokerSettings { lease: self.settings, quotas }
     }
 
     /// Returns the tenant of a client.

@@ -233,15 +233,7 @@ impl World {
             let Some(leases) = life.service.try_leases() else { return Some(format!("node{index} is busy")) };
             let inventory = leases.inventory(Traffic::default(), 0);
             if let Some(owned) = inventory.owned.first() {
-                let (region, owner) = (owned.region, owned.owner);
-                let segments = leases.segment_report().segments;
-                let names = self
-                    .parties
-                    .disk
-                    .with_durable(|durable| durable.names.keys().cloned().collect::<Vec<_>>());
-                return Some(format!(
-                    "region {region} of node{index} is held: {owner:?}; names: {names:?}; segments: {segments:?}"
-                ));
+                return Some(format!("region {} of node{index} is held: {:?}", owned.region, owned.owner));
             }
             if inventory.counts.cleaning > 0 {
                 return Some(format!("{} regions of node{index} are not clean", inventory.counts.cleaning));

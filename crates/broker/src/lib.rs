@@ -13,6 +13,6 @@ mod start;
 pub mod stores;
 
 pub use farpool_lease::broker::SessionStatus;
-pub use farpool_lease::{BrokerSettings, LeaseSettings, Quotas, SnapshotSettings};
+pub use farpool_lease::{BrokerSettings, LeaseSettings, Quotas};
 pub use service::BrokerService;
 pub use start::Broker;

@@ -14,9 +14,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Transactions in which one look drops what nobody needs of tables, at most.
-const TIDY_STEPS: usize = 8;
-
 struct Core {
     leases: BrokerLeases,
     store: Box<dyn Store>,
@@ -95,26 +92,11 @@ impl BrokerService {
     }
 
     /// Finds changes of the pool that come with time and without a request, such as a node that has fallen silent, and
-    /// logs them. Ends snapshots of tables whose time is over.
+    /// logs them.
     pub fn look(&self) {
         let mut core = self.core();
         core.leases.tick(self.host.now());
         self.tell(core);
-        // Requests get their turn in between, and a leader has to say in time that it lives.
-        for _ in 0..TIDY_STEPS {
-            if self.has_failed() || !self.tidy_tables() {
-                return;
-            }
-        }
-    }
-
-    /// Ends snapshots and drops what nobody needs of tables: as much as one transaction holds. Returns whether there is
-    /// more to do.
-    fn tidy_tables(&self) -> bool {
-        let mut records = Vec::new();
-        let mut core = self.core();
-        let more = core.leases.tidy_tables(self.host.now(), self.host.wall_ms(), &mut records);
-        core.store(&*self.host, &self.has_failed, &records).is_ok() && more
     }
 
     /// Logs what has changed in the pool. Releases the lock first, because writing a log may take long.
@@ -145,7 +127,6 @@ fn check_permitted(identity: &Identity, request: &Request) -> Result<(), Refusal
         Request::Inventory(inventory) => *identity == Identity::Node(inventory.node),
         Request::OfferMemory(memory) => *identity == Identity::Node(memory.node),
         Request::NextRepair(asked) => *identity == Identity::Node(asked.node),
-        Request::Segments(report) => *identity == Identity::Node(report.node),
         Request::EndRepair(report) => *identity == Identity::Node(report.order.node),
         Request::Status(_) | Request::ListMemory(_) => true,
         _ => matches!(identity, Identity::Tenant(_) | Identity::Admin),
@@ -208,47 +189,26 @@ impl Core {
             Request::ClaimRebuild(claim) => {
                 leases.claim_rebuild(now, tenant, &claim).map(Reply::ClaimRebuild)
             }
-            Request::AddParts(add) => leases.add_parts(now, tenant, &add, &mut records).map(Reply::AddParts),
-            Request::CommitTables(commit) => leases
-                .commit_tables(now, host.wall_ms(), tenant, &commit, &mut records)
-                .map(Reply::CommitTables),
-            Request::OpenTable(open) => leases.open_table(now, tenant, &open).map(Reply::OpenTable),
-            Request::OpenParts(open) => leases.open_parts(tenant, &open).map(Reply::OpenParts),
-            Request::HoldSnapshots(hold) => {
-                leases.hold_snapshots(now, tenant, &hold).map(Reply::HoldSnapshots)
-            }
-            Request::ListSnapshots(list) => leases.list_snapshots(tenant, &list).map(Reply::ListSnapshots),
             Request::ListRepairs(_) => Ok(Reply::ListRepairs(leases.list_repairs(now, tenant))),
             Request::Offer(offer) => leases.offer(now, peer.connection, offer).map(Reply::Offer),
-            Request::Segments(report) => leases.segments(peer.connection, &report).map(Reply::Segments),
             Request::Inventory(inventory) => {
                 leases.inventory(now, peer.connection, inventory).map(Reply::Inventory)
             }
             other => Err(Refusal::new(Code::Unsupported, other.opcode() as u64)),
         }?;
-        self.store(host, failed, &records)?;
-        Ok(answer)
-    }
-
-    /// Commits records to the store.
-    fn store(
-        &mut self,
-        host: &dyn Host,
-        failed: &AtomicBool,
-        records: &[StateChange],
-    ) -> Result<(), Refusal> {
-        if records.is_empty() || mutant!(AnsweredBeforeStored) {
-            return Ok(());
-        }
-        self.store.commit(records).map_err(|error| {
+        if !records.is_empty()
+            && !mutant!(AnsweredBeforeStored)
+            && let Err(error) = self.store.commit(&records)
+        {
             let term = self.leases.term();
             let message = format!(
                 "{error}; this broker answers no more requests in term {term}: restart it, unless another takes over"
             );
             host.log(&Event::error("store_failed", message));
             failed.store(true, Ordering::Release);
-            Refusal::new(Code::StoreFailed, 0)
-        })
+            return Err(Refusal::new(Code::StoreFailed, 0));
+        }
+        Ok(answer)
     }
 }
 

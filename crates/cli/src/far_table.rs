@@ -3,11 +3,10 @@
 use crate::pool_args::PoolArgs;
 use crate::units::show_bytes;
 use crate::{Outcome, table};
-use chrono::{DateTime, SecondsFormat};
 use farpool::operators::columns::value_bytes;
 use farpool::operators::run::type_of;
 use farpool::operators::{Scalar, Value};
-use farpool::table::{ColumnChunk, HistoryEntry, PutOptions, Statistics, TABLE_PREFIX, TableLayout};
+use farpool::table::{ColumnChunk, Statistics, TABLE_PREFIX, TableLayout};
 use farpool::{FarTable, shown};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -22,10 +21,6 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Show a far table: its columns, rows, row groups, size, recipe, and the nodes that hold it.
     Describe(OneArgs),
-    /// List the snapshots of a far table: each change makes one.
-    History(OneArgs),
-    /// Go back to an earlier snapshot of a far table: a new snapshot has its rows.
-    Rollback(RollbackArgs),
     /// Drop a far table: remove its name and free its memory.
     Drop(OneArgs),
 }
@@ -46,21 +41,8 @@ pub(crate) struct OneArgs {
     pool: PoolArgs,
 }
 
-#[derive(clap::Args)]
-#[command(after_help = "Example:  farpool table rollback lineitem 7 --pool farpool://127.0.0.1:7700")]
-pub(crate) struct RollbackArgs {
-    /// Name of the table
-    name: String,
-    /// Number of the snapshot, as `farpool table history` lists it
-    snapshot: u64,
-    #[command(flatten)]
-    pool: PoolArgs,
-}
-
 pub(crate) fn run(command: &Command) -> Outcome {
     match command {
-        Command::History(args) => history(args),
-        Command::Rollback(args) => roll_back(args),
         Command::List(args) => list(args),
         Command::Describe(args) => describe(args),
         Command::Drop(args) => drop_one(args),
@@ -83,47 +65,6 @@ fn list(args: &ListArgs) -> Outcome {
         false => table::lines(&["far table", "size", "state"], &tables.iter().map(row).collect::<Vec<_>>()),
     };
     args.pool.say(&json!({ "tables": json }), &text)
-}
-
-/// Returns a time in ms since 1970 as text in UTC.
-fn utc(ms: u64) -> String {
-    let time = i64::try_from(ms).ok().and_then(DateTime::from_timestamp_millis);
-    time.map_or_else(String::new, |time| time.to_rfc3339_opts(SecondsFormat::Secs, true))
-}
-
-fn history(args: &OneArgs) -> Outcome {
-    let pool = args.pool.open(LABEL)?;
-    let entries = pool.table_history(&args.name)?;
-    let json: Vec<_> = entries
-        .iter()
-        .map(|entry| {
-            json!({
-                "snapshot": entry.snapshot, "at": utc(entry.at_ms), "session": entry.session.to_string(),
-                "kept": entry.is_kept, "summary": entry.summary,
-            })
-        })
-        .collect();
-    let row = |entry: &HistoryEntry| {
-        let state = if entry.is_kept { "kept" } else { "ended" };
-        let when = utc(entry.at_ms);
-        vec![entry.snapshot.to_string(), when, state.to_owned(), shown(&entry.summary).to_string()]
-    };
-    let text = match entries.is_empty() {
-        true => vec![format!("{} was not changed since it was made.", args.name)],
-        false => {
-            let cells: Vec<_> = entries.iter().map(row).collect();
-            table::lines(&["snapshot", "time", "state", "change"], &cells)
-        }
-    };
-    args.pool.say(&json!({ "snapshots": json }), &text)
-}
-
-fn roll_back(args: &RollbackArgs) -> Outcome {
-    let pool = args.pool.open(LABEL)?;
-    let made = pool.roll_back_table(&args.name, args.snapshot, &PutOptions::default())?.snapshot;
-    let text =
-        vec![format!("{} has the rows of snapshot {} again, in snapshot {made}.", args.name, args.snapshot)];
-    args.pool.say(&json!({ "name": args.name, "snapshot": made }), &text)
 }
 
 /// One column over all row groups.

@@ -7,9 +7,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_calls::{Function, FunctionInfo, FunctionStored, FunctionVersion};
 use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions, Recipe};
-use farpool_tables::{
-    Committed, FarTable, GroupChange, HistoryEntry, PutOptions, TableInfo, TableKey, TableSnapshot,
-};
+use farpool_tables::{FarTable, PutOptions, TableInfo, TableKey};
 use farpool_transport::Dialer;
 use farpool_wire::FileId;
 use std::convert::Infallible;
@@ -207,67 +205,6 @@ impl Pool {
         options: &PutOptions,
     ) -> Result<(), Error> {
         farpool_tables::put_table(self, name, schema, batches, options)
-    }
-
-    /// Adds rows behind those of a far table. Readers that have opened the table do not see them. Many sessions may append
-    /// at a time.
-    ///
-    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such table;
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if its columns are others; those of [`Pool::try_put_table`].
-    pub fn append_to_table<E: Display>(
-        &self,
-        name: &str,
-        schema: SchemaRef,
-        batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
-        options: &PutOptions,
-    ) -> Result<Committed, Error> {
-        farpool_tables::append_rows(self, name, schema, batches, options)
-    }
-
-    /// Changes rows of a far table: `change` is called with the table of each row group alone, and says what becomes of it.
-    /// Row groups in which something changes are written anew, behind the others. `None` if nothing changes.
-    ///
-    /// Errors: those of `change`; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such table;
-    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if another commit has changed the same row groups meanwhile.
-    pub fn change_table(
-        &self,
-        name: &str,
-        options: &PutOptions,
-        summary: &str,
-        change: impl FnMut(&FarTable) -> Result<GroupChange, Error>,
-    ) -> Result<Option<Committed>, Error> {
-        farpool_tables::change_rows(self, name, options, summary, change)
-    }
-
-    /// Opens a snapshot of a far table that was changed since it was made, by its number; 0: the latest.
-    ///
-    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such table or the snapshot has ended;
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the table has no snapshots, or the key is wrong.
-    pub fn table_snapshot(
-        &self,
-        name: &str,
-        snapshot: u64,
-        key: Option<&TableKey>,
-    ) -> Result<TableSnapshot, Error> {
-        farpool_tables::table_snapshot(self, name, snapshot, key)
-    }
-
-    /// Returns the snapshots of a far table, the latest first. None if the table was not changed since it was made.
-    pub fn table_history(&self, name: &str) -> Result<Vec<HistoryEntry>, Error> {
-        farpool_tables::history(self, name)
-    }
-
-    /// Goes back to an earlier snapshot of a far table: a new snapshot has its rows.
-    ///
-    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the snapshot has ended;
-    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the table was changed meanwhile.
-    pub fn roll_back_table(
-        &self,
-        name: &str,
-        snapshot: u64,
-        options: &PutOptions,
-    ) -> Result<Committed, Error> {
-        farpool_tables::roll_back(self, name, snapshot, options)
     }
 
     /// Stores a function in the pool under a name, for all clients. If there is one of this name and it may be

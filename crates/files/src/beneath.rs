@@ -16,9 +16,6 @@ pub use crate::node_links::{LeasedRegion, NodeLinks, Repeat, RunningCall};
 pub use crate::published::{Became, became};
 pub use crate::session::Session;
 pub use crate::session_core::BRIEF_MS;
-pub use crate::snapshots::{
-    ChangedTable, OpenedSnapshot, TableCommit, UnlistedPart, list_snapshots, open_parts, open_snapshot,
-};
 pub use crate::unlisted::Unlisted;
 
 /// Returns the session that a file was opened in.

@@ -5,8 +5,8 @@
 //! request is one that may be sent twice. [`Broker::keep`] sends one request, once, and only if no other is under way.
 //! [`Broker::close`] ends the session.
 //!
-//! The mutex of the link is held until the answer has come or the request has timed out, but not in the pauses between
-//! retries. Only that of the snapshots which the session holds is taken inside it.
+//! The only lock is the mutex of the link. It is held until the answer has come or the request has timed out, but not
+//! in the pauses between retries. No other lock is taken inside it.
 
 use crate::error::{Error, ErrorKind};
 use crate::nodes::Nodes;
@@ -14,11 +14,9 @@ use crate::refused::refused;
 use crate::session_core::SessionCore;
 use crate::stats::add;
 use farpool_host::HostMutex;
-use farpool_lock::Mutex;
 use farpool_transport::{Brokers, Link, LinkError, is_not_leader};
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileId, List, Name, NodeId, Refusal, Reply, Request, TableId};
-use std::collections::BTreeMap;
+use farpool_wire::{Code, FileId, List, Name, NodeId, Refusal, Reply, Request};
 use std::sync::Arc;
 
 /// Unwraps a reply of the expected kind. Another kind is a protocol error.
@@ -47,21 +45,11 @@ pub(crate) struct Broker {
     /// Nodes of the session. Errors about a refusal name them.
     nodes: Arc<Nodes>,
     link: HostMutex<Option<Box<dyn Link>>>,
-    /// Snapshots of tables that the session holds, and how often. It changes with answers to `OpenTable` while the link
-    /// is held, so a request that names all of them, which is made then as well, lacks none.
-    holds: Mutex<Holds>,
-}
-
-#[derive(Default)]
-struct Holds {
-    held: BTreeMap<SnapshotAt, u32>,
-    /// True if the broker was told of one, and not yet that there are none any more.
-    was_told: bool,
 }
 
 impl Broker {
     pub(crate) fn new(base: Arc<SessionCore>, brokers: Brokers, nodes: Arc<Nodes>) -> Broker {
-        Broker { base, brokers, nodes, link: HostMutex::default(), holds: Mutex::default() }
+        Broker { base, brokers, nodes, link: HostMutex::default() }
     }
 
     /// Opens a session.
@@ -115,11 +103,7 @@ impl Broker {
                         Request::OpenPlaces(_)
                         | Request::PublishPlaces(_)
                         | Request::OpenName(_)
-                        | Request::Publish(_)
-                        | Request::AddParts(_)
-                        | Request::CommitTables(_)
-                        | Request::OpenTable(_)
-                        | Request::OpenParts(_),
+                        | Request::Publish(_),
                         Code::NoNodes | Code::NotReported,
                     )
                     | (Request::RequestTickets(_), Code::NotReported)
@@ -203,67 +187,6 @@ impl Broker {
         }
     }
 
-    /// Publishes parts of a table ahead of their commit, or gives them up.
-    pub(crate) fn add_parts(&self, add: AddParts) -> Result<(), Error> {
-        answer_of!(self.ask_for_tables(&Request::AddParts(add))?, AddParts).map(drop)
-    }
-
-    /// Changes tables.
-    pub(crate) fn commit_tables(&self, commit: CommitTables) -> Result<TablesCommitted, Error> {
-        answer_of!(self.ask_for_tables(&Request::CommitTables(commit))?, CommitTables)
-    }
-
-    /// Returns a snapshot of a table, which the session holds until [`Self::let_snapshot_go`] is called as often.
-    pub(crate) fn open_table(
-        &self,
-        proof: &SessionProof,
-        name: Name,
-        snapshot: u64,
-    ) -> Result<TableOpened, Error> {
-        let SessionProof { session, secret } = proof.clone();
-        let open = OpenTable { session, secret, name: name.clone(), snapshot };
-        match self.ask_leader(&Request::OpenTable(open)) {
-            // A broker of an earlier version has tables of one file alone.
-            Err(error) if is_unsupported(&error) && snapshot == 0 => {
-                let root = self.open_places(&name)?;
-                Ok(TableOpened { table: TableId(0), snapshot: 0, latest: 0, root, name })
-            }
-            reply => answer_of!(reply?, OpenTable),
-        }
-    }
-
-    /// Notes that a snapshot is not needed any more, as often as it was opened.
-    pub(crate) fn let_snapshot_go(&self, at: SnapshotAt) {
-        let held = &mut self.holds.lock().held;
-        if let Some(count) = held.get_mut(&at) {
-            *count -= 1;
-            if *count == 0 {
-                held.remove(&at);
-            }
-        }
-    }
-
-    pub(crate) fn open_parts(&self, table: TableId, parts: Vec<PartAt>) -> Result<PartsOpened, Error> {
-        let parts = List::new(parts).unwrap_or_default();
-        answer_of!(self.ask_for_tables(&Request::OpenParts(OpenParts { table, parts }))?, OpenParts)
-    }
-
-    pub(crate) fn list_snapshots(&self, list: ListSnapshots) -> Result<SnapshotsListed, Error> {
-        answer_of!(self.ask_for_tables(&Request::ListSnapshots(list))?, ListSnapshots)
-    }
-
-    /// Sends a request about tables with snapshots.
-    fn ask_for_tables(&self, request: &Request) -> Result<Reply, Error> {
-        self.ask_leader(request).map_err(|error| match is_unsupported(&error) {
-            true => {
-                let message =
-                    "the broker is of an earlier version, which knows no tables that change; upgrade it";
-                Error::new(ErrorKind::Refused, message)
-            }
-            false => error,
-        })
-    }
-
     /// Reports whether the broker keeps several copies of a published file. One that does not answer is taken for one
     /// that does.
     pub(crate) fn knows_copies(&self) -> bool {
@@ -314,29 +237,12 @@ impl Broker {
         Ok(listed.nodes.into_vec())
     }
 
-    /// Tells the broker that the session is still there, so that the broker lists it, and which snapshots it holds.
-    /// `None` if there was no answer in time, or if another request is under way and the session holds no snapshots: it
-    /// serves the same purpose.
+    /// Tells the broker that the session is still there, so that the broker lists it. `None` if there was no answer in
+    /// time, or if another request is under way, which serves the same purpose.
     pub(crate) fn keep(&self, proof: &SessionProof, timeout_ms: u64) -> Option<SessionKept> {
-        let has_holds = {
-            let holds = self.holds.lock();
-            !holds.held.is_empty() || holds.was_told
-        };
-        if !has_holds {
-            let mut link = self.link.try_take()?;
-            let reply = self.ask_over(&mut link, &Request::KeepSession(proof.clone()), timeout_ms).ok()?;
-            return answer_of!(reply, KeepSession).ok();
-        }
-        let mut link = self.link.take(&*self.base.host);
-        let held: Vec<SnapshotAt> = self.holds.lock().held.keys().copied().collect();
-        let is_last = held.is_empty();
-        let SessionProof { session, secret } = proof.clone();
-        // The broker lets no session hold more.
-        let hold = HoldSnapshots { session, secret, held: List::new(held).unwrap_or_default() };
-        let reply = self.ask_over(&mut link, &Request::HoldSnapshots(hold), timeout_ms).ok()?;
-        let SnapshotsHeld { hosts, .. } = answer_of!(reply, HoldSnapshots).ok()?;
-        self.holds.lock().was_told = !is_last;
-        Some(SessionKept { hosts })
+        let mut link = self.link.try_take()?;
+        let reply = self.ask_over(&mut link, &Request::KeepSession(proof.clone()), timeout_ms).ok()?;
+        answer_of!(reply, KeepSession).ok()
     }
 
     /// Ends the session at the broker, if that can be reached.
@@ -363,13 +269,6 @@ impl Broker {
             none => none.insert(self.brokers.dial(&*self.base.host, deadline)?),
         };
         let result = connected.call(request, self.brokers.until(&*self.base.host, deadline));
-        if let Ok(Reply::OpenTable(TableOpened { table, snapshot, .. })) = &result
-            && *table != TableId(0)
-        {
-            let mut holds = self.holds.lock();
-            *holds.held.entry(SnapshotAt { table: *table, snapshot: *snapshot }).or_default() += 1;
-            holds.was_told = true;
-        }
         if self.brokers.heard(&result) || connected.is_worn() {
             *link = None;
         }

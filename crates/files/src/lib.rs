@@ -57,8 +57,6 @@ mod refused;
 mod repair;
 mod session;
 mod session_core;
-mod shared_regions;
-mod snapshots;
 mod stats;
 pub mod units;
 mod unlisted;

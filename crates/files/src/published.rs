@@ -12,7 +12,7 @@ use crate::recipe::Recipe;
 use crate::repair::Repairable;
 use crate::session::Session;
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileClass, FileId, List, Name, NodeId, Reply, Request, WireError, mutant};
+use farpool_wire::{Code, FileClass, List, Name, NodeId, Reply, Request, WireError, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,7 +54,8 @@ impl FileInner {
             let message = format!("far file {shown:?} is of class {class}; only pinned files are published");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let mut places = self.sealed_with_checksums()?;
+        let mut places = self.sealed_places()?;
+        self.take_checksums(&mut places)?;
         let proof = self.session.leases.proof();
         let published = loop {
             let mut named = places.clone();
@@ -77,32 +78,14 @@ impl FileInner {
                 Ok(published) => break published,
                 Err(error) => places = without_lost(&places, &error).ok_or(error)?,
             }
-            self.keep_places(&places);
+            // A retry, as after a lost answer, must ask for the same places.
+            if let Phase::Sealed(sealed) = &mut self.state().phase {
+                *sealed = places.clone();
+            }
         };
-        self.note_published(published.file, &places);
-        Ok(())
-    }
-
-    /// Seals the file (makes it immutable) if that is not done yet, and returns its places, with the checksums of its
-    /// runs.
-    pub(crate) fn sealed_with_checksums(&self) -> Result<Places, Error> {
-        let mut places = self.sealed_places()?;
-        self.take_checksums(&mut places)?;
-        Ok(places)
-    }
-
-    /// Keeps the places of a sealed file: a retry, as after a lost answer, must ask for the same ones.
-    pub(crate) fn keep_places(&self, places: &Places) {
-        if let Phase::Sealed(sealed) = &mut self.state().phase {
-            *sealed = places.clone();
-        }
-    }
-
-    /// Notes that the broker has given these places to a name, as file `file`. Gives back what was sealed in vain.
-    pub(crate) fn note_published(&self, file: FileId, places: &Places) {
         let mut state = self.state();
         if matches!(state.phase, Phase::Sealed(_)) {
-            state.phase = Phase::Published(file);
+            state.phase = Phase::Published(published.file);
             self.session.leases.unnamed.fetch_sub(1, Ordering::AcqRel);
         }
         let listed: BTreeSet<_> = places.regions.iter().map(|region| (region.node, region.region)).collect();
@@ -112,13 +95,11 @@ impl FileInner {
         let left: BTreeMap<u64, Arc<LeasedRegion>> =
             regions.map(|region| (region.id, Arc::clone(region))).collect();
         state.map.drop_lost(|region| is_left(region));
-        let copies = state.map.extents().flat_map(|(_, copies)| copies);
-        let sealed = copies.map(|copy| copy.allocation.clone()).collect();
         drop(state);
         // Nobody else knows of regions that were sealed in vain, so they would stay as long as this session.
         let left: Vec<_> = left.into_values().collect();
         self.session.leases.release(&left, self.session.options().request_timeout_ms);
-        self.session.leases.let_published_go(sealed);
+        Ok(())
     }
 
     /// Seals the file (makes it immutable) if that is not done yet, and returns its places. From then on its bytes do
@@ -145,10 +126,6 @@ impl FileInner {
             let _lock = self.begin_change(0..u64::MAX);
             if self.begin_sealing()? {
                 self.add_parity()?;
-                let mut shared = self.seal_shared();
-                if shared.as_ref().is_err_and(Self::is_of_earlier_version) {
-                    shared = self.leave_shared();
-                }
                 let listed = {
                     let state = self.state();
                     let copies = state.map.extents().flat_map(|(_, copies)| copies);
@@ -158,7 +135,6 @@ impl FileInner {
                     let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();
                     self.state().map.replace_regions(replaced);
                 });
-                let sealed = sealed.and(shared);
                 return self.end_sealing().map_err(|error| sealed.err().unwrap_or(error));
             }
         }
@@ -229,7 +205,6 @@ impl FileInner {
                 leased.insert((region.node.info.incarnation, region.region), Arc::clone(region));
             }
         }
-        self.note_copied(places)?;
         let mut wanted: BTreeMap<u32, Vec<(usize, RegionRange)>> = BTreeMap::new();
         for (index, run) in places.runs.iter().enumerate().filter(|(_, run)| run.checksum == 0) {
             for copy in run.copies.iter() {
@@ -257,28 +232,18 @@ impl FileInner {
         for (indices, answer) in asked.into_iter().zip(ask_all(&self.session.base, &requests)) {
             let Ok(Reply::Checksums(taken)) = answer else { continue };
             for (index, checksum) in indices.into_iter().zip(taken.checksums.iter()) {
-                note_checksum(places, index, *checksum)?;
+                let run = &mut places.runs[index];
+                if run.checksum != 0 && run.checksum != *checksum {
+                    let message =
+                        format!("the copies of run {index} of the file differ; write the file again");
+                    return Err(Error::new(ErrorKind::Lost, message));
+                }
+                run.checksum = *checksum;
             }
         }
-        self.keep_places(places);
-        Ok(())
-    }
-
-    /// Notes the checksums of runs whose copies nodes have made all in segments: they came with the answers.
-    ///
-    /// Errors: the copies of a run differ.
-    fn note_copied(&self, places: &mut Places) -> Result<(), Error> {
-        let copied = self.copied.lock();
-        for index in 0..places.runs.len() {
-            let run = &places.runs[index];
-            let checksum = |(region, offset): (&NamedRegion, u64)| {
-                let (bytes, checksum) = copied.get(&(region.incarnation, region.region, offset as u32))?;
-                (*bytes == run.bytes).then_some(*checksum)
-            };
-            let checksums: Option<Vec<u32>> = places.copies(run).map(checksum).collect();
-            for checksum in checksums.unwrap_or_default() {
-                note_checksum(places, index, checksum)?;
-            }
+        if let Phase::Sealed(sealed) = &mut self.state().phase {
+            // A retry, as after a lost answer, must ask for the same places.
+            *sealed = places.clone();
         }
         Ok(())
     }
@@ -351,22 +316,9 @@ impl FileInner {
     }
 }
 
-/// Notes the checksum of a copy of a run.
-///
-/// Errors: another copy has another one.
-fn note_checksum(places: &mut Places, index: usize, checksum: u32) -> Result<(), Error> {
-    let Some(run) = places.runs.get_mut(index) else { return Ok(()) };
-    if run.checksum != 0 && run.checksum != checksum {
-        let message = format!("the copies of run {index} of the file differ; write the file again");
-        return Err(Error::new(ErrorKind::Lost, message));
-    }
-    run.checksum = checksum;
-    Ok(())
-}
-
 /// Returns the places of a file without the copies at the node that an error of publishing them names. `None` if it
 /// names none, or if some bytes have no copy elsewhere.
-pub(crate) fn without_lost(places: &Places, error: &Error) -> Option<Places> {
+fn without_lost(places: &Places, error: &Error) -> Option<Places> {
     let is_loss = |code| matches!(code, Code::FileLost | Code::NoNodes | Code::NotReported);
     let refusal = error.refusal().filter(|refusal| is_loss(refusal.code))?;
     let left = places.only(|region| region.node.0 != refusal.detail);
@@ -577,7 +529,7 @@ pub(crate) fn sealed_map(session: &Session, name: &Name, opened: &PlacesOpened) 
         let links = nodes.get(&region.node).ok_or_else(undescribed)?;
         regions.push(links.clone().map(|node| {
             Arc::new(LeasedRegion {
-                id: LeasedRegion::NO_ID,
+                id: u64::MAX,
                 node,
                 region: region.region,
                 epoch: region.epoch,

@@ -7,9 +7,7 @@ use crate::options::{IfTaken, Protection};
 use crate::parity_ahead::OpenStripe;
 use crate::pool::Pool;
 use crate::recipe::Recipe;
-use farpool_wire::control::Places;
-use farpool_wire::limits::RECIPE_BYTES_MAX;
-use farpool_wire::{Bytes, FileClass, FileId};
+use farpool_wire::FileClass;
 use std::sync::Arc;
 
 /// New pinned file that has no name until it is published. It is deleted on drop if it was not, because nobody else
@@ -90,34 +88,6 @@ impl Unlisted {
     /// Errors: it is too long.
     pub fn set_recipe(&self, recipe: &Recipe) -> Result<(), Error> {
         self.file.set_recipe(recipe)
-    }
-
-    /// Seals the file (makes it immutable) if that is not done yet, and returns its places. Their handles are not bound
-    /// to a name.
-    pub(crate) fn sealed_places(&self) -> Result<Places, Error> {
-        self.file.inner.sealed_with_checksums()
-    }
-
-    /// Keeps other places of the sealed file, which lack some copies, and returns them.
-    pub(crate) fn keep_places(&self, places: Places) -> Places {
-        self.file.inner.keep_places(&places);
-        places
-    }
-
-    /// Notes that the broker has given these places to a part or root of a table.
-    pub(crate) fn note_published(&self, places: &Places) {
-        // Nobody reads a part through the handle that wrote it, so the id does not matter.
-        self.file.inner.note_published(FileId(0), places);
-    }
-
-    /// Returns the number of copies that each run should have.
-    pub(crate) fn copies_wanted(&self) -> u8 {
-        self.file.inner.protection().copies() as u8
-    }
-
-    /// Returns the recipe of the file; empty if it has none.
-    pub(crate) fn recipe(&self) -> Bytes<RECIPE_BYTES_MAX> {
-        self.file.inner.recipe.get().cloned().unwrap_or_default()
     }
 
     /// Seals the file (makes it immutable) and publishes it under its name.

@@ -6,14 +6,11 @@ use crate::encryption::{ScanKeys, TableDecryption};
 use crate::footer::{BufferAt, Footer, RowGroup, Trailer, WrongKey};
 use crate::layout::TableLayout;
 use crate::names::file_name;
-use crate::snapshot::table_snapshot;
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_buffer::Buffer;
 use arrow_schema::{Schema, SchemaRef};
 use farpool_encryption::{BufferPlace, TAG_BYTES, TableKey};
-use farpool_files::beneath::{
-    Became, OpenedSnapshot, Session, became, in_one_region, open_snapshot, session_of,
-};
+use farpool_files::beneath::{Became, Session, became, in_one_region, session_of};
 use farpool_files::{Error, ErrorKind, FarFile, FileInfo, Pool, Protection, ReadRange};
 use farpool_host::HostEvent;
 use farpool_lock::Mutex;
@@ -67,30 +64,14 @@ pub struct GroupLocation {
 #[derive(Clone)]
 pub struct FarTable {
     name: Arc<str>,
-    session: Arc<Session>,
-    schema: SchemaRef,
-    layout: TableLayout,
-    is_encrypted: bool,
-    files: Arc<[DataFile]>,
-    /// Row groups of all files, in the order of their rows.
-    groups: Arc<[RowGroup]>,
-    /// Number in its file of the first row of each row group. Encryption counts rows within files.
-    rows_before: Arc<[u64]>,
-    /// Snapshot that has the files, which does not end as long as this lives. `None` for a table of one file.
-    snapshot: Option<Arc<OpenedSnapshot>>,
+    pub(crate) file: FarFile,
+    footer: Arc<Footer>,
+    /// Key of the table if it is encrypted and was opened with its key.
+    pub(crate) decryption: Option<Arc<TableDecryption>>,
     /// True if nodes encrypt the results that they send.
     pub(crate) encrypt_answers: bool,
     /// Trace id of its queries. With [`TraceId::NONE`] each query draws its own.
     pub(crate) trace: TraceId,
-}
-
-/// File with rows of a table, open.
-pub(crate) struct DataFile {
-    pub(crate) file: FarFile,
-    /// Number of its first row group in the table.
-    first_group: usize,
-    /// Key of the file if it is encrypted and was opened with the key of the table.
-    pub(crate) decryption: Option<Arc<TableDecryption>>,
 }
 
 /// Opens a far table. An encrypted table is opened with the key that it was written with; without the key it can be
@@ -102,49 +83,13 @@ pub(crate) struct DataFile {
 pub fn open_table(pool: &Pool, name: &str, key: Option<&TableKey>) -> Result<FarTable, Error> {
     let open = || {
         let file = pool.open(&file_name(name)?)?;
-        let session = Arc::clone(session_of(&file));
-        let (trailer, bytes) = read_end(&file)?;
-        if trailer.form.is_manifest() {
-            return table_snapshot(pool, name, 0, key)?.open_all();
-        }
-        let (schema, opened) = opened_file(file, trailer, &bytes, key)?;
-        FarTable::of_files(name, session, schema, vec![opened])
+        let mut footer = read_footer(&file)?;
+        let decryption = key.map(|key| decrypted(&mut footer, key)).transpose()?;
+        let (footer, decryption) = (Arc::new(footer), decryption.map(Arc::new));
+        let (name, encrypt_answers, trace) = (name.into(), false, TraceId::NONE);
+        Ok(FarTable { name, file, footer, decryption, encrypt_answers, trace })
     };
     open().map_err(|error: Error| error.during(format_args!("opening far table {name:?}")))
-}
-
-/// File with rows, its row groups, and its key if it is encrypted and was opened with the key of the table.
-pub(crate) struct OpenedFile {
-    pub(crate) file: FarFile,
-    pub(crate) groups: Vec<RowGroup>,
-    /// Row groups that the table does not have, by number, in order.
-    pub(crate) left_out: Vec<u32>,
-    pub(crate) is_encrypted: bool,
-    pub(crate) decryption: Option<TableDecryption>,
-}
-
-/// Reads the footer of a file with rows. Returns its columns as well.
-pub(crate) fn open_file(file: FarFile, key: Option<&TableKey>) -> Result<(SchemaRef, OpenedFile), Error> {
-    let (trailer, bytes) = read_end(&file)?;
-    opened_file(file, trailer, &bytes, key)
-}
-
-fn opened_file(
-    file: FarFile,
-    trailer: Trailer,
-    bytes: &[u8],
-    key: Option<&TableKey>,
-) -> Result<(SchemaRef, OpenedFile), Error> {
-    if trailer.form.is_manifest() {
-        return Err(no_table("it is a part of one".to_owned()));
-    }
-    let take = if trailer.form.is_encrypted() { Footer::take_encrypted } else { Footer::take };
-    let footer = take(bytes, trailer.footer_offset);
-    let mut footer = footer.map_err(|error| no_table(format!("its footer is invalid: {error}")))?;
-    let decryption = key.map(|key| decrypted(&mut footer, key)).transpose()?;
-    let Footer { schema, groups, encryption } = footer;
-    let (is_encrypted, left_out) = (encryption.is_some(), Vec::new());
-    Ok((schema, OpenedFile { file, groups, left_out, is_encrypted, decryption }))
 }
 
 /// Returns the published far tables, ordered by name.
@@ -171,12 +116,9 @@ fn decrypted(footer: &mut Footer, key: &TableKey) -> Result<TableDecryption, Err
     Ok(TableDecryption { key, salt, cipher })
 }
 
-pub(crate) fn no_table(why: String) -> Error {
-    Error::new(ErrorKind::Invalid, format!("the file is not a far table: {why}"))
-}
-
-/// Reads the trailer of a file of a table, and the footer or manifest that it locates.
-pub(crate) fn read_end(file: &FarFile) -> Result<(Trailer, Vec<u8>), Error> {
+fn read_footer(file: &FarFile) -> Result<Footer, Error> {
+    let no_table =
+        |why: String| Error::new(ErrorKind::Invalid, format!("the file is not a far table: {why}"));
     let length = file.length();
     let tail_at = length.saturating_sub(TAIL_BYTES);
     let mut tail = vec![0; (length - tail_at) as usize];
@@ -185,18 +127,20 @@ pub(crate) fn read_end(file: &FarFile) -> Result<(Trailer, Vec<u8>), Error> {
         return Err(no_table(format!("it has {length} bytes; a trailer has {}", Trailer::BYTES)));
     };
     let trailer = Trailer::take(trailer, length).map_err(no_table)?;
+    let mut longer = Vec::new();
     let bytes = match before.len().checked_sub(trailer.footer_bytes as usize) {
-        Some(start) => before[start..].to_vec(),
+        Some(start) => &before[start..],
         None => {
-            let mut longer = vec![0; trailer.footer_bytes as usize];
+            longer.resize(trailer.footer_bytes as usize, 0);
             file.read_batch(&mut [ReadRange { offset: trailer.footer_offset, into: &mut longer }])?;
-            longer
+            &longer
         }
     };
-    match crc32c::crc32c(&bytes) == trailer.footer_crc {
-        true => Ok((trailer, bytes)),
-        false => Err(no_table("the checksum of its footer does not match".to_owned())),
+    if crc32c::crc32c(bytes) != trailer.footer_crc {
+        return Err(no_table("the checksum of its footer does not match".to_owned()));
     }
+    let take = if trailer.is_encrypted { Footer::take_encrypted } else { Footer::take };
+    take(bytes, trailer.footer_offset).map_err(|error| no_table(format!("its footer is invalid: {error}")))
 }
 
 impl std::fmt::Debug for FarTable {
@@ -209,66 +153,6 @@ impl std::fmt::Debug for FarTable {
 }
 
 impl FarTable {
-    /// Makes a table of files whose rows follow each other.
-    pub(crate) fn of_files(
-        name: &str,
-        session: Arc<Session>,
-        schema: SchemaRef,
-        opened: Vec<OpenedFile>,
-    ) -> Result<FarTable, Error> {
-        let is_encrypted = opened.iter().any(|opened| opened.is_encrypted);
-        let (mut files, mut groups) = (Vec::with_capacity(opened.len()), Vec::new());
-        let mut rows_before = Vec::new();
-        for OpenedFile { file, groups: of_file, left_out, decryption, .. } in opened {
-            files.push(DataFile { file, first_group: groups.len(), decryption: decryption.map(Arc::new) });
-            let mut before = 0;
-            for (number, group) in (0u32..).zip(of_file) {
-                let rows = u64::from(group.rows);
-                if left_out.binary_search(&number).is_err() {
-                    rows_before.push(before);
-                    groups.push(group);
-                }
-                before += rows;
-            }
-        }
-        let layout = match groups.first().and_then(RowGroup::rows_buffer) {
-            Some(_) => TableLayout::Rows,
-            None => TableLayout::Columns,
-        };
-        let (files, groups, rows_before) = (files.into(), groups.into(), rows_before.into());
-        let (name, encrypt_answers, trace) = (name.into(), false, TraceId::NONE);
-        let snapshot = None;
-        Ok(FarTable {
-            name,
-            session,
-            schema,
-            layout,
-            is_encrypted,
-            files,
-            groups,
-            rows_before,
-            snapshot,
-            encrypt_answers,
-            trace,
-        })
-    }
-
-    /// Holds the snapshot that has the files.
-    pub(crate) fn holding(self, snapshot: Arc<OpenedSnapshot>) -> FarTable {
-        FarTable { snapshot: Some(snapshot), ..self }
-    }
-
-    /// Returns the number of the snapshot that was opened. `None` if the table is one file, without snapshots.
-    pub fn snapshot(&self) -> Option<u64> {
-        self.snapshot.as_ref().map(|opened| opened.at.snapshot)
-    }
-
-    /// Returns the file of a row group.
-    pub(crate) fn file_of(&self, group: usize) -> Option<&DataFile> {
-        let after = self.files.partition_point(|file| file.first_group <= group);
-        self.files.get(after.checked_sub(1)?).filter(|_| group < self.groups.len())
-    }
-
     /// Returns the name of the table.
     pub fn name(&self) -> &str {
         &self.name
@@ -276,36 +160,37 @@ impl FarTable {
 
     /// Returns the columns of the table, in their stored types.
     pub fn schema(&self) -> &SchemaRef {
-        &self.schema
+        &self.footer.schema
     }
 
-    /// Returns the row groups: their rows and statistics, the offset of each group in its file, and the offsets of its
+    /// Returns the row groups: their rows and statistics, the offset of each group in the file, and the offsets of its
     /// buffers in the group.
     pub fn row_groups(&self) -> &[RowGroup] {
-        &self.groups
+        &self.footer.groups
     }
 
     /// Returns the number of rows.
     pub fn rows(&self) -> u64 {
-        self.groups.iter().map(|group| u64::from(group.rows)).sum()
+        self.footer.rows()
     }
 
     /// Returns the layout of the rows.
     pub fn layout(&self) -> TableLayout {
-        self.layout
+        match self.footer.groups.first().and_then(RowGroup::rows_buffer) {
+            Some(_) => TableLayout::Rows,
+            None => TableLayout::Columns,
+        }
     }
 
     /// Reports whether the table is encrypted, so that only clients with its key can read it.
     pub fn is_encrypted(&self) -> bool {
-        self.is_encrypted
+        self.footer.encryption.is_some()
     }
 
     /// Returns the protection against the loss of a node. A table with fewer parts than the code that was asked for has
     /// a mirror.
     pub fn protection(&self) -> Protection {
-        let protections = self.files.iter().map(|file| file.file.protection());
-        // The weakest counts: losing one file loses rows.
-        protections.min_by_key(|protection| protection.hosts_min()).unwrap_or(Protection::None)
+        self.file.protection()
     }
 
     /// Makes nodes encrypt the results of scans, with a key for each scan. By default they do not. It adds no
@@ -332,7 +217,7 @@ impl FarTable {
 
     /// Checks that the table can be read: an encrypted table needs its key.
     pub(crate) fn check_key(&self) -> Result<(), Error> {
-        if self.is_encrypted() && self.files.iter().any(|file| file.decryption.is_none()) {
+        if self.is_encrypted() && self.decryption.is_none() {
             let message = format!("far table {:?} is encrypted, and no key was given to open it", self.name);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
@@ -341,8 +226,9 @@ impl FarTable {
 
     /// Returns the keys that scans of these columns need.
     pub(crate) fn scan_keys(&self, columns: &[usize]) -> ScanKeys {
-        let columns = columns.iter().map(|column| *column as u16).collect();
-        ScanKeys { is_encrypted: self.is_encrypted, columns, encrypt_answers: self.encrypt_answers }
+        let columns = || columns.iter().map(|column| *column as u16).collect();
+        let table = self.decryption.as_ref().map(|decryption| (Arc::clone(decryption), columns()));
+        ScanKeys { table, encrypt_answers: self.encrypt_answers }
     }
 
     /// Returns the number of the first row of each row group.
@@ -353,45 +239,28 @@ impl FarTable {
             next += u64::from(group.rows);
             first
         };
-        self.groups.iter().map(first).collect()
-    }
-
-    /// Returns the number in its file of the first row of a row group. Encryption counts rows within files.
-    pub(crate) fn position_in_file(&self, group: usize) -> u64 {
-        self.rows_before.get(group).copied().unwrap_or(0)
-    }
-
-    /// Returns the table of one row group alone. `None` if there is no such group.
-    pub(crate) fn only(&self, group: usize) -> Option<FarTable> {
-        let DataFile { file, decryption, .. } = self.file_of(group)?;
-        let file = DataFile { file: file.clone(), first_group: 0, decryption: decryption.clone() };
-        Some(FarTable {
-            files: Arc::new([file]),
-            groups: Arc::new([self.groups.get(group)?.clone()]),
-            rows_before: Arc::new([self.position_in_file(group)]),
-            ..self.clone()
-        })
+        self.footer.groups.iter().map(first).collect()
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
+        session_of(&self.file)
     }
 
-    /// Returns the one file of the table. `None` if it has several, or none.
-    pub(crate) fn only_file(&self) -> Option<&FarFile> {
-        self.files.first().filter(|_| self.files.len() == 1).map(|file| &file.file)
+    /// Returns the file of the table.
+    pub(crate) fn file(&self) -> &FarFile {
+        &self.file
     }
 
-    /// Returns the size of the table's files in bytes.
+    /// Returns the size of the table's file in bytes.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.file.length()).sum()
+        self.file.length()
     }
 
     /// Returns where a row group lies in memory. `None` if there is no such group, or if no single region holds it:
     /// writing a table puts each group in one region, but draining a node may scatter it.
     pub fn place(&self, group: usize) -> Option<GroupLocation> {
-        let (file, group) = (&self.file_of(group)?.file, self.groups.get(group)?);
-        let (region, offset) = in_one_region(file, group.offset..group.end().max(group.offset + 1))?;
+        let group = self.footer.groups.get(group)?;
+        let (region, offset) = in_one_region(&self.file, group.offset..group.end().max(group.offset + 1))?;
         Some(GroupLocation { node: region.node.info.name.to_string(), region: region.region.0, offset })
     }
 
@@ -424,6 +293,7 @@ impl FarTable {
             table: self.clone(),
             columns,
             groups: groups.into(),
+            positions: self.positions(),
             schema: Arc::clone(&schema),
             shared: Arc::clone(&shared),
         };
@@ -440,21 +310,7 @@ impl FarTable {
         if error.kind() != ErrorKind::Lost {
             return error;
         }
-        if let Some(opened) = &self.snapshot {
-            let found = file_name(&self.name)
-                .and_then(|name| open_snapshot(&self.session, &name, opened.at.snapshot));
-            return match found {
-                Err(gone) if gone.kind() == ErrorKind::NotFound => {
-                    let message = format!(
-                        "snapshot {} of far table {:?} has ended, or the table was dropped, after it was opened",
-                        opened.at.snapshot, self.name
-                    );
-                    Error::new(ErrorKind::Closed, message)
-                }
-                _ => error,
-            };
-        }
-        let became = match self.only_file().and_then(became) {
+        let became = match became(&self.file) {
             Some(Became::Replaced) => "was replaced",
             Some(Became::Dropped) => "was dropped",
             None => return error,
@@ -541,6 +397,8 @@ struct Fetch {
     table: FarTable,
     columns: Vec<usize>,
     groups: VecDeque<usize>,
+    /// Number of the first row of each row group of the table.
+    positions: Vec<u64>,
     schema: SchemaRef,
     shared: Arc<Shared>,
 }
@@ -587,20 +445,13 @@ impl Fetch {
     /// Fetches the next row groups with one batch of reads.
     fn next(&mut self) -> Result<Vec<Result<RecordBatch, Error>>, Error> {
         let table = self.table.clone();
-        let tag_bytes = if table.is_encrypted { TAG_BYTES } else { 0 };
+        let tag_bytes = if table.decryption.is_some() { TAG_BYTES } else { 0 };
         let mut taken: Vec<(usize, &RowGroup, Vec<RecvBuffer>)> = Vec::new();
         let mut bytes = 0;
-        let mut of: Option<&DataFile> = None;
         while let Some(index) = self.groups.front()
             && taken.len() < WAITING_MAX
         {
-            let group = &table.groups[*index];
-            // One batch of reads is about one file.
-            let file = table.file_of(*index);
-            if file.zip(of).is_some_and(|(file, of)| !std::ptr::eq(file, of)) {
-                break;
-            }
-            of = file;
+            let group = &table.footer.groups[*index];
             let sizes = || group.buffers(&self.columns).map(|buffer| buffer.bytes as usize + tag_bytes);
             bytes += sizes().sum::<usize>() as u64;
             if bytes > FETCH_BYTES && !taken.is_empty() {
@@ -619,9 +470,7 @@ impl Fetch {
         ranges.retain(|range| !range.into.is_empty());
         let host = table.session().host();
         let begun = host.now();
-        if let Some(of) = of {
-            of.file.read_batch(&mut ranges)?;
-        }
+        table.file.read_batch(&mut ranges)?;
         let (moved, moved_ns) = &self.shared.moved;
         moved.fetch_add(ranges.iter().map(|range| range.into.len() as u64).sum(), Ordering::Relaxed);
         moved_ns.fetch_add(host.now().0.saturating_sub(begun.0), Ordering::Relaxed);
@@ -636,8 +485,7 @@ impl Fetch {
                 format!("far table {name:?}: {column}the row group at byte {}: {why}", group.offset);
             Error::new(ErrorKind::Refused, message)
         };
-        let position = self.table.position_in_file(index);
-        let decryption = self.table.file_of(index).and_then(|file| file.decryption.as_deref());
+        let position = self.positions[index];
         let fields = self.columns.iter().zip(self.schema.fields());
         let rows = group.rows as usize;
         let mut arrays = Vec::with_capacity(self.columns.len());
@@ -645,7 +493,7 @@ impl Fetch {
         if let (Some(at), Some(places)) = (group.rows_buffer(), RowLayout::of(self.table.schema())) {
             if let Some(bytes) = buffers.next() {
                 let place = BufferPlace { position, column: 0, buffer: 0 };
-                let bytes = checked(bytes, &at, place, decryption).map_err(|why| damaged(None, why))?;
+                let bytes = self.checked(bytes, &at, place).map_err(|why| damaged(None, why))?;
                 let wanted: Vec<_> =
                     fields.map(|(column, field)| (field.data_type(), places.starts[*column])).collect();
                 arrays = columns_of_rows(&wanted, places.row_bytes, rows, &bytes, usize::MAX)
@@ -658,7 +506,7 @@ impl Fetch {
                 let mut of_chunk: Vec<Buffer> = Vec::with_capacity(chunk.buffers.len());
                 for ((buffer, at), landed) in (0u8..).zip(&chunk.buffers).zip(buffers.by_ref()) {
                     let place = BufferPlace { position, column: *column as u16, buffer };
-                    of_chunk.push(checked(landed, at, place, decryption).map_err(damaged)?);
+                    of_chunk.push(self.checked(landed, at, place).map_err(damaged)?);
                 }
                 let nulls = chunk.null_count as usize;
                 let column = column_of(field.data_type(), chunk.encoding, rows, nulls, of_chunk, usize::MAX);
@@ -670,22 +518,17 @@ impl Fetch {
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)
             .map_err(|error| Error::new(ErrorKind::Refused, error.to_string()))
     }
-}
 
-/// Decrypts a buffer that has arrived, or compares its checksum. Returns an error if it is not as it was written.
-fn checked(
-    mut landed: RecvBuffer,
-    at: &BufferAt,
-    place: BufferPlace,
-    decryption: Option<&TableDecryption>,
-) -> Result<Buffer, String> {
-    match decryption {
-        Some(decryption) => {
-            decryption.cipher.decrypt(place, landed.as_mut()).map_err(|error| error.to_string())?
+    /// Decrypts a buffer that has arrived, or compares its checksum. Returns an error if it is not as it was written.
+    fn checked(&self, mut landed: RecvBuffer, at: &BufferAt, place: BufferPlace) -> Result<Buffer, String> {
+        match &self.table.decryption {
+            Some(decryption) => {
+                decryption.cipher.decrypt(place, landed.as_mut()).map_err(|error| error.to_string())?
+            }
+            None if crc32c::crc32c(landed.as_ref()) == at.crc => {}
+            None => return Err("the checksum of its bytes does not match".to_owned()),
         }
-        None if crc32c::crc32c(landed.as_ref()) == at.crc => {}
-        None => return Err("the checksum of its bytes does not match".to_owned()),
+        let landed = Buffer::from(bytes::Bytes::from_owner(landed));
+        Ok(landed.slice_with_length(0, at.bytes as usize))
     }
-    let landed = Buffer::from(bytes::Bytes::from_owner(landed));
-    Ok(landed.slice_with_length(0, at.bytes as usize))
 }

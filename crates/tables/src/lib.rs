@@ -14,9 +14,7 @@
 //! Never in this crate: an operator of our own over columns, or another file format.
 #![forbid(unsafe_code)]
 
-mod changing;
 mod column_type;
-mod commit;
 mod counts;
 mod encryption;
 mod estimates;
@@ -25,7 +23,6 @@ mod far_table;
 mod footer;
 mod joining;
 mod layout;
-pub mod manifest;
 mod names;
 mod pacing;
 mod placing;
@@ -36,12 +33,9 @@ mod row_checksum;
 mod scope;
 mod shipping;
 mod skipping;
-mod snapshot;
 mod statistics;
 mod window;
 
-pub use changing::{GroupChange, change_rows};
-pub use commit::{Committed, HistoryEntry, append_rows, history, put_table, roll_back};
 pub use counts::{ScanCounts, scan_counts};
 pub use estimates::{Estimate, Estimates};
 pub use explain::Explanation;
@@ -50,17 +44,14 @@ pub use far_table::{FarTable, GroupLocation, TableInfo, TableReader, open_table,
 pub use farpool_encryption::{TableKey, WrongKeyLength};
 /// Expressions, queries and the programs that queries are compiled to.
 pub use farpool_operators as operators;
-pub use footer::{
-    BufferAt, ColumnChunk, Encoding, Footer, FooterEncryption, Form, RowGroup, Trailer, WrongKey,
-};
+pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterEncryption, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, RowGroupEncoder, TableLayout};
 pub use names::{drop_table, has_table};
-pub use put::{MadeBy, PutOptions};
+pub use put::{MadeBy, PutOptions, put_table};
 pub use query::Answer;
 pub use report::Report;
 pub use skipping::may_pass;
-pub use snapshot::{TableSnapshot, table_snapshot};
 pub use statistics::Statistics;
 
 pub use column_type::stored_schema;

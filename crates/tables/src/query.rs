@@ -19,8 +19,6 @@ use crate::report::Report;
 use crate::scope::Scope;
 use crate::shipping::{Shipping, shares};
 use crate::{FarTable, TableReader};
-use arrow_array::cast::AsArray;
-use arrow_array::types::UInt64Type;
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
 use farpool_files::beneath::NodeLinks;
@@ -49,17 +47,6 @@ fn batch_of(
 ) -> Result<RecordBatch, Error> {
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     RecordBatch::try_new_with_options(schema, columns, &options).map_err(refused)
-}
-
-/// Returns top rows with their positions in the table, which a node has counted from row `first_row` of the table on.
-fn counted_from(first_row: u64, batch: RecordBatch) -> Result<RecordBatch, Error> {
-    let mut columns = batch.columns().to_vec();
-    let Some(positions) = columns.pop().filter(|_| first_row != 0) else { return Ok(batch) };
-    let positions = positions
-        .as_primitive_opt::<UInt64Type>()
-        .ok_or_else(|| refused("the rows of a top-k came without their positions in the table"))?;
-    columns.push(Arc::new(positions.unary::<_, UInt64Type>(|position| position.wrapping_add(first_row))));
-    RecordBatch::try_new(batch.schema(), columns).map_err(refused)
 }
 
 impl FarTable {
@@ -594,7 +581,6 @@ impl<'t> Work<'t> {
         let outcomes: Vec<_> = (0..shipping.shares.len()).map(|share| shipping.take_over(share)).collect();
         let is_enough = self.local.is_done() || shipping.is_enough(&outcomes);
         let (mut undone, mut unanswered) = (Vec::new(), Vec::new());
-        let is_top = matches!(self.scope.program.operators().last(), Some(Operator::Top { .. }));
         for (share, outcome) in shipping.shares.iter().zip(outcomes) {
             let is_unclaimed = |group: &usize| !claimed.contains(group) || mutant!(GroupCountedTwice);
             let unclaimed = || share.groups.iter().copied().filter(is_unclaimed);
@@ -612,11 +598,7 @@ impl<'t> Work<'t> {
                     report.node_bytes = report.node_bytes.saturating_add(shipped.read_bytes);
                     report.result_bytes += shipped.chunk_bytes;
                     report.node_time = report.node_time.saturating_add(Duration::from_nanos(shipped.busy_ns));
-                    let batches = shipped.batches.into_iter();
-                    for (group, batch) in batches {
-                        let batch = if is_top { counted_from(share.first_row, batch)? } else { batch };
-                        self.shipped.push((group, batch));
-                    }
+                    self.shipped.extend(shipped.batches);
                 }
                 Some(Err(error)) => {
                     self.report.refusals.push((share.node.info.name.to_string(), error.to_string()));

@@ -12,7 +12,7 @@
 
 use crate::FarTable;
 use crate::column_type::RowLayout;
-use crate::encryption::{ScanKeys, TableDecryption};
+use crate::encryption::ScanKeys;
 use crate::footer::{Encoding, RowGroup};
 use crate::joining::Upload;
 use crate::pacing::{ChunkSeen, Pace};
@@ -59,11 +59,6 @@ pub(crate) struct Share {
     bytes: usize,
     /// Bytes of the columns of the row groups that the query reads.
     column_bytes: u64,
-    /// Key of the file that has the row groups, if the table is encrypted.
-    decryption: Option<Arc<TableDecryption>>,
-    /// Number in the table of the row that the node counts as 0, modulo 2^64: if the table is encrypted it counts the rows
-    /// of the file, of which some may not be in the table.
-    pub(crate) first_row: u64,
 }
 
 /// Results of a scan.
@@ -164,20 +159,13 @@ pub(crate) fn shares(
             rest.push(index);
             continue;
         };
-        // The key of a scan is that of one file, by whose rows nonces are counted.
-        let (mut decryption, mut first_row) = (None, 0);
-        if let Some(file) = table.file_of(index).filter(|_| table.is_encrypted()) {
-            first_row = positions[index].wrapping_sub(table.position_in_file(index));
-            decryption = file.decryption.clone();
-        }
-        let position = positions[index].wrapping_sub(first_row);
-        let described = ScanGroup { region: 0, offset, rows: group.rows, position, columns };
+        let described =
+            ScanGroup { region: 0, offset, rows: group.rows, position: positions[index], columns };
         let mut encoded = Vec::new();
         described.put(&mut encoded);
         let is_open = |share: &&mut Share| {
             Arc::ptr_eq(&share.node, &region.node)
                 && share.has_others == has_others
-                && share.first_row == first_row
                 && may_grow(share.groups.len(), share.column_bytes, has_others)
                 && share.regions.len() < SCAN_REGIONS_MAX
                 && share.bytes + encoded.len() <= FRAME_BODY_BYTES_MAX - OPEN_BYTES_MAX
@@ -187,7 +175,6 @@ pub(crate) fn shares(
             Some(share) => share.add(index, region, described, encoded.len(), column_bytes),
             None => {
                 let mut share = Share::at(Arc::clone(&region.node), has_others);
-                (share.decryption, share.first_row) = (decryption, first_row);
                 share.add(index, region, described, encoded.len(), column_bytes);
                 shares.push(share);
             }
@@ -204,8 +191,8 @@ fn may_grow(groups: usize, column_bytes: u64, has_others: bool) -> bool {
 
 /// Returns the region of a node not in `without` that holds a row group as a whole. `None` if no one region does.
 pub(crate) fn located(table: &FarTable, index: usize, without: &[Arc<NodeLinks>]) -> Option<InOneRegion> {
-    let (file, group) = (&table.file_of(index)?.file, table.row_groups().get(index)?);
-    readable_in_one_region(file, group.offset..group.end(), without)
+    let group = table.row_groups().get(index)?;
+    readable_in_one_region(&table.file, group.offset..group.end(), without)
 }
 
 fn described(group: &RowGroup, places: Option<&RowLayout>, column: usize) -> Option<ScanColumn> {
@@ -224,8 +211,7 @@ fn described(group: &RowGroup, places: Option<&RowLayout>, column: usize) -> Opt
 impl Share {
     fn at(node: Arc<NodeLinks>, has_others: bool) -> Share {
         let (regions, groups, described) = (Vec::new(), Vec::new(), Vec::new());
-        let (bytes, column_bytes, decryption, first_row) = Default::default();
-        Share { node, has_others, regions, groups, described, bytes, column_bytes, decryption, first_row }
+        Share { node, has_others, regions, groups, described, bytes: 0, column_bytes: 0 }
     }
 
     /// Returns the deadline of a request to the node that is sent now.
@@ -512,7 +498,7 @@ impl Shipping {
             session.check_lease(region)?;
         }
         let refused = |error: WireError| Error::new(ErrorKind::Invalid, error.to_string());
-        let (seals, cipher) = self.keys.for_scan(session, &share.node, share.decryption.as_deref())?;
+        let (seals, cipher) = self.keys.for_scan(session, &share.node)?;
         let open = share.request(&self.program, lookups, seals).map_err(refused)?;
         let deadline = share.deadline(session);
         let mut shipped = Shipped::default();

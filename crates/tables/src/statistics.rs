@@ -32,16 +32,6 @@ pub struct Statistics {
     pub has_nan: bool,
 }
 
-/// Compares two values of a column. `None` for floats.
-fn order(one: &Value, other: &Value) -> Option<std::cmp::Ordering> {
-    match (one, other) {
-        (Value::Boolean(one), Value::Boolean(other)) => Some(one.cmp(other)),
-        (Value::Integer(one), Value::Integer(other)) => Some(one.cmp(other)),
-        (Value::Bytes(one), Value::Bytes(other)) => Some(one.cmp(other)),
-        _ => None,
-    }
-}
-
 impl Statistics {
     pub(crate) fn put(of_column: Option<&Statistics>, of: &DataType, out: &mut Vec<u8>) {
         let Some(known) = of_column else { return out.push(0) };
@@ -68,27 +58,6 @@ impl Statistics {
             is_max_truncated: flags & MAX_TRUNCATED != 0,
             has_nan: flags & HAS_NAN != 0,
         }))
-    }
-
-    /// Returns bounds of all values of which these are bounds. `None` if one is not known. Floats are not compared.
-    pub(crate) fn over<'a>(all: impl IntoIterator<Item = Option<&'a Statistics>>) -> Option<Statistics> {
-        let mut all = all.into_iter();
-        let mut over = all.next()??.clone();
-        for one in all {
-            let one = one?;
-            let min = order(&one.min, &over.min)?;
-            if min.is_lt() {
-                (over.min, over.is_min_truncated) = (one.min.clone(), one.is_min_truncated);
-            }
-            over.is_min_truncated |= min.is_eq() && one.is_min_truncated;
-            let max = order(&one.max, &over.max)?;
-            if max.is_gt() {
-                (over.max, over.is_max_truncated) = (one.max.clone(), one.is_max_truncated);
-            }
-            over.is_max_truncated |= max.is_eq() && one.is_max_truncated;
-            over.has_nan |= one.has_nan;
-        }
-        Some(over)
     }
 
     fn exact(min: Value, max: Value) -> Statistics {

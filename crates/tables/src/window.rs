@@ -47,12 +47,7 @@ impl FarTable {
         }
         let columns = TableColumns { table: self.clone(), indexes, places: RowLayout::of(schema) };
         columns.encode(&|_| true).map_err(during)?;
-        let Some(file) = self.only_file() else {
-            let message =
-                "the table has several files or none, and functions see one file: compact the table first";
-            return Err(during(Error::new(ErrorKind::Invalid, message)));
-        };
-        Ok(Caller::over(file, options).map_err(during)?.with_columns(Box::new(columns)))
+        Ok(Caller::over(self.file(), options).map_err(during)?.with_columns(Box::new(columns)))
     }
 }
 

@@ -30,10 +30,6 @@ id!(/// Id of a ticket: a promise of the broker, which one node redeems once.
     TicketId(u64));
 id!(/// Id of a published far file. It stays when the file is renamed, and is never used for another file.
     FileId(u64));
-id!(/// Id of a table: that of the commit that made it.
-    TableId(u64));
-id!(/// Id of a commit of tables: random, never 0.
-    CommitId(u64));
 id!(/// Index of a region in its node's arena, counted from 0.
     RegionIndex(u32));
 id!(/// Counter that the node keeps for each region. It only grows. With the incarnation it is the fencing token.

@@ -1,7 +1,6 @@
 //! Catalog, schema and table providers that show the far tables of a pool to DataFusion, beside other registered
 //! tables.
 
-use crate::as_of::parts_of;
 use crate::source::{FarSource, GroupsEach};
 use crate::{external, statistics};
 use async_trait::async_trait;
@@ -139,13 +138,7 @@ impl SchemaProvider for FarSchema {
             return Ok(Some(other));
         }
         let (pool, wanted) = (self.pool.clone(), name.to_owned());
-        let open = move || match (pool.table(&wanted), parts_of(&wanted)) {
-            (Err(error), Some((table, snapshot))) if error.kind() == ErrorKind::NotFound => {
-                pool.table_snapshot(table, snapshot, None)?.open_all()
-            }
-            (opened, _) => opened,
-        };
-        let opened = tokio::task::spawn_blocking(open).await;
+        let opened = tokio::task::spawn_blocking(move || pool.table(&wanted)).await;
         match opened.map_err(|error| exec_datafusion_err!("opening far table {name:?}: {error}"))? {
             Ok(table) => Ok(Some(Arc::new(FarTableProvider::new(table)))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

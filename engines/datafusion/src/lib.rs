@@ -29,10 +29,8 @@
 //! Never in this crate: a socket, or an operator over columns. The crate `farpool` runs what is placed beside the data.
 #![forbid(unsafe_code)]
 
-mod as_of;
 mod cached_store;
 mod catalog;
-mod changes;
 mod explain;
 mod extremes;
 mod far_hash_join;
@@ -53,7 +51,6 @@ mod steps;
 mod substrait;
 mod translate;
 
-pub use as_of::parse_sql;
 pub use cached_store::CachedStore;
 pub use catalog::{FarCatalog, FarSchema, FarTableProvider};
 pub use explain::{each_scan, scans, spills};

@@ -1,7 +1,6 @@
 //! A DataFusion session over a pool.
 
 use crate::catalog::{FarCatalog, FarSchema, hides};
-use crate::changes;
 use crate::external;
 use crate::extremes::extremes;
 use crate::far_hash_join::SpillHashJoins;
@@ -11,15 +10,14 @@ use crate::recipes;
 use crate::rules::ShipToScans;
 use crate::ship_keys::ShipJoinKeys;
 use crate::substrait;
-use datafusion::arrow::array::{ArrayRef, RecordBatch, UInt64Array};
+use datafusion::arrow::array::RecordBatch;
 use datafusion::catalog::MemoryCatalogProviderList;
 use datafusion::common::{DataFusionError, Result, TableReference, exec_datafusion_err, exec_err};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::TrackConsumersPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SessionState, SessionStateBuilder, TempFileFactory};
-use datafusion::logical_expr::dml::InsertOp;
-use datafusion::logical_expr::{DdlStatement, DmlStatement, LogicalPlan, WriteOp};
+use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext};
@@ -106,9 +104,13 @@ impl FarSession {
         match &plan {
             LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => {
                 let name = create.name.table();
-                // A table that is made without rows gets them later.
-                let is_empty =
-                    matches!(&*create.input, LogicalPlan::EmptyRelation(empty) if !empty.produce_one_row);
+                if matches!(&*create.input, LogicalPlan::EmptyRelation(empty) if !empty.produce_one_row) {
+                    return exec_err!(
+                        "far table {0} would stay empty, because rows cannot be added later: use CREATE TABLE {0} AS \
+                         SELECT ..",
+                        shown(name)
+                    );
+                }
                 if !create.or_replace && self.has_far_table(name).await? {
                     return match create.if_not_exists {
                         true => self.context.read_empty(),
@@ -122,7 +124,7 @@ impl FarSession {
                 let config = self.context.copied_config();
                 let set = config.options().extensions.get::<Options>().cloned().unwrap_or_default();
                 let protection = set.table_protection;
-                let made_by = match set.recipes && !is_empty {
+                let made_by = match set.recipes {
                     true => recipes::made_by(&self.pool, &self.context.state(), create, protection).await,
                     false => None,
                 };
@@ -130,25 +132,6 @@ impl FarSession {
                     PutOptions { replace: create.or_replace, protection, made_by, ..PutOptions::default() };
                 self.put(name, rows, options).await?;
                 return self.context.read_empty();
-            }
-            LogicalPlan::Dml(DmlStatement { table_name, op: WriteOp::Insert(op), input, .. })
-                if self.is_far_table(table_name).await? =>
-            {
-                let rows = DataFrame::new(self.context.state(), input.as_ref().clone());
-                let options = self.options_of_writes();
-                let count = self.insert(table_name.table(), rows, *op, options).await?;
-                return self.counted(count);
-            }
-            LogicalPlan::Dml(DmlStatement {
-                table_name,
-                op: WriteOp::Delete | WriteOp::Update,
-                input,
-                ..
-            }) if self.is_far_table(table_name).await? => {
-                let options = self.options_of_writes();
-                let state = self.context.state();
-                let count = changes::change(&self.pool, state, table_name.table(), input, options).await?;
-                return self.counted(count);
             }
             // DataFusion's OR REPLACE would drop the far table, for all users.
             LogicalPlan::Ddl(DdlStatement::CreateView(create)) => {
@@ -162,31 +145,13 @@ impl FarSession {
         self.context.execute_logical_plan(plan).await
     }
 
-    /// Returns the options of what statements write, as they are set.
-    fn options_of_writes(&self) -> PutOptions {
-        let config = self.context.copied_config();
-        let set = config.options().extensions.get::<Options>().cloned().unwrap_or_default();
-        PutOptions { protection: set.table_protection, ..PutOptions::default() }
-    }
-
-    /// Returns the result of a statement that has changed so many rows.
-    fn counted(&self, count: u64) -> Result<DataFrame> {
-        let column: ArrayRef = Arc::new(UInt64Array::from(vec![count]));
-        self.context.read_batch(RecordBatch::try_from_iter([("count", column)])?)
-    }
-
     async fn check_hides_none(&self, name: &TableReference) -> Result<()> {
-        match self.is_far_table(name).await? {
+        let is_here = name.schema().is_none_or(|schema| schema == SCHEMA)
+            && name.catalog().is_none_or(|catalog| catalog == CATALOG);
+        match is_here && self.has_far_table(name.table()).await? {
             true => hides(name.table()),
             false => Ok(()),
         }
-    }
-
-    /// Reports whether a name in a statement is that of a far table.
-    async fn is_far_table(&self, name: &TableReference) -> Result<bool> {
-        let is_here = name.schema().is_none_or(|schema| schema == SCHEMA)
-            && name.catalog().is_none_or(|catalog| catalog == CATALOG);
-        Ok(is_here && self.has_far_table(name.table()).await?)
     }
 
     async fn has_far_table(&self, name: &str) -> Result<bool> {
@@ -216,73 +181,42 @@ impl FarSession {
     /// Puts the rows of a query as a far table, while they are computed. Runs the query again if bytes of the table are
     /// lost before they have a copy, or if a node that was to have them does not answer.
     pub async fn put(&self, name: &str, rows: DataFrame, options: PutOptions) -> Result<()> {
-        self.write(name, rows, Write::Put(options)).await.map(drop)
-    }
-
-    /// Adds the rows of a query to a far table, or gives it these rows alone, while they are computed. Returns their
-    /// number.
-    async fn insert(&self, name: &str, rows: DataFrame, op: InsertOp, options: PutOptions) -> Result<u64> {
-        let write = match op {
-            InsertOp::Append => Write::Append(options),
-            InsertOp::Overwrite => Write::Put(PutOptions { replace: true, ..options }),
-            InsertOp::Replace => return exec_err!("far tables have no keys by which rows could be replaced"),
-        };
-        self.write(name, rows, write).await
-    }
-
-    async fn write(&self, name: &str, rows: DataFrame, write: Write) -> Result<u64> {
         let is_worth_it = |error: &DataFusionError| {
             let DataFusionError::External(error) = error else { return false };
             error.downcast_ref::<Error>().is_some_and(Error::is_worth_putting_again)
         };
         for _ in 1..PUTS_MAX {
-            match self.write_once(name, rows.clone(), write.clone()).await {
+            match self.put_once(name, rows.clone(), options.clone()).await {
                 Err(error) if is_worth_it(&error) => {}
                 other => return other,
             }
         }
-        self.write_once(name, rows, write).await
+        self.put_once(name, rows, options).await
     }
 
-    async fn write_once(&self, name: &str, rows: DataFrame, write: Write) -> Result<u64> {
+    async fn put_once(&self, name: &str, rows: DataFrame, options: PutOptions) -> Result<()> {
         let mut rows = rows.execute_stream().await?;
         let schema = rows.schema();
         let (send, mut receive) = tokio::sync::mpsc::channel::<Result<RecordBatch>>(AHEAD);
         let (pool, table) = (self.pool.clone(), name.to_owned());
         let put = tokio::task::spawn_blocking(move || {
-            let batches = std::iter::from_fn(|| receive.blocking_recv());
-            let written = match write {
-                Write::Put(options) => pool.put_table_with(&table, schema, batches, &options),
-                Write::Append(options) => pool.append_to_table(&table, schema, batches, &options).map(drop),
-            };
-            written.map_err(external)
+            pool.put_table_with(&table, schema, std::iter::from_fn(|| receive.blocking_recv()), &options)
+                .map_err(external)
         });
-        let mut count = 0;
         while let Some(batch) = rows.next().await {
-            count += batch.as_ref().map_or(0, |batch| batch.num_rows() as u64);
             // The receiving task has ended; its result, which is awaited below, says why.
             if send.send(batch).await.is_err() {
                 break;
             }
         }
         drop(send);
-        put.await.map_err(|error| exec_datafusion_err!("writing far table {name:?}: {error}"))??;
-        Ok(count)
+        put.await.map_err(|error| exec_datafusion_err!("putting far table {name:?}: {error}"))?
     }
 
     /// Returns DataFusion's session.
     pub fn context(&self) -> &SessionContext {
         &self.context
     }
-}
-
-/// How rows become those of a far table.
-#[derive(Clone)]
-enum Write {
-    /// The table is made of them, or has them in place of its own.
-    Put(PutOptions),
-    /// They come behind its own.
-    Append(PutOptions),
 }
 
 /// Makes a lost table again by the query of its recipe.

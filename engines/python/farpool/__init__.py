@@ -20,7 +20,6 @@ or CSV data, and `Pool.scan` queries it:
 from farpool._farpool import (
     Called,
     ClosedError,
-    ConflictError,
     Error,
     ExhaustedError,
     ExistsError,
@@ -42,7 +41,6 @@ from farpool._farpool import (
     Scan,
     Stream,
     Table,
-    SnapshotInfo,
     TableInfo,
     TamperedError,
     UnreachableError,
@@ -57,7 +55,6 @@ from farpool._farpool import (
 __all__ = [
     "Called",
     "ClosedError",
-    "ConflictError",
     "Error",
     "ExhaustedError",
     "ExistsError",
@@ -79,7 +76,6 @@ __all__ = [
     "Scan",
     "Stream",
     "Table",
-    "SnapshotInfo",
     "TableInfo",
     "TamperedError",
     "UnreachableError",

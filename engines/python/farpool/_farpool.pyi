@@ -84,9 +84,6 @@ class ForkError(Error):
 class InvalidError(Error, ValueError):
     """An argument is wrong. The text names the argument, its value and the permitted values."""
 
-class ConflictError(Error):
-    """Another commit has changed the table meanwhile. Nothing was changed."""
-
 class ClosedError(Error):
     """The pool or file was closed, by `close` or with its session."""
 
@@ -122,20 +119,6 @@ class FunctionVersion(NamedTuple):
     digest: bytes
     size: int
     tags: builtins.list[str]
-
-class SnapshotInfo(NamedTuple):
-    """Snapshot of a far table: each change makes one."""
-
-    snapshot: int
-    """Number of the snapshot: 1 for the first change."""
-    time: datetime.datetime
-    """Time of the change, by the clock of the broker."""
-    session: int
-    """Session that made the change."""
-    kept: bool
-    """True if the snapshot can be read: it has not ended."""
-    summary: str
-    """What was done."""
 
 class TableInfo(NamedTuple):
     """Name and size in bytes of a far table. `lost` is True if a node lost some of its bytes."""
@@ -325,38 +308,14 @@ class Pool:
             pool.put_table("sales", "sales.parquet")
         """
 
-    def append(
-        self,
-        name: str,
-        data: ArrowStream | PathLike | pyarrow.dataset.Dataset | pyarrow.dataset.Scanner | pyarrow.parquet.ParquetFile,
-        *,
-        key: bytes | None = None,
-        protection: Protection | None = None,
-    ) -> int:
-        """Adds rows behind those of a far table, and returns the number of the snapshot that has them.
-
-        Tables that were opened before do not change. Several clients may append at a time. Raises NotFoundError,
-        InvalidError (the columns are not those of the table), ExhaustedError.
-        """
-
-    def history(self, name: str) -> builtins.list[SnapshotInfo]:
-        """Returns the snapshots of a far table, the latest first."""
-    def rollback(self, name: str, snapshot: int, *, key: bytes | None = None) -> int:
-        """Goes back to an earlier snapshot of a far table, and returns the number of the new one, which has its rows.
-        Raises NotFoundError (the snapshot has ended), ConflictError (the table was changed meanwhile)."""
-    def table(
-        self, name: str, *, key: bytes | None = None, encrypt_answers: bool = False, snapshot: int | None = None
-    ) -> Table:
-        """Opens a far table, or an earlier `snapshot` of it. An encrypted one can be read only with its `key`. With
-        `encrypt_answers`, nodes also encrypt the results of queries, even over encrypted connections. Raises
-        NotFoundError, LostError, InvalidError (the file of this name is no table, the key is wrong or missing),
-        RefusedError (it was modified)."""
-    def scan(
-        self, name: str, *, key: bytes | None = None, encrypt_answers: bool = False, snapshot: int | None = None
-    ) -> Scan:
+    def table(self, name: str, *, key: bytes | None = None, encrypt_answers: bool = False) -> Table:
+        """Opens a far table. An encrypted one can be read only with its `key`. With `encrypt_answers`, nodes also
+        encrypt the results of queries, even over encrypted connections. Raises NotFoundError, LostError, InvalidError
+        (the file of this name is no table, the key is wrong or missing), RefusedError (it was modified)."""
+    def scan(self, name: str, *, key: bytes | None = None, encrypt_answers: bool = False) -> Scan:
         """Returns a query over a far table, to be refined step by step. It reads nothing yet.
 
-        `key`, `encrypt_answers` and `snapshot` are those of `table`. Raises the errors of `table`, and InvalidError (it has columns
+        `key` and `encrypt_answers` are those of `table`. Raises the errors of `table`, and InvalidError (it has columns
         of a type that queries do not support, or is encrypted and no key is given).
 
             pool.scan("sales").filter(col("price") > 2.7).select("item").to_arrow()
@@ -443,9 +402,6 @@ class Table:
     @property
     def nbytes(self) -> int:
         """Bytes that the table takes in the pool."""
-    @property
-    def snapshot(self) -> int | None:
-        """Number of the snapshot that was opened. None if the table was not changed since it was made."""
     @property
     def column_names(self) -> list[str]: ...
     @property

@@ -48,7 +48,7 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add(name, kind)?;
     }
     module.add_class::<pool::PyPool>()?;
-    table::register(&module)?;
+    module.add("TableInfo", table::table_info_type(py)?)?;
     module.add_class::<file::PyFile>()?;
     module.add_class::<function::PyFunction>()?;
     module.add_class::<function::PyCalled>()?;

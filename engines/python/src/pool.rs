@@ -230,13 +230,8 @@ fn opened(
     name: &str,
     key: Option<&TableKey>,
     encrypt_answers: bool,
-    snapshot: Option<u64>,
 ) -> Result<FarTable, farpool::Error> {
-    let table = match (snapshot, key) {
-        (Some(snapshot), key) => pool.table_snapshot(name, snapshot, key)?.open_all(),
-        (None, Some(key)) => pool.table_with_key(name, key),
-        (None, None) => pool.table(name),
-    }?;
+    let table = key.map_or_else(|| pool.table(name), |key| pool.table_with_key(name, key))?;
     Ok(if encrypt_answers { table.encrypting_answers() } else { table })
 }
 
@@ -474,55 +469,19 @@ impl PyPool {
         key: Option<&[u8]>,
         protection: Option<&str>,
     ) -> PyResult<()> {
-        let layout = table::layout(py, layout)?;
+        let layout = match layout {
+            "columns" => TableLayout::Columns,
+            "rows" => TableLayout::Rows,
+            other => {
+                let text = format!("layout is {other:?}: \"columns\" and \"rows\" are permitted");
+                return Err(errors::invalid(py, text));
+            }
+        };
         let protection = self::protection(py, protection)?;
         let options = PutOptions { layout, key: table_key(py, key)?, replace, protection, made_by: None };
         table::put(data, |batches| {
             self.run(py, |pool| Ok(pool.put_table_with(name, batches.schema(), batches, &options)))
         })
-    }
-
-    /// Adds rows behind those of a far table, and returns the number of the snapshot that has them. Tables that were
-    /// opened before do not change. Several clients may append at a time.
-    ///
-    /// Raises NotFoundError, InvalidError (the columns are not those of the table), ExhaustedError.
-    ///
-    /// >>> pool.append("sales", pyarrow.table({"item": ["mug"], "year": [2026], "price": [4.0]}))
-    /// 1
-    /// >>> pool.table("sales").num_rows, pool.rollback("sales", 1), [entry.snapshot for entry in pool.history("sales")]
-    /// (4, 2, [2, 1])
-    #[pyo3(signature = (name, data, *, key=None, protection=None))]
-    fn append(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        data: &Bound<'_, PyAny>,
-        key: Option<&[u8]>,
-        protection: Option<&str>,
-    ) -> PyResult<u64> {
-        let protection = self::protection(py, protection)?;
-        let options = PutOptions { key: table_key(py, key)?, protection, ..PutOptions::default() };
-        table::put(data, |batches| {
-            let append = |pool: &Pool| {
-                let committed = pool.append_to_table(name, batches.schema(), batches, &options);
-                Ok(committed.map(|committed| committed.snapshot))
-            };
-            self.run(py, append)
-        })
-    }
-
-    /// Returns the snapshots of a far table, the latest first: a `SnapshotInfo` for each that is still known.
-    fn history<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyList>> {
-        table::history(py, self.run(py, |pool| pool.table_history(name))?)
-    }
-
-    /// Goes back to an earlier snapshot of a far table, and returns the number of the new one, which has its rows.
-    ///
-    /// Raises NotFoundError (the snapshot has ended), ConflictError (the table was changed meanwhile).
-    #[pyo3(signature = (name, snapshot, *, key=None))]
-    fn rollback(&self, py: Python<'_>, name: &str, snapshot: u64, key: Option<&[u8]>) -> PyResult<u64> {
-        let options = PutOptions { key: table_key(py, key)?, ..PutOptions::default() };
-        self.run(py, |pool| Ok(pool.roll_back_table(name, snapshot, &options)?.snapshot))
     }
 
     /// Opens a far table. An encrypted one can be read only with its `key`. With `encrypt_answers`, nodes also encrypt
@@ -534,17 +493,16 @@ impl PyPool {
     /// >>> table = pool.table("sales")
     /// >>> table.num_rows, table.column_names
     /// (3, ['item', 'year', 'price'])
-    #[pyo3(signature = (name, *, key=None, encrypt_answers=false, snapshot=None))]
+    #[pyo3(signature = (name, *, key=None, encrypt_answers=false))]
     fn table(
         &self,
         py: Python<'_>,
         name: &str,
         key: Option<&[u8]>,
         encrypt_answers: bool,
-        snapshot: Option<u64>,
     ) -> PyResult<PyTable> {
         let key = table_key(py, key)?;
-        self.run(py, |pool| opened(pool, name, key.as_ref(), encrypt_answers, snapshot)).map(PyTable::new)
+        self.run(py, |pool| opened(pool, name, key.as_ref(), encrypt_answers)).map(PyTable::new)
     }
 
     /// Returns a query over a far table, to be refined step by step. It reads nothing yet. `key` and `encrypt_answers`
@@ -556,17 +514,16 @@ impl PyPool {
     /// >>> from farpool import col
     /// >>> pool.scan("sales").filter(col("price") > 2.7).select("item", "year").to_arrow().to_pylist()
     /// [{'item': 'jug', 'year': 2025}, {'item': 'cup', 'year': 2026}]
-    #[pyo3(signature = (name, *, key=None, encrypt_answers=false, snapshot=None))]
+    #[pyo3(signature = (name, *, key=None, encrypt_answers=false))]
     fn scan(
         &self,
         py: Python<'_>,
         name: &str,
         key: Option<&[u8]>,
         encrypt_answers: bool,
-        snapshot: Option<u64>,
     ) -> PyResult<PyScan> {
         let key = table_key(py, key)?;
-        self.run(py, |pool| PyScan::new(opened(pool, name, key.as_ref(), encrypt_answers, snapshot)?))
+        self.run(py, |pool| PyScan::new(opened(pool, name, key.as_ref(), encrypt_answers)?))
     }
 
     /// Returns the far tables of the pool.

@@ -5,10 +5,10 @@ use crate::{arrow, errors, forks, units};
 use arrow_array::ffi_stream::ArrowArrayStreamReader;
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
-use farpool::table::{HistoryEntry, TableLayout, TableReader};
+use farpool::table::TableReader;
 use farpool::{FarTable, PUTS_MAX};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyList};
+use pyo3::types::{PyCapsule, PyDict};
 use std::sync::Arc;
 
 /// A far table, opened for reading.
@@ -20,10 +20,10 @@ pub(crate) struct PyTable {
 
 /// Calls `put` with the batches of an object. Data that has a length can be read again, as tables can, so it is put
 /// again if nodes fail meanwhile. Readers of batches cannot.
-pub(crate) fn put<T>(
+pub(crate) fn put(
     data: &Bound<'_, PyAny>,
-    put: impl Fn(ArrowArrayStreamReader) -> PyResult<Result<T, farpool::Error>>,
-) -> PyResult<T> {
+    put: impl Fn(ArrowArrayStreamReader) -> PyResult<Result<(), farpool::Error>>,
+) -> PyResult<()> {
     let py = data.py();
     let mut left = if data.hasattr("__len__")? { PUTS_MAX } else { 1 };
     loop {
@@ -35,41 +35,13 @@ pub(crate) fn put<T>(
     }
 }
 
-/// Converts the argument `layout`.
-pub(crate) fn layout(py: Python<'_>, layout: &str) -> PyResult<TableLayout> {
-    match layout {
-        "columns" => Ok(TableLayout::Columns),
-        "rows" => Ok(TableLayout::Rows),
-        other => {
-            let text = format!("layout is {other:?}: \"columns\" and \"rows\" are permitted");
-            Err(errors::invalid(py, text))
-        }
-    }
-}
-
-/// Adds the types `TableInfo` and `SnapshotInfo` to the module.
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
+/// Returns the type `TableInfo(name, size, lost)`.
+pub(crate) fn table_info_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let kwargs = PyDict::new(py);
     kwargs.set_item("module", "farpool")?;
-    let new = py.import("collections")?.getattr("namedtuple")?;
-    module.add("TableInfo", new.call(("TableInfo", ["name", "size", "lost"]), Some(&kwargs))?)?;
-    let fields = ["snapshot", "time", "session", "kept", "summary"];
-    module.add("SnapshotInfo", new.call(("SnapshotInfo", fields), Some(&kwargs))?)
-}
-
-/// Converts the history of a table into a list of `SnapshotInfo`.
-pub(crate) fn history(py: Python<'_>, entries: Vec<HistoryEntry>) -> PyResult<Bound<'_, PyList>> {
-    let info = py.import("farpool._farpool")?.getattr("SnapshotInfo")?;
-    let datetime = py.import("datetime")?;
-    let utc = datetime.getattr("timezone")?.getattr("utc")?;
-    let list = PyList::empty(py);
-    for HistoryEntry { snapshot, session, at_ms, is_kept, summary } in entries {
-        let seconds = at_ms as f64 / 1e3;
-        let time = datetime.getattr("datetime")?.call_method1("fromtimestamp", (seconds, &utc))?;
-        list.append(info.call1((snapshot, time, session.0, is_kept, summary))?)?;
-    }
-    Ok(list)
+    py.import("collections")?
+        .getattr("namedtuple")?
+        .call(("TableInfo", ["name", "size", "lost"]), Some(&kwargs))
 }
 
 /// Batches of a table, as they are fetched.
@@ -130,12 +102,6 @@ impl PyTable {
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.usable(py)?.bytes())
-    }
-
-    /// Number of the snapshot that was opened. None if the table was not changed since it was made.
-    #[getter]
-    fn snapshot(&self) -> Option<u64> {
-        self.table.snapshot()
     }
 
     /// Names of the columns.

@@ -19,13 +19,14 @@ use datafusion::common::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TempFileFactory};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{DataFrame, ParquetReadOptions};
+use datafusion::sql::parser::DFParser;
 use farpool::Placement;
 use farpool::{Pool, PoolOptions, Protection, UsableMemory};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
 use farpool_command::settings::{self, declared::Scope, origin::Origins};
 use farpool_command::{declaration, exposure, input, log, units};
-use farpool_datafusion::{FarSession, FarTempFiles, Options, Spilled, parse_sql, runtime};
+use farpool_datafusion::{FarSession, FarTempFiles, Options, Spilled, runtime};
 use farpool_distributed::{Assigned, LeftOut, WorkerAddress, Workers};
 use farpool_transport::Exposure;
 use output::Format;
@@ -374,7 +375,7 @@ pub(crate) struct Done {
 impl Runner {
     /// Runs statements one after another. Stops at the first one that fails.
     pub(crate) async fn statements(&mut self, text: &str) -> Result<(), Failure> {
-        let statements = parse_sql(text).map_err(failed)?;
+        let statements = DFParser::parse_sql(text).map_err(failed)?;
         for statement in statements {
             self.ask_workers().await;
             let begun = Instant::now();

@@ -5,7 +5,6 @@
 //! come from a model of each private file, and from [`names`](crate::names) for published ones. Once the faults are
 //! over, every client must prove that the pool works again.
 
-pub(crate) mod grown;
 mod proving;
 mod published;
 mod scanned;
@@ -68,8 +67,6 @@ struct Client {
     seen: Vec<Seen>,
     /// Far tables that it has open, the latest first.
     tables: Vec<FarTable>,
-    /// Snapshots of tables that change which it has open, the latest first.
-    grown: Vec<FarTable>,
     next_file: u64,
     has_reserved: bool,
     storm: Option<Storm>,
@@ -86,7 +83,6 @@ pub(crate) fn run(process: ProcessId, index: usize) {
         files: BTreeMap::new(),
         seen: Vec::new(),
         tables: Vec::new(),
-        grown: Vec::new(),
         next_file: 0,
         has_reserved: false,
         storm: None,
@@ -98,7 +94,6 @@ pub(crate) fn run(process: ProcessId, index: usize) {
     client.until_it_works(Client::prove_all_leases_are_known);
     client.until_it_works(Client::prove_names);
     client.until_it_works(Client::prove_table);
-    client.until_it_works(Client::prove_grown);
     world(|world| world.parties.clients[index].has_seen_names = true);
     while world(|world| world.parties.phase) < Phase::Clearing {
         rest(100 * MS);
@@ -227,7 +222,6 @@ impl Client {
         self.files.clear();
         self.seen.clear();
         self.tables.clear();
-        self.grown.clear();
         if let Some(pool) = self.pool.take() {
             pool.close();
         }
@@ -240,10 +234,7 @@ impl Client {
             37..64 => self.read(),
             64 if self.random.one_in(3) => self.put_table(),
             64..66 => self.scan_table(),
-            66 => self.grow_table(),
-            67 if self.random.one_in(8) => self.roll_back_table(),
-            67 => self.read_grown(),
-            68..70 => self.truncate(),
+            66..70 => self.truncate(),
             70..75 => self.delete(),
             75..81 => self.publish(),
             81..87 => self.open_published(),
@@ -520,7 +511,6 @@ impl Client {
         }
         self.seen.clear();
         self.tables.clear();
-        self.grown.clear();
         if self.has_reserved {
             self.leave();
         }

@@ -115,7 +115,7 @@ impl Client {
     /// Drops every name of the client's tenant, so that no region may stay in use.
     pub(super) fn clear_names(&mut self, pool: &Pool) -> Result<(), Error> {
         let tables = format!("{TABLE_PREFIX}{}", self.table_name());
-        for name in self.own_names().into_iter().chain([tables]).chain(self.grown_files()) {
+        for name in self.own_names().into_iter().chain([tables]) {
             match pool.delete(&name) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -1,7 +1,6 @@
 //! Stores of a broker's records. Each is a file in this folder; `tests/stores.rs` checks all of them against one
 //! contract.
 
-mod commits;
 mod file;
 mod memory;
 mod published;
