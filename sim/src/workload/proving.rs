@@ -4,7 +4,6 @@ use super::{Client, MS, first_difference, stamped, violated};
 use crate::kernel::{rest, world};
 use farpool_files::beneath::session_of_pool;
 use farpool_files::{CreateOptions, Error, ErrorKind, Pool};
-use farpool_tables::TABLE_PREFIX;
 use farpool_wire::FileClass;
 use farpool_wire::limits::REGION_BYTES_MIN;
 
@@ -114,8 +113,7 @@ impl Client {
 
     /// Drops every name of the client's tenant, so that no region may stay in use.
     pub(super) fn clear_names(&mut self, pool: &Pool) -> Result<(), Error> {
-        let tables = format!("{TABLE_PREFIX}{}", self.table_name());
-        for name in self.own_names().into_iter().chain([tables]) {
+        for name in self.own_names().into_iter().chain([self.table_file()]) {
             match pool.delete(&name) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -57,8 +57,13 @@ fn scan(table: &FarTable, placement: Placement) -> Result<(), Error> {
 
 impl Client {
     /// Returns the name of the table of the client's tenant.
-    pub(super) fn table_name(&self) -> String {
+    fn table_name(&self) -> String {
         world(|world| format!("{}/scanned", world.plan.tenant_of(self.index)))
+    }
+
+    /// Returns the name of that table's file.
+    pub(super) fn table_file(&self) -> String {
+        format!("{TABLE_PREFIX}{}", self.table_name())
     }
 
     pub(super) fn put_table(&mut self) {
@@ -86,11 +91,11 @@ impl Client {
     }
 
     pub(super) fn open_table(&mut self) {
-        let (name, from) = (self.table_name(), self.now());
-        let opened = open_table(&self.pool(), &name, None);
-        let values = self.values_since(&format!("{TABLE_PREFIX}{name}"), from);
+        let from = self.now();
+        let opened = open_table(&self.pool(), &self.table_name(), None);
         if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            self.must_not_be_there(&name, &values);
+            let file = self.table_file();
+            self.must_not_be_there(&file, &self.values_since(&file, from));
         }
         if let Some(table) = self.outcome("open a table", opened) {
             self.tables.truncate(TABLES_MAX - 1);
@@ -117,9 +122,9 @@ impl Client {
 
     /// Proves I5: the table of the client's tenant can be scanned if the nodes with its bytes live.
     pub(super) fn prove_table(&mut self, pool: &Pool) -> Result<(), Error> {
-        let (name, from) = (self.table_name(), self.now());
-        let file = format!("{TABLE_PREFIX}{name}");
-        let result = open_table(pool, &name, None).and_then(|table| scan(&table, Placement::Split));
+        let (file, from) = (self.table_file(), self.now());
+        let result =
+            open_table(pool, &self.table_name(), None).and_then(|table| scan(&table, Placement::Split));
         match result {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.must_not_be_there(&file, &self.values_since(&file, from));
