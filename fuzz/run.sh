@@ -6,6 +6,9 @@ set -eu
 seconds=${1:-60}
 executions=${EXECUTIONS:--1}
 cd "$(dirname "$0")/.."
+# Cargo writes what it compiles to standard error. tests/run.py, which ends what is silent for too long, reads standard
+# output.
+exec 2>&1
 cargo fuzz --version >/dev/null 2>&1 || env -u RUSTC_WORKSPACE_WRAPPER cargo install cargo-fuzz --version 0.13.2 --locked
 state=${FARPOOL_FUZZ_DIR:-$HOME/.cache/farpool/fuzz}
 target=$state/target
