@@ -11,24 +11,25 @@ pub(crate) struct RecentTimes {
     ns: [u64; KEPT],
     /// Number of times noted so far.
     noted: u64,
+    /// Time that 95 of 100 of them do not exceed.
+    p95: Option<u64>,
 }
 
 impl RecentTimes {
+    /// Notes a time. The time that few exceed is computed here, because it is asked for more often.
     pub(crate) fn note(&mut self, ns: u64) {
         self.ns[(self.noted % KEPT as u64) as usize] = ns;
         self.noted += 1;
+        let kept = self.noted.min(KEPT as u64) as usize;
+        let mut sorted = self.ns;
+        let sorted = &mut sorted[..kept];
+        sorted.sort_unstable();
+        self.p95 = (kept >= KEPT_MIN).then(|| sorted[(kept * 95).div_ceil(100) - 1]);
     }
 
     /// Returns the time that 95 of 100 calls do not exceed. `None` after few calls.
     pub(crate) fn p95(&self) -> Option<u64> {
-        let kept = self.noted.min(KEPT as u64) as usize;
-        if kept < KEPT_MIN {
-            return None;
-        }
-        let mut sorted = self.ns;
-        let sorted = &mut sorted[..kept];
-        sorted.sort_unstable();
-        Some(sorted[(kept * 95).div_ceil(100) - 1])
+        self.p95
     }
 }
 
