@@ -4,7 +4,7 @@ use crate::Function;
 use crate::call::{Call, CallOptions, Called};
 use crate::here::{Fetched, LocalSandboxes};
 use crate::lanes::{OpenLane, Requests, Side, unexpected};
-use crate::lists::{ClientShare, GroupSelection};
+use crate::lists::GroupSelection;
 use crate::observed::Observed;
 use crate::places::{Locations, nowhere};
 use crate::station::Station;
@@ -12,7 +12,7 @@ use crate::stopped::stopped;
 use farpool_files::beneath::{Session, session_of};
 use farpool_files::{Error, ErrorKind, FarFile, ReadRange};
 use farpool_lock::Mutex;
-use farpool_planner::{Placement, Way};
+use farpool_planner::Way;
 use farpool_transport::LinkError;
 use farpool_wire::control::{CallFunction, Called as WireCalled, NextOutput, Outcome, PutColumns, Supply};
 use farpool_wire::limits::*;
@@ -77,7 +77,7 @@ pub struct Caller {
     pub(crate) range: Range<u64>,
     output_bytes: u32,
     /// Columns that functions find in the window. `None` if the window is not a table.
-    columns: Option<Box<dyn Columns>>,
+    pub(crate) columns: Option<Box<dyn Columns>>,
     /// Ranges of the table's row groups in the window; empty if the window is not a table.
     pub(crate) groups: Vec<Range<u64>>,
     /// Nodes that hold the bytes of the window.
@@ -165,7 +165,7 @@ impl Caller {
         Caller { trace, ..self }
     }
 
-    fn trace_of_call(&self) -> Result<TraceId, Error> {
+    pub(crate) fn trace_of_call(&self) -> Result<TraceId, Error> {
         if self.trace == TraceId::NONE { self.session.draw_trace() } else { Ok(self.trace) }
     }
 
@@ -181,8 +181,8 @@ impl Caller {
 
     /// Returns the nodes that hold the window with the bytes that each holds, the node with most bytes first.
     pub fn nodes(&self) -> Vec<(String, u64)> {
-        let nodes = self.places.lock().nodes();
-        nodes.into_iter().map(|(node, bytes)| (node.info.name.to_string(), bytes)).collect()
+        let places = Arc::clone(&self.places.lock());
+        places.nodes().iter().map(|(node, bytes)| (node.info.name.to_string(), *bytes)).collect()
     }
 
     /// Calls a function.
@@ -206,74 +206,12 @@ impl Caller {
         let call = Call::new(function, args, options.fresh, deadline_ms, trace);
         self.retry_if_moved(|places, is_brief| {
             let way = self.choose(function, options);
-            self.try_hedged(places, way, options, Call { is_brief, ..call.clone() })
-        })
-    }
-
-    /// Calls a function once at every node that holds row groups of the table, each time over the row groups there.
-    /// Returns the results in the order of the nodes' first row groups. [`Placement::Fetch`] calls it once on the
-    /// client, over all row groups. [`Placement::Split`] calls it at nodes and on the client, whose result is the last.
-    /// [`Placement::Auto`] chooses by [`Caller::explain_each`].
-    ///
-    /// Errors: those of [`Caller::call`]; [`ErrorKind::Invalid`] if the caller has no columns.
-    pub fn call_each(
-        &self,
-        function: &Function,
-        args: &[u8],
-        options: CallOptions,
-    ) -> Result<Vec<Called>, Error> {
-        let deadline_ms = options.deadline_ms()?;
-        if self.columns.is_none() {
-            let message = "call_each needs a far table with columns; use call for other files";
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        self.check_placement(function, options)?;
-        if options.at.is_some() {
-            let message = "`at` is for calls at one node; call_each calls every node of the table";
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        let (way, here) = match options.placement.way() {
-            None => {
-                let plan = self.explain_each(function);
-                (plan.choice, plan.groups_here)
+            let call = Call { is_brief, ..call.clone() };
+            match self.hedges_at(places, way, &call) {
+                None => self.try_call(places, way, options, call),
+                // A call over the whole window has one result.
+                Some(begins) => self.race(begins, places, options, call)?.pop().ok_or_else(nowhere),
             }
-            Some(Way::Split) => (Way::Split, self.share(function)),
-            Some(way) => (way, 0),
-        };
-        let fetched = CallOptions { placement: Placement::Fetch, ..options };
-        if way == Way::Fetch {
-            return Ok(vec![self.call(function, args, fetched)?]);
-        }
-        let taken = ClientShare { here, of: self.groups.len() };
-        let trace = self.trace_of_call()?;
-        let call = Call::new(function, args, options.fresh, deadline_ms, trace);
-        self.retry_if_moved(|places, is_brief| {
-            let mut firsts: Vec<(NodeId, u64)> = Vec::new();
-            for (index, group) in self.groups.iter().enumerate() {
-                let Some(node) = places.node_of(group.start).filter(|_| !taken.has(index)) else { continue };
-                if firsts.iter().all(|(known, _)| *known != node.info.node) {
-                    firsts.push((node.info.node, group.start));
-                }
-            }
-            let shipped_to = |first| CallOptions { placement: Placement::Ship, at: Some(first), ..options };
-            let mut calls: Vec<(CallOptions, GroupSelection)> =
-                firsts.iter().map(|(_, first)| (shipped_to(*first), GroupSelection::Near(taken))).collect();
-            if here > 0 {
-                calls.push((fetched, GroupSelection::Taken(taken)));
-            }
-            let at = |&(options, lists): &(CallOptions, GroupSelection)| {
-                let way = self.choose(function, options);
-                self.try_call(places, way, options, Call { is_brief, lists, ..call.clone() })
-            };
-            // Calls all nodes at once, each from a thread of its own.
-            std::thread::scope(|threads| {
-                let at = &at;
-                let calls: Vec<_> = calls.iter().map(|call| threads.spawn(move || at(call))).collect();
-                let join = |call: std::thread::ScopedJoinHandle<'_, Result<Called, Error>>| {
-                    call.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                };
-                calls.into_iter().map(join).collect()
-            })
         })
     }
 
@@ -284,7 +222,7 @@ impl Caller {
         options: CallOptions,
         mut call: Call<'_>,
     ) -> Result<Called, Error> {
-        let (function, lists, trace) = (call.function, call.lists, call.trace);
+        let (function, trace) = (call.function, call.trace);
         let mut station = self.first_station(places, way, options.at)?;
         let now = || self.session.host().now();
         let first = self.is_learning(options.placement).then(now);
@@ -299,8 +237,7 @@ impl Caller {
             if let Some(begun) = begun.filter(|_| is_plain) {
                 let took_ns = now().0.saturating_sub(begun.0);
                 // Scales the time to the whole window, so that calls over parts of it can be compared.
-                let share = self.share_of(lists, places, &station);
-                let whole_ns = (called.ran_ns as f64 / share) as u64;
+                let whole_ns = (called.ran_ns as f64 / self.share_of(&call.lists)) as u64;
                 self.note(
                     function,
                     station.links().map(|node| &**node),
@@ -311,9 +248,9 @@ impl Caller {
             }
             match called.outcome {
                 Outcome::Done => {
-                    if let Some(first) = first.filter(|_| way == Way::Ship && lists == GroupSelection::All) {
+                    if let Some(first) = first.filter(|_| way == Way::Ship) {
                         let took_ns = now().0.saturating_sub(first.0);
-                        self.observed.learned().note_shipped(function.key(), took_ns);
+                        self.note_shipped(&call, took_ns);
                     }
                     let (ran, supplied) = (Duration::from_nanos(call.ran_ns), call.supplied);
                     let node = ended_at.or_else(|| station.name());
@@ -342,24 +279,16 @@ impl Caller {
         self.fetched.get().is_some_and(Fetched::is_whole)
     }
 
-    /// Returns the share of the window that a call at this place sees. It is never 0.
-    fn share_of(&self, lists: GroupSelection, places: &Locations, station: &Station) -> f64 {
-        let bytes = |of: &mut dyn Iterator<Item = &Range<u64>>| {
-            of.map(|group| (group.end - group.start) as f64).sum::<f64>()
-        };
-        let groups = || self.groups.iter();
-        let is_told = |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, station.key());
-        match lists {
-            GroupSelection::All => 1.0,
-            _ => {
-                let told = bytes(&mut groups().enumerate().filter(is_told).map(|(_, group)| group));
-                (told / bytes(&mut groups()).max(1.0)).clamp(1e-9, 1.0)
-            }
-        }
+    /// Returns the share of the window that a call over these row groups sees. It is never 0.
+    pub(crate) fn share_of(&self, lists: &GroupSelection) -> f64 {
+        let GroupSelection::Listed(indices) = lists else { return 1.0 };
+        let bytes = |group: &Range<u64>| (group.end - group.start) as f64;
+        let listed: f64 = indices.iter().filter_map(|index| self.groups.get(*index)).map(bytes).sum();
+        (listed / self.groups.iter().map(bytes).sum::<f64>().max(1.0)).clamp(1e-9, 1.0)
     }
 
     /// Fetches the bytes of the window that a call on the client sees.
-    fn fetch_missing(&self, lists: GroupSelection, places: &Locations) -> Result<(), Error> {
+    fn fetch_missing(&self, lists: &GroupSelection, places: &Locations) -> Result<(), Error> {
         let fetched = match self.fetched.get() {
             Some(fetched) => fetched,
             None => {
@@ -377,10 +306,8 @@ impl Caller {
         };
         match lists {
             GroupSelection::All => of(0..self.window_bytes())?,
-            _ => {
-                let is_told = |(index, group): &(usize, &Range<u64>)| lists.has(*index, group, places, None);
-                let told = self.groups.iter().enumerate().filter(is_told);
-                told.map(|(_, group)| group.clone()).try_for_each(of)?;
+            GroupSelection::Listed(indices) => {
+                indices.iter().filter_map(|index| self.groups.get(*index).cloned()).try_for_each(of)?;
             }
         }
         if bytes >= MEASURED_BYTES_MIN
@@ -400,8 +327,8 @@ impl Caller {
                 Err(Error::new(ErrorKind::Invalid, message))
             }
             (Way::Ship, None) => {
-                let most = places.nodes().into_iter().next().ok_or_else(nowhere)?;
-                Ok(Station::Node(most.0))
+                let (most, _) = places.nodes().first().ok_or_else(nowhere)?;
+                Ok(Station::Node(Arc::clone(most)))
             }
             (Way::Ship, Some(byte)) => {
                 let node = places.node_of(byte).cloned().ok_or_else(|| {
@@ -420,7 +347,7 @@ impl Caller {
         let hops = self.has_hopped.load(Ordering::Relaxed);
         let key = (places.number, station.key(), Side::of(call.function), hops);
         if let Station::Here = station {
-            self.fetch_missing(call.lists, places)?;
+            self.fetch_missing(&call.lists, places)?;
         }
         let watched = station.links().filter(|node| call.is_brief && places.has_others(node));
         let hedged = call.hedged.zip(station.links());
@@ -438,7 +365,7 @@ impl Caller {
             };
             lane.link.set_trace(call.trace);
             let _running = station.links().map(|node| node.begin_call());
-            match self.call_on(places, station, &mut lane, call, &requests) {
+            match self.call_on(&mut lane, call, &requests) {
                 Err(error) if call.hedged.is_some_and(|hedged| hedged.is_over()) => {
                     return Err(Error::of_link("the other try of this call has ended it", &error));
                 }
@@ -506,24 +433,17 @@ impl Caller {
     /// elsewhere.
     fn call_on(
         &self,
-        places: &Locations,
-        station: &Station,
         lane: &mut OpenLane,
         call: &mut Call<'_>,
         requests: &Requests<'_>,
     ) -> Result<(WireCalled, Vec<u8>), LinkError> {
-        if let Some(columns) = self.columns.as_ref().filter(|_| lane.lists != Some(call.lists)) {
-            let is_listed = |index: usize| {
-                self.groups
-                    .get(index)
-                    .is_some_and(|group| call.lists.has(index, group, places, station.key()))
-            };
-            let columns = columns.encode(&is_listed).map(Bytes::new);
+        if let Some(columns) = self.columns.as_ref().filter(|_| lane.lists.as_ref() != Some(&call.lists)) {
+            let columns = columns.encode(&|index| call.lists.has(index)).map(Bytes::new);
             let too_long = LinkError::Protocol(WireError::Text { what: "a table of columns" });
             let columns = columns.map_err(|_| too_long)?.map_err(LinkError::Protocol)?;
             let put = Request::PutColumns(PutColumns { columns });
             requests.call(&mut *lane.link, &put, requests.deadline(0))?;
-            lane.lists = Some(call.lists);
+            lane.lists = Some(call.lists.clone());
         }
         let number = lane.number(call.function, requests)?;
         let request = Request::CallFunction(CallFunction {

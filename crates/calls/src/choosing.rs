@@ -90,8 +90,7 @@ impl Caller {
     /// Returns what a call would take under each placement, and which one [`Placement::Auto`] chooses.
     pub fn explain(&self, function: &Function) -> CallPlan {
         let places = Arc::clone(&self.places.lock());
-        let shares = places.nodes();
-        let Some((node, _)) = shares.first() else {
+        let Some((node, _)) = places.nodes().first() else {
             let (ship, why) = (Duration::ZERO, "no node holds bytes of the window");
             return CallPlan { ship, fetch: None, choice: Way::Ship, is_sure: false, why };
         };
@@ -153,8 +152,8 @@ impl Caller {
     }
 
     fn each(&self, function: &Function) -> EachEstimate {
-        let shares = self.places.lock().nodes();
-        let Some((node, most)) = shares.first() else {
+        let places = Arc::clone(&self.places.lock());
+        let Some((node, most)) = places.nodes().first() else {
             return EachEstimate { ship_ns: 0.0, fetch_ns: 0.0, split_ns: 0.0, here: 0.0, is_sure: false };
         };
         self.call_of(function, node).estimate_each(*most as f64 / (self.window_bytes() as f64).max(1.0))

@@ -7,6 +7,7 @@
 
 use crate::call::{Call, CallOptions, Called};
 use crate::calling::Caller;
+use crate::lists::GroupSelection;
 use crate::places::Locations;
 use crate::race::{Second, Try};
 use farpool_files::beneath::NodeLinks;
@@ -24,24 +25,23 @@ const CALLS_PER_HEDGE: u64 = 20;
 const DELAY_NS_MIN: u64 = 2_000_000;
 
 /// Reports whether a call has ended for good. Otherwise it may succeed elsewhere.
-fn is_answer(result: &Result<Called, Error>) -> bool {
+fn is_answer(result: &Result<Vec<Called>, Error>) -> bool {
     !matches!(result, Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable))
 }
 
 impl Caller {
-    /// Makes a call, and makes it again at other nodes if it takes unusually long. Returns the first answer.
-    pub(crate) fn try_hedged(
+    /// Makes a call at a node. If it has not ended at `begins`, makes it again at other nodes that have copies of what
+    /// it sees. Returns the results of the try that ends first: several if the row groups of the first node have their
+    /// copies at several nodes.
+    pub(crate) fn race(
         &self,
+        begins: MonoNs,
         places: &Locations,
-        way: Way,
         options: CallOptions,
         call: Call<'_>,
-    ) -> Result<Called, Error> {
-        let Some(begins) = self.hedges_at(places, way, &call) else {
-            return self.try_call(places, way, options, call);
-        };
+    ) -> Result<Vec<Called>, Error> {
         let is_over = &AtomicBool::new(false);
-        let other: Mutex<Option<Result<Called, Error>>> = Mutex::new(None);
+        let other: Mutex<Option<Result<Vec<Called>, Error>>> = Mutex::new(None);
         let first = std::thread::scope(|threads| {
             let begin = |slow: &NodeLinks| {
                 let Some(others) = self.without(places, slow) else { return };
@@ -56,7 +56,9 @@ impl Caller {
                 let call = Call { hedged: Some(Try { is_over, second: None }), ..call.clone() };
                 let other = &other;
                 threads.spawn(move || {
-                    let result = self.try_call(&others, way, options, call);
+                    let result = self.at_each_node(&others, options, &call, |options, call| {
+                        Ok(vec![self.try_call(&others, Way::Ship, options, call)?])
+                    });
                     if is_answer(&result) {
                         is_over.store(true, Ordering::Release);
                     }
@@ -65,7 +67,8 @@ impl Caller {
             };
             let second = Second { begins, has_begun: AtomicBool::new(false), begin: &begin };
             let hedged = Some(Try { is_over, second: Some(&second) });
-            let result = self.try_call(places, way, options, Call { hedged, ..call.clone() });
+            let result = self.try_call(places, Way::Ship, options, Call { hedged, ..call.clone() });
+            let result = result.map(|called| vec![called]);
             if is_answer(&result) {
                 is_over.store(true, Ordering::Release);
             }
@@ -79,18 +82,41 @@ impl Caller {
 
     /// Returns the time at which a call is made again. `None` if it is not: nobody knows how long it usually takes, or
     /// others cannot do the same.
-    fn hedges_at(&self, places: &Locations, way: Way, call: &Call<'_>) -> Option<MonoNs> {
+    pub(crate) fn hedges_at(&self, places: &Locations, way: Way, call: &Call<'_>) -> Option<MonoNs> {
         let may_hedge = way == Way::Ship && call.is_brief && places.has_any_other();
         let (calls, hedges) = (self.calls.load(Ordering::Relaxed), self.hedges.load(Ordering::Relaxed));
         if !may_hedge || calls < (hedges + 1) * CALLS_PER_HEDGE {
             return None;
         }
-        let usual_ns = self.observed.learned().shipped_p95_ns(call.function.key())?;
+        let usual_ns = {
+            let learned = self.observed.learned();
+            let key = call.function.key();
+            match &call.lists {
+                GroupSelection::All => learned.shipped_p95_ns(key)?,
+                lists => (learned.part_p95_ns(key)? as f64 * self.share_of(lists)) as u64,
+            }
+        };
         Some(MonoNs(self.session.host().now().0.saturating_add(usual_ns.max(DELAY_NS_MIN))))
+    }
+
+    /// Notes how long a call at nodes took.
+    pub(crate) fn note_shipped(&self, call: &Call<'_>, took_ns: u64) {
+        let key = call.function.key();
+        match &call.lists {
+            GroupSelection::All => self.observed.learned().note_shipped(key, took_ns),
+            // Scales the time to the whole table, so that parts of different sizes can be compared.
+            lists => {
+                let whole_ns = (took_ns as f64 / self.share_of(lists)) as u64;
+                self.observed.learned().note_part(key, whole_ns);
+            }
+        }
     }
 
     /// Returns where the bytes are without a node. `None` if that is not possible now.
     fn without(&self, places: &Locations, node: &NodeLinks) -> Option<Arc<Locations>> {
+        if !places.has_others(node) {
+            return None;
+        }
         let known = self.elsewhere.lock().get(&node.info.node).cloned();
         if let Some(known) = known.filter(|known| known.is_live()) {
             return Some(known);

@@ -22,6 +22,7 @@
 mod call;
 mod calling;
 mod choosing;
+mod each;
 mod hedging;
 mod here;
 mod lanes;

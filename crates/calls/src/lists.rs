@@ -1,51 +1,28 @@
 //! Row groups of a table that a call sees.
 
-use crate::places::Locations;
-use farpool_wire::NodeId;
-use std::ops::Range;
+use std::sync::Arc;
 
 /// Selection of the row groups that a function finds in its table of columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GroupSelection {
     /// All row groups.
     All,
-    /// Row groups that lie at the node that runs the function, without those that the client takes.
-    Near(ClientShare),
-    /// Row groups that the client takes.
-    Taken(ClientShare),
-}
-
-/// Row groups that the client takes in a split: `here` of `of`, spread evenly over the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClientShare {
-    pub(crate) here: usize,
-    pub(crate) of: usize,
-}
-
-impl ClientShare {
-    /// Reports whether the client takes the row group with this index.
-    pub(crate) fn has(&self, index: usize) -> bool {
-        (index + 1) * self.here / self.of.max(1) > index * self.here / self.of.max(1)
-    }
+    /// Row groups with these indices, which ascend.
+    Listed(Arc<[usize]>),
 }
 
 impl GroupSelection {
-    /// Reports whether a call at this node, or on the client if `node` is `None`, sees this row group.
-    pub(crate) fn has(
-        &self,
-        index: usize,
-        group: &Range<u64>,
-        places: &Locations,
-        node: Option<NodeId>,
-    ) -> bool {
-        match (self, node) {
-            (GroupSelection::All, _) => true,
-            (GroupSelection::Taken(taken), _) => taken.has(index),
-            (GroupSelection::Near(taken), None) => !taken.has(index),
-            (GroupSelection::Near(taken), Some(node)) => {
-                let at = places.node_of(group.start).map(|links| links.info.node);
-                at == Some(node) && !taken.has(index)
-            }
+    /// Reports whether a call sees the row group with this index.
+    pub(crate) fn has(&self, index: usize) -> bool {
+        match self {
+            GroupSelection::All => true,
+            GroupSelection::Listed(indices) => indices.binary_search(&index).is_ok(),
         }
     }
+}
+
+/// Reports whether the client takes the row group with this index in a split. It takes `here` of `of` row groups,
+/// spread evenly over the table.
+pub(crate) fn is_taken_here(index: usize, here: usize, of: usize) -> bool {
+    (index + 1) * here / of.max(1) > index * here / of.max(1)
 }

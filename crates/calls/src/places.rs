@@ -19,6 +19,8 @@ pub(crate) struct Locations {
     pub(crate) range: Range<u64>,
     /// Where the bytes are, each with the node that holds them or loads them.
     stretches: Vec<(Stretch, Arc<NodeLinks>)>,
+    /// Nodes with the bytes that each holds or loads, the node with most bytes first.
+    nodes: Vec<(Arc<NodeLinks>, u64)>,
     /// True if some bytes have to be computed.
     pub(crate) is_degraded: bool,
     /// Nodes whose bytes cannot all be had without them.
@@ -51,10 +53,17 @@ impl Locations {
             let node = holder.or_else(|| others.next()).cloned();
             node.map(|node| (stretch, node)).ok_or_else(nowhere)
         };
-        let stretches = found.into_iter().map(with_node).collect::<Result<_, _>>()?;
+        let stretches = found.into_iter().map(with_node).collect::<Result<Vec<_>, _>>()?;
+        let mut nodes: BTreeMap<NodeId, (Arc<NodeLinks>, u64)> = BTreeMap::new();
+        for (stretch, node) in &stretches {
+            nodes.entry(node.info.node).or_insert_with(|| (Arc::clone(node), 0)).1 +=
+                stretch.file.end - stretch.file.start;
+        }
+        let mut nodes: Vec<_> = nodes.into_values().collect();
+        nodes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Locations { number, range, stretches, is_degraded, irreplaceable })
+        Ok(Locations { number, range, stretches, nodes, is_degraded, irreplaceable })
     }
 
     /// Returns the node that holds a byte of the window, or loads it.
@@ -66,15 +75,8 @@ impl Locations {
     }
 
     /// Returns the nodes with the bytes that each holds or loads, the node with most bytes first.
-    pub(crate) fn nodes(&self) -> Vec<(Arc<NodeLinks>, u64)> {
-        let mut bytes: BTreeMap<NodeId, (Arc<NodeLinks>, u64)> = BTreeMap::new();
-        for (stretch, node) in &self.stretches {
-            bytes.entry(node.info.node).or_insert_with(|| (Arc::clone(node), 0)).1 +=
-                stretch.file.end - stretch.file.start;
-        }
-        let mut nodes: Vec<_> = bytes.into_values().collect();
-        nodes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        nodes
+    pub(crate) fn nodes(&self) -> &[(Arc<NodeLinks>, u64)] {
+        &self.nodes
     }
 
     /// Returns the stretches that a node holds.
@@ -93,7 +95,7 @@ impl Locations {
 
     /// Reports whether there is a node whose bytes can all be had without it.
     pub(crate) fn has_any_other(&self) -> bool {
-        self.stretches.iter().any(|(_, node)| self.has_others(node))
+        self.irreplaceable.len() < self.nodes.len()
     }
 
     /// Reports whether all nodes answered when they were last asked, and have not lost the bytes.
@@ -114,9 +116,9 @@ impl Locations {
     /// Returns the other nodes that hold bytes of the window, with the parts that they hold. None if they are more than
     /// one request can name.
     pub(crate) fn peers(&self, of: &NodeLinks) -> List<LanePeer, LANE_PEERS_MAX> {
-        let others = self.nodes().into_iter().filter(|(node, _)| node.info.node != of.info.node);
-        let peer = |(node, _): (Arc<NodeLinks>, u64)| {
-            let (node, parts) = (&node, self.parts(&node).ok()?);
+        let others = self.nodes.iter().filter(|(node, _)| node.info.node != of.info.node);
+        let peer = |(node, _): &(Arc<NodeLinks>, u64)| {
+            let parts = self.parts(node).ok()?;
             Some(LanePeer { node: node.info.node, address: node.info.address.clone(), parts })
         };
         let peers: Vec<LanePeer> = others.filter_map(peer).collect();
@@ -126,9 +128,8 @@ impl Locations {
 
     /// Returns the names of these nodes.
     pub(crate) fn names(&self, peers: &[LanePeer]) -> Vec<String> {
-        let nodes = self.nodes();
         let name = |peer: &LanePeer| {
-            let node = nodes.iter().find(|(node, _)| node.info.node == peer.node);
+            let node = self.nodes.iter().find(|(node, _)| node.info.node == peer.node);
             node.map_or(peer.node.to_string(), |(node, _)| node.info.name.to_string())
         };
         peers.iter().map(name).collect()

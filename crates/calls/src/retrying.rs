@@ -42,7 +42,7 @@ impl Caller {
     }
 
     /// Returns where the bytes are. Looks whether those that had to be computed have been made again.
-    fn places_now(&self) -> Arc<Locations> {
+    pub(crate) fn places_now(&self) -> Arc<Locations> {
         let places = Arc::clone(&self.places.lock());
         if places.is_degraded
             && let Ok(found) = Locations::of(&self.file, self.range.clone(), &[])

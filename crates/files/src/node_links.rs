@@ -66,9 +66,9 @@ pub struct LeasedRegion {
 }
 
 /// Call of a function that runs at a node.
-pub struct RunningCall(Arc<NodeLinks>);
+pub struct RunningCall<'n>(&'n NodeLinks);
 
-impl Drop for RunningCall {
+impl Drop for RunningCall<'_> {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
@@ -173,9 +173,9 @@ impl NodeLinks {
     }
 
     /// Counts a call as running at the node until the returned value is dropped.
-    pub fn begin_call(self: &Arc<Self>) -> RunningCall {
+    pub fn begin_call(&self) -> RunningCall<'_> {
         self.running.fetch_add(1, Ordering::Relaxed);
-        RunningCall(Arc::clone(self))
+        RunningCall(self)
     }
 
     /// Returns the number of calls of this session that run at the node.

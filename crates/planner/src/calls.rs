@@ -16,7 +16,6 @@
 
 use crate::average::Average;
 use crate::estimate::LinkCost;
-use crate::recent::RecentTimes;
 
 /// Facts about a call before it is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,13 +52,8 @@ pub struct SeenCalls {
     here: Average,
     /// Bytes that a call outputs.
     output: Average,
-    /// Times of the latest calls at nodes, from the request to the output.
-    pub(crate) shipped: RecentTimes,
     /// Number of calls.
     pub calls: u64,
-    /// Number of uses of the store of learned rates when this entry was last used. The entry with the least is evicted
-    /// first.
-    pub(crate) used: u64,
 }
 
 impl SeenCalls {

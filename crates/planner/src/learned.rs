@@ -21,6 +21,7 @@ use crate::estimate::{ClientCpus, Cost, LinkCost, StepEstimate, StepInput, estim
 use crate::output_size::OutputSize;
 use crate::placement::Way;
 use crate::prior;
+use crate::recent::RecentTimes;
 use std::collections::BTreeMap;
 
 /// Most programs that are remembered, and most functions. A program takes one entry under its exact key and one under
@@ -168,6 +169,18 @@ impl Seen {
     }
 }
 
+/// Costs of a function, and how long its latest calls took.
+#[derive(Clone, Debug, Default)]
+struct SeenFunction {
+    costs: SeenCalls,
+    /// Times of the latest calls at nodes over a whole window, from the request to the output.
+    shipped: RecentTimes,
+    /// Times of the latest calls at nodes over a part of a table, each scaled to the whole table.
+    part: RecentTimes,
+    /// Value of [`Learned::uses`] at the last use of this entry.
+    used: u64,
+}
+
 /// Store of learned rates, one for each session.
 ///
 /// The methods are of two kinds. `note` and the methods that begin with `note_` learn from a run; the caller measures
@@ -181,7 +194,7 @@ pub struct Learned {
     /// Costs of programs, by exact keys and by shapes.
     pipelines: BTreeMap<u64, Seen>,
     /// Costs of functions, by the hash of the function.
-    calls: BTreeMap<u64, SeenCalls>,
+    calls: BTreeMap<u64, SeenFunction>,
     /// Number of times that an entry was learned for. It dates the entries, so that the least recently used is found.
     uses: u64,
 }
@@ -208,6 +221,14 @@ impl Learned {
         self.uses += 1;
         let uses = self.uses;
         let seen = slot(&mut self.pipelines, key, PIPELINES_MAX, |seen| seen.used);
+        seen.used = uses;
+        seen
+    }
+
+    fn seen_function(&mut self, key: u64) -> &mut SeenFunction {
+        self.uses += 1;
+        let uses = self.uses;
+        let seen = slot(&mut self.calls, key, PIPELINES_MAX, |seen| seen.used);
         seen.used = uses;
         seen
     }
@@ -291,31 +312,34 @@ impl Learned {
 
     /// Returns what was learned of a function's calls.
     pub fn calls(&self, function: u64) -> SeenCalls {
-        self.calls.get(&function).copied().unwrap_or_default()
+        self.calls.get(&function).map(|seen| seen.costs).unwrap_or_default()
     }
 
     /// Learns from a call of a function: where it ran, its run time over its whole window in ns (measured or
     /// extrapolated), and the bytes of its output.
     pub fn note_call(&mut self, function: u64, ran_at: RanAt, ran_ns: u64, output_bytes: u64) {
-        self.uses += 1;
-        let uses = self.uses;
-        let seen = slot(&mut self.calls, function, PIPELINES_MAX, |seen| seen.used);
-        seen.used = uses;
-        seen.note(ran_at, ran_ns as f64, output_bytes as f64);
+        self.seen_function(function).costs.note(ran_at, ran_ns as f64, output_bytes as f64);
     }
 
     /// Learns how long a call of a function at nodes took, in ns.
     pub fn note_shipped(&mut self, function: u64, took_ns: u64) {
-        self.uses += 1;
-        let uses = self.uses;
-        let seen = slot(&mut self.calls, function, PIPELINES_MAX, |seen| seen.used);
-        seen.used = uses;
-        seen.shipped.note(took_ns);
+        self.seen_function(function).shipped.note(took_ns);
     }
 
     /// Returns the time in ns that 95 of 100 calls of a function at nodes do not exceed. `None` after few calls.
     pub fn shipped_p95_ns(&self, function: u64) -> Option<u64> {
         self.calls.get(&function)?.shipped.p95()
+    }
+
+    /// Learns how long a call over a part of a table took at a node, in ns and scaled to the whole table.
+    pub fn note_part(&mut self, function: u64, whole_ns: u64) {
+        self.seen_function(function).part.note(whole_ns);
+    }
+
+    /// Returns the time in ns that 95 of 100 calls over parts of a table do not exceed, scaled to the whole table.
+    /// `None` after few calls.
+    pub fn part_p95_ns(&self, function: u64) -> Option<u64> {
+        self.calls.get(&function)?.part.p95()
     }
 
     /// Returns the expected cost of a program. `prior` fills in whatever was not learned.

@@ -6,6 +6,7 @@ mod crowd;
 mod escapes;
 mod examples;
 mod groups;
+mod hedged;
 mod hops;
 mod hostile;
 mod native;

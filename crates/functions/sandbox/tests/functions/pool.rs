@@ -65,6 +65,12 @@ impl Running {
         assert_eq!(self.nodes.len(), before - 1, "{name} is a node");
     }
 
+    /// Returns the address of a node.
+    pub fn address(&self, name: &str) -> String {
+        let node = self.nodes.iter().find(|node| *node.info().name == *name);
+        node.expect("a node of this name").info().address.to_string()
+    }
+
     /// Starts one more node, which ends when the returned value is dropped.
     pub fn start_another(&self, name: &str) -> Node {
         start(options(name, &self.broker, sandbox()))

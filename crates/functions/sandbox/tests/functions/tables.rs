@@ -3,14 +3,14 @@
 use crate::pool::*;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
-use farpool::Placement;
 use farpool::TransportChoice::Tcp;
 use farpool::function::{CallOptions, Function};
+use farpool::{Placement, Pool};
 use std::sync::Arc;
 
 /// Function that sums an i64 column without nulls and counts its rows, over all row groups in the call's table of
 /// columns.
-const SUM: &str = r#"(module (memory (export "memory") 1) (func (export "sum") (param $call i32) (result i64)
+pub const SUM: &str = r#"(module (memory (export "memory") 1) (func (export "sum") (param $call i32) (result i64)
     (local $at i32) (local $groups i32) (local $rows i64) (local $all i64) (local $sum i64) (local $value i32) (local $out i32)
     (local.set $out (i32.wrap_i64 (i64.load offset=40 (local.get $call))))
     (local.set $at (i32.wrap_i64 (i64.load offset=56 (local.get $call))))
@@ -34,10 +34,8 @@ const SUM: &str = r#"(module (memory (export "memory") 1) (func (export "sum") (
     (i64.store offset=8 (local.get $out) (local.get $all))
     (i64.const 16)))"#;
 
-#[test]
-fn column_of_two_nodes_is_summed_at_each_here_shared_and_at_one_of_them_alike() {
-    let running = Running::start(2, sandbox());
-    let pool = running.connect(Tcp);
+/// Puts the table `amounts`, whose 400,000 amounts are 0, 1, 2 and so on.
+pub fn put_amounts(pool: &Pool) {
     let schema = Arc::new(Schema::new(vec![
         Field::new("name", DataType::Utf8, false),
         Field::new("amount", DataType::Int64, false),
@@ -50,6 +48,13 @@ fn column_of_two_nodes_is_summed_at_each_here_shared_and_at_one_of_them_alike() 
     };
     let batches: Vec<RecordBatch> = (0..8).map(|index| batch(index * 50_000)).collect();
     pool.put_table("amounts", Arc::clone(&schema), batches).unwrap();
+}
+
+#[test]
+fn column_of_two_nodes_is_summed_at_each_here_shared_and_at_one_of_them_alike() {
+    let running = Running::start(2, sandbox());
+    let pool = running.connect(Tcp);
+    put_amounts(&pool);
     let table = pool.table("amounts").unwrap();
     let caller = table.caller(&["amount"], Default::default()).unwrap();
     assert_eq!(caller.nodes().len(), 2);
