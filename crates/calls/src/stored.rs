@@ -71,7 +71,7 @@ pub struct FunctionVersion {
 pub struct FunctionStored {
     /// Number of its version.
     pub version: u32,
-    /// Protection of all its versions: a mirror if the pool has room on two hosts, otherwise none.
+    /// Protection of all its versions.
     pub protection: Protection,
 }
 
@@ -316,10 +316,16 @@ impl Stored {
     }
 }
 
-/// Function that is about to be stored: its head, and the code of each version.
+/// Function that is about to be stored.
 struct Changed {
     head: Head,
+    /// Code of each version.
     code: Vec<Vec<u8>>,
+    /// Protection that it has. `None` if it is new.
+    had: Option<Protection>,
+    /// Protection that it is to have; `None` for a mirror if the pool has room on two hosts. At first it is that which
+    /// keeps what it has.
+    protection: Option<Protection>,
 }
 
 /// Changes a stored function, again if another client changes it or a node fails meanwhile. `change` gets what is
@@ -329,71 +335,66 @@ fn change<T>(
     pool: &Pool,
     name: &str,
     change: impl Fn(&mut Changed) -> Result<(T, bool), Error>,
-) -> Result<(T, Option<Protection>), Error> {
+) -> Result<(T, Protection), Error> {
     let file_name = file_name(name)?;
     let mut tries = 1;
     loop {
         let whole = |stored: Stored| {
             let code = (0..stored.head.versions.len()).map(|index| stored.code(index));
             let code = code.collect::<Result<_, _>>()?;
-            let protection = if stored.file.copies() > 1 { Protection::Mirror } else { Protection::None };
-            Ok((Changed { head: stored.head, code }, id_of(&stored.file).zip(Some(protection))))
+            let had = stored.file.protection();
+            // A pool that gave a mirror may have one host now.
+            let protection = (had == Protection::None).then_some(had);
+            Ok((Changed { head: stored.head, code, had: Some(had), protection }, id_of(&stored.file)))
         };
         let (mut changed, had) = match Stored::open(pool, name, whole) {
             Ok(stored) => stored,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let head = Head { next: 1, versions: Vec::new(), tags: Vec::new() };
-                (Changed { head, code: Vec::new() }, None)
+                (Changed { head, code: Vec::new(), had: None, protection: None }, None)
             }
             Err(error) => return Err(error),
         };
         let (result, is_changed) = change(&mut changed)?;
         if !is_changed {
-            return Ok((result, had.map(|(_, protection)| protection)));
+            return Ok((result, changed.had.unwrap_or(Protection::None)));
         }
         let mut bytes = changed.head.encode().map_err(|error| invalid(error.to_string()))?;
         if bytes.len() as u64 > HEAD_BYTES_MAX {
             return Err(invalid("the names of its versions and tags are too long"));
         }
         changed.code.iter().for_each(|code| bytes.extend_from_slice(code));
-        match publish(pool, &file_name, &bytes, had.map(|(file, _)| file)) {
+        match publish(pool, &file_name, &bytes, changed.protection, had) {
             Err(error)
                 if tries < TRIES_MAX && matches!(error.kind(), ErrorKind::Exists | ErrorKind::NotFound)
                     || tries < PUTS_MAX && error.is_worth_putting_again() =>
             {
                 tries += 1;
             }
-            published => return published.map(|protection| (result, Some(protection))),
+            published => return published.map(|protection| (result, protection)),
         }
     }
 }
 
 /// Publishes the file of a function in place of the file `replaced`, or under a name that is free. Returns its
-/// protection.
+/// protection. By default that is a mirror if the pool has room on two hosts, otherwise none.
 fn publish(
     pool: &Pool,
     file_name: &str,
     bytes: &[u8],
+    protection: Option<Protection>,
     replaced: Option<FileId>,
 ) -> Result<Protection, Error> {
     let if_taken = replaced.map_or(IfTaken::Refuse, IfTaken::ReplaceOnly);
-    let put = |protection| {
-        let size_hint = bytes.len() as u64;
-        let options = CreateOptions { size_hint, protection: Some(protection), ..CreateOptions::default() };
-        let file = pool.create(file_name, FileClass::Pinned, options)?;
-        let put = file.write_at(0, bytes).and_then(|()| pool.publish(file_name, if_taken));
-        if put.is_err() {
-            // Deletes the file, which is private to this session because it was not published.
-            let _was_there = delete_private(pool, file_name);
-        }
-        put.map(|()| file.copies())
-    };
-    // A pool with one host refuses a mirror, and so does a broker of an earlier version.
-    let copies = put(Protection::Mirror).or_else(|error| match error.kind() {
-        ErrorKind::Invalid => put(Protection::None),
-        _ => Err(error),
-    });
-    copies.map(|copies| if copies > 1 { Protection::Mirror } else { Protection::None })
+    let options = CreateOptions { size_hint: bytes.len() as u64, protection, ..CreateOptions::default() };
+    let file = pool.create(file_name, FileClass::Pinned, options)?;
+    let put = file.write_at(0, bytes).and_then(|()| pool.publish(file_name, if_taken));
+    if put.is_err() {
+        // Deletes the file, which is private to this session because it was not published.
+        let _was_there = delete_private(pool, file_name);
+    }
+    // Parity of too few bytes became a mirror when the file was published.
+    put.map(|()| file.protection())
 }
 
 /// Returns who stores a function with this session.
@@ -407,16 +408,19 @@ fn owner(pool: &Pool) -> Text {
 }
 
 /// Stores a function in the pool under a name, for all clients. If there is one of this name and it may be replaced, it
-/// becomes its next version, unless it is the same as the newest.
+/// becomes its next version, unless it is the same as the newest. All its versions get this protection; with `None`
+/// a mirror if the pool has room on two hosts, otherwise none.
 ///
 /// Errors: [`ErrorKind::Invalid`] if the function is resident, so that nodes have it already, if the name is not
-/// permitted, or if there are too many versions; [`ErrorKind::Exists`] if the name is in use and should not be
-/// replaced; [`ErrorKind::Exhausted`] if the pool has no room.
+/// permitted, if the pool's hosts cannot give the protection, or if there are too many versions;
+/// [`ErrorKind::Exists`] if the name is in use and should not be replaced; [`ErrorKind::Exhausted`] if the pool has no
+/// room.
 pub fn put_function(
     pool: &Pool,
     name: &str,
     function: &Function,
     if_taken: IfTaken,
+    protection: Option<Protection>,
 ) -> Result<FunctionStored, Error> {
     let during = |error: Error| error.during(format_args!("putting function {name:?}"));
     if function.form == FunctionForm::Resident {
@@ -436,7 +440,9 @@ pub fn put_function(
         bytes: function.bytes.len() as u32,
     };
     let add = |changed: &mut Changed| {
-        let Changed { head, code } = changed;
+        changed.protection = protection;
+        let is_protected_anew = protection.is_some_and(|wanted| changed.had != Some(wanted));
+        let Changed { head, code, .. } = changed;
         let newest = head.versions.last();
         if newest.is_some() && if_taken == IfTaken::Refuse {
             let message = "there is a function of this name; replace it to add a version";
@@ -447,7 +453,7 @@ pub fn put_function(
                 && code.last().is_some_and(|code| **code == *function.bytes)
         };
         if let Some(newest) = newest.filter(is_same) {
-            return Ok((newest.number, false));
+            return Ok((newest.number, is_protected_anew));
         }
         if head.versions.len() == VERSIONS_MAX {
             let oldest = head.versions[0].number;
@@ -463,7 +469,7 @@ pub fn put_function(
         Ok((number, true))
     };
     let (version, protection) = change(pool, name, add).map_err(during)?;
-    Ok(FunctionStored { version, protection: protection.unwrap_or(Protection::None) })
+    Ok(FunctionStored { version, protection })
 }
 
 /// Lets a tag name a version of a stored function, and no other one. `name` is `NAME`, for the newest version,
@@ -538,7 +544,7 @@ pub fn drop_function(pool: &Pool, name: &str) -> Result<(), Error> {
     let during = |error: Error| error.during(format_args!("dropping function {name:?}"));
     let (plain, wanted) = split(name);
     let remove = |changed: &mut Changed| {
-        let Changed { head, code } = changed;
+        let Changed { head, code, .. } = changed;
         if head.versions.is_empty() {
             return Err(no_function(plain));
         }

@@ -13,7 +13,7 @@ use chrono::{DateTime, SecondsFormat};
 use farpool::function::{
     CallOptions, Called, CallerOptions, Function, FunctionForm, FunctionStored, FunctionVersion, abi,
 };
-use farpool::{IfTaken, Placement, Pool};
+use farpool::{IfTaken, Placement, Pool, Protection};
 use farpool_calls::SigningKey;
 use farpool_wire::limits::FUNCTION_BYTES_MAX;
 use serde_json::json;
@@ -75,6 +75,10 @@ pub(crate) struct PushArgs {
     /// Tag that names this version from now on; may be given several times
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
+    /// Protection of all its versions when a node is lost: none, mirror or rs(DATA,PARITY), which becomes a mirror for
+    /// a file as small as a function [default: mirror if the pool has two hosts, otherwise none]
+    #[arg(long, value_name = "HOW")]
+    protection: Option<Protection>,
     #[command(flatten)]
     pool: PoolArgs,
 }
@@ -227,7 +231,8 @@ fn push(args: &PushArgs) -> Outcome {
     let function = args.code.load(&args.file)?;
     let pool = args.pool.open(LABEL)?;
     let if_taken = if args.replace { IfTaken::Replace } else { IfTaken::Refuse };
-    let FunctionStored { version, protection } = pool.put_function(&args.name, &function, if_taken)?;
+    let FunctionStored { version, protection } =
+        pool.put_function(&args.name, &function, if_taken, args.protection)?;
     let protection = protection.to_string();
     let name = format!("{}@{version}", args.name);
     args.tag.iter().try_for_each(|tag| pool.tag_function(&name, tag).map(drop))?;

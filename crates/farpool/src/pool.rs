@@ -6,7 +6,7 @@ use crate::monitoring::{Endpoint, Serving};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_calls::{Function, FunctionInfo, FunctionStored, FunctionVersion};
-use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions, Recipe};
+use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions, Protection, Recipe};
 use farpool_tables::{FarTable, PutOptions, TableInfo, TableKey};
 use farpool_transport::Dialer;
 use farpool_wire::FileId;
@@ -208,19 +208,22 @@ impl Pool {
     }
 
     /// Stores a function in the pool under a name, for all clients. If there is one of this name and it may be
-    /// replaced, it becomes its next version, unless it is the same as the newest.
+    /// replaced, it becomes its next version, unless it is the same as the newest. All its versions get this
+    /// protection; with `None` a mirror if the pool has room on two hosts, otherwise none. Parity of a file as small as
+    /// a function becomes a mirror.
     ///
     /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the function is resident, so that nodes have it
-    /// already, if the name is not permitted, or if there are too many versions;
-    /// [`ErrorKind::Exists`](crate::ErrorKind::Exists) if the name is in use and should not be replaced;
+    /// already, if the name is not permitted, if the pool's hosts cannot give the protection, or if there are too many
+    /// versions; [`ErrorKind::Exists`](crate::ErrorKind::Exists) if the name is in use and should not be replaced;
     /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if the pool has no room.
     pub fn put_function(
         &self,
         name: &str,
         function: &Function,
         if_taken: IfTaken,
+        protection: Option<Protection>,
     ) -> Result<FunctionStored, Error> {
-        farpool_calls::put_function(self, name, function, if_taken)
+        farpool_calls::put_function(self, name, function, if_taken, protection)
     }
 
     /// Lets a tag name a version of a stored function, and no other one. `name` is `NAME`, for the newest version,

@@ -363,24 +363,24 @@ class Pool:
         The call is stopped after `deadline` (1 ms to 1 h). Its output has at most `output_size` bytes (default 16 MiB).
         With `fresh`, a module starts with a new heap, without data of earlier calls.
 
-        Returns a `Called`, or a list of them for a table. When a node dies or is silent, the call is made again where
-        there are other copies or parity, or once `rebuild_with` has rebuilt the file.
-
-        Raises FunctionError (the function failed), RefusedError (the function cannot be used, or nodes do not run
-        functions), LostError (bytes that the function was to read were lost, for example because their node died),
-        UnreachableError (the node does not answer), NotFoundError, InvalidError.
+        Returns a `Called`, or a list of them for a table. If a node dies or is silent, the call is made again where
+        other copies or parity are, or once `rebuild_with` has rebuilt the file.
+        Raises FunctionError (the function failed), RefusedError (it cannot be used, or nodes do not run functions),
+        LostError (bytes that it was to read are lost), UnreachableError (the node does not answer), NotFoundError,
+        InvalidError.
         """
 
-    def put_function(self, name: str, function: Function, *, replace: bool = False) -> int:
-        """Stores a function under a name, for all sessions. Returns the number of its version. `replace` adds a
-        version, unless the newest is the same. Raises ExistsError (without `replace`), InvalidError, ExhaustedError."""
+    def put_function(
+        self, name: str, function: Function, *, replace: bool = False, protection: str | None = None
+    ) -> int:
+        """Stores a function. Returns the number of its version. `replace` adds one, unless the newest is the same.
+        `protection`: "none", "mirror" (default) or "rs(4,2)". Raises ExistsError, InvalidError, ExhaustedError."""
     def tag_function(self, name: str, tag: str) -> int:
         """Lets a tag name a version, "NAME@VERSION" or "NAME" for the newest, and no other one. Returns the number."""
     def function_versions(self, name: str) -> builtins.list[FunctionVersion]:
         """Returns the versions of a function, newest first. Raises the errors of `function`."""
     def function(self, name: str) -> Function:
-        """Returns a stored function: "NAME" (the newest version), "NAME@VERSION" or "NAME@TAG". Raises NotFoundError,
-        LostError, InvalidError."""
+        """Returns a function: "NAME" (newest), "NAME@VERSION", "NAME@TAG". Raises NotFoundError, LostError."""
     def functions(self) -> builtins.list[str]:
         """Returns the names of the functions stored in the pool."""
     def drop_function(self, name: str) -> None:

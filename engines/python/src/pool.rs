@@ -580,19 +580,20 @@ impl PyPool {
         function::run(py, &self.pool, function, on, &args, asked)
     }
 
-    /// Stores a function in the pool under a name, for all sessions. Returns the number of its version. With `replace`,
-    /// the function of this name gets another version, unless its newest is the same. Raises ExistsError (without
-    /// `replace`), InvalidError (a resident function, too many versions), ExhaustedError.
-    #[pyo3(signature = (name, function, *, replace=false))]
+    /// Stores a function under a name, for all sessions. Returns the number of its version. With `replace`, a function
+    /// of this name gets another version, unless its newest is the same. `protection`: "none", "mirror" (the default on
+    /// two hosts), "rs(DATA,PARITY)". Raises ExistsError, InvalidError, ExhaustedError.
+    #[pyo3(signature = (name, function, *, replace=false, protection=None))]
     fn put_function(
         &self,
         py: Python<'_>,
         name: &str,
         function: &PyFunction,
         replace: bool,
+        protection: Option<&str>,
     ) -> PyResult<u32> {
-        let stored = self.run(py, |pool| pool.put_function(name, &function.0, if_taken(replace)))?;
-        Ok(stored.version)
+        let (if_taken, protection) = (if_taken(replace), self::protection(py, protection)?);
+        Ok(self.run(py, |pool| pool.put_function(name, &function.0, if_taken, protection))?.version)
     }
 
     /// Lets a tag name a version of a stored function, "NAME@VERSION" or "NAME" for the newest, and no other one.

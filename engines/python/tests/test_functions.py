@@ -110,6 +110,9 @@ def test_function_kept_by_the_pool_is_listed_until_it_is_dropped(pool: farpool.P
     with pytest.raises(farpool.ExistsError):
         pool.put_function("empty", function)
     assert pool.put_function("empty", function, replace=True) == 1
+    assert pool.put_function("empty", function, replace=True, protection="none") == 1
+    with pytest.raises(farpool.InvalidError, match="none, mirror, local or rs"):
+        pool.put_function("empty", function, replace=True, protection="raid")
     assert pool.functions() == ["empty"]
     back = pool.function("empty")
     assert (back.form, back.entry, back.digest) == ("wasm", "nothing", function.digest)

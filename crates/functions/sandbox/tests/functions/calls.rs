@@ -3,7 +3,7 @@
 use crate::pool::*;
 use farpool::TransportChoice::{Shm, Tcp};
 use farpool::function::{CallOptions, Function, SandboxOptions};
-use farpool::{ErrorKind, IfTaken, Placement};
+use farpool::{ErrorKind, IfTaken, Placement, Protection};
 use farpool_tests::programs::PATIENCE;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -179,8 +179,8 @@ fn call_whose_node_has_ended_fails_and_is_made_again_only_where_the_file_is_buil
 fn function_kept_by_the_pool_is_found_by_another_session_and_forgotten_when_dropped() {
     let running = Running::start(1, sandbox());
     let (one, other) = (running.connect(Tcp), running.connect(Shm));
-    assert_eq!(one.put_function("walk", &walk(), IfTaken::Refuse).unwrap().version, 1);
-    assert!(one.put_function("walk", &walk(), IfTaken::Refuse).is_err());
+    assert_eq!(one.put_function("walk", &walk(), IfTaken::Refuse, None).unwrap().version, 1);
+    assert!(one.put_function("walk", &walk(), IfTaken::Refuse, None).is_err());
     let names: Vec<_> = other.functions().unwrap().into_iter().map(|info| info.name).collect();
     assert_eq!(names, ["walk"]);
     let list = list(1_000, 64);
@@ -195,6 +195,36 @@ fn function_kept_by_the_pool_is_found_by_another_session_and_forgotten_when_drop
     assert_eq!(other.function_versions("old").unwrap()[0].digest, *module.digest());
     other.drop_function("walk").unwrap();
     assert_eq!(one.function("walk").unwrap_err().kind(), farpool::ErrorKind::NotFound);
+}
+
+#[test]
+fn stored_function_has_the_protection_that_was_asked_for_and_a_tag_keeps_it() {
+    let apart = Running::start_apart(3, sandbox());
+    let pool = apart.connect(Tcp);
+    let put = |name: &str, protection| {
+        let stored = pool.put_function(name, &walk(), IfTaken::Replace, protection).unwrap();
+        let file = pool.open(&format!("functions/{name}")).unwrap();
+        assert_eq!(stored.protection, file.protection(), "what is said is what the file has");
+        (stored.version, file.copies())
+    };
+    assert_eq!(put("usual", None), (1, 2));
+    assert_eq!(put("one", Some(Protection::None)), (1, 1));
+    pool.tag_function("one", "stable").unwrap();
+    assert_eq!(pool.open("functions/one").unwrap().copies(), 1, "a tag adds no copy");
+    assert_eq!(put("one", Some(Protection::Mirror)), (1, 2), "the same version gets a copy");
+    // A file as small as this has no stripe of so many parts.
+    assert_eq!(put("rs", Some(Protection::Rs { data: 2, parity: 1 })), (1, 2));
+    assert_eq!(pool.open("functions/rs").unwrap().protection(), Protection::Mirror);
+    let local = pool.put_function("local", &walk(), IfTaken::Refuse, Some(Protection::Local)).unwrap_err();
+    assert_eq!(local.kind(), ErrorKind::Invalid, "{local}");
+
+    let alone = Running::start(1, sandbox());
+    let pool = alone.connect(Tcp);
+    let asked = Some(Protection::Mirror);
+    let refused = pool.put_function("walk", &walk(), IfTaken::Refuse, asked).unwrap_err();
+    assert!(refused.to_string().contains("needs memory nodes on 2 hosts"), "{refused}");
+    let stored = pool.put_function("walk", &walk(), IfTaken::Refuse, None).unwrap();
+    assert_eq!(stored.protection, Protection::None);
 }
 
 #[test]
