@@ -131,18 +131,18 @@ fn copies_lie_in_different_zones_so_that_the_loss_of_a_whole_zone_loses_nothing(
     }
 }
 
-/// Broker, two nodes on hosts of their own, and a session that gives requests five minutes.
-fn processes(transport: TransportChoice) -> (Process, [Process; 2], Pool) {
+/// Broker, nodes on hosts of their own, and a session that gives requests five minutes.
+fn processes<const NODES: usize>(transport: TransportChoice) -> (Process, [Process; NODES], Pool) {
     let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", "60s"]);
     let node = |name: &str| {
         let fixed =
             ["--memory", "128MiB", "--region-size", "4MiB", "--no-reserve", "--broker", &broker.ready];
         Process::start(&[&["node", "--name", name, "--host-label", name][..], &fixed[..]].concat())
     };
-    let nodes = [node("one"), node("two")];
+    let nodes = std::array::from_fn(|index| node(["one", "two", "three"][index]));
     let options = PoolOptions { transport, request_timeout_ms: 300_000, ..PoolOptions::default() };
     let pool = Pool::connect_with(&broker.ready, options).expect("a session");
-    until(&pool, PATIENCE, "two nodes", |status| status.nodes.len() == 2);
+    until(&pool, PATIENCE, "all nodes", |status| status.nodes.len() == NODES);
     (broker, nodes, pool)
 }
 
@@ -150,7 +150,7 @@ fn processes(transport: TransportChoice) -> (Process, [Process; 2], Pool) {
 fn node_that_stalls_is_not_waited_for_where_another_has_a_copy() {
     for (transport, stalled) in TRANSPORTS.into_iter().flat_map(|transport| [(transport, 0), (transport, 1)])
     {
-        let (_broker, nodes, pool) = processes(transport);
+        let (_broker, nodes, pool) = processes::<2>(transport);
         let bytes = publish(&pool, "view", &mut Random(13));
         let table = put(&pool, "numbers");
         let view = pool.open("view").expect("published");
@@ -170,11 +170,50 @@ fn node_that_stalls_is_not_waited_for_where_another_has_a_copy() {
     }
 }
 
+#[test]
+fn table_is_put_on_other_nodes_while_one_stalls() {
+    for (transport, stalled) in
+        TRANSPORTS.into_iter().flat_map(|transport| (0..3).map(move |at| (transport, at)))
+    {
+        let (_broker, nodes, pool) = processes::<3>(transport);
+        put(&pool, "numbers");
+        let (puts, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let putting = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let batch = numbers();
+                    let batches = [Ok::<_, Infallible>(batch.clone())];
+                    pool.put_table_with("numbers", batch.schema(), batches, &MIRROR).expect("put");
+                    puts.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let more = |count: usize| {
+                let from = puts.load(Ordering::Relaxed);
+                while puts.load(Ordering::Relaxed) < from + count && !putting.is_finished() {
+                    assert!(begun.elapsed() < PATIENCE, "{transport:?}: a table is put");
+                    std::thread::park_timeout(Duration::from_millis(1));
+                }
+            };
+            more(1);
+            // The node stalls at any moment of a put.
+            nodes[stalled].signal(Signal::STOP);
+            more(3);
+            is_over.store(true, Ordering::Relaxed);
+            putting.join().expect("put");
+        });
+        // Anything that had waited for the whole time of a request would have taken 300 s.
+        assert!(begun.elapsed() < Duration::from_secs(150), "{transport:?}: {:?}", begun.elapsed());
+        sum(&pool.table("numbers").expect("a table"), Placement::Ship);
+        nodes[stalled].signal(Signal::CONT);
+    }
+}
+
 /// The short time that a node has where another has a copy must not make an error of slowness.
 #[test]
 fn copies_that_are_all_slow_are_waited_for() {
     for transport in TRANSPORTS {
-        let (_broker, nodes, pool) = processes(transport);
+        let (_broker, nodes, pool) = processes::<2>(transport);
         let bytes = publish(&pool, "view", &mut Random(17));
         let table = put(&pool, "numbers");
         let view = pool.open("view").expect("published");

@@ -89,6 +89,17 @@ impl Broker {
 
     /// Sends a request. Retries while no broker can be reached, for `patience_ms`.
     pub(crate) fn ask_for(&self, request: &Request, patience_ms: u64) -> Result<Reply, Error> {
+        self.ask_while(request, patience_ms, &|_| true)
+    }
+
+    /// Sends a request. Retries while no broker can be reached, for `patience_ms`, and after a refusal while nodes may
+    /// still report what it needs, as long as `may_wait` returns true.
+    fn ask_while(
+        &self,
+        request: &Request,
+        patience_ms: u64,
+        may_wait: &dyn Fn(Refusal) -> bool,
+    ) -> Result<Reply, Error> {
         self.base.check_open()?;
         let give_up = self.base.deadline(patience_ms);
         let mut asked_before = false;
@@ -107,7 +118,7 @@ impl Broker {
                         Code::NoNodes | Code::NotReported,
                     )
                     | (Request::RequestTickets(_), Code::NotReported)
-                        if self.base.host.now() < give_up =>
+                        if self.base.host.now() < give_up && may_wait(refusal) =>
                     {
                         self.base.pause(10)?;
                         continue;
@@ -140,10 +151,19 @@ impl Broker {
     /// Sends a request that earlier versions do not know. A broker of an earlier version that does not lead cannot say
     /// so, as the request is not even sent to it; a request that every version knows then finds the leader.
     fn ask_leader(&self, request: &Request) -> Result<Reply, Error> {
-        match self.ask(request) {
+        self.ask_leader_while(request, &|_| true)
+    }
+
+    fn ask_leader_while(
+        &self,
+        request: &Request,
+        may_wait: &dyn Fn(Refusal) -> bool,
+    ) -> Result<Reply, Error> {
+        let ask = || self.ask_while(request, self.base.options.broker_patience_ms, may_wait);
+        match ask() {
             Err(error) if is_unsupported(&error) => {
                 self.ask(&Request::Status(Done {}))?;
-                self.ask(request)
+                ask()
             }
             reply => reply,
         }
@@ -165,11 +185,16 @@ impl Broker {
         }
     }
 
-    /// Gives sealed regions to a name.
+    /// Gives sealed regions to a name. Waits until their nodes have reported them, as long as `may_wait` returns true
+    /// for the broker's refusal.
     ///
     /// Errors: the file has copies, and the broker is of a version that knows none.
-    pub(crate) fn publish(&self, publish: PublishPlaces) -> Result<Published, Error> {
-        match self.ask_leader(&Request::PublishPlaces(publish.clone())) {
+    pub(crate) fn publish(
+        &self,
+        publish: PublishPlaces,
+        may_wait: &dyn Fn(Refusal) -> bool,
+    ) -> Result<Published, Error> {
+        match self.ask_leader_while(&Request::PublishPlaces(publish.clone()), may_wait) {
             Err(error) if is_unsupported(&error) => {
                 let extents = publish.places.extents().and_then(List::new).map_err(|_| {
                     let message = "the broker is of an earlier version, which keeps one copy of a published file and \

@@ -1,14 +1,13 @@
-//! Reads, writes and other requests, grouped by node and sent to all these nodes at once.
+//! Reads and writes, grouped by node and sent to all these nodes at once.
 
 use crate::error::{Error, ErrorKind};
 use crate::node_links::{Conversation, LeasedRegion, NodeLinks, Repeat};
 use crate::plan::Segment;
 use crate::session::Session;
-use crate::session_core::{BRIEF_MS, LOOK_MS, SessionCore};
+use crate::session_core::{BRIEF_MS, LOOK_MS};
 use farpool_transport::{Link, LinkError, ReadOp, WriteOp, wait_writable};
 use farpool_wire::data::Span;
-use farpool_wire::{Code, MonoNs, Opcode, Reply, Request, mutant};
-use std::collections::{BTreeMap, VecDeque};
+use farpool_wire::{Code, MonoNs, Opcode, Request, mutant};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -165,11 +164,11 @@ impl NodeBatches<'_, ReadOp<'_>> {
 }
 
 impl NodeBatches<'_, WriteOp<'_>> {
-    /// Writes. A node that is silent is waited for until the time limit only if `may_give_up` does not permit less.
-    pub(crate) fn write(self, session: &Session, may_give_up: Option<MayGiveUp<'_>>) -> Vec<Outcome> {
+    /// Writes. A node that is silent is waited for until the time limit only if `may_give_up` returns false.
+    pub(crate) fn write(self, session: &Session, may_give_up: MayGiveUp<'_>) -> Vec<Outcome> {
         let exchange = Exchange {
             opcode: Opcode::Write,
-            may_give_up,
+            may_give_up: Some(may_give_up),
             timeout_ms: session.options().request_timeout_ms,
             post: |link, ops, deadline| link.post_write(ops, deadline),
             post_some: |link, ops, deadline| link.post_write_some(ops, deadline),
@@ -345,49 +344,6 @@ fn finish<Op: Spanned>(
     })
 }
 
-/// Request to a node, which works through `bytes` bytes for it. Repeating it must be harmless.
-pub(crate) struct NodeRequest {
-    pub(crate) node: Arc<NodeLinks>,
-    pub(crate) request: Request,
-    pub(crate) bytes: u64,
-}
-
-/// Sends requests to nodes and returns the answers, in order. The nodes work at the same time; each gets one request
-/// after the other, and none after one that failed, whose error then stands for the rest.
-pub(crate) fn ask_all(base: &SessionCore, requests: &[NodeRequest]) -> Vec<Result<Reply, Error>> {
-    let mut answers: Vec<Option<Result<Reply, Error>>> = requests.iter().map(|_| None).collect();
-    let mut left: BTreeMap<_, VecDeque<usize>> = BTreeMap::new();
-    for (index, one) in requests.iter().enumerate() {
-        left.entry((one.node.info.node, one.node.info.incarnation)).or_default().push_back(index);
-    }
-    while !left.is_empty() {
-        let begin = |of_node: &mut VecDeque<usize>| {
-            let NodeRequest { node, request, bytes } = &requests[of_node[0]];
-            let deadline = base.request_deadline_for(*bytes);
-            let mut conversation = node.begin(deadline)?;
-            let posted = conversation.link.post_call(request, deadline);
-            Ok((conversation, posted))
-        };
-        let begun: Vec<Result<_, Error>> = left.values_mut().map(begin).collect();
-        for (of_node, begun) in left.values_mut().zip(begun) {
-            let Some(index) = of_node.pop_front() else { continue };
-            let NodeRequest { node, request, bytes } = &requests[index];
-            // A new deadline: another node that did not answer may have used up the last one.
-            let deadline = base.request_deadline_for(*bytes);
-            let answer = begun.and_then(|(mut conversation, posted)| {
-                let taken = posted.and_then(|()| conversation.link.take_call(request, deadline));
-                node.end(conversation, taken, deadline, Repeat::Harmless, |link| link.call(request, deadline))
-            });
-            if let Err(error) = &answer {
-                of_node.drain(..).for_each(|rest| answers[rest] = Some(Err(error.clone())));
-            }
-            answers[index] = Some(answer);
-        }
-        left.retain(|_, of_node| !of_node.is_empty());
-    }
-    answers.into_iter().flatten().collect()
-}
-
 /// Copies bytes from one segment of an extent to another, on any nodes.
 pub(crate) fn copy_bytes(
     session: &Session,
@@ -411,7 +367,7 @@ pub(crate) fn write_bytes(
 ) -> Result<(), Error> {
     let mut write = NodeBatches::default();
     write.add(&to.region, WriteOp { span: span(to), from: bytes });
-    match failure(&write.write(session, None), &to.region) {
+    match failure(&write.write(session, &|_, _| true), &to.region) {
         Some(error) => Err(error.clone()),
         None => Ok(()),
     }

@@ -3,7 +3,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, Phase, closed};
-use crate::node_batches::{NodeRequest, ask_all};
+use crate::leases::{NodeRequest, Waits};
 use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::options::{IfTaken, Protection};
 use crate::plan::{Allocation, EXTENT_BYTES_MAX, ExtentCopy, FileMap, Stripe, Stripes};
@@ -11,8 +11,10 @@ use crate::rebuilding::Rebuild;
 use crate::recipe::Recipe;
 use crate::repair::Repairable;
 use crate::session::Session;
+use crate::session_core::LOOK_MS;
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileClass, List, Name, NodeId, Reply, Request, WireError, mutant};
+use farpool_wire::{Code, FileClass, List, Name, NodeId, Refusal, Reply, Request, WireError, mutant};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -74,9 +76,21 @@ impl FileInner {
                 recipe: self.recipe.get().cloned().unwrap_or_default(),
                 places: named,
             };
-            match self.session.broker.publish(publish) {
+            // A node that is silent is not waited for where others suffice.
+            let looks = Cell::new(self.session.deadline(LOOK_MS));
+            let may_wait = |refusal: Refusal| {
+                if self.session.host().now() < looks.get() {
+                    return true;
+                }
+                looks.set(self.session.deadline(LOOK_MS));
+                without_lost(&places, refusal).is_none() || self.is_there(NodeId(refusal.detail))
+            };
+            match self.session.broker.publish(publish, &may_wait) {
                 Ok(published) => break published,
-                Err(error) => places = without_lost(&places, &error).ok_or(error)?,
+                Err(error) => {
+                    let left = error.refusal().and_then(|refusal| without_lost(&places, refusal));
+                    places = left.ok_or(error)?;
+                }
             }
             // A retry, as after a lost answer, must ask for the same places.
             if let Phase::Sealed(sealed) = &mut self.state().phase {
@@ -131,11 +145,18 @@ impl FileInner {
                     let copies = state.map.extents().flat_map(|(_, copies)| copies);
                     copies.map(|copy| copy.allocation.region.id).collect()
                 };
-                let sealed = self.session.leases.seal(self.group, &listed, |sealed| {
-                    let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();
-                    self.state().map.replace_regions(replaced);
-                });
-                return self.end_sealing().map_err(|error| sealed.err().unwrap_or(error));
+                let seal = |waits| {
+                    let sealed = self.session.leases.seal(self.group, &listed, waits, |sealed| {
+                        let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();
+                        self.state().map.replace_regions(replaced);
+                    });
+                    self.end_sealing().map_err(|error| sealed.err().unwrap_or(error))
+                };
+                // A silent node is given up if the rest of the file suffices without it.
+                return match self.has_others_everywhere() {
+                    true => seal(Waits::WhileItIsThere).or_else(|_| seal(Waits::Long)),
+                    false => seal(Waits::Long),
+                };
             }
         }
     }
@@ -163,13 +184,31 @@ impl FileInner {
         Ok(true)
     }
 
+    /// Reports whether a node that has copies of the file answers. One that has none is not asked.
+    fn is_there(&self, node: NodeId) -> bool {
+        let links = {
+            let state = self.state();
+            let mut copies = state.map.extents().flat_map(|(_, copies)| copies);
+            let copy = copies.find(|copy| copy.allocation.region.node.info.node == node);
+            copy.map(|copy| Arc::clone(&copy.allocation.region.node))
+        };
+        links.is_none_or(|links| self.session.answers(&links))
+    }
+
+    /// Reports whether all bytes of the file have several copies, or parity.
+    fn has_others_everywhere(&self) -> bool {
+        let state = self.state();
+        state.stripes.is_some() || state.map.extents().all(|(_, copies)| copies.len() > 1)
+    }
+
     /// Drops copies whose regions could not be sealed, and returns the places of the others.
     fn end_sealing(&self) -> Result<Places, Error> {
         let mut state = self.state();
-        let length = state.map.length();
+        let mut map = state.map.clone();
+        let length = map.length();
         let is_sealed = |copy: &ExtentCopy<Arc<LeasedRegion>>| !copy.allocation.region.is_leased;
         let has_parity = state.stripes.is_some();
-        for (_, copies) in state.map.extents().filter(|(file, _)| file.start < length && !has_parity) {
+        for (_, copies) in map.extents().filter(|(file, _)| file.start < length && !has_parity) {
             match copies {
                 _ if copies.iter().any(is_sealed) => {}
                 [copy, ..] => {
@@ -179,14 +218,15 @@ impl FileInner {
                 [] => return Err(Error::new(ErrorKind::Lost, "some bytes of the file have no copy left")),
             }
         }
-        let copies = state.map.extents().flat_map(|(_, copies)| copies);
+        let copies = map.extents().flat_map(|(_, copies)| copies);
         let left = copies.filter(|copy| !is_sealed(copy)).map(|copy| copy.allocation.clone()).collect();
-        state.map.drop_lost(|region| region.is_leased);
-        let places = places_of(&state.map, state.stripes.as_deref())?;
+        map.drop_lost(|region| region.is_leased);
+        let places = places_of(&map, state.stripes.as_deref())?;
         if places.first_lost(|_| true).is_some() {
             let message = "too many parts of the file were lost while it was sealed";
             return Err(Error::new(ErrorKind::Lost, message));
         }
+        state.map = map;
         state.phase = Phase::Sealed(places.clone());
         drop(state);
         self.session.leases.give_back(left);
@@ -229,7 +269,9 @@ impl FileInner {
             requests.push(NodeRequest { node: Arc::clone(&at.node), request, bytes });
             asked.push(indices);
         }
-        for (indices, answer) in asked.into_iter().zip(ask_all(&self.session.base, &requests)) {
+        for (indices, answer) in
+            asked.into_iter().zip(self.session.leases.ask_all(&requests, Waits::WhileItIsThere))
+        {
             let Ok(Reply::Checksums(taken)) = answer else { continue };
             for (index, checksum) in indices.into_iter().zip(taken.checksums.iter()) {
                 let run = &mut places.runs[index];
@@ -316,11 +358,12 @@ impl FileInner {
     }
 }
 
-/// Returns the places of a file without the copies at the node that an error of publishing them names. `None` if it
-/// names none, or if some bytes have no copy elsewhere.
-fn without_lost(places: &Places, error: &Error) -> Option<Places> {
-    let is_loss = |code| matches!(code, Code::FileLost | Code::NoNodes | Code::NotReported);
-    let refusal = error.refusal().filter(|refusal| is_loss(refusal.code))?;
+/// Returns the places of a file without the copies at the node that a refusal to publish them names. `None` if it names
+/// none, or if some bytes have no copy elsewhere.
+fn without_lost(places: &Places, refusal: Refusal) -> Option<Places> {
+    if !matches!(refusal.code, Code::FileLost | Code::NoNodes | Code::NotReported) {
+        return None;
+    }
     let left = places.only(|region| region.node.0 != refusal.detail);
     let is_less = left.regions.len() < places.regions.len();
     (is_less && left.first_lost(|_| true).is_none()).then_some(left)

@@ -6,18 +6,18 @@ use crate::disk_copy::WriteBehind;
 use crate::error::{Error, ErrorKind};
 use crate::kept::Kept;
 use crate::leases::Leases;
-use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::nodes::Nodes;
 use crate::options::{PoolOptions, Protection};
 use crate::plan::PageKey;
 use crate::rebuilding::Rebuilding;
 use crate::repair::Repair;
-use crate::session_core::{BRIEF_MS, LOOK_MS, SessionCore};
+use crate::session_core::SessionCore;
 use crate::stats::{Counters, add};
 use farpool_transport::recv_buffers::RecvBufferPool;
 use farpool_transport::times::ConnectionKind;
 use farpool_transport::{Brokers, Dialer, Link, LinkError, Transport};
-use farpool_wire::{MonoNs, Name, Opcode, Request, SessionId, TraceId};
+use farpool_wire::{Epoch, Incarnation, MonoNs, Name, Opcode, RegionIndex, Request, SessionId, TraceId};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -188,32 +188,12 @@ impl Session {
         deadline: MonoNs,
         meanwhile: impl Fn(MonoNs) -> Result<MonoNs, LinkError>,
     ) -> Result<(), LinkError> {
-        let next = || node.map_or(deadline, |_| self.deadline(LOOK_MS).min(deadline));
-        let mut asks = next();
-        loop {
-            let look = meanwhile(self.base.host.now())?.min(asks);
-            if link.begins_by(look)? {
-                return Ok(());
-            }
-            if look < asks {
-                continue;
-            }
-            if asks == deadline || node.is_some_and(|node| !self.answers(node)) {
-                return Err(LinkError::TimedOut);
-            }
-            asks = next();
-        }
+        self.leases.await_reply(node, link, deadline, meanwhile)
     }
 
     /// Asks a node whether it is there. Any answer will do.
     pub(crate) fn answers(&self, node: &NodeLinks) -> bool {
-        let deadline = self.deadline(BRIEF_MS / 2);
-        let renew = Request::Renew(self.leases.proof().clone());
-        let asked = node.converse(deadline, Repeat::Harmless, |link| match link.call(&renew, deadline) {
-            Err(LinkError::Refused { .. }) => Ok(()),
-            other => other.map(drop),
-        });
-        asked.is_ok()
+        self.leases.answers(node)
     }
 
     /// Returns the key of encrypted files. It never leaves this process and ends with the session.
@@ -288,6 +268,11 @@ impl Session {
              other hosts (or with other --host-label), or use protection {weaker}"
         );
         Err(Error::new(ErrorKind::Invalid, message))
+    }
+
+    /// Reports whether the session has a region, or has yet to give it back because the node did not answer.
+    pub fn knows_region(&self, node: Incarnation, region: RegionIndex, epoch: Epoch) -> bool {
+        self.leases.knows_region(node, region, epoch)
     }
 
     /// Checks that the session's leases at the region's node still hold. Renews them first if they are past their time.

@@ -113,7 +113,7 @@ impl FileInner {
         }
         let may_give_up =
             |node: &NodeLinks, outcomes: &[Outcome]| self.is_enough_without(node, &sent, outcomes);
-        let outcomes = by_node.write(&self.session, Some(&may_give_up));
+        let outcomes = by_node.write(&self.session, &may_give_up);
         {
             let mut state = self.state();
             encrypted.iter().for_each(|one| state.map.store_tags(one.segment, &one.tags));

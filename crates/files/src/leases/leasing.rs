@@ -3,10 +3,10 @@
 //! The idea: tickets (promises of regions) come from the broker, leases from the nodes. Regions are leased ahead of
 //! need, without taking everything. Nodes that are lost, being emptied or not answering are left out.
 
-use super::{Growing, Leases, Patience, STEP_BYTES};
+use super::{Growing, Leases, Patience, STEP_BYTES, Waits};
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
-use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
+use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::plan::{Allocation, Apart, Group};
 use crate::stats::{add, subtract};
 use farpool_lock::MutexGuard;
@@ -369,6 +369,11 @@ impl Leases {
                     self.nodes.lost_shown()
                 )));
             }
+            // No other node had memory either, so one that was silent is waited for.
+            let deadline = |offer: &TicketOffer| self.lease_deadline(offer);
+            if tries > 1 && self.redeem_unanswered(growing, deadline, Waits::Long).contains(&group) {
+                return Ok(());
+            }
             self.base.pause(20 << tries.min(FULL_TRIES))?;
         }
     }
@@ -386,7 +391,8 @@ impl Leases {
         avoid: &mut Vec<Incarnation>,
     ) -> Result<(), Error> {
         self.base.check_open()?;
-        if self.redeem_unanswered(growing, |offer| self.lease_deadline(offer)).contains(&group) {
+        let deadline = |offer: &TicketOffer| self.lease_deadline(offer);
+        if self.redeem_unanswered(growing, deadline, Waits::WhileItIsThere).contains(&group) {
             return Ok(());
         }
         let class = match group {
@@ -414,7 +420,7 @@ impl Leases {
         let mut failed = None;
         let mut leased = 0;
         for offer in tickets.tickets.iter() {
-            match self.redeem(group, offer, self.lease_deadline(offer)) {
+            match self.redeem(group, offer, self.lease_deadline(offer), Waits::WhileItIsThere) {
                 Ok(count) => leased += count,
                 Err(error) => {
                     if error.kind() == ErrorKind::Unreachable {
@@ -435,17 +441,18 @@ impl Leases {
     }
 
     /// Asks nodes again that were asked to redeem a ticket and did not answer. Returns the groups of files for which
-    /// they have leased memory. A node that has answered no other request since is not asked.
+    /// they have leased memory. A node that has answered no other request since is asked only if it is waited for long.
     fn redeem_unanswered(
         &self,
         growing: &mut Growing,
         deadline: impl Fn(&TicketOffer) -> MonoNs,
+        waits: Waits,
     ) -> BTreeSet<Group> {
         let mut leased = BTreeSet::new();
         growing.unanswered.retain(|(group, offer)| {
             let redeemed = match self.links(&offer.node) {
-                Ok(links) if links.is_suspect() => return true,
-                Ok(_) => self.redeem(*group, offer, deadline(offer)),
+                Ok(links) if links.is_suspect() && waits == Waits::WhileItIsThere => return true,
+                Ok(_) => self.redeem(*group, offer, deadline(offer), waits),
                 Err(error) => Err(error),
             };
             if redeemed.is_ok() {
@@ -459,7 +466,8 @@ impl Leases {
     /// Asks nodes again for leases of which the answer was lost, unless a thread asks for memory and does that.
     pub(crate) fn find_unanswered(&self, timeout_ms: u64) {
         if let Some(mut growing) = self.growing.try_take() {
-            self.redeem_unanswered(&mut growing, |_| self.base.deadline(timeout_ms));
+            let deadline = |_: &TicketOffer| self.base.deadline(timeout_ms);
+            self.redeem_unanswered(&mut growing, deadline, Waits::WhileItIsThere);
         }
     }
 
@@ -469,7 +477,13 @@ impl Leases {
         self.base.request_deadline_for(bytes)
     }
 
-    fn redeem(&self, group: Group, offer: &TicketOffer, deadline: MonoNs) -> Result<u64, Error> {
+    fn redeem(
+        &self,
+        group: Group,
+        offer: &TicketOffer,
+        deadline: MonoNs,
+        waits: Waits,
+    ) -> Result<u64, Error> {
         let links = self.links(&offer.node)?;
         // The regions held at the node may be gone if this process paused for longer than a lease. A renewal must find
         // that out before a new lease makes the old ones look valid.
@@ -479,12 +493,7 @@ impl Leases {
         let lease = Request::Lease(Lease { ticket: offer.ticket.clone(), shared: links.is_shared() });
         let asked = self.base.host.now();
         // A node that has redeemed the ticket gives the same answer again.
-        let reply = links.converse(deadline, Repeat::Harmless, |link| link.call(&lease, deadline));
-        let reply = reply.inspect_err(|error| {
-            if error.kind() == ErrorKind::Unreachable {
-                links.suspect();
-            }
-        })?;
+        let reply = self.ask(&links, &lease, deadline, waits)?;
         let leased = answer_of!(reply, Lease)?;
         links.extend_lease(asked, leased.lease_ttl_ms);
         let region_bytes = offer.node.region_bytes;

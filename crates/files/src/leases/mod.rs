@@ -2,8 +2,8 @@
 //!
 //! Methods are of four kinds. Those in this file contact a node, check and renew leases, and note losses. Those in
 //! `leasing` allocate extents and lease more regions if these are full. Those in `renewal` are called by the session's
-//! thread and by publishing: they renew, seal, and give back regions. [`Leases::end`] gives everything back and comes
-//! last.
+//! thread and by publishing: they renew, seal, and give back regions. Those in `watching` send requests to nodes that
+//! may be silent. [`Leases::end`] gives everything back and comes last.
 //!
 //! Locks: the mutex `growing` is taken first and is held while the broker and nodes are asked for more memory. The lock
 //! `held` is taken inside it, for each access, and never while anybody is asked. A thread that has it may lock the
@@ -11,6 +11,9 @@
 
 mod leasing;
 mod renewal;
+mod watching;
+
+pub(crate) use watching::{NodeRequest, Waits};
 
 use crate::broker::{Broker, answer_of};
 use crate::error::Error;
@@ -25,7 +28,7 @@ use farpool_lock::Mutex;
 use farpool_transport::LinkError;
 use farpool_wire::control::*;
 use farpool_wire::limits::HOST_LABEL_LEVELS_MAX;
-use farpool_wire::{Code, Epoch, List, MonoNs, RegionIndex, Request};
+use farpool_wire::{Code, Epoch, Incarnation, List, MonoNs, RegionIndex, Request};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,6 +122,12 @@ impl Leases {
     /// Returns the session id and its secret, which prove to nodes and the broker whose the leases are.
     pub(crate) fn proof(&self) -> &SessionProof {
         &self.proof
+    }
+
+    pub(crate) fn knows_region(&self, node: Incarnation, region: RegionIndex, epoch: Epoch) -> bool {
+        let held = self.held.lock();
+        let mut known = held.regions.values().chain(&held.unsent_releases);
+        known.any(|one| (one.node.info.incarnation, one.region, one.epoch) == (node, region, epoch))
     }
 
     /// Returns the duration of a lease in ms.

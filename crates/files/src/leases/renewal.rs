@@ -1,9 +1,8 @@
 //! Renewing the leases of a session, sealing regions that will outlive it, and giving back regions it does not need.
 
-use super::{Leases, STEP_BYTES};
+use super::{Leases, NodeRequest, STEP_BYTES, Waits};
 use crate::broker::answer_of;
 use crate::error::{Error, ErrorKind};
-use crate::node_batches::{NodeRequest, ask_all};
 use crate::node_links::{LeasedRegion, Repeat};
 use crate::plan::Group;
 use crate::stats::add;
@@ -121,6 +120,7 @@ impl Leases {
         }
         for regions in by_node.values().flat_map(|regions| regions.chunks(LEASE_REGIONS_MAX)) {
             let Some(first) = regions.first() else { continue };
+            let node = &first.node;
             let at = regions.iter().map(|region| RegionAt { region: region.region, epoch: region.epoch });
             let release = Request::Release(Release {
                 session: self.proof.session,
@@ -129,9 +129,12 @@ impl Leases {
                 regions: List::new(at.collect()).unwrap_or_default(),
             });
             let deadline = self.base.deadline(timeout_ms);
-            let told = first.node.converse(deadline, Repeat::Harmless, |link| link.call(&release, deadline));
+            let is_unheard = node.is_suspect()
+                || self
+                    .ask(node, &release, deadline, Waits::WhileItIsThere)
+                    .is_err_and(|error| error.kind() == ErrorKind::Unreachable);
             // If the node did not hear of it, renewals would keep the regions leased for nobody until the session ends.
-            if told.is_err_and(|error| error.kind() == ErrorKind::Unreachable) && !mutant!(ReleaseForgotten) {
+            if is_unheard && !mutant!(ReleaseForgotten) {
                 self.held.lock().unsent_releases.extend(regions.iter().map(|region| Arc::clone(region)));
             }
         }
@@ -144,6 +147,7 @@ impl Leases {
         &self,
         group: Group,
         listed: &BTreeSet<u64>,
+        waits: Waits,
         mut sealed: impl FnMut(BTreeMap<u64, Arc<LeasedRegion>>),
     ) -> Result<(), Error> {
         let (regions, idle): (Vec<Arc<LeasedRegion>>, Vec<Arc<LeasedRegion>>) = {
@@ -178,7 +182,7 @@ impl Leases {
                 steps.push(regions);
             }
         }
-        for (regions, answer) in steps.into_iter().zip(ask_all(&self.base, &requests)) {
+        for (regions, answer) in steps.into_iter().zip(self.ask_all(&requests, waits)) {
             match answer.and_then(|reply| self.note_sealed(regions, reply)) {
                 Ok(these) => sealed(these),
                 Err(error) => _ = failed.get_or_insert(error),
