@@ -56,6 +56,8 @@ struct NodeView {
     handles: BTreeSet<u128>,
     /// Time of the last sign of life of each session, on the node's clock.
     signs: BTreeMap<SessionId, MonoNs>,
+    /// Number of renewals of each session that the node has answered.
+    renewed: BTreeMap<SessionId, u64>,
     /// Number of requests in progress of each session. While there are any, the state of its regions may be changing.
     calls: BTreeMap<SessionId, u32>,
     /// Tickets that this life of the node has redeemed, with the rights that they gave.
@@ -153,6 +155,11 @@ impl Oracle {
         }
     }
 
+    /// Returns the number of renewals of a session that a node has answered.
+    pub(crate) fn renewals(&self, incarnation: Incarnation, session: SessionId) -> u64 {
+        self.nodes.get(&incarnation).and_then(|view| view.renewed.get(&session)).copied().unwrap_or_default()
+    }
+
     /// Returns the newest right that a node has granted for a region.
     pub(crate) fn right_of(&self, incarnation: Incarnation, region: RegionIndex) -> Option<(Epoch, Handle)> {
         let right = self.nodes.get(&incarnation)?.rights.get(&region)?;
@@ -220,7 +227,10 @@ impl Oracle {
                 }
                 self.sign(incarnation, lease.ticket.session, clock);
             }
-            (Request::Renew(proof), Ok(_)) => self.sign(incarnation, proof.session, clock),
+            (Request::Renew(proof), Ok(_)) => {
+                *view.renewed.entry(proof.session).or_default() += 1;
+                self.sign(incarnation, proof.session, clock);
+            }
             (Request::Seal(_), Ok(Reply::Seal(sealed))) => {
                 for grant in sealed.regions.iter() {
                     self.right_is_new(incarnation, grant.region, grant.epoch, grant.handle.0, None, false);

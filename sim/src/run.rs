@@ -5,6 +5,7 @@
 
 use crate::faults::{self, Chore};
 use crate::kernel::{self, World, put_world, take_world, world};
+use crate::names::Place;
 use crate::oracle::Violation;
 use crate::panics;
 use crate::parties::{self, BROKER_MACHINE, ClientPlace, Phase, SPARE_MACHINE};
@@ -224,6 +225,20 @@ impl World {
             kept.extend(owned.map(|owned| (node, owned.clone())));
         }
         kept
+    }
+
+    /// Returns the regions that nodes lease to a session, each with the number of its renewals that the node has
+    /// answered.
+    pub(crate) fn leased_to(&self, session: SessionId) -> Vec<(Place, u64)> {
+        let mut leased = Vec::new();
+        for life in self.parties.nodes.iter().filter_map(|place| place.life.as_ref()) {
+            let Some(leases) = life.service.try_leases() else { continue };
+            let renewals = self.oracle.renewals(life.incarnation, session);
+            let inventory = leases.inventory(Traffic::default(), 0);
+            let owned = inventory.owned.iter().filter(|owned| owned.owner == RegionOwner::Session(session));
+            leased.extend(owned.map(|owned| ((life.incarnation, owned.region, owned.epoch), renewals)));
+        }
+        leased
     }
 
     /// Returns a description of a region that is still in use or not wiped. `None` if there is none.

@@ -13,6 +13,7 @@ mod storm;
 use self::storm::Storm;
 use crate::host::SimHost;
 use crate::kernel::{ProcessId, rest, world};
+use crate::names::Place;
 use crate::parties::{Phase, brokers};
 use crate::profile::{Profile, Theme};
 use crate::random::Random;
@@ -70,6 +71,9 @@ struct Client {
     next_file: u64,
     has_reserved: bool,
     storm: Option<Storm>,
+    /// Regions that the session had when the client last looked and that nodes keep for it. For those that it does not
+    /// know any more, the node's renewals so far and the time, in ns, when that was first seen.
+    leased: BTreeMap<Place, Option<(u64, u64)>>,
 }
 
 /// Runs a client's workload until the world ends.
@@ -86,6 +90,7 @@ pub(crate) fn run(process: ProcessId, index: usize) {
         next_file: 0,
         has_reserved: false,
         storm: None,
+        leased: BTreeMap::new(),
     };
     while world(|world| world.parties.phase) < Phase::Proving {
         client.burst();
@@ -191,6 +196,7 @@ impl Client {
             }
             self.operate();
         }
+        self.check_what_was_given_back();
         self.think();
     }
 

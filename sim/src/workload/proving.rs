@@ -2,10 +2,15 @@
 
 use super::{Client, MS, first_difference, stamped, violated};
 use crate::kernel::{rest, world};
+use crate::names::Place;
 use farpool_files::beneath::session_of_pool;
 use farpool_files::{CreateOptions, Error, ErrorKind, Pool};
 use farpool_wire::FileClass;
 use farpool_wire::limits::REGION_BYTES_MIN;
+use std::collections::BTreeMap;
+
+/// Renewals of a session within which a node must hear what the session has given back.
+const RENEWALS: u64 = 12;
 
 impl Client {
     /// Retries an attempt until it succeeds, and connects first if need be. If it never does, the phase takes too long,
@@ -45,6 +50,32 @@ impl Client {
         Err(Error::not_rebuilt(format!(
             "nodes keep more than {known_bytes} bytes, which a session knows of: {kept:?}"
         )))
+    }
+
+    /// Checks that nodes do not lease a region to the session for long after the session has given it back: it would
+    /// stay leased as long as the session lives. A node that did not hear of it is told again once it answers.
+    pub(super) fn check_what_was_given_back(&mut self) {
+        let Some(pool) = &self.pool else { return self.leased.clear() };
+        let session = session_of_pool(pool);
+        let (kept, now, patience_ns) = world(|world| {
+            let kept: BTreeMap<Place, u64> = world.leased_to(session.id()).into_iter().collect();
+            let patience_ns = 2 * world.plan.life_ns() + 4 * world.plan.request_timeout_ms * MS;
+            (kept, world.now(), patience_ns)
+        });
+        self.leased.retain(|place, _| kept.contains_key(place));
+        for (place, renewals) in kept {
+            let (incarnation, region, epoch) = place;
+            if session.knows_region(incarnation, region, epoch) {
+                self.leased.insert(place, None);
+            } else if let Some(unknown) = self.leased.get_mut(&place) {
+                let (renewals_then, then) = *unknown.get_or_insert((renewals, now));
+                let is_kept_long = now > then + patience_ns && renewals > renewals_then + RENEWALS;
+                world(|world| world.oracle.checks += 1);
+                if is_kept_long {
+                    violated("leak", format!("a node renews the lease of {place:?}, which was given back"));
+                }
+            }
+        }
     }
 
     /// Proves that a file can be created, written, read and deleted.
