@@ -199,38 +199,36 @@ pub struct Learned {
     uses: u64,
 }
 
-/// Returns the entry of a key. If the key is new and the map is full, evicts the least recently used entry.
-fn slot<T: Default>(map: &mut BTreeMap<u64, T>, key: u64, max: usize, used: fn(&T) -> u64) -> &mut T {
+/// Returns the entry of a key, which is used now. If the key is new and the map is full, evicts the least recently used
+/// entry. `uses` counts the uses of all maps, and `used` finds its value at the last use of an entry.
+fn slot<'m, T: Default>(
+    map: &'m mut BTreeMap<u64, T>,
+    key: u64,
+    max: usize,
+    uses: &mut u64,
+    used: fn(&mut T) -> &mut u64,
+) -> &'m mut T {
     if !map.contains_key(&key) && map.len() >= max {
-        let oldest = map.iter().min_by_key(|(_, value)| used(value)).map(|(key, _)| *key);
-        oldest.map(|oldest| map.remove(&oldest));
+        let oldest = map.iter_mut().map(|(key, value)| (*used(value), *key)).min();
+        oldest.map(|(_, key)| map.remove(&key));
     }
-    map.entry(key).or_default()
+    *uses += 1;
+    let entry = map.entry(key).or_default();
+    *used(entry) = *uses;
+    entry
 }
 
 impl Learned {
     fn seen_link(&mut self, node: u64) -> &mut SeenLink {
-        self.uses += 1;
-        let uses = self.uses;
-        let link = slot(&mut self.links, node, LINKS_MAX, |link| link.used);
-        link.used = uses;
-        link
+        slot(&mut self.links, node, LINKS_MAX, &mut self.uses, |link| &mut link.used)
     }
 
     fn seen(&mut self, key: u64) -> &mut Seen {
-        self.uses += 1;
-        let uses = self.uses;
-        let seen = slot(&mut self.pipelines, key, PIPELINES_MAX, |seen| seen.used);
-        seen.used = uses;
-        seen
+        slot(&mut self.pipelines, key, PIPELINES_MAX, &mut self.uses, |seen| &mut seen.used)
     }
 
     fn seen_function(&mut self, key: u64) -> &mut SeenFunction {
-        self.uses += 1;
-        let uses = self.uses;
-        let seen = slot(&mut self.calls, key, PIPELINES_MAX, |seen| seen.used);
-        seen.used = uses;
-        seen
+        slot(&mut self.calls, key, PIPELINES_MAX, &mut self.uses, |seen| &mut seen.used)
     }
 
     /// Returns the expected rates of the link to a node.
