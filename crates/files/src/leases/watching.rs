@@ -30,11 +30,7 @@ pub(crate) struct NodeRequest {
 }
 
 impl Leases {
-    /// Waits until the reply to the oldest posted operation begins to arrive. Asks `node` now and then whether it is
-    /// there, if others can do the same. Calls `meanwhile` before each look at the connection, which returns the time
-    /// of the next one at the latest, or ends the waiting with an error.
-    ///
-    /// Errors: [`LinkError::TimedOut`] if the deadline passes, or if the node is silent.
+    /// Waits for a reply as [`Session::await_reply`](crate::session::Session::await_reply) does.
     pub(crate) fn await_reply(
         &self,
         node: Option<&NodeLinks>,

@@ -4,7 +4,7 @@ use crate::pool::*;
 use crate::tables::{SUM, put_amounts};
 use farpool::function::{CallOptions, Called, Function};
 use farpool::{Placement, Pool, PoolOptions, TransportChoice};
-use farpool_host::{Host, HostLayer};
+use farpool_host::{Host, HostEvent, HostLayer, Machine};
 use farpool_lock::Mutex;
 use farpool_tests::programs::PATIENCE;
 use farpool_transport::{Dial, Dialer, Exposure, Link, LinkError, ReadOp, Sockets, Transport, WriteOp};
@@ -69,7 +69,7 @@ impl Link for SlowLink {
 
     fn begins_by(&mut self, until: MonoNs) -> Result<bool, LinkError> {
         let looks = until.min(self.until);
-        std::thread::sleep(std::time::Duration::from_nanos(looks.0.saturating_sub(now().0)));
+        Machine.wait(&HostEvent::default(), 0, looks);
         Ok(now() >= self.until)
     }
 
@@ -83,7 +83,7 @@ impl Link for SlowLink {
 }
 
 fn now() -> MonoNs {
-    farpool_host::Machine.now()
+    Machine.now()
 }
 
 /// Pool on four hosts, and a session to which one of its nodes can be made to seem slow.
