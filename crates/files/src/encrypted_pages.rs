@@ -10,7 +10,7 @@ use crate::plan::{
     Segment, Snapshot, pages_around,
 };
 use crate::session::Session;
-use crate::session_core::ReadPatience;
+use crate::session_core::TransferPatience;
 use farpool_transport::{ReadOp, WriteOp};
 use std::borrow::Cow;
 use std::iter;
@@ -199,7 +199,7 @@ impl FileInner {
         &self,
         key: &PageKey,
         segments: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>,
-        patience: ReadPatience,
+        patience: TransferPatience,
     ) -> Vec<Missed> {
         let (pages, mut wanted) = together(segments);
         // The range lock of this read keeps the pages from being encrypted again meanwhile.
@@ -212,7 +212,7 @@ impl FileInner {
         for (segment, wanted) in pages.iter().zip(&mut wanted) {
             by_node.add(&segment.region, ReadOp { span: span(segment), into: wanted.room() });
         }
-        let timeout_ms = self.session.base.read_timeout_ms(patience, by_node.bytes());
+        let timeout_ms = self.session.base.transfer_timeout_ms(patience, by_node.bytes());
         let outcomes = by_node.read_and(&self.session, timeout_ms, |node, ops| {
             let all = pages.iter().zip(&tags).zip(&mut decrypted);
             let answered = all.filter(|((segment, _), _)| Arc::ptr_eq(&segment.region.node, node));

@@ -10,7 +10,7 @@ use crate::node_batches::{Missed, NodeBatches, failure, may_arrive_late, span};
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{EXTENT_BYTES_MAX, ReadPlan, Segment, Stripe, Stripes, grouped};
-use crate::session_core::ReadPatience;
+use crate::session_core::TransferPatience;
 use farpool_erasure::{CodeError, StripeCode};
 use farpool_transport::WriteOp;
 use farpool_wire::{Name, mutant};
@@ -240,7 +240,7 @@ impl FileInner {
         stripes: &Stripes,
         ranges: Vec<(u64, &mut [u8])>,
         failed: &mut Vec<Missed>,
-        patience: ReadPatience,
+        patience: TransferPatience,
     ) -> Result<(), Error> {
         let mut pieces = Vec::new();
         for (mut offset, mut into) in ranges {
@@ -280,7 +280,7 @@ impl FileInner {
         pieces: &mut [LostPiece<'_, '_>],
         scratch: &mut Vec<u8>,
         failed: &mut Vec<Missed>,
-        patience: ReadPatience,
+        patience: TransferPatience,
     ) -> Result<(), Error> {
         loop {
             let chosen: Result<Vec<Vec<Chosen>>, Error> =

@@ -32,7 +32,7 @@ use crate::node_links::{Conversation, NodeLinks, Repeat};
 use crate::pool::Pool;
 use crate::read::NodeRead;
 use crate::session::Session;
-use crate::session_core::ReadPatience;
+use crate::session_core::TransferPatience;
 use farpool_transport::{LinkError, ReadOp};
 use farpool_wire::data::Span;
 use farpool_wire::limits::IO_BYTES_MAX;
@@ -98,7 +98,7 @@ struct Reading {
     /// Ranges of regions that hold the bytes, in order.
     spans: Vec<Span>,
     encrypted: Option<EncryptedReading>,
-    patience: ReadPatience,
+    patience: TransferPatience,
 }
 
 /// Additional state of a read of an encrypted file.
@@ -351,9 +351,9 @@ impl Queue {
 
     /// Sends a request to a node.
     fn post(&mut self, NodeRequest { node, traffic, mut readings, bytes }: NodeRequest) {
-        let is_brief = readings.iter().all(|reading| reading.patience == ReadPatience::Brief);
-        let patience = if is_brief { ReadPatience::Brief } else { ReadPatience::Full };
-        let timeout_ms = self.session.base.read_timeout_ms(patience, bytes as u64);
+        let is_brief = readings.iter().all(|reading| reading.patience == TransferPatience::Brief);
+        let patience = if is_brief { TransferPatience::Brief } else { TransferPatience::Full };
+        let timeout_ms = self.session.base.transfer_timeout_ms(patience, bytes as u64);
         let deadline = self.session.deadline(timeout_ms);
         let Some(connection) = self.connection(&node, traffic, deadline) else {
             return self.put_off(readings);

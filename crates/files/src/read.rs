@@ -8,7 +8,7 @@ use crate::file::{FileInner, FileState, Phase, RangeLock, ReadRange, hull};
 use crate::node_batches::{Missed, NodeBatches, failure, span};
 use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::plan::{FileMap, RangeLockKind, ReadPlan, Segment, pages_around};
-use crate::session_core::ReadPatience;
+use crate::session_core::TransferPatience;
 use farpool_transport::ReadOp;
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct NodeRead {
     /// Pages to read of an encrypted file, with their nonces and tags.
     pub(crate) encrypted: Option<EncryptedRead>,
     /// How long to wait for the node.
-    pub(crate) patience: ReadPatience,
+    pub(crate) patience: TransferPatience,
 }
 
 impl NodeRead {
@@ -134,8 +134,8 @@ impl FileInner {
         };
         drop(state);
         let patience = match self.has_others(segments.iter(), &[]) {
-            true => ReadPatience::Brief,
-            false => ReadPatience::Full,
+            true => TransferPatience::Brief,
+            false => TransferPatience::Full,
         };
         Some(NodeRead { lock: RangeLock::of(Arc::clone(self), id), segments, encrypted, patience })
     }
@@ -146,13 +146,13 @@ impl FileInner {
         let stripes = self.state().stripes.clone();
         // If there is a local disk or parity, a node that did not answer last time is left out at first.
         let mut asks_suspects = self.disk.is_none() && stripes.is_none();
-        let mut patience = ReadPatience::Brief;
+        let mut patience = TransferPatience::Brief;
         let mut hurried: Vec<Arc<NodeLinks>> = Vec::new();
         loop {
             let plans = match self.plan_reads(ranges, &failed, asks_suspects) {
                 Ok(plans) => plans,
                 Err(_) if !hurried.is_empty() => {
-                    patience = ReadPatience::Full;
+                    patience = TransferPatience::Full;
                     forgive(&mut failed, &mut hurried);
                     continue;
                 }
@@ -188,9 +188,9 @@ impl FileInner {
                 rest.fill(0);
             }
             let asked = from_nodes.iter().map(|(segment, _)| *segment);
-            let this_time = match patience == ReadPatience::Brief && self.has_others(asked, &failed) {
-                true => ReadPatience::Brief,
-                false => ReadPatience::Full,
+            let this_time = match patience == TransferPatience::Brief && self.has_others(asked, &failed) {
+                true => TransferPatience::Brief,
+                false => TransferPatience::Full,
             };
             let missed = match &self.key {
                 Some(key) => self.fetch_encrypted(key, from_nodes, this_time),
@@ -208,7 +208,7 @@ impl FileInner {
                     // The bytes are nowhere else. A node that did not answer last time may have them.
                     Err(_) if !asks_suspects => {
                         asks_suspects = true;
-                        patience = ReadPatience::Full;
+                        patience = TransferPatience::Full;
                         if stripes.is_some() {
                             // Those that did not answer while bytes were computed get more time as well.
                             let late =
@@ -220,7 +220,7 @@ impl FileInner {
                     other => return other,
                 }
             }
-            if this_time == ReadPatience::Brief {
+            if this_time == TransferPatience::Brief {
                 let late = missed.iter().filter(|(_, error)| error.kind() == ErrorKind::Unreachable);
                 hurried.extend(late.map(|(region, _)| Arc::clone(&region.node)));
             }
@@ -259,7 +259,7 @@ impl FileInner {
     pub(crate) fn fetch_plain(
         &self,
         segments: Vec<(&Segment<Arc<LeasedRegion>>, &mut [u8])>,
-        patience: ReadPatience,
+        patience: TransferPatience,
     ) -> Vec<Missed> {
         let mut by_node = NodeBatches::default();
         let mut asked = Vec::with_capacity(segments.len());
@@ -267,7 +267,7 @@ impl FileInner {
             asked.push(&segment.region);
             by_node.add(&segment.region, ReadOp { span: span(segment), into });
         }
-        let timeout_ms = self.session.base.read_timeout_ms(patience, by_node.bytes());
+        let timeout_ms = self.session.base.transfer_timeout_ms(patience, by_node.bytes());
         let outcomes = by_node.read(&self.session, timeout_ms);
         let missed =
             |region: &Arc<LeasedRegion>| Some((Arc::clone(region), failure(&outcomes, region)?.clone()));

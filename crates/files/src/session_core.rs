@@ -24,13 +24,13 @@ const WORK_BYTES_PER_MS: u64 = 128 << 10;
 pub const BRIEF_MS: u64 = 1_000;
 /// Time in ms after which a node that has not answered is asked whether it is there, if others can do the same.
 pub(crate) const LOOK_MS: u64 = BRIEF_MS / 4;
-/// Bytes of such a read for which the node has 1 ms more: 16 MB/s, a slow link.
+/// Bytes of such a read or write for which the node has 1 ms more: 16 MB/s, a slow link.
 const BRIEF_BYTES_PER_MS: u64 = 16 << 10;
 
-/// How long a reader waits for a node.
+/// How long a reader or writer waits for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadPatience {
-    /// Not long, because another node has the bytes, too.
+pub(crate) enum TransferPatience {
+    /// Not long, because another node has the bytes, too, or can take them.
     Brief,
     /// Time of any request.
     Full,
@@ -79,12 +79,12 @@ impl SessionCore {
         self.deadline(self.options.request_timeout_ms.saturating_add(bytes / WORK_BYTES_PER_MS))
     }
 
-    /// Returns the time limit of a read of this many bytes, in ms.
-    pub(crate) fn read_timeout_ms(&self, patience: ReadPatience, bytes: u64) -> u64 {
+    /// Returns the time limit of a read or write of this many bytes, in ms.
+    pub(crate) fn transfer_timeout_ms(&self, patience: TransferPatience, bytes: u64) -> u64 {
         let full = self.options.request_timeout_ms;
         match patience {
-            ReadPatience::Brief => full.min(BRIEF_MS + bytes / BRIEF_BYTES_PER_MS),
-            ReadPatience::Full => full,
+            TransferPatience::Brief => full.min(BRIEF_MS + bytes / BRIEF_BYTES_PER_MS),
+            TransferPatience::Full => full,
         }
     }
 
