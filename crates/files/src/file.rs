@@ -9,7 +9,7 @@ use crate::disk_copy::DiskCopy;
 use crate::error::{Error, ErrorKind};
 use crate::leases::Patience;
 use crate::mapped_runs::Direct;
-use crate::node_links::LeasedRegion;
+use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::options::{IfTaken, Protection};
 use crate::plan::{
     Allocation, ExtentCopy, FileMap, Group, PageKey, RangeLockId, RangeLockKind, RangeLocks, StripeAhead,
@@ -271,23 +271,28 @@ impl FarFile {
 
     /// Writes several ranges, in order.
     pub fn write_batch(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
+        self.write_unless(ranges, &|_| false)
+            .inspect_err(|_| add(&self.inner.session.counters().failed_ops, 1))
+    }
+
+    /// Writes several ranges, in order. If a node is silent, the write fails at once where `can_move` returns true for
+    /// the node, even if no other node has what was written.
+    pub(crate) fn write_unless(
+        &self,
+        ranges: &[WriteRange<'_>],
+        can_move: &dyn Fn(&NodeLinks) -> bool,
+    ) -> Result<(), Error> {
         let inner = &*self.inner;
         if inner.write_mapped(ranges) {
             return Ok(());
         }
-        let result = inner.write_ranges(ranges);
-        let counters = inner.session.counters();
-        match &result {
-            Ok(()) => {
-                let bytes = ranges.iter().map(|range| range.from.len() as u64).sum();
-                counters.count_write(inner.class, ranges.len(), bytes);
-            }
-            Err(_) => add(&counters.failed_ops, 1),
-        }
-        result.map_err(|error| {
+        inner.write_ranges(ranges, can_move).map_err(|error| {
             let described = describe(ranges.iter().map(|range| (range.offset, range.from.len())));
             error.during(format_args!("writing {described} of far file {:?}", self.name()))
-        })
+        })?;
+        let bytes = ranges.iter().map(|range| range.from.len() as u64).sum();
+        inner.session.counters().count_write(inner.class, ranges.len(), bytes);
+        Ok(())
     }
 
     /// Sets the length. Cuts the end off, or adds zeros that take no memory.
@@ -577,11 +582,11 @@ impl FileInner {
         if *phase == Phase::Deleted { Err(closed()) } else { Ok(()) }
     }
 
-    /// Waits until an operation has ended since the event count was `heard`.
-    fn wait(&self, mut state: StateGuard<'_>, heard: u64) {
+    /// Waits until an operation has ended since the event count was `heard`, or until `until`.
+    fn wait(&self, mut state: StateGuard<'_>, heard: u64, until: MonoNs) {
         state.waiting += 1;
         drop(state);
-        self.session.host().wait(&self.ended, heard, self.session.deadline(WAIT_MS));
+        self.session.host().wait(&self.ended, heard, until.min(self.session.deadline(WAIT_MS)));
         self.state().waiting -= 1;
     }
 
@@ -602,7 +607,7 @@ impl FileInner {
                 let lock = RangeLock { file: self, id };
                 return Ok((lock, planned?));
             }
-            self.wait(state, heard);
+            self.wait(state, heard, MonoNs(u64::MAX));
         }
     }
 
@@ -632,7 +637,7 @@ impl FileInner {
             if self.session.host().now() > until {
                 return None;
             }
-            self.wait(state, heard);
+            self.wait(state, heard, until);
         }
     }
 

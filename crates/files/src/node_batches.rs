@@ -4,8 +4,8 @@ use crate::error::{Error, ErrorKind};
 use crate::node_links::{Conversation, LeasedRegion, NodeLinks, Repeat};
 use crate::plan::Segment;
 use crate::session::Session;
-use crate::session_core::{BRIEF_MS, LOOK_MS};
-use farpool_transport::{Link, LinkError, ReadOp, WriteOp, wait_writable};
+use crate::session_core::LOOK_MS;
+use farpool_transport::{Link, LinkError, ReadOp, Transport, WriteOp, wait_writable};
 use farpool_wire::data::Span;
 use farpool_wire::{Code, MonoNs, Opcode, Request, mutant};
 use std::sync::Arc;
@@ -94,7 +94,7 @@ impl<'r, Op: Spanned> NodeBatches<'r, Op> {
         let mut outcomes = Vec::new();
         let mut silent = Vec::new();
         for mut asked in begun {
-            match is_silent(session, &mut asked) {
+            match is_silent(session, &mut asked, exchange) {
                 true => silent.push(asked),
                 false => outcomes.push(finish(asked)),
             }
@@ -114,20 +114,25 @@ impl<'r, Op: Spanned> NodeBatches<'r, Op> {
     }
 }
 
-/// Reports whether a node that is silent may be given up, because what the other nodes have done is enough.
+/// Reports whether a node that is silent may be given up: what the other nodes have done is enough, or they can do the
+/// same.
 pub(crate) type MayGiveUp<'a> = &'a dyn Fn(&NodeLinks, &[Outcome]) -> bool;
 
-/// Functions of a link for one kind of operation: `post` and `take` send and receive; `talk` does both.
+/// Takes the next reply of a link, after those to the first operations, whose number is given. Returns how many
+/// operations are answered then.
+type TakePart<Op> = fn(&mut dyn Link, &mut [Op], usize, MonoNs) -> Result<usize, LinkError>;
+
+/// Functions of a link for one kind of operation: `post` and `take_part` send and receive; `talk` does both.
 struct Exchange<'a, Op> {
     opcode: Opcode,
     /// `None` if each node is waited for until its time limit.
     may_give_up: Option<MayGiveUp<'a>>,
-    /// Time limit of each step: sending, and the answer of a node.
+    /// Time limit of each step: sending, and each reply of a node.
     timeout_ms: u64,
     post: fn(&mut dyn Link, &[Op], MonoNs) -> Result<(), LinkError>,
     /// Sends as much as the node takes without waiting. Returns true if everything has been sent.
     post_some: fn(&mut dyn Link, &[Op], MonoNs) -> Result<bool, LinkError>,
-    take: fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
+    take_part: TakePart<Op>,
     talk: fn(&mut dyn Link, &mut [Op], MonoNs) -> Result<(), LinkError>,
 }
 
@@ -156,7 +161,7 @@ impl NodeBatches<'_, ReadOp<'_>> {
             timeout_ms,
             post: |link, ops, deadline| link.post_read(ops, deadline),
             post_some: |link, ops, deadline| link.post_read(ops, deadline).map(|()| true),
-            take: |link, ops, deadline| link.take_read(ops, deadline),
+            take_part: |link, ops, _, deadline| link.take_read(ops, deadline).map(|()| ops.len()),
             talk: |link, ops, deadline| link.read(ops, deadline),
         };
         self.each(session, Repeat::Harmless, &exchange, answered)
@@ -172,7 +177,7 @@ impl NodeBatches<'_, WriteOp<'_>> {
             timeout_ms: session.options().request_timeout_ms,
             post: |link, ops, deadline| link.post_write(ops, deadline),
             post_some: |link, ops, deadline| link.post_write_some(ops, deadline),
-            take: |link, ops, deadline| link.take_write(ops, deadline),
+            take_part: |link, ops, done, deadline| link.take_write_part(ops, done, deadline),
             talk: |link, ops, deadline| link.write(ops, deadline),
         };
         self.each(session, Repeat::Harmful, &exchange, |_, _| {})
@@ -191,6 +196,8 @@ struct Begun {
     conversation: Conversation,
     /// Result of sending: true if everything has been sent.
     posted: Result<bool, LinkError>,
+    /// Number of operations whose replies were taken.
+    done: usize,
 }
 
 /// Region that names the node, the operations for that node, and the request.
@@ -208,14 +215,15 @@ fn begin<Op>(
     let deadline = session.deadline(exchange.timeout_ms);
     // If others can do the same, a node that does not even connect is left until they have.
     let is_patient = exchange.may_give_up.is_none() || is_alone;
-    let connected = if is_patient { deadline } else { deadline.min(session.deadline(BRIEF_MS)) };
+    let connected =
+        if is_patient { deadline } else { deadline.min(session.deadline(region.node.brief_ms())) };
     let mut conversation = region.node.begin(connected).map_err(|error| settle(session, region, error))?;
     let (link, sent) = (&mut *conversation.link, session.host().now());
     let posted = match is_alone {
         true => (exchange.post)(link, ops, deadline).map(|()| true),
         false => (exchange.post_some)(link, ops, deadline),
     };
-    Ok(Begun { sent, conversation, posted })
+    Ok(Begun { sent, conversation, posted, done: 0 })
 }
 
 /// Sends what the nodes did not take at once. The node that can take bytes next gets them next, so no node waits for
@@ -257,27 +265,41 @@ fn send_on<Op>(session: &Session, asked: &mut [Asked<'_, Op>], exchange: &Exchan
     }
 }
 
-/// Reports whether a node that may be given up does not answer, and does not say that it is there either.
-fn is_silent<Op>(session: &Session, (region, _, begun): &mut Asked<'_, Op>) -> bool {
-    match begun {
-        Err(error) => error.kind() == ErrorKind::Unreachable,
-        Ok(begun) => match begun.posted {
-            Ok(false) => true,
-            Ok(true) => {
-                let deadline = session.request_deadline();
-                match session.await_reply(Some(&region.node), &mut *begun.conversation.link, deadline, |_| {
-                    Ok(deadline)
-                }) {
-                    Ok(()) => false,
-                    Err(LinkError::TimedOut) => true,
-                    Err(error) => {
-                        begun.posted = Err(error);
-                        false
+/// Reports whether a node that may be given up falls silent before it has answered, and does not say that it is there
+/// either. Takes the replies that come.
+fn is_silent<Op>(
+    session: &Session,
+    (region, ops, begun): &mut Asked<'_, Op>,
+    exchange: &Exchange<'_, Op>,
+) -> bool {
+    loop {
+        let one = match begun {
+            Err(error) => return error.kind() == ErrorKind::Unreachable,
+            Ok(one) => one,
+        };
+        match one.posted {
+            Ok(true) if one.done < ops.len() => {}
+            Ok(is_sent) => return !is_sent,
+            Err(_) => return false,
+        }
+        let deadline = session.request_deadline();
+        let link = &mut *one.conversation.link;
+        match session.await_reply(Some(&region.node), link, deadline, |_| Ok(deadline)) {
+            Err(LinkError::TimedOut) => return true,
+            Err(error) => one.posted = Err(error),
+            Ok(()) => {
+                // This process writes to shared memory itself. The node only has to give it the memory, once.
+                let is_shm = link.transport() == Transport::Shm;
+                let until = if is_shm { session.deadline(region.node.brief_ms()) } else { deadline };
+                match (exchange.take_part)(link, ops, one.done, until) {
+                    Ok(done) => one.done = done,
+                    Err(LinkError::TimedOut) if is_shm => {
+                        *begun = Err(region.node.link_error(&LinkError::TimedOut));
                     }
+                    Err(error) => one.posted = Err(error),
                 }
             }
-            Err(_) => false,
-        },
+        }
     }
 }
 
@@ -286,7 +308,7 @@ fn finish<Op: Spanned>(
     session: &Session,
     region: &Arc<LeasedRegion>,
     repeat: Repeat,
-    Begun { sent, mut conversation, posted }: Begun,
+    Begun { sent, mut conversation, posted, mut done }: Begun,
     ops: &mut [Op],
     exchange: &Exchange<'_, Op>,
 ) -> Result<(), Error> {
@@ -321,7 +343,10 @@ fn finish<Op: Spanned>(
                 return Err(LinkError::TimedOut);
             }
         }
-        (exchange.take)(link, ops, deadline)
+        while done < ops.len() {
+            done = (exchange.take_part)(link, ops, done, deadline)?;
+        }
+        Ok(())
     });
     if taken.is_ok() {
         session.note_time(&*conversation.link, exchange.opcode, sent);

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind as Kind, name_and_host};
 use crate::options::{PoolOptions, TransportChoice};
+use crate::session_core::{BRIEF_MS, LOOK_MS};
 use farpool_host::{Event, HostEvent};
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_transport::shm::{MappedRegion, ShmSpace};
@@ -186,6 +187,12 @@ impl NodeLinks {
     /// Reports whether the node did not answer last time. Copies elsewhere are then preferred until it answers again.
     pub fn is_suspect(&self) -> bool {
         self.is_suspect.load(Ordering::Relaxed)
+    }
+
+    /// Returns the time limit in ms of a request that other nodes can do as well. A node that was silent last time has
+    /// less.
+    pub(crate) fn brief_ms(&self) -> u64 {
+        if self.is_suspect() { LOOK_MS } else { BRIEF_MS }
     }
 
     /// Notes that the node did not answer. Renewals find out when it does again.

@@ -7,7 +7,8 @@ use crate::file::FileInner;
 use crate::leases::Patience;
 use crate::node_batches::{NodeBatches, failure, may_arrive_late};
 use crate::node_links::LeasedRegion;
-use crate::plan::{FileMap, Segment, Stripe, StripeAhead};
+use crate::plan::{Allocation, FileMap, Segment, Stripe, StripeAhead};
+use crate::unlisted::PLACES_MAX;
 use farpool_erasure::StripeCode;
 use farpool_transport::WriteOp;
 use farpool_wire::Name;
@@ -72,17 +73,28 @@ impl OpenStripe {
         shard.extend_from_slice(bytes);
         self.held.push(Held { range, label });
         if self.held.len() == self.shards.len() {
-            let held = std::mem::take(&mut self.held);
-            self.before = held.iter().map(|held| held.label.clone()).collect();
-            let longest = held.iter().map(|held| held.range.end - held.range.start).max().unwrap_or(0);
-            self.shards
-                .iter_mut()
-                .chain(&mut self.parity)
-                .for_each(|shard| shard.resize(longest as usize, 0));
-            let code = StripeCode::new(self.shards.len(), self.parity.len());
-            if code.and_then(|code| code.encode(&self.shards, &mut self.parity)).is_ok() {
-                file.add_stripe_ahead(held, &self.parity);
-            }
+            self.close(file);
+        }
+    }
+
+    /// Writes the parity of the runs that are held, though they are fewer than a stripe has. A file without a whole
+    /// stripe gets a mirror instead.
+    pub(crate) fn end(&mut self, file: &FileInner) {
+        if !self.held.is_empty() && !file.state().ahead.is_empty() {
+            self.close(file);
+        }
+    }
+
+    /// Writes the parity of the runs that are held.
+    fn close(&mut self, file: &FileInner) {
+        let held = std::mem::take(&mut self.held);
+        self.before = held.iter().map(|held| held.label.clone()).collect();
+        let longest = held.iter().map(|held| held.range.end - held.range.start).max().unwrap_or(0);
+        let shards = &mut self.shards[..held.len()];
+        shards.iter_mut().chain(&mut self.parity).for_each(|shard| shard.resize(longest as usize, 0));
+        let code = StripeCode::new(shards.len(), self.parity.len());
+        if code.and_then(|code| code.encode(shards, &mut self.parity)).is_ok() {
+            file.add_stripe_ahead(held, &self.parity);
         }
     }
 }
@@ -128,17 +140,36 @@ impl FileInner {
         if (self.state().ahead.len() + 1) * (held.len() + parity.len()) > RUNS_MAX {
             return;
         }
+        let labels: Vec<Name> = held.iter().map(|held| held.label.clone()).collect();
+        // If a node turns out to be silent, another one gets its part.
+        let written = (0..PLACES_MAX).find_map(|_| self.write_ahead(labels.clone(), parity));
+        if let Some(runs) = written {
+            let data = held.into_iter().map(|held| held.range).collect();
+            self.state().ahead.push(StripeAhead { data, parity: runs });
+        }
+    }
+
+    /// Writes runs with parity to hosts other than those with the labels in `beside`. Returns where they are; `None` if
+    /// one could not be written.
+    fn write_ahead(
+        &self,
+        mut beside: Vec<Name>,
+        parity: &[Vec<u8>],
+    ) -> Option<Vec<Vec<Allocation<Arc<LeasedRegion>>>>> {
         let bytes = parity.first().map_or(0, Vec::len) as u64;
-        let mut labels: Vec<Name> = held.iter().map(|held| held.label.clone()).collect();
         let leases = &self.session.leases;
+        let give_back = |runs: Vec<Vec<_>>| leases.give_back(runs.into_iter().flatten().collect());
         let mut runs = Vec::with_capacity(parity.len());
         for _ in parity {
-            match leases.allocate_run(self.group, bytes, &labels, Patience::Brief) {
+            match leases.allocate_run(self.group, bytes, &beside, Patience::Brief) {
                 Ok(run) => {
-                    labels.extend(run.first().map(|first| first.region.node.info.host_label.clone()));
+                    beside.extend(run.first().map(|first| first.region.node.info.host_label.clone()));
                     runs.push(run);
                 }
-                Err(_) => return leases.give_back(runs.into_iter().flatten().collect()),
+                Err(_) => {
+                    give_back(runs);
+                    return None;
+                }
             }
         }
         let mut by_node = NodeBatches::default();
@@ -167,10 +198,10 @@ impl FileInner {
             }
         }
         if all().any(|extent| failure(&outcomes, &extent.region).is_some()) {
-            return leases.give_back(runs.into_iter().flatten().collect());
+            give_back(runs);
+            return None;
         }
-        let data = held.into_iter().map(|held| held.range).collect();
-        self.state().ahead.push(StripeAhead { data, parity: runs });
+        Some(runs)
     }
 
     /// Frees the parity that was written while the file was.

@@ -41,7 +41,7 @@ fn is_worth_another_copy(error: &Error) -> bool {
 }
 
 /// Reports whether bytes that could not be read may be at other nodes than this session knows.
-fn is_elsewhere(error: &Error) -> bool {
+pub(crate) fn is_elsewhere(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable)
 }
 

@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// in bytes per ms. 400 MB/s were measured on a virtual machine whose host had to find the pages first.
 const WORK_BYTES_PER_MS: u64 = 128 << 10;
 
-/// Time limit in ms of what another node can do as well: a read, or a step of a scan, which takes a quarter of that at
-/// most (spec/wire.md).
-pub const BRIEF_MS: u64 = 1_000;
-/// Time in ms after which a node that has not answered is asked whether it is there, if others can do the same.
-pub(crate) const LOOK_MS: u64 = BRIEF_MS / 4;
+/// Time limit in ms of what another node can do as well: a read, or a step of a scan.
+pub const BRIEF_MS: u64 = 750;
+/// Time in ms after which a node that has not answered is asked whether it is there, if others can do the same. The
+/// rest of [`BRIEF_MS`] is for the answer.
+pub(crate) const LOOK_MS: u64 = BRIEF_MS / 3;
 /// Bytes of such a read or write for which the node has 1 ms more: 16 MB/s, a slow link.
 const BRIEF_BYTES_PER_MS: u64 = 16 << 10;
 

@@ -1,14 +1,20 @@
 //! Files that are being written to be published, with runs of bytes that each lie in one region.
 
-use crate::error::Error;
-use crate::file::FarFile;
+use crate::error::{Error, ErrorKind};
+use crate::file::{FarFile, WriteRange};
 use crate::leases::Patience;
+use crate::node_links::NodeLinks;
 use crate::options::{IfTaken, Protection};
 use crate::parity_ahead::OpenStripe;
 use crate::pool::Pool;
+use crate::read::is_elsewhere;
 use crate::recipe::Recipe;
-use farpool_wire::FileClass;
+use crate::stats::add;
+use farpool_wire::{FileClass, Name};
 use std::sync::Arc;
+
+/// Number of places that bytes are written to, at most, until a node takes them.
+pub(crate) const PLACES_MAX: u32 = 3;
 
 /// New pinned file that has no name until it is published. It is deleted on drop if it was not, because nobody else
 /// knows of it.
@@ -47,9 +53,17 @@ impl Unlisted {
         }
     }
 
-    /// Appends bytes.
-    pub fn append(&self, bytes: &[u8]) -> Result<(), Error> {
-        self.file.write_at(self.end(), bytes)
+    /// Appends bytes, at [`Self::end`].
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let at = self.end();
+        if self.stripe.is_none() {
+            return self.file.write_at(at, bytes);
+        }
+        match self.append_in_one_region(bytes) {
+            // No region may be as large.
+            Err(error) if error.kind() == ErrorKind::Exhausted => self.place(bytes, |_| Ok(at)).map(drop),
+            appended => appended.map(|appended| debug_assert_eq!(appended, at)),
+        }
     }
 
     /// Appends bytes in a single region, so that a single node can serve them. Returns where they begin in the file. If
@@ -64,23 +78,68 @@ impl Unlisted {
         if self.may_widen && held > 0 && (held - free) * 4 >= held {
             self.may_widen = inner.session.leases.widen(inner.group, count);
         }
-        let beside = self.stripe.as_ref().map(OpenStripe::beside).unwrap_or_default();
-        let offset = match inner.grow_in_one_region(count, beside.clone()) {
-            // No other host has room.
-            Err(_) if !beside.is_empty() => {
-                if let Some(stripe) = &mut self.stripe {
-                    stripe.give_up();
-                }
-                inner.grow_in_one_region(count, Vec::new())?
-            }
-            grown => grown?,
-        };
-        self.file.write_at(offset, bytes)?;
+        let offset = self.place(bytes, |unlisted| unlisted.grow(count))?;
+        let inner = &self.file.inner;
         if let Some(stripe) = &mut self.stripe {
             let end = inner.state().map.allocated();
             stripe.add(inner, offset..end, bytes);
         }
         Ok(offset)
+    }
+
+    /// Writes bytes to extents of their own, at the offset that `grow` returns. If their nodes are lost, others get them;
+    /// if they are silent, others that have memory. Returns the offset.
+    fn place(
+        &mut self,
+        bytes: &[u8],
+        grow: impl Fn(&mut Unlisted) -> Result<u64, Error>,
+    ) -> Result<u64, Error> {
+        let before = self.file.length();
+        let mut left = PLACES_MAX;
+        loop {
+            left -= 1;
+            let offset = grow(self)?;
+            let can_move = |node: &NodeLinks| left > 0 && self.has_room_without(node, bytes.len() as u64);
+            match self.file.write_unless(&[WriteRange { offset, from: bytes }], &can_move) {
+                // Only these bytes are behind the former end.
+                Err(error) if left > 0 && is_elsewhere(&error) => self.file.truncate(before)?,
+                Err(error) => {
+                    add(&self.file.inner.session.counters().failed_ops, 1);
+                    return Err(error);
+                }
+                Ok(()) => return Ok(offset),
+            }
+        }
+    }
+
+    /// Reports whether other nodes than a silent one have memory for bytes in a single region.
+    fn has_room_without(&self, node: &NodeLinks, bytes: u64) -> bool {
+        // No memory is taken from a suspect.
+        let was_suspect = node.is_suspect();
+        node.suspect();
+        let inner = &self.file.inner;
+        let leases = &inner.session.leases;
+        let beside = self.stripe.as_ref().map(OpenStripe::beside).unwrap_or_default();
+        let spare = |beside: &[Name]| leases.allocate_run(inner.group, bytes, beside, Patience::Brief);
+        let found = if beside.is_empty() { spare(&[]) } else { spare(&beside).or_else(|_| spare(&[])) };
+        let has_room = found.map(|run| leases.give_back(run)).is_ok();
+        node.set_suspect(has_room || was_suspect);
+        has_room
+    }
+
+    /// Adds extents for bytes that lie in a single region. Returns where they begin.
+    fn grow(&mut self, bytes: u64) -> Result<u64, Error> {
+        let beside = self.stripe.as_ref().map(OpenStripe::beside).unwrap_or_default();
+        match self.file.inner.grow_in_one_region(bytes, beside.clone()) {
+            // No other host has room.
+            Err(_) if !beside.is_empty() => {
+                if let Some(stripe) = &mut self.stripe {
+                    stripe.give_up();
+                }
+                self.file.inner.grow_in_one_region(bytes, Vec::new())
+            }
+            grown => grown,
+        }
     }
 
     /// Sets the recipe with which the file is published.
@@ -91,7 +150,10 @@ impl Unlisted {
     }
 
     /// Seals the file (makes it immutable) and publishes it under its name.
-    pub fn publish(self, if_taken: IfTaken) -> Result<(), Error> {
+    pub fn publish(mut self, if_taken: IfTaken) -> Result<(), Error> {
+        if let Some(stripe) = &mut self.stripe {
+            stripe.end(&self.file.inner);
+        }
         self.file.publish(if_taken)
     }
 }

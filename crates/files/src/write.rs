@@ -24,7 +24,11 @@ use std::sync::Arc;
 const ENCRYPTED_BYTES_AT_ONCE: u64 = 8 << 20;
 
 impl FileInner {
-    pub(crate) fn write_ranges(&self, ranges: &[WriteRange<'_>]) -> Result<(), Error> {
+    pub(crate) fn write_ranges(
+        &self,
+        ranges: &[WriteRange<'_>],
+        can_move: &dyn Fn(&NodeLinks) -> bool,
+    ) -> Result<(), Error> {
         // An empty write behind the end does not move the end.
         let mut ranges: Vec<WriteRange<'_>> =
             ranges.iter().filter(|range| !range.from.is_empty()).copied().collect();
@@ -36,7 +40,7 @@ impl FileInner {
             let single = |ranges: &'_ [WriteRange<'_>]| ranges[0].file();
             let runs: Vec<WriteRun<'_>> =
                 ranges.chunks(1).map(|ranges| WriteRun { file: single(ranges), ranges }).collect();
-            return self.write_runs(&runs);
+            return self.write_runs(&runs, can_move);
         }
         let mut rest = &mut ranges[..];
         while !rest.is_empty() {
@@ -48,7 +52,7 @@ impl FileInner {
             };
             let count = rest.iter().take_while(|range| fits(range)).count().max(1);
             let (now, later) = rest.split_at_mut(count);
-            self.write_runs(&page_runs(now))?;
+            self.write_runs(&page_runs(now), can_move)?;
             rest = later;
         }
         Ok(())
@@ -57,7 +61,7 @@ impl FileInner {
     /// Writes several runs of a file at once. Runs of an encrypted file are whole pages and do not overlap. Bytes that
     /// their pages already hold are fetched first, for all runs. If that fails, or if an earlier write to one of them
     /// may still arrive, nothing is sent. After that, runs of an encrypted file succeed or fail one by one.
-    fn write_runs(&self, runs: &[WriteRun<'_>]) -> Result<(), Error> {
+    fn write_runs(&self, runs: &[WriteRun<'_>], can_move: &dyn Fn(&NodeLinks) -> bool) -> Result<(), Error> {
         let bytes_of = |file: &Range<u64>| (file.end - file.start) as usize;
         let hull = hull(runs.iter().map(|run| (run.file.start, bytes_of(&run.file))));
         let (lock, segments) = loop {
@@ -111,8 +115,9 @@ impl FileInner {
                 }
             }
         }
-        let may_give_up =
-            |node: &NodeLinks, outcomes: &[Outcome]| self.is_enough_without(node, &sent, outcomes);
+        let may_give_up = |node: &NodeLinks, outcomes: &[Outcome]| {
+            self.is_enough_without(node, &sent, outcomes) || can_move(node)
+        };
         let outcomes = by_node.write(&self.session, &may_give_up);
         {
             let mut state = self.state();
@@ -334,7 +339,7 @@ impl FileInner {
             let mut at = hole.start;
             while at < hole.end {
                 let count = (hole.end - at).min(EXTENT_BYTES_MAX) as usize;
-                self.write_ranges(&[WriteRange { offset: at, from: &zeros[..count] }])?;
+                self.write_ranges(&[WriteRange { offset: at, from: &zeros[..count] }], &|_| false)?;
                 at += count as u64;
             }
         }

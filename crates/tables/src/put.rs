@@ -184,7 +184,7 @@ impl Writer {
         Ok(())
     }
 
-    fn end(self, schema: SchemaRef, if_taken: IfTaken) -> Result<(), Error> {
+    fn end(mut self, schema: SchemaRef, if_taken: IfTaken) -> Result<(), Error> {
         let mut bytes = Vec::new();
         let mut footer = Footer { schema, groups: self.groups, encryption: None };
         if let Some(TableEncryption { cipher, salt, check }) = &self.encryption {

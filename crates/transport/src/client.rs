@@ -40,6 +40,8 @@ pub struct FrameLink<S> {
     called: VecDeque<u64>,
     /// Progress of the write that `post_write_some` has begun and not finished.
     begun: Option<Begun>,
+    /// First refusal among the replies of a write that were taken so far.
+    refused: FirstRefusal,
     /// Bytes of later replies that were received together with a refused reply. The first `ahead_taken` of them have
     /// been taken.
     ahead: Vec<u8>,
@@ -121,6 +123,7 @@ impl<S: Stream> FrameLink<S> {
             owed: 0,
             called: VecDeque::new(),
             begun: None,
+            refused: FirstRefusal::default(),
             ahead: Vec::new(),
             ahead_taken: 0,
         }
@@ -633,15 +636,26 @@ impl<S: Stream> Link for FrameLink<S> {
     }
 
     fn take_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
-        let mut refused = FirstRefusal::default();
         let mut done = 0;
         while done < ops.len() {
-            let (count, result) = self.take_write_frame(deadline)?;
-            refused.note(done, result);
-            done += count;
+            done = self.take_write_part(ops, done, deadline)?;
+        }
+        Ok(())
+    }
+
+    fn take_write_part(
+        &mut self,
+        ops: &[WriteOp<'_>],
+        done: usize,
+        deadline: MonoNs,
+    ) -> Result<usize, LinkError> {
+        let (count, result) = self.take_write_frame(deadline)?;
+        self.refused.note(done, result);
+        if done + count < ops.len() {
+            return Ok(done + count);
         }
         self.rest();
-        refused.result()
+        std::mem::take(&mut self.refused).result().map(|()| done + count)
     }
 
     fn is_worn(&self) -> bool {

@@ -222,6 +222,17 @@ pub trait Link: Send {
         self.write(ops, deadline)
     }
 
+    /// Takes one reply of the oldest write that was posted, of which `done` operations were answered. Returns how many
+    /// are answered now. Errors are those of [`Self::write`]; a refusal comes with the last reply.
+    fn take_write_part(
+        &mut self,
+        ops: &[WriteOp<'_>],
+        _done: usize,
+        deadline: MonoNs,
+    ) -> Result<usize, LinkError> {
+        self.take_write(ops, deadline).map(|()| ops.len())
+    }
+
     /// Reports whether the link should be replaced by a new one before the next caller uses it, because many TLS
     /// records were sent or received under its keys: half of the permitted number. Always false without TLS.
     fn is_worn(&self) -> bool {
@@ -288,6 +299,15 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn take_write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
         (**self).take_write(ops, deadline)
+    }
+
+    fn take_write_part(
+        &mut self,
+        ops: &[WriteOp<'_>],
+        done: usize,
+        deadline: MonoNs,
+    ) -> Result<usize, LinkError> {
+        (**self).take_write_part(ops, done, deadline)
     }
 
     fn is_worn(&self) -> bool {

@@ -17,7 +17,7 @@ pub(super) fn make_again(pool: &Pool, name: &str, file: FileId, recipe: &Recipe)
     let mut number = [0; 8];
     number.copy_from_slice(&recipe.body);
     let content = world(|world| world.parties.names.content(u64::from_le_bytes(number)));
-    let made = Unlisted::create(pool, name.to_owned(), None).and_then(|made| {
+    let made = Unlisted::create(pool, name.to_owned(), None).and_then(|mut made| {
         made.append(&content)?;
         made.set_recipe(recipe)?;
         made.publish(IfTaken::ReplaceOnly(file))

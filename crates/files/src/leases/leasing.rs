@@ -150,7 +150,7 @@ impl Leases {
         const ROUNDS: u32 = 3;
         let mut growing = self.grow();
         for _ in 0..ROUNDS {
-            if let Some(allocations) = self.allocate_run_from_held(group, bytes, apart) {
+            if let Some(allocations) = self.allocate_run_from_held(group, bytes, apart, false) {
                 return Ok(allocations);
             }
             // Each row group of a table would ask again for memory that the pool lacks.
@@ -161,11 +161,14 @@ impl Leases {
                 if apart.levels() > 0 {
                     growing.brief_until[apart.levels()] = self.base.deadline(BRIEF_PAUSE_MS);
                 }
-                return Err(error);
+                // A node that did not answer last time is better than none.
+                let takes_suspects = patience == Patience::Full;
+                let held = || self.allocate_run_from_held(group, bytes, apart, true);
+                return takes_suspects.then(held).flatten().ok_or(error);
             }
         }
         let message = format!("no leased region has {bytes} contiguous free bytes");
-        self.allocate_run_from_held(group, bytes, apart)
+        self.allocate_run_from_held(group, bytes, apart, false)
             .ok_or_else(|| Error::new(ErrorKind::Exhausted, message))
     }
 
@@ -174,8 +177,10 @@ impl Leases {
         group: Group,
         bytes: u64,
         apart: &Apart,
+        takes_suspects: bool,
     ) -> Option<Vec<Allocation<Arc<LeasedRegion>>>> {
-        let is_good = |node: &NodeLinks| !node.is_suspect() && apart.allows(&node.info.host_label);
+        let is_good =
+            |node: &NodeLinks| (takes_suspects || !node.is_suspect()) && apart.allows(&node.info.host_label);
         let mut held = self.held.lock();
         loop {
             let unfit = self.nodes.unfit(is_good);

@@ -13,7 +13,8 @@ mod leasing;
 mod renewal;
 mod watching;
 
-pub(crate) use watching::{NodeRequest, Waits};
+pub(crate) use watching::NodeRequest;
+pub use watching::Waits;
 
 use crate::broker::{Broker, answer_of};
 use crate::error::Error;
@@ -154,9 +155,13 @@ impl Leases {
 
     /// Checks that the leases at the region's node still hold. Renews them first if they are past their time.
     pub(crate) fn check(&self, region: &LeasedRegion) -> Result<(), Error> {
+        self.check_within(region, self.base.options.request_timeout_ms)
+    }
+
+    fn check_within(&self, region: &LeasedRegion, timeout_ms: u64) -> Result<(), Error> {
         region.check_usable()?;
         if region.is_leased && self.base.host.now() >= region.node.leased_until() {
-            self.renew(&region.node)?;
+            self.renew_within(&region.node, timeout_ms)?;
             region.check_usable()?;
         }
         Ok(())

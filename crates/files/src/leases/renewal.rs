@@ -165,7 +165,11 @@ impl Leases {
         let mut by_node: BTreeMap<(NodeId, Incarnation), Vec<Arc<LeasedRegion>>> = BTreeMap::new();
         let mut failed = None;
         for region in regions {
-            if let Err(error) = self.check(&region) {
+            let timeout_ms = match waits {
+                Waits::Long => self.base.options.request_timeout_ms,
+                Waits::WhileItIsThere => region.node.brief_ms(),
+            };
+            if let Err(error) = self.check_within(&region, timeout_ms) {
                 failed.get_or_insert(error);
                 continue;
             }

@@ -1,8 +1,8 @@
 //! Requests to nodes that may be silent, where others can do the same.
 //!
 //! The idea: while a node has not answered, it is asked now and then over another connection whether it is there. A
-//! slow node says so and is waited for. A silent one is given up after [`LOOK_MS`] and half of [`BRIEF_MS`], long
-//! before the time limit of the request, and is a suspect until it answers again.
+//! slow node says so and is waited for. A silent one is given up after [`BRIEF_MS`], long before the time limit of the
+//! request, and is a suspect until it answers again. A suspect is given up after 2 [`LOOK_MS`].
 
 use super::Leases;
 use crate::error::{Error, ErrorKind};
@@ -13,12 +13,12 @@ use farpool_wire::{MonoNs, Reply, Request};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Effort to get an answer from a node.
+/// Effort to get an answer from a node, or from the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// The node is waited for until the time limit.
+pub enum Waits {
+    /// It is waited for until the time limit.
     Long,
-    /// The node is given up if it is silent.
+    /// It is given up if it is silent.
     WhileItIsThere,
 }
 
@@ -57,7 +57,7 @@ impl Leases {
 
     /// Asks a node whether it is there. Any answer will do.
     pub(crate) fn answers(&self, node: &NodeLinks) -> bool {
-        let deadline = self.base.deadline(BRIEF_MS / 2);
+        let deadline = self.base.deadline(node.brief_ms().min(BRIEF_MS - LOOK_MS));
         let renew = Request::Renew(self.proof.clone());
         let asked = node.converse(deadline, Repeat::Harmless, |link| match link.call(&renew, deadline) {
             Err(LinkError::Refused { .. }) => Ok(()),
@@ -87,7 +87,7 @@ impl Leases {
     ) -> Result<(Conversation, Result<(), LinkError>), Error> {
         let connected = match waits {
             Waits::Long => deadline,
-            Waits::WhileItIsThere => deadline.min(self.base.deadline(BRIEF_MS)),
+            Waits::WhileItIsThere => deadline.min(self.base.deadline(node.brief_ms())),
         };
         let mut conversation = node.begin(connected).inspect_err(|error| note_silence(node, error))?;
         let posted = conversation.link.post_call(request, connected);

@@ -149,9 +149,11 @@ impl<R: Copy + Ord> Allocator<R> {
         self.regions.get(&region).is_some_and(|usage| !usage.late.is_empty())
     }
 
-    /// Removes a region whose lease is over. Returns how many of its bytes were in use.
+    /// Removes a region whose lease is over. Returns how many of its bytes were in use, without those that were given
+    /// back.
     pub fn remove(&mut self, region: R) -> u64 {
-        let used_units = self.regions.remove(&region).map_or(0, |usage| usage.used_units);
+        let in_use = |usage: RegionUse| usage.used_units - usage.given_up_units;
+        let used_units = self.regions.remove(&region).map_or(0, in_use);
         u64::from(used_units) * EXTENT_BYTES_MIN
     }
 

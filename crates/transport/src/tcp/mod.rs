@@ -16,6 +16,7 @@ use farpool_host::waiting::time_left;
 use farpool_wire::{ClientId, MonoNs};
 use std::io;
 use std::net::TcpStream;
+use std::time::Duration;
 
 /// Connects to `host:port` within the limits of `exposure`, and exchanges greetings. With TLS the peer must prove that
 /// it is `expected`.
@@ -47,7 +48,11 @@ pub fn connect_for(
     })
 }
 
-/// Connects to `host:port` within the limits of `exposure`, and exchanges nothing.
+/// Time in ms after which connecting begins again. Each time it is twice as long.
+const CONNECT_MS: u64 = 1_000;
+
+/// Connects to `host:port` within the limits of `exposure`, and exchanges nothing. While a network is cut off the
+/// kernel waits longer and longer before it asks again, so connecting begins again now and then.
 pub(crate) fn connect_socket(
     exposure: &Exposure,
     address: &str,
@@ -58,13 +63,23 @@ pub(crate) fn connect_socket(
         ExposureError::Unresolved(error) => LinkError::Disconnected(error),
         ExposureError::Beyond(error) => LinkError::Untrusted(error),
     })?;
-    for resolved in addresses {
-        let Some(left) = time_left(deadline, clock::now()) else { return Err(LinkError::TimedOut) };
-        let left = std::time::Duration::new(left.tv_sec as u64, left.tv_nsec as u32);
-        match TcpStream::connect_timeout(&resolved, left).and_then(Socket::tcp) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => last = error,
+    let mut patience = Duration::from_millis(CONNECT_MS);
+    loop {
+        let mut is_silent = false;
+        for resolved in &addresses {
+            let Some(left) = time_left(deadline, clock::now()) else { return Err(LinkError::TimedOut) };
+            let left = Duration::new(left.tv_sec as u64, left.tv_nsec as u32);
+            match TcpStream::connect_timeout(resolved, left.min(patience)).and_then(Socket::tcp) {
+                Ok(socket) => return Ok(socket),
+                Err(error) => {
+                    is_silent |= error.kind() == io::ErrorKind::TimedOut;
+                    last = error;
+                }
+            }
         }
+        if !is_silent {
+            return Err(broken(last));
+        }
+        patience *= 2;
     }
-    Err(broken(last))
 }
