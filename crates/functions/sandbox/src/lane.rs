@@ -370,7 +370,7 @@ impl Serving<'_> {
         Some(())
     }
 
-    /// Calls a function that this lane has given a number. `None` if the caller has left.
+    /// Calls a function that this lane has given a number. `None` if the caller has left, or no instance can be made.
     fn call(&mut self, lane: &mut Lane, of: Header, call: CallFunction) -> Option<End> {
         self.output = None;
         let index = call.number as usize;
@@ -389,15 +389,23 @@ impl Serving<'_> {
             }
             Function::Module { compiled, entry, warm } => {
                 let (compiled, entry) = (compiled.clone(), *entry);
+                GROWTH_REFUSED.set(false);
                 let mut ready = match warm.take() {
                     Some(ready) if !call.fresh || ready.used == 0 => ready,
                     other => match self.warm_anew(other, &compiled, &entry) {
                         Ok(ready) => ready,
-                        Err(_) => {
-                            return Some(End::before(
-                                of,
-                                called(Outcome::MemoryFull, self.process.heap_bytes),
-                            ));
+                        Err(_) if GROWTH_REFUSED.get() => {
+                            let full = called(Outcome::MemoryFull, self.process.heap_bytes);
+                            return Some(End::before(of, full));
+                        }
+                        // Its data or table do not fit.
+                        Err(error) if error.is::<Trap>() => {
+                            return Some(End::before(of, called(Outcome::OutOfBounds, 0)));
+                        }
+                        Err(error) => {
+                            // The function is not to blame. Its caller tries again, over another lane.
+                            eprintln!("farpool-sandbox: a module cannot be instantiated: {error:#}");
+                            return None;
                         }
                     },
                 };

@@ -299,6 +299,7 @@ unsafe impl wasmtime::MemoryCreator for Spaces {
             return Err(format!("{reserved:?} and {guard} bytes of addresses are not reserved"));
         }
         if minimum > space.layout.heap_bytes {
+            GROWTH_REFUSED.set(true);
             let max = space.layout.heap_bytes;
             return Err(format!("the module needs {minimum} bytes of heap; at most {max} are permitted"));
         }
