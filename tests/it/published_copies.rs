@@ -14,6 +14,7 @@ use farpool::{
     PoolOptions, Protection, TransportChoice,
 };
 use farpool_broker::LeaseSettings;
+use farpool_wire::Incarnation;
 use farpool_wire::control::{DrainNode, StatusReport};
 use rustix::process::Signal;
 use std::convert::Infallible;
@@ -131,15 +132,16 @@ fn copies_lie_in_different_zones_so_that_the_loss_of_a_whole_zone_loses_nothing(
     }
 }
 
+/// Starts a node on a host of its own.
+fn start_node(name: &str, broker: &Process) -> Process {
+    let fixed = ["--memory", "128MiB", "--region-size", "4MiB", "--no-reserve", "--broker", &broker.ready];
+    Process::start(&[&["node", "--name", name, "--host-label", name][..], &fixed[..]].concat())
+}
+
 /// Broker, nodes on hosts of their own, and a session that gives requests five minutes.
-fn processes<const NODES: usize>(transport: TransportChoice) -> (Process, [Process; NODES], Pool) {
-    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", "60s"]);
-    let node = |name: &str| {
-        let fixed =
-            ["--memory", "128MiB", "--region-size", "4MiB", "--no-reserve", "--broker", &broker.ready];
-        Process::start(&[&["node", "--name", name, "--host-label", name][..], &fixed[..]].concat())
-    };
-    let nodes = std::array::from_fn(|index| node(["one", "two", "three"][index]));
+fn processes<const NODES: usize>(transport: TransportChoice, ttl: &str) -> (Process, [Process; NODES], Pool) {
+    let broker = Process::start(&["broker", "--listen", "127.0.0.1:0", "--ttl", ttl]);
+    let nodes = std::array::from_fn(|index| start_node(["one", "two", "three", "four"][index], &broker));
     let options = PoolOptions { transport, request_timeout_ms: 300_000, ..PoolOptions::default() };
     let pool = Pool::connect_with(&broker.ready, options).expect("a session");
     until(&pool, PATIENCE, "all nodes", |status| status.nodes.len() == NODES);
@@ -150,7 +152,7 @@ fn processes<const NODES: usize>(transport: TransportChoice) -> (Process, [Proce
 fn node_that_stalls_is_not_waited_for_where_another_has_a_copy() {
     for (transport, stalled) in TRANSPORTS.into_iter().flat_map(|transport| [(transport, 0), (transport, 1)])
     {
-        let (_broker, nodes, pool) = processes::<2>(transport);
+        let (_broker, nodes, pool) = processes::<2>(transport, "60s");
         let bytes = publish(&pool, "view", &mut Random(13));
         let table = put(&pool, "numbers");
         let view = pool.open("view").expect("published");
@@ -170,12 +172,53 @@ fn node_that_stalls_is_not_waited_for_where_another_has_a_copy() {
     }
 }
 
+/// The client has not heard of the copies that were made after the first node was lost.
+#[test]
+fn copies_that_were_made_again_are_found_when_a_second_node_stalls() {
+    for transport in TRANSPORTS {
+        let (broker, nodes, pool) = processes::<3>(transport, "3s");
+        let bytes = publish(&pool, "view", &mut Random(19));
+        let table = put(&pool, "numbers");
+        let view = pool.open("view").expect("published");
+        let caller = view.caller(CallerOptions::default()).expect("a caller");
+        let use_all = || {
+            for placement in Placement::FIXED {
+                sum(&table, placement);
+            }
+            let mut into = vec![0; bytes.len()];
+            assert_eq!(view.read_at(0, &mut into).expect("readable"), bytes.len());
+            assert!(into == bytes, "{transport:?}: the view has the bytes that were written");
+            check_call(&caller, &bytes);
+        };
+        let life = |status: &StatusReport| {
+            let is_it = |node: &&NodeStatus| &*node.info.name == "one" && node.alive;
+            status.nodes.iter().find(is_it).map(|node| node.info.incarnation)
+        };
+        let before = life(&pool.status().expect("a status"));
+        nodes[0].signal(Signal::KILL);
+        use_all();
+        // The broker knows what the node has lost once it is back.
+        let _again = start_node("one", &broker);
+        let is_back = |now: Option<Incarnation>| now.is_some() && now != before;
+        until(&pool, PATIENCE, "the node is back", |status| is_back(life(status)));
+        wait_for_copies(&pool);
+        nodes[1].signal(Signal::STOP);
+        let begun = Instant::now();
+        use_all();
+        // Anything that had waited for the whole time of a request would have taken 300 s.
+        assert!(begun.elapsed() < Duration::from_secs(150), "{transport:?}: {:?}", begun.elapsed());
+        nodes[1].signal(Signal::CONT);
+    }
+}
+
 #[test]
 fn table_is_put_on_other_nodes_while_one_stalls() {
+    let parity = PutOptions { protection: Some(Protection::Rs { data: 2, parity: 1 }), ..MIRROR };
     for (transport, stalled) in
-        TRANSPORTS.into_iter().flat_map(|transport| (0..3).map(move |at| (transport, at)))
+        TRANSPORTS.into_iter().flat_map(|transport| (0..4).map(move |at| (transport, at)))
     {
-        let (_broker, nodes, pool) = processes::<3>(transport);
+        let (_broker, nodes, pool) = processes::<4>(transport, "60s");
+        let options = if stalled % 2 == 0 { &MIRROR } else { &parity };
         put(&pool, "numbers");
         let (puts, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let begun = Instant::now();
@@ -184,7 +227,7 @@ fn table_is_put_on_other_nodes_while_one_stalls() {
                 while !is_over.load(Ordering::Relaxed) {
                     let batch = numbers();
                     let batches = [Ok::<_, Infallible>(batch.clone())];
-                    pool.put_table_with("numbers", batch.schema(), batches, &MIRROR).expect("put");
+                    pool.put_table_with("numbers", batch.schema(), batches, options).expect("put");
                     puts.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -209,11 +252,36 @@ fn table_is_put_on_other_nodes_while_one_stalls() {
     }
 }
 
+#[test]
+fn table_is_put_once_the_only_node_goes_on() {
+    for transport in TRANSPORTS {
+        let (_broker, nodes, pool) = processes::<1>(transport, "60s");
+        let single = PutOptions { protection: Some(Protection::None), ..MIRROR };
+        std::thread::scope(|scope| {
+            let putting = scope.spawn(|| {
+                for _ in 0..3 {
+                    let batch = numbers();
+                    let batches = [Ok::<_, Infallible>(batch.clone())];
+                    pool.put_table_with("numbers", batch.schema(), batches, &single).expect("put");
+                }
+            });
+            while !putting.is_finished() {
+                nodes[0].signal(Signal::STOP);
+                std::thread::park_timeout(Duration::from_secs(2));
+                nodes[0].signal(Signal::CONT);
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+            putting.join().expect("put");
+        });
+        sum(&pool.table("numbers").expect("a table"), Placement::Ship);
+    }
+}
+
 /// The short time that a node has where another has a copy must not make an error of slowness.
 #[test]
 fn copies_that_are_all_slow_are_waited_for() {
     for transport in TRANSPORTS {
-        let (_broker, nodes, pool) = processes::<2>(transport);
+        let (_broker, nodes, pool) = processes::<2>(transport, "60s");
         let bytes = publish(&pool, "view", &mut Random(17));
         let table = put(&pool, "numbers");
         let view = pool.open("view").expect("published");

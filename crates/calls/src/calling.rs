@@ -349,7 +349,7 @@ impl Caller {
         if let Station::Here = station {
             self.fetch_missing(&call.lists, places)?;
         }
-        let watched = station.links().filter(|node| call.is_brief && places.has_others(node));
+        let watched = station.links().filter(|_| call.is_brief);
         let hedged = call.hedged.zip(station.links());
         let requests = Requests { session: &self.session, watched, hedged };
         let mut broken_lanes = 0;

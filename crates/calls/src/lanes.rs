@@ -31,8 +31,8 @@ impl Side {
 /// Requests to a node, or to a sandbox process of this machine, and how long each is waited for.
 pub(crate) struct Requests<'s> {
     pub(crate) session: &'s Session,
-    /// Node that is asked whether it is there while it does not answer, because others can do the same. `None` if a
-    /// request is waited for until its deadline.
+    /// Node that is asked whether it is there while it does not answer, because others may be able to do the same.
+    /// `None` if a request is waited for until its deadline.
     pub(crate) watched: Option<&'s Arc<NodeLinks>>,
     /// The try of a call that the requests are for, if it has two, and the node that runs it.
     pub(crate) hedged: Option<(Try<'s>, &'s Arc<NodeLinks>)>,

@@ -105,6 +105,12 @@ impl Locations {
         })
     }
 
+    /// Reports whether none of these nodes is needed.
+    pub(crate) fn avoids(&self, nodes: &[String]) -> bool {
+        let is_named = |node: &NodeLinks| nodes.iter().any(|name| **name == *node.info.name);
+        !self.nodes.iter().any(|(node, _)| is_named(node))
+    }
+
     /// Reports whether the bytes lie in the same regions.
     pub(crate) fn is_same(&self, other: &Locations) -> bool {
         let regions = |of: &Locations| -> Vec<_> {

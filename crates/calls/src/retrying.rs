@@ -2,8 +2,8 @@
 
 use crate::calling::Caller;
 use crate::places::Locations;
-use farpool_files::beneath;
-use farpool_files::{Error, ErrorKind};
+use farpool_files::beneath::{self, Waits};
+use farpool_files::{Error, ErrorKind, Protection};
 use std::sync::Arc;
 
 /// Number of times that a call is made, at most.
@@ -12,29 +12,26 @@ const TRIES_MAX: u32 = 4;
 impl Caller {
     /// Calls `run` with the locations of the bytes, and again while bytes are lost or cannot be reached and there are
     /// others elsewhere. A retry is safe, because functions have no side effects. `run` is also told whether a silent
-    /// node is to be given up soon where others can do the same.
+    /// node is to be given up soon, because others may be able to do the same.
     pub(crate) fn retry_if_moved<T>(
         &self,
         run: impl Fn(&Locations, bool) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut places = self.places_now();
-        let mut is_brief = true;
-        // Names of nodes that have lost the bytes, though they answer: they have started again.
+        let mut is_brief = self.file.protection() != Protection::None;
+        // Names of nodes that have lost the bytes, though they answer, as they have started again; and of silent ones.
         let mut without = Vec::new();
         for _ in 1..TRIES_MAX {
             let error = match run(&places, is_brief) {
                 Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable) => error,
                 other => return other,
             };
-            if error.kind() == ErrorKind::Lost {
-                without.extend(error.node().map(str::to_owned));
-            }
-            match self.look_again(&places, &error, &without) {
+            without.extend(error.node().map(str::to_owned));
+            let waits = if is_brief { Waits::WhileItIsThere } else { Waits::Long };
+            match self.look_again(&places, &error, &without, waits) {
                 Ok(found) => places = found,
                 // All that have the bytes are silent. They may only be slow.
-                Err(_) if error.kind() == ErrorKind::Unreachable && is_brief && places.has_any_other() => {
-                    is_brief = false;
-                }
+                Err(_) if error.kind() == ErrorKind::Unreachable && is_brief => is_brief = false,
                 Err(error) => return Err(error),
             }
         }
@@ -53,7 +50,7 @@ impl Caller {
         places
     }
 
-    /// Returns where the bytes are after a call failed with `error`.
+    /// Returns where the bytes are after a call failed with `error`. Waits for the broker as `waits` says.
     ///
     /// Errors: they are nowhere else.
     fn look_again(
@@ -61,16 +58,25 @@ impl Caller {
         places: &Locations,
         error: &Error,
         without: &[String],
+        waits: Waits,
     ) -> Result<Arc<Locations>, Error> {
         let found = Locations::of(&self.file, self.range.clone(), without);
         match found {
             Ok(found) if found.is_live() && !(error.kind() == ErrorKind::Lost && found.is_same(places)) => {
                 Ok(self.go_to(found))
             }
-            _ if error.kind() == ErrorKind::Unreachable => match beneath::look_for_copies(&self.file) {
-                true => Locations::of(&self.file, self.range.clone(), without).map(|found| self.go_to(found)),
-                false => Err(error.clone()),
-            },
+            // Others were silent before, and may be back.
+            Ok(found) if error.kind() == ErrorKind::Unreachable && found.avoids(without) => {
+                Ok(self.go_to(found))
+            }
+            _ if error.kind() == ErrorKind::Unreachable => {
+                match beneath::look_for_copies(&self.file, waits) {
+                    true => {
+                        Locations::of(&self.file, self.range.clone(), without).map(|found| self.go_to(found))
+                    }
+                    false => Err(error.clone()),
+                }
+            }
             _ => {
                 // The bytes may have moved, or been rebuilt.
                 beneath::reopen(&self.file, error)?;

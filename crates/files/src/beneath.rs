@@ -8,10 +8,12 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, Phase};
 use crate::plan::{EXTENT_BYTES_MAX, ExtentCopy, ReadPlan, Segment};
 use crate::pool::Pool;
+use crate::published::Looked;
 use farpool_wire::FileId;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use crate::leases::Waits;
 pub use crate::node_links::{LeasedRegion, NodeLinks, Repeat, RunningCall};
 pub use crate::published::{Became, became};
 pub use crate::session::Session;
@@ -49,9 +51,9 @@ pub fn reopen(file: &FarFile, gone: &Error) -> Result<(), Error> {
 }
 
 /// Looks up where a published file is now, after nodes were silent. Returns true if nodes have made copies again that
-/// the file did not know.
-pub fn look_for_copies(file: &FarFile) -> bool {
-    file.inner.look_for_copies()
+/// the file did not know. Waits for the broker as `waits` says.
+pub fn look_for_copies(file: &FarFile, waits: Waits) -> bool {
+    file.inner.look_for_copies(waits) == Looked::Found
 }
 
 /// Consecutive bytes of a file that lie together in one region.
@@ -145,8 +147,8 @@ pub struct InOneRegion {
 }
 
 /// Returns a region from which the whole range can be read now. `None` if there is none. A node that did not answer
-/// lately is used only if no other has the bytes, as in a read, and one in `without` not at all. Copies that are as
-/// good take turns.
+/// lately is used only if no other has the bytes, nor parity of them, as in a read, and one in `without` not at all.
+/// Copies that are as good take turns.
 pub fn readable_in_one_region(
     file: &FarFile,
     range: Range<u64>,
@@ -155,12 +157,14 @@ pub fn readable_in_one_region(
     let turn = (range.start / EXTENT_BYTES_MAX) as usize;
     let mut copies = copies_in_one_region(file, range);
     let is_left_out = |node: &Arc<NodeLinks>| without.iter().any(|other| Arc::ptr_eq(node, other));
-    copies.retain(|(region, _)| region.check_usable().is_ok() && !is_left_out(&region.node));
+    let has_parity = file.inner.state().stripes.is_some();
+    let is_good = |node: &Arc<NodeLinks>| !(has_parity && node.is_suspect() || is_left_out(node));
+    copies.retain(|(region, _)| region.check_usable().is_ok() && is_good(&region.node));
     let count = copies.len().max(1);
     copies.rotate_left(turn % count);
     let (region, offset) = copies.iter().min_by_key(|(region, _)| region.node.is_suspect())?;
     let is_other = |(other, _): &(Arc<LeasedRegion>, u64)| !Arc::ptr_eq(&other.node, &region.node);
-    let has_others = copies.iter().any(is_other) || file.inner.state().stripes.is_some();
+    let has_others = copies.iter().any(is_other) || has_parity;
     Some(InOneRegion { region: Arc::clone(region), offset: *offset, has_others })
 }
 

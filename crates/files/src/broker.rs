@@ -2,7 +2,8 @@
 //!
 //! Methods, in the order in which they are called: [`Broker::open`] opens the session and fails at once if there is no
 //! broker. [`Broker::ask`] and [`Broker::ask_for`] send a request, and retry until the given patience is over; every
-//! request is one that may be sent twice. [`Broker::keep`] sends one request, once, and only if no other is under way.
+//! request is one that may be sent twice. [`Broker::open_places_within`] sends one request, once, and waits for others
+//! only as long as for the answer; [`Broker::keep`] sends one, once, and only if no other is under way.
 //! [`Broker::close`] ends the session.
 //!
 //! The only lock is the mutex of the link. It is held until the answer has come or the request has timed out, but not
@@ -183,6 +184,27 @@ impl Broker {
             }
             reply => answer_of!(reply?, OpenPlaces),
         }
+    }
+
+    /// Asks once where the bytes of a name are. Gives up after `timeout_ms`, also while other requests are under way.
+    pub(crate) fn open_places_within(&self, name: &Name, timeout_ms: u64) -> Result<PlacesOpened, Error> {
+        let (host, deadline) = (&*self.base.host, self.base.deadline(timeout_ms));
+        let mut link = loop {
+            match self.link.try_take() {
+                Some(link) => break link,
+                // What is left must suffice for an answer.
+                None if host.now().plus_ms(timeout_ms / 4) >= deadline => {
+                    return Err(Error::of_link(&self.shown(), &LinkError::TimedOut));
+                }
+                None => self.base.pause(10)?,
+            }
+        };
+        add(&self.base.counters.broker_calls, 1);
+        let request = Request::OpenPlaces(ByName { name: name.clone() });
+        let left_ms = deadline.ms_since(host.now());
+        let asked = self.ask_over(&mut link, &request, left_ms);
+        drop(link);
+        answer_of!(asked.map_err(|error| Error::of_link(&self.shown(), &error))?, OpenPlaces)
     }
 
     /// Gives sealed regions to a name. Waits until their nodes have reported them, as long as `may_wait` returns true

@@ -9,6 +9,7 @@ use crate::plan::{
     Allocation, ExtentCopy, FileMap, PAGE_BYTES, PageError, PageKey, PagePlace, PageTag, PageTags, RangeSet,
     Segment, Snapshot, pages_around,
 };
+use crate::read::Effort;
 use crate::session::Session;
 use crate::session_core::TransferPatience;
 use farpool_transport::{ReadOp, WriteOp};
@@ -182,7 +183,7 @@ impl FileInner {
             }
         }
         if !kept.is_empty() {
-            self.fetch(&mut kept.iter_mut().collect::<Vec<_>>())?;
+            self.fetch(&mut kept.iter_mut().collect::<Vec<_>>(), Effort::Usual)?;
         }
         for (run, plain) in runs.iter().zip(&mut plain) {
             let Cow::Owned(plain) = plain else { continue };

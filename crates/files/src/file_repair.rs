@@ -15,13 +15,14 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase};
-use crate::leases::Patience;
+use crate::leases::{Patience, Waits};
 use crate::node_batches::{copy_bytes, may_arrive_late, write_bytes};
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{
     Allocation, CopyId, EXTENT_BYTES_MAX, ExtentCopy, PageTags, RangeLockKind, Segment, Snapshot,
 };
+use crate::published::Looked;
 use crate::repair::{Repairable, Repaired};
 use farpool_wire::{MonoNs, Name};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ fn is_in_sync(copy: &ExtentCopy<Arc<LeasedRegion>>) -> bool {
 }
 
 impl Repairable for FileInner {
-    fn repair(&self) -> Repaired {
+    fn repair(&self, looks: bool) -> Repaired {
         self.forget_mapped();
         let mut repaired = Repaired::All;
         let mut from = 0;
@@ -53,9 +54,13 @@ impl Repairable for FileInner {
                 match state.phase {
                     Phase::Writable => {}
                     Phase::Published(_) => {
+                        let is_whole = self.is_whole(&state);
                         drop(state);
-                        self.look_for_copies();
-                        return Repaired::All;
+                        if is_whole || self.protection() == Protection::None {
+                            return Repaired::All;
+                        }
+                        let is_gone = looks && self.look_for_copies(Waits::WhileItIsThere) == Looked::IsGone;
+                        return if is_gone { Repaired::All } else { Repaired::Awaited };
                     }
                     _ => return Repaired::All,
                 }

@@ -361,7 +361,7 @@ fn finish<Op: Spanned>(
             if (span.region, span.epoch) == (region.region, region.epoch) {
                 // A published file has moved. It is looked up again, and not read here until then.
                 region.is_taken.store(true, Ordering::Release);
-                session.repair.request();
+                session.repair.note_nodes();
             }
             session.leases.lose_region(&region.node, span.region, span.epoch);
         }

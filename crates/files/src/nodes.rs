@@ -24,6 +24,8 @@ pub(crate) struct Nodes {
     base: Arc<SessionCore>,
     this_host: u128,
     links: Mutex<BTreeMap<(NodeId, Incarnation), Arc<NodeLinks>>>,
+    /// Lives when [`Nodes::have_changed`] was last called, and whether each could be used.
+    known: Mutex<BTreeMap<Incarnation, bool>>,
     /// True if any node has ever been reached through shared memory.
     has_shared: AtomicBool,
     /// Mutex under which a thread adds a node.
@@ -36,6 +38,7 @@ impl Nodes {
             this_host: base.host.boot_id(),
             base,
             links: Mutex::default(),
+            known: Mutex::default(),
             has_shared: AtomicBool::new(false),
             beginning: HostMutex::default(),
         }
@@ -103,6 +106,15 @@ impl Nodes {
         let links = self.links.lock();
         let links = links.iter().find(|((node, _), _)| *node == id)?.1;
         Some(name_and_host(&links.info))
+    }
+
+    /// Reports whether nodes were lost, fell silent or are back since this was last called.
+    pub(crate) fn have_changed(&self) -> bool {
+        let can_use = |links: &Arc<NodeLinks>| !links.is_lost() && !links.is_suspect();
+        let now: BTreeMap<Incarnation, bool> =
+            self.links.lock().values().map(|links| (links.info.incarnation, can_use(links))).collect();
+        let mut before = self.known.lock();
+        std::mem::replace(&mut *before, now.clone()) != now
     }
 
     /// Reports whether this life of a node is known to be over.

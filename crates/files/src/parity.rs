@@ -10,6 +10,7 @@ use crate::node_batches::{Missed, NodeBatches, failure, may_arrive_late, span};
 use crate::node_links::LeasedRegion;
 use crate::options::Protection;
 use crate::plan::{EXTENT_BYTES_MAX, ReadPlan, Segment, Stripe, Stripes, grouped};
+use crate::read::Effort;
 use crate::session_core::TransferPatience;
 use farpool_erasure::{CodeError, StripeCode};
 use farpool_transport::WriteOp;
@@ -189,7 +190,7 @@ impl FileInner {
                     ranges.push(ReadRange { offset: part.start, into });
                 }
             }
-            self.fetch(&mut ranges.iter_mut().collect::<Vec<_>>())?;
+            self.fetch(&mut ranges.iter_mut().collect::<Vec<_>>(), Effort::Usual)?;
             code.encode(&pieces, &mut encoded).map_err(wrong)?;
             self.write_parity(parity, begin, &encoded)?;
         }

@@ -2,7 +2,7 @@
 //! and rebuilding them after a loss.
 
 use crate::error::{Error, ErrorKind};
-use crate::file::{FarFile, FileInner, Phase, closed};
+use crate::file::{FarFile, FileInner, FileState, Phase, closed};
 use crate::leases::{NodeRequest, Waits};
 use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::options::{IfTaken, Protection};
@@ -11,10 +11,10 @@ use crate::rebuilding::Rebuild;
 use crate::recipe::Recipe;
 use crate::repair::Repairable;
 use crate::session::Session;
-use crate::session_core::LOOK_MS;
+use crate::session_core::{BRIEF_MS, LOOK_MS};
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileClass, List, Name, NodeId, Refusal, Reply, Request, WireError, mutant};
-use std::cell::Cell;
+use farpool_wire::{Code, FileClass, List, MonoNs, Name, NodeId, Refusal, Reply, Request, WireError, mutant};
+use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most bytes of a published file that is opened, with its parity: its map takes some 100 bytes for each MiB.
 const SEALED_BYTES_MAX: u64 = 4 << 40;
+
+/// Time in ms in which a node reports what it has sealed to a broker that has just begun to lead, at most.
+const REPORT_MS_MAX: u64 = 4_000;
 
 /// State of a name that does not lead to its former file any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,14 +79,21 @@ impl FileInner {
                 recipe: self.recipe.get().cloned().unwrap_or_default(),
                 places: named,
             };
-            // A node that is silent is not waited for where others suffice.
-            let looks = Cell::new(self.session.deadline(LOOK_MS));
+            // A node that is silent, or that the broker does not hear for long, is not waited for where others suffice.
+            let (looks, ends) = (Cell::new(None), OnceCell::new());
             let may_wait = |refusal: Refusal| {
-                if self.session.host().now() < looks.get() {
+                let now = self.session.host().now();
+                let ends = *ends.get_or_init(|| self.session.deadline(REPORT_MS_MAX));
+                let node = self.node_of_copies(NodeId(refusal.detail));
+                let is_suspect = node.as_ref().is_some_and(|node| node.is_suspect());
+                let next = self.session.deadline(LOOK_MS);
+                let look = looks.get().unwrap_or(if is_suspect { now } else { next });
+                looks.set(Some(if now < look { look } else { next }));
+                if now < look {
                     return true;
                 }
-                looks.set(self.session.deadline(LOOK_MS));
-                without_lost(&places, refusal).is_none() || self.is_there(NodeId(refusal.detail))
+                without_lost(&places, refusal).is_none()
+                    || now < ends && node.is_none_or(|node| self.session.answers(&node))
             };
             match self.session.broker.publish(publish, &may_wait) {
                 Ok(published) => break published,
@@ -135,7 +145,7 @@ impl FileInner {
             self.mirror_if_too_short()?;
             if self.unprotected_bytes() > 0 {
                 // A copy that was lost, or for which there was no room, is made before nobody can make it any more.
-                self.repair();
+                self.repair(true);
             }
             let _lock = self.begin_change(0..u64::MAX);
             if self.begin_sealing()? {
@@ -184,15 +194,12 @@ impl FileInner {
         Ok(true)
     }
 
-    /// Reports whether a node that has copies of the file answers. One that has none is not asked.
-    fn is_there(&self, node: NodeId) -> bool {
-        let links = {
-            let state = self.state();
-            let mut copies = state.map.extents().flat_map(|(_, copies)| copies);
-            let copy = copies.find(|copy| copy.allocation.region.node.info.node == node);
-            copy.map(|copy| Arc::clone(&copy.allocation.region.node))
-        };
-        links.is_none_or(|links| self.session.answers(&links))
+    /// Returns the links to a node if it has copies of the file.
+    fn node_of_copies(&self, node: NodeId) -> Option<Arc<NodeLinks>> {
+        let state = self.state();
+        let mut copies = state.map.extents().flat_map(|(_, copies)| copies);
+        let copy = copies.find(|copy| copy.allocation.region.node.info.node == node);
+        copy.map(|copy| Arc::clone(&copy.allocation.region.node))
     }
 
     /// Reports whether all bytes of the file have several copies, or parity.
@@ -290,44 +297,56 @@ impl FileInner {
         Ok(())
     }
 
-    /// Looks up where a published file is now, if some of its copies cannot be read. Takes the answer if nodes have
-    /// made some of them again since, and returns true then.
-    pub(crate) fn look_for_copies(&self) -> bool {
-        let is_good = |copy: &&ExtentCopy<Arc<LeasedRegion>>| {
-            let region = &copy.allocation.region;
-            !region.node.is_suspect() && region.check_usable().is_ok()
-        };
+    /// Reports whether all bytes of a published file have as many copies as they should, at nodes that answer.
+    pub(crate) fn is_whole(&self, state: &FileState) -> bool {
+        let wanted = self.protection().copies();
+        state.map.extents().all(|(_, copies)| copies.iter().filter(is_good).count() >= wanted)
+    }
+
+    /// Looks up where a published file is now, if some of its copies cannot be read, and takes the answer if nodes have
+    /// made some of them again since. A broker that does not answer soon, and other operations of the file, are waited
+    /// for only if `waits` says so.
+    pub(crate) fn look_for_copies(&self, waits: Waits) -> Looked {
         let good = |map: &FileMap<Arc<LeasedRegion>>| {
             map.extents().map(|(_, copies)| copies.iter().filter(is_good).count()).sum::<usize>()
         };
-        let is_whole = |copies: &[ExtentCopy<Arc<LeasedRegion>>]| {
-            !copies.is_empty() && copies.iter().all(|copy| is_good(&copy))
-        };
         let (file, before) = {
             let state = self.state();
-            let Phase::Published(file) = state.phase else { return false };
-            if state.map.extents().all(|(_, copies)| is_whole(copies)) {
-                return false;
+            let Phase::Published(file) = state.phase else { return Looked::InVain };
+            if self.is_whole(&state) {
+                return Looked::InVain;
             }
             (file, good(&state.map))
         };
-        let Ok(name) = Name::new(self.name()) else { return false };
-        let found = self.session.broker.open_places(&name).ok().filter(|opened| opened.file == file);
-        let Some(opened) = found else { return false };
-        // Nothing is lost if it fails: what the file has now is kept.
-        let Ok((map, stripes)) = sealed_map(&self.session, &name, &opened) else { return false };
-        if good(&map) <= before {
-            return false;
-        }
-        let replaced = self.change(0..u64::MAX, |state| {
-            let is_same = state.phase == Phase::Published(file);
-            if is_same {
-                state.map.replace(map);
-                state.stripes = stripes;
+        let Ok(name) = Name::new(self.name()) else { return Looked::InVain };
+        let (opened, until) = match waits {
+            Waits::Long => (self.session.broker.open_places(&name), MonoNs(u64::MAX)),
+            Waits::WhileItIsThere => {
+                let until = self.session.deadline(BRIEF_MS);
+                (self.session.broker.open_places_within(&name, BRIEF_MS), until)
             }
-            Ok(is_same)
-        });
-        replaced.unwrap_or(false)
+        };
+        let opened = match opened {
+            Ok(opened) if opened.file == file => opened,
+            Ok(_) => return Looked::IsGone,
+            Err(error) => {
+                let is_gone = error.refusal().is_some_and(|refusal| refusal.code == Code::NoSuchName);
+                return if is_gone { Looked::IsGone } else { Looked::InVain };
+            }
+        };
+        // Nothing is lost if it fails: what the file has now is kept.
+        let Ok((map, stripes)) = sealed_map(&self.session, &name, &opened) else { return Looked::InVain };
+        if good(&map) <= before {
+            return Looked::InVain;
+        }
+        let Some(_lock) = self.begin_change_until(0..u64::MAX, until) else { return Looked::InVain };
+        let mut state = self.state();
+        if state.phase != Phase::Published(file) {
+            return Looked::InVain;
+        }
+        state.map.replace(map);
+        state.stripes = stripes;
+        Looked::Found
     }
 
     /// Looks up where the file is now, after its bytes were not found. They may have moved, or a lost file may have
@@ -356,6 +375,23 @@ impl FileInner {
             _ => Err(gone.clone()),
         })
     }
+}
+
+/// Result of a look for the copies of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// Nodes have made copies again, which the file has now.
+    Found,
+    /// There are no others, or they could not be looked up now.
+    InVain,
+    /// The name of the file belongs to another one, or to none.
+    IsGone,
+}
+
+/// Reports whether a copy can be read, as far as is known.
+fn is_good(copy: &&ExtentCopy<Arc<LeasedRegion>>) -> bool {
+    let region = &copy.allocation.region;
+    !region.node.is_suspect() && region.check_usable().is_ok()
 }
 
 /// Returns the places of a file without the copies at the node that a refusal to publish them names. `None` if it names

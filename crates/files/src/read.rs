@@ -5,9 +5,12 @@
 use crate::encrypted_pages::EncryptedRead;
 use crate::error::{Error, ErrorKind};
 use crate::file::{FileInner, FileState, Phase, RangeLock, ReadRange, hull};
+use crate::leases::Waits;
 use crate::node_batches::{Missed, NodeBatches, failure, span};
 use crate::node_links::{LeasedRegion, NodeLinks};
+use crate::options::Protection;
 use crate::plan::{FileMap, RangeLockKind, ReadPlan, Segment, pages_around};
+use crate::published::Looked;
 use crate::session_core::TransferPatience;
 use farpool_transport::ReadOp;
 use std::ops::Range;
@@ -15,6 +18,17 @@ use std::sync::Arc;
 
 /// Times that one read of a published file looks up where its bytes have moved, at most.
 const REOPENS_MAX: u32 = 3;
+
+/// Effort to read from the nodes that are known to have the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// A node that does not answer soon is given up.
+    Rushed,
+    /// Such a node is given up where others have the bytes. If none of them answers soon, each gets more time.
+    Usual,
+    /// Each node has the time of any request.
+    Patient,
+}
 
 /// Read under way that a single node answers.
 pub(crate) struct NodeRead {
@@ -79,17 +93,31 @@ impl FileInner {
         };
         let (mut lock, is_published) = self.begin(kind, &around, check)?;
         let mut reopened = 0;
+        let mut effort = match is_published && self.protection() != Protection::None {
+            true => Effort::Rushed,
+            false => Effort::Usual,
+        };
         loop {
-            match self.fetch(&mut ranges) {
+            match self.fetch(&mut ranges, effort) {
+                Err(error) if effort == Effort::Rushed && is_elsewhere(&error) => {
+                    drop(lock);
+                    // Those that have the bytes get more time if there are no others.
+                    effort = match self.look_for_copies(Waits::WhileItIsThere) {
+                        Looked::Found => Effort::Usual,
+                        Looked::InVain | Looked::IsGone => Effort::Patient,
+                    };
+                    (lock, _) = self.begin(kind, &around, check)?;
+                }
                 Err(error) if is_published && is_elsewhere(&error) && reopened < REOPENS_MAX => {
                     // The bytes may have moved to other nodes, or been rebuilt, under the same name.
                     reopened += 1;
                     drop(lock);
                     match error.kind() {
                         ErrorKind::Lost => self.reopen(&error)?,
-                        _ if self.look_for_copies() => {}
+                        _ if self.look_for_copies(Waits::Long) == Looked::Found => {}
                         _ => return Err(error),
                     }
+                    effort = Effort::Usual;
                     (lock, _) = self.begin(kind, &around, check)?;
                 }
                 other => return other,
@@ -141,17 +169,21 @@ impl FileInner {
     }
 
     /// Reads the ranges, from any copies that answer.
-    pub(crate) fn fetch(&self, ranges: &mut [&mut ReadRange<'_>]) -> Result<(), Error> {
+    pub(crate) fn fetch(&self, ranges: &mut [&mut ReadRange<'_>], effort: Effort) -> Result<(), Error> {
+        let rushes = effort == Effort::Rushed;
         let mut failed: Vec<Missed> = Vec::new();
         let stripes = self.state().stripes.clone();
         // If there is a local disk or parity, a node that did not answer last time is left out at first.
         let mut asks_suspects = self.disk.is_none() && stripes.is_none();
-        let mut patience = TransferPatience::Brief;
+        let mut patience = match effort {
+            Effort::Rushed | Effort::Usual => TransferPatience::Brief,
+            Effort::Patient => TransferPatience::Full,
+        };
         let mut hurried: Vec<Arc<NodeLinks>> = Vec::new();
         loop {
             let plans = match self.plan_reads(ranges, &failed, asks_suspects) {
                 Ok(plans) => plans,
-                Err(_) if !hurried.is_empty() => {
+                Err(_) if !hurried.is_empty() && !rushes => {
                     patience = TransferPatience::Full;
                     forgive(&mut failed, &mut hurried);
                     continue;
@@ -188,8 +220,8 @@ impl FileInner {
                 rest.fill(0);
             }
             let asked = from_nodes.iter().map(|(segment, _)| *segment);
-            let this_time = match patience == TransferPatience::Brief && self.has_others(asked, &failed) {
-                true => TransferPatience::Brief,
+            let this_time = match rushes || self.has_others(asked, &failed) {
+                true => patience,
                 false => TransferPatience::Full,
             };
             let missed = match &self.key {
@@ -206,7 +238,7 @@ impl FileInner {
                 };
                 match got {
                     // The bytes are nowhere else. A node that did not answer last time may have them.
-                    Err(_) if !asks_suspects => {
+                    Err(_) if !asks_suspects && !rushes => {
                         asks_suspects = true;
                         patience = TransferPatience::Full;
                         if stripes.is_some() {

@@ -16,22 +16,26 @@ use std::sync::{Arc, Weak};
 
 /// Pause before the next round in ms, if a file could not be repaired.
 const RETRY_MS: u64 = 500;
+/// Longest time in ms after which it is looked again where the copies are that nodes make.
+const LOOK_AGAIN_MS_MAX: u64 = 60_000;
 
 /// File that can be repaired.
 pub(crate) trait Repairable: Send + Sync {
     /// Repairs what can be repaired now. Nodes make lost copies of a published file again: it is only looked where
-    /// those are.
-    fn repair(&self) -> Repaired;
+    /// those are, if `looks` is true.
+    fn repair(&self, looks: bool) -> Repaired;
 
     /// Returns how many bytes the next loss of a node would destroy.
     fn unprotected_bytes(&self) -> u64;
 }
 
-/// Result of one round over a file.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Result of one round over a file, the best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Repaired {
     /// The file needs no repair any more.
     All,
+    /// Nodes have yet to make copies of the file again.
+    Awaited,
     /// Some of the file still needs repair and could not be repaired now.
     Part,
 }
@@ -41,6 +45,8 @@ pub(crate) struct Repair {
     base: Arc<SessionCore>,
     files: Mutex<Vec<Weak<dyn Repairable>>>,
     is_needed: AtomicBool,
+    /// True if nodes were lost or are back since copies were last looked for.
+    looks_anew: AtomicBool,
     is_running: AtomicBool,
 }
 
@@ -50,6 +56,7 @@ impl Repair {
             base,
             files: Mutex::default(),
             is_needed: AtomicBool::new(false),
+            looks_anew: AtomicBool::new(false),
             is_running: AtomicBool::new(false),
         }
     }
@@ -73,6 +80,12 @@ impl Repair {
         self.is_needed.store(true, Ordering::Release);
     }
 
+    /// Notes that nodes were lost or are back, so files may need repair or have copies elsewhere.
+    pub(crate) fn note_nodes(&self) {
+        self.looks_anew.store(true, Ordering::Release);
+        self.request();
+    }
+
     /// Returns true if repair was requested and no thread is running. The caller then owns the work: it starts
     /// [`Self::run`], or calls [`Self::leave`] if it cannot.
     pub(crate) fn claim(&self) -> bool {
@@ -84,24 +97,28 @@ impl Repair {
         self.is_running.store(false, Ordering::Release);
     }
 
-    /// Repairs until no file needs it, or until the session ends.
+    /// Repairs until no file needs it, or until the session ends. Copies that nodes make are looked for less and less
+    /// often while no node is lost or comes back.
     pub(crate) fn run(&self) {
-        while self.is_needed.swap(false, Ordering::AcqRel) {
+        let mut repaired = Repaired::All;
+        let (mut look_after_ms, mut next_look) = (RETRY_MS, self.base.host.now());
+        loop {
+            if !self.is_needed.swap(false, Ordering::AcqRel) && repaired == Repaired::All {
+                break;
+            }
+            if self.looks_anew.swap(false, Ordering::AcqRel) {
+                (look_after_ms, next_look) = (RETRY_MS, self.base.host.now());
+            }
+            let looks = self.base.host.now() >= next_look;
             let files: Vec<Weak<dyn Repairable>> = self.files.lock().clone();
             let open = || self.base.check_open().is_ok();
-            let mut repaired = Repaired::All;
-            for file in files.iter().filter_map(Weak::upgrade).take_while(|_| open()) {
-                if file.repair() == Repaired::Part {
-                    repaired = Repaired::Part;
-                }
+            let files = files.iter().filter_map(Weak::upgrade).take_while(|_| open());
+            repaired = files.map(|file| file.repair(looks)).max().unwrap_or(Repaired::All);
+            if looks {
+                next_look = self.base.deadline(look_after_ms);
+                look_after_ms = LOOK_AGAIN_MS_MAX.min(2 * look_after_ms);
             }
-            if repaired == Repaired::Part {
-                self.request();
-                if self.base.pause(RETRY_MS).is_err() {
-                    break;
-                }
-            }
-            if !open() {
+            if !open() || repaired != Repaired::All && self.base.pause(RETRY_MS).is_err() {
                 break;
             }
         }

@@ -222,7 +222,7 @@ impl Session {
         self.hosts_seen.fetch_max(hosts, Ordering::Relaxed);
         if self.hosts.swap(hosts, Ordering::Relaxed) < hosts {
             // A file with too few copies may find a second host now.
-            self.repair.request();
+            self.repair.note_nodes();
         }
     }
 
@@ -293,6 +293,9 @@ impl Session {
         let share_ms = share_ms.min(self.base.options.request_timeout_ms);
         let late = self.base.deadline(share_ms);
         self.leases.renew_all(share_ms);
+        if self.nodes.have_changed() {
+            self.repair.note_nodes();
+        }
         if let Some(kept) = self.broker.keep(self.leases.proof(), share_ms) {
             self.note_hosts(kept.hosts);
         }

@@ -17,12 +17,12 @@ use crate::pacing::{Claim, Fetching};
 use crate::placing::{Choice, Placing, Ran, ScanRan, Stage};
 use crate::report::Report;
 use crate::scope::Scope;
-use crate::shipping::{Shipping, shares};
+use crate::shipping::{Shipping, located, shares};
 use crate::{FarTable, TableReader};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
-use farpool_files::beneath::NodeLinks;
-use farpool_files::{Error, ErrorKind};
+use farpool_files::beneath::{self, NodeLinks, Waits};
+use farpool_files::{Error, ErrorKind, Protection};
 use farpool_host::Host;
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
 use farpool_operators::{KeySet, Operator, Plan, Program, Query, Type};
@@ -391,6 +391,9 @@ impl<'t> Work<'t> {
         while !undone.is_empty() {
             undone = self.ship(way, undone, &program, &uploads, &mut failed)?;
             way = Way::Ship;
+            if undone.iter().any(|group| located(self.table, *group, &failed).is_none()) {
+                beneath::look_for_copies(&self.table.file, Waits::WhileItIsThere);
+            }
         }
         Ok(())
     }
@@ -413,6 +416,7 @@ impl<'t> Work<'t> {
         };
         let keys = self.table.scan_keys(&self.scope.columns);
         let shipping = Shipping::new(program.to_vec(), shares, rows_wanted)
+            .with_protection(self.table.protection() != Protection::None)
             .with_keys(keys)
             .with_lookups(Arc::clone(uploads));
         let shipping = Arc::new(shipping.with_trace(self.report.trace));
@@ -603,7 +607,7 @@ impl<'t> Work<'t> {
                 Some(Err(error)) => {
                     self.report.refusals.push((share.node.info.name.to_string(), error.to_string()));
                     match error.kind() {
-                        ErrorKind::Unreachable | ErrorKind::Lost if share.has_others => {
+                        ErrorKind::Unreachable | ErrorKind::Lost if shipping.may_be_elsewhere(share) => {
                             unanswered.extend(unclaimed());
                             failed.push(Arc::clone(&share.node));
                         }

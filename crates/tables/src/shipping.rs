@@ -124,6 +124,9 @@ pub(crate) struct Shipping {
     pub(crate) changed: HostEvent,
     /// True while the client fetches row groups itself.
     pub(crate) is_fetching: AtomicBool,
+    /// True if nodes make lost row groups again. A node that has the last copy of some is then asked whether it is
+    /// there while it does not answer, since other nodes may have been given them meanwhile.
+    is_protected: bool,
     /// Number of rows that are enough, whichever they are; `None` if the query needs all rows.
     rows_wanted: Option<u64>,
     /// Number of rows that have arrived, of all shares. Counted only if `rows_wanted` is set.
@@ -259,7 +262,7 @@ impl Shipping {
     /// Makes the shares of a program. If `rows_wanted` is set, that many rows are enough, whichever they are.
     pub(crate) fn new(program: Vec<u8>, shares: Vec<Share>, rows_wanted: Option<u64>) -> Shipping {
         let progress = Mutex::new(shares.iter().map(|_| Progress::Waiting).collect());
-        let (is_fetching, rows, is_stopped) = Default::default();
+        let (is_protected, is_fetching, rows, is_stopped) = Default::default();
         let (keys, uploads, uploaded, changed) = Default::default();
         Shipping {
             program,
@@ -271,6 +274,7 @@ impl Shipping {
             progress,
             changed,
             is_fetching,
+            is_protected,
             rows_wanted,
             rows,
             is_stopped,
@@ -280,6 +284,11 @@ impl Shipping {
     /// Sets the query that the scans are a part of, which nodes write to their logs.
     pub(crate) fn with_trace(self, trace: TraceId) -> Shipping {
         Shipping { trace, ..self }
+    }
+
+    /// Sets whether nodes make lost row groups again.
+    pub(crate) fn with_protection(self, is_protected: bool) -> Shipping {
+        Shipping { is_protected, ..self }
     }
 
     /// Sets the encryption keys that the scans need.
@@ -341,7 +350,7 @@ impl Shipping {
         };
         for (index, share) in self.shares.iter().enumerate() {
             if Arc::ptr_eq(&share.node, node) && !self.is_stopped() {
-                let shipped = match gone.as_ref().filter(|_| share.has_others) {
+                let shipped = match gone.as_ref().filter(|_| self.may_be_elsewhere(share)) {
                     Some(error) => Err(error.clone()),
                     None => put.clone().and_then(|()| self.run(session, index, share, &lookups)),
                 };
@@ -370,8 +379,9 @@ impl Shipping {
         }
         let of_node = |share: &&Share| Arc::ptr_eq(&share.node, node);
         let has_others = self.shares.iter().filter(of_node).all(|share| share.has_others);
+        let connected = deadline(session, has_others || self.is_protected);
         let deadline = || deadline(session, has_others);
-        node.converse(deadline(), Repeat::Harmful, |link| {
+        node.converse(connected, Repeat::Harmful, |link| {
             for Upload { kind, bytes } in &*self.uploads {
                 let mut lookup = Handle(0);
                 // Sends one empty part if there are no bytes.
@@ -381,7 +391,8 @@ impl Shipping {
                     let end = bytes.len().min(start + LOOKUP_PART_BYTES_MAX);
                     let part = Bytes::new(bytes[start..end].to_vec()).map_err(LinkError::Protocol)?;
                     let put = PutLookup { lookup, kind: *kind, bytes: bytes.len() as u32, part };
-                    let answer = match link.call(&Request::PutLookup(put), deadline())? {
+                    let put = Request::PutLookup(put);
+                    let answer = match self.ask(session, node, has_others, link, &put, deadline())? {
                         Reply::PutLookup(answer) => answer,
                         other => return Err(unexpected(&other)),
                     };
@@ -474,7 +485,7 @@ impl Shipping {
     /// has taken all of them or the request fails.
     pub(crate) fn claim(&self, session: &Session, share: usize, scan: Handle, count: u32) -> Vec<usize> {
         let Some(of) = self.shares.get(share) else { return Vec::new() };
-        let deadline = of.deadline(session);
+        let deadline = deadline(session, self.may_be_elsewhere(of));
         let request = Request::ClaimGroups(ClaimGroups { scan, groups: count });
         // If the answer is lost, neither side runs the claimed row groups. The scan's count at its end shows that.
         let answer = of.node.converse(deadline, Repeat::Harmful, |link| link.call(&request, deadline));
@@ -502,10 +513,11 @@ impl Shipping {
         let open = share.request(&self.program, lookups, seals).map_err(refused)?;
         let deadline = share.deadline(session);
         let mut shipped = Shipped::default();
-        let received = share.node.converse(deadline, Repeat::Harmful, |link| {
+        let connected = self::deadline(session, self.may_be_elsewhere(share));
+        let received = share.node.converse(connected, Repeat::Harmful, |link| {
             let asked = session.host().now();
             link.set_trace(self.trace);
-            let opened = link.call(&open, deadline);
+            let opened = self.ask(session, &share.node, share.has_others, link, &open, deadline);
             link.set_trace(TraceId::NONE);
             let scan = match opened? {
                 Reply::OpenScan(opened) => opened.scan,
@@ -520,6 +532,42 @@ impl Shipping {
             received
         });
         received.map(|()| shipped)
+    }
+
+    /// Sends a request to a node and waits for the reply, as [`Self::await_reply`] does.
+    fn ask(
+        &self,
+        session: &Session,
+        node: &NodeLinks,
+        has_others: bool,
+        link: &mut dyn Link,
+        request: &Request,
+        deadline: MonoNs,
+    ) -> Result<Reply, LinkError> {
+        link.post_call(request, deadline)?;
+        self.await_reply(session, node, has_others, link, deadline)?;
+        link.take_call(request, deadline)
+    }
+
+    /// Waits for the reply of a node that has the last copy of some row groups, as long as it is there. Otherwise it is
+    /// only waited for when it is taken.
+    fn await_reply(
+        &self,
+        session: &Session,
+        node: &NodeLinks,
+        has_others: bool,
+        link: &mut dyn Link,
+        deadline: MonoNs,
+    ) -> Result<(), LinkError> {
+        match has_others || !self.is_protected {
+            true => Ok(()),
+            false => session.await_reply(Some(node), link, deadline, |_| Ok(deadline)),
+        }
+    }
+
+    /// Reports whether other nodes may have the row groups of a share.
+    pub(crate) fn may_be_elsewhere(&self, share: &Share) -> bool {
+        share.has_others || self.is_protected
     }
 
     /// Receives the chunks of a share's scan, until the last one or until no further rows are needed.
@@ -544,7 +592,9 @@ impl Shipping {
         }
         loop {
             let begun = session.host().now();
-            let answer = link.take_call(&next, deadline());
+            let share = &self.shares[index];
+            let awaited = self.await_reply(session, &share.node, share.has_others, link, deadline());
+            let answer = awaited.and_then(|()| link.take_call(&next, deadline()));
             shipped.seen.blocked_ns += session.host().now().0.saturating_sub(begun.0);
             asked -= 1;
             let chunk = match answer {
