@@ -192,7 +192,7 @@ impl Broker {
         let mut link = loop {
             match self.link.try_take() {
                 Some(link) => break link,
-                // What is left must suffice for an answer.
+                // The rest must suffice for an answer.
                 None if host.now().plus_ms(timeout_ms / 4) >= deadline => {
                     return Err(Error::of_link(&self.shown(), &LinkError::TimedOut));
                 }

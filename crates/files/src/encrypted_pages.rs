@@ -9,9 +9,8 @@ use crate::plan::{
     Allocation, ExtentCopy, FileMap, PAGE_BYTES, PageError, PageKey, PagePlace, PageTag, PageTags, RangeSet,
     Segment, Snapshot, pages_around,
 };
-use crate::read::Effort;
 use crate::session::Session;
-use crate::session_core::TransferPatience;
+use crate::session_core::{Effort, TransferPatience};
 use farpool_transport::{ReadOp, WriteOp};
 use std::borrow::Cow;
 use std::iter;

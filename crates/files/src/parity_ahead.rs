@@ -8,7 +8,7 @@ use crate::leases::Patience;
 use crate::node_batches::{NodeBatches, failure, may_arrive_late};
 use crate::node_links::LeasedRegion;
 use crate::plan::{Allocation, FileMap, Segment, Stripe, StripeAhead};
-use crate::unlisted::PLACES_MAX;
+use crate::session_core::PLACES_MAX;
 use farpool_erasure::StripeCode;
 use farpool_transport::WriteOp;
 use farpool_wire::Name;

@@ -11,24 +11,13 @@ use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::options::Protection;
 use crate::plan::{FileMap, RangeLockKind, ReadPlan, Segment, pages_around};
 use crate::published::Looked;
-use crate::session_core::TransferPatience;
+use crate::session_core::{Effort, TransferPatience};
 use farpool_transport::ReadOp;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Times that one read of a published file looks up where its bytes have moved, at most.
 const REOPENS_MAX: u32 = 3;
-
-/// Effort to read from the nodes that are known to have the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effort {
-    /// A node that does not answer soon is given up.
-    Rushed,
-    /// Such a node is given up where others have the bytes. If none of them answers soon, each gets more time.
-    Usual,
-    /// Each node has the time of any request.
-    Patient,
-}
 
 /// Read under way that a single node answers.
 pub(crate) struct NodeRead {

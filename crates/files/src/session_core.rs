@@ -27,6 +27,9 @@ pub(crate) const LOOK_MS: u64 = BRIEF_MS / 3;
 /// Bytes of such a read or write for which the node has 1 ms more: 16 MB/s, a slow link.
 const BRIEF_BYTES_PER_MS: u64 = 16 << 10;
 
+/// Number of places that bytes are written to, at most, until a node takes them.
+pub(crate) const PLACES_MAX: u32 = 3;
+
 /// How long a reader or writer waits for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferPatience {
@@ -34,6 +37,17 @@ pub(crate) enum TransferPatience {
     Brief,
     /// Time of any request.
     Full,
+}
+
+/// Effort to read from the nodes that are known to have the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// A node that does not answer soon is given up.
+    Rushed,
+    /// Such a node is given up where others have the bytes. If none of them answers soon, each gets more time.
+    Usual,
+    /// Each node has the time of any request.
+    Patient,
 }
 
 /// Host, settings, counters and end of a session, shared by all of its parts.

@@ -9,12 +9,10 @@ use crate::parity_ahead::OpenStripe;
 use crate::pool::Pool;
 use crate::read::is_elsewhere;
 use crate::recipe::Recipe;
+use crate::session_core::PLACES_MAX;
 use crate::stats::add;
 use farpool_wire::{FileClass, Name};
 use std::sync::Arc;
-
-/// Number of places that bytes are written to, at most, until a node takes them.
-pub(crate) const PLACES_MAX: u32 = 3;
 
 /// New pinned file that has no name until it is published. It is deleted on drop if it was not, because nobody else
 /// knows of it.
@@ -87,8 +85,8 @@ impl Unlisted {
         Ok(offset)
     }
 
-    /// Writes bytes to extents of their own, at the offset that `grow` returns. If their nodes are lost, others get them;
-    /// if they are silent, others that have memory. Returns the offset.
+    /// Writes bytes to extents of their own, at the offset that `grow` returns. If their nodes are lost, others get
+    /// them; if they are silent, others that have memory. Returns the offset.
     fn place(
         &mut self,
         bytes: &[u8],

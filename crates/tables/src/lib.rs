@@ -34,6 +34,7 @@ mod scope;
 mod shipping;
 mod skipping;
 mod statistics;
+mod uploading;
 mod window;
 
 pub use counts::{ScanCounts, scan_counts};

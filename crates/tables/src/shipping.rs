@@ -30,7 +30,7 @@ use farpool_transport::recv_buffers::RecvBuffer;
 use farpool_transport::{Link, LinkError};
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;
-use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, LOOKUP_PART_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
+use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
 use farpool_wire::{Bytes, Handle, List, MonoNs, Payload, Reply, Request, TraceId, WireError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -115,7 +115,7 @@ pub(crate) struct Shipping {
     trace: TraceId,
     keys: ScanKeys,
     /// Keys or filters of the semi-joins, by number.
-    uploads: Arc<[Upload]>,
+    pub(crate) uploads: Arc<[Upload]>,
     /// Bytes of keys and filters that were sent to nodes.
     pub(crate) uploaded: AtomicU64,
     pub(crate) shares: Vec<Share>,
@@ -126,7 +126,7 @@ pub(crate) struct Shipping {
     pub(crate) is_fetching: AtomicBool,
     /// True if nodes make lost row groups again. A node that has the last copy of some is then asked whether it is
     /// there while it does not answer, since other nodes may have been given them meanwhile.
-    is_protected: bool,
+    pub(crate) is_protected: bool,
     /// Number of rows that are enough, whichever they are; `None` if the query needs all rows.
     rows_wanted: Option<u64>,
     /// Number of rows that have arrived, of all shares. Counted only if `rows_wanted` is set.
@@ -367,60 +367,6 @@ impl Shipping {
         self.drop_lookups(session, node, &lookups);
     }
 
-    /// Sends the keys and filters of the semi-joins to a node, and adds their handles to `lookups`.
-    fn put_lookups(
-        &self,
-        session: &Session,
-        node: &Arc<NodeLinks>,
-        lookups: &mut Vec<Handle>,
-    ) -> Result<(), Error> {
-        if self.uploads.is_empty() {
-            return Ok(());
-        }
-        let of_node = |share: &&Share| Arc::ptr_eq(&share.node, node);
-        let has_others = self.shares.iter().filter(of_node).all(|share| share.has_others);
-        let connected = deadline(session, has_others || self.is_protected);
-        let deadline = || deadline(session, has_others);
-        node.converse(connected, Repeat::Harmful, |link| {
-            for Upload { kind, bytes } in &*self.uploads {
-                let mut lookup = Handle(0);
-                // Sends one empty part if there are no bytes.
-                let rest = bytes.get(1..).unwrap_or_default();
-                let ends = (0..=rest.len()).step_by(LOOKUP_PART_BYTES_MAX);
-                for start in ends {
-                    let end = bytes.len().min(start + LOOKUP_PART_BYTES_MAX);
-                    let part = Bytes::new(bytes[start..end].to_vec()).map_err(LinkError::Protocol)?;
-                    let put = PutLookup { lookup, kind: *kind, bytes: bytes.len() as u32, part };
-                    let put = Request::PutLookup(put);
-                    let answer = match self.ask(session, node, has_others, link, &put, deadline())? {
-                        Reply::PutLookup(answer) => answer,
-                        other => return Err(unexpected(&other)),
-                    };
-                    self.uploaded.fetch_add((end - start) as u64, Ordering::Relaxed);
-                    if lookup == Handle(0) {
-                        lookups.push(answer.lookup);
-                    }
-                    lookup = answer.lookup;
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// Drops the keys and filters at a node. Errors do not matter: the node drops them when their connection ends.
-    fn drop_lookups(&self, session: &Session, node: &NodeLinks, lookups: &[Handle]) {
-        if lookups.is_empty() || node.is_suspect() {
-            return;
-        }
-        let deadline = session.request_deadline();
-        let _ = node.converse(deadline, Repeat::Harmful, |link| {
-            for lookup in lookups {
-                link.call(&Request::DropLookup(LookupId { lookup: *lookup }), deadline)?;
-            }
-            Ok(())
-        });
-    }
-
     /// Returns the nodes that have shares.
     pub(crate) fn nodes(&self) -> Vec<Arc<NodeLinks>> {
         let mut nodes: Vec<Arc<NodeLinks>> = Vec::new();
@@ -535,7 +481,7 @@ impl Shipping {
     }
 
     /// Sends a request to a node and waits for the reply, as [`Self::await_reply`] does.
-    fn ask(
+    pub(crate) fn ask(
         &self,
         session: &Session,
         node: &NodeLinks,
@@ -652,12 +598,12 @@ impl Shipping {
 }
 
 /// Returns the deadline of a request to a node that is sent now, by whether other nodes can take its place.
-fn deadline(session: &Session, has_others: bool) -> MonoNs {
+pub(crate) fn deadline(session: &Session, has_others: bool) -> MonoNs {
     let full = session.options().request_timeout_ms;
     session.deadline(if has_others { full.min(BRIEF_MS) } else { full })
 }
 
-fn unexpected(reply: &Reply) -> LinkError {
+pub(crate) fn unexpected(reply: &Reply) -> LinkError {
     LinkError::Protocol(WireError::Opcode { found: reply.opcode() as u16 })
 }
 
