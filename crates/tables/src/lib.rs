@@ -24,6 +24,7 @@ mod footer;
 mod joining;
 mod layout;
 mod names;
+mod others;
 mod pacing;
 mod placing;
 mod put;
@@ -34,7 +35,6 @@ mod scope;
 mod shipping;
 mod skipping;
 mod statistics;
-mod uploading;
 mod window;
 
 pub use counts::{ScanCounts, scan_counts};

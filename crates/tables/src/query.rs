@@ -13,6 +13,7 @@
 use crate::counts::count_scan;
 use crate::estimates::Estimates;
 use crate::joining::{self, JoinBy, Joining, Upload};
+use crate::others::Others;
 use crate::pacing::{Claim, Fetching};
 use crate::placing::{Choice, Placing, Ran, ScanRan, Stage};
 use crate::report::Report;
@@ -22,7 +23,7 @@ use crate::{FarTable, TableReader};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
 use farpool_files::beneath::{self, NodeLinks, Waits};
-use farpool_files::{Error, ErrorKind, Protection};
+use farpool_files::{Error, ErrorKind};
 use farpool_host::Host;
 use farpool_operators::run::{Bounds, Merge, Prepared, Run, data_type, type_of};
 use farpool_operators::{KeySet, Operator, Plan, Program, Query, Type};
@@ -416,7 +417,6 @@ impl<'t> Work<'t> {
         };
         let keys = self.table.scan_keys(&self.scope.columns);
         let shipping = Shipping::new(program.to_vec(), shares, rows_wanted)
-            .with_protection(self.table.protection() != Protection::None)
             .with_keys(keys)
             .with_lookups(Arc::clone(uploads));
         let shipping = Arc::new(shipping.with_trace(self.report.trace));
@@ -607,7 +607,7 @@ impl<'t> Work<'t> {
                 Some(Err(error)) => {
                     self.report.refusals.push((share.node.info.name.to_string(), error.to_string()));
                     match error.kind() {
-                        ErrorKind::Unreachable | ErrorKind::Lost if shipping.may_be_elsewhere(share) => {
+                        ErrorKind::Unreachable | ErrorKind::Lost if share.others != Others::None => {
                             unanswered.extend(unclaimed());
                             failed.push(Arc::clone(&share.node));
                         }

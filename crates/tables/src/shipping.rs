@@ -15,14 +15,13 @@ use crate::column_type::RowLayout;
 use crate::encryption::ScanKeys;
 use crate::footer::{Encoding, RowGroup};
 use crate::joining::Upload;
+use crate::others::Others;
 use crate::pacing::{ChunkSeen, Pace};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use farpool_encryption::ChunkCipher;
-use farpool_files::beneath::{
-    BRIEF_MS, InOneRegion, LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region,
-};
-use farpool_files::{Error, ErrorKind};
+use farpool_files::beneath::{InOneRegion, LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region};
+use farpool_files::{Error, ErrorKind, Protection};
 use farpool_host::HostEvent;
 use farpool_lock::Mutex;
 use farpool_operators::packed;
@@ -30,7 +29,7 @@ use farpool_transport::recv_buffers::RecvBuffer;
 use farpool_transport::{Link, LinkError};
 use farpool_wire::codec::Field;
 use farpool_wire::control::*;
-use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
+use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, LOOKUP_PART_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
 use farpool_wire::{Bytes, Handle, List, MonoNs, Payload, Reply, Request, TraceId, WireError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,8 +46,8 @@ const OPEN_BYTES_MAX: usize = 256 << 10;
 /// Row groups of one node that one scan covers.
 pub(crate) struct Share {
     pub(crate) node: Arc<NodeLinks>,
-    /// True if other nodes have each of these row groups, too, or if they can be computed from parity.
-    pub(crate) has_others: bool,
+    /// Other nodes with these row groups.
+    pub(crate) others: Others,
     /// Regions that hold the row groups.
     regions: Vec<Arc<LeasedRegion>>,
     /// Numbers of the row groups in the table.
@@ -115,7 +114,7 @@ pub(crate) struct Shipping {
     trace: TraceId,
     keys: ScanKeys,
     /// Keys or filters of the semi-joins, by number.
-    pub(crate) uploads: Arc<[Upload]>,
+    uploads: Arc<[Upload]>,
     /// Bytes of keys and filters that were sent to nodes.
     pub(crate) uploaded: AtomicU64,
     pub(crate) shares: Vec<Share>,
@@ -124,9 +123,6 @@ pub(crate) struct Shipping {
     pub(crate) changed: HostEvent,
     /// True while the client fetches row groups itself.
     pub(crate) is_fetching: AtomicBool,
-    /// True if nodes make lost row groups again. A node that has the last copy of some is then asked whether it is
-    /// there while it does not answer, since other nodes may have been given them meanwhile.
-    pub(crate) is_protected: bool,
     /// Number of rows that are enough, whichever they are; `None` if the query needs all rows.
     rows_wanted: Option<u64>,
     /// Number of rows that have arrived, of all shares. Counted only if `rows_wanted` is set.
@@ -152,6 +148,11 @@ pub(crate) fn shares(
             rest.push(index);
             continue;
         };
+        let others = match has_others {
+            true => Others::Known,
+            false if table.protection() == Protection::None => Others::None,
+            false => Others::Perhaps,
+        };
         let described = |column: &usize| described(group, places.as_ref(), *column);
         let column_bytes = group.buffers(columns).map(|buffer| u64::from(buffer.bytes)).sum();
         let Some(columns) = columns.iter().map(described).collect() else {
@@ -168,8 +169,8 @@ pub(crate) fn shares(
         described.put(&mut encoded);
         let is_open = |share: &&mut Share| {
             Arc::ptr_eq(&share.node, &region.node)
-                && share.has_others == has_others
-                && may_grow(share.groups.len(), share.column_bytes, has_others)
+                && share.others == others
+                && may_grow(share.groups.len(), share.column_bytes, others)
                 && share.regions.len() < SCAN_REGIONS_MAX
                 && share.bytes + encoded.len() <= FRAME_BODY_BYTES_MAX - OPEN_BYTES_MAX
         };
@@ -177,7 +178,7 @@ pub(crate) fn shares(
         match shares.iter_mut().rev().find(is_open) {
             Some(share) => share.add(index, region, described, encoded.len(), column_bytes),
             None => {
-                let mut share = Share::at(Arc::clone(&region.node), has_others);
+                let mut share = Share::at(Arc::clone(&region.node), others);
                 share.add(index, region, described, encoded.len(), column_bytes);
                 shares.push(share);
             }
@@ -187,9 +188,9 @@ pub(crate) fn shares(
 }
 
 /// Reports whether a share with so many row groups and bytes of columns takes another row group.
-fn may_grow(groups: usize, column_bytes: u64, has_others: bool) -> bool {
+fn may_grow(groups: usize, column_bytes: u64, others: Others) -> bool {
     let is_enough = groups >= REPLACED_GROUPS && column_bytes >= REPLACED_BYTES;
-    groups < SCAN_GROUPS_MAX && !(has_others && is_enough)
+    groups < SCAN_GROUPS_MAX && !(others == Others::Known && is_enough)
 }
 
 /// Returns the region of a node not in `without` that holds a row group as a whole. `None` if no one region does.
@@ -212,14 +213,9 @@ fn described(group: &RowGroup, places: Option<&RowLayout>, column: usize) -> Opt
 }
 
 impl Share {
-    fn at(node: Arc<NodeLinks>, has_others: bool) -> Share {
+    fn at(node: Arc<NodeLinks>, others: Others) -> Share {
         let (regions, groups, described) = (Vec::new(), Vec::new(), Vec::new());
-        Share { node, has_others, regions, groups, described, bytes: 0, column_bytes: 0 }
-    }
-
-    /// Returns the deadline of a request to the node that is sent now.
-    fn deadline(&self, session: &Session) -> MonoNs {
-        deadline(session, self.has_others)
+        Share { node, others, regions, groups, described, bytes: 0, column_bytes: 0 }
     }
 
     fn add(
@@ -262,7 +258,7 @@ impl Shipping {
     /// Makes the shares of a program. If `rows_wanted` is set, that many rows are enough, whichever they are.
     pub(crate) fn new(program: Vec<u8>, shares: Vec<Share>, rows_wanted: Option<u64>) -> Shipping {
         let progress = Mutex::new(shares.iter().map(|_| Progress::Waiting).collect());
-        let (is_protected, is_fetching, rows, is_stopped) = Default::default();
+        let (is_fetching, rows, is_stopped) = Default::default();
         let (keys, uploads, uploaded, changed) = Default::default();
         Shipping {
             program,
@@ -274,7 +270,6 @@ impl Shipping {
             progress,
             changed,
             is_fetching,
-            is_protected,
             rows_wanted,
             rows,
             is_stopped,
@@ -284,11 +279,6 @@ impl Shipping {
     /// Sets the query that the scans are a part of, which nodes write to their logs.
     pub(crate) fn with_trace(self, trace: TraceId) -> Shipping {
         Shipping { trace, ..self }
-    }
-
-    /// Sets whether nodes make lost row groups again.
-    pub(crate) fn with_protection(self, is_protected: bool) -> Shipping {
-        Shipping { is_protected, ..self }
     }
 
     /// Sets the encryption keys that the scans need.
@@ -350,7 +340,7 @@ impl Shipping {
         };
         for (index, share) in self.shares.iter().enumerate() {
             if Arc::ptr_eq(&share.node, node) && !self.is_stopped() {
-                let shipped = match gone.as_ref().filter(|_| self.may_be_elsewhere(share)) {
+                let shipped = match gone.as_ref().filter(|_| share.others != Others::None) {
                     Some(error) => Err(error.clone()),
                     None => put.clone().and_then(|()| self.run(session, index, share, &lookups)),
                 };
@@ -365,6 +355,59 @@ impl Shipping {
             }
         }
         self.drop_lookups(session, node, &lookups);
+    }
+
+    /// Sends the keys and filters of the semi-joins to a node, and adds their handles to `lookups`.
+    fn put_lookups(
+        &self,
+        session: &Session,
+        node: &Arc<NodeLinks>,
+        lookups: &mut Vec<Handle>,
+    ) -> Result<(), Error> {
+        if self.uploads.is_empty() {
+            return Ok(());
+        }
+        let of_node = |share: &&Share| Arc::ptr_eq(&share.node, node);
+        let others = self.shares.iter().filter(of_node).map(|share| share.others).max();
+        let others = others.unwrap_or(Others::None);
+        node.converse(others.brief_deadline(session), Repeat::Harmful, |link| {
+            for Upload { kind, bytes } in &*self.uploads {
+                let mut lookup = Handle(0);
+                // Sends one empty part if there are no bytes.
+                let rest = bytes.get(1..).unwrap_or_default();
+                let ends = (0..=rest.len()).step_by(LOOKUP_PART_BYTES_MAX);
+                for start in ends {
+                    let end = bytes.len().min(start + LOOKUP_PART_BYTES_MAX);
+                    let part = Bytes::new(bytes[start..end].to_vec()).map_err(LinkError::Protocol)?;
+                    let put = PutLookup { lookup, kind: *kind, bytes: bytes.len() as u32, part };
+                    let put = Request::PutLookup(put);
+                    let answer = match others.ask(session, node, link, &put)? {
+                        Reply::PutLookup(answer) => answer,
+                        other => return Err(unexpected(&other)),
+                    };
+                    self.uploaded.fetch_add((end - start) as u64, Ordering::Relaxed);
+                    if lookup == Handle(0) {
+                        lookups.push(answer.lookup);
+                    }
+                    lookup = answer.lookup;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Drops the keys and filters at a node. Errors do not matter: the node drops them when their connection ends.
+    fn drop_lookups(&self, session: &Session, node: &NodeLinks, lookups: &[Handle]) {
+        if lookups.is_empty() || node.is_suspect() {
+            return;
+        }
+        let deadline = session.request_deadline();
+        let _ = node.converse(deadline, Repeat::Harmful, |link| {
+            for lookup in lookups {
+                link.call(&Request::DropLookup(LookupId { lookup: *lookup }), deadline)?;
+            }
+            Ok(())
+        });
     }
 
     /// Returns the nodes that have shares.
@@ -431,7 +474,7 @@ impl Shipping {
     /// has taken all of them or the request fails.
     pub(crate) fn claim(&self, session: &Session, share: usize, scan: Handle, count: u32) -> Vec<usize> {
         let Some(of) = self.shares.get(share) else { return Vec::new() };
-        let deadline = deadline(session, self.may_be_elsewhere(of));
+        let deadline = of.others.brief_deadline(session);
         let request = Request::ClaimGroups(ClaimGroups { scan, groups: count });
         // If the answer is lost, neither side runs the claimed row groups. The scan's count at its end shows that.
         let answer = of.node.converse(deadline, Repeat::Harmful, |link| link.call(&request, deadline));
@@ -457,13 +500,12 @@ impl Shipping {
         let refused = |error: WireError| Error::new(ErrorKind::Invalid, error.to_string());
         let (seals, cipher) = self.keys.for_scan(session, &share.node)?;
         let open = share.request(&self.program, lookups, seals).map_err(refused)?;
-        let deadline = share.deadline(session);
         let mut shipped = Shipped::default();
-        let connected = self::deadline(session, self.may_be_elsewhere(share));
+        let connected = share.others.brief_deadline(session);
         let received = share.node.converse(connected, Repeat::Harmful, |link| {
             let asked = session.host().now();
             link.set_trace(self.trace);
-            let opened = self.ask(session, &share.node, share.has_others, link, &open, deadline);
+            let opened = share.others.ask(session, &share.node, link, &open);
             link.set_trace(TraceId::NONE);
             let scan = match opened? {
                 Reply::OpenScan(opened) => opened.scan,
@@ -480,42 +522,6 @@ impl Shipping {
         received.map(|()| shipped)
     }
 
-    /// Sends a request to a node and waits for the reply, as [`Self::await_reply`] does.
-    pub(crate) fn ask(
-        &self,
-        session: &Session,
-        node: &NodeLinks,
-        has_others: bool,
-        link: &mut dyn Link,
-        request: &Request,
-        deadline: MonoNs,
-    ) -> Result<Reply, LinkError> {
-        link.post_call(request, deadline)?;
-        self.await_reply(session, node, has_others, link, deadline)?;
-        link.take_call(request, deadline)
-    }
-
-    /// Waits for the reply of a node that has the last copy of some row groups, as long as it is there. Otherwise it is
-    /// only waited for when it is taken.
-    fn await_reply(
-        &self,
-        session: &Session,
-        node: &NodeLinks,
-        has_others: bool,
-        link: &mut dyn Link,
-        deadline: MonoNs,
-    ) -> Result<(), LinkError> {
-        match has_others || !self.is_protected {
-            true => Ok(()),
-            false => session.await_reply(Some(node), link, deadline, |_| Ok(deadline)),
-        }
-    }
-
-    /// Reports whether other nodes may have the row groups of a share.
-    pub(crate) fn may_be_elsewhere(&self, share: &Share) -> bool {
-        share.has_others || self.is_protected
-    }
-
     /// Receives the chunks of a share's scan, until the last one or until no further rows are needed.
     fn receive(
         &self,
@@ -530,7 +536,7 @@ impl Shipping {
         let next = Request::NextChunk(ScanId { scan });
         // Each request has its own deadline: the node answers every step, and a step takes no longer than other
         // requests may.
-        let deadline = || self.shares[index].deadline(session);
+        let deadline = || self.shares[index].others.deadline(session);
         let (mut asked, mut number) = (0, 0);
         while asked < CREDITS {
             link.post_call(&next, deadline())?;
@@ -539,7 +545,7 @@ impl Shipping {
         loop {
             let begun = session.host().now();
             let share = &self.shares[index];
-            let awaited = self.await_reply(session, &share.node, share.has_others, link, deadline());
+            let awaited = share.others.await_reply(session, &share.node, link);
             let answer = awaited.and_then(|()| link.take_call(&next, deadline()));
             shipped.seen.blocked_ns += session.host().now().0.saturating_sub(begun.0);
             asked -= 1;
@@ -597,13 +603,7 @@ impl Shipping {
     }
 }
 
-/// Returns the deadline of a request to a node that is sent now, by whether other nodes can take its place.
-pub(crate) fn deadline(session: &Session, has_others: bool) -> MonoNs {
-    let full = session.options().request_timeout_ms;
-    session.deadline(if has_others { full.min(BRIEF_MS) } else { full })
-}
-
-pub(crate) fn unexpected(reply: &Reply) -> LinkError {
+fn unexpected(reply: &Reply) -> LinkError {
     LinkError::Protocol(WireError::Opcode { found: reply.opcode() as u16 })
 }
 
@@ -650,13 +650,13 @@ mod tests {
     fn share_that_others_can_take_the_place_of_is_short() {
         let (few, many) = (REPLACED_GROUPS - 1, REPLACED_GROUPS);
         assert!(
-            may_grow(few, REPLACED_BYTES, true),
+            may_grow(few, REPLACED_BYTES, Others::Known),
             "its row groups are large, and one of them runs as a whole"
         );
-        assert!(may_grow(many, REPLACED_BYTES - 1, true), "they take a moment");
-        assert!(!may_grow(many, REPLACED_BYTES, true));
-        assert!(may_grow(many, REPLACED_BYTES, false), "nobody could run them again");
-        assert!(!may_grow(SCAN_GROUPS_MAX, 0, false));
+        assert!(may_grow(many, REPLACED_BYTES - 1, Others::Known), "they take a moment");
+        assert!(!may_grow(many, REPLACED_BYTES, Others::Known));
+        assert!(may_grow(many, REPLACED_BYTES, Others::None), "nobody could run them again");
+        assert!(!may_grow(SCAN_GROUPS_MAX, 0, Others::None));
     }
 
     #[test]
