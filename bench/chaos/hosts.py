@@ -150,7 +150,8 @@ class Machines:
         command += ["--listen-client-urls", clients, "--advertise-client-urls", clients]
         command += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
         command += ["--initial-cluster", ",".join(f"e{at}=http://{one.address}:2380" for at, one in enumerate(brokers))]
-        command += ["--initial-cluster-state", "new"]
+        # The default since etcd 3.5. Otherwise a member that was cut off ends the lead of another one when it is back.
+        command += ["--initial-cluster-state", "new", "--pre-vote"]
         return Server(brokers[at], command, self.folder / f"etcd{at}.log")
 
     def _broker(self, at: int, brokers: list[Host]) -> Server:
