@@ -6,7 +6,7 @@
 //! dropped must find this in the book (invariant I5 of `spec/lease.md`).
 
 use crate::kernel::{MachineId, World};
-use crate::parties::NodeLife;
+use crate::parties::{NodeLife, TakenReport};
 use crate::store::Disk;
 use farpool_erasure::StripeCode;
 use farpool_lease::broker::{Durable, NamedFile, StateChange};
@@ -88,14 +88,18 @@ impl NameBook {
 
 impl World {
     /// Adds the effect of a record, which has just reached the broker's disk, to the history of the names it changes.
-    /// Records that change no name have none.
-    pub(crate) fn recorded(&mut self, record: &StateChange) {
+    /// Records that change no name have none. `before` is the file that the name was before.
+    pub(crate) fn recorded(&mut self, record: &StateChange, before: Option<&NamedFile>) {
         let now = self.now();
         match record {
             StateChange::Name(name, named) => {
                 self.oracle.checks += 1;
                 if let Some(why) = self.lies_together(named) {
                     self.oracle.violated("I7", format!("{name:?}: {why}"));
+                }
+                if let Some(region) = before.and_then(|before| self.replaced_in_vain(before, named)) {
+                    let what = format!("{name:?}: a copy took the place of one that is good, at {region:?}");
+                    self.oracle.violated("copied twice", what);
                 }
                 let value = self.value_of(named);
                 self.parties.names.changed(name, now, value);
@@ -135,6 +139,51 @@ impl World {
             let different: BTreeSet<MachineId> = hosts.iter().copied().collect();
             (different.len() < hosts.len())
                 .then(|| format!("machines {hosts:?} have what should be on different hosts"))
+        })
+    }
+
+    /// Returns a region with a copy that is listed no more because another was made, although the running broker knew
+    /// that it was good: two nodes have copied one run.
+    fn replaced_in_vain(&mut self, before: &NamedFile, after: &NamedFile) -> Option<NamedRegion> {
+        if before.file != after.file {
+            return None;
+        }
+        let writer = self.running_process()?;
+        let now = self.clock_of(writer);
+        let broker = self.parties.brokers.iter().find(|life| life.process == writer)?;
+        // Well within the silence after which the broker gives a node up.
+        let silence_ms = u64::from(self.plan.settings.node_silence_ms) / 2;
+        // Machine on which a region is at the moment.
+        let machine_of = |region: &NamedRegion| {
+            let is_its = |life: &NodeLife| {
+                life.incarnation == region.incarnation
+                    && life.service.memory().view(region.region.0).epoch == region.epoch
+            };
+            let mut nodes = self.parties.nodes.iter().enumerate();
+            let found = nodes.find(|(_, place)| place.life.as_ref().is_some_and(is_its));
+            found.map(|(node, place)| (node, place.machine))
+        };
+        let is_known_good = |region: &NamedRegion, others: &[NamedRegion]| {
+            let Some((node, machine)) = machine_of(region) else { return false };
+            let is_fresh = |report: &TakenReport| {
+                report.incarnation == region.incarnation
+                    && !report.is_draining
+                    && now.ms_since(report.at) <= silence_ms
+            };
+            broker.met.contains(&region.node)
+                && broker.reports.get(&region.node).is_some_and(is_fresh)
+                && !self.parties.drained.contains(&node)
+                && others.iter().all(|other| machine_of(other).is_some_and(|(_, at)| at != machine))
+        };
+        let mut pairs = before.places.runs.iter().zip(after.places.runs.iter());
+        pairs.find_map(|(before_run, after_run)| {
+            let had: Vec<NamedRegion> =
+                before.places.copies(before_run).map(|(region, _)| region.clone()).collect();
+            let has: Vec<NamedRegion> =
+                after.places.copies(after_run).map(|(region, _)| region.clone()).collect();
+            let is_repair = has.iter().any(|region| !had.contains(region));
+            let mut gone = had.into_iter().filter(|region| !has.contains(region));
+            gone.find(|region| is_repair && is_known_good(region, &has))
         })
     }
 

@@ -108,11 +108,10 @@ impl ObservedBroker {
         world(|world| {
             let disk = world.parties.disk.clone();
             world.oracle.broker_answers(&asked, &answer, &disk);
-            if let (Request::Offer(offer), Ok(_)) = (&asked, &answer) {
-                let mut brokers = world.parties.brokers.iter_mut();
-                if let Some(life) = brokers.find(|life| life.process == self.process) {
-                    life.met.insert(offer.info.node);
-                }
+            let at = world.clock_of(self.process);
+            let mut brokers = world.parties.brokers.iter_mut();
+            if let Some(life) = brokers.find(|life| life.process == self.process && answer.is_ok()) {
+                life.answered(&asked, at);
             }
             if let (Request::EndRepair(_), Ok(Reply::EndRepair(ended))) = (&asked, &answer) {
                 world.tally.operation("list a copy made by a node", ended.runs > 0);

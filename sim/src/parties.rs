@@ -24,8 +24,8 @@ use farpool_node::{NodeService, Prefault, keep_copies, keep_house, keep_time, re
 use farpool_transport::{Brokers, Identity, Service};
 use farpool_wire::control::NodeInfo;
 use farpool_wire::limits::REGION_BYTES_MIN;
-use farpool_wire::{Incarnation, Name, NodeId, Text};
-use std::collections::BTreeSet;
+use farpool_wire::{Incarnation, MonoNs, Name, NodeId, Request, Text};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Address of the pool, at which the first broker or its successor listens.
@@ -63,11 +63,40 @@ pub(crate) struct BrokerLife {
     pub(crate) service: Option<Arc<dyn Service>>,
     /// Nodes that have told this broker on which host they are.
     pub(crate) met: BTreeSet<NodeId>,
+    /// Last report of each node that this broker has taken.
+    pub(crate) reports: BTreeMap<NodeId, TakenReport>,
+}
+
+/// Report of a node that a broker has taken.
+pub(crate) struct TakenReport {
+    pub(crate) incarnation: Incarnation,
+    /// When it was taken, by the broker's clock.
+    pub(crate) at: MonoNs,
+    pub(crate) is_draining: bool,
 }
 
 impl BrokerLife {
     fn new(process: ProcessId, machine: MachineId, opening: u64) -> BrokerLife {
-        BrokerLife { process, machine, opening, service: None, met: BTreeSet::new() }
+        BrokerLife {
+            process,
+            machine,
+            opening,
+            service: None,
+            met: BTreeSet::new(),
+            reports: BTreeMap::new(),
+        }
+    }
+
+    /// Notes that the broker has done what a request asks, at the time `at` of its clock.
+    pub(crate) fn answered(&mut self, request: &Request, at: MonoNs) {
+        match request {
+            Request::Offer(offer) => _ = self.met.insert(offer.info.node),
+            Request::Inventory(report) => {
+                let taken = TakenReport { incarnation: report.incarnation, at, is_draining: report.draining };
+                self.reports.insert(report.node, taken);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -136,14 +136,20 @@ impl Store for SimStore {
         let apply = || {
             let mut content = self.disk.content();
             let before = places(&content.durable);
+            let mut files_before = Vec::new();
             for record in records {
+                files_before.push(match record {
+                    StateChange::Name(name, _) => content.durable.names.get(name).cloned(),
+                    _ => None,
+                });
                 content.durable.apply(record.clone());
             }
             let after = places(&content.durable);
             drop(content);
             world(|world| {
                 world.oracle.names_changed(&before, &after);
-                records.iter().for_each(|record| world.recorded(record));
+                let changes = records.iter().zip(files_before);
+                changes.for_each(|(record, before)| world.recorded(record, before.as_ref()));
             });
         };
         match mishap {
