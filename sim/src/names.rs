@@ -109,6 +109,17 @@ impl World {
         }
     }
 
+    /// Returns the number and the machine of the node that has a region, if it has it still.
+    fn node_with(&self, region: &NamedRegion) -> Option<(usize, MachineId)> {
+        let is_its = |life: &NodeLife| {
+            life.incarnation == region.incarnation
+                && life.service.memory().view(region.region.0).epoch == region.epoch
+        };
+        let mut nodes = self.parties.nodes.iter().enumerate();
+        let (node, place) = nodes.find(|(_, place)| place.life.as_ref().is_some_and(is_its))?;
+        Some((node, place.machine))
+    }
+
     /// Returns what is wrong if one host has two copies of a run, or two runs of a stripe. Copies that a node does not
     /// have any more may be listed until others have taken their place. The broker cannot know the host of a node that
     /// has not come to it yet.
@@ -117,16 +128,9 @@ impl World {
         let writer = self.running_process();
         let broker = self.parties.brokers.iter().find(|life| Some(life.process) == writer);
         let is_met = |node: NodeId| broker.is_none_or(|broker| broker.met.contains(&node));
-        // Machine of the node that has a region.
         let machine_of = |region: &NamedRegion| {
-            let is_its = |life: &NodeLife| {
-                let memory = life.service.memory();
-                life.incarnation == region.incarnation
-                    && memory.view(region.region.0).epoch == region.epoch
-                    && is_met(region.node)
-            };
-            let mut nodes = self.parties.nodes.iter();
-            nodes.find(|place| place.life.as_ref().is_some_and(is_its)).map(|place| place.machine)
+            let (_, machine) = self.node_with(region).filter(|_| is_met(region.node))?;
+            Some(machine)
         };
         let of_runs = places.runs.iter().map(|run| vec![run]);
         let of_stripes = places
@@ -153,27 +157,16 @@ impl World {
         let broker = self.parties.brokers.iter().find(|life| life.process == writer)?;
         // Well within the silence after which the broker gives a node up.
         let silence_ms = u64::from(self.plan.settings.node_silence_ms) / 2;
-        // Machine on which a region is at the moment.
-        let machine_of = |region: &NamedRegion| {
-            let is_its = |life: &NodeLife| {
-                life.incarnation == region.incarnation
-                    && life.service.memory().view(region.region.0).epoch == region.epoch
-            };
-            let mut nodes = self.parties.nodes.iter().enumerate();
-            let found = nodes.find(|(_, place)| place.life.as_ref().is_some_and(is_its));
-            found.map(|(node, place)| (node, place.machine))
-        };
         let is_known_good = |region: &NamedRegion, others: &[NamedRegion]| {
-            let Some((node, machine)) = machine_of(region) else { return false };
+            let Some((node, machine)) = self.node_with(region) else { return false };
             let is_fresh = |report: &TakenReport| {
                 report.incarnation == region.incarnation
                     && !report.is_draining
                     && now.ms_since(report.at) <= silence_ms
             };
-            broker.met.contains(&region.node)
-                && broker.reports.get(&region.node).is_some_and(is_fresh)
+            broker.reports.get(&region.node).is_some_and(is_fresh)
                 && !self.parties.drained.contains(&node)
-                && others.iter().all(|other| machine_of(other).is_some_and(|(_, at)| at != machine))
+                && others.iter().all(|other| self.node_with(other).is_some_and(|(_, at)| at != machine))
         };
         let mut pairs = before.places.runs.iter().zip(after.places.runs.iter());
         pairs.find_map(|(before_run, after_run)| {

@@ -111,7 +111,7 @@ impl ObservedBroker {
             let at = world.clock_of(self.process);
             let mut brokers = world.parties.brokers.iter_mut();
             if let Some(life) = brokers.find(|life| life.process == self.process && answer.is_ok()) {
-                life.answered(&asked, at);
+                life.note_done(&asked, at);
             }
             if let (Request::EndRepair(_), Ok(Reply::EndRepair(ended))) = (&asked, &answer) {
                 world.tally.operation("list a copy made by a node", ended.runs > 0);

@@ -88,7 +88,7 @@ impl BrokerLife {
     }
 
     /// Notes that the broker has done what a request asks, at the time `at` of its clock.
-    pub(crate) fn answered(&mut self, request: &Request, at: MonoNs) {
+    pub(crate) fn note_done(&mut self, request: &Request, at: MonoNs) {
         match request {
             Request::Offer(offer) => _ = self.met.insert(offer.info.node),
             Request::Inventory(report) => {
