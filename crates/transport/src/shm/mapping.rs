@@ -7,10 +7,13 @@
 #![allow(unsafe_code)]
 
 use super::MappedBytes;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Bytes of a writable mapping that are populated together, before the first write to any of them.
+const STEP_BYTES: usize = 2 << 20;
 
 /// Permitted access to a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,11 +23,17 @@ pub(crate) enum Access {
 }
 
 /// A mapping of the first `bytes` of a file.
+///
+/// Its pages are populated as they are used, because a process often uses a small part of a region: one of two copies,
+/// a few columns, some rows. The kernel maps 16 pages at a read fault, but only one at a write fault. Therefore steps
+/// of a writable mapping are populated before they are written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: *mut u8,
     bytes: usize,
     access: Access,
+    /// Steps of a writable mapping: true once the step was populated.
+    populated: Box<[AtomicBool]>,
 }
 
 // SAFETY: the pointer is to a mapping of this process, valid until drop from any thread; every access is a
@@ -34,7 +43,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the memory and populates it at once, so that no copy takes a page fault.
+    /// Maps the memory. Refused if the file is shorter.
     pub(crate) fn new(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Mapping> {
         let length = rustix::fs::fstat(fd)?.st_size;
         // The first access past the end of the file would kill this process by SIGBUS.
@@ -46,10 +55,25 @@ impl Mapping {
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-        let base = unsafe {
-            mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED | MapFlags::POPULATE, fd, 0)?
-        };
-        Ok(Mapping { base: base.cast(), bytes, access })
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, fd, 0)? };
+        let steps = if access == Access::ReadWrite { bytes.div_ceil(STEP_BYTES) } else { 0 };
+        let populated = (0..steps).map(|_| AtomicBool::new(false)).collect();
+        Ok(Mapping { base: base.cast(), bytes, access, populated })
+    }
+
+    /// Populates the steps of a range that lies in the mapping and is about to be written.
+    fn populate(&self, offset: usize, length: usize) {
+        let steps = offset / STEP_BYTES..(offset + length).div_ceil(STEP_BYTES);
+        for (step, populated) in steps.clone().zip(&self.populated[steps]) {
+            if !populated.load(Ordering::Relaxed) {
+                let at = step * STEP_BYTES;
+                let bytes = STEP_BYTES.min(self.bytes - at);
+                // A kernel before 5.14 does not know this advice: there, writes take page faults.
+                // SAFETY: the range lies in the mapping, which lives until drop, and the advice changes no byte.
+                let _ = unsafe { madvise(self.base.add(at).cast(), bytes, Advice::LinuxPopulateRead) };
+                populated.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Returns the word at an offset for writing. `None` if there is no aligned word there or the mapping is read-only.
@@ -106,6 +130,7 @@ impl MappedBytes for Mapping {
         if !self.is_writable() || !self.is_inside(offset, from.len()) {
             return false;
         }
+        self.populate(offset as usize, from.len());
         // SAFETY: the target range was just checked to lie in the mapping, which is writable and lives until
         // drop; `from` is private memory, so they cannot overlap.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.add(offset as usize), from.len()) };
@@ -127,5 +152,40 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: unmaps exactly what `new` mapped; nothing borrows from it.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::os::fd::AsFd;
+
+    /// Returns the bytes of a mapping that are in the page table of this process.
+    fn populated_bytes(mapping: &Mapping) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let begin = format!("{:x}-", mapping.base as usize);
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&begin));
+        let line = lines.find(|line| line.starts_with("Rss:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+    }
+
+    #[test]
+    fn pages_are_populated_as_they_are_used() {
+        const BYTES: usize = 5 << 20;
+        let file = memfd_create("farpool-test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, BYTES as u64).unwrap();
+        let writing = Mapping::new(file.as_fd(), BYTES, Access::ReadWrite).unwrap();
+        let reading = Mapping::new(file.as_fd(), BYTES, Access::Read).unwrap();
+        assert_eq!((populated_bytes(&writing), populated_bytes(&reading)), (0, 0));
+        // The last step is shorter than the others, and the write ends where the mapping ends.
+        assert!(writing.copy_in(BYTES as u64 - 3, b"end"));
+        assert!(populated_bytes(&writing) <= STEP_BYTES);
+        assert!(writing.copy_in(STEP_BYTES as u64 - 1, b"ab"));
+        assert!(!writing.copy_in(BYTES as u64 - 1, b"ab"));
+        let mut found = [0; 3];
+        assert!(reading.copy_out(BYTES as u64 - 3, &mut found));
+        assert_eq!(&found, b"end");
+        assert!(populated_bytes(&reading) <= BYTES / 2);
     }
 }
