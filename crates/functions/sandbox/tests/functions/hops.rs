@@ -6,7 +6,9 @@ use farpool::{Placement, Pool, PoolOptions, TransportChoice};
 use farpool_host::{Host, HostLayer};
 use farpool_tests::programs::PATIENCE;
 use farpool_transport::{Dial, Dialer, Exposure, Link, LinkError, ReadOp, Sockets, Transport, WriteOp};
-use farpool_wire::{MonoNs, Reply, Request, TraceId};
+use farpool_wire::control::{LanePeer, OpenHoppingLane};
+use farpool_wire::{List, MonoNs, Reply, Request, Text, TraceId};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -16,51 +18,76 @@ const SHIP: CallOptions =
     CallOptions { placement: Placement::Ship, at: None, fresh: false, deadline: PATIENCE };
 
 /// Client's host that counts the requests to run a function.
-struct Counting(Arc<AtomicU64>, Arc<dyn Dialer>);
+struct Counting {
+    asked: Arc<AtomicU64>,
+    /// Address that nodes get for each other in place of the right one.
+    between_nodes: Option<Text>,
+    dialer: Arc<dyn Dialer>,
+}
 
-struct CountingLink(Box<dyn Link>, Arc<AtomicU64>);
+struct CountingLink {
+    link: Box<dyn Link>,
+    asked: Arc<AtomicU64>,
+    between_nodes: Option<Text>,
+}
 
 impl HostLayer for Counting {
     fn inner(&self) -> &dyn Host {
-        &*self.1
+        &*self.dialer
     }
 }
 
 impl Dialer for Counting {
     fn dial(&self, to: Dial<'_>, deadline: MonoNs) -> Result<Box<dyn Link>, LinkError> {
-        Ok(Box::new(CountingLink(self.1.dial(to, deadline)?, Arc::clone(&self.0))))
+        let link = self.dialer.dial(to, deadline)?;
+        let (asked, between_nodes) = (Arc::clone(&self.asked), self.between_nodes.clone());
+        Ok(Box::new(CountingLink { link, asked, between_nodes }))
     }
 }
 
 impl Link for CountingLink {
     fn transport(&self) -> Transport {
-        self.0.transport()
+        self.link.transport()
     }
 
     fn set_trace(&mut self, trace: TraceId) {
-        self.0.set_trace(trace);
+        self.link.set_trace(trace);
     }
 
     fn call(&mut self, request: &Request, deadline: MonoNs) -> Result<Reply, LinkError> {
         if let Request::CallFunction(_) = request {
-            self.1.fetch_add(1, Ordering::Relaxed);
+            self.asked.fetch_add(1, Ordering::Relaxed);
         }
-        self.0.call(request, deadline)
+        match (request, &self.between_nodes) {
+            (Request::OpenHoppingLane(open), Some(address)) => {
+                let peers =
+                    open.peers.iter().map(|peer| LanePeer { address: address.clone(), ..peer.clone() });
+                let peers = List::new(peers.collect()).unwrap();
+                self.link.call(&Request::OpenHoppingLane(OpenHoppingLane { peers, ..open.clone() }), deadline)
+            }
+            _ => self.link.call(request, deadline),
+        }
     }
 
     fn read(&mut self, ops: &mut [ReadOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
-        self.0.read(ops, deadline)
+        self.link.read(ops, deadline)
     }
 
     fn write(&mut self, ops: &[WriteOp<'_>], deadline: MonoNs) -> Result<(), LinkError> {
-        self.0.write(ops, deadline)
+        self.link.write(ops, deadline)
     }
 }
 
 /// Opens a session. Returns it with the number of its requests to run a function.
 fn connect(running: &Running) -> (Pool, Arc<AtomicU64>) {
+    connect_with(running, None)
+}
+
+/// Opens a session whose nodes get this address for each other, if there is one.
+fn connect_with(running: &Running, between_nodes: Option<Text>) -> (Pool, Arc<AtomicU64>) {
     let asked = Arc::new(AtomicU64::new(0));
-    let host = Counting(Arc::clone(&asked), Sockets::dialer(Exposure::default()));
+    let dialer = Sockets::dialer(Exposure::default());
+    let host = Counting { asked: Arc::clone(&asked), between_nodes, dialer };
     let options = PoolOptions { transport: TransportChoice::Tcp, ..PoolOptions::default() };
     (Pool::connect_from(Arc::new(host), &running.url(), options).unwrap(), asked)
 }
@@ -95,6 +122,34 @@ fn calls_go_on_from_node_to_node_once_the_caller_has_seen_that_they_hop() {
         };
         assert!(direct.hops > 50, "{direct:?}");
         (1..40).for_each(|item| _ = call(item * 64));
+    }
+}
+
+#[test]
+fn call_waits_once_for_nodes_that_cannot_reach_each_other() {
+    let running = Running::start(3, sandbox());
+    let list = list(100_000, 64);
+    // Connections are accepted there, and never greeted.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let address = Text::new(silent.local_addr().unwrap().to_string()).unwrap();
+    let (pool, _) = connect_with(&running, Some(address));
+    let caller = publish(&pool, "list", &list).caller(Default::default()).unwrap();
+    for function in functions() {
+        let call = |first: u64| {
+            let called = caller.call(&function, &bytes_of(&[first, STEPS, 1]), SHIP).unwrap();
+            assert_eq!(words_of(&called.output), walked(&list, first, STEPS), "{function:?} from {first}");
+            assert!(called.hops > 50, "{called:?}");
+        };
+        call(0);
+        let tried = || std::iter::from_fn(|| silent.accept().ok()).count();
+        tried();
+        (1..4).for_each(|item| call(item * 64));
+        assert_eq!(
+            tried(),
+            3,
+            "a call goes on through the caller after the first hop that a node cannot make"
+        );
     }
 }
 
