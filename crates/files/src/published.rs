@@ -14,7 +14,7 @@ use crate::session::Session;
 use crate::session_core::{BRIEF_MS, LOOK_MS};
 use farpool_wire::control::*;
 use farpool_wire::{Code, FileClass, List, MonoNs, Name, NodeId, Refusal, Reply, Request, WireError, mutant};
-use std::cell::{Cell, OnceCell};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,8 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Most bytes of a published file that is opened, with its parity: its map takes some 100 bytes for each MiB.
 const SEALED_BYTES_MAX: u64 = 4 << 40;
 
-/// Time in ms in which a node reports what it has sealed to a broker that has just begun to lead, at most.
-const REPORT_MS_MAX: u64 = 4_000;
+/// Time in ms in which a node connects to a broker that has just begun to lead, at most. A node that has connected
+/// reports at once what it has sealed.
+const CONNECT_MS_MAX: u64 = 4_000;
 
 /// State of a name that does not lead to its former file any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +81,14 @@ impl FileInner {
                 places: named,
             };
             // A node that is silent, or that the broker does not hear for long, is not waited for where others suffice.
-            let (looks, ends) = (Cell::new(None), OnceCell::new());
+            // The broker may not hear a node that answers here: over shared memory, it may be cut off from all others.
+            let (looks, waits) = (Cell::new(None), Cell::new(None));
             let may_wait = |refusal: Refusal| {
                 let now = self.session.host().now();
-                let ends = *ends.get_or_init(|| self.session.deadline(REPORT_MS_MAX));
+                let patience_ms = if refusal.code == Code::NoNodes { CONNECT_MS_MAX } else { BRIEF_MS };
+                let same = waits.get().filter(|(before, _)| *before == refusal);
+                let (_, ends) = same.unwrap_or_else(|| (refusal, self.session.deadline(patience_ms)));
+                waits.set(Some((refusal, ends)));
                 let node = self.node_of_copies(NodeId(refusal.detail));
                 let is_suspect = node.as_ref().is_some_and(|node| node.is_suspect());
                 let next = self.session.deadline(LOOK_MS);
