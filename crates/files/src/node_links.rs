@@ -161,6 +161,7 @@ impl NodeLinks {
     pub(crate) fn mark_lost(&self, why: &str) {
         self.lost.get_or_init(|| Lost { why: why.to_owned(), since: self.host.now() });
         self.idle().clear();
+        self.space.clear();
     }
 
     /// Marks this life as over for good, because the node cannot be trusted.

@@ -2,7 +2,9 @@
 
 import multiprocessing
 import os
+from pathlib import Path
 
+import pyarrow
 import pytest
 
 import farpool
@@ -48,6 +50,19 @@ def test_a_spawned_child_gets_a_session_of_its_own(shared_cluster):
         with multiprocessing.get_context("spawn").Pool(1) as children:
             assert children.apply(write_in_own_session, (shared_cluster.url,)) == (5, False)
         assert not pool.exists("spawn")
+
+
+def test_a_closed_session_has_no_memory_of_nodes_mapped(shared_cluster):
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:farpool-")
+
+    before = mapped()
+    with farpool.connect(shared_cluster.url, transport="shm") as pool:
+        pool.put_table("mapped", pyarrow.table({"item": [1, 2, 3]}))
+        assert pool.table("mapped").to_arrow()["item"].to_pylist() == [1, 2, 3]
+        pool.drop_table("mapped")
+        assert mapped() > before
+    assert mapped() == before
 
 
 def test_a_session_cannot_be_sent_to_another_process(pool):

@@ -112,6 +112,12 @@ impl ShmSpace {
     pub fn forget(&self, region: RegionIndex) {
         self.regions.write().remove(&region);
     }
+
+    /// Unmaps all regions. Otherwise this process would keep the memory of a node that has ended.
+    pub fn clear(&self) {
+        self.regions.write().clear();
+        *self.words.write() = None;
+    }
 }
 
 /// A stream over which a node can also hand out its memory: a Unix socket (as descriptors), or the simulator's stream.
