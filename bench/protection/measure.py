@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--size", default="1GiB", help="bytes of the table; default 1GiB")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, each with a new pool; default 5")
     parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp", help="default tcp")
-    parser.add_argument("--scans", type=int, default=3, help="scans of each kind in a round; default 3")
+    parser.add_argument("--scans", type=int, default=9, help="scans of each kind in a round; default 9")
     parser.add_argument("--seed", type=int, default=1, help="seed of the orders and of the node that is killed")
     parser.add_argument("--json", help="also write the results to this file")
     args = parser.parse_args()
