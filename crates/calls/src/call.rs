@@ -73,9 +73,9 @@ pub(crate) struct Call<'c> {
     pub(crate) trace: TraceId,
     /// State that the function passed on at its last hop. `None` before the first hop.
     pub(crate) state: Option<Vec<u8>>,
-    /// True once a node has left a hop to the caller, as it does if it cannot reach the next node. The rest of the call
-    /// hops through the caller: otherwise each hop would first wait for that node.
-    pub(crate) hops_here: bool,
+    /// True once a node has left a hop to the caller: it cannot reach the next node, or has made very many hops. All
+    /// later hops go through the caller, as each would first wait for that node.
+    pub(crate) hops_through_caller: bool,
     /// Number of blocks of 64 KiB that were supplied to the function from elsewhere.
     pub(crate) supplied: u32,
     /// Time that the function itself ran so far, in ns.
@@ -100,7 +100,7 @@ impl<'c> Call<'c> {
             lists: GroupSelection::All,
             trace,
             state: None,
-            hops_here: false,
+            hops_through_caller: false,
             supplied: 0,
             ran_ns: 0,
         }

@@ -344,7 +344,7 @@ impl Caller {
     /// Runs a call at one place until it ends or hops to another node. No other call uses its lane meanwhile. A lane
     /// whose connection has died is replaced.
     fn call_at(&self, places: &Locations, station: &Station, call: &mut Call<'_>) -> Result<Ended, Error> {
-        let hops = !call.hops_here && self.has_hopped.load(Ordering::Relaxed);
+        let hops = !call.hops_through_caller && self.has_hopped.load(Ordering::Relaxed);
         let key = (places.number, station.key(), Side::of(call.function), hops);
         if let Station::Here = station {
             self.fetch_missing(&call.lists, places)?;
@@ -377,7 +377,7 @@ impl Caller {
                 Ok(result) => {
                     let (called, output) = result;
                     let hopped = lane.hopped(&called);
-                    call.hops_here |= hops && called.outcome == Outcome::Hop;
+                    call.hops_through_caller |= hops && called.outcome == Outcome::Hop;
                     // A lane of a process that has ended is not kept.
                     if !matches!(called.outcome, Outcome::Died | Outcome::Deadline) {
                         self.keep(key, lane);
