@@ -19,9 +19,10 @@ mirrors or the parity rs(2,1), and a fault comes when all copies are there again
 second node has a fault while the first one is repaired.
 
 The table has one line per kind of fault: how many there were, how many began during an operation, how many operations
-these were, and how much longer they took than the median of their kind without a fault. The times of operations during
-which several faults began are in a line of their own. A fault that began during no operation counts for nothing. Exit
-code: 1 if an operation failed, if a result was wrong, or if data was lost.
+these were, and how much longer they took than the median of their kind without a fault. An operation that began before
+the fault ahead was over may wait for that one: no broker may lead yet. The times of operations that several faults
+concern are in a line of their own. A fault that began during no operation counts for nothing. Exit code: 1 if an
+operation failed, if a result was wrong, or if data was lost.
 
 Needs root, ip (Debian: iproute2), etcd (FARPOOL_ETCD), the farpool command (FARPOOL_BIN), the functions of the examples
 (FARPOOL_FUNCTIONS) and the wheel. All hosts are on one machine: the faults are real, the networks are not.
@@ -414,23 +415,25 @@ def summed(pool: Pool) -> dict:
     operations, faults = pool.operations, pool.happened
     calm: dict[str, list[float]] = defaultdict(list)
     hit: dict[int, list[Operation]] = defaultdict(list)
+    # Number of faults that were not over when the operation began, or that began during it.
+    concerned: Counter[Operation] = Counter()
     for operation in operations:
-        if not any(fault.begun < operation.ended and operation.begun < fault.whole for fault in faults):
+        concerned[operation] = sum(f.begun < operation.ended and operation.begun < f.whole for f in faults)
+        if not concerned[operation]:
             calm[operation.kind].append(operation.ended - operation.begun)
         for at, fault in enumerate(faults):
             if operation.begun < fault.begun < operation.ended:
                 hit[at].append(operation)
     usual = {kind: median(times) for kind, times in calm.items()}
-    times_hit = Counter(one for ones in hit.values() for one in ones)
 
     def line(kind: str | None, task: str | None = None) -> dict:
-        """Tells of the faults of a kind, or of the operations during which several faults began."""
+        """Tells of the faults of a kind, or of the operations that several faults concern."""
         mine = [at for at, fault in enumerate(faults) if kind in (None, fault.kind)]
         struck = {at: [one for one in hit[at] if task in (None, task_of(one))] for at in mine}
         if kind is None:
-            struck = {at: [one for one in ones if times_hit[one] > 1] for at, ones in struck.items()}
+            struck = {at: [one for one in ones if concerned[one] > 1] for at, ones in struck.items()}
         all_struck = {one for ones in struck.values() for one in ones}
-        timed = [one for one in all_struck if one.kind in usual and (times_hit[one] > 1) == (kind is None)]
+        timed = [one for one in all_struck if one.kind in usual and (concerned[one] > 1) == (kind is None)]
         added = sorted(one.ended - one.begun - usual[one.kind] for one in timed)
         return {
             "faults": len(mine),
@@ -441,7 +444,7 @@ def summed(pool: Pool) -> dict:
         }
 
     kinds = sorted({fault.kind for fault in faults})
-    lines = {kind: line(kind) for kind in kinds} | {"several during one operation": line(None)}
+    lines = {kind: line(kind) for kind in kinds} | {"several for one operation": line(None)}
     for kind in [kind for kind in kinds if " and " not in kind and kind.startswith("node")]:
         lines |= {f"{kind}: {task}": line(kind, task) for task in TASKS}
     slowest: dict[str, float] = defaultdict(float)
