@@ -55,7 +55,7 @@ fn redb_file_of_another_format_is_refused_with_both_versions_and_left_unchanged(
     let folder = tempfile::tempdir().expect("a folder");
     let is_refused = |path: &Path, other: u64| {
         let message = refusal_of(path);
-        let names_both = message.contains(&format!("format {other};")) && message.contains("formats 3 to 5");
+        let names_both = message.contains(&format!("format {other};")) && message.contains("formats 3 and 4");
         assert!(names_both, "{message}");
     };
     // Formats 1 and 2 had only redb's data, with a table that names the format.

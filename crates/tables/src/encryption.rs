@@ -6,6 +6,7 @@ use farpool_files::{Error, ErrorKind};
 use farpool_wire::List;
 use farpool_wire::control::{ScanKey, ScanOpening, ScanSeals};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The key of an encrypted table that was opened with it, and what decrypts the buffers.
 pub(crate) struct TableDecryption {
@@ -17,8 +18,8 @@ pub(crate) struct TableDecryption {
 /// Keys that the scans of a query need.
 #[derive(Clone, Default)]
 pub(crate) struct ScanKeys {
-    /// True if the table is encrypted: each of its files has a key of its own.
-    pub(crate) is_encrypted: bool,
+    /// The key of the table and the columns that are read. `None` if the table is not encrypted.
+    pub(crate) table: Option<(Arc<TableDecryption>, Vec<u16>)>,
     /// True if nodes encrypt the results that they send.
     pub(crate) encrypt_answers: bool,
 }
@@ -30,31 +31,28 @@ impl ScanKeys {
     pub(crate) fn check_way(&self, session: &Session, node: &NodeLinks) -> Result<(), Error> {
         // A shared link is memory of this machine, so its bytes never leave the machine.
         let is_safe = node.is_shared() || session.options().tls.is_some() || is_loopback(&node.info.address);
-        match is_safe || (!self.is_encrypted && !self.encrypt_answers) {
+        match is_safe || (self.table.is_none() && !self.encrypt_answers) {
             true => Ok(()),
             false => Err(not_sent(&node.info.name, &node.info.address)),
         }
     }
 
-    /// Returns the keys to send with the request that opens one scan at a node, over row groups of one file if the
-    /// table is encrypted, and what decrypts the results of that scan if they are encrypted. `columns` are the numbers
-    /// in the file of the columns that are read.
+    /// Returns the keys to send with the request that opens one scan at a node, and what decrypts the results of that
+    /// scan if they are encrypted.
     ///
     /// Errors: [`ErrorKind::Refused`] if somebody on the network could read the keys.
     pub(crate) fn for_scan(
         &self,
         session: &Session,
         node: &NodeLinks,
-        file: Option<&TableDecryption>,
-        columns: &[u16],
     ) -> Result<(ScanSeals, Option<ChunkCipher>), Error> {
         self.check_way(session, node)?;
         let too_many = |error: farpool_wire::WireError| Error::new(ErrorKind::Invalid, error.to_string());
-        let opening = match file {
-            Some(decryption) => vec![ScanOpening {
+        let opening = match &self.table {
+            Some((decryption, columns)) => vec![ScanOpening {
                 key: ScanKey(*decryption.key.bytes()),
                 salt: decryption.salt,
-                columns: List::new(columns.to_vec()).map_err(too_many)?,
+                columns: List::new(columns.clone()).map_err(too_many)?,
             }],
             None => Vec::new(),
         };

@@ -7,25 +7,15 @@
 //! the smallest and largest value of every column of a row group. A trailer of fixed size at the end of the file
 //! locates the footer.
 //!
-//! The modules `column_type`, `footer`, `layout`, `texts` and `statistics` (the stored form), `schema_mapping` (columns
-//! that change), `skipping` (which row groups and files a query can leave out) and `compaction::choice` (which files become
-//! one) are pure: no I/O. `put` and `writing` write files, whose row groups `encoders` encodes on several threads and whose
-//! rows `partitions` arranges. `commit` adds them to tables, `transaction`, `changing`, `altering` and `compaction` change
-//! these, and `far_table` reads them, whose files `opening` opens. `query` runs a query, `shipping` runs its program at the
-//! nodes, and `placing` asks the planner where it should run.
+//! The modules `column_type`, `footer`, `layout` and `statistics` (the stored form) and `skipping` (which row groups
+//! a query can leave out) are pure: no I/O. `put` writes tables and `far_table` reads them. `query` runs a query,
+//! `shipping` runs its program at the nodes, and `placing` asks the planner where it should run.
 //!
 //! Never in this crate: an operator of our own over columns, or another file format.
 #![forbid(unsafe_code)]
 
-mod altering;
-mod changing;
 mod column_type;
-mod commit;
-mod compaction;
-mod conflicts;
 mod counts;
-mod decoding;
-mod encoders;
 mod encryption;
 mod estimates;
 mod explain;
@@ -33,34 +23,20 @@ mod far_table;
 mod footer;
 mod joining;
 mod layout;
-pub mod manifest;
 mod names;
-mod opening;
 mod others;
 mod pacing;
-mod partitions;
 mod placing;
 mod put;
 mod query;
 mod report;
 mod row_checksum;
-mod schema_mapping;
 mod scope;
 mod shipping;
 mod skipping;
-mod snapshot;
-mod statements;
 mod statistics;
-mod texts;
-mod transaction;
-mod watching;
 mod window;
-mod writing;
 
-pub use altering::{ColumnChange, alter_table};
-pub use changing::{GroupChange, change_rows};
-pub use commit::{Committed, HistoryEntry, history, put_table, roll_back};
-pub use compaction::{Compaction, compact};
 pub use counts::{ScanCounts, scan_counts};
 pub use estimates::{Estimate, Estimates};
 pub use explain::Explanation;
@@ -69,24 +45,15 @@ pub use far_table::{FarTable, GroupLocation, TableInfo, TableReader, open_table,
 pub use farpool_encryption::{TableKey, WrongKeyLength};
 /// Expressions, queries and the programs that queries are compiled to.
 pub use farpool_operators as operators;
-pub use footer::{
-    BufferAt, ColumnChunk, Encoding, Footer, FooterEncryption, Form, RowGroup, Trailer, WrongKey,
-};
+pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterEncryption, RowGroup, Trailer, WrongKey};
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, RowGroupEncoder, TableLayout};
 pub use names::{drop_table, has_table};
-pub use opening::{FilesOpened, TableOnDemand, table_on_demand};
-pub use partitions::{Arrangement, PARTITIONS_MAX};
-pub use put::{MadeBy, Progress, PutOptions, Written};
+pub use put::{MadeBy, PutOptions, put_table};
 pub use query::Answer;
 pub use report::Report;
-pub use schema_mapping::{BoundedColumns, COLUMN_LISTS_MAX, FieldIds};
 pub use skipping::may_pass;
-pub use snapshot::{TableSnapshot, table_snapshot};
-pub use statements::{RowsChanged, delete_rows, update_rows};
 pub use statistics::Statistics;
-pub use transaction::{TableTransaction, TransactionMade, append_rows};
-pub use watching::{TableChange, TableVersion, TableWatch, await_table, watch_table};
 
 pub use column_type::stored_schema;
 

@@ -16,18 +16,12 @@
 //! The payload of a published file is 0 and the file in the form of the wire. If that would make the value longer than
 //! [`RECORD_BYTES_MAX`], it is 1 and the number of pages (4 bytes) and their generation (8 bytes), and the form of the
 //! wire is in the payloads of `pages/GENERATION/INDEX/NAME`. The pages are stored before the value that refers to them,
-//! each in a transaction of its own, as a transaction of etcd is limited as well. Pages that no value refers to, as
-//! after a crash, are deleted by the next commits, a few by each. The generation is the number of the first commit that
-//! wrote a page.
-//!
-//! `commits/TABLE/SNAPSHOT` is a commit of a table, in the form of the wire: its id (8 bytes), session (8), time (8),
-//! summary, and two lists of ranges of parts. `open/TABLE/COMMIT` is the session (8 bytes) that may make a commit.
-//! Tables, snapshots and commits are 16 hexadecimal digits each.
+//! each in a transaction of its own, as a transaction of etcd is limited as well. Pages that no value refers to were
+//! left by a crash; the next commit deletes them. The generation is the number of the first commit that wrote a page.
 //!
 //! The format before this one had `names/NAME`, with one copy of each extent. It is read, and each file is stored in
 //! the new form when it changes.
 
-use super::commits::{change_of, commit_key, encode_commit, open_commit_key};
 use super::published::decode_extents;
 use super::{StoreError, decode_file, encode_file};
 use farpool_lease::broker::{Durable, NamedFile, StateChange};
@@ -47,12 +41,6 @@ pub const NAMES: &str = "names/";
 pub const RECORD_BYTES_MAX: usize = 512 << 10;
 /// Most bytes of a page: those of a value without its key, which has up to 300 bytes, and its other fields.
 const PAGE_BYTES_MAX: usize = RECORD_BYTES_MAX - 512;
-/// Most pages that one transaction deletes. One of etcd has at most 128 operations, of which records need up to 107.
-const PAGES_DELETED_MAX: usize = 16;
-/// Prefix of the keys of commits of tables.
-pub const COMMITS: &str = "commits/";
-/// Prefix of the keys of open commits of tables.
-pub const OPEN_COMMITS: &str = "open/";
 const TERM: &str = "meta/term";
 const NEXT_FILE: &str = "meta/next_file";
 const KEY: &str = "meta/key";
@@ -222,20 +210,6 @@ impl Ledger {
                 StateChange::DropName(name) => {
                     names.insert(name, None);
                 }
-                StateChange::Commit(at, record) => {
-                    let encoded = encode_commit(record).map_err(|error| StoreError(error.to_string()))?;
-                    last.insert(commit_key(*at), Some(encoded));
-                }
-                StateChange::DropCommit(at) => {
-                    last.insert(commit_key(*at), None);
-                }
-                StateChange::OpenCommit(table, commit, session) => {
-                    let session = session.0.to_le_bytes().to_vec();
-                    last.insert(open_commit_key(*table, *commit), Some(session));
-                }
-                StateChange::CloseCommit(table, commit) => {
-                    last.insert(open_commit_key(*table, *commit), None);
-                }
             }
         }
         let generation = self.commit + 1;
@@ -264,12 +238,12 @@ impl Ledger {
             paged.insert(name.to_string(), generation);
             last.insert(key, Some(head.payload()));
         }
-        let pages = self.digests.range(PAGES.to_owned()..).map(|(key, _)| key);
-        let is_left = |key: &&String| {
-            page_of(key).is_some_and(|(generation, name)| paged.get(name) != Some(&generation))
-        };
-        let left = pages.take_while(|key| key.starts_with(PAGES)).filter(is_left);
-        last.extend(left.take(PAGES_DELETED_MAX).map(|key| (key.clone(), None)));
+        for key in self.digests.range(PAGES.to_owned()..).map(|(key, _)| key) {
+            let Some((generation, name)) = page_of(key) else { break };
+            if paged.get(name) != Some(&generation) {
+                last.insert(key.clone(), None);
+            }
+        }
         steps.push(Step(last));
         Ok(steps)
     }
@@ -416,7 +390,7 @@ fn record(key: &str, payload: &[u8]) -> Result<Record, String> {
                 FileRecord::Paged(pages) => return Ok(Record::Paged(name(of)?, pages)),
             },
             (_, Some(of)) => file(name(of)?, decode_extents(payload))?,
-            _ => change_of(key, payload).ok_or("is not known")??,
+            _ => return Err("is not known".to_owned()),
         },
     }))
 }
@@ -492,10 +466,7 @@ impl Found {
                         names.insert(name, file);
                     }
                 }
-                StateChange::Commit(..) => records.push(record),
-                // An open commit may have been made since, and then its parts must stay.
-                StateChange::OpenCommit(..) | StateChange::CloseCommit(..) => {}
-                StateChange::DropName(_) | StateChange::DropCommit(_) => {}
+                StateChange::DropName(_) => {}
             }
         }
         names.retain(|name, file| kept.get(&file.file).is_some_and(|(_, latest)| latest == name));
@@ -525,7 +496,6 @@ mod tests {
             copies_wanted: 1,
             recipe: Default::default(),
             places: Default::default(),
-            root_of: None,
         }
     }
 
