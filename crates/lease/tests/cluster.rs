@@ -106,11 +106,7 @@ struct World<'a> {
 
 fn settings() -> BrokerSettings {
     let by_tenant = BTreeMap::from([(tenant_of(0), RED_QUOTA_BYTES)]);
-    BrokerSettings {
-        lease: SETTINGS,
-        quotas: Quotas { default_bytes: None, by_tenant },
-        ..BrokerSettings::default()
-    }
+    BrokerSettings { lease: SETTINGS, quotas: Quotas { default_bytes: None, by_tenant } }
 }
 
 fn tenant_of(client: usize) -> Name {

@@ -28,7 +28,6 @@ mod memory;
 mod observation;
 mod options;
 pub mod pressure;
-mod segments;
 mod service;
 mod socket_folder;
 mod start;

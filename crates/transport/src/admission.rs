@@ -153,10 +153,6 @@ impl Stream for AdmittedStream<'_> {
         self.stream.socket()
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.stream.descriptor()
-    }
-
     fn is_readable(&mut self) -> bool {
         self.stream.is_readable()
     }

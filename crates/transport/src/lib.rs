@@ -20,7 +20,6 @@ mod admission;
 mod brokers;
 mod client;
 mod connection;
-pub mod delay;
 mod dial;
 pub mod exposure;
 mod lane;

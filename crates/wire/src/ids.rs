@@ -30,18 +30,6 @@ id!(/// Id of a ticket: a promise of the broker, which one node redeems once.
     TicketId(u64));
 id!(/// Id of a published far file. It stays when the file is renamed, and is never used for another file.
     FileId(u64));
-id!(/// Id of a table: [`CommitId::new_table`] of the commit that made it.
-    TableId(u64));
-id!(/// Id of a commit of tables: random, or drawn from a text that its client has chosen; never 0.
-    CommitId(u64));
-
-impl CommitId {
-    /// Returns the id of a table that the commit makes: by the number of its change in the commit, from 0 on.
-    pub fn new_table(self, number: u64) -> TableId {
-        TableId(self.0.wrapping_add(number))
-    }
-}
-
 id!(/// Index of a region in its node's arena, counted from 0.
     RegionIndex(u32));
 id!(/// Counter that the node keeps for each region. It only grows. With the incarnation it is the fencing token.

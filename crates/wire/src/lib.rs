@@ -21,9 +21,7 @@ mod nodes;
 pub mod refusal;
 mod repair;
 mod scan;
-mod segments;
 mod shown;
-mod snapshots;
 
 pub use codec::{Bytes, List, Name, Payload, Text, WireError};
 pub use control::{Reply, Request};

@@ -3,12 +3,10 @@
 //! load, and DuckDB's answers over them.
 
 mod aggregates;
-mod altered_tables;
 mod answers;
 mod beside;
 mod cached_files;
 mod canonical;
-mod changes;
 mod distributed;
 mod floats;
 mod joins;
@@ -17,7 +15,6 @@ mod plans;
 mod pools;
 mod projections;
 mod recipes;
-mod refreshes;
 mod spills;
 mod substrait;
 mod suite;

@@ -80,9 +80,8 @@ impl Leases {
             let (held, _) = self.held.lock().allocator.held(group);
             let needed = u64::from(bytes);
             let wanted = match group {
-                // Small files that will be published leave the region soon.
-                Group::Class(FileClass::Pinned) | Group::File(_) => needed,
                 Group::Class(_) => needed.max((held / 4).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)),
+                Group::File(_) => needed,
             };
             if let Err(error) = self.lease_more(&mut growing, group, needed, wanted, apart, patience) {
                 if patience == Patience::Brief {

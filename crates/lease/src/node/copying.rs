@@ -73,6 +73,5 @@ impl NodeLeases {
         {
             entry.state = State::Orphan;
         }
-        self.copies_known_in_segment(region, epoch);
     }
 }
