@@ -151,6 +151,8 @@ newtypes!(
     ClientId(u64),
     TicketId(u64),
     FileId(u64),
+    TableId(u64),
+    CommitId(u64),
     RegionIndex(u32),
     Epoch(u64),
     Handle(u128),
@@ -436,6 +438,12 @@ impl Name {
         let name = name.into();
         check_text(&name, 1, NAME_BYTES_MAX, "bytes of a name")?;
         Ok(Name(name))
+    }
+
+    /// Takes a name that this crate has made of few printable characters.
+    pub(crate) fn of_printable(name: String) -> Self {
+        debug_assert!(Name::new(name.clone()).is_ok(), "{name:?} is no name");
+        Name(name)
     }
 }
 

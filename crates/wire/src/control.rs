@@ -9,6 +9,8 @@ use crate::limits::*;
 pub use crate::nodes::*;
 pub use crate::repair::*;
 pub use crate::scan::*;
+pub use crate::segments::*;
+pub use crate::snapshots::*;
 
 wire_struct! {
     /// First message on a connection. Its form never changes.
@@ -376,12 +378,21 @@ messages! {
     OfferMemory(NodeMemory) -> Done,
     NextRepair(NextRepair) -> RepairGiven,
     EndRepair(EndRepair) -> RepairEnded,
+    Segments(SegmentReport) -> SegmentRuling,
+    AddParts(AddParts) -> Done,
+    CommitTables(CommitTables) -> TablesCommitted,
+    OpenTable(OpenTable) -> TableOpened,
+    OpenParts(OpenParts) -> PartsOpened,
+    HoldSnapshots(HoldSnapshots) -> SnapshotsHeld,
+    ListSnapshots(ListSnapshots) -> SnapshotsListed,
+    AwaitNames(AwaitNames) -> NamesAwaited,
     Lease(Lease) -> Leased,
     Attach(Attach) -> Attached,
     Renew(SessionProof) -> Renewed,
     Release(Release) -> Released,
     Seal(Seal) -> Sealed,
     Checksums(Checksums) -> ChecksumsTaken,
+    SealRanges(SealRanges) -> RangesSealed,
     OpenScan(OpenScan) -> ScanOpened,
     NextChunk(ScanId) -> Chunk,
     ClaimGroups(ClaimGroups) -> Claimed,

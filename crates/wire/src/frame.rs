@@ -75,6 +75,22 @@ opcodes! {
     NextRepair = 35,
     /// Node to broker: reports the copies that it has made.
     EndRepair = 36,
+    /// Node to broker: reports its segments, which many small published files share.
+    Segments = 37,
+    /// Client to broker: publishes parts of a table, ahead of the commit that adds them.
+    AddParts = 38,
+    /// Client to broker: changes tables, all or none of them.
+    CommitTables = 39,
+    /// Client to broker: asks for a snapshot of a table, and holds it.
+    OpenTable = 40,
+    /// Anybody to broker: asks where the bytes of parts of a table are.
+    OpenParts = 41,
+    /// Client to broker: holds snapshots, and no others.
+    HoldSnapshots = 42,
+    /// Anybody to broker: asks for the snapshots of a table.
+    ListSnapshots = 43,
+    /// Client to broker: waits until a name has another file.
+    AwaitNames = 44,
     /// Client to node: turns a ticket into leases.
     Lease = 48,
     /// Client to node: asks to map a region (same host only).
@@ -87,6 +103,8 @@ opcodes! {
     Seal = 52,
     /// Anybody to node: asks for the checksums of ranges of an immutable region.
     Checksums = 53,
+    /// Client to node: copies ranges of leased regions into segments, where they are immutable.
+    SealRanges = 54,
     /// Client to node: reads one range.
     Read = 64,
     /// Client to node: writes one range.
@@ -141,8 +159,22 @@ impl Opcode {
             | Opcode::EndRepair
             | Opcode::Checksums
             | Opcode::OpenHoppingLane => VERSION_COPIES,
+            Opcode::SealRanges
+            | Opcode::Segments
+            | Opcode::AddParts
+            | Opcode::CommitTables
+            | Opcode::OpenTable
+            | Opcode::OpenParts
+            | Opcode::HoldSnapshots
+            | Opcode::ListSnapshots
+            | Opcode::AwaitNames => VERSION_SEGMENTS,
             _ => VERSION_MIN,
         }
+    }
+
+    /// Reports whether the reply may be delayed until something has changed.
+    pub fn may_be_delayed(self) -> bool {
+        self == Opcode::AwaitNames
     }
 }
 

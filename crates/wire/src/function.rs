@@ -5,7 +5,7 @@ use crate::ids::*;
 use crate::limits::*;
 
 wire_struct! {
-    /// Range of a sealed region, and its position in a window (the range of a file that functions see).
+    /// Range of a sealed region or segment, and its position in a window (the range of a file that functions see).
     LanePart {
         /// Region of the node.
         region: RegionIndex,

@@ -30,6 +30,11 @@ id!(/// Id of a ticket: a promise of the broker, which one node redeems once.
     TicketId(u64));
 id!(/// Id of a published far file. It stays when the file is renamed, and is never used for another file.
     FileId(u64));
+id!(/// Id of a table, whatever its name is: random, chosen by the client that makes the table; never 0.
+    TableId(u64));
+id!(/// Id of a commit of tables: random, or drawn from a text that its client has chosen; never 0.
+    CommitId(u64));
+
 id!(/// Index of a region in its node's arena, counted from 0.
     RegionIndex(u32));
 id!(/// Counter that the node keeps for each region. It only grows. With the incarnation it is the fencing token.

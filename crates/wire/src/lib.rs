@@ -21,7 +21,9 @@ mod nodes;
 pub mod refusal;
 mod repair;
 mod scan;
+mod segments;
 mod shown;
+mod snapshots;
 
 pub use codec::{Bytes, List, Name, Payload, Text, WireError};
 pub use control::{Reply, Request};

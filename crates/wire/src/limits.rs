@@ -4,13 +4,15 @@
 /// Oldest protocol version that this code speaks.
 pub const VERSION_MIN: u8 = 1;
 /// Newest protocol version that this code speaks.
-pub const VERSION_MAX: u8 = 3;
+pub const VERSION_MAX: u8 = 4;
 /// First protocol version whose requests carry a trace id.
 pub const VERSION_TRACES: u8 = 2;
 /// First protocol version in which nodes tell which memory they donate.
 pub const VERSION_MEMORY: u8 = 2;
 /// First protocol version in which published files may have several copies.
 pub const VERSION_COPIES: u8 = 3;
+/// First protocol version in which small published files share regions, and tables have snapshots.
+pub const VERSION_SEGMENTS: u8 = 4;
 
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 40;
@@ -32,6 +34,10 @@ pub const REGION_BYTES_DEFAULT: u64 = 64 << 20;
 pub const NODE_REGIONS_MAX: usize = 32_768;
 /// Most regions that one ticket promises or one request names.
 pub const LEASE_REGIONS_MAX: usize = 4_096;
+/// Most ranges of one request to copy them into segments.
+pub const SEALED_RANGES_MAX: usize = 4_096;
+/// Most ranges of a node's segments of which it does not know yet whether a name owns them.
+pub const PENDING_RANGES_MAX: usize = 32_768;
 /// Most tickets in one answer of the broker.
 pub const TICKETS_MAX: usize = 256;
 /// Most nodes of one pool.
@@ -70,6 +76,24 @@ pub const REPAIR_REGIONS_MAX: usize = 4_096;
 pub const REPAIR_NODES_MAX: usize = 64;
 /// Most files in the list of files that lack copies.
 pub const REPAIRS_LISTED_MAX: usize = 100;
+/// Most tables that one commit changes.
+pub const COMMIT_TABLES_MAX: usize = 8;
+/// Most parts that one request adds to a table. A transaction of etcd with them stays within its limits.
+pub const COMMIT_PARTS_MAX: usize = 48;
+/// Most ranges of parts that one commit removes from a table, or gives back to it.
+pub const PARTS_REMOVED_MAX: usize = 16_384;
+/// Most bytes of what clients show of a commit.
+pub const SUMMARY_BYTES_MAX: usize = 1_024;
+/// Most parts whose places one request asks for.
+pub const OPENED_PARTS_MAX: usize = 1_024;
+/// Most snapshots that a session holds.
+pub const HELD_SNAPSHOTS_MAX: usize = 4_096;
+/// Most snapshots in one page of a listing.
+pub const SNAPSHOTS_PAGE_MAX: usize = 256;
+/// Most names whose changes one request waits for.
+pub const AWAITED_NAMES_MAX: usize = 256;
+/// Longest time for which a broker delays the answer to such a request, in ms.
+pub const AWAIT_MS_MAX: u32 = 30_000;
 /// Most names in one page of a listing.
 pub const NAMES_PAGE_MAX: usize = 1_000;
 /// Most spent (redeemed) tickets that a node remembers until they expire.

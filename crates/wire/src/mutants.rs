@@ -84,6 +84,10 @@ mutants! {
     DrainedCopyFreed,
     /// Broker: two nodes copy the same run, and both copies are listed.
     RunRepairedTwice,
+    /// Broker: a segment is freed although published files have ranges in it.
+    LiveSegmentFreed,
+    /// Node: a segment is freed although something was added to it since the report.
+    SegmentFreedLate,
     /// Broker: quotas are not checked.
     QuotaNotChecked,
     /// Client: a range may be read after a write to it failed.
@@ -98,6 +102,19 @@ mutants! {
     MissedCopyKept,
     /// Client: a node that did not hear that regions were given back is not told again.
     ReleaseForgotten,
+    /// Broker: a commit of tables that comes again is applied again.
+    CommitAppliedTwice,
+    /// Broker: a commit replaces whatever root a table has.
+    RootNotCompared,
+    /// Broker: a new leader ends snapshots before its sessions have said which they hold.
+    HoldsNotAwaited,
+    /// Broker: a request that names the snapshots a session holds counts although it came after a later one.
+    LateHoldsTaken,
+    /// Broker: a new leader does not wait for one that was deposed and does not know it.
+    OlderNotAwaited,
+    /// Broker: parts that were published ahead are dropped with their session although the commit was made and a
+    /// manifest names them.
+    OpenCommitKept,
     /// Client: an open file takes the places of another file that was published under its name.
     OtherGenerationTaken,
     /// Client: row groups that it has claimed from a scan run a second time.
@@ -108,6 +125,8 @@ mutants! {
     WritesOverlap,
     /// Client: the extent of a dropped copy is used again while it may still be read.
     PlaceReusedAtOnce,
+    /// Client: all files of an encrypted table have the same salt.
+    SaltReused,
     /// Client: both copies of a mirror may lie on one host.
     MirrorOnOneHost,
     /// Client: the local disk takes the last write first.

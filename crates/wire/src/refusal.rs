@@ -55,7 +55,7 @@ codes! {
     WrongSecret = 14,
     /// Name that is taken; detail: the file's id, or 0 if the asker may not see the file.
     NameTaken = 15,
-    /// Name of no file; detail: 0.
+    /// Name of no file; detail: the id of the file that was to be replaced, or 0.
     NoSuchName = 16,
     /// File that lost bytes with a node; detail: the node's id.
     FileLost = 17,
@@ -121,6 +121,14 @@ codes! {
     SandboxesBusy = 45,
     /// Copies of a run of a file that lie in one failure domain (host label); detail: the run, counted from 0.
     CopiesTogether = 46,
+    /// Table whose root is not the one that a commit expects; detail: number of the table's latest snapshot, or 0.
+    Conflict = 47,
+    /// Snapshot that has ended, or never was; detail: its number.
+    SnapshotEnded = 48,
+    /// Commit that has ended: it was given up, its session was silent for too long, or it is done; detail: 0.
+    CommitEnded = 49,
+    /// Name that only commits of tables give to files; detail: 0.
+    ReservedName = 50,
 }
 
 /// Refusal: a reason and one number that helps.
@@ -220,7 +228,7 @@ impl fmt::Display for Refusal {
                 write!(f, "the function is not signed by one of the {detail} keys that the node trusts")
             }
             Code::BadWindow if detail == u64::MAX => f.write_str("the window is too large, or empty"),
-            Code::BadWindow => write!(f, "range {detail} of the window is not in a sealed region"),
+            Code::BadWindow => write!(f, "range {detail} of the window is not in a sealed region or segment"),
             Code::NotLeader => f.write_str("this broker is not the leader; ask the others"),
             Code::SandboxesBusy => write!(
                 f,
@@ -230,6 +238,12 @@ impl fmt::Display for Refusal {
             Code::CopiesTogether => {
                 write!(f, "the copies of run {detail} of the file would be lost with one host, so it is not protected")
             }
+            Code::Conflict => {
+                write!(f, "the table was changed meanwhile (its latest snapshot is {detail})")
+            }
+            Code::SnapshotEnded => write!(f, "snapshot {detail} has ended, or never was"),
+            Code::CommitEnded => f.write_str("the commit has ended: its session was silent for too long"),
+            Code::ReservedName => f.write_str("names that begin so belong to parts and snapshots of tables"),
             Code::NoSandbox => f.write_str("the node could not start a sandbox process"),
             Code::OverQuota => write!(f, "the tenant's quota is exceeded: {detail} bytes are left"),
             Code::WrongTenant => f.write_str("it belongs to another tenant"),

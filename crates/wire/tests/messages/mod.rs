@@ -16,7 +16,8 @@ macro_rules! ids {
 ids!(
     node_id -> NodeId(u64), incarnation -> Incarnation(u64), term -> Term(u64), session_id -> SessionId(u64),
     client_id -> ClientId(u64),
-    ticket_id -> TicketId(u64), file_id -> FileId(u64), region_index -> RegionIndex(u32),
+    ticket_id -> TicketId(u64), file_id -> FileId(u64), table_id -> TableId(u64), commit_id -> CommitId(u64),
+    region_index -> RegionIndex(u32),
     epoch -> Epoch(u64), handle -> Handle(u128), secret -> Secret(u128),
 );
 
@@ -183,8 +184,8 @@ strategies! {
         locked: any::<u32>(), sessions: any::<u32>(),
     }
     node_status -> NodeStatus {
-        info: node_info(), alive: any::<bool>(), draining: any::<bool>(), heard_ms_ago: any::<u64>(), present_ms: any::<u64>(),
-        counts: region_counts(),        traffic: traffic(),
+        info: node_info(), alive: any::<bool>(), draining: any::<bool>(), heard_ms_ago: any::<u64>(),
+        present_ms: any::<u64>(), counts: region_counts(), traffic: traffic(),
     }
     tenant_status -> TenantStatus {
         tenant: name(), held_bytes: any::<u64>(), promised_bytes: any::<u64>(), quota_bytes: any::<u64>(),
@@ -249,7 +250,10 @@ strategies! {
         program: bytes(), lookups: list(handle()), regions: list(scan_region()), groups: list(scan_group()),
         seals: scan_seals(),
     }
-    put_lookup -> PutLookup { lookup: handle(), kind: prop_oneof![Just(LookupKind::Bloom), Just(LookupKind::Keys)], bytes: any::<u32>(), part: bytes() }
+    put_lookup -> PutLookup {
+        lookup: handle(), kind: prop_oneof![Just(LookupKind::Bloom), Just(LookupKind::Keys)],
+        bytes: any::<u32>(), part: bytes(),
+    }
     lookup_put -> LookupPut { lookup: handle(), bytes: any::<u32>() }
     lookup_id -> LookupId { lookup: handle() }
     scan_opened -> ScanOpened { scan: handle(), is_known: any::<bool>() }
@@ -299,6 +303,75 @@ strategies! {
     output_piece -> OutputPiece { output: payload() }
     supply -> Supply { at: any::<u64>(), bytes: bytes() }
     running_call -> RunningCall { function: name(), caller: name(), running_ms: any::<u64>() }
+    leased_range -> LeasedRange {
+        region: region_index(), epoch: epoch(), offset: any::<u32>(), bytes: any::<u32>(),
+    }
+    seal_ranges -> SealRanges {
+        session: session_id(), secret: secret(), number: any::<u64>(), ranges: list(leased_range()),
+        given_up: list(range_at()),
+    }
+    sealed_range -> SealedRange {
+        region: region_index(), epoch: epoch(), handle: handle(), offset: any::<u32>(), checksum: any::<u32>(),
+    }
+    ranges_sealed -> RangesSealed { ranges: list(sealed_range()) }
+    pending_range -> PendingRange { offset: any::<u32>(), bytes: any::<u32>(), owner: owner() }
+    segment_held -> SegmentHeld {
+        region: region_index(), epoch: epoch(), end: any::<u32>(), is_open: any::<bool>(),
+        pending: list(pending_range()),
+    }
+    segment_report -> SegmentReport {
+        node: node_id(), incarnation: incarnation(), segments: list(segment_held()),
+    }
+    range_at -> RangeAt { region: region_index(), epoch: epoch(), offset: any::<u32>() }
+    segment_at -> SegmentAt { region: region_index(), epoch: epoch(), end: any::<u32>() }
+    segment_ruling -> SegmentRuling { term: term(), settled: list(range_at()), dropped: list(segment_at()) }
+    part_at -> PartAt { commit: commit_id(), index: any::<u32>() }
+    snapshot_at -> SnapshotAt { table: table_id(), snapshot: any::<u64>() }
+    new_part -> NewPart { index: any::<u32>(), copies_wanted: any::<u8>(), places: places() }
+    part_range -> PartRange {
+        added: any::<u64>(), commit: commit_id(), first: any::<u32>(), last: any::<u32>(),
+    }
+    add_parts -> AddParts {
+        session: session_id(), secret: secret(), table: table_id(), commit: commit_id(), parts: list(new_part()),
+        is_over: any::<bool>(),
+    }
+    table_change -> TableChange {
+        name: name(), table: table_id(), replaces: replaces(), former: any::<u32>(),
+        parts_ahead: any::<u32>(), parts: list(new_part()), copies_wanted: any::<u8>(), recipe: bytes(), root: places(),
+        removed: list(part_range()), restores: any::<u64>(), restored: list(part_range()),
+    }
+    commit_tables -> CommitTables {
+        session: session_id(), secret: secret(), commit: commit_id(), summary: bytes(), changes: list(table_change()),
+    }
+    snapshot_made -> SnapshotMade { snapshot: any::<u64>(), root: file_id() }
+    tables_committed -> TablesCommitted { made: list(snapshot_made()) }
+    open_table -> OpenTable {
+        session: session_id(), secret: secret(), number: any::<u64>(), name: name(), snapshot: any::<u64>(),
+    }
+    table_opened -> TableOpened {
+        table: table_id(), snapshot: any::<u64>(), latest: any::<u64>(), root: places_opened(), name: name(),
+    }
+    open_parts -> OpenParts { table: table_id(), parts: list(part_at()) }
+    part_opened -> PartOpened { file: file_id(), copies_wanted: any::<u8>(), places: places() }
+    parts_opened -> PartsOpened { parts: list(part_opened()), nodes: list(node_info()) }
+    hold_snapshots -> HoldSnapshots {
+        session: session_id(), secret: secret(), number: any::<u64>(), held: list(snapshot_at()),
+    }
+    snapshots_held -> SnapshotsHeld { hosts: any::<u32>(), ended: list(snapshot_at()) }
+    list_snapshots -> ListSnapshots { name: name(), before: any::<u64>() }
+    snapshot_info -> SnapshotInfo {
+        snapshot: any::<u64>(), commit: commit_id(), session: session_id(), at_ms: any::<u64>(),
+        is_kept: any::<bool>(), summary: bytes(),
+    }
+    snapshots_listed -> SnapshotsListed {
+        table: table_id(), snapshots: list(snapshot_info()), more: any::<bool>(),
+    }
+    known_name -> KnownName { name: name(), file: file_id() }
+    await_names -> AwaitNames {
+        session: session_id(), secret: secret(), known: list(known_name()), wait_ms: any::<u32>(),
+    }
+    name_now -> NameNow { file: file_id(), root_of: snapshot_at() }
+    names_awaited -> NamesAwaited { now: list(name_now()) }
     running_calls -> RunningCalls { count: any::<u32>(), calls: list(running_call()) }
 }
 
@@ -347,12 +420,21 @@ conversations! {
     OfferMemory: node_memory, done;
     NextRepair: next_repair, repair_given;
     EndRepair: end_repair, repair_ended;
+    Segments: segment_report, segment_ruling;
+    AddParts: add_parts, done;
+    CommitTables: commit_tables, tables_committed;
+    OpenTable: open_table, table_opened;
+    OpenParts: open_parts, parts_opened;
+    HoldSnapshots: hold_snapshots, snapshots_held;
+    ListSnapshots: list_snapshots, snapshots_listed;
+    AwaitNames: await_names, names_awaited;
     Lease: lease, leased;
     Attach: attach, attached;
     Renew: proof, renewed;
     Release: release, released;
     Seal: seal, sealed;
     Checksums: checksums, checksums_taken;
+    SealRanges: seal_ranges, ranges_sealed;
     OpenScan: open_scan, scan_opened;
     NextChunk: scan_id, chunk;
     ClaimGroups: claim_groups, claimed;
