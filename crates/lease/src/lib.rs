@@ -22,4 +22,4 @@ pub mod ticket;
 
 pub use broker::BrokerLeases;
 pub use node::NodeLeases;
-pub use settings::{BrokerSettings, LeaseSettings, Quotas};
+pub use settings::{BrokerSettings, LeaseSettings, Quotas, SnapshotSettings};

@@ -17,8 +17,10 @@
 mod copying;
 mod redeeming;
 mod sealing;
+mod segments;
 mod withdrawal;
 
+pub use segments::{RANGE_SHARE, Reserved};
 pub use withdrawal::Withdrawal;
 
 use crate::settings::LeaseSettings;
@@ -28,6 +30,7 @@ use farpool_wire::control::*;
 use farpool_wire::ids::*;
 use farpool_wire::limits::*;
 use farpool_wire::{Code, List, Name, Refusal, mutant};
+use segments::Segment;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Order to change a region's memory, or its gate, which admits or refuses accesses. The node carries actions out in
@@ -43,6 +46,17 @@ pub enum Action {
         /// True if the holder of `handle` may write; else it may only read.
         writable: bool,
         /// Random capability that admits its holder.
+        handle: Handle,
+    },
+    /// Order to admit operations that name one epoch of a segment, which the node itself fills.
+    OpenSegment {
+        /// Region to open.
+        region: RegionIndex,
+        /// Epoch of the operations that are admitted.
+        epoch: Epoch,
+        /// Right to write, which never leaves the node.
+        own: Handle,
+        /// Right to read.
         handle: Handle,
     },
     /// Order to refuse everybody until `Resume`; the bytes stay.
@@ -80,6 +94,8 @@ enum State {
     Copied,
     /// Owned by this published file.
     Named(FileId),
+    /// Filled by the node with ranges of many published files.
+    Segment,
     /// Being zeroed, or being made mappable by clients of this host.
     Cleaning,
     /// Has no memory: its pages went back to the host.
@@ -107,6 +123,8 @@ struct Session {
     regions: BTreeSet<RegionIndex>,
     /// Grants for its last tickets, the oldest first, for [`NodeLeases::redeemed`].
     granted: VecDeque<(Term, TicketId, List<Grant, LEASE_REGIONS_MAX>)>,
+    /// Answers to its last requests to copy ranges into segments, the oldest first.
+    ranges_sealed: VecDeque<(u64, RangesSealed)>,
 }
 
 impl Session {
@@ -131,7 +149,7 @@ struct BrokerClock {
 
 /// Rules for the leases of one node: a state for each region, the sessions and the spent tickets.
 ///
-/// Apart from `new` and `set_firm_max`, which set it up, there are five kinds of methods:
+/// Apart from `new` and `set_firm_max`, which set it up, there are six kinds of methods:
 ///
 /// * *Requests of clients*: `redeem`, `redeemed`, `renew`, `release`, `seal`. Each checks who asks, then returns the
 ///   reply or a refusal. `redeem` comes first, because it is how a session becomes known.
@@ -139,6 +157,8 @@ struct BrokerClock {
 ///   `abandon` (a grant that could not be opened).
 /// * *Copies of published files*, which the node makes itself: `begin_copying`, then `abandon_copying`, or
 ///   `end_copying` and `copies_known`.
+/// * *Ranges of small published files*, which the node copies into segments: `begin_filling`, then `end_filling` or
+///   `abandon_filling`, the same for its own copies, and `rule_segments`.
 /// * *Reports of finished work*: `scrubbed` after each `Action::Scrub` and once for every region after `new`;
 ///   `take_to_make_mappable`, followed by `made_mappable` or `scrubbed`.
 /// * *Queries*, which change nothing: `inventory`, `epoch_of`, `is_suspended`, `surplus`, `present`, `is_away`,
@@ -168,6 +188,10 @@ pub struct NodeLeases {
     free: BTreeSet<RegionIndex>,
     /// Free regions whose memory a client on this host can map at once.
     mappable: BTreeSet<RegionIndex>,
+    /// True once the present broker has answered a report about segments. One of an earlier version never does.
+    has_segments: bool,
+    /// Regions that are filled with ranges of many files.
+    segments: BTreeMap<RegionIndex, Segment>,
     sessions: BTreeMap<SessionId, Session>,
     tenants: TenantCounts,
     /// Spent tickets and the end of each, in ms of the broker's clock.
@@ -217,6 +241,8 @@ impl NodeLeases {
             ],
             free: BTreeSet::new(),
             mappable: BTreeSet::new(),
+            has_segments: false,
+            segments: BTreeMap::new(),
             sessions: BTreeMap::new(),
             tenants: TenantCounts::default(),
             spent: BTreeMap::new(),
@@ -247,6 +273,7 @@ impl NodeLeases {
     pub fn offered(&mut self, offered: &Offered) {
         if offered.term >= self.term {
             self.enter_term(offered.term);
+            self.has_segments = false;
             self.lease_ttl_ms = offered.lease_ttl_ms;
             self.grace_ms = offered.grace_ms;
         }
@@ -501,7 +528,8 @@ impl NodeLeases {
                     counts.named += 1;
                     RegionOwner::Orphan
                 }
-                State::Copying | State::Copied => {
+                // The broker learns more of segments by a report of their own.
+                State::Copying | State::Copied | State::Segment => {
                     counts.named += 1;
                     RegionOwner::Sealing(SessionId(0))
                 }
@@ -529,7 +557,12 @@ impl NodeLeases {
     fn firm(&self) -> u32 {
         let is_firm = |region: &&Region| match region.state {
             State::Leased(_) => region.class == FileClass::Pinned,
-            State::Sealing { .. } | State::Orphan | State::Copying | State::Copied | State::Named(_) => true,
+            State::Sealing { .. }
+            | State::Orphan
+            | State::Copying
+            | State::Copied
+            | State::Named(_)
+            | State::Segment => true,
             State::Free | State::Cleaning | State::Away => false,
         };
         self.regions.iter().filter(is_firm).count() as u32
@@ -563,6 +596,7 @@ impl NodeLeases {
         {
             session.regions.remove(&region);
         }
+        self.segments.remove(&region);
         self.tenants.remove(entry.tenant);
         entry.epoch = Epoch(entry.epoch.0 + u64::from(!mutant!(EpochKeptAtClose)));
         entry.state = State::Cleaning;

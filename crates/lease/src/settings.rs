@@ -122,6 +122,37 @@ impl Quotas {
     }
 }
 
+/// Times for which snapshots of tables are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotSettings {
+    /// Snapshots of a table that are kept beside the latest one, at most, and those that sessions hold. Default 100.
+    pub count_max: u32,
+    /// Time after which a snapshot that was replaced ends, unless a session holds it, in ms. Default 10 min.
+    pub age_ms_max: u64,
+    /// Time after which it ends even if a session holds it, in ms. Default 24 h; at least as long as the age.
+    pub hold_ms_max: u64,
+}
+
+impl Default for SnapshotSettings {
+    fn default() -> Self {
+        SnapshotSettings { count_max: 100, age_ms_max: 600_000, hold_ms_max: 86_400_000 }
+    }
+}
+
+impl SnapshotSettings {
+    /// Returns a sentence for every setting that is out of its range; empty if all are well.
+    pub fn mistakes(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.hold_ms_max < self.age_ms_max {
+            found.push(format!(
+                "snapshots are held for up to {} ms but kept for {} ms; hold them at least as long",
+                self.hold_ms_max, self.age_ms_max
+            ));
+        }
+        found
+    }
+}
+
 /// All settings of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BrokerSettings {
@@ -129,6 +160,11 @@ pub struct BrokerSettings {
     pub lease: LeaseSettings,
     /// Quotas of tenants.
     pub quotas: Quotas,
+    /// Times of snapshots.
+    pub snapshots: SnapshotSettings,
+    /// Time for which the leader before may still answer when another one has begun, in ms. Default 0: there is only
+    /// one broker.
+    pub failover_ms: u64,
 }
 
 impl BrokerSettings {
@@ -136,6 +172,7 @@ impl BrokerSettings {
     pub fn mistakes(&self) -> Vec<String> {
         let mut found = self.lease.mistakes();
         found.extend(self.quotas.mistakes());
+        found.extend(self.snapshots.mistakes());
         found
     }
 }
@@ -143,6 +180,6 @@ impl BrokerSettings {
 impl From<LeaseSettings> for BrokerSettings {
     /// Returns settings without quotas.
     fn from(lease: LeaseSettings) -> Self {
-        BrokerSettings { lease, quotas: Quotas::default() }
+        BrokerSettings { lease, ..BrokerSettings::default() }
     }
 }

@@ -106,7 +106,11 @@ struct World<'a> {
 
 fn settings() -> BrokerSettings {
     let by_tenant = BTreeMap::from([(tenant_of(0), RED_QUOTA_BYTES)]);
-    BrokerSettings { lease: SETTINGS, quotas: Quotas { default_bytes: None, by_tenant } }
+    BrokerSettings {
+        lease: SETTINGS,
+        quotas: Quotas { default_bytes: None, by_tenant },
+        ..BrokerSettings::default()
+    }
 }
 
 fn tenant_of(client: usize) -> Name {

@@ -88,7 +88,11 @@ fn host_of(node: usize) -> Name {
 
 fn settings() -> BrokerSettings {
     let by_tenant = (0..2).map(|index| (tenant_of(index), QUOTAS[index] * MIB)).collect();
-    BrokerSettings { lease: TIMES, quotas: Quotas { default_bytes: Some(QUOTAS[2] * MIB), by_tenant } }
+    BrokerSettings {
+        lease: TIMES,
+        quotas: Quotas { default_bytes: Some(QUOTAS[2] * MIB), by_tenant },
+        ..BrokerSettings::default()
+    }
 }
 
 fn key_of(incarnation: Incarnation) -> [u8; 32] {

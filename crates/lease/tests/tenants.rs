@@ -32,7 +32,7 @@ struct Pool {
 
 impl Pool {
     fn new(quotas: Quotas) -> Pool {
-        let settings = BrokerSettings { lease: LeaseSettings::default(), quotas };
+        let settings = BrokerSettings { quotas, ..BrokerSettings::default() };
         let (mut durable, records) = (Durable::default(), &mut Vec::new());
         let broker = BrokerLeases::start(START, settings, durable.clone(), [4; 32], records);
         records.drain(..).for_each(|record| durable.apply(record));

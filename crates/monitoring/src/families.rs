@@ -68,6 +68,7 @@ families! {
     BROKER_TERM = Gauge "farpool_broker_term" [] "Term in which this broker leads.";
     POOL_SESSIONS = Gauge "farpool_pool_sessions" [] "Open sessions.";
     POOL_TICKETS = Gauge "farpool_pool_open_tickets" [] "Tickets that were promised and not redeemed yet.";
+    POOL_WAITS = Gauge "farpool_pool_waits" [] "Requests that wait for changes of published names, at most 512.";
     POOL_FILES = Gauge "farpool_pool_files" ["state"]
         "Published files: whole, or lost if bytes of them are gone.";
     POOL_FILE_BYTES = Gauge "farpool_pool_file_bytes" ["state"]

@@ -4,23 +4,37 @@
 //! name is taken.
 
 use super::records::region_key;
+use super::segments::{Ranges, overlaps, ranges_of, taken_bytes};
 use super::{BrokerLeases, NamedFile, Owner, RegionKey, StateChange, give_up};
 use crate::tenant;
 use farpool_wire::control::*;
 use farpool_wire::host_label::may_be_one_host;
-use farpool_wire::ids::{FileId, MonoNs, NodeId, SessionId};
+use farpool_wire::ids::{Epoch, FileId, MonoNs, NodeId, SessionId};
 use farpool_wire::limits::*;
 use farpool_wire::{Bytes, Code, List, Name, Opcode, Refusal, mutant};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 /// Reports whether a tenant may see a file and change it.
-fn may_use(tenant: &Name, file: &NamedFile) -> bool {
+pub(super) fn may_use(tenant: &Name, file: &NamedFile) -> bool {
     *tenant == file.tenant || tenant::is_admin(tenant)
 }
 
+/// Checks that a name does not belong to a part or snapshot of a table.
+fn check_unreserved(name: &Name) -> Result<(), Refusal> {
+    match is_reserved(name) {
+        true => Err(Refusal::new(Code::ReservedName, 0)),
+        false => Ok(()),
+    }
+}
+
+/// Reports whether a name belongs to a part or snapshot of a table.
+pub(super) fn is_reserved(name: &Name) -> bool {
+    name.starts_with(PARTS) || name.starts_with(SNAPSHOTS)
+}
+
 /// Returns the refusal of a name that is in use. It shows the file's id only to those who may see the file.
-fn taken(tenant: &Name, has: &NamedFile) -> Refusal {
+pub(super) fn taken(tenant: &Name, has: &NamedFile) -> Refusal {
     Refusal::new(Code::NameTaken, if may_use(tenant, has) { has.file.0 } else { 0 })
 }
 
@@ -63,9 +77,12 @@ impl BrokerLeases {
         records: &mut Vec<StateChange>,
     ) -> Result<Published, Refusal> {
         self.prove(now, tenant, publish.session, publish.secret)?;
+        check_unreserved(&publish.name)?;
         let has = self.durable.names.get(&publish.name);
         // The request is a repetition: the first answer was lost.
-        if let Some(has) = has.filter(|has| may_use(tenant, has) && self.was_published_by(has, publish)) {
+        if let Some(has) = has.filter(|has| may_use(tenant, has) && has.recipe == publish.recipe)
+            && self.was_published_with(has, publish.copies_wanted, &publish.places)
+        {
             return Ok(Published { file: has.file });
         }
         match (has, publish.replaces) {
@@ -76,10 +93,8 @@ impl BrokerLeases {
             (None, Replaces::Only(file)) => return Err(Refusal::new(Code::NoSuchName, file.0)),
             _ => {}
         }
-        self.check_places(publish)?;
-        // No file has the id 0, which says on the wire that there is none.
-        let file = FileId(self.durable.next_file.0.max(1));
-        self.persist(StateChange::NextFile(FileId(file.0 + 1)), records);
+        self.check_places(publish.session, &[(publish.copies_wanted, &publish.places)])?;
+        let file = self.next_file(records);
         let named = NamedFile {
             file,
             class: publish.class,
@@ -87,14 +102,22 @@ impl BrokerLeases {
             copies_wanted: publish.copies_wanted,
             recipe: publish.recipe.clone(),
             places: publish.places.clone(),
+            root_of: None,
         };
         self.replace(&publish.name, named, records);
         Ok(Published { file })
     }
 
-    /// Reports whether a file was published by this request. Some copies may lie elsewhere since.
-    fn was_published_by(&self, file: &NamedFile, publish: &PublishPlaces) -> bool {
-        let places = &publish.places;
+    /// Returns the id of a new file.
+    pub(super) fn next_file(&mut self, records: &mut Vec<StateChange>) -> FileId {
+        // No file has the id 0, which says on the wire that there is none.
+        let file = FileId(self.durable.next_file.0.max(1));
+        self.persist(StateChange::NextFile(FileId(file.0 + 1)), records);
+        file
+    }
+
+    /// Reports whether a file was published with these places. Some copies may lie elsewhere since.
+    pub(super) fn was_published_with(&self, file: &NamedFile, copies_wanted: u8, places: &Places) -> bool {
         let runs =
             |places: &Places| places.runs.iter().map(|run| (run.bytes, run.checksum)).collect::<Vec<_>>();
         let is_own = |region: &NamedRegion| {
@@ -102,34 +125,64 @@ impl BrokerLeases {
         };
         let was_own = |region: &NamedRegion| self.given_up.get(&region_key(region)) >= Some(&region.epoch);
         let has_moved = || {
-            file.copies_wanted == publish.copies_wanted
+            let ranges = |places| -> BTreeSet<(RegionKey, (u32, u32))> {
+                ranges_of(places, is_own).map(|(region, range)| (region_key(region), range)).collect()
+            };
+            file.copies_wanted == copies_wanted
                 && runs(&file.places) == runs(places)
                 && file.places.stripes == places.stripes
                 && places.regions.iter().any(is_own)
                 && places.regions.iter().all(|region| is_own(region) || was_own(region))
+                // A segment is the file's own with all its ranges: these may be others, with the same bytes.
+                && ranges(places).is_subset(&ranges(&file.places))
         };
-        file.recipe == publish.recipe && (file.places == *places || has_moved())
+        file.places == *places || has_moved()
     }
 
     /// Gives a name to a file, which may be the file that has it, with other places. What the name had before and does
     /// not have now is given up.
     pub(super) fn replace(&mut self, name: &Name, file: NamedFile, records: &mut Vec<StateChange>) {
         let has: BTreeSet<RegionKey> = file.regions().map(|(region, _)| region).collect();
-        self.disown(name, &has);
+        self.disown(name, file.file, &has);
         self.own(&file);
         self.persist(StateChange::Name(name.clone(), file), records);
     }
 
-    /// Checks that these places may become a file's: nobody has their regions, and they were sealed by the session.
-    fn check_places(&self, publish: &PublishPlaces) -> Result<(), Refusal> {
+    /// Checks that these places may become those of files, one of them each: nobody has their regions, and they were
+    /// sealed by the session. With each comes how many copies are wanted.
+    pub(super) fn check_places(&self, session: SessionId, files: &[(u8, &Places)]) -> Result<(), Refusal> {
+        let mut taken: BTreeMap<RegionKey, Ranges> = BTreeMap::new();
+        files.iter().try_for_each(|(copies, places)| {
+            self.check_places_of_file(session, *copies, places)?;
+            // Files share no regions but segments, and no ranges.
+            let is_taken = |(region, (from, end)): &(&NamedRegion, (u32, u32))| {
+                let taken = taken.get(&region_key(region));
+                taken
+                    .is_some_and(|taken| self.segment(region).is_none() || overlaps(taken, *from, end - from))
+            };
+            if let Some((region, _)) = ranges_of(places, |_| true).find(is_taken) {
+                return Err(Refusal::new(Code::StaleEpoch, region.epoch.0));
+            }
+            for (region, (from, end)) in ranges_of(places, |_| true) {
+                taken.entry(region_key(region)).or_default().insert(from, end);
+            }
+            Ok(())
+        })
+    }
+
+    fn check_places_of_file(
+        &self,
+        session: SessionId,
+        copies_wanted: u8,
+        places: &Places,
+    ) -> Result<(), Refusal> {
         let malformed = Refusal::new(Code::Malformed, Opcode::PublishPlaces as u64);
-        let places = &publish.places;
         let copies_max = if places.stripes.is_empty() { RUN_COPIES_MAX } else { 1 };
-        if !(1..=copies_max).contains(&usize::from(publish.copies_wanted)) {
+        if !(1..=copies_max).contains(&usize::from(copies_wanted)) {
             return Err(malformed);
         }
         let mut seen = BTreeSet::new();
-        for region in places.regions.iter() {
+        for (index, region) in places.regions.iter().enumerate() {
             // A node not heard of since the broker started may still come back, so this is not a loss.
             let node = self.nodes.get(&region.node).ok_or(Refusal::new(Code::NoNodes, region.node.0))?;
             if node.info.incarnation != region.incarnation {
@@ -141,12 +194,20 @@ impl BrokerLeases {
             if !seen.insert(region_key(region)) {
                 return Err(Refusal::new(Code::StaleEpoch, region.epoch.0));
             }
+            if let Some(segment) = self.segment(region) {
+                self.check_pending(session, places, index, segment)?;
+                continue;
+            }
+            // Other files may have ranges of it.
+            if self.may_be_segment(region) && !mutant!(UnreportedPublished) {
+                return Err(Refusal::new(Code::NotReported, region.node.0));
+            }
             self.check_free(region)?;
             // Only regions that the node has reported as sealed (immutable) to this life of the broker are accepted.
             // The caller may have published the region to an earlier life, which has freed it since.
             match node.sealed.get(&region.region) {
-                Some((epoch, session)) if *epoch == region.epoch => {
-                    if *session != publish.session {
+                Some((epoch, owner)) if *epoch == region.epoch => {
+                    if *owner != session {
                         return Err(Refusal::new(Code::WrongSecret, session.0));
                     }
                 }
@@ -163,7 +224,7 @@ impl BrokerLeases {
         // A region that a file owns stays at its epoch until the file gives it up, so any other epoch is wrong.
         if let Some(owner) = self.owners.get(&place) {
             return Err(match owner.epoch == region.epoch {
-                true => Refusal::new(Code::NameTaken, owner.file.0),
+                true => Refusal::new(Code::NameTaken, owner.file().0),
                 false => Refusal::new(Code::StaleEpoch, owner.epoch.0),
             });
         }
@@ -313,9 +374,15 @@ impl BrokerLeases {
         records: &mut Vec<StateChange>,
     ) -> Result<Done, Refusal> {
         self.seen(tenant, name)?;
-        self.disown(name, &BTreeSet::new());
-        self.persist(StateChange::DropName(name.clone()), records);
+        check_unreserved(name)?;
+        self.let_name_go(name, records);
         Ok(Done {})
+    }
+
+    /// Forgets a name.
+    pub(super) fn let_name_go(&mut self, name: &Name, records: &mut Vec<StateChange>) {
+        self.disown(name, FileId(0), &BTreeSet::new());
+        self.persist(StateChange::DropName(name.clone()), records);
     }
 
     /// Gives a file another name.
@@ -326,6 +393,12 @@ impl BrokerLeases {
         records: &mut Vec<StateChange>,
     ) -> Result<Done, Refusal> {
         let mut file = self.seen(tenant, &rename.from)?.clone();
+        check_unreserved(&rename.from)?;
+        check_unreserved(&rename.to)?;
+        // Only names of tables have snapshots.
+        if file.root_of.is_some() && !rename.to.starts_with(TABLES) {
+            return Err(Refusal::new(Code::Malformed, Opcode::RenameName as u64));
+        }
         if let Some(has) = self.durable.names.get(&rename.to) {
             return Err(taken(tenant, has));
         }
@@ -339,11 +412,22 @@ impl BrokerLeases {
     /// Returns a page of the names that the tenant may see, in order.
     pub fn list_names(&self, tenant: &Name, list: &ListNames) -> Names {
         let after = Name::new(list.after.to_string()).ok();
-        let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let first = Name::new(list.prefix.to_string()).ok();
+        let from = match (&after, &first) {
+            (Some(after), first) if first.as_ref().is_none_or(|first| after >= first) => {
+                Bound::Excluded(after)
+            }
+            (_, first) => first.as_ref().map_or(Bound::Unbounded, Bound::Included),
+        };
         let mut names = Vec::new();
         let mut more = false;
         for (name, file) in self.durable.names.range::<Name, _>((from, Bound::Unbounded)) {
-            if !name.starts_with(&*list.prefix) || !may_use(tenant, file) {
+            // Parts and snapshots show only if they are asked for.
+            let is_hidden = is_reserved(name) && !list.prefix.starts_with('.');
+            if !name.starts_with(&*list.prefix) {
+                break;
+            }
+            if is_hidden || !may_use(tenant, file) {
                 continue;
             }
             if names.len() == NAMES_PAGE_MAX {
@@ -354,7 +438,7 @@ impl BrokerLeases {
                 name: name.clone(),
                 file: file.file,
                 class: file.class,
-                bytes: file.places.bytes(),
+                bytes: file.places.bytes() + file.root_of.map_or(0, |at| self.tables.bytes(at.table)),
                 lost: self.is_lost(file),
                 tenant: file.tenant.clone(),
             });
@@ -385,30 +469,59 @@ impl BrokerLeases {
         self.taken_back.get(&region_key(region)) >= Some(&region.epoch)
     }
 
-    fn seen(&self, tenant: &Name, name: &Name) -> Result<&NamedFile, Refusal> {
+    pub(super) fn seen(&self, tenant: &Name, name: &Name) -> Result<&NamedFile, Refusal> {
         let file = self.durable.names.get(name).filter(|file| may_use(tenant, file));
         file.ok_or(Refusal::new(Code::NoSuchName, 0))
     }
 
     /// Records the file as the owner of its regions.
     pub(super) fn own(&mut self, file: &NamedFile) {
-        for (place, region) in file.regions() {
+        let mut bytes = vec![0; file.places.regions.len()];
+        for run in file.places.runs.iter() {
+            for copy in run.copies.iter() {
+                if let Some(bytes) = bytes.get_mut(copy.region as usize) {
+                    *bytes += taken_bytes(run);
+                }
+            }
+        }
+        for ((place, region), bytes) in file.regions().zip(bytes) {
             // A region that its node has taken back may belong to another file since, at a later epoch.
             let is_later = self.owners.get(&place).is_some_and(|owner| owner.epoch > region.epoch);
             if !is_later && !self.was_taken_back(region) {
-                self.owners.insert(place, Owner { epoch: region.epoch, file: file.file });
+                let fresh = || Owner { epoch: region.epoch, files: BTreeMap::new() };
+                let owner = self.owners.entry(place).or_insert_with(fresh);
+                if owner.epoch < region.epoch {
+                    *owner = fresh();
+                }
+                owner.files.insert(file.file, bytes);
             }
         }
+        self.take_ranges(file);
     }
 
-    /// Gives up the regions of a name, so that their nodes are ordered to free them. Leaves out those in `keeps`.
-    fn disown(&mut self, name: &Name, keeps: &BTreeSet<RegionKey>) {
+    /// Takes its regions from the file of a name. Nodes are ordered to free those that no other file shares. Leaves out
+    /// those in `keeps`, which the file `next` has, if that is the same file.
+    fn disown(&mut self, name: &Name, next: FileId, keeps: &BTreeSet<RegionKey>) {
         let Some(file) = self.durable.names.get(name) else { return };
-        for (place, region) in file.regions().filter(|(place, _)| !keeps.contains(place)) {
-            if self.owners.get(&place).is_some_and(|owner| owner.is(file, region)) {
-                self.owners.remove(&place);
+        let is_same = file.file == next;
+        let id = file.file;
+        let gone = file.regions().filter(|(place, _)| !is_same || !keeps.contains(place));
+        let gone: Vec<(RegionKey, Epoch, bool)> =
+            gone.map(|(place, region)| (place, region.epoch, self.segment(region).is_some())).collect();
+        let is_gone = |region: &NamedRegion| {
+            self.may_be_segment(region) && gone.iter().any(|(place, ..)| *place == region_key(region))
+        };
+        let ranges =
+            ranges_of(&file.places, is_gone).map(|(region, range)| (region_key(region), region.epoch, range));
+        for (place, epoch, (from, end)) in ranges.collect::<Vec<_>>() {
+            self.let_go.entry((place, epoch)).or_default().insert(from, end);
+        }
+        for (place, epoch, is_segment) in gone {
+            self.disown_region(id, place, epoch);
+            // A segment goes by a ruling of its own.
+            if !is_segment && self.owners.get(&place).is_none_or(|owner| owner.epoch != epoch) {
+                give_up(&mut self.given_up, place, epoch);
             }
-            give_up(&mut self.given_up, place, region.epoch);
         }
     }
 }

@@ -17,10 +17,13 @@ mod orders;
 mod promises;
 mod records;
 mod repair;
+mod segment_seen;
+mod segments;
+mod snapshots;
 mod spread;
 
 pub use news::{LostFiles, News};
-pub use records::{Durable, NamedFile, RegionKey, StateChange, region_key};
+pub use records::{CommitRecord, Durable, NamedFile, RegionKey, StateChange, region_key};
 
 use crate::settings::BrokerSettings;
 use crate::{tenant, ticket};
@@ -31,6 +34,8 @@ use farpool_wire::{Code, List, Name, Refusal, mutant};
 use news::ToldNodes;
 use nodes::Node;
 use repair::Repairs;
+use segments::Ranges;
+use snapshots::Tables;
 use std::collections::BTreeMap;
 
 /// File ids per term (life of the broker): the first id of a term is the term times this number. Terms are above the
@@ -40,17 +45,28 @@ const FILES_OF_A_TERM: u64 = 1 << 20;
 /// Changes of the pool that are kept until [`BrokerLeases::take_news`] returns them. Later ones are dropped.
 const NEWS_MAX: usize = 4096;
 
-/// Owner of a region that belongs to a published file.
+/// Owners of a region: a published file, or many that share a segment.
 #[derive(Clone, Debug)]
 struct Owner {
     epoch: Epoch,
-    file: FileId,
+    /// Bytes of the region that each file takes.
+    files: BTreeMap<FileId, u64>,
 }
 
 impl Owner {
-    /// Reports whether this is a file, which owns the region at the epoch that `region` says.
+    /// Reports whether a file owns the region, or a part of it, at the epoch that `region` says.
     fn is(&self, file: &NamedFile, region: &NamedRegion) -> bool {
-        self.epoch == region.epoch && self.file == file.file
+        self.epoch == region.epoch && self.files.contains_key(&file.file)
+    }
+
+    /// Returns the bytes of the region that published files take.
+    fn live_bytes(&self) -> u64 {
+        self.files.values().sum()
+    }
+
+    /// Returns the file that owns the region; the first one if many share it.
+    fn file(&self) -> FileId {
+        self.files.keys().next().copied().unwrap_or_default()
     }
 }
 
@@ -92,9 +108,14 @@ pub struct BrokerLeases {
     next_ticket: u64,
     /// Owners of the regions of published files, derived from the catalog.
     owners: BTreeMap<RegionKey, Owner>,
+    /// Names of the published files.
+    names_of_files: BTreeMap<FileId, Name>,
     /// Highest epoch (fencing counter) at which this life of the broker freed each region: its node was ordered to free
     /// it, or will be. A publication that comes late, or a second time, must not name such bytes.
     given_up: BTreeMap<RegionKey, Epoch>,
+    /// Ranges of segments that this life of the broker has taken from a file, until their nodes show them as pending no
+    /// more. A publication that comes a second time must not name them.
+    let_go: BTreeMap<(RegionKey, Epoch), Ranges>,
     /// Regions of published files that their nodes have taken back, with their last such epochs: the node lives, and
     /// its report shows the region no more. An emergency of the host's memory makes nodes do that.
     taken_back: BTreeMap<RegionKey, Epoch>,
@@ -106,6 +127,8 @@ pub struct BrokerLeases {
     repairs: Repairs,
     /// Sessions that make lost files again by their recipes.
     rebuilds: BTreeMap<FileId, SessionId>,
+    /// Tables with snapshots.
+    tables: Tables,
 }
 
 fn give_up(given_up: &mut BTreeMap<RegionKey, Epoch>, place: RegionKey, epoch: Epoch) {
@@ -134,17 +157,23 @@ impl BrokerLeases {
             tidies: now,
             next_ticket: 1,
             owners: BTreeMap::new(),
+            names_of_files: BTreeMap::new(),
             given_up: BTreeMap::new(),
+            let_go: BTreeMap::new(),
             taken_back: BTreeMap::new(),
             news: Vec::new(),
             told_nodes: ToldNodes::new(),
             repairs: Repairs::default(),
             rebuilds: BTreeMap::new(),
+            tables: Tables::default(),
         };
         let files: Vec<NamedFile> = broker.durable.names.values().cloned().collect();
+        broker.names_of_files =
+            broker.durable.names.iter().map(|(name, file)| (file.file, name.clone())).collect();
         for file in files.iter().filter(|_| !mutant!(OwnersForgotten)) {
             broker.own(file);
         }
+        broker.begin_tables();
         if broker.durable.key.is_none() {
             broker.persist(StateChange::Key(broker.key), records);
         }
@@ -208,6 +237,7 @@ impl BrokerLeases {
     ) -> Result<Done, Refusal> {
         self.prove(now, tenant, proof.session, proof.secret)?;
         self.sessions.remove(&proof.session);
+        self.tables.forget_sessions(|session| self.sessions.contains_key(session));
         Ok(Done {})
     }
 
@@ -225,9 +255,10 @@ impl BrokerLeases {
         let clock = self.clock_ms(now);
         let tickets_open = self.nodes.values().map(|node| node.open_tickets(clock)).sum::<usize>();
         let shows = |of: &Name| tenant::oversees(tenant) || of == tenant;
-        let shown = self.durable.names.values().filter(|file| shows(&file.tenant));
-        let (files, file_bytes) =
-            shown.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.places.bytes()));
+        let shown = self.durable.names.iter().filter(|(_, file)| shows(&file.tenant));
+        let (files, file_bytes) = shown.fold((0, 0), |(count, bytes), (name, file)| {
+            (count + u64::from(!catalog::is_reserved(name)), bytes + file.places.bytes())
+        });
         let mut shares = self.shares(now);
         for tenant in self.settings.quotas.by_tenant.keys() {
             shares.entry(tenant).or_default();
@@ -281,6 +312,7 @@ impl BrokerLeases {
         });
         let sessions = &self.sessions;
         self.rebuilds.retain(|_, session| sessions.contains_key(session));
+        self.tables.forget_sessions(|session| sessions.contains_key(session));
         self.forget_ended_nodes(now);
         self.note_nodes(now);
         // A caller that never takes the news wants none, so what exceeds the limit is dropped.
@@ -308,8 +340,17 @@ impl BrokerLeases {
     }
 
     fn persist(&mut self, record: StateChange, records: &mut Vec<StateChange>) {
+        let mut before = None;
         if let StateChange::Name(name, _) | StateChange::DropName(name) = &record {
             self.repairs.note_change(name);
+            before = self.durable.names.get(name);
+            if let Some(before) = before {
+                self.names_of_files.remove(&before.file);
+            }
+        }
+        self.tables.note(&record, before);
+        if let StateChange::Name(name, file) = &record {
+            self.names_of_files.insert(file.file, name.clone());
         }
         self.durable.apply(record.clone());
         records.push(record);

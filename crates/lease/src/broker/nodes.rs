@@ -1,7 +1,8 @@
 //! Nodes as the broker knows them: their reports, and the tickets that promise their regions.
 
 use super::records::RegionKey;
-use super::{BrokerLeases, give_up};
+use super::segment_seen::SegmentSeen;
+use super::{BrokerLeases, Owner, give_up};
 use crate::tenant;
 use crate::ticket::{self, TicketKey};
 use farpool_wire::control::*;
@@ -29,6 +30,8 @@ pub(super) struct Node {
     pub(super) sealed: BTreeMap<RegionIndex, (Epoch, SessionId)>,
     /// Regions that the last inventory showed as filled by the node itself, with copies of published files.
     pub(super) filled: BTreeMap<RegionIndex, Epoch>,
+    /// Segments, which many published files share, as the last report about them over this connection showed them.
+    pub(super) segments: BTreeMap<RegionIndex, SegmentSeen>,
     /// True if this life of the node has asked for orders to make copies. Nodes of earlier versions never do.
     pub(super) makes_copies: bool,
     /// Broker's clock in the last answer to an inventory over this connection, in ms. The node makes its next
@@ -80,6 +83,7 @@ impl Node {
             memory: None,
             sealed: BTreeMap::new(),
             filled: BTreeMap::new(),
+            segments: BTreeMap::new(),
             makes_copies: false,
             ruled_ms: None,
             tickets: BTreeMap::new(),
@@ -293,7 +297,10 @@ impl BrokerLeases {
             let place: RegionKey = (inventory.node, inventory.incarnation, owned.region);
             let named = self.owners.get(&place).filter(|owner| owner.epoch == owned.epoch);
             kept += usize::from(named.is_some());
-            match (owned.owner, named.map(|owner| owner.file)) {
+            if node.segments.get(&owned.region).is_some_and(|segment| segment.epoch == owned.epoch) {
+                continue;
+            }
+            match (owned.owner, named.map(Owner::file)) {
                 (RegionOwner::Session(_), _) => {}
                 // The node makes copies here, or has made them, and will say what became of them.
                 (RegionOwner::Sealing(SessionId(0)), None)

@@ -1,8 +1,10 @@
 //! Durable state of a broker, with which a broker starts again after the process has ended.
 
-use farpool_wire::control::{NamedRegion, Places};
-use farpool_wire::limits::RECIPE_BYTES_MAX;
-use farpool_wire::{Bytes, FileClass, FileId, Incarnation, Name, NodeId, RegionIndex, Term};
+use farpool_wire::control::{NamedRegion, PartRange, Places, SnapshotAt};
+use farpool_wire::limits::{RECIPE_BYTES_MAX, SUMMARY_BYTES_MAX};
+use farpool_wire::{
+    Bytes, CommitId, FileClass, FileId, Incarnation, Name, NodeId, RegionIndex, SessionId, TableId, Term,
+};
 use std::collections::BTreeMap;
 
 /// Region of a node in one life (run of the process) of the node.
@@ -21,6 +23,32 @@ pub enum StateChange {
     Name(Name, NamedFile),
     /// Name that nobody has any more.
     DropName(Name),
+    /// Commit that made a snapshot of a table.
+    Commit(SnapshotAt, CommitRecord),
+    /// Commit of which nobody needs to know any more.
+    DropCommit(SnapshotAt),
+    /// Commit with parts that were published ahead, and the session that may make it. Session 0: nobody may, and what
+    /// is left of its parts is to be dropped.
+    OpenCommit(TableId, CommitId, SessionId),
+    /// Commit that is not open any more: it was made, or nothing is left of its parts.
+    CloseCommit(TableId, CommitId),
+}
+
+/// Commit of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommitRecord {
+    /// Id of the commit.
+    pub id: CommitId,
+    /// Session that made it.
+    pub session: SessionId,
+    /// Time of the commit by the broker's clock, in ms since 1970.
+    pub at_ms: u64,
+    /// Text of it that clients show.
+    pub summary: Bytes<SUMMARY_BYTES_MAX>,
+    /// Parts that the snapshot before had, and this one has not.
+    pub removed: Vec<PartRange>,
+    /// Parts that an earlier snapshot had, the one before had not, and this one has again.
+    pub restored: Vec<PartRange>,
 }
 
 /// Published file.
@@ -39,6 +67,8 @@ pub struct NamedFile {
     pub recipe: Bytes<RECIPE_BYTES_MAX>,
     /// Places of the bytes of the file.
     pub places: Places,
+    /// Snapshot of a table of which the file is the root. `None` for any other file.
+    pub root_of: Option<SnapshotAt>,
 }
 
 impl NamedFile {
@@ -70,6 +100,10 @@ pub struct Durable {
     pub next_file: FileId,
     /// Published files by name.
     pub names: BTreeMap<Name, NamedFile>,
+    /// Commits of tables, by the snapshots that they made. That of the latest snapshot is always there.
+    pub commits: BTreeMap<SnapshotAt, CommitRecord>,
+    /// Commits with parts that were published ahead, and the sessions that may make them. Session 0: nobody.
+    pub open_commits: BTreeMap<(TableId, CommitId), SessionId>,
 }
 
 impl Durable {
@@ -84,6 +118,18 @@ impl Durable {
             }
             StateChange::DropName(name) => {
                 self.names.remove(&name);
+            }
+            StateChange::Commit(at, record) => {
+                self.commits.insert(at, record);
+            }
+            StateChange::DropCommit(at) => {
+                self.commits.remove(&at);
+            }
+            StateChange::OpenCommit(table, commit, session) => {
+                self.open_commits.insert((table, commit), session);
+            }
+            StateChange::CloseCommit(table, commit) => {
+                self.open_commits.remove(&(table, commit));
             }
         }
     }

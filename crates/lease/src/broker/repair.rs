@@ -18,6 +18,7 @@
 use super::nodes::{Node, reporting};
 use super::orders::OrderBuilder;
 use super::records::region_key;
+use super::segment_seen::SegmentSeen;
 use super::{BrokerLeases, NamedFile, StateChange, give_up};
 use crate::{tenant, ticket};
 use farpool_wire::control::*;
@@ -39,7 +40,8 @@ const BYTES_PER_MS_MIN: u64 = 1_000;
 enum Standing {
     /// It counts.
     Good,
-    /// Its node is being drained. It can be read, but another one should take its place.
+    /// Its node is being drained, or little is left in its segment. It can be read, but another one should take its
+    /// place.
     Leaving,
     /// Its node has started again, has been silent for longer than any lease lasts, or has taken it back.
     Gone,
@@ -203,20 +205,32 @@ impl BrokerLeases {
         let made = NamedRegion { node: id, incarnation, region, epoch, handle };
         let place = region_key(&made);
         let Some(node) = self.nodes.get(&id).filter(|_| !report.copied.is_empty()) else { return Ok(0) };
-        let found = self.durable.names.iter().find(|(_, file)| file.file == file_id);
-        let found = found.map(|(name, file)| (name.clone(), file.clone()));
+        let found = self.names_of_files.get(&file_id);
+        let found = found.and_then(|name| Some((name.clone(), self.durable.names.get(name)?.clone())));
         if let Some((_, file)) = &found
             && self.owners.get(&place).is_some_and(|owner| owner.is(file, &made))
         {
             // The request is a repetition: the first answer was lost.
             let is_there = |run: &&NamedRun| file.places.copies(run).any(|(has, _)| region_key(has) == place);
-            return Ok(file.places.runs.iter().filter(is_there).count() as u32);
+            let copied = report.copied.iter().filter_map(|index| runs.get(*index as usize));
+            let there =
+                copied.filter_map(|run| file.places.runs.get(run.run as usize)).filter(is_there).count();
+            if there > 0 {
+                return Ok(there as u32);
+            }
         }
-        // The node may have taken the region back since it made the copies.
-        if node.filled.get(&region) != Some(&epoch) {
-            return Err(Refusal::new(Code::StaleEpoch, 0));
-        }
-        self.check_free(&made)?;
+        let segment = self.segment(&made);
+        // Where the copies begin, and how many bytes they may take.
+        let (base, bytes_max) = match segment.map(SegmentSeen::own_copies) {
+            Some(Some((base, bytes))) => (base, u64::from(bytes)),
+            None if node.filled.get(&region) == Some(&epoch) => {
+                self.check_free(&made)?;
+                (0, node.info.region_bytes)
+            }
+            // The node may have taken the region back since it made the copies.
+            _ => return Err(Refusal::new(Code::StaleEpoch, 0)),
+        };
+        let is_segment = segment.is_some();
         let info = node.info.clone();
         // Copies on a node that is about to end are worth nothing.
         let found = found.filter(|_| !node.is_draining());
@@ -230,15 +244,17 @@ impl BrokerLeases {
             let Some(has) = file.places.runs.get(at) else { continue };
             let end = u64::from(run.offset) + u64::from(run.bytes);
             if has.bytes == run.bytes
-                && end <= info.region_bytes
+                && end <= bytes_max
                 && (mutant!(RunRepairedTwice) || self.takes(now, file, &stripes, at, &info))
                 && (mutant!(StripeOnOneHost) || stripes[at].is_none_or(|stripe| in_stripes.insert(stripe)))
             {
-                taken.insert(at, u64::from(run.offset));
+                taken.insert(at, u64::from(base) + u64::from(run.offset));
             }
         }
         let Some((name, file)) = found.filter(|_| !taken.is_empty()) else {
-            give_up(&mut self.given_up, place, epoch);
+            if !is_segment {
+                give_up(&mut self.given_up, place, epoch);
+            }
             return Ok(0);
         };
         let mut bound = made;
@@ -323,7 +339,10 @@ impl BrokerLeases {
             None => Standing::Gone,
             Some(node) if node.info.incarnation != region.incarnation => Standing::Gone,
             Some(_) if self.was_taken_back(region) => Standing::Gone,
-            Some(node) => self.standing_of(now, node),
+            Some(node) => match self.standing_of(now, node) {
+                Standing::Good if self.is_sparse_segment(region) => Standing::Leaving,
+                other => other,
+            },
         }
     }
 

@@ -73,5 +73,6 @@ impl NodeLeases {
         {
             entry.state = State::Orphan;
         }
+        self.copies_known_in_segment(region, epoch);
     }
 }

@@ -99,6 +99,7 @@ impl NodeLeases {
             leaves: None,
             regions: BTreeSet::new(),
             granted: VecDeque::new(),
+            ranges_sealed: VecDeque::new(),
         });
         if session.secret_digest != ticket.secret_digest {
             return Err(Refusal::new(Code::WrongSecret, ticket.session.0));

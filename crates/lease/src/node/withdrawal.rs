@@ -80,6 +80,7 @@ impl NodeLeases {
                             | State::Copying
                             | State::Copied
                             | State::Named(_)
+                            | State::Segment
                     )
                 };
                 self.take_back_where(is_sealed, actions);

@@ -333,6 +333,13 @@ impl Arbiter {
                 gate.epoch = epoch;
                 gate.right = Some(Right { epoch, writable, handle });
             }
+            Action::OpenSegment { region, epoch, handle, .. } => {
+                self.invariant_i4_only_scrubbed_regions_are_opened(region, true);
+                let gate = &mut self.gates[region.0 as usize];
+                assert!(gate.right.is_none() && epoch > gate.epoch, "I1, I2: {region} is opened at {epoch}");
+                gate.epoch = epoch;
+                gate.right = Some(Right { epoch, writable: false, handle });
+            }
             Action::Suspend(region) => {
                 let gate = &mut self.gates[region.0 as usize];
                 assert!(gate.right.is_some_and(|right| right.writable) && !gate.suspended);

@@ -96,7 +96,7 @@ impl World<'_> {
         self.tally.add(if had.is_some() { "replaced" } else { "published" });
         let (class, tenant, copies_wanted) = (publish.class, asker.clone(), publish.copies_wanted);
         let recipe = publish.recipe.clone();
-        let file = NamedFile { file, class, tenant, copies_wanted, recipe, places: named };
+        let file = NamedFile { file, class, tenant, copies_wanted, recipe, places: named, root_of: None };
         self.promised.insert(publish.name.clone(), Promised { file, writer: publish.session });
     }
 
