@@ -153,6 +153,10 @@ impl Stream for AdmittedStream<'_> {
         self.stream.socket()
     }
 
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.descriptor()
+    }
+
     fn is_readable(&mut self) -> bool {
         self.stream.is_readable()
     }

@@ -161,7 +161,14 @@ impl Connection<'_> {
                 Err(error) => return self.hang_up(error),
             };
             let goes_on = match &header {
-                Some(header) if self.input.has_whole(header) => self.timed(header, Self::answer)?,
+                Some(header) if self.input.has_whole(header) => match self.delay(header)? {
+                    None => self.timed(header, Self::answer)?,
+                    Some(refusal) => {
+                        refuse(header, refusal, &mut self.out);
+                        self.input.take(HEADER_BYTES + header.body_bytes as usize);
+                        true
+                    }
+                },
                 Some(header) if self.streams(header) && is_write(header) => {
                     self.timed(header, Self::take_write)?
                 }
@@ -204,6 +211,25 @@ impl Connection<'_> {
 
     fn streams(&self, header: &Header) -> bool {
         self.stream.socket().is_some() && self.conversation.may_stream(header)
+    }
+
+    /// Waits before a frame that has been received whole is answered, if its service delays it and the peer has sent
+    /// nothing more. Returns the refusal with which the service answers instead.
+    fn delay(&mut self, header: &Header) -> io::Result<Option<Refusal>> {
+        let whole = HEADER_BYTES + header.body_bytes as usize;
+        if !header.opcode.may_be_delayed() || self.input.waiting().len() > whole {
+            return Ok(None);
+        }
+        let Connection { service, conversation, input, .. } = self;
+        match conversation.delay(*service, header, input.body(header)) {
+            Ok(None) => Ok(None),
+            Ok(Some(delay)) => {
+                self.flush()?;
+                self.stream.leave();
+                delay.sleep(&mut self.stream).map(|()| None)
+            }
+            Err(refusal) => Ok(Some(refusal)),
+        }
     }
 
     /// Answers a frame that has been received whole. Reports whether the connection continues.

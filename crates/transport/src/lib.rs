@@ -20,6 +20,7 @@ mod admission;
 mod brokers;
 mod client;
 mod connection;
+pub mod delay;
 mod dial;
 pub mod exposure;
 mod lane;

@@ -3,6 +3,7 @@
 //! There is no socket in this module. The same code answers over TCP, over shared memory and in the simulator.
 
 use crate::admission::Admission;
+use crate::delay::Delay;
 use crate::lane::Successor;
 use crate::outgoing::Outgoing;
 use crate::shm::Mapped;
@@ -95,6 +96,13 @@ pub type RefusedAt = (usize, Refusal);
 pub trait Service: Send + Sync + 'static {
     /// Answers a control request.
     fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal>;
+    /// Returns the delay after which `call` answers a request. `None` if it answers at once. Called once for each
+    /// request whose opcode [may be delayed](Opcode::may_be_delayed).
+    ///
+    /// Errors: the refusal with which the request is answered instead.
+    fn delay(&self, _peer: &Peer, _request: &Request) -> Result<Option<Delay>, Refusal> {
+        Ok(None)
+    }
     /// Copies the range into the buffer, which is exactly as long.
     fn read(&self, _span: &Span, _into: &mut [u8]) -> Result<(), Refusal> {
         Err(Refusal::new(Code::Unsupported, Opcode::Read as u64))
@@ -237,6 +245,22 @@ impl Conversation {
             Opcode::Write | Opcode::WriteBatch => self.answer_write(service, header, body, out),
             _ => self.answer_control(service, header, body, out),
         }
+    }
+
+    /// Returns the delay of a frame that was received whole. `None` if it is answered at once. One that is not
+    /// valid is.
+    pub(crate) fn delay(
+        &mut self,
+        service: &dyn Service,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<Option<Delay>, Refusal> {
+        let is_valid = self.greeted && !header.is_reply && header.opcode.may_be_delayed();
+        if !is_valid || header.check_body(body).is_err() {
+            return Ok(None);
+        }
+        self.peer.trace = header.trace;
+        Request::decode(header.opcode, body).map_or(Ok(None), |request| service.delay(&self.peer, &request))
     }
 
     /// Reports whether the payload of a frame may move straight between socket and memory. It may if the connection

@@ -2,6 +2,7 @@
 //!
 //! The framing code on both sides is written against [`Stream`].
 
+use crate::delay::DelayedPeer;
 use crate::lane::HandedOver;
 use farpool_host::clock;
 use farpool_host::waiting::{WaitStep, Waiter, time_left};
@@ -92,6 +93,16 @@ pub trait Stream: Send {
     /// a Unix socket can do it.
     fn write_with_descriptors(&mut self, _from: &[u8], _beside: [BorrowedFd<'_>; 2]) -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl<S: Stream> DelayedPeer for S {
+    fn has_stirred(&mut self) -> bool {
+        self.is_readable()
+    }
+
+    fn watched(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor()
     }
 }
 
