@@ -231,10 +231,29 @@ fn report_until_disconnected<M: Memory>(
         format!("joined the pool of broker {brokers} in its term {}", offered.term),
     ));
     *retry_ms = 50;
+    let mut has_segments = true;
     loop {
         // Chosen before the inventory, which then shows the region of copies that are reported.
         let about_copies =
             node.copy_order.next_request(NextRepair { node: info.node, incarnation: info.incarnation });
+        // Segments come first: the broker then knows which of the regions they are.
+        if has_segments {
+            let report = node.leases().segment_report();
+            match ask(&Request::Segments(report)) {
+                Ok(Reply::Segments(ruling)) => {
+                    let mut actions = Vec::new();
+                    let mut leases = node.leases();
+                    leases.rule_segments(&ruling, &mut actions);
+                    let _ = node.carry_out(&actions);
+                }
+                Ok(_) => return Ok(()),
+                // A broker of an earlier version knows no segments.
+                Err(LinkError::Refused { refusal, .. }) if refusal.code == Code::Unsupported => {
+                    has_segments = false;
+                }
+                Err(error) => return Err(error),
+            }
+        }
         let inventory = node.leases().inventory(node.traffic(), node.arena.locked_count());
         let (was_draining, was_empty) = (inventory.draining, node.is_empty(&inventory));
         let sent = host.now();

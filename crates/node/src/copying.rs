@@ -9,6 +9,7 @@ use crate::copy_order::Step;
 use crate::memory::{Inside, Memory, Sharing};
 use crate::service::{NodeService, fresh_handle};
 use farpool_host::Event;
+use farpool_lease::node::RANGE_SHARE;
 use farpool_region::GATE_BYTES_MAX;
 use farpool_transport::{Dial, Dialer, Intent, Link, LinkError, ReadOp};
 use farpool_wire::control::*;
@@ -68,7 +69,13 @@ impl<M: Memory> NodeService<M> {
     /// Carries out an order. The report names no runs if nothing could be copied; the broker then orders something
     /// else.
     fn make_copies(&self, dialer: &dyn Dialer, order: &RepairOrder, bytes_per_second: u64) -> EndRepair {
-        let copied = self.fill_region(dialer, order, bytes_per_second).unwrap_or_else(|refusal| {
+        let end = order.signed.runs.iter().map(|run| u64::from(run.offset) + u64::from(run.bytes)).max();
+        let end = end.filter(|end| *end <= self.arena.region_bytes() / RANGE_SHARE);
+        let copied = match end.filter(|_| self.leases().has_segments()) {
+            Some(end) => self.fill_segment(dialer, order, end as u32, bytes_per_second),
+            None => self.fill_region(dialer, order, bytes_per_second),
+        };
+        let copied = copied.unwrap_or_else(|refusal| {
             let message = format!("copies of file {} cannot be made here: {refusal}", order.signed.file);
             self.host.log(&Event::warn("copies_not_made", message));
             None
@@ -123,6 +130,40 @@ impl<M: Memory> NodeService<M> {
                 other.map(|_| None)
             }
         }
+    }
+
+    /// Copies the runs of an order, which take so many bytes, into a segment. Returns what [`Self::fill_region`] does.
+    fn fill_segment(
+        &self,
+        dialer: &dyn Dialer,
+        order: &RepairOrder,
+        bytes: u32,
+        bytes_per_second: u64,
+    ) -> Result<Option<(Grant, Vec<u32>)>, Refusal> {
+        let region_bytes = self.arena.region_bytes();
+        let mut handles = self.handles_for(bytes.into(), 1)?;
+        let next = || handles.pop().unwrap_or_default();
+        let places = self.open_segments(|leases, actions| {
+            leases
+                .begin_filling_copies(&order.tenant, bytes, region_bytes, next, actions)
+                .map(|place| vec![place])
+        })?;
+        let Some(place) = places.into_iter().next() else { return Ok(None) };
+        self.wait_moved(place.at.region);
+        let RegionAt { region, epoch } = place.at;
+        let into = Span { region, bytes: 0, offset: place.offset.into(), epoch, handle: place.own };
+        let copied = self.copy_runs(dialer, order, &into, bytes_per_second);
+        let mut leases = self.leases();
+        let ended = match copied {
+            Ok(copied) if !copied.is_empty() => {
+                leases.end_filling_copies(&place).map(|grant| Some((grant, copied)))
+            }
+            other => other.map(|_| None),
+        };
+        if !matches!(ended, Ok(Some(_))) {
+            leases.abandon_filling(std::slice::from_ref(&place));
+        }
+        ended
     }
 
     fn abandon_copying(&self, at: &RegionAt) {
@@ -233,7 +274,7 @@ impl<M: Memory> NodeService<M> {
         if self.chores.lock().stop || self.leases().is_draining() {
             return Err(Refusal::new(Code::Draining, 0));
         }
-        let at = Span { offset, bytes: piece.len() as u32, ..*into };
+        let at = Span { offset: into.offset + offset, bytes: piece.len() as u32, ..*into };
         let entered = self.arena.enter(at.region)?;
         admit(&at, Intent::Write, &entered.fence())?;
         entered.copy_in(at.offset, piece)?;

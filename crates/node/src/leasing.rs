@@ -223,20 +223,22 @@ impl<M: Memory> NodeService<M> {
         for action in actions {
             if let Action::Open { region, epoch, writable: true, handle } = *action {
                 self.open_fresh(region, sharing)?;
-                match self.arena.open(region, epoch, Some(handle), None) {
-                    // The region was revoked meanwhile.
-                    Err(RegionError::EpochOrder { current, .. }) => {
-                        return Err(Refusal::new(Code::StaleEpoch, current.0));
-                    }
-                    other => self.agree(other)?,
-                }
+                self.opened(self.arena.open(region, epoch, Some(handle), None))?;
             }
         }
         Ok(())
     }
 
+    /// Returns what became of opening a fresh region. It may have been revoked meanwhile.
+    pub(crate) fn opened(&self, opened: Result<(), RegionError>) -> Result<(), Refusal> {
+        match opened {
+            Err(RegionError::EpochOrder { current, .. }) => Err(Refusal::new(Code::StaleEpoch, current.0)),
+            other => self.agree(other),
+        }
+    }
+
     /// Makes a free region ready for its new owner.
-    fn open_fresh(&self, region: RegionIndex, sharing: Sharing) -> Result<(), Refusal> {
+    pub(crate) fn open_fresh(&self, region: RegionIndex, sharing: Sharing) -> Result<(), Refusal> {
         let is_shared = self.arena.is_shared(region) == Some(true);
         if sharing == Sharing::Mappable
             && !is_shared

@@ -28,6 +28,7 @@ mod memory;
 mod observation;
 mod options;
 pub mod pressure;
+mod segments;
 mod service;
 mod socket_folder;
 mod start;

@@ -116,6 +116,7 @@ fn session_of(request: &Request) -> Option<SessionId> {
     match request {
         Request::Lease(lease) => Some(lease.ticket.session),
         Request::Seal(seal) => Some(seal.session),
+        Request::SealRanges(seal) => Some(seal.session),
         Request::Renew(proof) => Some(proof.session),
         Request::Release(release) => Some(release.session),
         _ => None,
@@ -275,7 +276,7 @@ impl<M: Memory> NodeService<M> {
         let mut dirty = false;
         for action in actions {
             let done = match *action {
-                Action::Open { .. } => Ok(()),
+                Action::Open { .. } | Action::OpenSegment { .. } => Ok(()),
                 Action::Suspend(region) => unless_closed(self.arena.suspend(region)),
                 Action::Resume(region) => unless_closed(self.arena.resume(region)),
                 Action::Close { region, epoch } => self.arena.close(region, epoch),
@@ -378,6 +379,7 @@ impl<M: Memory> Service for NodeService<M> {
         let answer = match request {
             Request::Lease(lease) => self.lease(tenant_of(peer).as_ref(), &lease),
             Request::Seal(seal) => self.seal(tenant_of(peer).as_ref(), &seal),
+            Request::SealRanges(seal) => self.seal_ranges(tenant_of(peer).as_ref(), &seal),
             Request::Renew(proof) => self.renew(tenant_of(peer).as_ref(), &proof),
             Request::Release(release) => self.release(tenant_of(peer).as_ref(), &release),
             Request::Checksums(asked) => checksums(&*self.arena, &asked).map(Reply::Checksums),
