@@ -13,6 +13,7 @@ use crate::stores::{Store, StoreError};
 use farpool_host::{Event, Host, HostEvent};
 use farpool_lease::BrokerSettings;
 use farpool_lock::Mutex;
+use farpool_transport::delay::Delay;
 use farpool_transport::times::OperationTimes;
 use farpool_transport::{Peer, Service};
 use farpool_wire::{Code, MonoNs, Refusal, Reply, Request, Term};
@@ -108,7 +109,10 @@ impl Standby {
                 Ok(None) => complained = false,
                 Ok(Some(Victory { lead, store })) => {
                     complained = false;
-                    match BrokerService::open(Arc::clone(&self.host), settings.clone(), store) {
+                    // Lasts as long as the leader before may answer, by clocks that do not run alike.
+                    let failover_ms = lead.lasts_ms() + lead.lasts_ms() / MARGIN;
+                    let settings = BrokerSettings { failover_ms, ..settings.clone() };
+                    match BrokerService::open(Arc::clone(&self.host), settings, store) {
                         Ok(service) => self.lead_on(Arc::new(service), lead, asked, stopped, &told),
                         Err(error) => {
                             let message = format!("this broker won the election, but cannot start: {error}");
@@ -150,20 +154,30 @@ impl Standby {
             if stopped.heard() > 0 {
                 break None;
             }
-            service.look();
+            // Whoever is refused seems to be silent, so nothing is concluded from that.
+            if self.leading().is_some() {
+                service.look();
+            }
             if service.has_failed() {
                 break Some("its store failed".to_owned());
             }
             let asked = host.now();
             match lead.keep() {
-                Ok(true) => self.lead(&service, until(asked)),
+                Ok(true) => {
+                    if self.leading().is_none() {
+                        service.resume();
+                    }
+                    self.lead(&service, until(asked));
+                }
                 Ok(false) => break Some("it lost the leadership".to_owned()),
                 // The electorate cannot be reached. If nobody has won meanwhile, the leadership continues once it
                 // answers. Until then requests are refused, as soon as the last heartbeat is too old.
+                Err(_) if self.leading().is_none() => service.wake_waits(),
                 Err(_) => {}
             }
         };
         self.step_down();
+        service.end_waits();
         lead.resign();
         if let Some(why) = why {
             let message = format!("this broker leads no longer in term {}: {why}", service.term());
@@ -177,12 +191,21 @@ impl Service for Standby {
         Some(&self.times)
     }
 
+    fn delay(&self, peer: &Peer, request: &Request) -> Result<Option<Delay>, Refusal> {
+        self.leading().ok_or(NOT_LEADER)?.delay(peer, request)
+    }
+
     fn call(&self, peer: &Peer, request: Request) -> Result<Reply, Refusal> {
         let service = self.leading().ok_or(NOT_LEADER)?;
-        match service.call(peer, request) {
+        let answer = service.call(peer, request);
+        // A request may have waited for so long that another broker leads now, which does not know what this one
+        // promises.
+        let leads = self.leading().is_some_and(|leading| Arc::ptr_eq(&leading, &service));
+        match answer {
             // Another broker has taken over and will answer this request.
             Err(refusal) if refusal.code == Code::StoreFailed => Err(NOT_LEADER),
-            answer => answer,
+            answer if leads => answer,
+            _ => Err(NOT_LEADER),
         }
     }
 }

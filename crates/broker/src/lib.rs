@@ -11,8 +11,9 @@ mod news;
 mod service;
 mod start;
 pub mod stores;
+mod waits;
 
 pub use farpool_lease::broker::SessionStatus;
-pub use farpool_lease::{BrokerSettings, LeaseSettings, Quotas};
+pub use farpool_lease::{BrokerSettings, LeaseSettings, Quotas, SnapshotSettings};
 pub use service::BrokerService;
 pub use start::Broker;

@@ -34,8 +34,8 @@ enum Role {
 const LOOK_MS: u64 = 500;
 
 impl Broker {
-    /// Begins a new term with the records of the store, and listens on `address` (port 0: a free one). `exposure` says who
-    /// can connect.
+    /// Begins a new term with the records of the store, and listens on `address` (port 0: a free one). `exposure` says
+    /// who can connect.
     pub fn start(
         address: SocketAddr,
         exposure: &Exposure,

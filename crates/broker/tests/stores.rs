@@ -55,7 +55,7 @@ fn redb_file_of_another_format_is_refused_with_both_versions_and_left_unchanged(
     let folder = tempfile::tempdir().expect("a folder");
     let is_refused = |path: &Path, other: u64| {
         let message = refusal_of(path);
-        let names_both = message.contains(&format!("format {other};")) && message.contains("formats 3 and 4");
+        let names_both = message.contains(&format!("format {other};")) && message.contains("formats 3 to 5");
         assert!(names_both, "{message}");
     };
     // Formats 1 and 2 had only redb's data, with a table that names the format.
@@ -73,11 +73,11 @@ fn redb_file_of_another_format_is_refused_with_both_versions_and_left_unchanged(
     let path = folder.path().join("later");
     drop(RedbStore::open(&path).expect("made"));
     let mut bytes = std::fs::read(&path).expect("read");
-    bytes[8..16].copy_from_slice(&5u64.to_le_bytes());
+    bytes[8..16].copy_from_slice(&6u64.to_le_bytes());
     let checksum = crc32c::crc32c(&bytes[..16]).to_le_bytes();
     bytes[16..20].copy_from_slice(&checksum);
     std::fs::write(&path, bytes).expect("written");
-    is_refused(&path, 5);
+    is_refused(&path, 6);
 }
 
 /// Records of the format before are read by the tests of `records`.

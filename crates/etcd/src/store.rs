@@ -2,7 +2,9 @@
 
 use crate::gateway::Gateway;
 use crate::{Keys, PATIENCE, decoded, encoded, is_led, number};
-use farpool_broker::stores::records::{FILES, Ledger, NAMES, PAGES, Reading, SUM, Step};
+use farpool_broker::stores::records::{
+    COMMITS, FILES, Ledger, NAMES, OPEN_COMMITS, PAGES, Reading, SUM, Step,
+};
 use farpool_broker::stores::{Store, StoreError};
 use farpool_lease::broker::{Durable, StateChange};
 use farpool_wire::mutant;
@@ -10,13 +12,13 @@ use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 
 /// Version of the format.
-const FORMAT: &str = "3";
-/// Version of the format before, which is read.
-const FORMER: &str = "2";
+const FORMAT: &str = "4";
+/// Versions of the format that are read.
+const FORMATS: [&str; 3] = ["2", "3", FORMAT];
 /// Key of the version, without the prefix.
 const FORMAT_KEY: &str = "meta/format";
 /// Prefixes of all keys except the leader's.
-const PREFIXES: [&str; 4] = ["meta/", FILES, PAGES, NAMES];
+const PREFIXES: [&str; 6] = ["meta/", FILES, PAGES, NAMES, COMMITS, OPEN_COMMITS];
 /// Keys that are read at once.
 const KEYS_AT_ONCE: usize = 64;
 
@@ -82,14 +84,13 @@ impl EtcdStore {
     /// Reads all records and verifies their checksums.
     fn read(&self) -> Result<(Durable, Ledger), StoreError> {
         let format = self.get(&self.keys.of(FORMAT_KEY))?;
-        if let Some(other) =
-            format.as_deref().filter(|found| ![FORMAT, FORMER].map(str::as_bytes).contains(found))
-        {
+        if let Some(other) = format.as_deref().filter(|found| !FORMATS.map(str::as_bytes).contains(found)) {
             return Err(StoreError(format!(
-                "what is under {} in etcd has format {:?}; this version reads formats {FORMER} and {FORMAT}. Use the \
+                "what is under {} in etcd has format {:?}; this version reads formats {} to {FORMAT}. Use the \
                  version that wrote it, or another prefix",
                 self.keys.prefix,
-                String::from_utf8_lossy(other)
+                String::from_utf8_lossy(other),
+                FORMATS[0]
             )));
         }
         let mut reading = Reading::default();
@@ -126,6 +127,22 @@ impl Store for EtcdStore {
         }
         Ok(())
     }
+
+    fn confirm(&mut self) -> Result<(), StoreError> {
+        let leader = self.keys.leader();
+        // Etcd answers with what a majority of its members has.
+        let found = self.gateway.call("kv/range", &json!({ "key": encoded(leader.as_bytes()) }), PATIENCE)?;
+        match number(&found["kvs"][0]["create_revision"])? == self.revision {
+            true => Ok(()),
+            false => Err(lost_leadership(&leader)),
+        }
+    }
+}
+
+fn lost_leadership(leader: &str) -> StoreError {
+    StoreError(format!(
+        "this broker lost the leadership: {leader} in etcd was created by another broker or is gone"
+    ))
 }
 
 impl EtcdStore {
@@ -175,9 +192,7 @@ impl EtcdStore {
                 && changes.values.get(SUM) == Some(&Some(decoded(&of(1)["value"])?))
         };
         if !is_done {
-            return Err(StoreError(format!(
-                "this broker lost the leadership: {leader} in etcd was created by another broker or is gone"
-            )));
+            return Err(lost_leadership(&leader));
         }
         self.has_format = true;
         self.ledger()?.kept(&changes);

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Version of the format.
-pub const STORE_FORMAT: u64 = 4;
+pub const STORE_FORMAT: u64 = 5;
 /// Oldest version of the format that is read.
 pub const STORE_FORMAT_MIN: u64 = 3;
 const MAGIC: &[u8; 8] = b"FPBROKER";
@@ -172,7 +172,7 @@ impl StoreFile {
 /// Returns the error message for a store of another format.
 pub(super) fn other_format(format: &str) -> String {
     format!(
-        "it has format {format}; this version reads formats {STORE_FORMAT_MIN} and {STORE_FORMAT}. Use the version that \
+        "it has format {format}; this version reads formats {STORE_FORMAT_MIN} to {STORE_FORMAT}. Use the version that \
          wrote it, or another --store file"
     )
 }

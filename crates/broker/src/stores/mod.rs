@@ -1,6 +1,7 @@
 //! Stores of a broker's records. Each is a file in this folder; `tests/stores.rs` checks all of them against one
 //! contract.
 
+mod commits;
 mod file;
 mod memory;
 mod published;
@@ -33,4 +34,9 @@ pub trait Store: Send {
     fn load(&self) -> Result<Durable, StoreError>;
     /// Stores records durably: all of them or none.
     fn commit(&mut self, records: &[StateChange]) -> Result<(), StoreError>;
+    /// Returns only if nobody else can have written to the store since it was opened. The default is right for stores
+    /// that one process has to itself.
+    fn confirm(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
 }

@@ -2,7 +2,7 @@
 
 use farpool_lease::broker::NamedFile;
 use farpool_wire::codec::{Cursor, Field};
-use farpool_wire::control::{NamedExtent, Places};
+use farpool_wire::control::{NamedExtent, Places, SnapshotAt};
 use farpool_wire::limits::NAMED_EXTENTS_MAX;
 use farpool_wire::{Bytes, FileClass, FileId, List, Name, WireError};
 use std::collections::BTreeMap;
@@ -16,12 +16,15 @@ pub fn encode_file(file: &NamedFile) -> Vec<u8> {
     file.copies_wanted.put(&mut bytes);
     file.places.regions.put(&mut bytes);
     file.places.runs.put(&mut bytes);
-    // A file without stripes or a recipe is stored as it was before there were any.
-    if !file.places.stripes.is_empty() || !file.recipe.is_empty() {
+    // A file without stripes, a recipe and a snapshot is stored as it was before there were any.
+    if !file.places.stripes.is_empty() || !file.recipe.is_empty() || file.root_of.is_some() {
         file.places.stripes.put(&mut bytes);
     }
-    if !file.recipe.is_empty() {
+    if !file.recipe.is_empty() || file.root_of.is_some() {
         file.recipe.put(&mut bytes);
+    }
+    if let Some(at) = file.root_of {
+        at.put(&mut bytes);
     }
     bytes
 }
@@ -36,9 +39,10 @@ pub fn decode_file(bytes: &[u8]) -> Result<NamedFile, WireError> {
     let (regions, runs) = (List::take(&mut from)?, List::take(&mut from)?);
     let stripes = if from.left() > 0 { List::take(&mut from)? } else { List::default() };
     let recipe = if from.left() > 0 { Bytes::take(&mut from)? } else { Bytes::default() };
+    let root_of = if from.left() > 0 { Some(SnapshotAt::take(&mut from)?) } else { None };
     from.finish()?;
     let places = Places { regions, runs, stripes };
-    Ok(NamedFile { file, class, tenant, copies_wanted, recipe, places })
+    Ok(NamedFile { file, class, tenant, copies_wanted, recipe, places, root_of })
 }
 
 /// Decodes a file from a store of the format before this one, which has one copy of each extent.
@@ -59,7 +63,8 @@ pub fn decode_extents(bytes: &[u8]) -> Result<NamedFile, WireError> {
         extent.handle = *handles.entry(region).or_insert(extent.handle);
     }
     let places = Places::of_extents(&extents)?;
-    Ok(NamedFile { file, class, tenant, copies_wanted: 1, recipe: Bytes::default(), places })
+    let recipe = Bytes::default();
+    Ok(NamedFile { file, class, tenant, copies_wanted: 1, recipe, places, root_of: None })
 }
 
 #[cfg(test)]
@@ -114,8 +119,18 @@ mod tests {
             Places { stripes: List::new(vec![stripe]).expect("one"), ..adding.finish().expect("fits") };
         let tenant = Name::new("tenant").expect("a name");
         let recipe = Bytes::new(vec![7; 40]).expect("short");
-        let file =
-            NamedFile { file: FileId(7), class: FileClass::Pinned, tenant, copies_wanted: 1, recipe, places };
+        let root_of = Some(SnapshotAt { table: farpool_wire::TableId(8), snapshot: 9 });
+        let mut file = NamedFile {
+            file: FileId(7),
+            class: FileClass::Pinned,
+            tenant,
+            copies_wanted: 1,
+            recipe,
+            places,
+            root_of,
+        };
+        assert_eq!(decode_file(&encode_file(&file)), Ok(file.clone()));
+        file.root_of = None;
         assert_eq!(decode_file(&encode_file(&file)), Ok(file.clone()));
         let mut plain = file;
         let mut wire = Vec::new();

@@ -16,12 +16,23 @@
 //! The payload of a published file is 0 and the file in the form of the wire. If that would make the value longer than
 //! [`RECORD_BYTES_MAX`], it is 1 and the number of pages (4 bytes) and their generation (8 bytes), and the form of the
 //! wire is in the payloads of `pages/GENERATION/INDEX/NAME`. The pages are stored before the value that refers to them,
-//! each in a transaction of its own, as a transaction of etcd is limited as well. Pages that no value refers to were
-//! left by a crash; the next commit deletes them. The generation is the number of the first commit that wrote a page.
+//! each in a transaction of its own, as a transaction of etcd is limited as well. Pages that no value refers to, as
+//! after a crash, are deleted by the next commits, a few by each. The generation is the number of the first commit that
+//! wrote a page.
+//!
+//! `commits/TABLE/SNAPSHOT` is a commit of a table, in the form of the wire: its id (8 bytes), session (8), time (8),
+//! summary, and two lists of ranges of parts. `open/TABLE/COMMIT` is the session (8 bytes) that may make a commit.
+//! Tables, snapshots and commits are 16 hexadecimal digits each.
 //!
 //! The format before this one had `names/NAME`, with one copy of each extent. It is read, and each file is stored in
 //! the new form when it changes.
 
+mod found;
+
+pub use super::commits::{COMMITS, OPEN_COMMITS};
+pub use found::Found;
+
+use super::commits::{change_of, commit_key, encode_commit, open_commit_key};
 use super::published::decode_extents;
 use super::{StoreError, decode_file, encode_file};
 use farpool_lease::broker::{Durable, NamedFile, StateChange};
@@ -41,6 +52,8 @@ pub const NAMES: &str = "names/";
 pub const RECORD_BYTES_MAX: usize = 512 << 10;
 /// Most bytes of a page: those of a value without its key, which has up to 300 bytes, and its other fields.
 const PAGE_BYTES_MAX: usize = RECORD_BYTES_MAX - 512;
+/// Most pages that one transaction deletes. One of etcd has at most 128 operations, of which records need up to 107.
+const PAGES_DELETED_MAX: usize = 16;
 const TERM: &str = "meta/term";
 const NEXT_FILE: &str = "meta/next_file";
 const KEY: &str = "meta/key";
@@ -210,6 +223,20 @@ impl Ledger {
                 StateChange::DropName(name) => {
                     names.insert(name, None);
                 }
+                StateChange::Commit(at, record) => {
+                    let encoded = encode_commit(record).map_err(|error| StoreError(error.to_string()))?;
+                    last.insert(commit_key(*at), Some(encoded));
+                }
+                StateChange::DropCommit(at) => {
+                    last.insert(commit_key(*at), None);
+                }
+                StateChange::OpenCommit(table, commit, session) => {
+                    let session = session.0.to_le_bytes().to_vec();
+                    last.insert(open_commit_key(*table, *commit), Some(session));
+                }
+                StateChange::CloseCommit(table, commit) => {
+                    last.insert(open_commit_key(*table, *commit), None);
+                }
             }
         }
         let generation = self.commit + 1;
@@ -238,12 +265,12 @@ impl Ledger {
             paged.insert(name.to_string(), generation);
             last.insert(key, Some(head.payload()));
         }
-        for key in self.digests.range(PAGES.to_owned()..).map(|(key, _)| key) {
-            let Some((generation, name)) = page_of(key) else { break };
-            if paged.get(name) != Some(&generation) {
-                last.insert(key.clone(), None);
-            }
-        }
+        let pages = self.digests.range(PAGES.to_owned()..).map(|(key, _)| key);
+        let is_left = |key: &&String| {
+            page_of(key).is_some_and(|(generation, name)| paged.get(name) != Some(&generation))
+        };
+        let left = pages.take_while(|key| key.starts_with(PAGES)).filter(is_left);
+        last.extend(left.take(PAGES_DELETED_MAX).map(|key| (key.clone(), None)));
         steps.push(Step(last));
         Ok(steps)
     }
@@ -390,90 +417,9 @@ fn record(key: &str, payload: &[u8]) -> Result<Record, String> {
                 FileRecord::Paged(pages) => return Ok(Record::Paged(name(of)?, pages)),
             },
             (_, Some(of)) => file(name(of)?, decode_extents(payload))?,
-            _ => return Err("is not known".to_owned()),
+            _ => change_of(key, payload).ok_or("is not known")??,
         },
     }))
-}
-
-/// Undamaged records found in a damaged store: for each key the one of the latest commit.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// Commit and payload of each key.
-    latest: BTreeMap<String, (u64, Vec<u8>)>,
-}
-
-impl Found {
-    /// Finds the undamaged values in `bytes`, at any offset.
-    pub fn in_bytes(bytes: &[u8]) -> Found {
-        let mut found = Found::default();
-        let mut left = bytes;
-        while let Some(at) = left.windows(MAGIC.len()).position(|window| window == MAGIC) {
-            left = &left[at..];
-            match value(left) {
-                Some(value) => {
-                    let latest = found.latest.get(value.key).map_or(0, |(commit, _)| *commit);
-                    if value.commit >= latest && record(value.key, value.payload).is_ok() {
-                        found.latest.insert(value.key.to_owned(), (value.commit, value.payload.to_vec()));
-                    }
-                    left = &left[value.bytes.len()..];
-                }
-                None => left = &left[1..],
-            }
-        }
-        found
-    }
-
-    /// Returns the change of a key, with the pages that belong to it. `None` if it is a page, or if one is missing.
-    fn change(&self, key: &str, payload: &[u8]) -> Option<StateChange> {
-        match record(key, payload).ok()? {
-            Record::Change(change) => Some(change),
-            Record::Paged(name, pages) => {
-                let page = |key: &str| self.latest.get(key).map(|(_, payload)| &payload[..]);
-                let file = decode_file(&pages.join(&name, page)?).ok()?;
-                Some(StateChange::Name(name, file))
-            }
-            Record::Page => None,
-        }
-    }
-
-    /// Returns the records of a new store. There may be a name among them that was dropped, replaced or renamed. The
-    /// nodes have given its regions another epoch or another name by now, so no bytes can be read through it.
-    ///
-    /// The term is at least `now_ms` (ms since 1970), which is greater than any term that was used before, even if the
-    /// record of the last one was lost.
-    pub fn records(self, now_ms: u64) -> Vec<StateChange> {
-        let mut next_file = 0;
-        let mut term = now_ms;
-        let mut kept: BTreeMap<FileId, (u64, Name)> = BTreeMap::new();
-        let mut names = BTreeMap::new();
-        let mut records = Vec::new();
-        for (key, (commit, payload)) in &self.latest {
-            let Some(record) = self.change(key, payload) else { continue };
-            let commit = *commit;
-            match record {
-                StateChange::Term(found) => term = term.max(found.0),
-                StateChange::NextFile(found) => next_file = next_file.max(found.0),
-                StateChange::Key(_) => records.push(record),
-                StateChange::Name(name, file) => {
-                    next_file = next_file.max(file.file.0.saturating_add(1));
-                    // A file that was found under several names keeps the latest.
-                    let latest = kept.entry(file.file).or_insert_with(|| (commit, name.clone()));
-                    if commit >= latest.0 {
-                        *latest = (commit, name.clone());
-                    }
-                    // The keys of the format before this one come later, but have the older version of a name.
-                    if !(key.starts_with(NAMES) && names.contains_key(&name)) {
-                        names.insert(name, file);
-                    }
-                }
-                StateChange::DropName(_) => {}
-            }
-        }
-        names.retain(|name, file| kept.get(&file.file).is_some_and(|(_, latest)| latest == name));
-        records.extend([StateChange::Term(Term(term)), StateChange::NextFile(FileId(next_file))]);
-        records.extend(names.into_iter().map(|(name, file)| StateChange::Name(name, file)));
-        records
-    }
 }
 
 #[cfg(test)]
@@ -496,6 +442,7 @@ mod tests {
             copies_wanted: 1,
             recipe: Default::default(),
             places: Default::default(),
+            root_of: None,
         }
     }
 

@@ -1,9 +1,9 @@
 //! Contract that every store of a broker must fulfil.
 
 use farpool_broker::stores::Store;
-use farpool_lease::broker::{Durable, NamedFile, StateChange};
-use farpool_wire::control::{NamedRegion, PlacesBuilder};
-use farpool_wire::limits::NAMED_REGIONS_MAX;
+use farpool_lease::broker::{CommitRecord, Durable, NamedFile, StateChange};
+use farpool_wire::control::{NamedRegion, PartRange, PlacesBuilder, SnapshotAt};
+use farpool_wire::limits::{NAMED_REGIONS_MAX, PARTS_REMOVED_MAX};
 use farpool_wire::*;
 
 pub fn name(text: &str) -> Name {
@@ -31,6 +31,20 @@ pub fn file(id: u64, run_count: usize) -> NamedFile {
         copies_wanted: 2,
         recipe: Bytes::new(vec![1; (id % 3) as usize]).expect("short"),
         places,
+        root_of: id.is_multiple_of(2).then_some(SnapshotAt { table: TableId(id), snapshot: 1 + id }),
+    }
+}
+
+/// Returns a commit that removes this number of ranges of parts.
+fn commit(id: u64, range_count: usize) -> CommitRecord {
+    let range = |index| PartRange { added: id, commit: CommitId(7), first: index, last: index };
+    CommitRecord {
+        id: CommitId(id),
+        session: SessionId(8),
+        at_ms: 1_700_000_000_000,
+        summary: Bytes::new(vec![9; (id % 3) as usize]).expect("short"),
+        removed: (0..range_count as u32).map(range).collect(),
+        restored: vec![range(1); range_count % 2],
     }
 }
 
@@ -45,6 +59,7 @@ pub fn load(store: &dyn Store) -> Durable {
 /// give, applied in their order. Returns the last state, for callers that open the store again.
 pub fn conformance(store: &mut dyn Store) -> Durable {
     assert_eq!(load(store), Durable::default(), "a new store is empty");
+    let at = |snapshot| SnapshotAt { table: TableId(3), snapshot };
     let batches = [
         vec![StateChange::Key([7; 32]), StateChange::Term(Term(1))],
         vec![StateChange::NextFile(FileId(1)), StateChange::Name(name("a"), file(0, 3))],
@@ -65,7 +80,19 @@ pub fn conformance(store: &mut dyn Store) -> Durable {
             StateChange::Name(name("z"), file(2, 0)),
             StateChange::NextFile(FileId(u64::MAX)),
         ],
+        vec![
+            StateChange::Commit(at(1), commit(1, 0)),
+            StateChange::Commit(at(2), commit(2, PARTS_REMOVED_MAX)),
+            StateChange::OpenCommit(TableId(3), CommitId(4), SessionId(5)),
+            StateChange::OpenCommit(TableId(3), CommitId(6), SessionId(5)),
+        ],
+        vec![
+            StateChange::DropCommit(at(1)),
+            StateChange::CloseCommit(TableId(3), CommitId(6)),
+            StateChange::OpenCommit(TableId(3), CommitId(4), SessionId(0)),
+        ],
     ];
+
     let mut expected = Durable::default();
     for batch in &batches {
         store.commit(batch).expect("commits");
