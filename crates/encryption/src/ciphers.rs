@@ -46,6 +46,8 @@ fn gcm(key: &EncryptionKey) -> LessSafeKey {
 pub struct TableCipher {
     key: LessSafeKey,
     salt: [u8; SALT_BYTES],
+    #[cfg(feature = "watched")]
+    watched: EncryptionKey,
 }
 
 impl BufferPlace {
@@ -62,7 +64,18 @@ impl BufferPlace {
 impl TableCipher {
     /// Makes the cipher of the table with this key and salt.
     pub fn new(key: &EncryptionKey, salt: [u8; SALT_BYTES]) -> TableCipher {
-        TableCipher { key: gcm(key), salt }
+        TableCipher {
+            key: gcm(key),
+            salt,
+            #[cfg(feature = "watched")]
+            watched: key.clone(),
+        }
+    }
+
+    /// Reports that something is encrypted with this nonce.
+    fn use_nonce(&self, _nonce: &[u8; NONCE_LEN]) {
+        #[cfg(feature = "watched")]
+        crate::watch::used(self.watched.bytes(), _nonce);
     }
 
     /// Returns the additional authenticated data: table and position. The key depends on the table and the nonce on the
@@ -79,6 +92,7 @@ impl TableCipher {
     /// is used twice under one key.
     pub fn encrypt(&self, place: BufferPlace, in_place: &mut [u8]) -> [u8; TAG_BYTES] {
         let nonce = place.nonce();
+        self.use_nonce(&nonce);
         let data = Aad::from(self.place_data(&nonce));
         let encrypted =
             self.key.seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), data, in_place);
@@ -116,6 +130,7 @@ impl TableCipher {
     /// successful decryption proves that it is unchanged.
     pub fn encrypt_statistics(&self, footer: &[u8], statistics: &mut Vec<u8>) {
         let (nonce, data) = self.of_statistics(footer);
+        self.use_nonce(nonce.as_ref());
         let encrypted = self.key.seal_in_place_append_tag(nonce, data, statistics);
         encrypted.expect("AES-GCM encrypts up to 64 GiB at once");
     }

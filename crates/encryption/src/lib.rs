@@ -13,6 +13,8 @@
 
 mod ciphers;
 mod keys;
+#[cfg(feature = "watched")]
+pub mod watch;
 
 pub use ciphers::{BufferPlace, ChunkCipher, NotAuthentic, TAG_BYTES, TableCipher};
 pub use keys::{EncryptionKey, KEY_BYTES, SALT_BYTES, TableKey, WrongKeyLength};

@@ -9,15 +9,21 @@ use crate::file::{FarFile, Phase};
 use crate::plan::{EXTENT_BYTES_MAX, ExtentCopy, ReadPlan, Segment};
 use crate::pool::Pool;
 use crate::published::Looked;
+use crate::queue::Queue;
 use farpool_wire::FileId;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use crate::feed::{NameChange, NameFeed};
 pub use crate::leases::Waits;
 pub use crate::node_links::{LeasedRegion, NodeLinks, Repeat, RunningCall};
 pub use crate::published::{Became, became};
 pub use crate::session::Session;
 pub use crate::session_core::BRIEF_MS;
+pub use crate::snapshots::{
+    ChangedTable, CommitMade, OpenedSnapshot, TableCommit, UnlistedPart, list_snapshots, open_parts,
+    open_snapshot,
+};
 pub use crate::unlisted::Unlisted;
 
 /// Returns the session that a file was opened in.
@@ -36,6 +42,11 @@ pub fn id_of(file: &FarFile) -> Option<FileId> {
 /// Returns the session of a pool.
 pub fn session_of_pool(pool: &Pool) -> &Arc<Session> {
     pool.session()
+}
+
+/// Returns a queue of operations on files of a session, by which reads of many files are under way at once.
+pub fn queue_of(session: &Arc<Session>) -> Queue {
+    Queue::new(Arc::clone(session))
 }
 
 /// Deletes a private file of this session. Returns true if there was one.

@@ -3,11 +3,11 @@
 //! Methods, in the order in which they are called: [`Broker::open`] opens the session and fails at once if there is no
 //! broker. [`Broker::ask`] and [`Broker::ask_for`] send a request, and retry until the given patience is over; every
 //! request is one that may be sent twice. [`Broker::open_places_within`] sends one request, once, and waits for others
-//! only as long as for the answer; [`Broker::keep`] sends one, once, and only if no other is under way.
-//! [`Broker::close`] ends the session.
+//! only as long as for the answer; [`Broker::keep`] sends one, and waits for others no longer, or not at all if the
+//! session holds no snapshots. [`Broker::close`] ends the session.
 //!
-//! The only lock is the mutex of the link. It is held until the answer has come or the request has timed out, but not
-//! in the pauses between retries. No other lock is taken inside it.
+//! The mutex of the link is held until the answer has come or the request has timed out, but not in the pauses between
+//! retries. Only that of the snapshots which the session holds is taken inside it.
 
 use crate::error::{Error, ErrorKind};
 use crate::nodes::Nodes;
@@ -15,9 +15,12 @@ use crate::refused::refused;
 use crate::session_core::SessionCore;
 use crate::stats::add;
 use farpool_host::HostMutex;
+use farpool_lock::Mutex;
 use farpool_transport::{Brokers, Link, LinkError, is_not_leader};
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileId, List, Name, NodeId, Refusal, Reply, Request};
+use farpool_wire::limits::HELD_SNAPSHOTS_MAX;
+use farpool_wire::{Code, FileId, List, MonoNs, Name, NodeId, Refusal, Reply, Request, TableId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Unwraps a reply of the expected kind. Another kind is a protocol error.
@@ -46,11 +49,65 @@ pub(crate) struct Broker {
     /// Nodes of the session. Errors about a refusal name them.
     nodes: Arc<Nodes>,
     link: HostMutex<Option<Box<dyn Link>>>,
+    /// Snapshots of tables that the session holds, and how often. It changes with answers to `OpenTable` while the link
+    /// is held, so a request that names all of them, which is made then as well, lacks none.
+    holds: Mutex<Holds>,
+}
+
+#[derive(Default)]
+struct Holds {
+    held: BTreeMap<SnapshotAt, Held>,
+    /// True if the broker may know of one, and was not told yet that there are none any more.
+    was_told: bool,
+    /// Number of the last request about them. Each try has a number of its own, so that the broker knows which is the
+    /// latest.
+    number: u64,
+}
+
+impl Holds {
+    /// Returns a request about snapshots that the session holds with the next number. `None` for any other request.
+    fn numbered(&mut self, request: &Request) -> Option<Request> {
+        let number = self.number + 1;
+        let numbered = match request {
+            Request::OpenTable(open) => Request::OpenTable(OpenTable { number, ..open.clone() }),
+            Request::HoldSnapshots(hold) => Request::HoldSnapshots(HoldSnapshots { number, ..hold.clone() }),
+            _ => return None,
+        };
+        self.number = number;
+        Some(numbered)
+    }
+
+    /// Notes the answer to a request to open a snapshot.
+    fn note_opened(&mut self, answer: &Result<Reply, LinkError>) {
+        match answer {
+            Ok(Reply::OpenTable(TableOpened { table, snapshot, .. })) => {
+                if *table == TableId(0) {
+                    return;
+                }
+                let held = self.held.entry(SnapshotAt { table: *table, snapshot: *snapshot }).or_default();
+                held.count += 1;
+                held.has_ended = false;
+            }
+            Err(LinkError::Refused { .. }) => return,
+            // The broker may have taken the request.
+            _ => {}
+        }
+        self.was_told = true;
+    }
+}
+
+/// Snapshot that is open in this session.
+#[derive(Default)]
+struct Held {
+    /// Number of times that it is open.
+    count: u32,
+    /// True if the broker says that it has ended.
+    has_ended: bool,
 }
 
 impl Broker {
     pub(crate) fn new(base: Arc<SessionCore>, brokers: Brokers, nodes: Arc<Nodes>) -> Broker {
-        Broker { base, brokers, nodes, link: HostMutex::default() }
+        Broker { base, brokers, nodes, link: HostMutex::default(), holds: Mutex::default() }
     }
 
     /// Opens a session.
@@ -115,7 +172,11 @@ impl Broker {
                         Request::OpenPlaces(_)
                         | Request::PublishPlaces(_)
                         | Request::OpenName(_)
-                        | Request::Publish(_),
+                        | Request::Publish(_)
+                        | Request::AddParts(_)
+                        | Request::CommitTables(_)
+                        | Request::OpenTable(_)
+                        | Request::OpenParts(_),
                         Code::NoNodes | Code::NotReported,
                     )
                     | (Request::RequestTickets(_), Code::NotReported)
@@ -234,6 +295,110 @@ impl Broker {
         }
     }
 
+    /// Publishes parts of a table ahead of their commit.
+    pub(crate) fn add_parts(&self, add: AddParts, may_wait: &dyn Fn(Refusal) -> bool) -> Result<(), Error> {
+        answer_of!(self.ask_for_tables(&Request::AddParts(add), may_wait)?, AddParts).map(drop)
+    }
+
+    /// Gives up parts that were published ahead, if the broker can be reached. Otherwise it drops them once the session
+    /// has ended.
+    pub(crate) fn give_up_parts(&self, give_up: AddParts) {
+        let _ = self.ask_once(&Request::AddParts(give_up));
+    }
+
+    /// Changes tables.
+    pub(crate) fn commit_tables(
+        &self,
+        commit: CommitTables,
+        may_wait: &dyn Fn(Refusal) -> bool,
+    ) -> Result<TablesCommitted, Error> {
+        answer_of!(self.ask_for_tables(&Request::CommitTables(commit), may_wait)?, CommitTables)
+    }
+
+    /// Returns a snapshot of a table, which the session holds until [`Self::let_snapshot_go`] is called as often.
+    pub(crate) fn open_table(
+        &self,
+        proof: &SessionProof,
+        name: Name,
+        snapshot: u64,
+    ) -> Result<TableOpened, Error> {
+        let SessionProof { session, secret } = proof.clone();
+        let open = Request::OpenTable(OpenTable { session, secret, number: 0, name: name.clone(), snapshot });
+        let mut opened = self.ask_leader(&open);
+        let is_full =
+            |error: &Error| error.refusal().is_some_and(|refusal| refusal.code == Code::LimitReached);
+        if opened.as_ref().is_err_and(is_full) {
+            // The broker may not know yet of those that are not needed any more.
+            self.keep(proof, self.base.options.request_timeout_ms);
+            opened = self.ask_leader(&open);
+        }
+        match opened {
+            // A broker of an earlier version has tables of one file alone.
+            Err(error) if is_unsupported(&error) && snapshot == 0 => {
+                let root = self.open_places(&name)?;
+                Ok(TableOpened { table: TableId(0), snapshot: 0, latest: 0, root, name })
+            }
+            reply => answer_of!(reply?, OpenTable),
+        }
+    }
+
+    /// Notes that a snapshot is not needed any more, as often as it was opened.
+    pub(crate) fn let_snapshot_go(&self, at: SnapshotAt) {
+        let open = &mut self.holds.lock().held;
+        if let Some(held) = open.get_mut(&at) {
+            held.count -= 1;
+            if held.count == 0 {
+                open.remove(&at);
+            }
+        }
+    }
+
+    /// Reports whether a snapshot that this session holds has ended, as far as it was told: it is told with each
+    /// heartbeat.
+    pub(crate) fn has_ended(&self, at: SnapshotAt) -> bool {
+        self.holds.lock().held.get(&at).is_some_and(|held| held.has_ended)
+    }
+
+    /// Asks the broker whether a snapshot that this session holds has ended. False if there is no answer in time.
+    pub(crate) fn ask_if_ended(&self, proof: &SessionProof, at: SnapshotAt) -> bool {
+        self.keep(proof, self.base.options.request_timeout_ms);
+        self.has_ended(at)
+    }
+
+    pub(crate) fn open_parts(&self, table: TableId, parts: Vec<PartAt>) -> Result<PartsOpened, Error> {
+        let parts = List::new(parts).unwrap_or_default();
+        answer_of!(
+            self.ask_for_tables(&Request::OpenParts(OpenParts { table, parts }), &|_| true)?,
+            OpenParts
+        )
+    }
+
+    pub(crate) fn list_snapshots(&self, list: ListSnapshots) -> Result<SnapshotsListed, Error> {
+        answer_of!(self.ask_for_tables(&Request::ListSnapshots(list), &|_| true)?, ListSnapshots)
+    }
+
+    /// Returns the files that names have now.
+    pub(crate) fn await_names(&self, asked: AwaitNames) -> Result<NamesAwaited, Error> {
+        answer_of!(self.ask_for_tables(&Request::AwaitNames(asked), &|_| true)?, AwaitNames)
+    }
+
+    /// Opens another link to the broker that the last request went to.
+    pub(crate) fn dial_beside(&self) -> Result<Box<dyn Link>, LinkError> {
+        self.brokers.dial(&*self.base.host, self.base.request_deadline())
+    }
+
+    /// Sends a request about tables with snapshots.
+    fn ask_for_tables(&self, request: &Request, may_wait: &dyn Fn(Refusal) -> bool) -> Result<Reply, Error> {
+        self.ask_leader_while(request, may_wait).map_err(|error| match is_unsupported(&error) {
+            true => {
+                let message =
+                    "the broker is of an earlier version, which knows no tables that change; upgrade it";
+                Error::new(ErrorKind::Refused, message)
+            }
+            false => error,
+        })
+    }
+
     /// Reports whether the broker keeps several copies of a published file. One that does not answer is taken for one
     /// that does.
     pub(crate) fn knows_copies(&self) -> bool {
@@ -284,12 +449,67 @@ impl Broker {
         Ok(listed.nodes.into_vec())
     }
 
-    /// Tells the broker that the session is still there, so that the broker lists it. `None` if there was no answer in
-    /// time, or if another request is under way, which serves the same purpose.
+    /// Tells the broker that the session is still there, so that the broker lists it, and which snapshots it holds.
+    /// Notes which of them have ended. `None` if there was no answer in time, or if another request is under way and
+    /// the session holds no snapshots: that request serves the same purpose.
     pub(crate) fn keep(&self, proof: &SessionProof, timeout_ms: u64) -> Option<SessionKept> {
-        let mut link = self.link.try_take()?;
-        let reply = self.ask_over(&mut link, &Request::KeepSession(proof.clone()), timeout_ms).ok()?;
-        answer_of!(reply, KeepSession).ok()
+        let has_holds = {
+            let holds = self.holds.lock();
+            !holds.held.is_empty() || holds.was_told
+        };
+        let until = self.base.deadline(timeout_ms);
+        if !has_holds {
+            let mut link = self.link.try_take()?;
+            let reply = self.tell(&mut link, &Request::KeepSession(proof.clone()), until)?;
+            return answer_of!(reply, KeepSession).ok();
+        }
+        // Another request that gets no answer must not keep the session from renewing its leases. Half of the time is
+        // left for the answer to this one.
+        let turn = self.base.deadline(timeout_ms / 2);
+        let mut link = loop {
+            match self.link.try_take() {
+                Some(link) => break link,
+                None if self.base.host.now() >= turn => return None,
+                None => self.base.pause(1).ok()?,
+            }
+        };
+        // The broker lets no session hold more.
+        let held: Vec<SnapshotAt> = {
+            let holds = self.holds.lock();
+            let held = holds.held.iter().filter(|(_, held)| !held.has_ended).map(|(at, _)| *at);
+            held.take(HELD_SNAPSHOTS_MAX).collect()
+        };
+        let is_last = held.is_empty();
+        let SessionProof { session, secret } = proof.clone();
+        let hold = HoldSnapshots { session, secret, number: 0, held: List::new(held).unwrap_or_default() };
+        let reply = self.tell(&mut link, &Request::HoldSnapshots(hold), until)?;
+        let SnapshotsHeld { hosts, ended } = answer_of!(reply, HoldSnapshots).ok()?;
+        let mut holds = self.holds.lock();
+        holds.was_told = !is_last;
+        for at in ended.iter() {
+            if let Some(held) = holds.held.get_mut(at) {
+                held.has_ended = true;
+            }
+        }
+        Some(SessionKept { hosts })
+    }
+
+    /// Sends a request to each broker, if need be, until the one that leads has answered. A new leader has to hear soon
+    /// what the session holds. `None` if none has answered by then.
+    fn tell(&self, link: &mut Option<Box<dyn Link>>, request: &Request, until: MonoNs) -> Option<Reply> {
+        for _ in 0..self.brokers.count() {
+            let left_ms = until.ms_since(self.base.host.now());
+            if left_ms == 0 {
+                return None;
+            }
+            match self.ask_over(link, request, left_ms) {
+                Ok(reply) => return Some(reply),
+                // Asking again, or another one, is of no use.
+                Err(LinkError::Refused { refusal, .. }) if refusal.code != Code::NotLeader => return None,
+                Err(_) => {}
+            }
+        }
+        None
     }
 
     /// Ends the session at the broker, if that can be reached.
@@ -315,7 +535,12 @@ impl Broker {
             Some(link) => link,
             none => none.insert(self.brokers.dial(&*self.base.host, deadline)?),
         };
-        let result = connected.call(request, self.brokers.until(&*self.base.host, deadline));
+        let numbered = self.holds.lock().numbered(request);
+        let sent = numbered.as_ref().unwrap_or(request);
+        let result = connected.call(sent, self.brokers.until(&*self.base.host, deadline));
+        if matches!(request, Request::OpenTable(_)) {
+            self.holds.lock().note_opened(&result);
+        }
         if self.brokers.heard(&result) || connected.is_worn() {
             *link = None;
         }
@@ -341,7 +566,7 @@ impl Broker {
     }
 
     /// Returns the name of the broker for error messages.
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         format!("broker {}", self.brokers)
     }
 }

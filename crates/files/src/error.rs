@@ -34,6 +34,8 @@ pub enum ErrorKind {
     Refused,
     /// A function did not succeed: [`Error::how_it_ended`] has the details.
     Stopped,
+    /// A commit of another session has changed the table meanwhile, so this one was not made.
+    Conflict,
     /// The pool was opened by the process that this one was forked from.
     Forked,
 }
@@ -133,7 +135,10 @@ impl Error {
             // The nodes that have come to the broker so far have not enough memory.
             Code::NotReported if refusal.detail == 0 => ErrorKind::Exhausted,
             Code::NameTaken => ErrorKind::Exists,
-            Code::NoSuchName => ErrorKind::NotFound,
+            Code::NoSuchName | Code::SnapshotEnded => ErrorKind::NotFound,
+            Code::Conflict => ErrorKind::Conflict,
+            Code::CommitEnded => ErrorKind::Closed,
+            Code::ReservedName => ErrorKind::Invalid,
             // A node that does not know the session has freed its regions, so `UnknownSession` is a loss too.
             Code::FileLost
             | Code::StaleEpoch
@@ -197,7 +202,7 @@ impl Error {
     /// Returns if and when to retry.
     pub fn retry(&self) -> Retry {
         match self.kind {
-            ErrorKind::Exhausted | ErrorKind::Unreachable => Retry::Later,
+            ErrorKind::Exhausted | ErrorKind::Unreachable | ErrorKind::Conflict => Retry::Later,
             ErrorKind::Lost | ErrorKind::Poisoned | ErrorKind::Tampered => Retry::AfterRewrite,
             _ => Retry::Never,
         }

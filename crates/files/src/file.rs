@@ -21,8 +21,9 @@ use crate::stats::add;
 use farpool_host::HostEvent;
 use farpool_lock::{Mutex, MutexGuard};
 use farpool_wire::control::Places;
-use farpool_wire::limits::RECIPE_BYTES_MAX;
-use farpool_wire::{Bytes, FileClass, FileId, MonoNs, mutant};
+use farpool_wire::limits::{RECIPE_BYTES_MAX, REGION_BYTES_MIN};
+use farpool_wire::{Bytes, FileClass, FileId, Incarnation, MonoNs, RegionIndex, mutant};
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -117,7 +118,12 @@ pub(crate) struct FileInner {
     ended: HostEvent,
     /// Recipe with which the file is published, encoded. Empty if it has none.
     pub(crate) recipe: OnceLock<Bytes<RECIPE_BYTES_MAX>>,
+    /// Ranges that nodes have copied into segments.
+    pub(crate) copied: Mutex<CopiedRanges>,
 }
+
+/// Ranges in segments, by their regions and first bytes: the number of bytes, and their CRC32C.
+pub(crate) type CopiedRanges = BTreeMap<(Incarnation, RegionIndex, u32), (u32, u32)>;
 
 /// Handle of a far file. Handles are cheap to clone, and one may be used by many threads at once.
 #[derive(Clone)]
@@ -127,6 +133,9 @@ pub struct FarFile {
 
 /// Longest file in bytes. A larger offset is taken for a mistake.
 const FILE_BYTES_MAX: u64 = 1 << 50;
+/// Bytes at the beginning of a file that will be published which lie in regions that such files share: as many as fit
+/// into a segment of any node.
+pub(crate) const SHARED_BYTES_MAX: u64 = REGION_BYTES_MIN / 4;
 /// Time in ms after which a waiting operation looks again, even without a signal.
 const WAIT_MS: u64 = 1_000;
 
@@ -141,7 +150,7 @@ impl FarFile {
         patience: Patience,
     ) -> Result<FarFile, Error> {
         // A file that may be published gets regions of its own, because sealing (making immutable) works on whole
-        // regions.
+        // regions. Its first bytes lie in regions that such files share, from which nodes copy them.
         let group = if class == FileClass::Pinned { Group::File(number) } else { Group::Class(class) };
         let disk = match protection {
             Protection::Local => {
@@ -332,6 +341,9 @@ impl FarFile {
                 let (sealed, leased): (Vec<_>, Vec<_>) =
                     freed.into_iter().partition(|allocation| !allocation.region.is_leased);
                 inner.session.leases.give_back(leased);
+                let (copies, sealed): (Vec<_>, Vec<_>) =
+                    sealed.into_iter().partition(|allocation| allocation.region.is_segment());
+                inner.session.leases.give_up_copies(copies);
                 let regions: Vec<_> = sealed.into_iter().map(|allocation| allocation.region).collect();
                 inner.session.leases.release(&regions, inner.session.options().request_timeout_ms);
             }
@@ -527,6 +539,7 @@ impl FileInner {
             direct: Direct::default(),
             ended: HostEvent::default(),
             recipe: OnceLock::new(),
+            copied: Mutex::default(),
         }
     }
 
@@ -553,6 +566,18 @@ impl FileInner {
         // The first region is leased with the first bytes.
         if hosts >= usize::from(data) || hosts > 0 && !leases.widen(self.group, bytes) {
             self.may_spread.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the group in whose regions the bytes before `end` are put: that of all small files which will be
+    /// published, while this one is small.
+    pub(crate) fn group_before(&self, end: u64) -> Group {
+        let is_plain =
+            self.key.is_none() && matches!(self.protection(), Protection::None | Protection::Mirror);
+        let is_small = self.class == FileClass::Pinned && end <= SHARED_BYTES_MAX && is_plain;
+        match is_small && !self.session.leases.has_no_segments() {
+            true => Group::Class(FileClass::Pinned),
+            false => self.group,
         }
     }
 

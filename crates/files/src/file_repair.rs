@@ -170,7 +170,8 @@ impl FileInner {
             |copy: &ExtentCopy<Arc<LeasedRegion>>| copy.allocation.region.node.info.host_label.clone();
         let apart: Vec<Name> = snapshot.copies.iter().filter(|copy| is_in_sync(copy)).map(label).collect();
         let bytes = (snapshot.range.end - snapshot.range.start) as u32;
-        let allocation = session.leases.allocate(self.group, bytes, &apart, Patience::Brief)?;
+        let group = self.group_before(snapshot.range.end);
+        let allocation = session.leases.allocate(group, bytes, &apart, Patience::Brief)?;
         let copied = self.copy_written(snapshot, &allocation);
         if let Err(error) = &copied {
             if may_arrive_late(error, &allocation.region) {

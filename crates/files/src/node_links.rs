@@ -66,6 +66,16 @@ pub struct LeasedRegion {
     pub(crate) is_taken: AtomicBool,
 }
 
+impl LeasedRegion {
+    /// Number of regions that this session has not leased itself.
+    pub(crate) const NO_ID: u64 = u64::MAX;
+
+    /// Reports whether a region of a file that this session has sealed is a segment, which the node has filled.
+    pub(crate) fn is_segment(&self) -> bool {
+        self.id == LeasedRegion::NO_ID && !self.is_leased
+    }
+}
+
 /// Call of a function that runs at a node.
 pub struct RunningCall<'n>(&'n NodeLinks);
 

@@ -86,7 +86,7 @@ impl Protection {
     }
 
     /// Returns the number of hosts without which it is not possible.
-    pub(crate) fn hosts_min(self) -> u32 {
+    pub fn hosts_min(self) -> u32 {
         match self {
             Protection::None | Protection::Local => 1,
             Protection::Mirror => 2,

@@ -5,23 +5,23 @@ use crate::error::{Error, ErrorKind};
 use crate::file::{FarFile, FileInner, FileState, Phase, closed};
 use crate::leases::{NodeRequest, Waits};
 use crate::node_links::{LeasedRegion, NodeLinks};
-use crate::options::{IfTaken, Protection};
-use crate::plan::{Allocation, EXTENT_BYTES_MAX, ExtentCopy, FileMap, Stripe, Stripes};
+use crate::options::IfTaken;
+use crate::plan::{Allocation, ExtentCopy, FileMap, Stripes};
 use crate::rebuilding::Rebuild;
 use crate::recipe::Recipe;
 use crate::repair::Repairable;
+use crate::sealed_map::sealed_map;
 use crate::session::Session;
 use crate::session_core::{BRIEF_MS, LOOK_MS};
 use farpool_wire::control::*;
-use farpool_wire::{Code, FileClass, List, MonoNs, Name, NodeId, Refusal, Reply, Request, WireError, mutant};
+use farpool_wire::{
+    Code, FileClass, FileId, List, MonoNs, Name, NodeId, Refusal, Reply, Request, WireError, mutant,
+};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Most bytes of a published file that is opened, with its parity: its map takes some 100 bytes for each MiB.
-const SEALED_BYTES_MAX: u64 = 4 << 40;
+use std::sync::atomic::Ordering;
 
 /// Time in ms in which a node connects to a broker that has just begun to lead, at most. A node that has connected
 /// reports at once what it has sealed.
@@ -60,8 +60,7 @@ impl FileInner {
             let message = format!("far file {shown:?} is of class {class}; only pinned files are published");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let mut places = self.sealed_places()?;
-        self.take_checksums(&mut places)?;
+        let mut places = self.sealed_with_checksums()?;
         let proof = self.session.leases.proof();
         let published = loop {
             let mut named = places.clone();
@@ -80,25 +79,10 @@ impl FileInner {
                 recipe: self.recipe.get().cloned().unwrap_or_default(),
                 places: named,
             };
-            // A node that is silent, or that the broker does not hear for long, is not waited for where others suffice.
-            // The broker may not hear a node that answers here: over shared memory, it may be cut off from all others.
-            let (looks, waits) = (Cell::new(None), Cell::new(None));
+            let waits = RefusalWaits::new(&self.session);
             let may_wait = |refusal: Refusal| {
-                let now = self.session.host().now();
-                let patience_ms = if refusal.code == Code::NoNodes { CONNECT_MS_MAX } else { BRIEF_MS };
-                let same = waits.get().filter(|(before, _)| *before == refusal);
-                let (_, ends) = same.unwrap_or_else(|| (refusal, self.session.deadline(patience_ms)));
-                waits.set(Some((refusal, ends)));
                 let node = self.node_of_copies(NodeId(refusal.detail));
-                let is_suspect = node.as_ref().is_some_and(|node| node.is_suspect());
-                let next = self.session.deadline(LOOK_MS);
-                let look = looks.get().unwrap_or(if is_suspect { now } else { next });
-                looks.set(Some(if now < look { look } else { next }));
-                if now < look {
-                    return true;
-                }
-                without_lost(&places, refusal).is_none()
-                    || now < ends && node.is_none_or(|node| self.session.answers(&node))
+                waits.may_wait(refusal, node, || without_lost(&places, refusal).is_some())
             };
             match self.session.broker.publish(publish, &may_wait) {
                 Ok(published) => break published,
@@ -107,14 +91,32 @@ impl FileInner {
                     places = left.ok_or(error)?;
                 }
             }
-            // A retry, as after a lost answer, must ask for the same places.
-            if let Phase::Sealed(sealed) = &mut self.state().phase {
-                *sealed = places.clone();
-            }
+            self.keep_places(&places);
         };
+        self.note_published(published.file, &places);
+        Ok(())
+    }
+
+    /// Seals the file (makes it immutable) if that is not done yet, and returns its places, with the checksums of its
+    /// runs.
+    pub(crate) fn sealed_with_checksums(&self) -> Result<Places, Error> {
+        let mut places = self.sealed_places()?;
+        self.take_checksums(&mut places)?;
+        Ok(places)
+    }
+
+    /// Keeps the places of a sealed file: a retry, as after a lost answer, must ask for the same ones.
+    pub(crate) fn keep_places(&self, places: &Places) {
+        if let Phase::Sealed(sealed) = &mut self.state().phase {
+            *sealed = places.clone();
+        }
+    }
+
+    /// Notes that the broker has given these places to a name, as file `file`. Gives back what was sealed in vain.
+    pub(crate) fn note_published(&self, file: FileId, places: &Places) {
         let mut state = self.state();
         if matches!(state.phase, Phase::Sealed(_)) {
-            state.phase = Phase::Published(published.file);
+            state.phase = Phase::Published(file);
             self.session.leases.unnamed.fetch_sub(1, Ordering::AcqRel);
         }
         let listed: BTreeSet<_> = places.regions.iter().map(|region| (region.node, region.region)).collect();
@@ -124,11 +126,13 @@ impl FileInner {
         let left: BTreeMap<u64, Arc<LeasedRegion>> =
             regions.map(|region| (region.id, Arc::clone(region))).collect();
         state.map.drop_lost(|region| is_left(region));
+        let copies = state.map.extents().flat_map(|(_, copies)| copies);
+        let sealed = copies.map(|copy| copy.allocation.clone()).collect();
         drop(state);
         // Nobody else knows of regions that were sealed in vain, so they would stay as long as this session.
         let left: Vec<_> = left.into_values().collect();
         self.session.leases.release(&left, self.session.options().request_timeout_ms);
-        Ok(())
+        self.session.leases.let_published_go(sealed);
     }
 
     /// Seals the file (makes it immutable) if that is not done yet, and returns its places. From then on its bytes do
@@ -155,17 +159,21 @@ impl FileInner {
             let _lock = self.begin_change(0..u64::MAX);
             if self.begin_sealing()? {
                 self.add_parity()?;
-                let listed = {
-                    let state = self.state();
-                    let copies = state.map.extents().flat_map(|(_, copies)| copies);
-                    copies.map(|copy| copy.allocation.region.id).collect()
-                };
                 let seal = |waits| {
+                    let mut shared = self.seal_shared(waits);
+                    if shared.as_ref().is_err_and(Self::is_of_earlier_version) {
+                        shared = self.leave_shared();
+                    }
+                    let listed = {
+                        let state = self.state();
+                        let copies = state.map.extents().flat_map(|(_, copies)| copies);
+                        copies.map(|copy| copy.allocation.region.id).collect()
+                    };
                     let sealed = self.session.leases.seal(self.group, &listed, waits, |sealed| {
                         let replaced = |region: &Arc<LeasedRegion>| sealed.get(&region.id).cloned();
                         self.state().map.replace_regions(replaced);
                     });
-                    self.end_sealing().map_err(|error| sealed.err().unwrap_or(error))
+                    self.end_sealing().map_err(|error| sealed.and(shared).err().unwrap_or(error))
                 };
                 // A silent node is given up if the rest of the file suffices without it.
                 return match self.has_others_everywhere() {
@@ -200,7 +208,7 @@ impl FileInner {
     }
 
     /// Returns the links to a node if it has copies of the file.
-    fn node_of_copies(&self, node: NodeId) -> Option<Arc<NodeLinks>> {
+    pub(crate) fn node_of_copies(&self, node: NodeId) -> Option<Arc<NodeLinks>> {
         let state = self.state();
         let mut copies = state.map.extents().flat_map(|(_, copies)| copies);
         let copy = copies.find(|copy| copy.allocation.region.node.info.node == node);
@@ -257,6 +265,7 @@ impl FileInner {
                 leased.insert((region.node.info.incarnation, region.region), Arc::clone(region));
             }
         }
+        self.note_copied(places)?;
         let mut wanted: BTreeMap<u32, Vec<(usize, RegionRange)>> = BTreeMap::new();
         for (index, run) in places.runs.iter().enumerate().filter(|(_, run)| run.checksum == 0) {
             for copy in run.copies.iter() {
@@ -286,18 +295,28 @@ impl FileInner {
         {
             let Ok(Reply::Checksums(taken)) = answer else { continue };
             for (index, checksum) in indices.into_iter().zip(taken.checksums.iter()) {
-                let run = &mut places.runs[index];
-                if run.checksum != 0 && run.checksum != *checksum {
-                    let message =
-                        format!("the copies of run {index} of the file differ; write the file again");
-                    return Err(Error::new(ErrorKind::Lost, message));
-                }
-                run.checksum = *checksum;
+                note_checksum(places, index, *checksum)?;
             }
         }
-        if let Phase::Sealed(sealed) = &mut self.state().phase {
-            // A retry, as after a lost answer, must ask for the same places.
-            *sealed = places.clone();
+        self.keep_places(places);
+        Ok(())
+    }
+
+    /// Notes the checksums of runs whose copies nodes have made all in segments: they came with the answers.
+    ///
+    /// Errors: the copies of a run differ.
+    fn note_copied(&self, places: &mut Places) -> Result<(), Error> {
+        let copied = self.copied.lock();
+        for index in 0..places.runs.len() {
+            let run = &places.runs[index];
+            let checksum = |(region, offset): (&NamedRegion, u64)| {
+                let (bytes, checksum) = copied.get(&(region.incarnation, region.region, offset as u32))?;
+                (*bytes == run.bytes).then_some(*checksum)
+            };
+            let checksums: Option<Vec<u32>> = places.copies(run).map(checksum).collect();
+            for checksum in checksums.unwrap_or_default() {
+                note_checksum(places, index, checksum)?;
+            }
         }
         Ok(())
     }
@@ -361,8 +380,18 @@ impl FileInner {
     pub(crate) fn reopen(&self, gone: &Error) -> Result<(), Error> {
         let name = self.name();
         let Ok(named) = Name::new(name.clone()) else { return Err(gone.clone()) };
-        let (opened, is_rebuilt) =
-            self.session.open_or_rebuild(&named).map_err(|error| gone.clone().and(&error))?;
+        let (opened, is_rebuilt) = self.session.open_or_rebuild(&named).map_err(|error| {
+            let has_none = error.refusal().is_some_and(|refusal| refusal.code == Code::NoSuchName);
+            let is_of_snapshot = name.starts_with(PARTS) || name.starts_with(SNAPSHOTS);
+            match has_none && is_of_snapshot {
+                true => {
+                    let hint =
+                        "the snapshot of the table that had these bytes has ended, or the table was dropped";
+                    gone.clone().and(&Error::new(ErrorKind::Lost, hint))
+                }
+                false => gone.clone().and(&error),
+            }
+        })?;
         let (map, stripes) = sealed_map(&self.session, &named, &opened)?;
         self.change(0..u64::MAX, |state| match state.phase {
             // Another file of this name has other bytes, unless a rebuild function vouches that they are the same.
@@ -379,6 +408,58 @@ impl FileInner {
             }
             _ => Err(gone.clone()),
         })
+    }
+}
+
+/// Notes the checksum of a copy of a run.
+///
+/// Errors: another copy has another one.
+fn note_checksum(places: &mut Places, index: usize, checksum: u32) -> Result<(), Error> {
+    let Some(run) = places.runs.get_mut(index) else { return Ok(()) };
+    if run.checksum != 0 && run.checksum != checksum {
+        let message = format!("the copies of run {index} of the file differ; write the file again");
+        return Err(Error::new(ErrorKind::Lost, message));
+    }
+    run.checksum = checksum;
+    Ok(())
+}
+
+/// How long a publication waits for the node for which the broker refuses it. A node that is silent, or that the broker
+/// does not hear for long, is not waited for where others suffice. The broker may not hear a node that answers here:
+/// over shared memory, it may be cut off from all others.
+pub(crate) struct RefusalWaits<'a> {
+    session: &'a Session,
+    /// Time at which the node is asked next whether it is there.
+    look: Cell<Option<MonoNs>>,
+    /// Last refusal, and the time until which others are preferred to waiting.
+    last: Cell<Option<(Refusal, MonoNs)>>,
+}
+
+impl<'a> RefusalWaits<'a> {
+    pub(crate) fn new(session: &'a Session) -> RefusalWaits<'a> {
+        RefusalWaits { session, look: Cell::new(None), last: Cell::new(None) }
+    }
+
+    /// Reports whether to wait after a refusal that names this node. `suffices` tells whether the copies elsewhere do.
+    pub(crate) fn may_wait(
+        &self,
+        refusal: Refusal,
+        node: Option<Arc<NodeLinks>>,
+        suffices: impl FnOnce() -> bool,
+    ) -> bool {
+        let now = self.session.host().now();
+        let patience_ms = if refusal.code == Code::NoNodes { CONNECT_MS_MAX } else { BRIEF_MS };
+        let same = self.last.get().filter(|(before, _)| *before == refusal);
+        let (_, ends) = same.unwrap_or_else(|| (refusal, self.session.deadline(patience_ms)));
+        self.last.set(Some((refusal, ends)));
+        let is_suspect = node.as_ref().is_some_and(|node| node.is_suspect());
+        let next = self.session.deadline(LOOK_MS);
+        let look = self.look.get().unwrap_or(if is_suspect { now } else { next });
+        self.look.set(Some(if now < look { look } else { next }));
+        if now < look {
+            return true;
+        }
+        !suffices() || now < ends && node.is_none_or(|node| self.session.answers(&node))
     }
 }
 
@@ -401,7 +482,7 @@ fn is_good(copy: &&ExtentCopy<Arc<LeasedRegion>>) -> bool {
 
 /// Returns the places of a file without the copies at the node that a refusal to publish them names. `None` if it names
 /// none, or if some bytes have no copy elsewhere.
-fn without_lost(places: &Places, refusal: Refusal) -> Option<Places> {
+pub(crate) fn without_lost(places: &Places, refusal: Refusal) -> Option<Places> {
     if !matches!(refusal.code, Code::FileLost | Code::NoNodes | Code::NotReported) {
         return None;
     }
@@ -572,110 +653,4 @@ impl Session {
             Err(error) => error.refusal().is_some_and(|refusal| refusal.code == Code::FileLost),
         }
     }
-}
-
-/// Returns the protection of a published file.
-pub(crate) fn protection_of(opened: &PlacesOpened) -> Protection {
-    let stripes = opened.places.stripes.iter();
-    // Some stripes may have fewer runs with bytes of the file.
-    match stripes.max_by_key(|stripe| stripe.data.len()) {
-        Some(stripe) => Protection::Rs { data: stripe.data.len() as u8, parity: stripe.parity.len() as u8 },
-        None if opened.copies_wanted > 1 => Protection::Mirror,
-        None => Protection::None,
-    }
-}
-
-/// Map of a published file, and its stripes if it has some.
-type SealedMap = (FileMap<Arc<LeasedRegion>>, Option<Arc<Stripes>>);
-
-/// Builds the map of the published file `name`, and its stripes if it has some. Leaves out copies at nodes that are
-/// lost or cannot be reached.
-///
-/// Errors: some bytes have no other copy, and cannot be computed.
-pub(crate) fn sealed_map(session: &Session, name: &Name, opened: &PlacesOpened) -> Result<SealedMap, Error> {
-    let wrong = |what: &str| Error::new(ErrorKind::Refused, format!("the broker's answer lists {what}"));
-    let mut places = opened.places.clone();
-    places.bind(name);
-    // Links to each node, or why there are none.
-    let mut nodes: BTreeMap<NodeId, Result<Arc<NodeLinks>, Error>> = BTreeMap::new();
-    for info in opened.nodes.iter() {
-        let links = session.leases.links(info);
-        if let Err(error) = &links
-            && !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unreachable)
-        {
-            return Err(error.clone());
-        }
-        nodes.insert(info.node, links);
-    }
-    let mut regions: Vec<Result<Arc<LeasedRegion>, Error>> = Vec::with_capacity(places.regions.len());
-    for region in places.regions.iter() {
-        let undescribed = || wrong("a region of a node that it does not describe");
-        let links = nodes.get(&region.node).ok_or_else(undescribed)?;
-        regions.push(links.clone().map(|node| {
-            Arc::new(LeasedRegion {
-                id: u64::MAX,
-                node,
-                region: region.region,
-                epoch: region.epoch,
-                handle: region.handle,
-                is_leased: false,
-                is_taken: AtomicBool::new(false),
-            })
-        }));
-    }
-    let all_bytes: u64 = places.runs.iter().map(|run| u64::from(run.bytes)).sum();
-    if all_bytes > SEALED_BYTES_MAX {
-        return Err(wrong(&format!("{all_bytes} bytes; at most {SEALED_BYTES_MAX} are read")));
-    }
-    if !places.has_sound_stripes() {
-        return Err(wrong("stripes that do not fit the runs"));
-    }
-    let mut extents: Vec<(u32, Vec<Allocation<Arc<LeasedRegion>>>)> = Vec::new();
-    let mut ranges: Vec<Range<u64>> = Vec::with_capacity(places.runs.len());
-    // Errors of the runs that no node has.
-    let mut lost: BTreeMap<usize, Error> = BTreeMap::new();
-    for (index, run) in places.runs.iter().enumerate() {
-        let start = ranges.last().map_or(0, |before| before.end);
-        ranges.push(start..start + u64::from(run.bytes));
-        let mut copies = Vec::with_capacity(run.copies.len());
-        let mut missing = None;
-        for copy in run.copies.iter() {
-            match regions.get(copy.region as usize) {
-                Some(Ok(region)) => copies.push((region, u64::from(copy.offset))),
-                Some(Err(error)) => missing = Some(error.clone()),
-                None => missing = Some(wrong("a run without a region")),
-            }
-        }
-        if copies.is_empty() {
-            lost.insert(index, missing.unwrap_or_else(|| wrong("a run without a copy")));
-        }
-        for begin in (0..u64::from(run.bytes)).step_by(EXTENT_BYTES_MAX as usize) {
-            let bytes = (u64::from(run.bytes) - begin).min(EXTENT_BYTES_MAX) as u32;
-            let copies = copies.iter().map(|(region, offset)| Allocation {
-                region: Arc::clone(region),
-                offset: offset + begin,
-                bytes,
-            });
-            extents.push((bytes, copies.collect()));
-        }
-    }
-    for stripe in places.stripes.iter() {
-        let are_lost: Vec<usize> = stripe.shards().filter(|shard| lost.contains_key(shard)).collect();
-        if are_lost.len() <= stripe.parity.len() {
-            are_lost.iter().for_each(|shard| drop(lost.remove(shard)));
-        }
-    }
-    let data = places.data().len();
-    if let Some((_, error)) = lost.into_iter().find(|(run, _)| *run < data) {
-        return Err(error);
-    }
-    let of = |stripe: &farpool_wire::control::Stripe| Stripe {
-        shards: stripe.shards().filter_map(|shard| ranges.get(shard).cloned()).collect(),
-        data: stripe.data.len(),
-    };
-    let stripes =
-        (!places.stripes.is_empty()).then(|| Arc::new(Stripes::new(places.stripes.iter().map(of).collect())));
-    let mut map = FileMap::sealed(extents);
-    map.end_at(places.bytes());
-    Ok((map, stripes))
 }

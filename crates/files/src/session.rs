@@ -305,6 +305,7 @@ impl Session {
         }
         if !is_late() {
             self.leases.release_idle(share_ms);
+            self.leases.send_given_up();
         }
         self.recv_buffers.age();
         if self.repair.claim() {

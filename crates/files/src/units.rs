@@ -23,10 +23,10 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is more than {} bytes", u64::MAX))
 }
 
-/// Parses a time in ms: a whole number with ms, s or m.
+/// Parses a time in ms: a whole number with ms, s, m or h.
 pub fn millis(text: &str) -> Result<u32, String> {
     let wrong = || {
-        format!("{text:?} is not a time: a whole number with ms, s or m is permitted, such as 250ms or 5s")
+        format!("{text:?} is not a time: a whole number with ms, s, m or h is permitted, such as 250ms or 5s")
     };
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -34,6 +34,7 @@ pub fn millis(text: &str) -> Result<u32, String> {
         "ms" => 1,
         "s" => 1_000,
         "m" => 60_000,
+        "h" => 3_600_000,
         _ => return Err(wrong()),
     };
     let number: u32 = number.parse().map_err(|_| wrong())?;
@@ -81,6 +82,7 @@ mod tests {
     fn time_without_unit_is_refused() {
         assert_eq!(millis("250ms"), Ok(250));
         assert_eq!(millis("2s"), Ok(2_000));
+        assert_eq!(millis("24h"), Ok(86_400_000));
         assert!(millis("250").is_err_and(|message| message.contains("\"250\"") && message.contains("5s")));
     }
 

@@ -11,7 +11,9 @@ use crate::leases::Patience;
 use crate::node_batches::{NodeBatches, Outcome, failure, may_arrive_late, span};
 use crate::node_links::{LeasedRegion, NodeLinks};
 use crate::options::Protection;
-use crate::plan::{Allocation, CopyId, EXTENT_BYTES_MAX, RangeLockKind, RangeSet, Segment, pages_around};
+use crate::plan::{
+    Allocation, CopyId, EXTENT_BYTES_MAX, Group, RangeLockKind, RangeSet, Segment, pages_around,
+};
 use crate::stats::add;
 use farpool_transport::WriteOp;
 use farpool_wire::{Name, mutant};
@@ -253,7 +255,7 @@ impl FileInner {
                 let Some(bytes) = state.map.next_extent_bytes(end) else { return Ok(()) };
                 (state.map.allocated(), bytes)
             };
-            let allocations = self.allocate_copies(bytes)?;
+            let allocations = self.allocate_copies(self.group_before(at + u64::from(bytes)), bytes)?;
             let mut state = self.state();
             if state.phase == Phase::Writable && state.map.allocated() == at {
                 state.map.push(bytes, allocations);
@@ -270,11 +272,12 @@ impl FileInner {
     pub(crate) fn grow_in_one_region(&self, bytes: u64, beside: Vec<Name>) -> Result<u64, Error> {
         self.check_writable(&self.state().phase)?;
         let leases = &self.session.leases;
+        let group = self.group_before(self.state().map.allocated() + bytes);
         let mut copies: Vec<Vec<Allocation<Arc<LeasedRegion>>>> = Vec::new();
         let mut apart = beside;
         for _ in 0..self.protection().copies() {
             let patience = if apart.is_empty() { Patience::Full } else { Patience::Brief };
-            match leases.allocate_run(self.group, bytes, &apart, patience) {
+            match leases.allocate_run(group, bytes, &apart, patience) {
                 Ok(run) => {
                     apart.extend(run.first().map(|first| first.region.node.info.host_label.clone()));
                     copies.push(run);
@@ -301,17 +304,17 @@ impl FileInner {
     }
 
     /// Allocates as many copies of an extent as the protection of the file asks for, or as many as possible.
-    fn allocate_copies(&self, bytes: u32) -> Result<Vec<Allocation<Arc<LeasedRegion>>>, Error> {
+    fn allocate_copies(&self, group: Group, bytes: u32) -> Result<Vec<Allocation<Arc<LeasedRegion>>>, Error> {
         let session = &*self.session;
         self.spread(bytes.into());
         match self.protection() {
             Protection::None | Protection::Rs { .. } => {
-                Ok(vec![session.leases.allocate(self.group, bytes, &[], self.patience)?])
+                Ok(vec![session.leases.allocate(group, bytes, &[], self.patience)?])
             }
             Protection::Mirror => {
-                let first = session.leases.allocate(self.group, bytes, &[], self.patience)?;
+                let first = session.leases.allocate(group, bytes, &[], self.patience)?;
                 let label = first.region.node.info.host_label.clone();
-                match session.leases.allocate(self.group, bytes, &[label], Patience::Brief) {
+                match session.leases.allocate(group, bytes, &[label], Patience::Brief) {
                     Ok(second) => Ok(vec![first, second]),
                     // One copy is better than none. The repair makes the second when there is room.
                     Err(_) => {
@@ -320,7 +323,7 @@ impl FileInner {
                     }
                 }
             }
-            Protection::Local => match session.leases.allocate(self.group, bytes, &[], Patience::Brief) {
+            Protection::Local => match session.leases.allocate(group, bytes, &[], Patience::Brief) {
                 Ok(allocation) => Ok(vec![allocation]),
                 Err(error) if error.kind() == ErrorKind::Closed => Err(error),
                 // The disk holds what the pool has no room for.

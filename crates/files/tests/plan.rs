@@ -11,7 +11,9 @@ use std::collections::BTreeSet;
 
 proptest! {
     #[test]
-    fn range_set_agrees_with_a_set_of_positions(steps in prop::collection::vec((any::<bool>(), 0..200u64, 0..60u64), 1..60)) {
+    fn range_set_agrees_with_a_set_of_positions(
+        steps in prop::collection::vec((any::<bool>(), 0..200u64, 0..60u64), 1..60),
+    ) {
         let mut ranges = RangeSet::default();
         let mut model = BTreeSet::new();
         for (insert, start, count) in steps {

@@ -20,9 +20,10 @@ use std::sync::atomic::AtomicBool;
 /// requests to the broker; the bounds keep the session from taking much that it may not need.
 const AHEAD_BYTES_MIN: u64 = 128 << 20;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
-/// Number of tries to lease from a full pool. A node may be wiping regions that were just released. There are more
-/// tries while memory may become free that was promised at a node that did not answer.
-const FULL_TRIES: u32 = 5;
+/// Number of tries to get memory of a full pool. A node may be wiping regions that were just released, or making memory
+/// files of free ones. There are more tries while memory may become free that was promised at a node that did not
+/// answer.
+pub(crate) const FULL_TRIES: u32 = 5;
 
 /// Pause in ms after a refusal, before the broker is asked again for memory with [`Patience::Brief`].
 const BRIEF_PAUSE_MS: u64 = 1_000;
@@ -80,8 +81,9 @@ impl Leases {
             let (held, _) = self.held.lock().allocator.held(group);
             let needed = u64::from(bytes);
             let wanted = match group {
+                // Small files that will be published leave the region soon.
+                Group::Class(FileClass::Pinned) | Group::File(_) => needed,
                 Group::Class(_) => needed.max((held / 4).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)),
-                Group::File(_) => needed,
             };
             if let Err(error) = self.lease_more(&mut growing, group, needed, wanted, apart, patience) {
                 if patience == Patience::Brief {

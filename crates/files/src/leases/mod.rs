@@ -11,8 +11,10 @@
 
 mod leasing;
 mod renewal;
+mod segments;
 mod watching;
 
+pub(crate) use leasing::FULL_TRIES;
 pub(crate) use watching::NodeRequest;
 pub use watching::Waits;
 
@@ -20,7 +22,7 @@ use crate::broker::{Broker, answer_of};
 use crate::error::Error;
 use crate::node_links::{LeasedRegion, NodeLinks, Repeat};
 use crate::nodes::Nodes;
-use crate::plan::{Allocator, Group};
+use crate::plan::{Allocation, Allocator, Group};
 use crate::repair::Repair;
 use crate::session_core::SessionCore;
 use crate::stats::{add, subtract};
@@ -32,7 +34,7 @@ use farpool_wire::limits::HOST_LABEL_LEVELS_MAX;
 use farpool_wire::{Code, Epoch, Incarnation, List, MonoNs, RegionIndex, Request};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes leased or sealed by one request, at most. A node makes so many ready well within a request's timeout.
 const STEP_BYTES: u64 = 512 << 20;
@@ -95,6 +97,12 @@ pub(crate) struct Leases {
     growing: HostMutex<Growing>,
     /// Number of files that are sealed, or are being sealed, and have not been published.
     pub(crate) unnamed: AtomicU64,
+    /// Number of the next request to copy ranges into segments.
+    sealings: AtomicU64,
+    /// True once a node has refused that as unknown.
+    has_no_segments: AtomicBool,
+    /// Copies in segments that will not be published, and of which their nodes were not told yet.
+    given_up: Mutex<Vec<Allocation<Arc<LeasedRegion>>>>,
 }
 
 impl Leases {
@@ -117,6 +125,9 @@ impl Leases {
             held: Mutex::default(),
             growing: HostMutex::default(),
             unnamed: AtomicU64::new(0),
+            sealings: AtomicU64::new(1),
+            has_no_segments: AtomicBool::new(false),
+            given_up: Mutex::default(),
         }
     }
 

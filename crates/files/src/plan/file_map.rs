@@ -425,6 +425,21 @@ impl<R: Clone> FileMap<R> {
         }
     }
 
+    /// Replaces places by others with the same bytes. Returns those that were replaced.
+    pub fn replace_places(
+        &mut self,
+        replaced: impl Fn(&Allocation<R>) -> Option<Allocation<R>>,
+    ) -> Vec<Allocation<R>> {
+        self.layout += 1;
+        let mut left = Vec::new();
+        for copy in self.extents.iter_mut().flat_map(|extent| &mut extent.copies) {
+            if let Some(place) = replaced(&copy.allocation) {
+                left.push(std::mem::replace(&mut copy.allocation, place));
+            }
+        }
+        left
+    }
+
     /// Returns the nonces and tags of the pages of a segment, which begins and ends with a page. `None` if its copy is
     /// not in the map any more.
     pub fn load_tags(&self, segment: &Segment<R>) -> Option<Vec<Option<PageTag>>> {
