@@ -14,6 +14,10 @@ use std::time::Duration;
 /// than CPUs want to run.
 const EMBEDDED_START: Duration = Duration::from_secs(60);
 
+/// Regions that each node has unless their size is chosen, and memory suffices. A small table takes one that its
+/// session leases and one that it shares with other files, and what is written next another one.
+const REGIONS: u64 = 8;
+
 /// Duration of a lease in an embedded pool, and time after which a node counts as silent, in ms. Its broker, nodes and
 /// session end together, so nothing is gained by noticing soon that one of them is silent. A machine with many more
 /// threads than CPUs may keep their threads waiting for seconds.
@@ -27,7 +31,8 @@ pub struct EmbeddedOptions {
     pub memory_bytes: u64,
     /// Number of nodes, 1 to 64.
     pub node_count: u32,
-    /// Size of a region in bytes, a power of two from 1 MiB to 2 GiB. Default: 64 MiB, or the largest that fits.
+    /// Size of a region in bytes, a power of two from 1 MiB to 2 GiB. Default: 64 MiB, or the largest of which each
+    /// node has eight.
     pub region_bytes: Option<u64>,
     /// Options of the session.
     pub pool: PoolOptions,
@@ -39,7 +44,7 @@ impl EmbeddedOptions {
         EmbeddedOptions { memory_bytes, node_count: 1, region_bytes: None, pool: PoolOptions::default() }
     }
 
-    /// Returns the region size to use: the one given, otherwise the default or the largest that fits a node's share.
+    /// Returns the region size to use: the one given, otherwise the default.
     fn region_bytes(&self) -> Result<u64, Error> {
         if !(1..=64).contains(&self.node_count) {
             let message = format!("the node count is {}; 1 to 64 are permitted", self.node_count);
@@ -53,8 +58,8 @@ impl EmbeddedOptions {
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let largest = 1 << share.ilog2();
-        Ok(self.region_bytes.unwrap_or(REGION_BYTES_DEFAULT.min(largest)))
+        let largest = (1 << share.ilog2()) / REGIONS;
+        Ok(self.region_bytes.unwrap_or(largest.clamp(REGION_BYTES_MIN, REGION_BYTES_DEFAULT)))
     }
 }
 

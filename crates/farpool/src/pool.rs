@@ -7,7 +7,11 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use farpool_calls::{Function, FunctionInfo, FunctionStored, FunctionVersion};
 use farpool_files::{CreateOptions, Error, FileClass, IfTaken, PoolOptions, Protection, Recipe};
-use farpool_tables::{FarTable, PutOptions, TableInfo, TableKey};
+use farpool_tables::operators::{Expr, Plan};
+use farpool_tables::{
+    ColumnChange, Committed, FarTable, GroupChange, HistoryEntry, PutOptions, RowsChanged, TableInfo,
+    TableKey, TableOnDemand, TableSnapshot, TableTransaction, TableVersion, TableWatch,
+};
 use farpool_transport::Dialer;
 use farpool_wire::FileId;
 use std::convert::Infallible;
@@ -151,6 +155,19 @@ impl Pool {
         farpool_tables::open_table(self, name, Some(key))
     }
 
+    /// Finds a far table whose files are opened once it is known which of them a query reads; `snapshot` chooses an
+    /// earlier snapshot.
+    ///
+    /// Errors: those of [`Pool::table_with_key`] and [`Pool::table_snapshot`].
+    pub fn table_on_demand(
+        &self,
+        name: &str,
+        snapshot: Option<u64>,
+        key: Option<&TableKey>,
+    ) -> Result<TableOnDemand, Error> {
+        farpool_tables::table_on_demand(self, name, snapshot, key)
+    }
+
     /// Returns the published far tables, ordered by name.
     pub fn tables(&self) -> Result<Vec<TableInfo>, Error> {
         farpool_tables::tables(self)
@@ -205,6 +222,172 @@ impl Pool {
         options: &PutOptions,
     ) -> Result<(), Error> {
         farpool_tables::put_table(self, name, schema, batches, options)
+    }
+
+    /// Adds rows behind those of a far table. Readers that have opened the table do not see them. Many sessions may
+    /// append at a time.
+    ///
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such table;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if its columns are others; those of [`Pool::try_put_table`].
+    pub fn append_to_table<E: Display>(
+        &self,
+        name: &str,
+        schema: SchemaRef,
+        batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
+        options: &PutOptions,
+    ) -> Result<Committed, Error> {
+        farpool_tables::append_rows(self, name, schema, batches, options)
+    }
+
+    /// Begins a transaction: up to 8 far tables are appended to or replaced in one commit, all of them or none.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), farpool::Error> {
+    /// # let pool = farpool::Pool::connect("farpool://127.0.0.1:7700")?;
+    /// # let (orders, lines): (arrow_array::RecordBatch, arrow_array::RecordBatch) = unimplemented!();
+    /// # use std::convert::Infallible;
+    /// let mut transaction = pool.transaction().with_id("load of 2026-11-30")?;
+    /// let options = Default::default();
+    /// transaction.append("orders", orders.schema(), [Ok::<_, Infallible>(orders)], &options)?;
+    /// transaction.append("lineitem", lines.schema(), [Ok::<_, Infallible>(lines)], &options)?;
+    /// transaction.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn transaction(&self) -> TableTransaction {
+        TableTransaction::begin(self)
+    }
+
+    /// Deletes the rows of a far table for which a condition is true; without one all rows. Row groups without such
+    /// rows stay as they are.
+    ///
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such table;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the condition does not fit its columns;
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if another commit has changed the same row groups meanwhile.
+    pub fn delete_rows(
+        &self,
+        name: &str,
+        condition: Option<&Expr>,
+        options: &PutOptions,
+    ) -> Result<RowsChanged, Error> {
+        farpool_tables::delete_rows(self, name, condition, options)
+    }
+
+    /// Gives columns of a far table other values, in the rows for which a condition is true; without one in all rows.
+    ///
+    /// Errors: those of [`Pool::delete_rows`]; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if there is no such
+    /// column, or if a value does not fit it.
+    pub fn update_rows(
+        &self,
+        name: &str,
+        values: &[(String, Expr)],
+        condition: Option<&Expr>,
+        options: &PutOptions,
+    ) -> Result<RowsChanged, Error> {
+        farpool_tables::update_rows(self, name, values, condition, options)
+    }
+
+    /// Changes rows of a far table: `change` is called with the table of each row group alone, and says what becomes of
+    /// it. With `passing`, only row groups are looked at in which a row may pass the filters of that plan, which gives
+    /// all columns of the table. Row groups in which something changes are written anew, behind the others, as they
+    /// come. `None` if nothing changes.
+    ///
+    /// Errors: those of `change`; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such table;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if rows have not its columns;
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if another commit has changed the same row groups meanwhile,
+    /// or the columns.
+    pub fn change_table(
+        &self,
+        name: &str,
+        options: &PutOptions,
+        summary: &str,
+        passing: Option<&Plan>,
+        change: impl FnMut(&FarTable) -> Result<GroupChange, Error>,
+    ) -> Result<Option<Committed>, Error> {
+        farpool_tables::change_rows(self, name, options, summary, passing, change)
+    }
+
+    /// Makes the files of a far table fewer: small ones that follow each other become one, and those of which most row
+    /// groups were deleted, or that have not the columns of the table, are written anew. Others may read and change the
+    /// table meanwhile. Returns the last commit; `None` if there was nothing to do.
+    ///
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such table;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the key is wrong or missing;
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if the pool has no room for the new files.
+    pub fn compact_table(&self, name: &str, options: &PutOptions) -> Result<Option<Committed>, Error> {
+        farpool_tables::compact(self, name, options)
+    }
+
+    /// Changes columns of a far table, one change after the other: adds, drops, renames or widens them, or lets them
+    /// have nulls. Rows are not written anew: those that are there have NULL in a column that is added. Readers that
+    /// have opened the table keep its columns.
+    ///
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such table;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if there is no such column or one of that name already, if a
+    /// type cannot be stored or widened so, if no column would be left, or if there is no change.
+    pub fn alter_table(
+        &self,
+        name: &str,
+        changes: &[ColumnChange],
+        options: &PutOptions,
+    ) -> Result<Committed, Error> {
+        farpool_tables::alter_table(self, name, changes, options)
+    }
+
+    /// Opens a snapshot of a far table that was changed since it was made, by its number; 0: the latest.
+    ///
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such table or the snapshot has ended;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the table has no snapshots, or the key is wrong.
+    pub fn table_snapshot(
+        &self,
+        name: &str,
+        snapshot: u64,
+        key: Option<&TableKey>,
+    ) -> Result<TableSnapshot, Error> {
+        farpool_tables::table_snapshot(self, name, snapshot, key)
+    }
+
+    /// Returns the snapshots of a far table, the latest first. None if the table was not changed since it was made.
+    pub fn table_history(&self, name: &str) -> Result<Vec<HistoryEntry>, Error> {
+        farpool_tables::history(self, name)
+    }
+
+    /// Waits until a far table has another version than the known one, for up to `timeout_ms`: a commit has made a
+    /// snapshot, or the table was replaced or dropped. The default version is that of a table which does not exist.
+    /// `None` if the time is over. The broker tells it, so nothing is asked by time.
+    ///
+    /// Errors: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name cannot be the name of a table;
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if too many requests of this session, or of all, wait.
+    pub fn await_table(
+        &self,
+        name: &str,
+        known: TableVersion,
+        timeout_ms: u64,
+    ) -> Result<Option<TableVersion>, Error> {
+        farpool_tables::await_table(self, name, known, timeout_ms)
+    }
+
+    /// Begins to watch a far table: what is returned tells each later change of it.
+    ///
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such table; those of
+    /// [`Pool::await_table`].
+    pub fn watch_table(&self, name: &str) -> Result<TableWatch, Error> {
+        farpool_tables::watch_table(self, name)
+    }
+
+    /// Goes back to an earlier snapshot of a far table: a new snapshot has its rows.
+    ///
+    /// Errors: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the snapshot has ended;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the table has no snapshots;
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the table was changed meanwhile: the message names who
+    /// did.
+    pub fn roll_back_table(
+        &self,
+        name: &str,
+        snapshot: u64,
+        options: &PutOptions,
+    ) -> Result<Committed, Error> {
+        farpool_tables::roll_back(self, name, snapshot, options)
     }
 
     /// Stores a function in the pool under a name, for all clients. If there is one of this name and it may be

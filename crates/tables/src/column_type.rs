@@ -7,8 +7,11 @@ use farpool_operators::Value;
 use farpool_operators::columns::value_bytes;
 use farpool_wire::WireError;
 use farpool_wire::codec::{Cursor, Field};
+use std::collections::HashSet;
 
 const DECIMAL_DIGITS_MAX: u8 = 38;
+/// Fewest bytes of an encoded column: an empty name, a type, whether it may have nulls.
+const COLUMN_BYTES_MIN: usize = 4;
 
 /// Returns the schema as a table stores it: with stored types and without metadata.
 ///
@@ -19,9 +22,15 @@ pub fn stored_schema(schema: &Schema) -> Result<Schema, Error> {
     if !(1..=COLUMNS_MAX).contains(&count) {
         return invalid(format!("the table has {count} columns; 1 to {COLUMNS_MAX} are permitted"));
     }
-    let mut fields = Vec::with_capacity(count);
+    let (mut fields, mut names) = (Vec::with_capacity(count), HashSet::new());
     for field in schema.fields() {
         let name = field.name();
+        if name.is_empty() {
+            return invalid("a column has no name: give it one".to_owned());
+        }
+        if !names.insert(name) {
+            return invalid(format!("two columns are named {name:?}: rename one of them"));
+        }
         if name.len() > COLUMN_NAME_BYTES_MAX {
             let bytes = name.len();
             return invalid(format!(
@@ -96,7 +105,7 @@ pub(crate) fn type_code(of: &DataType) -> Option<u8> {
 }
 
 /// Positions of columns within a row of fixed width, in which the columns follow each other without gaps.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RowLayout {
     /// Offset of each column in the row, in bytes.
     pub(crate) starts: Vec<usize>,
@@ -129,6 +138,45 @@ pub(crate) fn take_text(from: &mut Cursor<'_>, what: &'static str, max: usize) -
         return Err(WireError::TooMany { what, found: bytes as u64, max: max as u64 });
     }
     String::from_utf8(from.bytes(bytes)?.to_vec()).map_err(|_| WireError::Text { what })
+}
+
+/// Appends the columns of a table: their number, and of each its name, its type, and whether it may have nulls.
+pub(crate) fn put_columns(schema: &Schema, out: &mut Vec<u8>) {
+    (schema.fields().len() as u16).put(out);
+    for field in schema.fields() {
+        put_text(field.name(), out);
+        put_type(field.data_type(), out);
+        field.is_nullable().put(out);
+    }
+}
+
+/// Decodes the columns of a table.
+pub(crate) fn take_columns(from: &mut Cursor<'_>) -> Result<Schema, WireError> {
+    let columns = usize::from(u16::take(from)?);
+    if !(1..=COLUMNS_MAX).contains(&columns) {
+        return Err(WireError::Value { what: "columns of a table", found: columns as u64 });
+    }
+    check_count("columns of a table", columns, COLUMN_BYTES_MIN, from)?;
+    let mut fields = Vec::with_capacity(columns);
+    for _ in 0..columns {
+        let name = take_text(from, "the name of a column", COLUMN_NAME_BYTES_MAX)?;
+        let of = take_type(from)?;
+        fields.push(ArrowField::new(name, of, bool::take(from)?));
+    }
+    Ok(Schema::new(fields))
+}
+
+/// Checks that `count` items of at least `each` bytes fit the bytes that are left.
+pub(crate) fn check_count(
+    what: &'static str,
+    count: usize,
+    each: usize,
+    from: &Cursor<'_>,
+) -> Result<(), WireError> {
+    match count.checked_mul(each) {
+        Some(bytes) if bytes <= from.left() => Ok(()),
+        _ => Err(WireError::TooMany { what, found: count as u64, max: (from.left() / each) as u64 }),
+    }
 }
 
 /// Appends the encoding of a stored type.

@@ -1,12 +1,49 @@
-//! Encrypted tables: the key of an opened table, and which keys a node receives.
+//! Encrypted tables: what encrypts a file that is written, the key of an opened table, and which keys a node receives.
 
-use farpool_encryption::{ChunkCipher, EncryptionKey, SALT_BYTES, TableCipher};
-use farpool_files::beneath::{NodeLinks, Session};
-use farpool_files::{Error, ErrorKind};
-use farpool_wire::List;
+use crate::layout::EncodedGroup;
+use farpool_encryption::{
+    BufferPlace, ChunkCipher, EncryptionKey, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableCipher, TableKey,
+};
+use farpool_files::beneath::{NodeLinks, Session, session_of_pool};
+use farpool_files::{Error, ErrorKind, Pool};
 use farpool_wire::control::{ScanKey, ScanOpening, ScanSeals};
+use farpool_wire::{List, mutant};
 use std::net::SocketAddr;
-use std::sync::Arc;
+
+/// Encryption of one file of a table: its cipher, its salt, and the value that identifies the key.
+pub(crate) struct TableEncryption {
+    pub(crate) cipher: TableCipher,
+    pub(crate) salt: [u8; SALT_BYTES],
+    pub(crate) check: [u8; KEY_BYTES],
+}
+
+impl TableEncryption {
+    /// Makes the encryption of one file, with a random salt.
+    pub(crate) fn of(pool: &Pool, key: &TableKey) -> Result<TableEncryption, Error> {
+        let mut salt = [0; SALT_BYTES];
+        let no_random = |error: std::io::Error| Error::new(ErrorKind::Refused, error.to_string());
+        session_of_pool(pool).host().random(&mut salt).map_err(no_random)?;
+        if mutant!(SaltReused) {
+            salt = [7; SALT_BYTES];
+        }
+        let (key, check) = key.of_table(&salt);
+        Ok(TableEncryption { cipher: TableCipher::new(&key, salt), salt, check })
+    }
+
+    /// Encrypts all buffers of a row group and stores their tags. `position` is the number of its first
+    /// row in the file.
+    pub(crate) fn encrypt(&self, encoded: &mut EncodedGroup, position: u64) {
+        // The columns share one buffer in the row layout, which each column lists.
+        let columns = if encoded.group.rows_buffer().is_some() { 1 } else { encoded.group.columns.len() };
+        for (column, chunk) in (0u16..).zip(&encoded.group.columns[..columns]) {
+            for (buffer, at) in (0u8..).zip(&chunk.buffers) {
+                let bytes = &mut encoded.bytes[at.offset as usize..][..at.bytes as usize + TAG_BYTES];
+                let (bytes, tag) = bytes.split_at_mut(at.bytes as usize);
+                tag.copy_from_slice(&self.cipher.encrypt(BufferPlace { position, column, buffer }, bytes));
+            }
+        }
+    }
+}
 
 /// The key of an encrypted table that was opened with it, and what decrypts the buffers.
 pub(crate) struct TableDecryption {
@@ -18,8 +55,8 @@ pub(crate) struct TableDecryption {
 /// Keys that the scans of a query need.
 #[derive(Clone, Default)]
 pub(crate) struct ScanKeys {
-    /// The key of the table and the columns that are read. `None` if the table is not encrypted.
-    pub(crate) table: Option<(Arc<TableDecryption>, Vec<u16>)>,
+    /// True if the table is encrypted: each of its files has a key of its own.
+    pub(crate) is_encrypted: bool,
     /// True if nodes encrypt the results that they send.
     pub(crate) encrypt_answers: bool,
 }
@@ -31,28 +68,31 @@ impl ScanKeys {
     pub(crate) fn check_way(&self, session: &Session, node: &NodeLinks) -> Result<(), Error> {
         // A shared link is memory of this machine, so its bytes never leave the machine.
         let is_safe = node.is_shared() || session.options().tls.is_some() || is_loopback(&node.info.address);
-        match is_safe || (self.table.is_none() && !self.encrypt_answers) {
+        match is_safe || (!self.is_encrypted && !self.encrypt_answers) {
             true => Ok(()),
             false => Err(not_sent(&node.info.name, &node.info.address)),
         }
     }
 
-    /// Returns the keys to send with the request that opens one scan at a node, and what decrypts the results of that
-    /// scan if they are encrypted.
+    /// Returns the keys to send with the request that opens one scan at a node, over row groups of one file if the
+    /// table is encrypted, and what decrypts the results of that scan if they are encrypted. `columns` are the numbers
+    /// in the file of the columns that are read.
     ///
     /// Errors: [`ErrorKind::Refused`] if somebody on the network could read the keys.
     pub(crate) fn for_scan(
         &self,
         session: &Session,
         node: &NodeLinks,
+        file: Option<&TableDecryption>,
+        columns: &[u16],
     ) -> Result<(ScanSeals, Option<ChunkCipher>), Error> {
         self.check_way(session, node)?;
         let too_many = |error: farpool_wire::WireError| Error::new(ErrorKind::Invalid, error.to_string());
-        let opening = match &self.table {
-            Some((decryption, columns)) => vec![ScanOpening {
+        let opening = match file {
+            Some(decryption) => vec![ScanOpening {
                 key: ScanKey(*decryption.key.bytes()),
                 salt: decryption.salt,
-                columns: List::new(columns.clone()).map_err(too_many)?,
+                columns: List::new(columns.to_vec()).map_err(too_many)?,
             }],
             None => Vec::new(),
         };

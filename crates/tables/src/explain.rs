@@ -14,17 +14,25 @@ use std::fmt;
 pub struct Explanation {
     /// Name of the table.
     pub table: String,
+    /// Number of files of the table.
+    pub files_total: usize,
+    /// Number of files that are not opened, because by their bounds no row passes. Their row groups and rows are not
+    /// counted below.
+    pub files_skipped: usize,
     /// Names of the columns that the query reads, in the order of the table.
     pub columns: Vec<String>,
     /// Number of columns of the table.
     pub columns_total: usize,
     /// Number of row groups that the query reads.
     pub row_groups: usize,
-    /// Number of row groups of the table.
+    /// Number of row groups of the table's open files.
     pub row_groups_total: usize,
+    /// Number of row groups that are fetched in every placement: a column that the query reads was added, or its type
+    /// was widened, after their rows were written.
+    pub row_groups_of_earlier_columns: usize,
     /// Number of rows of the row groups that the query reads.
     pub rows: u64,
-    /// Number of rows of the table.
+    /// Number of rows of the table's open files.
     pub rows_total: u64,
     /// Bytes of the columns and row groups that the query reads.
     pub bytes: u64,
@@ -69,10 +77,16 @@ impl FarTable {
         }
         Explanation {
             table: self.name().to_owned(),
+            files_total: self.files_opened().total,
+            files_skipped: self.files_opened().skipped(),
             columns: places.iter().filter_map(|place| all.get(*place).cloned()).collect(),
             columns_total: all.len(),
             row_groups: kept.len(),
             row_groups_total: self.row_groups().len(),
+            row_groups_of_earlier_columns: kept
+                .iter()
+                .filter(|group| !self.has_in_file(**group, &places))
+                .count(),
             rows: groups.iter().map(|group| u64::from(group.rows)).sum(),
             rows_total: self.rows(),
             bytes: groups.iter().map(buffers).sum(),
@@ -93,11 +107,26 @@ impl fmt::Display for Explanation {
             "far table {:?}: {} rows in {} row groups",
             self.table, self.rows_total, self.row_groups_total
         )?;
+        if self.files_skipped > 0 {
+            let opened = self.files_total - self.files_skipped;
+            writeln!(
+                f,
+                "opens {opened} of {} files: {} skipped by their bounds",
+                self.files_total, self.files_skipped
+            )?;
+        }
         writeln!(
             f,
             "reads {} of {} row groups: {skipped} skipped by their statistics",
             self.row_groups, self.row_groups_total
         )?;
+        if self.row_groups_of_earlier_columns > 0 {
+            writeln!(
+                f,
+                "fetches {} row groups in every placement: a column was added or widened after they were written",
+                self.row_groups_of_earlier_columns
+            )?;
+        }
         let columns = if self.columns.is_empty() { "none".to_owned() } else { self.columns.join(", ") };
         let columns = shown(&columns);
         writeln!(f, "reads {} of {} columns: {columns}", self.columns.len(), self.columns_total)?;

@@ -1,29 +1,26 @@
 //! A far table as its readers see it: its schema, its row groups, and its rows, which a thread prefetches.
 
 use crate::TABLE_PREFIX;
-use crate::column_type::RowLayout;
+use crate::decoding::ArrivedGroup;
 use crate::encryption::{ScanKeys, TableDecryption};
-use crate::footer::{BufferAt, Footer, RowGroup, Trailer, WrongKey};
+use crate::footer::RowGroup;
 use crate::layout::TableLayout;
-use crate::names::file_name;
+use crate::opened_files::OpenedFile;
+use crate::schema_mapping::FileColumns;
 use arrow_array::{RecordBatch, RecordBatchOptions};
-use arrow_buffer::Buffer;
 use arrow_schema::{Schema, SchemaRef};
-use farpool_encryption::{BufferPlace, TAG_BYTES, TableKey};
-use farpool_files::beneath::{Became, Session, became, in_one_region, session_of};
+use farpool_encryption::TAG_BYTES;
+use farpool_files::beneath::{Became, OpenedSnapshot, Session, became, in_one_region};
 use farpool_files::{Error, ErrorKind, FarFile, FileInfo, Pool, Protection, ReadRange};
 use farpool_host::HostEvent;
 use farpool_lock::Mutex;
-use farpool_operators::columns::{column_of, columns_of_rows};
 use farpool_planner::Measured;
 use farpool_transport::recv_buffers::RecvBuffer;
-use farpool_wire::TraceId;
+use farpool_wire::{TableId, TraceId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes at the end of a file that are read first. They contain most footers as a whole.
-const TAIL_BYTES: u64 = 64 << 10;
 /// Bytes of row groups that are requested at once, unless one row group is larger. It is enough to keep several nodes
 /// busy.
 const FETCH_BYTES: u64 = 8 << 20;
@@ -64,32 +61,34 @@ pub struct GroupLocation {
 #[derive(Clone)]
 pub struct FarTable {
     name: Arc<str>,
-    pub(crate) file: FarFile,
-    footer: Arc<Footer>,
-    /// Key of the table if it is encrypted and was opened with its key.
-    pub(crate) decryption: Option<Arc<TableDecryption>>,
+    session: Arc<Session>,
+    schema: SchemaRef,
+    layout: TableLayout,
+    is_encrypted: bool,
+    files: Arc<[DataFile]>,
+    /// Row groups of all files, in the order of their rows.
+    groups: Arc<[RowGroup]>,
+    /// Number in its file of the first row of each row group. Encryption counts rows within files.
+    rows_before: Arc<[u64]>,
+    /// Snapshot that has the files, which does not end as long as this lives. `None` for a table of one file.
+    snapshot: Option<Arc<OpenedSnapshot>>,
+    /// Which files of the snapshot are open.
+    opened: FilesOpened,
     /// True if nodes encrypt the results that they send.
     pub(crate) encrypt_answers: bool,
     /// Trace id of its queries. With [`TraceId::NONE`] each query draws its own.
     pub(crate) trace: TraceId,
 }
 
-/// Opens a far table. An encrypted table is opened with the key that it was written with; without the key it can be
-/// described but not read.
-///
-/// Errors: [`ErrorKind::NotFound`] if there is no table of this name; [`ErrorKind::Lost`] if its bytes are lost;
-/// [`ErrorKind::Invalid`] if the file of this name is not a far table, if the key is another one, or if a key is
-/// given and the table is not encrypted; [`ErrorKind::Refused`] if the footer was changed after it was encrypted.
-pub fn open_table(pool: &Pool, name: &str, key: Option<&TableKey>) -> Result<FarTable, Error> {
-    let open = || {
-        let file = pool.open(&file_name(name)?)?;
-        let mut footer = read_footer(&file)?;
-        let decryption = key.map(|key| decrypted(&mut footer, key)).transpose()?;
-        let (footer, decryption) = (Arc::new(footer), decryption.map(Arc::new));
-        let (name, encrypt_answers, trace) = (name.into(), false, TraceId::NONE);
-        Ok(FarTable { name, file, footer, decryption, encrypt_answers, trace })
-    };
-    open().map_err(|error: Error| error.during(format_args!("opening far table {name:?}")))
+/// File with rows of a table, open.
+pub(crate) struct DataFile {
+    pub(crate) file: FarFile,
+    /// Number of its first row group in the table.
+    first_group: usize,
+    /// Its columns, as those of the table.
+    pub(crate) columns: Arc<FileColumns>,
+    /// Key of the file if it is encrypted and was opened with the key of the table.
+    pub(crate) decryption: Option<Arc<TableDecryption>>,
 }
 
 /// Returns the published far tables, ordered by name.
@@ -101,46 +100,24 @@ pub fn tables(pool: &Pool) -> Result<Vec<TableInfo>, Error> {
     Ok(pool.list(TABLE_PREFIX)?.into_iter().filter_map(describe).collect())
 }
 
-/// Decrypts the statistics of a footer with the owner's key.
-fn decrypted(footer: &mut Footer, key: &TableKey) -> Result<TableDecryption, Error> {
-    let error = |kind, why: &str| Error::new(kind, why.to_owned());
-    let salt = footer.encryption.as_ref().map(|encryption| encryption.salt);
-    let decrypted = footer.decrypt(key).map_err(|wrong| match wrong {
-        WrongKey::Other => {
-            error(ErrorKind::Invalid, "the key is wrong: the table was encrypted with another one")
-        }
-        WrongKey::Changed => error(ErrorKind::Refused, "its footer was changed since it was encrypted"),
-    })?;
-    let not_encrypted = || error(ErrorKind::Invalid, "a key was given, but the table is not encrypted");
-    let ((cipher, key), salt) = decrypted.zip(salt).ok_or_else(not_encrypted)?;
-    Ok(TableDecryption { key, salt, cipher })
+/// Which files of its snapshot a table has open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilesOpened {
+    /// Number of files of the snapshot; 1 for a table without snapshots.
+    pub total: usize,
+    /// Numbers of those that are open, in order. `None`: all.
+    pub numbers: Option<Arc<[u32]>>,
 }
 
-fn read_footer(file: &FarFile) -> Result<Footer, Error> {
-    let no_table =
-        |why: String| Error::new(ErrorKind::Invalid, format!("the file is not a far table: {why}"));
-    let length = file.length();
-    let tail_at = length.saturating_sub(TAIL_BYTES);
-    let mut tail = vec![0; (length - tail_at) as usize];
-    file.read_batch(&mut [ReadRange { offset: tail_at, into: &mut tail }])?;
-    let Some((before, trailer)) = tail.split_last_chunk::<{ Trailer::BYTES }>() else {
-        return Err(no_table(format!("it has {length} bytes; a trailer has {}", Trailer::BYTES)));
-    };
-    let trailer = Trailer::take(trailer, length).map_err(no_table)?;
-    let mut longer = Vec::new();
-    let bytes = match before.len().checked_sub(trailer.footer_bytes as usize) {
-        Some(start) => &before[start..],
-        None => {
-            longer.resize(trailer.footer_bytes as usize, 0);
-            file.read_batch(&mut [ReadRange { offset: trailer.footer_offset, into: &mut longer }])?;
-            &longer
-        }
-    };
-    if crc32c::crc32c(bytes) != trailer.footer_crc {
-        return Err(no_table("the checksum of its footer does not match".to_owned()));
+impl FilesOpened {
+    pub(crate) fn all(total: usize) -> FilesOpened {
+        FilesOpened { total, numbers: None }
     }
-    let take = if trailer.is_encrypted { Footer::take_encrypted } else { Footer::take };
-    take(bytes, trailer.footer_offset).map_err(|error| no_table(format!("its footer is invalid: {error}")))
+
+    /// Returns how many files are not open, because by their bounds no row passes the filters of the query.
+    pub fn skipped(&self) -> usize {
+        self.numbers.as_ref().map_or(0, |numbers| self.total.saturating_sub(numbers.len()))
+    }
 }
 
 impl std::fmt::Debug for FarTable {
@@ -153,6 +130,83 @@ impl std::fmt::Debug for FarTable {
 }
 
 impl FarTable {
+    /// Makes a table of files whose rows follow each other.
+    pub(crate) fn of_files(
+        name: &str,
+        session: Arc<Session>,
+        schema: SchemaRef,
+        opened: Vec<OpenedFile>,
+    ) -> Result<FarTable, Error> {
+        let is_encrypted = opened.iter().any(|opened| opened.is_encrypted);
+        let (mut files, mut groups) = (Vec::with_capacity(opened.len()), Vec::new());
+        let mut rows_before = Vec::new();
+        for OpenedFile { file, groups: of_file, columns, left_out, decryption, .. } in opened {
+            let (first_group, decryption) = (groups.len(), decryption.map(Arc::new));
+            files.push(DataFile { file, first_group, columns, decryption });
+            let mut before = 0;
+            for (number, group) in (0u32..).zip(of_file) {
+                let rows = u64::from(group.rows);
+                if left_out.binary_search(&number).is_err() {
+                    rows_before.push(before);
+                    groups.push(group);
+                }
+                before += rows;
+            }
+        }
+        let is_in_rows = |group: &RowGroup| group.rows_buffer().is_some();
+        let layout = match !groups.is_empty() && groups.iter().all(is_in_rows) {
+            true => TableLayout::Rows,
+            false => TableLayout::Columns,
+        };
+        let (name, encrypt_answers, trace) = (name.into(), false, TraceId::NONE);
+        let (snapshot, opened) = (None, FilesOpened::all(files.len()));
+        let (files, groups, rows_before) = (files.into(), groups.into(), rows_before.into());
+        Ok(FarTable {
+            name,
+            session,
+            schema,
+            layout,
+            is_encrypted,
+            files,
+            groups,
+            rows_before,
+            snapshot,
+            opened,
+            encrypt_answers,
+            trace,
+        })
+    }
+
+    /// Holds the snapshot that has the files.
+    pub(crate) fn holding(self, snapshot: Arc<OpenedSnapshot>) -> FarTable {
+        FarTable { snapshot: Some(snapshot), ..self }
+    }
+
+    pub(crate) fn with_files_opened(self, opened: FilesOpened) -> FarTable {
+        FarTable { opened, ..self }
+    }
+
+    /// Returns which files of its snapshot the table has open. The rows and row groups of the others are not counted.
+    pub fn files_opened(&self) -> &FilesOpened {
+        &self.opened
+    }
+
+    /// Returns the id of the table. `None` if the table is one file, without snapshots.
+    pub fn id(&self) -> Option<TableId> {
+        self.snapshot.as_ref().map(|opened| opened.at.table)
+    }
+
+    /// Returns the number of the snapshot that was opened. `None` if the table is one file, without snapshots.
+    pub fn snapshot(&self) -> Option<u64> {
+        self.snapshot.as_ref().map(|opened| opened.at.snapshot)
+    }
+
+    /// Returns the file of a row group.
+    pub(crate) fn file_of(&self, group: usize) -> Option<&DataFile> {
+        let after = self.files.partition_point(|file| file.first_group <= group);
+        self.files.get(after.checked_sub(1)?).filter(|_| group < self.groups.len())
+    }
+
     /// Returns the name of the table.
     pub fn name(&self) -> &str {
         &self.name
@@ -160,37 +214,36 @@ impl FarTable {
 
     /// Returns the columns of the table, in their stored types.
     pub fn schema(&self) -> &SchemaRef {
-        &self.footer.schema
+        &self.schema
     }
 
-    /// Returns the row groups: their rows and statistics, the offset of each group in the file, and the offsets of its
+    /// Returns the row groups: their rows and statistics, the offset of each group in its file, and the offsets of its
     /// buffers in the group.
     pub fn row_groups(&self) -> &[RowGroup] {
-        &self.footer.groups
+        &self.groups
     }
 
     /// Returns the number of rows.
     pub fn rows(&self) -> u64 {
-        self.footer.rows()
+        self.groups.iter().map(|group| u64::from(group.rows)).sum()
     }
 
-    /// Returns the layout of the rows.
+    /// Returns the layout of the rows: rows if all of them lie so.
     pub fn layout(&self) -> TableLayout {
-        match self.footer.groups.first().and_then(RowGroup::rows_buffer) {
-            Some(_) => TableLayout::Rows,
-            None => TableLayout::Columns,
-        }
+        self.layout
     }
 
     /// Reports whether the table is encrypted, so that only clients with its key can read it.
     pub fn is_encrypted(&self) -> bool {
-        self.footer.encryption.is_some()
+        self.is_encrypted
     }
 
     /// Returns the protection against the loss of a node. A table with fewer parts than the code that was asked for has
     /// a mirror.
     pub fn protection(&self) -> Protection {
-        self.file.protection()
+        let protections = self.files.iter().map(|file| file.file.protection());
+        // The weakest counts: losing one file loses rows.
+        protections.min_by_key(|protection| protection.hosts_min()).unwrap_or(Protection::None)
     }
 
     /// Makes nodes encrypt the results of scans, with a key for each scan. By default they do not. It adds no
@@ -215,20 +268,29 @@ impl FarTable {
         if self.trace == TraceId::NONE { self.session().draw_trace() } else { Ok(self.trace) }
     }
 
-    /// Checks that the table can be read: an encrypted table needs its key.
-    pub(crate) fn check_key(&self) -> Result<(), Error> {
-        if self.is_encrypted() && self.decryption.is_none() {
+    /// Checks that the table can be read: its snapshot has not ended, as far as is known, and an encrypted table needs
+    /// its key.
+    pub(crate) fn check_readable(&self) -> Result<(), Error> {
+        if let Some(opened) = &self.snapshot {
+            opened.check()?;
+        }
+        if self.is_encrypted() && self.files.iter().any(|file| file.decryption.is_none()) {
             let message = format!("far table {:?} is encrypted, and no key was given to open it", self.name);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         Ok(())
     }
 
-    /// Returns the keys that scans of these columns need.
-    pub(crate) fn scan_keys(&self, columns: &[usize]) -> ScanKeys {
-        let columns = || columns.iter().map(|column| *column as u16).collect();
-        let table = self.decryption.as_ref().map(|decryption| (Arc::clone(decryption), columns()));
-        ScanKeys { table, encrypt_answers: self.encrypt_answers }
+    /// Returns the keys that scans need.
+    pub(crate) fn scan_keys(&self) -> ScanKeys {
+        ScanKeys { is_encrypted: self.is_encrypted, encrypt_answers: self.encrypt_answers }
+    }
+
+    /// Reports whether the file of a row group has these columns in the types of the table. Others are made when a row
+    /// group is read, so no node can run a program over them.
+    pub(crate) fn has_in_file(&self, group: usize, columns: &[usize]) -> bool {
+        self.file_of(group)
+            .is_some_and(|file| columns.iter().all(|column| file.columns.same_place(*column).is_some()))
     }
 
     /// Returns the number of the first row of each row group.
@@ -239,28 +301,46 @@ impl FarTable {
             next += u64::from(group.rows);
             first
         };
-        self.footer.groups.iter().map(first).collect()
+        self.groups.iter().map(first).collect()
+    }
+
+    /// Returns the number in its file of the first row of a row group. Encryption counts rows within files.
+    pub(crate) fn position_in_file(&self, group: usize) -> u64 {
+        self.rows_before.get(group).copied().unwrap_or(0)
+    }
+
+    /// Returns the table of one row group alone. `None` if there is no such group.
+    pub(crate) fn only(&self, group: usize) -> Option<FarTable> {
+        let DataFile { file, columns, decryption, .. } = self.file_of(group)?;
+        let (file, columns, decryption) = (file.clone(), Arc::clone(columns), decryption.clone());
+        let file = DataFile { file, first_group: 0, columns, decryption };
+        Some(FarTable {
+            files: Arc::new([file]),
+            groups: Arc::new([self.groups.get(group)?.clone()]),
+            rows_before: Arc::new([self.position_in_file(group)]),
+            ..self.clone()
+        })
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
-        session_of(&self.file)
+        &self.session
     }
 
-    /// Returns the file of the table.
-    pub(crate) fn file(&self) -> &FarFile {
-        &self.file
+    /// Returns the one file of the table. `None` if it has several, or none.
+    pub(crate) fn only_file(&self) -> Option<&FarFile> {
+        self.files.first().filter(|_| self.files.len() == 1).map(|file| &file.file)
     }
 
-    /// Returns the size of the table's file in bytes.
+    /// Returns the size of the table's files in bytes.
     pub fn bytes(&self) -> u64 {
-        self.file.length()
+        self.files.iter().map(|file| file.file.length()).sum()
     }
 
     /// Returns where a row group lies in memory. `None` if there is no such group, or if no single region holds it:
     /// writing a table puts each group in one region, but draining a node may scatter it.
     pub fn place(&self, group: usize) -> Option<GroupLocation> {
-        let group = self.footer.groups.get(group)?;
-        let (region, offset) = in_one_region(&self.file, group.offset..group.end().max(group.offset + 1))?;
+        let (file, group) = (&self.file_of(group)?.file, self.groups.get(group)?);
+        let (region, offset) = in_one_region(file, group.offset..group.end().max(group.offset + 1))?;
         Some(GroupLocation { node: region.node.info.name.to_string(), region: region.region.0, offset })
     }
 
@@ -282,7 +362,7 @@ impl FarTable {
                 }
             },
         };
-        self.check_key()?;
+        self.check_readable()?;
         let columns = chosen(columns, self.schema().fields().len(), "column")?;
         let groups = chosen(groups, self.row_groups().len(), "row group")?;
         let fields: Vec<_> =
@@ -293,7 +373,6 @@ impl FarTable {
             table: self.clone(),
             columns,
             groups: groups.into(),
-            positions: self.positions(),
             schema: Arc::clone(&schema),
             shared: Arc::clone(&shared),
         };
@@ -303,6 +382,14 @@ impl FarTable {
         Ok(TableReader { table: self.clone(), schema, shared })
     }
 
+    /// Returns the cause of an error: that the snapshot of the table has ended, if it has.
+    pub(crate) fn cause_in_snapshot(&self, error: Error) -> Error {
+        match &self.snapshot {
+            Some(opened) => opened.cause_of(error),
+            None => error,
+        }
+    }
+
     /// Adds the table's name to the error of a read. If the table was dropped or replaced meanwhile, returns that as
     /// the error instead.
     fn cause_of(&self, error: Error) -> Error {
@@ -310,7 +397,10 @@ impl FarTable {
         if error.kind() != ErrorKind::Lost {
             return error;
         }
-        let became = match became(&self.file) {
+        if self.snapshot.is_some() {
+            return self.cause_in_snapshot(error);
+        }
+        let became = match self.only_file().and_then(became) {
             Some(Became::Replaced) => "was replaced",
             Some(Became::Dropped) => "was dropped",
             None => return error,
@@ -397,8 +487,6 @@ struct Fetch {
     table: FarTable,
     columns: Vec<usize>,
     groups: VecDeque<usize>,
-    /// Number of the first row of each row group of the table.
-    positions: Vec<u64>,
     schema: SchemaRef,
     shared: Arc<Shared>,
 }
@@ -445,13 +533,21 @@ impl Fetch {
     /// Fetches the next row groups with one batch of reads.
     fn next(&mut self) -> Result<Vec<Result<RecordBatch, Error>>, Error> {
         let table = self.table.clone();
-        let tag_bytes = if table.decryption.is_some() { TAG_BYTES } else { 0 };
+        table.check_readable()?;
+        let tag_bytes = if table.is_encrypted { TAG_BYTES } else { 0 };
         let mut taken: Vec<(usize, &RowGroup, Vec<RecvBuffer>)> = Vec::new();
         let mut bytes = 0;
+        let mut of: Option<&DataFile> = None;
         while let Some(index) = self.groups.front()
             && taken.len() < WAITING_MAX
         {
-            let group = &table.footer.groups[*index];
+            let group = &table.groups[*index];
+            // One batch of reads is about one file.
+            let file = table.file_of(*index);
+            if file.zip(of).is_some_and(|(file, of)| !std::ptr::eq(file, of)) {
+                break;
+            }
+            of = file;
             let sizes = || group.buffers(&self.columns).map(|buffer| buffer.bytes as usize + tag_bytes);
             bytes += sizes().sum::<usize>() as u64;
             if bytes > FETCH_BYTES && !taken.is_empty() {
@@ -470,7 +566,9 @@ impl Fetch {
         ranges.retain(|range| !range.into.is_empty());
         let host = table.session().host();
         let begun = host.now();
-        table.file.read_batch(&mut ranges)?;
+        if let Some(of) = of {
+            of.file.read_batch(&mut ranges)?;
+        }
         let (moved, moved_ns) = &self.shared.moved;
         moved.fetch_add(ranges.iter().map(|range| range.into.len() as u64).sum(), Ordering::Relaxed);
         moved_ns.fetch_add(host.now().0.saturating_sub(begun.0), Ordering::Relaxed);
@@ -478,57 +576,26 @@ impl Fetch {
     }
 
     fn batch(&self, index: usize, group: &RowGroup, buffers: Vec<RecvBuffer>) -> Result<RecordBatch, Error> {
-        let damaged = |column: Option<&str>, why: String| {
-            let (name, column) =
-                (&self.table.name, column.map_or_else(String::new, |name| format!("column {name:?} in ")));
-            let message =
-                format!("far table {name:?}: {column}the row group at byte {}: {why}", group.offset);
+        let damaged = |column: Option<usize>, why: String| {
+            let column = column.map_or_else(String::new, |place| {
+                format!("column {:?} in ", self.schema.field(place).name())
+            });
+            let message = format!(
+                "far table {:?}: {column}the row group at byte {}: {why}",
+                self.table.name, group.offset
+            );
             Error::new(ErrorKind::Refused, message)
         };
-        let position = self.positions[index];
-        let fields = self.columns.iter().zip(self.schema.fields());
-        let rows = group.rows as usize;
-        let mut arrays = Vec::with_capacity(self.columns.len());
-        let mut buffers = buffers.into_iter();
-        if let (Some(at), Some(places)) = (group.rows_buffer(), RowLayout::of(self.table.schema())) {
-            if let Some(bytes) = buffers.next() {
-                let place = BufferPlace { position, column: 0, buffer: 0 };
-                let bytes = self.checked(bytes, &at, place).map_err(|why| damaged(None, why))?;
-                let wanted: Vec<_> =
-                    fields.map(|(column, field)| (field.data_type(), places.starts[*column])).collect();
-                arrays = columns_of_rows(&wanted, places.row_bytes, rows, &bytes, usize::MAX)
-                    .map_err(|why| damaged(None, why))?;
-            }
-        } else {
-            for (column, field) in fields {
-                let chunk = &group.columns[*column];
-                let damaged = |why: String| damaged(Some(field.name()), why);
-                let mut of_chunk: Vec<Buffer> = Vec::with_capacity(chunk.buffers.len());
-                for ((buffer, at), landed) in (0u8..).zip(&chunk.buffers).zip(buffers.by_ref()) {
-                    let place = BufferPlace { position, column: *column as u16, buffer };
-                    of_chunk.push(self.checked(landed, at, place).map_err(damaged)?);
-                }
-                let nulls = chunk.null_count as usize;
-                let column = column_of(field.data_type(), chunk.encoding, rows, nulls, of_chunk, usize::MAX);
-                arrays.push(column.map_err(damaged)?);
-            }
-        }
+        let file = self.table.file_of(index);
+        let file = file.ok_or_else(|| damaged(None, "its file is missing".to_owned()))?;
+        let (position, decryption) = (self.table.position_in_file(index), file.decryption.as_deref());
+        let arrived = ArrivedGroup { group, file: &file.columns, position, decryption };
+        let types = self.schema.fields().iter().map(|field| field.data_type());
+        let wanted: Vec<_> = self.columns.iter().copied().zip(types).collect();
+        let arrays = arrived.columns(&wanted, buffers).map_err(|(column, why)| damaged(column, why))?;
         // A batch without columns still has its number of rows.
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let options = RecordBatchOptions::new().with_row_count(Some(group.rows as usize));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)
             .map_err(|error| Error::new(ErrorKind::Refused, error.to_string()))
-    }
-
-    /// Decrypts a buffer that has arrived, or compares its checksum. Returns an error if it is not as it was written.
-    fn checked(&self, mut landed: RecvBuffer, at: &BufferAt, place: BufferPlace) -> Result<Buffer, String> {
-        match &self.table.decryption {
-            Some(decryption) => {
-                decryption.cipher.decrypt(place, landed.as_mut()).map_err(|error| error.to_string())?
-            }
-            None if crc32c::crc32c(landed.as_ref()) == at.crc => {}
-            None => return Err("the checksum of its bytes does not match".to_owned()),
-        }
-        let landed = Buffer::from(bytes::Bytes::from_owner(landed));
-        Ok(landed.slice_with_length(0, at.bytes as usize))
     }
 }

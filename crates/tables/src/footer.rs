@@ -4,10 +4,10 @@
 //! Invariant I10: these bytes come from nodes. Every count is checked against the bytes that are left before anything
 //! is allocated, and every offset against the range that it must lie in.
 
-use crate::column_type::{RowLayout, put_text, put_type, take_text, take_type};
+use crate::column_type::{RowLayout, check_count, put_columns, take_columns};
 use crate::statistics::Statistics;
 use crate::*;
-use arrow_schema::{DataType, Field as ArrowField, Schema, SchemaRef};
+use arrow_schema::{DataType, Schema, SchemaRef};
 use farpool_encryption::{EncryptionKey, KEY_BYTES, SALT_BYTES, TAG_BYTES, TableCipher, TableKey};
 use farpool_operators::columns::value_bytes;
 use farpool_wire::WireError;
@@ -16,16 +16,43 @@ pub use farpool_wire::control::ColumnLayout as Encoding;
 use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"FPTABLE1";
-const VERSION: u16 = 1;
-/// Version of encrypted tables.
-const VERSION_ENCRYPTED: u16 = 2;
-/// Fewest bytes that each of these takes in a footer: a column of the schema (an empty name, a type, nullable), a row
-/// group, and a column of a row group (a Boolean one).
-const COLUMN_BYTES_MIN: usize = 4;
+/// Fewest bytes that each of these takes in a footer: a row group, and a column of a row group (a Boolean one).
 const GROUP_BYTES_MIN: usize = 8 + 4 + 4;
 const COLUMN_CHUNK_BYTES_MIN: usize = 1 + 4 + BufferAt::BYTES;
 
-/// The last bytes of a table's file, which locate the footer.
+/// Kind of a file of a table. The numbers are those of its trailer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Form {
+    /// Rows.
+    Rows = 1,
+    /// Encrypted rows.
+    EncryptedRows = 2,
+    /// Root of a table with snapshots, or a page of its manifest.
+    Manifest = 3,
+    /// The same of an encrypted table.
+    EncryptedManifest = 4,
+}
+
+impl Form {
+    /// Returns the form with this number. `None` if there is none.
+    fn of(number: u16) -> Option<Form> {
+        let all = [Form::Rows, Form::EncryptedRows, Form::Manifest, Form::EncryptedManifest];
+        all.into_iter().find(|form| *form as u16 == number)
+    }
+
+    /// Reports whether a manifest is in the file, and not rows.
+    pub fn is_manifest(self) -> bool {
+        matches!(self, Form::Manifest | Form::EncryptedManifest)
+    }
+
+    /// Reports whether the file is encrypted.
+    pub fn is_encrypted(self) -> bool {
+        matches!(self, Form::EncryptedRows | Form::EncryptedManifest)
+    }
+}
+
+/// The last bytes of a table's file, which locate the footer. A manifest is its own footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
     /// Offset of the footer in the file. The footer ends where the trailer begins.
@@ -34,8 +61,8 @@ pub struct Trailer {
     pub footer_bytes: u32,
     /// CRC32C of the footer.
     pub footer_crc: u32,
-    /// True if the table is encrypted.
-    pub is_encrypted: bool,
+    /// Kind of the file.
+    pub form: Form,
 }
 
 /// Position and checksum of a buffer of a column in a row group.
@@ -119,7 +146,7 @@ impl Trailer {
         self.footer_offset.put(out);
         self.footer_bytes.put(out);
         self.footer_crc.put(out);
-        if self.is_encrypted { VERSION_ENCRYPTED } else { VERSION }.put(out);
+        (self.form as u16).put(out);
         0u16.put(out);
         crc32c::crc32c(&out[start..]).put(out);
         MAGIC.put(out);
@@ -132,22 +159,24 @@ impl Trailer {
             return Err("it has no trailer of a far table".to_owned());
         }
         let mut from = Cursor::new(fields);
-        let mut take = || -> Result<(Trailer, u16, u16, u32), WireError> {
+        let mut take = || -> Result<(u64, u32, u32, u16, u16, u32), WireError> {
             let (footer_offset, footer_bytes) = (u64::take(&mut from)?, u32::take(&mut from)?);
             let (footer_crc, version) = (u32::take(&mut from)?, u16::take(&mut from)?);
-            let is_encrypted = version == VERSION_ENCRYPTED;
-            let trailer = Trailer { footer_offset, footer_bytes, footer_crc, is_encrypted };
-            Ok((trailer, version, u16::take(&mut from)?, u32::take(&mut from)?))
+            let (reserved, crc) = (u16::take(&mut from)?, u32::take(&mut from)?);
+            Ok((footer_offset, footer_bytes, footer_crc, version, reserved, crc))
         };
-        let (trailer, version, reserved, crc) = take().map_err(|error| error.to_string())?;
+        let (footer_offset, footer_bytes, footer_crc, version, reserved, crc) =
+            take().map_err(|error| error.to_string())?;
         if crc != crc32c::crc32c(&fields[..20]) {
             return Err("the checksum of its trailer does not match".to_owned());
         }
-        if !(VERSION..=VERSION_ENCRYPTED).contains(&version) || reserved != 0 {
+        let Some(form) = Form::of(version).filter(|_| reserved == 0) else {
+            let (first, last) = (Form::Rows as u16, Form::EncryptedManifest as u16);
             return Err(format!(
-                "it is a far table of version {version}; this program reads versions {VERSION} and {VERSION_ENCRYPTED}"
+                "it is a far table of version {version}; this program reads versions {first} to {last}"
             ));
-        }
+        };
+        let trailer = Trailer { footer_offset, footer_bytes, footer_crc, form };
         if trailer.footer_bytes as usize > FOOTER_BYTES_MAX {
             let bytes = trailer.footer_bytes;
             return Err(format!("its footer has {bytes} bytes; at most {FOOTER_BYTES_MAX} are permitted"));
@@ -386,14 +415,6 @@ impl RowGroup {
     }
 }
 
-/// Checks that `count` items of at least `each` bytes fit the bytes that are left.
-fn check_count(what: &'static str, count: usize, each: usize, from: &Cursor<'_>) -> Result<(), WireError> {
-    match count.checked_mul(each) {
-        Some(bytes) if bytes <= from.left() => Ok(()),
-        _ => Err(WireError::TooMany { what, found: count as u64, max: (from.left() / each) as u64 }),
-    }
-}
-
 impl Footer {
     /// Returns the number of rows of the table.
     pub fn rows(&self) -> u64 {
@@ -416,12 +437,7 @@ impl Footer {
             encryption.salt.put(out);
             encryption.check.put(out);
         }
-        (self.schema.fields().len() as u16).put(out);
-        for field in self.schema.fields() {
-            put_text(field.name(), out);
-            put_type(field.data_type(), out);
-            field.is_nullable().put(out);
-        }
+        put_columns(&self.schema, out);
         (self.groups.len() as u32).put(out);
         self.groups.iter().for_each(|group| group.put(&self.schema, is_encrypted, out));
     }
@@ -490,18 +506,8 @@ impl Footer {
             true => Some((<[u8; SALT_BYTES]>::take(from)?, <[u8; KEY_BYTES]>::take(from)?)),
             false => None,
         };
-        let columns = usize::from(u16::take(from)?);
-        if !(1..=COLUMNS_MAX).contains(&columns) {
-            return Err(WireError::Value { what: "columns of a table", found: columns as u64 });
-        }
-        check_count("columns of a table", columns, COLUMN_BYTES_MIN, from)?;
-        let mut fields = Vec::with_capacity(columns);
-        for _ in 0..columns {
-            let name = take_text(from, "the name of a column", COLUMN_NAME_BYTES_MAX)?;
-            let of = take_type(from)?;
-            fields.push(ArrowField::new(name, of, bool::take(from)?));
-        }
-        let schema = Arc::new(Schema::new(fields));
+        let schema = Arc::new(take_columns(from)?);
+        let columns = schema.fields().len();
         let count = u32::take(from)? as usize;
         if count > ROW_GROUPS_MAX {
             let (found, max) = (count as u64, ROW_GROUPS_MAX as u64);

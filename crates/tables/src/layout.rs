@@ -1,8 +1,12 @@
 //! Encoding of row groups: record batches of any size become the bytes of row groups.
+//!
+//! The idea: batches are cut into the rows of row groups first, which costs next to nothing, in order and by one
+//! thread. How a row group is encoded depends on its own rows alone, so any number of threads can do that.
 
 use crate::column_type::{RowLayout, stored_schema};
 use crate::footer::{BufferAt, ColumnChunk, Encoding, RowGroup, bitmap_bytes};
 use crate::statistics::Statistics;
+use crate::texts::{self, Dictionary};
 use crate::{BUFFER_ALIGN, GROUP_ALIGN, GROUP_ROWS_MAX};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
@@ -12,7 +16,6 @@ use farpool_encryption::TAG_BYTES;
 use farpool_files::{Error, ErrorKind};
 use farpool_operators::columns::value_bytes as fixed_bytes;
 use farpool_wire::limits::SCAN_GROUP_BYTES_MAX;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Layout of the rows of a table.
@@ -36,12 +39,20 @@ pub struct EncodedGroup {
     pub bytes: Vec<u8>,
 }
 
-/// Encoder that packs batches into row groups. Call [`RowGroupEncoder::push`] for each batch, then
-/// [`RowGroupEncoder::finish`]; both hand over row groups as they become full.
+/// Rows that become one row group.
 #[derive(Debug)]
-pub struct RowGroupEncoder {
-    /// Columns of the batches, in the types in which they are given.
-    given: SchemaRef,
+pub(crate) struct GroupRows {
+    /// Slices of the batches in which they were given.
+    pub(crate) batches: Vec<RecordBatch>,
+    /// Number of rows.
+    pub(crate) rows: usize,
+    /// Bytes of the row group without dictionaries: it has no more.
+    pub(crate) plain_bytes: usize,
+}
+
+/// How the row groups of a table are laid out.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupForm {
     /// Columns in the types that the table stores.
     schema: SchemaRef,
     /// Positions of columns in the row layout; `None` in the column layout.
@@ -50,6 +61,15 @@ pub struct RowGroupEncoder {
     bytes_max: usize,
     /// Bytes left free behind each buffer for its tag; 0 if the table is not encrypted.
     tag_bytes: usize,
+}
+
+/// Encoder that packs batches into row groups. Call [`RowGroupEncoder::push`] for each batch, then
+/// [`RowGroupEncoder::finish`]; both hand over row groups as they become full.
+#[derive(Debug)]
+pub struct RowGroupEncoder {
+    /// Columns of the batches, in the types in which they are given.
+    given: SchemaRef,
+    form: GroupForm,
     /// Batches that are not in a row group yet, of `rows` rows together.
     batches: Vec<RecordBatch>,
     rows: usize,
@@ -65,27 +85,20 @@ impl RowGroupEncoder {
         let stored = Arc::new(stored_schema(&schema)?);
         // Offsets of text have 31 bits, so no row group has 2 GiB or more.
         let bytes_max = bytes_max.min(i32::MAX as u64) as usize / GROUP_ALIGN * GROUP_ALIGN;
-        let (places, batches) = (None, Vec::new());
-        Ok(RowGroupEncoder {
-            given: schema,
-            schema: stored,
-            places,
-            bytes_max,
-            tag_bytes: 0,
-            batches,
-            rows: 0,
-        })
+        let form = GroupForm { schema: stored, places: None, bytes_max, tag_bytes: 0 };
+        Ok(RowGroupEncoder { given: schema, form, batches: Vec::new(), rows: 0 })
     }
 
     /// Switches to the row layout: rows of fixed width that follow each other.
     ///
     /// Errors: [`ErrorKind::Invalid`] if the values of a column have variable width.
     pub fn in_rows(mut self) -> Result<RowGroupEncoder, Error> {
-        self.places = RowLayout::of(&self.schema);
+        let form = &mut self.form;
+        form.places = RowLayout::of(&form.schema);
         // A scan of the row layout reads all of a row group.
-        self.bytes_max = self.bytes_max.min(SCAN_GROUP_BYTES_MAX - GROUP_ALIGN);
+        form.bytes_max = form.bytes_max.min(SCAN_GROUP_BYTES_MAX - GROUP_ALIGN);
         let is_fixed = |of: &DataType| fixed_bytes(of).is_some();
-        match self.schema.fields().iter().find(|field| !is_fixed(field.data_type())) {
+        match form.schema.fields().iter().find(|field| !is_fixed(field.data_type())) {
             None => Ok(self),
             Some(field) => {
                 let (name, of) = (field.name(), field.data_type());
@@ -99,12 +112,18 @@ impl RowGroupEncoder {
 
     /// Leaves room behind each buffer for the tag of its encryption. Checksums are 0 then.
     pub fn leaving_tags(self) -> RowGroupEncoder {
-        RowGroupEncoder { tag_bytes: TAG_BYTES, ..self }
+        let form = GroupForm { tag_bytes: TAG_BYTES, ..self.form };
+        RowGroupEncoder { form, ..self }
     }
 
     /// Returns the columns in their stored types.
     pub fn schema(&self) -> &SchemaRef {
-        &self.schema
+        &self.form.schema
+    }
+
+    /// Returns how the row groups are laid out.
+    pub(crate) fn form(&self) -> &GroupForm {
+        &self.form
     }
 
     /// Adds a batch, and calls `ready` with each row group that is full.
@@ -112,6 +131,22 @@ impl RowGroupEncoder {
         &mut self,
         batch: &RecordBatch,
         mut ready: impl FnMut(EncodedGroup) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let form = self.form.clone();
+        self.cut(batch, &mut |rows| ready(form.encode(&rows, Vec::new())))
+    }
+
+    /// Calls `ready` with the last row group, if any rows are left.
+    pub fn finish(&mut self, mut ready: impl FnMut(EncodedGroup) -> Result<(), Error>) -> Result<(), Error> {
+        let form = self.form.clone();
+        self.cut_rest(&mut |rows| ready(form.encode(&rows, Vec::new())))
+    }
+
+    /// Adds a batch, and calls `ready` with the rows of each row group that is full.
+    pub(crate) fn cut(
+        &mut self,
+        batch: &RecordBatch,
+        ready: &mut dyn FnMut(GroupRows) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.check(batch)?;
         let mut from = 0;
@@ -121,20 +156,24 @@ impl RowGroupEncoder {
             self.rows += rows;
             from += rows;
             if self.rows == GROUP_ROWS_MAX {
-                self.finish(&mut ready)?;
+                self.cut_rest(ready)?;
             }
         }
         Ok(())
     }
 
-    /// Calls `ready` with the last row group, if any rows are left.
-    pub fn finish(&mut self, mut ready: impl FnMut(EncodedGroup) -> Result<(), Error>) -> Result<(), Error> {
+    /// Calls `ready` with the rows of the last row group, if any are left.
+    pub(crate) fn cut_rest(
+        &mut self,
+        ready: &mut dyn FnMut(GroupRows) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         self.rows = 0;
         let batches = std::mem::take(&mut self.batches);
-        if batches.is_empty() { Ok(()) } else { self.encode(batches, &mut ready) }
+        if batches.is_empty() { Ok(()) } else { self.form.divide(batches, ready) }
     }
 
-    fn check(&self, batch: &RecordBatch) -> Result<(), Error> {
+    /// Checks that a batch has the columns that were announced, and no nulls where they have none.
+    pub(crate) fn check(&self, batch: &RecordBatch) -> Result<(), Error> {
         if batch.num_columns() != self.given.fields().len() {
             let (found, expected) = (batch.num_columns(), self.given.fields().len());
             return Err(invalid(format!("a batch has {found} columns, but the table has {expected}")));
@@ -147,7 +186,7 @@ impl RowGroupEncoder {
                     "column {name:?} is of type {found} in a batch, but of type {of} in the table"
                 )));
             }
-            let is_nullable = field.is_nullable() && self.places.is_none();
+            let is_nullable = field.is_nullable() && self.form.places.is_none();
             if !is_nullable && column.logical_null_count() > 0 {
                 let why =
                     if field.is_nullable() { "the row layout stores no nulls" } else { "it is not nullable" };
@@ -156,31 +195,31 @@ impl RowGroupEncoder {
         }
         Ok(())
     }
+}
 
-    /// Encodes rows as one row group, or as several if one would be larger than a region.
-    fn encode(
+impl GroupForm {
+    /// Makes rows one row group, or several if one would be larger than a region.
+    fn divide(
         &self,
         batches: Vec<RecordBatch>,
-        ready: &mut impl FnMut(EncodedGroup) -> Result<(), Error>,
+        ready: &mut dyn FnMut(GroupRows) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-        let columns: Vec<Vec<ArrayRef>> = (0..self.schema.fields().len())
-            .map(|index| batches.iter().map(|batch| Arc::clone(batch.column(index))).collect())
-            .collect();
-        let sizes = self.schema.fields().iter().zip(&columns);
-        let bytes: usize = match &self.places {
+        let plain_bytes: usize = match &self.places {
             Some(places) => rows.saturating_mul(places.row_bytes) + self.tag_bytes,
             None => {
+                let columns = self.columns(&batches);
+                let sizes = self.schema.fields().iter().zip(&columns);
                 sizes.map(|(field, arrays)| bytes_of(field.data_type(), arrays, rows, self.tag_bytes)).sum()
             }
         };
-        if bytes <= self.bytes_max {
-            return ready(self.encode_group(&columns, rows, bytes));
+        if plain_bytes <= self.bytes_max {
+            return ready(GroupRows { batches, rows, plain_bytes });
         }
         if rows == 1 {
             return Err(invalid(format!(
-                "a row has {bytes} bytes; it must fit into one region, and the smallest region of the pool has room \
-                 for {}",
+                "a row has {plain_bytes} bytes; it must fit into one region, and the smallest region of the pool has \
+                 room for {}",
                 self.bytes_max
             )));
         }
@@ -195,22 +234,31 @@ impl RowGroupEncoder {
                 second.push(batch.slice(taken, batch.num_rows() - taken));
             }
         }
-        self.encode(first, ready)?;
-        self.encode(second, ready)
+        self.divide(first, ready)?;
+        self.divide(second, ready)
     }
 
-    fn encode_group(&self, columns: &[Vec<ArrayRef>], rows: usize, bytes: usize) -> EncodedGroup {
-        let bytes = Vec::with_capacity(bytes.next_multiple_of(GROUP_ALIGN));
-        let mut out = Out { bytes, tag_bytes: self.tag_bytes };
-        let fields = self.schema.fields().iter().zip(columns);
+    /// Returns the arrays of each column.
+    fn columns(&self, batches: &[RecordBatch]) -> Vec<Vec<ArrayRef>> {
+        let column = |index| batches.iter().map(|batch| Arc::clone(batch.column(index))).collect();
+        (0..self.schema.fields().len()).map(column).collect()
+    }
+
+    /// Encodes rows as a row group, in the memory of `into`. Fresh memory costs about as much as encoding.
+    pub(crate) fn encode(&self, of: &GroupRows, mut into: Vec<u8>) -> EncodedGroup {
+        into.clear();
+        into.reserve(of.plain_bytes.next_multiple_of(GROUP_ALIGN));
+        let mut out = Out { bytes: into, tag_bytes: self.tag_bytes };
+        let arrays = self.columns(&of.batches);
+        let fields = self.schema.fields().iter().zip(&arrays);
         let columns = match &self.places {
-            Some(places) => encode_rows(fields, rows, places, &mut out),
+            Some(places) => encode_rows(fields, of.rows, places, &mut out),
             None => fields
-                .map(|(field, arrays)| encode_column(field.data_type(), arrays, rows, &mut out))
+                .map(|(field, arrays)| encode_column(field.data_type(), arrays, of.rows, &mut out))
                 .collect(),
         };
         let mut out = out.bytes;
-        let group = RowGroup { offset: 0, bytes: out.len() as u32, rows: rows as u32, columns };
+        let group = RowGroup { offset: 0, bytes: out.len() as u32, rows: of.rows as u32, columns };
         out.resize(out.len().next_multiple_of(GROUP_ALIGN).max(GROUP_ALIGN), 0);
         EncodedGroup { group, bytes: out }
     }
@@ -226,45 +274,10 @@ fn bytes_of(of: &DataType, arrays: &[ArrayRef], rows: usize, tag_bytes: usize) -
     };
     let values = match of {
         DataType::Boolean => aligned(bitmap_bytes(rows)),
-        DataType::Utf8 | DataType::Binary => aligned((rows + 1) * 4) + aligned(value_bytes(arrays)),
+        DataType::Utf8 | DataType::Binary => aligned((rows + 1) * 4) + aligned(texts::bytes(arrays)),
         of => aligned(rows.saturating_mul(fixed_bytes(of).unwrap_or(0))),
     };
     validity + values
-}
-
-/// Returns the total bytes of text or binary values.
-fn value_bytes(arrays: &[ArrayRef]) -> usize {
-    values(arrays).flatten().map(<[u8]>::len).sum()
-}
-
-/// Iterates over text or binary values; NULL is `None`.
-fn values(arrays: &[ArrayRef]) -> impl Iterator<Item = Option<&[u8]>> {
-    fn of(array: &ArrayRef) -> Box<dyn Iterator<Item = Option<&[u8]>> + '_> {
-        match array.data_type() {
-            DataType::Utf8 => Box::new(array.as_string::<i32>().iter().map(|value| value.map(str::as_bytes))),
-            DataType::LargeUtf8 => {
-                Box::new(array.as_string::<i64>().iter().map(|value| value.map(str::as_bytes)))
-            }
-            DataType::Utf8View => {
-                Box::new(array.as_string_view().iter().map(|value| value.map(str::as_bytes)))
-            }
-            DataType::LargeBinary => Box::new(array.as_binary::<i64>().iter()),
-            DataType::BinaryView => Box::new(array.as_binary_view().iter()),
-            DataType::Dictionary(..) => {
-                let dictionary = array.as_any_dictionary();
-                let values: Vec<Option<&[u8]>> = of(dictionary.values()).collect();
-                if values.is_empty() {
-                    return Box::new(std::iter::repeat_n(None, array.len()));
-                }
-                let keys = dictionary.normalized_keys();
-                let value =
-                    move |(row, key)| if array.is_null(row) { None } else { values.get(key).copied()? };
-                Box::new(keys.into_iter().enumerate().map(value))
-            }
-            _ => Box::new(array.as_binary::<i32>().iter()),
-        }
-    }
-    arrays.iter().flat_map(of)
 }
 
 /// Bytes of a row group while it is encoded.
@@ -367,62 +380,50 @@ fn encode_bytes(
     out: &mut Out,
     buffers: &mut Vec<BufferAt>,
 ) -> (Encoding, Option<Statistics>) {
-    let plain_bytes = (rows + 1) * 4 + value_bytes(arrays);
-    let mut put = |out: &mut Out, values: &mut dyn Iterator<Item = &[u8]>| {
-        let mut end = 0u32;
-        let mut ends = end.to_le_bytes().to_vec();
-        let mut all = Vec::new();
-        for value in values {
-            all.extend_from_slice(value);
-            end += value.len() as u32;
-            ends.extend_from_slice(&end.to_le_bytes());
-        }
-        buffers.push(put_buffer(out, |out| out.extend_from_slice(&ends)));
-        buffers.push(put_buffer(out, |out| out.extend_from_slice(&all)));
-    };
-    match dictionary(arrays, rows, plain_bytes) {
-        Some((keys, distinct)) => {
-            let mut bytes = Vec::with_capacity(keys.len() * 2);
-            keys.iter().for_each(|key| bytes.extend_from_slice(&key.to_le_bytes()));
-            let keys = put_buffer(out, |out| out.extend_from_slice(&bytes));
-            put(out, &mut distinct.iter().copied());
-            let place = buffers.len() - 2;
-            buffers.insert(place, keys);
+    let values = texts::values(arrays);
+    let plain_bytes = (rows + 1) * 4 + values.iter().flatten().map(|value| value.len()).sum::<usize>();
+    match Dictionary::of(&values, plain_bytes) {
+        Some(Dictionary { keys, distinct }) => {
+            buffers.push(put_buffer(out, |out| put_all(out, &keys, |key| key.to_le_bytes())));
+            buffers.push(put_ends(out, distinct.iter().map(|value| value.len())));
+            buffers
+                .push(put_buffer(out, |out| distinct.iter().for_each(|value| out.extend_from_slice(value))));
             (Encoding::Dictionary, Statistics::of_bytes(of, distinct.into_iter()))
         }
         None => {
-            put(out, &mut values(arrays).map(Option::unwrap_or_default));
-            (Encoding::Plain, Statistics::of_bytes(of, values(arrays).flatten()))
+            buffers.push(put_ends(out, values.iter().map(|value| value.map_or(0, <[u8]>::len))));
+            buffers.push(put_buffer(out, |out| match whole(arrays) {
+                Some(parts) => parts.into_iter().for_each(|part| out.extend_from_slice(part)),
+                None => values.iter().flatten().for_each(|value| out.extend_from_slice(value)),
+            }));
+            (Encoding::Plain, Statistics::of_bytes(of, values.into_iter().flatten()))
         }
     }
 }
 
-/// Builds a dictionary: the key of each row, and the distinct values. `None` if there are no values, or as soon as
-/// the dictionary would take more than half the bytes of the plain values.
-fn dictionary(arrays: &[ArrayRef], rows: usize, plain_bytes: usize) -> Option<(Vec<u16>, Vec<&[u8]>)> {
-    let mut bytes = rows * 2 + 4;
-    let mut known: HashMap<&[u8], u16> = HashMap::new();
-    let (mut keys, mut distinct) = (Vec::new(), Vec::new());
-    for value in values(arrays) {
-        let Some(value) = value else {
-            keys.push(0);
-            continue;
-        };
-        let key = match known.get(value) {
-            Some(key) => *key,
-            None => {
-                bytes += 4 + value.len();
-                if bytes * 2 > plain_bytes {
-                    return None;
-                }
-                // The number of values is at most the number of rows, 65,536, so each has a `u16`.
-                let key = distinct.len() as u16;
-                known.insert(value, key);
-                distinct.push(value);
-                key
-            }
-        };
-        keys.push(key);
-    }
-    if distinct.is_empty() { None } else { Some((keys, distinct)) }
+/// Returns the bytes of all values of a column, if those of each array lie one behind the other.
+fn whole(arrays: &[ArrayRef]) -> Option<Vec<&[u8]>> {
+    arrays.iter().map(texts::contiguous).collect()
+}
+
+/// Appends the bytes of each value.
+fn put_all<T, const BYTES: usize>(out: &mut Vec<u8>, values: &[T], bytes: impl Fn(&T) -> [u8; BYTES]) {
+    let start = out.len();
+    out.resize(start + values.len() * BYTES, 0);
+    let (into, _) = out[start..].as_chunks_mut::<BYTES>();
+    into.iter_mut().zip(values).for_each(|(into, value)| *into = bytes(value));
+}
+
+/// Puts a buffer of offsets: 0, and where each value ends.
+fn put_ends(out: &mut Out, lengths: impl ExactSizeIterator<Item = usize>) -> BufferAt {
+    put_buffer(out, |out| {
+        let start = out.len();
+        out.resize(start + (lengths.len() + 1) * 4, 0);
+        let (into, _) = out[start + 4..].as_chunks_mut::<4>();
+        let mut end = 0u32;
+        for (into, bytes) in into.iter_mut().zip(lengths) {
+            end += bytes as u32;
+            *into = end.to_le_bytes();
+        }
+    })
 }

@@ -7,53 +7,97 @@
 //! the smallest and largest value of every column of a row group. A trailer of fixed size at the end of the file
 //! locates the footer.
 //!
-//! The modules `column_type`, `footer`, `layout` and `statistics` (the stored form) and `skipping` (which row groups
-//! a query can leave out) are pure: no I/O. `put` writes tables and `far_table` reads them. `query` runs a query,
-//! `shipping` runs its program at the nodes, and `placing` asks the planner where it should run.
+//! The modules `column_type`, `footer`, `layout`, `texts` and `statistics` (the stored form), `schema_mapping` (columns
+//! that change), `bounds`, `arrangement` and `manifest` (the files of a table), `skipping` (which row groups and files
+//! a query can leave out) and `compaction::choice` (which files become one) are pure: no I/O. `opened_files` reads
+//! footers, `far_table` reads the rows of a table, and `snapshot` and `opening` open it. `writing` writes files:
+//! `partitions` arranges their rows, `encoders` encodes their row groups on several threads, and `file_writer` writes
+//! these. `commit` adds the files to a table, for `put`, `transaction`, `changing`, `altering` and `compaction`.
+//! `query` runs a query, `shipping` runs its program at the nodes, and `placing` asks the planner where it should run.
 //!
 //! Never in this crate: an operator of our own over columns, or another file format.
 #![forbid(unsafe_code)]
 
+mod altering;
+mod arrangement;
+mod bounds;
+mod changing;
 mod column_type;
+mod commit;
+mod compaction;
+mod conflicts;
 mod counts;
+mod decoding;
+mod encoders;
 mod encryption;
 mod estimates;
 mod explain;
 mod far_table;
+mod file_change;
+mod file_writer;
 mod footer;
+mod history;
 mod joining;
 mod layout;
+pub mod manifest;
 mod names;
+mod opened_files;
+mod opening;
+mod options;
 mod others;
 mod pacing;
+mod partitions;
 mod placing;
 mod put;
 mod query;
 mod report;
 mod row_checksum;
+mod schema_mapping;
 mod scope;
 mod shipping;
 mod skipping;
+mod snapshot;
+mod statements;
 mod statistics;
+mod texts;
+mod transaction;
+mod watching;
 mod window;
+mod writing;
 
+pub use altering::{ColumnChange, alter_table};
+pub use arrangement::Arrangement;
+pub use changing::{GroupChange, change_rows};
+pub use commit::{Committed, roll_back};
+pub use compaction::compact;
 pub use counts::{ScanCounts, scan_counts};
 pub use estimates::{Estimate, Estimates};
 pub use explain::Explanation;
-pub use far_table::{FarTable, GroupLocation, TableInfo, TableReader, open_table, tables};
+pub use far_table::{FarTable, FilesOpened, GroupLocation, TableInfo, TableReader, tables};
 /// Keys of encrypted tables.
 pub use farpool_encryption::{TableKey, WrongKeyLength};
 /// Expressions, queries and the programs that queries are compiled to.
 pub use farpool_operators as operators;
-pub use footer::{BufferAt, ColumnChunk, Encoding, Footer, FooterEncryption, RowGroup, Trailer, WrongKey};
+pub use footer::{
+    BufferAt, ColumnChunk, Encoding, Footer, FooterEncryption, Form, RowGroup, Trailer, WrongKey,
+};
+pub use history::{HistoryEntry, history};
 pub use joining::{JoinBy, SemiJoin};
 pub use layout::{EncodedGroup, RowGroupEncoder, TableLayout};
 pub use names::{drop_table, has_table};
-pub use put::{MadeBy, PutOptions, put_table};
+pub use opening::{TableOnDemand, open_table, table_on_demand};
+pub use options::{Compaction, MadeBy, Progress, PutOptions, Written};
+pub use partitions::PARTITIONS_MAX;
+pub use put::put_table;
 pub use query::Answer;
 pub use report::Report;
+pub use schema_mapping::{BoundedColumns, COLUMN_LISTS_MAX, FieldIds};
 pub use skipping::may_pass;
+pub use snapshot::{TableSnapshot, table_snapshot};
+pub use statements::{RowsChanged, delete_rows, update_rows};
 pub use statistics::Statistics;
+pub use transaction::{TableTransaction, TransactionMade, append_rows};
+pub use watching::{TableChange, TableVersion, TableWatch, await_table, watch_table};
 
 pub use column_type::stored_schema;
 

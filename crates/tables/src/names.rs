@@ -24,6 +24,12 @@ pub fn has_table(pool: &Pool, name: &str) -> Result<bool, Error> {
     Ok(pool.list(&file)?.iter().any(|info| info.is_published && info.name == file))
 }
 
+/// Returns the error of a table that is not to replace the one of its name.
+pub(crate) fn there_is_one() -> Error {
+    let message = "a far table of this name exists; choose another name, or set `replace`";
+    Error::new(ErrorKind::Exists, message.to_owned())
+}
+
 /// Drops a far table: removes its name and frees its memory.
 pub fn drop_table(pool: &Pool, name: &str) -> Result<(), Error> {
     pool.delete(&file_name(name)?).map_err(|error| error.during(format_args!("dropping far table {name:?}")))

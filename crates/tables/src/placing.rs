@@ -13,10 +13,12 @@ use crate::FarTable;
 use crate::estimates::Estimates;
 use crate::footer::RowGroup;
 use crate::joining::Joining;
+use crate::names::file_name;
 use crate::report::Report;
 use crate::scope::Scope;
 use crate::shipping::{ScanSeen, located};
 use farpool_calls::{Observed, distance};
+use farpool_files::FarFile;
 use farpool_files::beneath::{InOneRegion, NodeLinks};
 use farpool_operators::run::data_type;
 use farpool_operators::{Instruction, Operator, Plan, Program, Type, Value};
@@ -129,7 +131,7 @@ impl<'t> Placing<'t> {
         let texts = bytes / rows.max(1.0) / columns.len().max(1) as f64;
         let width = |of: &Type| data_type(*of).primitive_width().map_or(texts.max(8.0), |width| width as f64);
         let row_bytes: f64 = near.output().iter().map(width).sum();
-        let file = table.file.name().to_owned();
+        let file = file_name(table.name()).unwrap_or_default();
         let program = near.encode().unwrap_or_default();
         let is_encrypted = table.is_encrypted();
         // The program counts columns among those that it reads, so their numbers in the table are part of the key.
@@ -151,7 +153,7 @@ impl<'t> Placing<'t> {
             leaves,
             factors: [1.0; 3],
         };
-        let is_shared = located(table, 0, &[]).is_some_and(|found| session.is_here(&found.region.node));
+        let is_shared = located(table, 0, &[], &[]).is_some_and(|found| session.is_here(&found.region.node));
         let observed = Observed::of(session);
         Placing {
             table,
@@ -169,6 +171,11 @@ impl<'t> Placing<'t> {
         }
     }
 
+    /// Returns the region that has the columns of a row group that the program reads. `None` if no node can run it.
+    fn located(&self, group: usize) -> Option<InOneRegion> {
+        located(self.table, group, &self.columns, &[])
+    }
+
     fn step(&self, groups: &[usize]) -> StepInput {
         let session = self.table.session();
         let mut nodes: Vec<(Arc<NodeLinks>, Share)> = Vec::new();
@@ -176,7 +183,7 @@ impl<'t> Placing<'t> {
         for index in groups {
             let Some(group) = self.table.row_groups().get(*index) else { continue };
             let bytes: f64 = group.buffers(&self.columns).map(|buffer| f64::from(buffer.bytes)).sum();
-            let Some(InOneRegion { region, .. }) = located(self.table, *index, &[]) else {
+            let Some(InOneRegion { region, .. }) = self.located(*index) else {
                 fetched_bytes += bytes;
                 continue;
             };
@@ -251,7 +258,7 @@ impl<'t> Placing<'t> {
         }
         let mut seen: Vec<u64> = Vec::new();
         for index in groups {
-            let Some(InOneRegion { region, .. }) = located(self.table, *index, &[]) else { continue };
+            let Some(InOneRegion { region, .. }) = self.located(*index) else { continue };
             let node = region.node.info.node.0;
             if seen.contains(&node) {
                 continue;
@@ -260,20 +267,22 @@ impl<'t> Placing<'t> {
             if region.node.is_shared() || self.observed.learned().link(node, Distance::Network).is_measured {
                 continue;
             }
-            self.probe_link(node, &self.table.row_groups()[*index]);
+            if let Some(file) = self.table.file_of(*index) {
+                self.probe_link(node, &file.file, &self.table.row_groups()[*index]);
+            }
         }
     }
 
     /// Measures the round trip of a link by reads of one byte, and its rate by reads of [`PROBE_BYTES`]. It takes the
     /// median of [`PROBES`] reads, because the first one connects.
-    fn probe_link(&self, node: u64, group: &RowGroup) {
+    fn probe_link(&self, node: u64, file: &FarFile, group: &RowGroup) {
         let session = self.table.session();
         let read = |bytes: u64, number: u64| -> Option<u64> {
             let bytes = bytes.min(group.end() - group.offset);
             let last = group.end() - bytes;
             let mut into = vec![0; bytes as usize];
             let begun = session.host().now();
-            self.table.file.read_at((group.offset + number * bytes).min(last), &mut into).ok()?;
+            file.read_at((group.offset + number * bytes).min(last), &mut into).ok()?;
             Some(session.host().now().0.saturating_sub(begun.0))
         };
         let middle = |bytes: u64| -> Option<u64> {
@@ -300,7 +309,7 @@ impl<'t> Placing<'t> {
                 // Several nodes answered at the same time, so each gets the whole time and its share of the bytes.
                 let mut seen: Vec<(u64, Distance)> = Vec::new();
                 for index in groups {
-                    let Some(InOneRegion { region, .. }) = located(self.table, *index, &[]) else { continue };
+                    let Some(InOneRegion { region, .. }) = self.located(*index) else { continue };
                     let node = region.node.info.node.0;
                     if !seen.iter().any(|(known, _)| *known == node) {
                         seen.push((node, distance(session, &region.node)));

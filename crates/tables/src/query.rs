@@ -20,6 +20,8 @@ use crate::report::Report;
 use crate::scope::Scope;
 use crate::shipping::{Shipping, located, shares};
 use crate::{FarTable, TableReader};
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
 use farpool_files::beneath::{self, NodeLinks, Waits};
@@ -50,13 +52,24 @@ fn batch_of(
     RecordBatch::try_new_with_options(schema, columns, &options).map_err(refused)
 }
 
+/// Returns top rows with their positions in the table, which a node has counted from row `first_row` of the table on.
+fn counted_from(first_row: u64, batch: RecordBatch) -> Result<RecordBatch, Error> {
+    let mut columns = batch.columns().to_vec();
+    let Some(positions) = columns.pop().filter(|_| first_row != 0) else { return Ok(batch) };
+    let positions = positions
+        .as_primitive_opt::<UInt64Type>()
+        .ok_or_else(|| refused("the rows of a top-k came without their positions in the table"))?;
+    columns.push(Arc::new(positions.unary::<_, UInt64Type>(|position| position.wrapping_add(first_row))));
+    RecordBatch::try_new(batch.schema(), columns).map_err(refused)
+}
+
 impl FarTable {
     /// Returns a query over all columns of the table, for the caller to narrow.
     ///
     /// Errors: [`ErrorKind::Invalid`] if queries do not support the type of a column, or if the table is encrypted
     /// and was opened without a key.
     pub fn query(&self) -> Result<Query, Error> {
-        self.check_key()?;
+        self.check_readable()?;
         let named = |field: &Arc<Field>| match type_of(field.data_type()) {
             Some(of) => Ok((field.name().clone(), of)),
             None => Err(refused(format_args!(
@@ -90,7 +103,8 @@ impl FarTable {
         let columns = self.query()?;
         let during = |error: Error| error.during(format_args!("querying far table {:?}", self.name()));
         self.check(plan, columns, groups).map_err(during)?;
-        let mut answer = self.answer(plan, placement, groups).map_err(during)?;
+        let answer = self.answer(plan, placement, groups).map_err(|error| self.cause_in_snapshot(error));
+        let mut answer = answer.map_err(during)?;
         count_scan(self.session(), &answer.report);
         answer.report.elapsed = Duration::from_nanos(host.now().0.saturating_sub(begun.0));
         Ok(answer)
@@ -302,7 +316,7 @@ impl<'t> Work<'t> {
         placement: Placement,
     ) -> Result<Work<'t>, Error> {
         let local = Local::new(table, Arc::clone(&scope.program), key_sets.to_vec())?;
-        let mut report = Report::new(placement, table.row_groups().len());
+        let mut report = Report::new(placement, table);
         report.trace = table.trace_of_query()?;
         report.semi_joins = joining.joins.clone();
         let positions = table.positions();
@@ -392,8 +406,12 @@ impl<'t> Work<'t> {
         while !undone.is_empty() {
             undone = self.ship(way, undone, &program, &uploads, &mut failed)?;
             way = Way::Ship;
-            if undone.iter().any(|group| located(self.table, *group, &failed).is_none()) {
-                beneath::look_for_copies(&self.table.file, Waits::WhileItIsThere);
+            let columns = &self.scope.columns;
+            let lost = undone.iter().filter(|group| located(self.table, **group, columns, &failed).is_none());
+            let mut files: Vec<_> = lost.filter_map(|group| self.table.file_of(*group)).collect();
+            files.dedup_by(|one, other| std::ptr::eq(*one, *other));
+            for of in files {
+                beneath::look_for_copies(&of.file, Waits::WhileItIsThere);
             }
         }
         Ok(())
@@ -415,7 +433,7 @@ impl<'t> Work<'t> {
             Some(Operator::Limit(rows)) => Some(*rows),
             _ => None,
         };
-        let keys = self.table.scan_keys(&self.scope.columns);
+        let keys = self.table.scan_keys();
         let shipping = Shipping::new(program.to_vec(), shares, rows_wanted)
             .with_keys(keys)
             .with_lookups(Arc::clone(uploads));
@@ -585,6 +603,7 @@ impl<'t> Work<'t> {
         let outcomes: Vec<_> = (0..shipping.shares.len()).map(|share| shipping.take_over(share)).collect();
         let is_enough = self.local.is_done() || shipping.is_enough(&outcomes);
         let (mut undone, mut unanswered) = (Vec::new(), Vec::new());
+        let is_top = matches!(self.scope.program.operators().last(), Some(Operator::Top { .. }));
         for (share, outcome) in shipping.shares.iter().zip(outcomes) {
             let is_unclaimed = |group: &usize| !claimed.contains(group) || mutant!(GroupCountedTwice);
             let unclaimed = || share.groups.iter().copied().filter(is_unclaimed);
@@ -602,7 +621,11 @@ impl<'t> Work<'t> {
                     report.node_bytes = report.node_bytes.saturating_add(shipped.read_bytes);
                     report.result_bytes += shipped.chunk_bytes;
                     report.node_time = report.node_time.saturating_add(Duration::from_nanos(shipped.busy_ns));
-                    self.shipped.extend(shipped.batches);
+                    let batches = shipped.batches.into_iter();
+                    for (group, batch) in batches {
+                        let batch = if is_top { counted_from(share.first_row, batch)? } else { batch };
+                        self.shipped.push((group, batch));
+                    }
                 }
                 Some(Err(error)) => {
                     self.report.refusals.push((share.node.info.name.to_string(), error.to_string()));

@@ -1,5 +1,6 @@
 //! Report of a query that has run: where its row groups were run, what crossed links, and what it took.
 
+use crate::FarTable;
 use crate::estimates::Estimates;
 use crate::joining::SemiJoin;
 use farpool_planner::{Placement, Way};
@@ -22,7 +23,11 @@ pub struct Report {
     pub tried: usize,
     /// True if the trial changed the choice.
     pub is_corrected: bool,
-    /// Number of row groups of the table.
+    /// Number of files of the table.
+    pub files: usize,
+    /// Number of files that were not opened, because by their bounds no row passes.
+    pub files_skipped: usize,
+    /// Number of row groups of the table's open files.
     pub row_groups: usize,
     /// Number of row groups that a node ran the program over.
     pub shipped: usize,
@@ -51,7 +56,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(placement: Placement, row_groups: usize) -> Report {
+    pub(crate) fn new(placement: Placement, table: &FarTable) -> Report {
         Report {
             trace: TraceId::NONE,
             placement,
@@ -59,7 +64,9 @@ impl Report {
             estimates: None,
             tried: 0,
             is_corrected: false,
-            row_groups,
+            files: table.files_opened().total,
+            files_skipped: table.files_opened().skipped(),
+            row_groups: table.row_groups().len(),
             shipped: 0,
             fetched: 0,
             skipped: 0,
@@ -84,6 +91,8 @@ impl Report {
         }
         self.tried += step.tried;
         self.is_corrected |= step.is_corrected;
+        self.files = self.files.max(step.files);
+        self.files_skipped = self.files_skipped.max(step.files_skipped);
         self.row_groups = self.row_groups.max(step.row_groups);
         self.shipped += step.shipped;
         self.fetched += step.fetched;
@@ -126,6 +135,9 @@ impl fmt::Display for Report {
              trace {}",
             self.result_bytes, self.fetched_bytes, self.node_time, self.client_time, self.elapsed, self.trace
         )?;
+        if self.files_skipped > 0 {
+            write!(f, "\nskipped: {} of {} files by their bounds", self.files_skipped, self.files)?;
+        }
         if let Some(estimates) = &self.estimates {
             write!(f, "\nexpected: {estimates}")?;
         }

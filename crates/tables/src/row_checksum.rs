@@ -41,17 +41,26 @@ impl RowChecksum {
         }
     }
 
+    /// Adds rows whose checksum is known.
+    pub(crate) fn merge(&mut self, other: RowChecksum) {
+        self.rows += other.rows;
+        self.low = self.low.wrapping_add(other.low);
+        self.high = self.high.wrapping_add(other.high);
+    }
+
     pub(crate) fn value(self) -> u128 {
         u128::from(self.high) << 64 | u128::from(self.low)
     }
 }
 
-fn mix(one: u64, other: u64) -> u64 {
+/// Mixes two hashes.
+pub(crate) fn mix(one: u64, other: u64) -> u64 {
     let product = u128::from(one ^ MIX[0]) * u128::from(other ^ MIX[1]);
     product as u64 ^ (product >> 64) as u64
 }
 
-fn hash(bytes: &[u8]) -> u64 {
+/// Returns a hash of the bytes of a value, the same in all versions.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
@@ -130,6 +139,12 @@ mod tests {
         let wanted = checksum(std::slice::from_ref(&whole));
         assert_eq!(wanted.0, 5);
         assert_eq!(checksum(&[whole.slice(3, 2), whole.slice(0, 3)]), wanted, "in another order, sliced");
+        let mut parts = [RowChecksum::default(); 2];
+        parts[0].add(&whole.slice(2, 3));
+        parts[1].add(&whole.slice(0, 2));
+        let [mut first, second] = parts;
+        first.merge(second);
+        assert_eq!((first.rows, first.value()), wanted, "merged");
         let dictionary = DictionaryArray::<Int32Type>::from_iter(WORDS);
         let forms: [ArrayRef; 3] = [
             Arc::new(LargeStringArray::from(WORDS.to_vec())),

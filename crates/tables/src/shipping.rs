@@ -10,56 +10,32 @@
 //! is a query with a limit that takes any rows: as soon as enough rows have arrived, all scans are stopped where they
 //! are.
 
-use crate::FarTable;
-use crate::column_type::RowLayout;
+mod shares;
+
+pub(crate) use shares::{Share, located, shares};
+
 use crate::encryption::ScanKeys;
-use crate::footer::{Encoding, RowGroup};
 use crate::joining::Upload;
 use crate::others::Others;
 use crate::pacing::{ChunkSeen, Pace};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use farpool_encryption::ChunkCipher;
-use farpool_files::beneath::{InOneRegion, LeasedRegion, NodeLinks, Repeat, Session, readable_in_one_region};
-use farpool_files::{Error, ErrorKind, Protection};
+use farpool_files::beneath::{NodeLinks, Repeat, Session};
+use farpool_files::{Error, ErrorKind};
 use farpool_host::HostEvent;
 use farpool_lock::Mutex;
 use farpool_operators::packed;
 use farpool_transport::recv_buffers::RecvBuffer;
 use farpool_transport::{Link, LinkError};
-use farpool_wire::codec::Field;
 use farpool_wire::control::*;
-use farpool_wire::limits::{FRAME_BODY_BYTES_MAX, LOOKUP_PART_BYTES_MAX, SCAN_GROUPS_MAX, SCAN_REGIONS_MAX};
-use farpool_wire::{Bytes, Handle, List, MonoNs, Payload, Reply, Request, TraceId, WireError};
+use farpool_wire::limits::LOOKUP_PART_BYTES_MAX;
+use farpool_wire::{Bytes, Handle, MonoNs, Payload, Reply, Request, TraceId, WireError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Requests for chunks of one scan that are under way at once.
 const CREDITS: usize = 8;
-/// Row groups, and bytes of their columns, after which a share is full whose node others can take the place of: so much
-/// runs again when the node is lost. Few row groups may be large, and many of these bytes take a node some 100 ms.
-const REPLACED_GROUPS: usize = 16;
-const REPLACED_BYTES: u64 = 128 << 20;
-/// Bytes of a request to open a scan that are kept for all but its row groups.
-const OPEN_BYTES_MAX: usize = 256 << 10;
-
-/// Row groups of one node that one scan covers.
-pub(crate) struct Share {
-    pub(crate) node: Arc<NodeLinks>,
-    /// Other nodes with these row groups.
-    pub(crate) others: Others,
-    /// Regions that hold the row groups.
-    regions: Vec<Arc<LeasedRegion>>,
-    /// Numbers of the row groups in the table.
-    pub(crate) groups: Vec<usize>,
-    /// Row groups as the request describes them to the node, in the order of `groups`.
-    described: Vec<ScanGroup>,
-    /// Bytes of `described` in the request.
-    bytes: usize,
-    /// Bytes of the columns of the row groups that the query reads.
-    column_bytes: u64,
-}
-
 /// Results of a scan.
 #[derive(Debug, Default)]
 pub(crate) struct Shipped {
@@ -129,129 +105,6 @@ pub(crate) struct Shipping {
     rows: AtomicU64,
     /// True if no further rows are needed.
     is_stopped: AtomicBool,
-}
-
-/// Sorts row groups by the nodes that hold them and are not in `without`. The second result has the row groups that
-/// cannot be read from one region.
-pub(crate) fn shares(
-    table: &FarTable,
-    groups: impl Iterator<Item = usize>,
-    columns: &[usize],
-    without: &[Arc<NodeLinks>],
-) -> (Vec<Share>, Vec<usize>) {
-    let (mut shares, mut rest): (Vec<Share>, Vec<usize>) = (Vec::new(), Vec::new());
-    let positions = table.positions();
-    let places = RowLayout::of(table.schema());
-    for index in groups {
-        let found = located(table, index, without).zip(table.row_groups().get(index));
-        let Some((InOneRegion { region, offset, has_others }, group)) = found else {
-            rest.push(index);
-            continue;
-        };
-        let others = match has_others {
-            true => Others::Known,
-            false if table.protection() == Protection::None => Others::None,
-            false => Others::Perhaps,
-        };
-        let described = |column: &usize| described(group, places.as_ref(), *column);
-        let column_bytes = group.buffers(columns).map(|buffer| u64::from(buffer.bytes)).sum();
-        let Some(columns) = columns.iter().map(described).collect() else {
-            rest.push(index);
-            continue;
-        };
-        let Ok(columns) = List::new(columns) else {
-            rest.push(index);
-            continue;
-        };
-        let described =
-            ScanGroup { region: 0, offset, rows: group.rows, position: positions[index], columns };
-        let mut encoded = Vec::new();
-        described.put(&mut encoded);
-        let is_open = |share: &&mut Share| {
-            Arc::ptr_eq(&share.node, &region.node)
-                && share.others == others
-                && may_grow(share.groups.len(), share.column_bytes, others)
-                && share.regions.len() < SCAN_REGIONS_MAX
-                && share.bytes + encoded.len() <= FRAME_BODY_BYTES_MAX - OPEN_BYTES_MAX
-        };
-        // The last share of a node is the one that has room.
-        match shares.iter_mut().rev().find(is_open) {
-            Some(share) => share.add(index, region, described, encoded.len(), column_bytes),
-            None => {
-                let mut share = Share::at(Arc::clone(&region.node), others);
-                share.add(index, region, described, encoded.len(), column_bytes);
-                shares.push(share);
-            }
-        }
-    }
-    (shares, rest)
-}
-
-/// Reports whether a share with so many row groups and bytes of columns takes another row group.
-fn may_grow(groups: usize, column_bytes: u64, others: Others) -> bool {
-    let is_enough = groups >= REPLACED_GROUPS && column_bytes >= REPLACED_BYTES;
-    groups < SCAN_GROUPS_MAX && !(others == Others::Known && is_enough)
-}
-
-/// Returns the region of a node not in `without` that holds a row group as a whole. `None` if no one region does.
-pub(crate) fn located(table: &FarTable, index: usize, without: &[Arc<NodeLinks>]) -> Option<InOneRegion> {
-    let group = table.row_groups().get(index)?;
-    readable_in_one_region(&table.file, group.offset..group.end(), without)
-}
-
-fn described(group: &RowGroup, places: Option<&RowLayout>, column: usize) -> Option<ScanColumn> {
-    let chunk = group.columns.get(column)?;
-    let buffer = |at: &crate::BufferAt| ScanBuffer { offset: at.offset, bytes: at.bytes };
-    let mut buffers: Vec<ScanBuffer> = chunk.buffers.iter().map(buffer).collect();
-    if chunk.encoding == Encoding::Rows {
-        let places = places?;
-        let (start, bytes) = (*places.starts.get(column)?, places.row_bytes);
-        buffers.push(ScanBuffer { offset: start as u32, bytes: bytes as u32 });
-    }
-    let buffers = List::new(buffers).ok()?;
-    Some(ScanColumn { layout: chunk.encoding, null_count: chunk.null_count, buffers })
-}
-
-impl Share {
-    fn at(node: Arc<NodeLinks>, others: Others) -> Share {
-        let (regions, groups, described) = (Vec::new(), Vec::new(), Vec::new());
-        Share { node, others, regions, groups, described, bytes: 0, column_bytes: 0 }
-    }
-
-    fn add(
-        &mut self,
-        index: usize,
-        region: Arc<LeasedRegion>,
-        mut described: ScanGroup,
-        bytes: usize,
-        column_bytes: u64,
-    ) {
-        let known = self.regions.iter().position(|known| Arc::ptr_eq(known, &region));
-        let place = known.unwrap_or(self.regions.len());
-        if known.is_none() {
-            self.regions.push(region);
-        }
-        described.region = place as u32;
-        self.groups.push(index);
-        self.described.push(described);
-        self.bytes += bytes;
-        self.column_bytes += column_bytes;
-    }
-
-    fn request(&self, program: &[u8], lookups: &[Handle], seals: ScanSeals) -> Result<Request, WireError> {
-        let right = |region: &Arc<LeasedRegion>| ScanRegion {
-            region: region.region,
-            epoch: region.epoch,
-            handle: region.handle,
-        };
-        Ok(Request::OpenScan(OpenScan {
-            program: Bytes::new(program.to_vec())?,
-            lookups: List::new(lookups.to_vec())?,
-            regions: List::new(self.regions.iter().map(right).collect())?,
-            groups: List::new(self.described.clone())?,
-            seals,
-        }))
-    }
 }
 
 impl Shipping {
@@ -498,7 +351,8 @@ impl Shipping {
             session.check_lease(region)?;
         }
         let refused = |error: WireError| Error::new(ErrorKind::Invalid, error.to_string());
-        let (seals, cipher) = self.keys.for_scan(session, &share.node)?;
+        let (seals, cipher) =
+            self.keys.for_scan(session, &share.node, share.decryption.as_deref(), &share.in_file)?;
         let open = share.request(&self.program, lookups, seals).map_err(refused)?;
         let mut shipped = Shipped::default();
         let connected = share.others.brief_deadline(session);
@@ -644,19 +498,6 @@ mod tests {
         let rows = Int64Array::from_iter_values(0..count);
         let batch = RecordBatch::try_from_iter([("n", Arc::new(rows) as _)]).expect("a batch");
         Some(Ok(Shipped { batches: vec![(0, batch)], ..Shipped::default() }))
-    }
-
-    #[test]
-    fn share_that_others_can_take_the_place_of_is_short() {
-        let (few, many) = (REPLACED_GROUPS - 1, REPLACED_GROUPS);
-        assert!(
-            may_grow(few, REPLACED_BYTES, Others::Known),
-            "its row groups are large, and one of them runs as a whole"
-        );
-        assert!(may_grow(many, REPLACED_BYTES - 1, Others::Known), "they take a moment");
-        assert!(!may_grow(many, REPLACED_BYTES, Others::Known));
-        assert!(may_grow(many, REPLACED_BYTES, Others::None), "nobody could run them again");
-        assert!(!may_grow(SCAN_GROUPS_MAX, 0, Others::None));
     }
 
     #[test]

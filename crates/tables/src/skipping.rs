@@ -9,11 +9,14 @@
 //! A skipped row group raises no error, also if one of its rows would have raised one because a value does not fit
 //! its type.
 //!
+//! Whole files are judged in the same way, by the bounds that the manifest keeps of some columns.
+//!
 //! Never here: a byte of a column, or a row.
 
 use crate::FarTable;
 use crate::footer::{ColumnChunk, RowGroup};
 use crate::statistics::Statistics;
+use arrow_schema::Schema;
 use farpool_operators::run::{as_float, rescaled, widened};
 use farpool_operators::{
     Arithmetic, Comparison, Expression, Instruction, KeySet, Operator, Plan, Program, Type, Value,
@@ -23,14 +26,44 @@ use std::sync::Arc;
 /// Reports whether some row of the group may pass the program's filters and have its keys in the sets of its
 /// semi-joins. The columns of the program are all columns of the table.
 pub fn may_pass(near: &Program, key_sets: &[Arc<KeySet>], group: &RowGroup) -> bool {
+    some_may_pass(near, key_sets, |place, of| {
+        group.columns.get(place).map(|chunk| of_chunk(of, chunk, group.rows))
+    })
+}
+
+/// Bounds of the values in a data file, as its manifest has them.
+#[derive(Clone, Copy)]
+pub(crate) struct FileBounds<'f> {
+    /// Columns of the table.
+    pub(crate) schema: &'f Schema,
+    /// Numbers of the columns whose bounds are kept.
+    pub(crate) bounded: &'f [u16],
+    /// Bounds of these columns.
+    pub(crate) bounds: &'f [Option<Statistics>],
+}
+
+/// Reports whether some row of a data file may pass, as [`may_pass`] does for a row group.
+pub(crate) fn file_may_pass(near: &Program, key_sets: &[Arc<KeySet>], file: FileBounds<'_>) -> bool {
+    some_may_pass(near, key_sets, |place, of| {
+        let is_null = file.schema.fields().get(place)?.is_nullable();
+        let kept = file.bounded.iter().position(|column| usize::from(*column) == place);
+        // A column without bounds may have any value: of how many nulls there are nothing is known.
+        let known = kept.and_then(|kept| file.bounds.get(kept)).and_then(Option::as_ref);
+        Some(known.map_or(May { is_null, ..May::anything(of) }, |known| of_bounds(of, known, is_null)))
+    })
+}
+
+/// Reports whether some row may pass. `of_column` has the possible values of a column of the table.
+fn some_may_pass(
+    near: &Program,
+    key_sets: &[Arc<KeySet>],
+    of_column: impl Fn(usize, Type) -> Option<May>,
+) -> bool {
     let mut projected: Option<Vec<May>> = None;
     for (operator, step) in near.operators().iter().zip(near.steps()) {
         let column = |place: usize| match &projected {
             Some(columns) => columns.get(place).cloned(),
-            None => {
-                let of = near.input().get(place)?;
-                group.columns.get(place).map(|chunk| of_chunk(*of, chunk, group.rows))
-            }
+            None => of_column(place, *near.input().get(place)?),
         };
         let result = |expression: &Expression| evaluate(expression, &|place| column(usize::from(place)));
         match operator {
@@ -154,6 +187,11 @@ fn of_chunk(of: Type, chunk: &ColumnChunk, rows: u32) -> May {
     let Some(known) = &chunk.statistics else {
         return May { of, is_null, values: (chunk.null_count < rows).then_some((None, None)) };
     };
+    of_bounds(of, known, is_null)
+}
+
+/// Returns the possible values of a column of which bounds are known.
+fn of_bounds(of: Type, known: &Statistics, is_null: bool) -> May {
     let Statistics { min, max, is_max_truncated, has_nan, .. } = known;
     if *has_nan {
         // The sign of NaN is not known, and by the sign it orders below or above all other values.

@@ -32,6 +32,16 @@ pub struct Statistics {
     pub has_nan: bool,
 }
 
+/// Compares two values of a column. `None` for floats.
+fn order(one: &Value, other: &Value) -> Option<std::cmp::Ordering> {
+    match (one, other) {
+        (Value::Boolean(one), Value::Boolean(other)) => Some(one.cmp(other)),
+        (Value::Integer(one), Value::Integer(other)) => Some(one.cmp(other)),
+        (Value::Bytes(one), Value::Bytes(other)) => Some(one.cmp(other)),
+        _ => None,
+    }
+}
+
 impl Statistics {
     pub(crate) fn put(of_column: Option<&Statistics>, of: &DataType, out: &mut Vec<u8>) {
         let Some(known) = of_column else { return out.push(0) };
@@ -60,6 +70,27 @@ impl Statistics {
         }))
     }
 
+    /// Returns bounds of all values of which these are bounds. `None` if one is not known. Floats are not compared.
+    pub(crate) fn over<'a>(all: impl IntoIterator<Item = Option<&'a Statistics>>) -> Option<Statistics> {
+        let mut all = all.into_iter();
+        let mut over = all.next()??.clone();
+        for one in all {
+            let one = one?;
+            let min = order(&one.min, &over.min)?;
+            if min.is_lt() {
+                (over.min, over.is_min_truncated) = (one.min.clone(), one.is_min_truncated);
+            }
+            over.is_min_truncated |= min.is_eq() && one.is_min_truncated;
+            let max = order(&one.max, &over.max)?;
+            if max.is_gt() {
+                (over.max, over.is_max_truncated) = (one.max.clone(), one.is_max_truncated);
+            }
+            over.is_max_truncated |= max.is_eq() && one.is_max_truncated;
+            over.has_nan |= one.has_nan;
+        }
+        Some(over)
+    }
+
     fn exact(min: Value, max: Value) -> Statistics {
         Statistics { min, max, is_min_truncated: false, is_max_truncated: false, has_nan: false }
     }
@@ -67,10 +98,19 @@ impl Statistics {
     /// Returns the statistics of text or binary values; `None` if there are no values.
     pub(crate) fn of_bytes<'a>(of: &DataType, values: impl Iterator<Item = &'a [u8]>) -> Option<Statistics> {
         let is_text = *of == DataType::Utf8;
-        let (min, max) = values.fold(None, |bounds, value| match bounds {
-            None => Some((value, value)),
-            Some((min, max)) => Some((value.min(min), value.max(max))),
-        })?;
+        let mut values = values.map(|value| (first_bytes(value), value));
+        let first = values.next()?;
+        let (mut min, mut max) = (first, first);
+        for value in values {
+            // Most values are neither, which their first bytes show.
+            if value.0 <= min.0 {
+                min = min.min(value);
+            }
+            if value.0 >= max.0 {
+                max = max.max(value);
+            }
+        }
+        let ((_, min), (_, max)) = (min, max);
         let truncated = |value: &[u8]| {
             let mut bytes = value.len().min(BOUND_BYTES_MAX);
             // Truncates at a character boundary: continuation bytes of UTF-8 begin with the bits 10.
@@ -120,13 +160,25 @@ impl Statistics {
     }
 }
 
-/// Calls `each` with every value of a column that is not NULL.
-fn each_value<T: ArrowPrimitiveType>(arrays: &[ArrayRef], mut each: impl FnMut(T::Native)) {
+/// Returns a number whose order is that of the values, where it differs.
+fn first_bytes(value: &[u8]) -> u64 {
+    match value.first_chunk() {
+        Some(first) => u64::from_be_bytes(*first),
+        None => {
+            let mut first = [0; 8];
+            first[..value.len()].copy_from_slice(value);
+            u64::from_be_bytes(first)
+        }
+    }
+}
+
+/// Calls `each` with the values of a column that are not NULL, in as few slices as possible.
+fn each_slice<T: ArrowPrimitiveType>(arrays: &[ArrayRef], mut each: impl FnMut(&[T::Native])) {
     for array in arrays {
         let array = array.as_primitive::<T>();
-        match array.nulls() {
-            None => array.values().iter().copied().for_each(&mut each),
-            Some(_) => array.iter().flatten().for_each(&mut each),
+        match array.nulls().filter(|nulls| nulls.null_count() > 0) {
+            None => each(array.values()),
+            Some(nulls) => nulls.valid_slices().for_each(|(from, to)| each(&array.values()[from..to])),
         }
     }
 }
@@ -136,10 +188,10 @@ where
     T::Native: Ord + Into<i128>,
 {
     let mut bounds: Option<(T::Native, T::Native)> = None;
-    each_value::<T>(arrays, |value| {
-        let (min, max) = bounds.get_or_insert((value, value));
-        *min = value.min(*min);
-        *max = value.max(*max);
+    each_slice::<T>(arrays, |values| {
+        let Some(first) = values.first() else { return };
+        let before = bounds.unwrap_or((*first, *first));
+        bounds = Some(values.iter().fold(before, |(min, max), value| (min.min(*value), max.max(*value))));
     });
     bounds.map(|(min, max)| (min.into(), max.into()))
 }
@@ -152,15 +204,19 @@ fn floats<T: ArrowPrimitiveType>(
 where
     T::Native: PartialOrd,
 {
-    let (mut bounds, mut has_nan) = (None, false);
-    each_value::<T>(arrays, |value| {
-        if is_nan(value) {
-            has_nan = true;
-            return;
-        }
-        let (min, max) = bounds.get_or_insert((value, value));
-        *min = if value < *min { value } else { *min };
-        *max = if value > *max { value } else { *max };
+    let mut bounds: Option<(T::Native, T::Native)> = None;
+    let mut has_nan = false;
+    each_slice::<T>(arrays, |values| {
+        has_nan |= values.iter().any(|value| is_nan(*value));
+        let Some(first) = values.iter().find(|value| !is_nan(**value)) else { return };
+        // NaN is neither less nor greater than another value.
+        let smaller = |one: T::Native, other: T::Native| if other < one { other } else { one };
+        let greater = |one: T::Native, other: T::Native| if other > one { other } else { one };
+        let before = bounds.unwrap_or((*first, *first));
+        let both = |(min, max): (T::Native, T::Native), value: &T::Native| {
+            (smaller(min, *value), greater(max, *value))
+        };
+        bounds = Some(values.iter().fold(before, both));
     });
     let (min, max) = bounds?;
     Some(Statistics { has_nan, ..Statistics::exact(Value::Float(bits(min)), Value::Float(bits(max))) })

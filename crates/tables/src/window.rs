@@ -2,8 +2,9 @@
 //! (`spec/function.md`).
 
 use crate::FarTable;
-use crate::column_type::{RowLayout, type_code};
+use crate::column_type::type_code;
 use crate::footer::{ColumnChunk, Encoding, RowGroup};
+use crate::schema_mapping::FileColumns;
 use arrow_schema::{DataType, TimeUnit};
 use farpool_calls::abi::{Column, ColumnBuffers, put_columns, put_row_group};
 use farpool_calls::{Caller, CallerOptions, Columns};
@@ -17,8 +18,6 @@ struct TableColumns {
     table: FarTable,
     /// Numbers of the columns in the table.
     indexes: Vec<usize>,
-    /// Positions of the columns in a row. `None` if the table is not in the row layout.
-    places: Option<RowLayout>,
 }
 
 impl FarTable {
@@ -45,9 +44,19 @@ impl FarTable {
             let message = "a range cannot be set for a table: its window is the whole table";
             return Err(during(Error::new(ErrorKind::Invalid, message)));
         }
-        let columns = TableColumns { table: self.clone(), indexes, places: RowLayout::of(schema) };
+        if !(0..self.row_groups().len()).all(|group| self.has_in_file(group, &indexes)) {
+            let message = "a column was added, or its type was widened, after rows were written, and functions see \
+                           what was written: compact the table first";
+            return Err(during(Error::new(ErrorKind::Invalid, message)));
+        }
+        let columns = TableColumns { table: self.clone(), indexes };
         columns.encode(&|_| true).map_err(during)?;
-        Ok(Caller::over(self.file(), options).map_err(during)?.with_columns(Box::new(columns)))
+        let Some(file) = self.only_file() else {
+            let message =
+                "the table has several files or none, and functions see one file: compact the table first";
+            return Err(during(Error::new(ErrorKind::Invalid, message)));
+        };
+        Ok(Caller::over(file, options).map_err(during)?.with_columns(Box::new(columns)))
     }
 }
 
@@ -68,8 +77,9 @@ impl Columns for TableColumns {
         let mut position = 0;
         for (index, group) in groups.iter().enumerate() {
             if is_listed(index) {
+                let file = self.table.file_of(index).map(|file| &*file.columns);
                 let chunk =
-                    |index: &usize| group.columns.get(*index).map(|chunk| self.chunk(group, *index, chunk));
+                    |column: &usize| Some(buffers_of(group, file?, *column, group.columns.get(*column)?));
                 let chunks: Vec<ColumnBuffers> = self.indexes.iter().filter_map(chunk).collect();
                 put_row_group(group.rows.into(), position, &chunks, &mut bytes);
             }
@@ -88,25 +98,23 @@ impl Columns for TableColumns {
     }
 }
 
-impl TableColumns {
-    fn chunk(&self, group: &RowGroup, index: usize, of: &ColumnChunk) -> ColumnBuffers {
-        let encoding = match of.encoding {
-            Encoding::Plain => 0,
-            Encoding::Dictionary => 1,
-            Encoding::Rows => 2,
-        };
-        let mut chunk =
-            ColumnBuffers { encoding, null_count: of.null_count.into(), ..ColumnBuffers::default() };
-        let from = usize::from(of.null_count == 0);
-        for (into, buffer) in chunk.buffers[from..].iter_mut().zip(&of.buffers) {
-            *into = (group.offset + u64::from(buffer.offset), buffer.bytes.into());
-        }
-        if let (Encoding::Rows, Some(places)) = (of.encoding, &self.places) {
-            let begins = places.starts.get(index).copied().unwrap_or(0);
-            chunk.buffers[2] = (begins as u64, places.row_bytes as u64);
-        }
-        chunk
+/// Returns where a column of a row group lies in the file.
+fn buffers_of(group: &RowGroup, file: &FileColumns, column: usize, of: &ColumnChunk) -> ColumnBuffers {
+    let encoding = match of.encoding {
+        Encoding::Plain => 0,
+        Encoding::Dictionary => 1,
+        Encoding::Rows => 2,
+    };
+    let mut chunk = ColumnBuffers { encoding, null_count: of.null_count.into(), ..ColumnBuffers::default() };
+    let from = usize::from(of.null_count == 0);
+    for (into, buffer) in chunk.buffers[from..].iter_mut().zip(&of.buffers) {
+        *into = (group.offset + u64::from(buffer.offset), buffer.bytes.into());
     }
+    if let (Encoding::Rows, Some(places), Some(place)) = (of.encoding, file.rows(), file.same_place(column)) {
+        let begins = places.starts.get(place).copied().unwrap_or(0);
+        chunk.buffers[2] = (begins as u64, places.row_bytes as u64);
+    }
+    chunk
 }
 
 fn column(of: &DataType) -> Column {

@@ -245,9 +245,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_trailer_or_an_error(bytes in any::<[u8; 32]>(), length in any::<u64>(), offset in 0..1u64 << 40, footer in 0..1u32 << 20, is_encrypted in any::<bool>()) {
+    fn any_bytes_are_a_trailer_or_an_error(bytes in any::<[u8; 32]>(), length in any::<u64>(), offset in 0..1u64 << 40, footer in 0..1u32 << 20, form in proptest::sample::select(vec![Form::Rows, Form::EncryptedRows, Form::Manifest, Form::EncryptedManifest])) {
         let _ = Trailer::take(&bytes, length);
-        let trailer = Trailer { footer_offset: offset, footer_bytes: footer, footer_crc: 7, is_encrypted };
+        let trailer = Trailer { footer_offset: offset, footer_bytes: footer, footer_crc: 7, form };
         let mut put = Vec::new();
         trailer.put(&mut put);
         let put: [u8; 32] = put.try_into().expect("32 bytes");

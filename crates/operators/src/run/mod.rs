@@ -28,7 +28,7 @@ pub use lookup::key_set::KeySet;
 pub use lookup::keys::Keys;
 pub use lookup::{LookupTable, Lookups};
 pub use merge::Merge;
-pub use sort::sorted;
+pub use sort::{SameValues, sorted, sorted_by_values};
 
 use crate::expression::Flaw;
 use crate::program::{Operator, Program};

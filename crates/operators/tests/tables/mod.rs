@@ -45,8 +45,10 @@ pub fn batch(types: &[Type], rows: &[Row], is_dictionary: bool) -> RecordBatch {
         column(*of, &values, is_dictionary)
     };
     let columns: Vec<ArrayRef> = types.iter().enumerate().map(column).collect();
-    let field = |column: &ArrayRef| Field::new("c", column.data_type().clone(), true);
-    let schema = Schema::new(columns.iter().map(field).collect::<Vec<_>>());
+    let field = |(index, column): (usize, &ArrayRef)| {
+        Field::new(format!("c{index}"), column.data_type().clone(), true)
+    };
+    let schema = Schema::new(columns.iter().enumerate().map(field).collect::<Vec<_>>());
     let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
     RecordBatch::try_new_with_options(Arc::new(schema), columns, &options).unwrap()
 }
