@@ -6,7 +6,7 @@ use crate::monitored::MonitoredBroker;
 use crate::signals::Stop;
 use crate::{Outcome, exposure, monitoring, supervisor, units};
 use farpool_broker::stores::{MemoryStore, Rebuilt, RedbStore, Store};
-use farpool_broker::{Broker, BrokerSettings, LeaseSettings, Quotas};
+use farpool_broker::{Broker, BrokerSettings, LeaseSettings, Quotas, SnapshotSettings};
 use farpool_etcd::{Etcd, EtcdAddress, EtcdTls};
 use farpool_wire::Name;
 use std::collections::BTreeMap;
@@ -55,6 +55,15 @@ pub(crate) struct Args {
     /// Limit for each tenant without a --quota, except the administrator [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     default_quota: Option<u64>,
+    /// How many snapshots of a far table are kept beside the latest one
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    snapshots_kept: u32,
+    /// How long a snapshot of a far table is kept after another one has replaced it
+    #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "10m")]
+    snapshot_age: u32,
+    /// How long it is kept if a reader still uses it
+    #[arg(long, value_name = "TIME", value_parser = units::millis, default_value = "24h")]
+    snapshot_hold: u32,
     #[command(flatten)]
     monitoring: monitoring::Args,
     #[command(flatten)]
@@ -128,7 +137,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if let Some(mistake) = lease.mistakes().first() {
         return Err(Failure::Usage(format!("--ttl {} ms --grace {} ms: {mistake}", args.ttl, args.grace)));
     }
-    let settings = BrokerSettings { lease, quotas: quotas_of(args)? };
+    let snapshots = SnapshotSettings {
+        count_max: args.snapshots_kept,
+        age_ms_max: args.snapshot_age.into(),
+        hold_ms_max: args.snapshot_hold.into(),
+    };
+    if let Some(mistake) = snapshots.mistakes().first() {
+        return Err(Failure::Usage(format!("--snapshot-age, --snapshot-hold: {mistake}")));
+    }
+    let settings = BrokerSettings { lease, quotas: quotas_of(args)?, snapshots, ..BrokerSettings::default() };
     let endpoint = args.monitoring.endpoint(exposure.tls.as_ref())?;
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Failure::Failed(format!(

@@ -36,6 +36,7 @@ impl Monitored for MonitoredBroker {
         into.set(&families::BROKER_TERM, &[], report.term.0);
         into.set(&families::POOL_SESSIONS, &[], report.sessions.into());
         into.set(&families::POOL_TICKETS, &[], report.tickets_open.into());
+        into.set(&families::POOL_WAITS, &[], leading.waiting() as u64);
         measure_files(&leading, into);
         let repairs = leading.repairs();
         for (state, files, bytes) in [
