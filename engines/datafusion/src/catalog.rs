@@ -1,16 +1,22 @@
 //! Catalog, schema and table providers that show the far tables of a pool to DataFusion, beside other registered
 //! tables.
 
+use crate::as_of::parts_of;
 use crate::source::{FarSource, GroupsEach};
+use crate::translate::condition;
 use crate::{external, statistics};
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{CatalogProvider, SchemaProvider, Session};
-use datafusion::common::{Result, Statistics, exec_datafusion_err, exec_err};
+use datafusion::common::{DFSchema, Result, Statistics, exec_datafusion_err, exec_err};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
+use farpool::operators::run::type_of;
+use farpool::operators::{Instruction, Operator, Program};
+use farpool::table::TableOnDemand;
 use farpool::{ErrorKind, FarTable, Pool, TraceId};
 use farpool_lock::RwLock;
 use std::collections::BTreeMap;
@@ -18,22 +24,42 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Table provider over one far table.
+/// Table provider over one far table. The files of a table with snapshots are opened when it is scanned, but for those
+/// in which no row passes the filters of the scan.
 #[derive(Debug)]
 pub struct FarTableProvider {
-    table: FarTable,
+    table: TableOnDemand,
 }
 
 impl FarTableProvider {
-    /// Makes a provider of an open table.
-    pub fn new(table: FarTable) -> FarTableProvider {
-        FarTableProvider { table }
+    /// Makes a provider of a table.
+    pub fn new(table: impl Into<TableOnDemand>) -> FarTableProvider {
+        FarTableProvider { table: table.into() }
     }
 
     /// Returns the table.
-    pub fn table(&self) -> &FarTable {
+    pub fn table(&self) -> &TableOnDemand {
         &self.table
     }
+}
+
+/// Opens the files that filters over columns of a table do not rule out. Filters that are not understood rule out none.
+fn open_passing(table: &TableOnDemand, filters: &[Arc<dyn PhysicalExpr>]) -> Result<FarTable> {
+    let types = table.schema().fields().iter().map(|field| type_of(field.data_type()));
+    let known = filters.iter().filter_map(|filter| condition(filter, table.schema()).ok());
+    let all = known.reduce(|mut all, one| {
+        all.extend(one);
+        all.push(Instruction::And);
+        all
+    });
+    let steps = all.map(Operator::Filter).into_iter().collect();
+    // Columns of types that queries do not know are an error later.
+    let near = types.collect::<Option<Vec<_>>>().and_then(|types| Program::check(types, steps).ok());
+    let opened = match near {
+        Some(near) => table.open_passing(&near, &[]),
+        None => table.open_all(),
+    };
+    opened.map_err(external)
 }
 
 #[async_trait]
@@ -47,20 +73,30 @@ impl TableProvider for FarTableProvider {
     }
 
     fn statistics(&self) -> Option<Statistics> {
-        let all: Vec<usize> = (0..self.table.schema().fields().len()).collect();
-        Some(statistics::of_table(&self.table, &all))
+        Some(match self.table.opened() {
+            Some(table) => {
+                let all: Vec<usize> = (0..table.schema().fields().len()).collect();
+                statistics::of_table(table, &all)
+            }
+            None => statistics::of_manifest(&self.table),
+        })
     }
 
-    // Filters are pushed down later, from the physical plan, when DataFusion has simplified them.
+    // Filters are applied later, from the physical plan, when DataFusion has simplified them. Here they only rule out
+    // files.
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        Ok(vec![TableProviderFilterPushDown::Unsupported; filters.len()])
+        let support = match self.table.may_skip_files() {
+            true => TableProviderFilterPushDown::Inexact,
+            false => TableProviderFilterPushDown::Unsupported,
+        };
+        Ok(vec![support; filters.len()])
     }
 
     async fn scan(
         &self,
         state: &dyn Session,
         projection: Option<&Vec<usize>>,
-        _filters: &[Expr],
+        filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let all: Vec<usize>;
@@ -72,7 +108,17 @@ impl TableProvider for FarTableProvider {
             }
         };
         let each = state.config().get_extension::<GroupsEach>().map_or(GroupsEach::default(), |each| *each);
-        let table = self.table.clone().traced(trace_of(state));
+        let described = DFSchema::try_from(self.schema())?;
+        let physical = |filter: &Expr| state.create_physical_expr(filter.clone(), &described).ok();
+        let filters: Vec<_> = filters.iter().filter_map(physical).collect();
+        let table = self.table.clone();
+        let opened = match self.table.opened() {
+            Some(table) => table.clone(),
+            None => tokio::task::spawn_blocking(move || open_passing(&table, &filters)).await.map_err(
+                |error| exec_datafusion_err!("opening far table {:?}: {error}", self.table.name()),
+            )??,
+        };
+        let table = opened.traced(trace_of(state));
         let source = FarSource::try_new(table, columns, state.config().target_partitions(), each)?;
         let scan = DataSourceExec::from_data_source(source);
         Ok(match limit.and_then(|limit| scan.with_fetch(Some(limit))) {
@@ -138,12 +184,20 @@ impl SchemaProvider for FarSchema {
             return Ok(Some(other));
         }
         let (pool, wanted) = (self.pool.clone(), name.to_owned());
-        let opened = tokio::task::spawn_blocking(move || pool.table(&wanted)).await;
-        match opened.map_err(|error| exec_datafusion_err!("opening far table {name:?}: {error}"))? {
-            Ok(table) => Ok(Some(Arc::new(FarTableProvider::new(table)))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(external(error)),
-        }
+        let open = move || match parts_of(&wanted) {
+            Some((table, snapshot)) => match pool.has_table(table)? {
+                true => pool.table_on_demand(table, Some(snapshot), None).map(Some),
+                false => Ok(None),
+            },
+            None => match pool.table_on_demand(&wanted, None, None) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                opened => opened.map(Some),
+            },
+        };
+        let opened = tokio::task::spawn_blocking(open).await;
+        let opened = opened.map_err(|error| exec_datafusion_err!("opening far table {name:?}: {error}"))?;
+        let provider = |table| Arc::new(FarTableProvider::new(table)) as Arc<dyn TableProvider>;
+        Ok(opened.map_err(external)?.map(provider))
     }
 
     fn register_table(
@@ -163,13 +217,14 @@ impl SchemaProvider for FarSchema {
         if other.is_some() || !self.table_exist(name) {
             return Ok(other);
         }
-        let table = self.pool.table(name).map_err(external)?;
+        let table = self.pool.table_on_demand(name, None, None).map_err(external)?;
         self.pool.drop_table(name).map_err(external)?;
         Ok(Some(Arc::new(FarTableProvider::new(table))))
     }
 
     fn table_exist(&self, name: &str) -> bool {
-        self.other(name).is_some() || self.pool.has_table(name).unwrap_or_default()
+        let far = || parts_of(name).is_none() && self.pool.has_table(name).unwrap_or_default();
+        self.other(name).is_some() || far()
     }
 }
 

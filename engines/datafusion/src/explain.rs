@@ -22,10 +22,17 @@ pub(crate) fn outlook(
     let ways = Way::ALL.map(|way| format!("{way} {:.1?}", all.of(way).time));
     let (groups, expected) =
         (format!("{} of {}", source.groups_that_may_pass().len(), told.row_groups_total), ways.join(", "));
+    let opened = told.files_total - told.files_skipped;
     if form == DisplayFormatType::TreeRender {
+        if told.files_skipped > 0 {
+            writeln!(f, "files={opened} of {}", told.files_total)?;
+        }
         writeln!(f, "row groups={groups}")?;
         writeln!(f, "expected={expected}")?;
         return writeln!(f, "choice={}", all.choice);
+    }
+    if told.files_skipped > 0 {
+        write!(f, ", files={opened} of {}", told.files_total)?;
     }
     write!(f, ", row groups={groups}, expected=[{expected}], choice={}: {}", all.choice, all.why)
 }
@@ -81,8 +88,11 @@ fn scan(source: &FarSource) -> Value {
         "columns": told.as_ref().map(|told| &told.columns),
         "rows": told.as_ref().map(|told| told.rows),
         "bytes": told.as_ref().map(|told| told.bytes),
+        "files": told.as_ref().map(|told| told.files_total - told.files_skipped),
+        "files_total": told.as_ref().map(|told| told.files_total),
         "row_groups": told.as_ref().map(|_| source.groups_that_may_pass().len()),
         "row_groups_total": told.as_ref().map(|told| told.row_groups_total),
+        "row_groups_of_earlier_columns": told.as_ref().map(|told| told.row_groups_of_earlier_columns),
         "expected": estimates,
         "actual": source.outcome().sum().as_ref().map(actual),
     })

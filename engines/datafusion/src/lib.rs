@@ -13,13 +13,17 @@
 //!
 //! The life of a query:
 //!
-//! 1. `catalog` opens the far table.
+//! 1. `catalog` finds the far table, or an earlier snapshot of it (`as_of`), and opens the files that the filters of
+//!    the query do not rule out.
 //! 2. While DataFusion plans, `source` takes filters and columns, and `rules` gives it groupings and top-k.
 //! 3. `pipeline` makes one program of all of that.
 //! 4. `steps` runs the program over a few row groups at a time. Filters that joins found meanwhile narrow later steps
 //!    (`narrowing`).
 //! 5. Rows beyond the session's memory limit spill to temporary files in far memory (`spill`). That includes hash joins
 //!    (`far_hash_join`).
+//!
+//! `session` runs statements that change far tables: it writes the rows of queries, `changes` those of `DELETE` and
+//! `UPDATE`, and `alter` reads changes of columns.
 //!
 //! A table that `CREATE TABLE .. AS` makes has a recipe (`recipes`), by which it is made again if it is lost.
 //!
@@ -29,8 +33,11 @@
 //! Never in this crate: a socket, or an operator over columns. The crate `farpool` runs what is placed beside the data.
 #![forbid(unsafe_code)]
 
+mod alter;
+mod as_of;
 mod cached_store;
 mod catalog;
+mod changes;
 mod explain;
 mod extremes;
 mod far_hash_join;
@@ -51,6 +58,7 @@ mod steps;
 mod substrait;
 mod translate;
 
+pub use as_of::parse_sql;
 pub use cached_store::CachedStore;
 pub use catalog::{FarCatalog, FarSchema, FarTableProvider};
 pub use explain::{each_scan, scans, spills};

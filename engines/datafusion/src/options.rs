@@ -9,6 +9,8 @@ const PLACEMENT: &str = "placement";
 const SPILL_JOINS: &str = "spill_joins";
 const TABLE_PROTECTION: &str = "table_protection";
 const RECIPES: &str = "recipes";
+const PARTITION_BY: &str = "partition_by";
+const SORT_BY: &str = "sort_by";
 /// Value of [`TABLE_PROTECTION`] by which the pool decides.
 const AUTO: &str = "auto";
 
@@ -25,11 +27,22 @@ pub struct Options {
     /// True if tables that `CREATE TABLE .. AS` makes get recipes, by which they are made again if all of their copies
     /// are lost.
     pub recipes: bool,
+    /// Columns whose values divide tables that `CREATE TABLE` makes into partitions.
+    pub partition_by: Vec<String>,
+    /// Columns by which the files of tables that `CREATE TABLE` makes are sorted.
+    pub sort_by: Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { placement: Placement::Auto, spill_joins: true, table_protection: None, recipes: true }
+        Options {
+            placement: Placement::Auto,
+            spill_joins: true,
+            table_protection: None,
+            recipes: true,
+            partition_by: Vec::new(),
+            sort_by: Vec::new(),
+        }
     }
 }
 
@@ -38,6 +51,11 @@ fn truth(key: &str, value: &str) -> Result<bool> {
     value.to_ascii_lowercase().parse().map_err(|_| {
         DataFusionError::Configuration(format!("farpool.{key} is {value:?}: true or false is permitted"))
     })
+}
+
+/// Reads names that are separated by commas.
+fn names(value: &str) -> Vec<String> {
+    value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 impl ConfigExtension for Options {
@@ -79,10 +97,12 @@ impl ExtensionOptions for Options {
                 }
             }
             RECIPES => self.recipes = truth(RECIPES, value)?,
+            PARTITION_BY => self.partition_by = names(value),
+            SORT_BY => self.sort_by = names(value),
             _ => {
                 return config_err!(
                     "unknown setting farpool.{key}; the settings are farpool.{PLACEMENT}, farpool.{SPILL_JOINS}, \
-                     farpool.{TABLE_PROTECTION} and farpool.{RECIPES}"
+                     farpool.{TABLE_PROTECTION}, farpool.{RECIPES}, farpool.{PARTITION_BY} and farpool.{SORT_BY}"
                 );
             }
         }
@@ -117,6 +137,17 @@ impl ExtensionOptions for Options {
                 self.recipes.to_string(),
                 "Whether tables that CREATE TABLE AS makes keep their query, by which they are made again if all of \
                  their copies are lost.",
+            ),
+            entry(
+                PARTITION_BY,
+                self.partition_by.join(","),
+                "Columns, separated by commas, whose values divide tables that CREATE TABLE makes into partitions: \
+                 each file has rows of one partition.",
+            ),
+            entry(
+                SORT_BY,
+                self.sort_by.join(","),
+                "Columns, separated by commas, by which each file of tables that CREATE TABLE makes is sorted.",
             ),
         ]
     }

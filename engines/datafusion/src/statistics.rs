@@ -1,12 +1,13 @@
-//! Statistics of a far table for DataFusion's planner, read from the table's footer.
+//! Statistics of a far table for DataFusion's planner, read from the table's footer or from its manifest.
 //!
 //! Pure: it contacts no node.
 
-use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::arrow::datatypes::{DataType, FieldRef, TimeUnit};
 use datafusion::common::stats::Precision;
 use datafusion::common::{ColumnStatistics, ScalarValue, Statistics};
 use farpool::FarTable;
 use farpool::operators::Value;
+use farpool::table::TableOnDemand;
 
 /// Returns the statistics of these columns, over all rows of the table.
 pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
@@ -64,6 +65,26 @@ pub(crate) fn of_table(table: &FarTable, columns: &[usize]) -> Statistics {
         num_rows: Precision::Exact(rows),
         total_byte_size: Precision::Inexact(bytes),
         column_statistics,
+    }
+}
+
+/// Returns the statistics of all columns of a table whose files are not open, from its manifest. It has bounds of some
+/// columns, and no numbers of nulls.
+pub(crate) fn of_manifest(table: &TableOnDemand) -> Statistics {
+    let column = |(place, field): (usize, &FieldRef)| {
+        let unknown = ColumnStatistics::new_unknown();
+        let Some((bounds, is_exact)) = table.bounds(place) else { return unknown };
+        let ends = value(field.data_type(), &bounds.min).zip(value(field.data_type(), &bounds.max));
+        let Some((min, max)) = ends else { return unknown };
+        let is_whole = !bounds.is_min_truncated && !bounds.is_max_truncated && !bounds.has_nan;
+        let is_exact = is_exact && is_whole && !is_zero(&min) && !is_zero(&max);
+        let told = |end: ScalarValue| if is_exact { Precision::Exact(end) } else { Precision::Inexact(end) };
+        ColumnStatistics { min_value: told(min), max_value: told(max), ..unknown }
+    };
+    Statistics {
+        num_rows: Precision::Exact(table.rows() as usize),
+        total_byte_size: Precision::Inexact(table.bytes() as usize),
+        column_statistics: table.schema().fields().iter().enumerate().map(column).collect(),
     }
 }
 

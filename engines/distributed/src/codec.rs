@@ -1,6 +1,6 @@
 //! Encodes scans of far tables, and outputs of stages that are kept, in DataFusion's protobuf of plans.
 
-use crate::message::{Identity, Scan};
+use crate::message::{Identity, Opened, Scan};
 use crate::stage_output::StageOutputExec;
 use crate::tables::Tables;
 use datafusion::common::{Result, plan_err};
@@ -58,7 +58,7 @@ impl PhysicalExtensionCodec for ScanCodec {
             return plan_err!("a scan of a far table with {} inputs: it has none", inputs.len());
         }
         let scan = Scan::take(bytes)?;
-        let table = self.tables.table(&scan.table, scan.identity)?.traced(scan.trace);
+        let table = self.tables.table(&scan.table, scan.identity, &scan.opened)?.traced(scan.trace);
         let message = format!("scans {} row groups of {}", scan.groups.len(), farpool::shown(&scan.table));
         Machine.log(&Event::debug("scan_received", message).trace(scan.trace));
         let source = FarSource::of_program(table, &scan.program, scan.schema, scan.groups, scan.partitions)?;
@@ -85,6 +85,7 @@ impl PhysicalExtensionCodec for ScanCodec {
         let scan = Scan {
             table: source.table().name().to_owned(),
             identity: Identity::of(source.table()),
+            opened: Opened::of(source.table()),
             program,
             schema,
             groups: source.groups().to_vec(),

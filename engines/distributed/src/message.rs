@@ -15,11 +15,13 @@ use prost::Message;
 use std::sync::Arc;
 
 /// Version of the encoding. Other versions are refused.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Longest name of a far table in bytes.
 const NAME_BYTES_MAX: usize = 255;
 /// Row groups of a scan, at most.
 const GROUPS_MAX: usize = 1 << 20;
+/// Files of a scan, at most.
+const FILES_MAX: usize = 1 << 20;
 /// Partitions of a scan, at most.
 const PARTITIONS_MAX: u32 = 4_096;
 
@@ -28,6 +30,7 @@ const PARTITIONS_MAX: u32 = 4_096;
 pub(crate) struct Scan {
     pub(crate) table: String,
     pub(crate) identity: Identity,
+    pub(crate) opened: Opened,
     pub(crate) program: Vec<u8>,
     pub(crate) schema: SchemaRef,
     pub(crate) groups: Vec<usize>,
@@ -35,6 +38,23 @@ pub(crate) struct Scan {
     pub(crate) placement: Option<Placement>,
     /// Trace id of the query; [`TraceId::NONE`] if the sender does not tell it.
     pub(crate) trace: TraceId,
+}
+
+/// Snapshot that the query was planned for, and the files of it that are scanned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Opened {
+    /// Number of the snapshot; 0 for a table without snapshots.
+    pub(crate) snapshot: u64,
+    /// Numbers of the files, in order. `None`: all.
+    pub(crate) files: Option<Vec<u32>>,
+}
+
+impl Opened {
+    /// Returns what an open table has.
+    pub(crate) fn of(table: &FarTable) -> Opened {
+        let files = table.files_opened().numbers.as_ref().map(|numbers| numbers.to_vec());
+        Opened { snapshot: table.snapshot().unwrap_or(0), files }
+    }
 }
 
 /// Properties that distinguish a table from an earlier or later one of the same name.
@@ -73,6 +93,13 @@ struct ScanMessage {
     placement: String,
     #[prost(fixed64, tag = "12")]
     trace: u64,
+    #[prost(uint64, tag = "13")]
+    snapshot: u64,
+    /// True if only the files of these numbers are scanned.
+    #[prost(bool, tag = "14")]
+    has_files: bool,
+    #[prost(uint32, repeated, tag = "15")]
+    files: Vec<u32>,
 }
 
 /// Fields that all versions begin with.
@@ -141,6 +168,9 @@ impl Scan {
             partitions: self.partitions as u32,
             placement: self.placement.map_or(String::new(), |placement| placement.name().to_owned()),
             trace: self.trace.0,
+            snapshot: self.opened.snapshot,
+            has_files: self.opened.files.is_some(),
+            files: self.opened.files.clone().unwrap_or_default(),
         };
         message.encode(out).map_err(|error| plan_datafusion_err!("far table {}: {error}", self.table))
     }
@@ -159,7 +189,7 @@ impl Scan {
             );
         }
         let message = ScanMessage::decode(bytes).map_err(|error| no_scan(&error))?;
-        let ScanMessage { table, program, groups, partitions, .. } = message;
+        let ScanMessage { table, program, groups, partitions, snapshot, has_files, files, .. } = message;
         let said = farpool::shown(&table);
         if table.is_empty() || table.len() > NAME_BYTES_MAX || table.chars().any(char::is_control) {
             return plan_err!(
@@ -181,6 +211,12 @@ impl Scan {
         }
         if !groups.is_sorted_by(|one, next| one < next) {
             return plan_err!("far table {said}: its row groups are not in ascending order");
+        }
+        if files.len() > FILES_MAX || !files.is_sorted_by(|one, next| one < next) {
+            return plan_err!(
+                "far table {said}: {} files: at most {FILES_MAX} are permitted, in ascending order",
+                files.len()
+            );
         }
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
             return plan_err!("far table {said}: {partitions} streams: 1 to {PARTITIONS_MAX} are permitted");
@@ -204,6 +240,7 @@ impl Scan {
                 bytes: message.bytes,
                 digest: message.digest,
             },
+            opened: Opened { snapshot, files: has_files.then_some(files) },
             table,
             program,
             schema: Arc::new(schema),
@@ -226,6 +263,7 @@ mod tests {
         Scan {
             table: "sales".to_owned(),
             identity: Identity { rows: 7, row_groups: 3, bytes: 4_096, digest: 99 },
+            opened: Opened { snapshot: 5, files: Some(vec![1, 4]) },
             program: vec![1, 2, 3],
             schema: Arc::new(Schema::new(fields)),
             groups: vec![0, 2],
@@ -248,8 +286,11 @@ mod tests {
     #[test]
     fn a_scan_comes_back_as_it_was_sent() {
         for placement in [None, Some(Placement::Auto), Some(Placement::Split)] {
-            let sent = Scan { placement, ..scan() };
-            assert_eq!(Scan::take(&bytes(&sent)).expect("taken"), sent);
+            for files in [None, Some(Vec::new()), Some(vec![3])] {
+                let opened = Opened { snapshot: 9, files };
+                let sent = Scan { placement, opened, ..scan() };
+                assert_eq!(Scan::take(&bytes(&sent)).expect("taken"), sent);
+            }
         }
     }
 
@@ -257,10 +298,10 @@ mod tests {
     fn another_version_is_refused_by_name() {
         let mut other = bytes(&scan());
         // The version is the first field: its tag, then its value.
-        assert_eq!(other[..2], [8, 2]);
+        assert_eq!(other[..2], [8, 3]);
         other[1] = 1;
         let why = why(&other);
-        assert!(why.contains("this side speaks version 2 of farpool-distributed, the other side 1"), "{why}");
+        assert!(why.contains("this side speaks version 3 of farpool-distributed, the other side 1"), "{why}");
     }
 
     #[test]
@@ -271,6 +312,10 @@ mod tests {
             (Scan { table: "a\nb".to_owned(), ..scan() }, "control characters"),
             (Scan { program: vec![0; PROGRAM_BYTES_MAX + 1], ..scan() }, "a program of 65537 bytes"),
             (Scan { groups: vec![2, 2], ..scan() }, "ascending"),
+            (
+                Scan { opened: Opened { snapshot: 5, files: Some(vec![2, 1]) }, ..scan() },
+                "2 files: at most 1048576 are permitted, in ascending order",
+            ),
             (Scan { partitions: 0, ..scan() }, "0 streams"),
             (Scan { partitions: 4_097, ..scan() }, "4097 streams"),
         ];

@@ -1,6 +1,6 @@
 //! Far tables that a worker keeps open for the scans that it receives.
 
-use crate::message::Identity;
+use crate::message::{Identity, Opened};
 use datafusion::common::{DataFusionError, Result, plan_err};
 use farpool::{FarTable, Pool};
 use farpool_lock::Mutex;
@@ -12,11 +12,14 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 /// Tables kept open, at most.
 const OPEN_MAX: usize = 256;
 
+/// Table that is open, what it was when it was opened, and the files that are open.
+type Known = (Identity, Opened, FarTable);
+
 /// Far tables of a pool by name. Clones share those that are open.
 #[derive(Clone)]
 pub(crate) struct Tables {
     pool: Pool,
-    open: Arc<Mutex<HashMap<String, (Identity, FarTable)>>>,
+    open: Arc<Mutex<HashMap<String, Known>>>,
 }
 
 impl fmt::Debug for Tables {
@@ -30,18 +33,20 @@ impl Tables {
         Tables { pool, open: Arc::default() }
     }
 
-    /// Returns the table of this name and identity. Blocks the thread while it opens the table, if it is not open.
+    /// Returns the table of this name and identity, with these files of this snapshot. Blocks the thread while it opens
+    /// the table, if it is not open.
     ///
     /// Errors: there is no table of this name, or it is not the one that the query was planned for.
-    pub(crate) fn table(&self, name: &str, wanted: Identity) -> Result<FarTable> {
+    pub(crate) fn table(&self, name: &str, wanted: Identity, opened: &Opened) -> Result<FarTable> {
         let known = self.open.lock().get(name).cloned();
-        if let Some((identity, table)) = known
-            && identity == wanted
+        // Two snapshots may have the same rows, and one of them may have ended.
+        if let Some((identity, of, table)) = known
+            && (identity, &of) == (wanted, opened)
         {
             return Ok(table);
         }
-        let opened = blocking(|| self.pool.table(name));
-        let table = opened.map_err(|error| DataFusionError::External(Box::new(error)))?;
+        let found = blocking(|| open(&self.pool, name, opened));
+        let table = found.map_err(|error| DataFusionError::External(Box::new(error)))?;
         let found = Identity::of(&table);
         if found != wanted {
             return plan_err!(
@@ -55,8 +60,19 @@ impl Tables {
         if open.len() >= OPEN_MAX {
             open.clear();
         }
-        open.insert(name.to_owned(), (found, table.clone()));
+        open.insert(name.to_owned(), (found, opened.clone(), table.clone()));
         Ok(table)
+    }
+}
+
+fn open(pool: &Pool, name: &str, Opened { snapshot, files }: &Opened) -> farpool::Result<FarTable> {
+    if *snapshot == 0 {
+        return pool.table(name);
+    }
+    let snapshot = pool.table_snapshot(name, *snapshot, None)?;
+    match files {
+        None => snapshot.open_all(),
+        Some(files) => snapshot.open_some(&snapshot.files()?, files),
     }
 }
 

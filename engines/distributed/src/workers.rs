@@ -288,8 +288,8 @@ mod tests {
         assert_eq!(read_info(&info(&near)).expect("read"), near);
         for (said, part) in [
             ("", "not a farpool-sql worker"),
-            ("farpool-distributed 1", "speaks version 2 of farpool-distributed, the other side 1"),
-            ("farpool-distributed 1; near one", "speaks version 2 of farpool-distributed, the other side 1"),
+            ("farpool-distributed 1", "speaks version 3 of farpool-distributed, the other side 1"),
+            ("farpool-distributed 1; near one", "speaks version 3 of farpool-distributed, the other side 1"),
             ("farpool-distributed \u{7}x", "the other side \\u{7}x"),
         ] {
             let why = read_info(said).expect_err(said).strip_backtrace();

@@ -2,8 +2,8 @@
 //! engine.
 //!
 //! This file parses the arguments and runs statements. `output` writes rows, `plan` reads and writes plans as
-//! Substrait, `progress` shows the progress of scans, `scan_report` reports what they did, `shell` reads statements
-//! from a terminal, `stores` finds files, and `worker` runs parts of other sessions' queries.
+//! Substrait, `progress` shows the progress of scans and writes, `scan_report` reports what they did, `shell` reads
+//! statements from a terminal, `stores` finds files, and `worker` runs parts of other sessions' queries.
 #![forbid(unsafe_code)]
 
 mod output;
@@ -19,14 +19,13 @@ use datafusion::common::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TempFileFactory};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{DataFrame, ParquetReadOptions};
-use datafusion::sql::parser::DFParser;
 use farpool::Placement;
 use farpool::{Pool, PoolOptions, Protection, UsableMemory};
 use farpool_cache::{BlockCache, CacheOptions, Counts};
 use farpool_command::exit::{self, Failure};
 use farpool_command::settings::{self, declared::Scope, origin::Origins};
 use farpool_command::{declaration, exposure, input, log, units};
-use farpool_datafusion::{FarSession, FarTempFiles, Options, Spilled, runtime};
+use farpool_datafusion::{FarSession, FarTempFiles, Options, Spilled, parse_sql, runtime};
 use farpool_distributed::{Assigned, LeftOut, WorkerAddress, Workers};
 use farpool_transport::Exposure;
 use output::Format;
@@ -375,13 +374,11 @@ pub(crate) struct Done {
 impl Runner {
     /// Runs statements one after another. Stops at the first one that fails.
     pub(crate) async fn statements(&mut self, text: &str) -> Result<(), Failure> {
-        let statements = DFParser::parse_sql(text).map_err(failed)?;
+        let statements = parse_sql(text).map_err(failed)?;
         for statement in statements {
             self.ask_workers().await;
             let begun = Instant::now();
-            let state = self.session.context().state();
-            let plan = state.statement_to_plan(statement).await.map_err(failed)?;
-            let rows = self.session.execute(plan).await.map_err(failed)?;
+            let rows = self.execute(self.session.run(statement)).await?;
             let done = self.rows_of(rows, begun).await?;
             self.tell(&done)?;
         }
@@ -393,9 +390,26 @@ impl Runner {
         self.ask_workers().await;
         let begun = Instant::now();
         let plan = self.session.substrait(bytes).await.map_err(failed)?;
-        let rows = self.session.execute(plan).await.map_err(failed)?;
+        let rows = self.execute(self.session.execute(plan)).await?;
         let done = self.rows_of(rows, begun).await?;
         self.tell(&done)
+    }
+
+    /// Reports whether somebody may be watching the progress.
+    fn is_watched(&self) -> bool {
+        !self.args.quiet && std::io::stderr().is_terminal()
+    }
+
+    /// Waits for a statement. Shows what it writes.
+    async fn execute(
+        &self,
+        statement: impl Future<Output = datafusion::common::Result<DataFrame>>,
+    ) -> Result<DataFrame, Failure> {
+        match self.is_watched() {
+            true => progress::show_written(&self.session, statement).await,
+            false => statement.await,
+        }
+        .map_err(failed)
     }
 
     /// Asks the workers which of them are available for the next statement. Reports each that is not, once.
@@ -418,8 +432,7 @@ impl Runner {
             |runner: &Runner| runner.workers.as_ref().map_or(0, |workers| workers.failed_over());
         let failed_before = failed_over(self);
         let stream = execute_stream(Arc::clone(&plan), task).map_err(failed)?;
-        let shows = !self.args.quiet && std::io::stderr().is_terminal();
-        let bar = if shows { progress::Bar::new(&plan) } else { None };
+        let bar = if self.is_watched() { progress::Bar::new(&plan) } else { None };
         let rows = self.write(stream, bar).await?;
         let elapsed = begun.elapsed();
         if failed_over(self) > failed_before {
@@ -465,7 +478,7 @@ impl Runner {
         bar: Option<progress::Bar>,
     ) -> Result<usize, Failure> {
         use futures::StreamExt;
-        let mut tick = tokio::time::interval(Duration::from_millis(100));
+        let mut tick = tokio::time::interval(progress::LOOK);
         let schema = stream.schema();
         let mut rows = 0;
         self.out.begin(&schema)?;

@@ -1,9 +1,37 @@
-//! Progress bar for scans of far tables.
+//! Progress of scans of far tables, and of statements that write one.
 
 use datafusion::physical_plan::ExecutionPlan;
-use farpool_datafusion::FarSource;
+use farpool_command::units::show_bytes;
+use farpool_datafusion::{FarSession, FarSource};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two looks at the progress.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
+/// Runs a statement, and shows meanwhile how much it has written to a far table, if it writes one.
+pub(crate) async fn show_written<T>(session: &FarSession, statement: impl Future<Output = T>) -> T {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed}") {
+        bar.set_style(style);
+    }
+    let mut statement = pin!(statement);
+    let mut tick = tokio::time::interval(LOOK);
+    loop {
+        tokio::select! {
+            ended = &mut statement => {
+                bar.finish_and_clear();
+                return ended;
+            }
+            _ = tick.tick() => if let Some(written) = session.written() {
+                bar.set_message(format!("{} rows, {} written", written.rows, show_bytes(written.bytes)));
+                bar.tick();
+            },
+        }
+    }
+}
 
 /// Progress bar over the row groups of all scans in a plan.
 pub(crate) struct Bar {
@@ -37,7 +65,7 @@ impl Bar {
                 bytes += sum.report.link_bytes();
             }
         });
-        self.bar.set_message(farpool_command::units::show_bytes(bytes));
+        self.bar.set_message(show_bytes(bytes));
         self.bar.set_position(done as u64);
     }
 
