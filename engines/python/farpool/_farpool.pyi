@@ -1,4 +1,5 @@
-"""Types and docstrings of the compiled module of Farpool.
+"""Types and docstrings of the compiled module of Farpool. Those of queries are in `_queries`, and those of tables in
+`_tables`.
 
 Sizes and offsets are in bytes: an `int` or, for parameters of type `Size`, also text such as "64MiB" or "4GiB". Times
 are text such as "250ms" or "5s".
@@ -11,18 +12,31 @@ Threads may share objects. A forked child may not use them: they raise `ForkErro
 
 import builtins
 import datetime
-import decimal
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, overload
 
 import pyarrow
-import pyarrow.dataset
-import pyarrow.parquet
 from typing_extensions import Buffer
 
-from farpool._stats import PoolStats, PoolStatus, Report
+from farpool._queries import Expr as Expr
+from farpool._queries import GroupBy as GroupBy
+from farpool._queries import Rows as Rows
+from farpool._queries import Scan as Scan
+from farpool._queries import Stream as Stream
+from farpool._queries import Value
+from farpool._queries import col as col
+from farpool._queries import len as len
+from farpool._queries import lit as lit
+from farpool._stats import PoolStats, PoolStatus
+from farpool._tables import SnapshotInfo as SnapshotInfo
+from farpool._tables import Table as Table
+from farpool._tables import TableChange as TableChange
+from farpool._tables import TableData
+from farpool._tables import TableInfo as TableInfo
+from farpool._tables import Transaction as Transaction
+from farpool._tables import Watch as Watch
 
 Size: TypeAlias = int | str
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -39,13 +53,6 @@ Protection: TypeAlias = Literal["none", "mirror", "local"] | str
 - "none": no copy. Reading bytes of a lost node raises LostError.
 """
 
-Value: TypeAlias = None | bool | int | float | str | bytes | decimal.Decimal | datetime.date
-"""Python values that a query can compare a column with. A `datetime` is also a `date`. With a time zone it is an
-instant, without one a local time."""
-Column: TypeAlias = str | Expr
-JoinKeys: TypeAlias = str | list[str | tuple[str, str]] | dict[str, str]
-"""Columns that a join compares: a column of both tables, a list of columns or of pairs (mine, theirs), or a dict {mine:
-theirs}."""
 Placement: TypeAlias = Literal["auto", "fetch", "ship", "split"]
 """Placement of a query.
 
@@ -84,6 +91,9 @@ class ForkError(Error):
 class InvalidError(Error, ValueError):
     """An argument is wrong. The text names the argument, its value and the permitted values."""
 
+class ConflictError(Error):
+    """Another commit has changed the table meanwhile. Nothing was changed."""
+
 class ClosedError(Error):
     """The pool or file was closed, by `close` or with its session."""
 
@@ -119,13 +129,6 @@ class FunctionVersion(NamedTuple):
     digest: bytes
     size: int
     tags: builtins.list[str]
-
-class TableInfo(NamedTuple):
-    """Name and size in bytes of a far table. `lost` is True if a node lost some of its bytes."""
-
-    name: str
-    size: int
-    lost: bool
 
 class ArrowStream(Protocol):
     """Object that exports batches by the Arrow PyCapsule interface."""
@@ -276,19 +279,23 @@ class Pool:
     def put_table(
         self,
         name: str,
-        data: ArrowStream | PathLike | pyarrow.dataset.Dataset | pyarrow.dataset.Scanner | pyarrow.parquet.ParquetFile,
+        data: TableData,
         *,
         replace: bool = False,
         layout: Literal["columns", "rows"] = "columns",
         key: bytes | None = None,
         protection: Protection | None = None,
+        threads: int = 0,
+        progress: Callable[[int, int], object] | None = None,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
     ) -> None:
         """Makes a far table of Arrow data, or of files that pyarrow can read.
 
         `data` is any object with `__arrow_c_stream__` (tables of pyarrow, Polars, pandas and DuckDB, readers of
-        batches), a dataset or Parquet file of pyarrow, or a path (.parquet, .csv, .arrow, .feather, folders of
-        .parquet). With `replace` it atomically replaces a table of that name once it is complete. Until then the old
-        table can be read.
+        batches), a LazyFrame of Polars, a dataset or Parquet file of pyarrow, or a path (.parquet, .csv, .arrow,
+        .feather, folders of .parquet). With `replace` it atomically replaces a table of that name once it is complete.
+        Until then the old table can be read.
 
         With `layout="rows"` the values of a row lie together, as in row stores, and all rows have the same width: no
         text, no nulls. A query beside the data then reads only the cache lines of its columns, but a client that
@@ -301,22 +308,143 @@ class Pool:
         `protection="rs(4,2)"` the row groups get parity on other hosts in place of copies. A scan goes on when a host
         is lost. If bytes are lost before they have a copy, data that has a length is put again.
 
+        `partition_by` names columns whose values divide the rows, at most 1,024 partitions: each file has rows of one
+        of them, so that a query opens the files of the partitions alone that it asks for. `sort_by` names columns by
+        which each file is sorted, ascending and null first. Rows that are appended are divided and sorted in the same
+        way.
+
+        Rows are encoded by `threads` threads: 1 to 256, or 0 for as many as this process may use CPUs. `progress` is
+        called with the rows and the bytes written so far, at most ten times a second, and once when all are written.
+        If it raises an exception, so does this, and there is no table.
+
         Raises ExistsError (there is a table of this name, and no `replace`), InvalidError (a type that far tables do
         not have, a row larger than a region, a file that cannot be read, a key of another length, a pool with one host
-        and a mirror), ExhaustedError.
+        and a mirror, `threads`), ExhaustedError.
 
             pool.put_table("sales", "sales.parquet")
         """
 
-    def table(self, name: str, *, key: bytes | None = None, encrypt_answers: bool = False) -> Table:
-        """Opens a far table. An encrypted one can be read only with its `key`. With `encrypt_answers`, nodes also
-        encrypt the results of queries, even over encrypted connections. Raises NotFoundError, LostError, InvalidError
-        (the file of this name is no table, the key is wrong or missing), RefusedError (it was modified)."""
-    def scan(self, name: str, *, key: bytes | None = None, encrypt_answers: bool = False) -> Scan:
+    def append(
+        self,
+        name: str,
+        data: TableData,
+        *,
+        key: bytes | None = None,
+        protection: Protection | None = None,
+        threads: int = 0,
+        progress: Callable[[int, int], object] | None = None,
+        commit_id: str | None = None,
+        compact: bool = True,
+    ) -> int:
+        """Adds rows behind those of a far table, and returns the number of the snapshot that has them.
+
+        `data`, `threads` and `progress` are those of `put_table`. Tables that were opened before do not change. Several
+        clients may append at a time.
+
+        A program that may be run again gives a `commit_id`, a text of its own: if rows were appended with it before,
+        nothing is appended. It is known as long as the snapshot that it made is kept, and for 10 minutes at least.
+
+        An append that finds many small files behind the others makes them fewer afterwards, in a snapshot of its own,
+        unless `compact` is false.
+
+        Raises NotFoundError, InvalidError (the columns are not those of the table), ConflictError (it has got other
+        columns meanwhile), ExhaustedError.
+
+            pool.append("sales", "sales-2026-11-30.parquet", commit_id="sales of 2026-11-30")
+        """
+
+    def transaction(self, *, commit_id: str | None = None) -> Transaction:
+        """Begins a transaction: in a `with` block far tables are appended to or replaced, all of them at its end, or
+        none if it raises an exception. `commit_id` is that of `append`.
+
+            with pool.transaction() as both:
+                both.append("orders", orders)
+                both.append("lineitem", lines)
+        """
+
+    def delete_rows(
+        self, name: str, where: Expr | None = None, *, key: bytes | None = None, protection: Protection | None = None
+    ) -> int:
+        """Deletes the rows of a far table for which a condition is true, such as `col("year") < 2020`; without one all
+        rows. Returns their number. Row groups without such rows are not written again.
+
+        Raises NotFoundError, InvalidError (the condition does not fit the columns), ConflictError (another commit has
+        changed the same rows meanwhile: the text says who).
+        """
+
+    def update_rows(
+        self,
+        name: str,
+        values: dict[str, Expr | Value],
+        where: Expr | None = None,
+        *,
+        key: bytes | None = None,
+        protection: Protection | None = None,
+    ) -> int:
+        """Gives columns of a far table other values, in the rows for which a condition is true; without one in all
+        rows. The values are expressions over the columns as they were, or Python values, by the names of the columns.
+        Returns the number of these rows.
+
+        Raises the errors of `delete_rows`, and InvalidError (no such column, a value that does not fit it).
+
+            pool.update_rows("sales", {"price": col("price") * 1.1}, col("year") == 2026)
+        """
+
+    def compact(self, name: str, *, key: bytes | None = None, protection: Protection | None = None) -> int | None:
+        """Makes the files of a far table fewer: small ones, as appends make them, become one.
+
+        Others may read and change the table meanwhile. Returns the number of the snapshot, or None if there was nothing
+        to do. Raises NotFoundError, LostError, InvalidError (the key is wrong or missing), ExhaustedError.
+        """
+
+    def history(self, name: str) -> builtins.list[SnapshotInfo]:
+        """Returns the snapshots of a far table, the latest first."""
+    def watch(self, name: str, *, timeout: str | None = None) -> Watch:
+        """Returns an iterator over the later changes of a far table, which the broker tells as they are made.
+
+        It ends once none has come for `timeout`, such as `"30s"`; without one it waits for ever. Raises NotFoundError
+        (there is no such table), InvalidError (name, timeout).
+        """
+
+    def rollback(self, name: str, snapshot: int, *, key: bytes | None = None) -> int:
+        """Goes back to an earlier snapshot of a far table, and returns the number of the new one, which has its rows.
+        Raises NotFoundError (the snapshot has ended, or never was), InvalidError (the table was not changed since it
+        was made, the key is wrong), ConflictError (the table was changed meanwhile: the text says by whom)."""
+    def alter_table(
+        self,
+        name: str,
+        *,
+        add: dict[str, pyarrow.DataType] | None = None,
+        drop: Sequence[str] | None = None,
+        rename: dict[str, str] | None = None,
+        widen: dict[str, pyarrow.DataType] | None = None,
+        allow_nulls: Sequence[str] | None = None,
+        key: bytes | None = None,
+    ) -> int:
+        """Changes columns of a far table, and returns the number of the snapshot that has them.
+
+        No row is written anew: those that the table has already have NULL in a column that is added. A column can be
+        widened to an integer or a float with more bits, a decimal of a higher precision, and from a date to a timestamp
+        in s or ms. Tables that were opened before do not change. Raises NotFoundError, InvalidError (there is no such
+        column, or one of that name already, or a type does not hold each value of the present one).
+
+            pool.alter_table("sales", add={"shop": pa.string()}, rename={"price": "euros"}, drop=["year"])
+        """
+
+    def table(
+        self, name: str, *, key: bytes | None = None, encrypt_answers: bool = False, snapshot: int | None = None
+    ) -> Table:
+        """Opens a far table, or an earlier `snapshot` of it. An encrypted one can be read only with its `key`. With
+        `encrypt_answers`, nodes also encrypt the results of queries, even over encrypted connections. Raises
+        NotFoundError, LostError, InvalidError (the file of this name is no table, the key is wrong or missing),
+        RefusedError (it was modified)."""
+    def scan(
+        self, name: str, *, key: bytes | None = None, encrypt_answers: bool = False, snapshot: int | None = None
+    ) -> Scan:
         """Returns a query over a far table, to be refined step by step. It reads nothing yet.
 
-        `key` and `encrypt_answers` are those of `table`. Raises the errors of `table`, and InvalidError (it has columns
-        of a type that queries do not support, or is encrypted and no key is given).
+        `key`, `encrypt_answers` and `snapshot` are those of `table`. Raises the errors of `table`, and InvalidError (it
+        has columns of a type that queries do not support, or is encrypted and no key is given).
 
             pool.scan("sales").filter(col("price") > 2.7).select("item").to_arrow()
         """
@@ -391,226 +519,6 @@ class Pool:
         """Returns the counters of this session and what it holds. Contacts no other process."""
     def status(self) -> PoolStatus:
         """Returns the state of the pool, as the broker knows it. Raises UnreachableError."""
-
-class Table:
-    """A far table, opened for reading. Any library that reads Arrow streams can take it, such as `pyarrow.table`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def num_rows(self) -> int: ...
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the table takes in the pool."""
-    @property
-    def column_names(self) -> list[str]: ...
-    @property
-    def encrypted(self) -> bool:
-        """True if the table can be read only with a key."""
-    @property
-    def protection(self) -> str:
-        """Protection of the table against the loss of a node: "none", "mirror" or the like of "rs(4,2)". A table with
-        fewer parts than the code that was asked for has a mirror."""
-    def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
-        """Fetches all columns, or only these, as a `pyarrow.Table`. Raises LostError, ClosedError (the table was
-        dropped or replaced), UnreachableError, InvalidError (no such column)."""
-    def scan(self) -> Scan:
-        """Returns a query over the table, to be refined step by step. Raises InvalidError (it has columns of a type
-        that queries do not support)."""
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
-
-def col(name: str) -> Expr:
-    """Returns the column of this name."""
-
-def lit(value: Value) -> Expr:
-    """Returns a value as an expression. The value takes the type of the other side of a comparison or computation, if
-    it is the same value in that type. Raises InvalidError."""
-
-def len() -> Expr:
-    """Returns the number of rows, for `agg` and `select`. The column of the result is called "len"."""
-
-class Expr:
-    """A value of each row, or an aggregate over rows.
-
-    Comparisons, `+ - * / %`, `&`, `|` and `~` make other expressions. One side may be a Python value. NULL follows the
-    rules of SQL.
-
-    `/` returns a float64, also for integers. The result of `%` has the sign of the left side. A NaN equals a NaN of the
-    same bits; it is greater than all numbers, or less than all if its sign bit is set. -0.0 equals 0.0. If integers or
-    decimals overflow, the query raises InvalidError when it runs.
-
-    The name of an expression is that of its leftmost column, unless `alias` or a keyword argument sets one.
-    """
-
-    __hash__: None  # type: ignore[assignment]
-    def __eq__(self, other: Expr | Value) -> Expr: ...  # type: ignore[override]
-    def __ne__(self, other: Expr | Value) -> Expr: ...  # type: ignore[override]
-    def __lt__(self, other: Expr | Value) -> Expr: ...
-    def __le__(self, other: Expr | Value) -> Expr: ...
-    def __gt__(self, other: Expr | Value) -> Expr: ...
-    def __ge__(self, other: Expr | Value) -> Expr: ...
-    def __and__(self, other: Expr | bool) -> Expr: ...
-    def __rand__(self, other: bool) -> Expr: ...
-    def __or__(self, other: Expr | bool) -> Expr: ...
-    def __ror__(self, other: bool) -> Expr: ...
-    def __invert__(self) -> Expr: ...
-    def __neg__(self) -> Expr: ...
-    def __add__(self, other: Expr | Value) -> Expr: ...
-    def __radd__(self, other: Value) -> Expr: ...
-    def __sub__(self, other: Expr | Value) -> Expr: ...
-    def __rsub__(self, other: Value) -> Expr: ...
-    def __mul__(self, other: Expr | Value) -> Expr: ...
-    def __rmul__(self, other: Value) -> Expr: ...
-    def __truediv__(self, other: Expr | Value) -> Expr: ...
-    def __rtruediv__(self, other: Value) -> Expr: ...
-    def __mod__(self, other: Expr | Value) -> Expr: ...
-    def __rmod__(self, other: Value) -> Expr: ...
-    def is_in(self, values: Iterable[Value]) -> Expr:
-        """Reports whether the value is one of these. If None is among them: true or unknown, as in SQL."""
-    def between(self, least: Expr | Value, most: Expr | Value) -> Expr:
-        """Reports whether the value lies between two values, both included."""
-    def is_null(self) -> Expr: ...
-    def is_not_null(self) -> Expr: ...
-    def like(self, pattern: str) -> Expr:
-        """Reports whether the whole text matches SQL's pattern: `%` is any text, `_` any character, and `\\` makes the
-        next character literal."""
-    def ilike(self, pattern: str) -> Expr:
-        """Reports whether the whole text matches SQL's pattern as `like` does, without regard to case."""
-    def matches(self, pattern: str) -> Expr:
-        """Reports whether a regular expression (of the Rust crate `regex`) matches anywhere in the text."""
-    def cast(self, to: object) -> Expr:
-        """Converts to another type: its name, such as "int32", "decimal(12, 2)" or "timestamp(us)", or a type of
-        pyarrow. A value that does not fit ends the query with InvalidError. Raises InvalidError (no type of this name).
-        """
-
-    def alias(self, name: str) -> Expr:
-        """Returns the same expression under another name."""
-    def sum(self) -> Expr:
-        """Sums the values. The sum of integers is a decimal(38, 0), that of decimals a decimal of 38 digits, that of
-        floats a float64."""
-    def min(self) -> Expr: ...
-    def max(self) -> Expr: ...
-    def mean(self) -> Expr:
-        """Returns the mean, as a float64."""
-    def count(self) -> Expr:
-        """Counts the rows in which the value is not null."""
-
-class Scan:
-    """A query over a far table. Each step returns a new query. Nothing is read before `collect`, `to_arrow`, `stream`
-    or `count`.
-
-    A query may have one grouping, `distinct`, or `sort` or `top_k` with its limit. Later steps see the rows of that
-    result. A step raises InvalidError if it is wrong; the text lists what is permitted.
-
-        scan = pool.scan("sales").filter(col("year") > 2024)
-        scan.group_by("item").agg(total=col("price").sum()).collect()
-    """
-
-    @property
-    def column_names(self) -> list[str]: ...
-    @property
-    def schema(self) -> dict[str, str]:
-        """Types of the query's columns, as text, by name."""
-    def filter(self, *conditions: Expr) -> Scan:
-        """Keeps the rows for which all conditions are true."""
-    def semi_join(self, other: ArrowStream | Scan, on: JoinKeys, *, placement: Placement = "auto") -> Scan:
-        """Keeps the rows whose keys occur in another table.
-
-        `other` is any object that can be read as Arrow, or a scan, which is run at once with this `placement` (see
-        `collect`). `on` is a column of both tables, a list of columns or of pairs (mine, theirs), or a dict {mine:
-        theirs}. NULL matches nothing. Keys of another type are converted to the type of this scan's key if that loses
-        nothing. The keys are sent to the nodes of this scan's table, unless the query is fetched.
-
-        Raises InvalidError (no such column, types that cannot be compared), and the errors of `collect` if `other` is a
-        scan.
-        """
-
-    def anti_join(self, other: ArrowStream | Scan, on: JoinKeys, *, placement: Placement = "auto") -> Scan:
-        """Keeps the rows whose keys do not occur in another table, or contain a NULL. Arguments as in `semi_join`."""
-    def select(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
-        """Keeps only these columns, or computes new ones. If all of them are aggregates, the result is one row."""
-    def with_columns(self, *columns: Column | list[Column], **named: Expr | Value) -> Scan:
-        """Adds these columns. They replace columns of the same name."""
-    def group_by(self, *keys: Column | list[Column], **named: Expr | Value) -> GroupBy:
-        """Groups by these keys: the result has one row for each combination that occurs. Call `agg` on it to set the
-        aggregates."""
-    def distinct(self) -> Scan:
-        """Removes duplicate rows."""
-    def sort(
-        self,
-        *by: Column | list[Column],
-        descending: bool | Sequence[bool] = False,
-        nulls_last: bool | Sequence[bool] = False,
-    ) -> Scan:
-        """Sorts all rows, in the client. If `limit` follows, only the first rows are kept, at the nodes too. NULL comes
-        first unless `nulls_last`. NaN comes after all numbers, or before them if its sign bit is set. Only `limit` may
-        follow."""
-    def top_k(self, k: int, *, by: Column | list[Column], reverse: bool = False) -> Scan:
-        """Returns the `k` rows with the greatest values of these columns, the greatest first and NULL last; with
-        `reverse` those with the least."""
-    def limit(self, rows: int) -> Scan:
-        """Keeps at most this many rows: the first ones after `sort`, otherwise any."""
-    def count(self, *, placement: Placement = "auto") -> int:
-        """Runs the query and returns its number of rows, without keeping them. Raises the errors of `collect`."""
-    def collect(self, *, placement: Placement = "auto") -> Rows:
-        """Runs the query and returns its rows.
-
-        `placement` chooses the placement: at the nodes ("ship"), here over fetched columns ("fetch"), both at once
-        ("split"), or the one with the shortest estimated time ("auto"). `report` of the result says what was chosen.
-        The rows are the same in each case. Groups are sorted by their keys, null first; other rows are in the order of
-        the table.
-
-        Raises LostError, ClosedError (the table was dropped or replaced), UnreachableError, InvalidError (a value that
-        does not fit its type, a pattern that is no regular expression).
-        """
-
-    def to_arrow(self, *, placement: Placement = "auto") -> pyarrow.Table:
-        """Runs the query and returns its rows as a `pyarrow.Table`. Raises the errors of `collect`."""
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Runs the query as `collect` does, for any library that reads Arrow, and for `Pool.put_table`, which makes a
-        table of it."""
-    def stream(self, *, placement: Placement = "auto") -> Stream:
-        """Returns the rows as a stream, some row groups at a time, so that they need not all be in memory at once. The
-        result of a grouping, sort or join comes as a whole. Rows and order are those of `collect`. An error is raised
-        when the rows are read."""
-    def __arrow_c_schema__(self) -> object:
-        """Exports the names and types of the columns to any library that reads Arrow, such as `pyarrow.schema`."""
-    def explain(self, *, format: Literal["text", "json"] = "text") -> str:
-        """Describes what the query would read, where steps would run, and estimates. Reads nothing."""
-
-class GroupBy:
-    """A query and the keys that it is grouped by."""
-
-    def agg(self, *aggregates: Expr | list[Expr], **named: Expr) -> Scan:
-        """Sets the aggregates to compute over the rows of each group."""
-
-class Rows:
-    """Rows of a query, in the memory of this process. Any library that reads Arrow streams can take them, such as
-    `pyarrow.table` and DuckDB, any number of times and without a copy."""
-
-    @property
-    def num_rows(self) -> int: ...
-    @property
-    def column_names(self) -> list[str]: ...
-    @property
-    def report(self) -> Report:
-        """Report of the query: placement, row groups, bytes and times."""
-    def explain(self) -> str:
-        """Returns the report as text: the estimates beside the measured values."""
-    def __len__(self) -> int: ...
-    def to_arrow(self) -> pyarrow.Table: ...
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
-
-class Stream:
-    """Rows of a query, as they arrive. They can be read once, by any library that reads Arrow streams. The query starts
-    with the first read, runs some row groups ahead of the reader, and ends when the reader is dropped."""
-
-    @property
-    def report(self) -> Report:
-        """Report of the query so far."""
-    def __arrow_c_schema__(self) -> object: ...
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Exports the rows to any library that reads Arrow, once. Raises InvalidError the second time."""
 
 class Function:
     """A function that can be run beside far memory."""

@@ -21,6 +21,8 @@ def stream_of(data: Any) -> Any:
         return _pyarrow("pyarrow").RecordBatchReader.from_batches(data.schema_arrow, data.iter_batches())
     if hasattr(data, "to_arrow_reader"):  # duckdb.DuckDBPyConnection, after execute
         return data.to_arrow_reader()
+    if hasattr(data, "collect") and type(data).__module__.partition(".")[0] == "polars":  # polars.LazyFrame
+        return data.collect()
     raise InvalidError(
         f"cannot read rows from an object of type {type(data).__name__}: objects with __arrow_c_stream__ (tables "
         "of pyarrow, Polars, DuckDB and pandas), datasets and Parquet files of pyarrow, and paths are permitted"

@@ -101,8 +101,12 @@ class Report(TypedDict):
     """Row groups that nodes ran as a trial, before the placement was chosen."""
     corrected: bool
     """True if the trial changed the choice."""
+    files: int
+    """Files of the table."""
+    files_skipped: int
+    """Files that were not opened: their bounds show that no row is needed."""
     row_groups: int
-    """Row groups of the table."""
+    """Row groups of the files that were opened."""
     shipped: int
     """Row groups that nodes processed."""
     fetched: int

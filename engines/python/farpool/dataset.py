@@ -36,9 +36,9 @@ _REPORTS_MAX = 64
 class FarDataset(ds.Dataset):
     """A far table, or a query over one, as a dataset of pyarrow. It has no fragments.
 
-    Each scan opens the table by its name. If the table was replaced, the new one must have the same columns.
-    `placement` is that of scans (see `farpool.Scan.collect`; default "auto"). `key` and `encrypt_answers` are those of
-    `Pool.table`.
+    Each scan opens the table by its name, or always the same `snapshot`. If the table was replaced, the new one must
+    have the same columns. `placement` is that of scans (see `farpool.Scan.collect`; default "auto"). `key`,
+    `encrypt_answers` and `snapshot` are those of `Pool.table`.
     """
 
     def __init__(
@@ -48,13 +48,14 @@ class FarDataset(ds.Dataset):
         *,
         key: bytes | None = None,
         encrypt_answers: bool = False,
+        snapshot: int | None = None,
         placement: str | None = None,
     ):
         """Opens the table. Raises the errors of `Pool.scan`, and InvalidError (unknown `placement`)."""
         self.pool = pool
         self.table = table
         self.placement = placement
-        self._open = lambda: pool.scan(table, key=key, encrypt_answers=encrypt_answers)
+        self._open = lambda: pool.scan(table, key=key, encrypt_answers=encrypt_answers, snapshot=snapshot)
         self._begin(self._open())
 
     @classmethod

@@ -7,8 +7,8 @@
 use crate::errors;
 use arrow_array::RecordBatchReader;
 use arrow_array::ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream};
-use arrow_schema::Schema;
 use arrow_schema::ffi::FFI_ArrowSchema;
+use arrow_schema::{DataType, Schema};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use std::ffi::CStr;
@@ -32,6 +32,25 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<ArrowArrayStreamR
     // what is left is marked as released, so that the capsule's destructor leaves it alone.
     unsafe { ArrowArrayStreamReader::from_raw(stream.as_ptr()) }
         .map_err(|error| errors::invalid(py, format!("the Arrow stream cannot be read: {error}")))
+}
+
+/// Returns the type of any object that has `__arrow_c_schema__`, as types of pyarrow have.
+pub(crate) fn type_of(object: &Bound<'_, PyAny>) -> PyResult<DataType> {
+    let py = object.py();
+    let Some(method) = object.getattr_opt("__arrow_c_schema__")? else {
+        let found = object.get_type().name()?;
+        return Err(errors::invalid(
+            py,
+            format!("{found} is no type of a column; give one of pyarrow, such as pa.int64()"),
+        ));
+    };
+    let capsule = method.call0()?.cast_into::<PyCapsule>()?;
+    let schema = capsule.pointer_checked(Some(SCHEMA_NAME))?.cast::<FFI_ArrowSchema>();
+    // SAFETY: a capsule of this name holds a schema, which lives as long as the capsule. It is moved out of there, and
+    // what is left is marked as released, so that the capsule's destructor leaves it alone.
+    let schema = unsafe { FFI_ArrowSchema::from_raw(schema.as_ptr()) };
+    DataType::try_from(&schema)
+        .map_err(|error| errors::invalid(py, format!("the Arrow type cannot be read: {error}")))
 }
 
 /// Returns a capsule with these batches, as `__arrow_c_stream__` must. The requested schema is ignored, which the

@@ -20,6 +20,7 @@ struct Kinds {
     unreachable: Py<PyType>,
     refused: Py<PyType>,
     function: Py<PyType>,
+    conflict: Py<PyType>,
     error: Py<PyType>,
 }
 
@@ -79,6 +80,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
             "The address is on another machine and neither certificates nor `plaintext` were given; or a peer refused.",
             None,
         )?,
+        conflict: kind(
+            "ConflictError",
+            "Another commit has changed the table meanwhile. Nothing was changed.",
+            None,
+        )?,
         function: kind("FunctionError", "A shipped function failed; the text says how and where.", None)?,
         error,
     };
@@ -123,6 +129,7 @@ pub(crate) fn of(py: Python<'_>, error: &farpool::Error) -> PyErr {
             ErrorKind::Unreachable => &kinds.unreachable,
             ErrorKind::Refused => &kinds.refused,
             ErrorKind::Stopped => &kinds.function,
+            ErrorKind::Conflict => &kinds.conflict,
             _ => &kinds.error,
         };
         kind.clone_ref(py)

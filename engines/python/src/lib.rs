@@ -14,13 +14,16 @@ mod expression;
 mod file;
 mod function;
 mod literal;
+mod opening;
 mod pool;
 mod relay;
 mod report;
 mod scan;
 mod stream;
 mod table;
+mod transaction;
 mod units;
+mod watch;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -48,11 +51,13 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add(name, kind)?;
     }
     module.add_class::<pool::PyPool>()?;
-    module.add("TableInfo", table::table_info_type(py)?)?;
+    module.add_class::<transaction::PyTransaction>()?;
+    table::register(module)?;
     module.add_class::<file::PyFile>()?;
     module.add_class::<function::PyFunction>()?;
     module.add_class::<function::PyCalled>()?;
     module.add_class::<table::PyTable>()?;
+    module.add_class::<watch::PyWatch>()?;
     module.add_class::<expression::PyExpr>()?;
     module.add_class::<scan::PyScan>()?;
     module.add_class::<scan::PyGroupBy>()?;
@@ -61,8 +66,8 @@ fn _farpool(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(expression::col, module)?)?;
     module.add_function(wrap_pyfunction!(expression::lit, module)?)?;
     module.add_function(wrap_pyfunction!(expression::len, module)?)?;
-    module.add_function(wrap_pyfunction!(pool::connect, module)?)?;
-    module.add_function(wrap_pyfunction!(pool::embedded, module)?)?;
+    module.add_function(wrap_pyfunction!(opening::connect, module)?)?;
+    module.add_function(wrap_pyfunction!(opening::embedded, module)?)?;
     module.add_class::<relay::PyRelay>()?;
     module.add_function(wrap_pyfunction!(relay::_relay_to, module)?)?;
     module.add_function(wrap_pyfunction!(relay::_relay_from, module)?)?;

@@ -20,6 +20,8 @@ pub(crate) fn told<'py>(py: Python<'py>, report: Option<&Report>, rows: u64) -> 
     let seconds = |of: fn(&Report) -> Duration| report.map_or(0.0, |report| of(report).as_secs_f64());
     told.set_item("tried", number(|report| report.tried as u64))?;
     told.set_item("corrected", report.is_some_and(|report| report.is_corrected))?;
+    told.set_item("files", number(|report| report.files as u64))?;
+    told.set_item("files_skipped", number(|report| report.files_skipped as u64))?;
     told.set_item("row_groups", number(|report| report.row_groups as u64))?;
     told.set_item("shipped", number(|report| report.shipped as u64))?;
     told.set_item("fetched", number(|report| report.fetched as u64))?;

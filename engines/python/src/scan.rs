@@ -11,7 +11,7 @@ use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use farpool::FarTable;
 use farpool::operators::run::{data_type, sorted};
 use farpool::operators::{Agg, By, Expr, Plan, Query, SortKey};
-use farpool::table::{Answer, Report};
+use farpool::table::{Answer, Report, TableOnDemand};
 use farpool::{Placement, UnknownPlacement};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyString, PyTuple};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[pyclass(name = "Scan", module = "farpool", frozen)]
 #[derive(Clone)]
 pub(crate) struct PyScan {
-    table: FarTable,
+    table: TableOnDemand,
     query: Query,
     /// Sort order of the whole result, which the client applies, and the number of rows to keep. `None` without a sort.
     order: Option<(Vec<By>, Option<u64>)>,
@@ -113,7 +113,7 @@ pub(crate) fn placement_of(py: Python<'_>, name: &str) -> PyResult<Placement> {
 }
 
 impl PyScan {
-    pub(crate) fn new(table: FarTable) -> Result<PyScan, farpool::Error> {
+    pub(crate) fn new(table: TableOnDemand) -> Result<PyScan, farpool::Error> {
         Ok(PyScan { query: table.query()?, table, order: None, forks: forks() })
     }
 
@@ -121,8 +121,9 @@ impl PyScan {
         if self.forks != forks() { Err(errors::forked(py)) } else { Ok(()) }
     }
 
-    pub(crate) fn table(&self) -> &FarTable {
-        &self.table
+    /// Opens the files of the table that a query has to read.
+    pub(crate) fn open_for(&self, plan: &Plan) -> Result<FarTable, farpool::Error> {
+        self.table.open_for(plan)
     }
 
     /// Reports whether the client sorts the rows.
@@ -263,7 +264,7 @@ impl PyScan {
         plan: &Plan,
         placement: Placement,
     ) -> Result<(Answer, Vec<RecordBatch>), Box<dyn std::error::Error + Send + Sync>> {
-        let mut answer = self.table.run(plan, placement)?;
+        let mut answer = self.table.open_for(plan)?.run(plan, placement)?;
         let batches = std::mem::take(&mut answer.batches);
         let Some((by, rows)) = &self.order else { return Ok((answer, batches)) };
         let key = |by: &By| {

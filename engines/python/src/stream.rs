@@ -103,12 +103,19 @@ fn run(scan: &PyScan, plan: &Plan, placement: Placement, done: &Mutex<Done>, sen
         }
         Course::Steps(rows) => rows,
     };
-    let groups: Vec<usize> = (0..scan.table().row_groups().len()).collect();
+    let table = match scan.open_for(plan) {
+        Ok(table) => table,
+        Err(error) => {
+            let _ = sender.send(failed(error));
+            return;
+        }
+    };
+    let groups: Vec<usize> = (0..table.row_groups().len()).collect();
     let (mut from, mut count) = (0, FIRST_GROUPS);
     // A table without row groups still gets one step, which returns no rows.
     while from < groups.len().max(1) {
         let step = &groups[from..groups.len().min(from + count)];
-        let mut answer = match scan.table().run_groups(plan, placement, step) {
+        let mut answer = match table.run_groups(plan, placement, step) {
             Ok(answer) => answer,
             Err(error) => {
                 let _ = sender.send(failed(error));

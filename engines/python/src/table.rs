@@ -5,10 +5,11 @@ use crate::{arrow, errors, forks, units};
 use arrow_array::ffi_stream::ArrowArrayStreamReader;
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
-use farpool::table::TableReader;
-use farpool::{FarTable, PUTS_MAX};
+use farpool::table::{ColumnChange, HistoryEntry, Progress, TableLayout, TableReader, Written};
+use farpool::{ErrorKind, FarTable, PUTS_MAX};
+use farpool_lock::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict};
+use pyo3::types::{PyCapsule, PyDict, PyList};
 use std::sync::Arc;
 
 /// A far table, opened for reading.
@@ -19,29 +20,136 @@ pub(crate) struct PyTable {
 }
 
 /// Calls `put` with the batches of an object. Data that has a length can be read again, as tables can, so it is put
-/// again if nodes fail meanwhile. Readers of batches cannot.
-pub(crate) fn put(
+/// again if nodes fail meanwhile. Readers of batches cannot. An exception of the function that is told how far the put
+/// is becomes that of the put.
+pub(crate) fn put<T>(
     data: &Bound<'_, PyAny>,
-    put: impl Fn(ArrowArrayStreamReader) -> PyResult<Result<(), farpool::Error>>,
-) -> PyResult<()> {
+    told: &Told,
+    put: impl Fn(ArrowArrayStreamReader) -> PyResult<Result<T, farpool::Error>>,
+) -> PyResult<T> {
     let py = data.py();
     let mut left = if data.hasattr("__len__")? { PUTS_MAX } else { 1 };
     loop {
         left -= 1;
-        match put(arrow::stream_of(data)?)? {
+        let result = put(arrow::stream_of(data)?)?;
+        match told.check(result)? {
             Err(error) if error.is_worth_putting_again() && left > 0 => {}
             other => return other.map_err(|error| errors::of(py, &error)),
         }
     }
 }
 
-/// Returns the type `TableInfo(name, size, lost)`.
-pub(crate) fn table_info_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+/// Python function that is told how far a change of a table is, if there is one, and the exception that ends the
+/// change: the function's, or that of a signal such as Ctrl-C.
+#[derive(Clone, Default)]
+pub(crate) struct Told {
+    function: Option<Arc<Py<PyAny>>>,
+    raised: Arc<Mutex<Option<PyErr>>>,
+}
+
+impl Told {
+    /// Checks the argument `progress`.
+    pub(crate) fn new(function: Option<&Bound<'_, PyAny>>) -> PyResult<Told> {
+        let Some(function) = function else { return Ok(Told::default()) };
+        if !function.is_callable() {
+            let text =
+                format!("progress is {function}; it must be callable with two numbers, of rows and bytes");
+            return Err(errors::invalid(function.py(), text));
+        }
+        Ok(Told { function: Some(Arc::new(function.clone().unbind())), raised: Arc::default() })
+    }
+
+    /// Returns what a change has returned, unless an exception has ended it.
+    pub(crate) fn check<T>(&self, returned: T) -> PyResult<T> {
+        match self.raised.lock().take() {
+            Some(raised) => Err(raised),
+            None => Ok(returned),
+        }
+    }
+
+    /// Returns the option of a change that calls the function. The thread of the change has released the GIL.
+    pub(crate) fn progress(&self) -> Progress {
+        let told = self.clone();
+        Progress::new(move |written: Written| {
+            let called = Python::attach(|py| {
+                py.check_signals()?;
+                let call =
+                    |function: &Arc<Py<PyAny>>| function.call1(py, (written.rows, written.bytes)).map(drop);
+                told.function.as_ref().map_or(Ok(()), call)
+            });
+            called.map_err(|error| {
+                let text = error.to_string();
+                *told.raised.lock() = Some(error);
+                farpool::Error::new(ErrorKind::Invalid, text)
+            })
+        })
+    }
+}
+
+/// Converts the argument `layout`.
+pub(crate) fn layout(py: Python<'_>, layout: &str) -> PyResult<TableLayout> {
+    match layout {
+        "columns" => Ok(TableLayout::Columns),
+        "rows" => Ok(TableLayout::Rows),
+        other => {
+            let text = format!("layout is {other:?}: \"columns\" and \"rows\" are permitted");
+            Err(errors::invalid(py, text))
+        }
+    }
+}
+
+/// Adds the types `TableInfo`, `TableChange` and `SnapshotInfo` to the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
     let kwargs = PyDict::new(py);
     kwargs.set_item("module", "farpool")?;
-    py.import("collections")?
-        .getattr("namedtuple")?
-        .call(("TableInfo", ["name", "size", "lost"]), Some(&kwargs))
+    let new = py.import("collections")?.getattr("namedtuple")?;
+    module.add("TableInfo", new.call(("TableInfo", ["name", "size", "lost"]), Some(&kwargs))?)?;
+    let fields = ["kind", "snapshot", "time", "session", "summary"];
+    module.add("TableChange", new.call(("TableChange", fields), Some(&kwargs))?)?;
+    let fields = ["snapshot", "time", "session", "kept", "summary"];
+    module.add("SnapshotInfo", new.call(("SnapshotInfo", fields), Some(&kwargs))?)
+}
+
+/// Converts the history of a table into a list of `SnapshotInfo`.
+pub(crate) fn history(py: Python<'_>, entries: Vec<HistoryEntry>) -> PyResult<Bound<'_, PyList>> {
+    let info = py.import("farpool._farpool")?.getattr("SnapshotInfo")?;
+    let list = PyList::empty(py);
+    for HistoryEntry { snapshot, session, at_ms, is_kept, summary } in entries {
+        list.append(info.call1((snapshot, utc(py, at_ms)?, session.0, is_kept, summary))?)?;
+    }
+    Ok(list)
+}
+
+/// Converts a time in ms since 1970 into a `datetime` in UTC.
+pub(crate) fn utc(py: Python<'_>, at_ms: u64) -> PyResult<Bound<'_, PyAny>> {
+    let datetime = py.import("datetime")?;
+    let zone = datetime.getattr("timezone")?.getattr("utc")?;
+    datetime.getattr("datetime")?.call_method1("fromtimestamp", (at_ms as f64 / 1e3, zone))
+}
+
+/// Converts the changes of `Pool.alter_table`, in the order in which they are made: names are those before the changes,
+/// but for new ones.
+pub(crate) fn column_changes(
+    add: Option<&Bound<'_, PyDict>>,
+    drop: Vec<String>,
+    rename: Option<&Bound<'_, PyDict>>,
+    widen: Option<&Bound<'_, PyDict>>,
+    allow_nulls: Vec<String>,
+) -> PyResult<Vec<ColumnChange>> {
+    let mut changes = Vec::new();
+    for (name, to) in widen.into_iter().flatten() {
+        changes.push(ColumnChange::Widen { name: name.extract()?, to: arrow::type_of(&to)? });
+    }
+    changes.extend(allow_nulls.into_iter().map(|name| ColumnChange::AllowNulls { name }));
+    changes.extend(drop.into_iter().map(|name| ColumnChange::Drop { name }));
+    for (name, to) in rename.into_iter().flatten() {
+        changes.push(ColumnChange::Rename { name: name.extract()?, to: to.extract()? });
+    }
+    for (name, of) in add.into_iter().flatten() {
+        changes.push(ColumnChange::Add { name: name.extract()?, of: arrow::type_of(&of)? });
+    }
+    Ok(changes)
 }
 
 /// Batches of a table, as they are fetched.
@@ -104,6 +212,12 @@ impl PyTable {
         Ok(self.usable(py)?.bytes())
     }
 
+    /// Number of the snapshot that was opened. None if the table was not changed since it was made.
+    #[getter]
+    fn snapshot(&self) -> Option<u64> {
+        self.table.snapshot()
+    }
+
     /// Names of the columns.
     #[getter]
     fn column_names(&self) -> Vec<&str> {
@@ -143,7 +257,7 @@ impl PyTable {
         };
         let (schema, batches) = py.detach(read).map_err(|error| errors::of(py, &error))?;
         let batches = RecordBatchIterator::new(batches.into_iter().map(Ok), schema);
-        let stream = Bound::new(py, PyStream { batches: farpool_lock::Mutex::new(Some(Box::new(batches))) })?;
+        let stream = Bound::new(py, PyStream { batches: Mutex::new(Some(Box::new(batches))) })?;
         py.import("pyarrow")?.getattr("table")?.call1((stream,))
     }
 
@@ -151,7 +265,7 @@ impl PyTable {
     ///
     /// Raises InvalidError (it has columns of a type that queries do not support).
     fn scan(&self, py: Python<'_>) -> PyResult<PyScan> {
-        PyScan::new(self.usable(py)?.clone()).map_err(|error| errors::of(py, &error))
+        PyScan::new(self.usable(py)?.clone().into()).map_err(|error| errors::of(py, &error))
     }
 
     /// Exports the rows to any library that reads Arrow. Batches are fetched ahead of the reader.
@@ -169,7 +283,7 @@ impl PyTable {
 /// Batches to be read by pyarrow, once.
 #[pyclass(frozen)]
 struct PyStream {
-    batches: farpool_lock::Mutex<Option<Box<dyn RecordBatchReader + Send>>>,
+    batches: Mutex<Option<Box<dyn RecordBatchReader + Send>>>,
 }
 
 #[pymethods]

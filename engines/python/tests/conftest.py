@@ -6,6 +6,7 @@ uses `cluster` also checks that no memory stays leased: see the end of the fixtu
 
 import functools
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 
@@ -46,6 +47,14 @@ def patient_sessions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(farpool, "connect", patient)
         yield
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Has SIGINT raise KeyboardInterrupt. A shell starts what runs in its background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def start_cluster(binary: str, hosts: bool = False, ttl: str = LEASE_TTL) -> Cluster:

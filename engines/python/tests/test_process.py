@@ -39,6 +39,26 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(pool):
     pool.delete("fork")
 
 
+def test_a_forked_child_leaves_the_transaction_of_its_parent_alone(pool):
+    pool.put_table("fork", pyarrow.table({"n": [1]}))
+    with pool.transaction() as both:
+        both.append("fork", pyarrow.table({"n": [2]}))
+
+        def child() -> int:
+            for operation in (both.commit, lambda: both.snapshots, lambda: both.was_made_before):
+                try:
+                    operation()
+                    return 2
+                except farpool.ForkError:
+                    pass
+            return 0
+
+        assert exit_code_of_forked(child) == 0
+    assert both.snapshots == {"fork": 1}
+    assert pool.table("fork").num_rows == 2
+    pool.drop_table("fork")
+
+
 def write_in_own_session(url: str) -> tuple[int, bool]:
     with farpool.connect(url) as pool, pool.create("spawn") as file:
         return file.write_at(0, b"child"), pool.exists("parent-only")

@@ -2,10 +2,13 @@
 
 import datetime
 import decimal
+import itertools
 import json
 import subprocess
+import time
 
 import duckdb
+import polars
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
@@ -129,12 +132,22 @@ def test_files_and_what_reads_them_are_tables(tmp_path):
             "dataset": pa.dataset.dataset(parquet),
             "scanner": pa.dataset.dataset(parquet).scanner(columns=["id", "word"]),
             "reader": pa.csv.open_csv(csv),
+            "table": table,
+            "batches": pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=7_000)),
+            "frame": polars.from_arrow(table),
+            "lazy frame": polars.scan_parquet(parquet),
+            "pandas": table.to_pandas(),
             "relation": con.sql(f"select * from '{parquet}' order by id"),
             "connection": con.cursor().execute(f"select * from '{csv}' order by id"),
         }
         for name, source in sources.items():
             pool.put_table("t", source, replace=True)
             assert pool.table("t").to_arrow().equals(table), name
+        # Sources that can be read again are appended as well.
+        for name in ["path", "csv", "dataset", "table", "frame", "relation"]:
+            pool.put_table("t", table.slice(0, 10), replace=True)
+            pool.append("t", sources[name])
+            assert pool.table("t").to_arrow().equals(pa.concat_tables([table.slice(0, 10), table])), name
         for source, words in [
             (tmp_path / "none.parquet", "does not exist"),
             (tmp_path / "b.parquet", "cannot be read as parquet"),
@@ -142,7 +155,53 @@ def test_files_and_what_reads_them_are_tables(tmp_path):
         ]:
             with pytest.raises(farpool.InvalidError, match=words):
                 pool.put_table("t", source, replace=True)
-        assert pool.table("t").num_rows == table.num_rows
+        assert pool.table("t").num_rows == 10 + table.num_rows
+
+
+def test_number_of_threads_makes_no_difference(pool):
+    table = every_type()
+    table = pa.concat_tables([table, table.slice(5, 60_000), table])
+    for threads in [1, 2, 7]:
+        pool.put_table("t", table, threads=threads, replace=True)
+        assert pool.table("t").to_arrow().equals(table), threads
+        pool.append("t", table.slice(0, 70_001), threads=threads)
+        assert pool.table("t").to_arrow().equals(pa.concat_tables([table, table.slice(0, 70_001)])), threads
+    pool.drop_table("t")
+    with pytest.raises(farpool.InvalidError, match="threads is 257; 1 to 256 are permitted"):
+        pool.put_table("t", table, threads=257)
+    assert pool.tables() == []
+
+
+def test_progress_of_puts_is_told_and_may_end_them(pool):
+    table = pa.table({"n": range(1_000_000), "text": [f"text {row}" for row in range(1_000_000)]})
+    told: list[tuple[int, int]] = []
+
+    def tell(rows: int, nbytes: int) -> None:
+        told.append((rows, nbytes))
+
+    begun = time.monotonic()
+    pool.put_table("t", table, progress=tell)
+    # The first call comes at once, and the last when all rows are written, however soon after the one before.
+    assert 1 <= len(told) <= 2 + (time.monotonic() - begun) / 0.1
+    assert all(one[0] < next[0] and one[1] < next[1] for one, next in itertools.pairwise(told))
+    assert told[-1][0] == 1_000_000
+    assert 16_000_000 < told[-1][1] <= pool.table("t").nbytes
+    told.clear()
+    pool.append("t", table.slice(0, 10), progress=tell)
+    assert told[-1][0] == 10
+
+    def enough(rows: int, nbytes: int) -> None:
+        raise KeyError(f"{rows} rows are enough")
+
+    with pytest.raises(KeyError, match="rows are enough"):
+        pool.append("t", table, progress=enough)
+    with pytest.raises(KeyError, match="rows are enough"):
+        pool.put_table("u", table, progress=enough)
+    assert pool.table("t").num_rows == 1_000_010
+    pool.drop_table("t")
+    assert pool.tables() == []
+    with pytest.raises(farpool.InvalidError, match="progress is 7; it must be callable"):
+        pool.put_table("t", table, progress=7)
 
 
 def test_command_tells_of_tables_and_drops_them(shared_cluster, farpool_binary):

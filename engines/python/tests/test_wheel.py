@@ -67,7 +67,7 @@ def test_functions_run_here_in_an_environment_that_is_not_activated(environment)
     module = Path(os.environ["FARPOOL_FUNCTIONS"], "walk.wasm")
     # The program can only be found through the wheel's list of files.
     variables = {name: value for name, value in os.environ.items() if name not in ("FARPOOL_SANDBOX", "PATH")}
-    with Cluster(str(environment / "farpool"), 64 << 20, node_count=1, node_arguments=NODE_ARGUMENTS) as cluster:
+    with Cluster(str(environment / "farpool"), 128 << 20, node_count=1, node_arguments=NODE_ARGUMENTS) as cluster:
         told = run([environment / "python", "-c", calls, cluster.url, module], variables | {"PATH": "/usr/bin:/bin"})
     assert told.startswith("fetch here\n"), told
 

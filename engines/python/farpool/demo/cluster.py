@@ -33,15 +33,18 @@ class Cluster:
         node_arguments: tuple[str, ...] = (),
         hosts: bool = False,
         address: str | None = None,
+        store: str = "memory",
     ):
         """Sets the arguments; starts nothing. With `hosts`, each node has a host label of its own, as mirrors need.
-        `address` is that at which the processes listen; beyond loopback they need certificates."""
+        `address` is that at which the processes listen; beyond loopback they need certificates. `store` is where the
+        broker keeps its state, as its flag of this name says."""
         # An address of the loopback device that no other process of this machine takes: whatever else starts, nobody
         # answers where a broker or a node was killed. A process id has 22 bits at most.
         pid = os.getpid()
         self._host = address or f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"
         self.url = ""
         self._hosts = hosts
+        self._store = store
         self._broker_arguments = broker_arguments
         self._node_arguments = node_arguments
         self._binary = binary
@@ -75,6 +78,10 @@ class Cluster:
                 if not left or time.monotonic() > deadline:
                     return left
                 time.sleep(0.05)
+
+    def process_id(self, name: str) -> int:
+        """Returns the process id of "broker", "node-1", ..."""
+        return self._processes[name].pid
 
     def kill(self, name: str) -> None:
         """Kills one process with SIGKILL, as a crash would: "broker", "node-1", ..."""
@@ -127,7 +134,7 @@ class Cluster:
         return left
 
     def _start_all(self) -> None:
-        arguments = ["broker", "--listen", f"{self._host}:0", "--store", "memory", *self._broker_arguments]
+        arguments = ["broker", "--listen", f"{self._host}:0", "--store", self._store, *self._broker_arguments]
         self.url = self._start("broker", arguments)[1]
         for number in range(1, self._node_count + 1):
             self.start_node(number)

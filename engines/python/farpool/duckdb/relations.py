@@ -53,6 +53,7 @@ def register(
     as_: str | None = None,
     key: bytes | None = None,
     encrypt_answers: bool = False,
+    snapshot: int | None = None,
     placement: str | None = None,
     replace: bool = False,
 ) -> dict[str, FarDataset]:
@@ -64,14 +65,17 @@ def register(
 
     DuckDB pushes the columns and most filters of a scan down, and only the data that they need is read. Rows arrive
     while the query runs. DuckDB computes everything else itself, such as groups; use `sql_pushdown` to run that beside
-    the data. Each query reads the current table of that name, if it has the same columns. `placement` is that of
-    scans (see `farpool.Scan.collect`; default "auto"). `key` and `encrypt_answers` are those of `Pool.table`.
+    the data. Each query reads the current table of that name, if it has the same columns; with `snapshot` that snapshot
+    of a single table. `placement` is that of scans (see `farpool.Scan.collect`; default "auto"). `key` and
+    `encrypt_answers` are those of `Pool.table`. `Pool.append` and `Pool.put_table` take relations of DuckDB.
 
-    Raises ExistsError (a name is taken, and no `replace`), InvalidError (two tables with one name), and the errors of
-    `Pool.scan`. Then no table is registered.
+    Raises ExistsError (a name is taken, and no `replace`), InvalidError (two tables with one name, a snapshot of
+    several), and the errors of `Pool.scan`. Then no table is registered.
 
         farpool.duckdb.register(con, pool, "sales")
         con.sql("SELECT max(price) FROM sales WHERE year = 2026")
+        farpool.duckdb.register(con, pool, "sales", snapshot=7, as_="sales_before")
+        pool.append("sales", con.sql("FROM read_csv('new.csv')"))
     """
     dataset = _dataset_type()
     if isinstance(name, str):
@@ -83,13 +87,15 @@ def register(
             names = {table.name: table.name for table in pool.tables()}
         else:
             names = dict(name) if isinstance(name, Mapping) else {one: one for one in name}
+    if snapshot is not None and len(names) != 1:
+        raise farpool.InvalidError(f"snapshot is {snapshot}, of {len(names)} tables: name a single one")
     known: dict[str, str] = {}
     for table, local in names.items():
         if other := known.get(local.lower()):
             raise farpool.InvalidError(f"far tables {other!r} and {table!r} would both be {local!r} in DuckDB")
         known[local.lower()] = table
     made = {
-        local: dataset(pool, table, key=key, encrypt_answers=encrypt_answers, placement=placement)
+        local: dataset(pool, table, key=key, encrypt_answers=encrypt_answers, snapshot=snapshot, placement=placement)
         for table, local in names.items()
     }
     for local in made:

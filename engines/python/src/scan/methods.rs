@@ -201,8 +201,8 @@ impl PyScan {
             _ => return Ok(self.collect(py, placement)?.num_rows()),
         };
         let placement = placement_of(py, placement)?;
-        let answer =
-            py.detach(|| self.table.run(&plan, placement)).map_err(|error| errors::of(py, &error))?;
+        let answer = py.detach(|| self.table.open_for(&plan)?.run(&plan, placement));
+        let answer = answer.map_err(|error| errors::of(py, &error))?;
         let batches = answer.batches;
         let column = batches.first().map(|batch| Arc::clone(batch.column(0)));
         let counted =
@@ -260,7 +260,7 @@ impl PyScan {
     }
 
     /// Describes what the query would read, where each step would run, and the estimates for each `placement`, as text
-    /// or with `format="json"` as JSON. Reads nothing.
+    /// or with `format="json"` as JSON. Reads no rows.
     ///
     /// >>> query = pool.scan("sales").filter(col("price") > 5).select("item")
     /// >>> print(query.explain().splitlines()[2])
@@ -268,7 +268,8 @@ impl PyScan {
     #[pyo3(signature = (*, format="text"))]
     fn explain(&self, py: Python<'_>, format: &str) -> PyResult<String> {
         let plan = self.plan(py)?;
-        let mut explanation = self.table.explain(&plan);
+        let opened = py.detach(|| self.table.open_for(&plan)).map_err(|error| errors::of(py, &error))?;
+        let mut explanation = opened.explain(&plan);
         if let Some((by, rows)) = &self.order {
             let key = |by: &By| {
                 let order = if by.is_descending { " descending" } else { "" };
@@ -285,9 +286,12 @@ impl PyScan {
                 told.set_item("table", &explanation.table)?;
                 told.set_item("columns", &explanation.columns)?;
                 told.set_item("columns_total", explanation.columns_total)?;
+                told.set_item("files_total", explanation.files_total)?;
+                told.set_item("files_skipped", explanation.files_skipped)?;
                 told.set_item("row_groups", explanation.row_groups)?;
                 told.set_item("row_groups_total", explanation.row_groups_total)?;
                 told.set_item("row_groups_skipped", explanation.row_groups_total - explanation.row_groups)?;
+                told.set_item("row_groups_of_earlier_columns", explanation.row_groups_of_earlier_columns)?;
                 told.set_item("rows", explanation.rows)?;
                 told.set_item("rows_total", explanation.rows_total)?;
                 told.set_item("bytes", explanation.bytes)?;
